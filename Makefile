@@ -1,0 +1,38 @@
+# make lab    open the course          make test   run every check
+# make bench  measure, write tables    make setup  install only
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: lab test lint bench setup clean
+
+lab: setup
+	@$(BIN)/course lab
+
+test: setup lint
+	$(BIN)/pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+bench: .venv-bench/.ready
+	.venv-bench/bin/python -m tests.bench.launch_latency
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV): PyTorch and JupyterLab are large, this takes a few minutes the first time."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e ".[test]"
+	@touch $(READY)
+
+.venv-bench/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/pip install --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .venv-bench build *.egg-info

@@ -1,0 +1,41 @@
+"""Train an LSTM on many GPUs: the library under the course.
+
+from course_lib import launch
+
+run = launch(fn, ranks=4)
+"""
+
+import sys
+
+from course_lib import trace
+from course_lib.launchers import (
+    CannotSend,
+    CollectivesDiffer,
+    LaunchError,
+    RankDied,
+    RankFailed,
+    RanksStuck,
+    Run,
+    launch,
+    warm_up,
+)
+from course_lib.machine import cores, device
+from course_lib.version import __version__
+
+__all__ = [
+    "CannotSend",
+    "CollectivesDiffer",
+    "LaunchError",
+    "RankDied",
+    "RankFailed",
+    "RanksStuck",
+    "Run",
+    "__version__",
+    "cores",
+    "device",
+    "launch",
+    "trace",
+]
+
+if "ipykernel" in sys.modules:
+    warm_up()

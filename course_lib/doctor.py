@@ -1,0 +1,172 @@
+"""`course doctor`: what this machine has, what will therefore work, and what to do about the rest."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import sys
+import time
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+
+from course_lib import machine
+from course_lib.launchers import LaunchError, launch
+from course_lib.launchers.local import start_method
+
+OLDEST_PYTHON = (3, 10)
+OLDEST_TORCH = (2, 6)
+BYTES_PER_RANK = 400 << 20  # a rank with torch loaded, a small model and its buffers
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. `advice` says what to do; `fatal` means that the course cannot run."""
+
+    name: str
+    value: str
+    advice: str = ""
+    fatal: bool = False
+
+    @property
+    def mark(self) -> str:
+        return "FAIL" if self.fatal else "note" if self.advice else "ok"
+
+
+@dataclass
+class Report:
+    """What was found, in order."""
+
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def course_can_run(self) -> bool:
+        return not any(finding.fatal for finding in self.findings)
+
+    def __str__(self) -> str:
+        width = max(len(finding.name) for finding in self.findings)
+        lines = []
+        for finding in self.findings:
+            lines.append(f"  {finding.mark:<4}  {finding.name:<{width}}  {finding.value}")
+            if finding.advice:
+                lines.append(f"  {'':<4}  {'':<{width}}  -> {finding.advice}")
+        verdict = "The course can run here." if self.course_can_run else "The course cannot run here yet."
+        return "\n".join([*lines, "", verdict])
+
+
+def examine() -> Report:
+    """Look at this machine. Ends with a real launch, if there is any hope of one."""
+    report = Report([_python(), _torch()])
+    if report.course_can_run:
+        report.findings.append(_distributed())
+    report.findings += [_cores(), _memory(), _jupyter()]
+    if report.course_can_run:
+        report.findings += [_gpus(), _ranks(), _trial()]
+    return report
+
+
+def _python() -> Finding:
+    wanted = ".".join(map(str, OLDEST_PYTHON))
+    too_old = sys.version_info[:2] < OLDEST_PYTHON
+    advice = f"install Python {wanted} or newer" if too_old else ""
+    value = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    return Finding("Python", value, advice, too_old)
+
+
+def _torch() -> Finding:
+    wanted = ".".join(map(str, OLDEST_TORCH))
+    found = _version("torch")
+    if found is None:
+        return Finding("PyTorch", "missing", "run `pip install -e .` in the course's folder", fatal=True)
+    if tuple(int(part) for part in found.split(".")[:2]) < OLDEST_TORCH:
+        return Finding("PyTorch", found, f"the course needs {wanted} or newer: pip install --upgrade torch", fatal=True)
+    return Finding("PyTorch", found)
+
+
+def _distributed() -> Finding:
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_gloo_available():
+        advice = "this PyTorch was built without gloo: install the one from PyPI or conda-forge"
+        return Finding("collectives", "missing", advice, fatal=True)
+    backends = ["gloo"] + (["NCCL"] if dist.is_nccl_available() else [])
+    return Finding("collectives", " and ".join(backends))
+
+
+def _cores() -> Finding:
+    cores = machine.cores()
+    advice = "with one core, ranks take turns: trust paced timelines, not timings" if cores == 1 else ""
+    return Finding("cores", str(cores), advice)
+
+
+def _memory() -> Finding:
+    total = machine.memory_bytes()
+    if total is None:
+        return Finding("memory", "unknown")
+    advice = "little: stay at 2 ranks" if total < 3 << 30 else ""
+    return Finding("memory", f"{total / 2**30:.1f} GiB", advice)
+
+
+def _jupyter() -> Finding:
+    lab, kernel = _version("jupyterlab"), _version("ipykernel")
+    if lab and kernel:
+        return Finding("Jupyter", f"JupyterLab {lab}, kernel {kernel}")
+    missing = "JupyterLab" if kernel else "the Python kernel" if lab else "JupyterLab and the Python kernel"
+    return Finding("Jupyter", f"{missing} missing", "run `pip install -e .` to open the notebooks; jobs run without it")
+
+
+def _gpus() -> Finding:
+    import torch
+
+    if not torch.cuda.is_available():
+        return Finding("GPUs", "none: every lesson runs on the CPU")
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return Finding("GPUs", f"{len(names)} x {names[0]}" if len(set(names)) == 1 else ", ".join(names))
+
+
+def _ranks() -> Finding:
+    """How many ranks are sensible, over which backend."""
+    import torch
+
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    total = machine.memory_bytes()
+    most = min(8, total // 2 // BYTES_PER_RANK) if total else 4
+    if gpus:
+        own = f"up to {gpus} with a GPU each (NCCL)" if gpus > 1 else "1 with the GPU to itself (NCCL)"
+        return Finding("ranks", f"{own}; more share GPUs over gloo: right answers, no speed-up")
+    cores = machine.cores()
+    speed = f"up to {cores} run side by side" if cores > 1 else "one at a time"
+    return Finding("ranks", f"{speed}; up to {max(2, most)} in paced runs (gloo)")
+
+
+def _trial() -> Finding:
+    """Two real ranks and one all-reduce."""
+    began = time.monotonic()
+    try:
+        run = launch(_sum_of_ranks, ranks=2, timeout=60)
+    except LaunchError as error:
+        return Finding("trial launch", f"{type(error).__name__}: {error}", "the ranks cannot talk", fatal=True)
+    cold = time.monotonic() - began
+    began = time.monotonic()
+    launch(_sum_of_ranks, ranks=2, timeout=60)
+    warm = time.monotonic() - began
+    if list(run) != [1.0, 1.0]:
+        return Finding("trial launch", f"all-reduce gave {list(run)}", "expected [1.0, 1.0]", fatal=True)
+    return Finding("trial launch", f"2 ranks by {start_method()}: {cold:.1f} s the first time, then {warm:.2f} s")
+
+
+def _sum_of_ranks() -> float:
+    import torch
+    import torch.distributed as dist
+
+    total = torch.tensor(float(dist.get_rank()), device=machine.device())
+    dist.all_reduce(total)
+    return total.item()
+
+
+def _version(package: str) -> str | None:
+    if importlib.util.find_spec(package) is None:
+        return None
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown version"

@@ -1,0 +1,129 @@
+"""How a launch fails: always with a `LaunchError` that names the guilty rank."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from course_lib.launchers.stacks import Frame, Where, describe_stack
+
+
+class LaunchError(RuntimeError):
+    """A launch that did not return. `output` and `spans` hold what the ranks left behind."""
+
+    output: Sequence[tuple[int, str]] = ()
+    spans: Sequence = ()
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the ranks' story, without the launcher's own frames above it."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class CannotSend(LaunchError, TypeError):
+    """A value cannot travel between the notebook and the ranks."""
+
+
+class RankFailed(LaunchError):
+    """A rank raised. `rank` is the one to blame; `exception` is what it raised, if that could be sent."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rank: int,
+        exception: BaseException | None = None,
+        stack: Sequence[Frame] = (),
+        also: Sequence[int] = (),
+    ) -> None:
+        self.rank, self.exception, self.stack, self.also = rank, exception, tuple(stack), tuple(also)
+        text = f"rank {rank} raised {message}"
+        if stack:
+            text += "\n\n" + describe_stack(stack)
+        if also:
+            text += f"\n\n{name_ranks(also)} raised too."
+        super().__init__(text)
+
+
+class CollectivesDiffer(RankFailed):
+    """Ranks met in one collective and each meant another. `calls[rank]` is what that rank called."""
+
+    def __init__(self, *, rank: int, calls: dict[int, str], where: dict[int, Frame | None]) -> None:
+        self.rank, self.exception, self.stack, self.calls = rank, None, (), calls
+        self.also = tuple(other for other in calls if other != rank)
+        width = max(map(len, calls.values()))
+        rows = [
+            f"  rank {each}  {call:<{width}}  {where.get(each) or ''}".rstrip() for each, call in sorted(calls.items())
+        ]
+        LaunchError.__init__(
+            self,
+            "the ranks called different collectives; "
+            f"rank {rank} is the odd one out\n\n" + "\n".join(rows) + "\n\n"
+            "Every rank must make the same call, with the same shape and dtype, in the same order.",
+        )
+
+
+class RankDied(LaunchError):
+    """A rank's process ended before its function returned. `exitcode` is negative for a signal."""
+
+    def __init__(self, *, rank: int, exitcode: int, stack: Sequence[Frame] = ()) -> None:
+        self.rank, self.exitcode, self.stack = rank, exitcode, tuple(stack)
+        text = f"rank {rank} {self._how(exitcode)} before its function returned"
+        if stack:
+            text += "\n\n" + describe_stack(stack)
+        super().__init__(text)
+
+    @staticmethod
+    def _how(exitcode: int) -> str:
+        if exitcode >= 0:
+            return f"ended with exit code {exitcode}"
+        try:
+            name = signal.Signals(-exitcode).name
+        except ValueError:
+            name = f"signal {-exitcode}"
+        hint = " (out of memory is the usual reason)" if name == "SIGKILL" else ""
+        return f"was killed by {name}{hint}"
+
+
+class RanksStuck(LaunchError):
+    """Time is up. `where[rank]` says what each rank was doing, `odd` which ranks differ from the rest."""
+
+    def __init__(self, *, seconds: float, where: dict[int, Where]) -> None:
+        self.where = where
+        self.odd = odd_ones_out(where)
+        rows = "\n".join(f"  rank {rank}  {state}" for rank, state in sorted(where.items()))
+        super().__init__(f"not finished after {seconds:g} s; {self._verdict()}\n\n{rows}")
+
+    def _verdict(self) -> str:
+        if self.odd:
+            be = "is the odd one out" if len(self.odd) == 1 else "are the odd ones out"
+            return f"{name_ranks(self.odd)} {be}"
+        states = {(state.doing, state.collective) for state in self.where.values()}
+        if len(states) == 1:
+            ((doing, collective),) = states
+            if collective in ("recv", "irecv"):
+                return "every rank waits in recv, and no rank sends"
+            if collective in ("send", "isend"):
+                return "every rank waits in send, and no rank receives"
+            if doing == "running":
+                return "every rank is still computing (raise timeout= if it only needs more time)"
+        return "no rank stands out"
+
+
+def odd_ones_out(where: dict[int, Where]) -> tuple[int, ...]:
+    """The ranks that do something else than the majority; in a tie, those that wait for nobody."""
+    groups: dict[tuple, list[int]] = {}
+    for rank, state in where.items():
+        groups.setdefault(state.kind, []).append(rank)
+    if len(groups) < 2:
+        return ()
+    largest = max(map(len, groups.values()))
+    majorities = [ranks for ranks in groups.values() if len(ranks) == largest]
+    if len(majorities) == 1:
+        return tuple(sorted(set(where) - set(majorities[0])))
+    return tuple(rank for rank, state in sorted(where.items()) if state.doing != "waiting")
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """`rank 2`, `ranks 0 and 3`, `ranks 0, 1 and 3`."""
+    *first, last = map(str, ranks)
+    return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"

@@ -1,0 +1,114 @@
+"""The same function as a job: from a file, on ranks that this module launches or that torchrun started.
+
+course run train.py:main --ranks 4 steps=10
+torchrun --nproc-per-node 4 -m course_lib run train.py:main steps=10
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TextIO
+
+from course_lib import trace
+from course_lib.launchers.local import launch
+from course_lib.launchers.rank import INSIDE_A_RANK, join_process_group
+from course_lib.launchers.run import Run
+
+
+class BadJob(ValueError):
+    """The job cannot start: the sentence says what to change."""
+
+
+def started_by_torchrun() -> bool:
+    """Whether this process is already one rank of a job."""
+    return INSIDE_A_RANK not in os.environ and {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
+
+
+def run_job(target: str, arguments: Iterable[str], *, ranks: int, timeout: float | None, checked: bool = True) -> Run:
+    """Launch a function from a file on this machine, exactly as a cell would."""
+    return launch(find_function(target), ranks=ranks, timeout=timeout, checked=checked, **parse(arguments))
+
+
+def run_rank(target: str, arguments: Iterable[str]) -> Run | None:
+    """Be one rank of a torchrun job. Rank 0 returns the whole run, the others None."""
+    import torch.distributed as dist
+
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    os.environ[INSIDE_A_RANK] = str(rank)
+    sys.stdout, sys.stderr = TaggedStream(sys.stdout, rank), TaggedStream(sys.stderr, rank)
+    fn, kwargs = find_function(target), parse(arguments)
+    join_process_group(rank, ranks)
+    trace.recorder.start(rank)
+    began = time.monotonic()
+    value = fn(**kwargs)
+    seconds = time.monotonic() - began
+    spans = [span.since(began) for span in trace.recorder.spans]
+    gathered: list[Any] | None = [None] * ranks if rank == 0 else None
+    dist.gather_object((value, seconds, spans), gathered)
+    dist.destroy_process_group()
+    if gathered is None:
+        return None
+    values, all_seconds, all_spans = zip(*gathered, strict=True)
+    return Run(tuple(values), max(all_seconds), spans=[span for spans in all_spans for span in spans])
+
+
+def find_function(target: str) -> Callable:
+    """The function named by `path/to/file.py:function`."""
+    path, colon, name = target.rpartition(":")
+    if not colon or not path or not name:
+        raise BadJob(f"{target}: name a file and a function in it, for example train.py:main")
+    file = Path(path)
+    if not file.is_file():
+        raise BadJob(f"{path}: there is no such file (looked in {file.absolute().parent})")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise BadJob(f"{path}: not a Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(file.absolute().parent))
+    sys.modules[file.stem] = module
+    spec.loader.exec_module(module)
+    fn = getattr(module, name, None)
+    if not callable(fn):
+        defined = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == file.stem]
+        raise BadJob(f"{path} has no function {name!r}; it defines {', '.join(defined) or 'none'}")
+    return fn
+
+
+def parse(arguments: Iterable[str]) -> dict[str, Any]:
+    """`steps=10 name=adam` as keyword arguments: Python literals where they are some, else text."""
+    parsed = {}
+    for argument in arguments:
+        name, equals, text = argument.partition("=")
+        if not equals or not name.isidentifier():
+            raise BadJob(f"{argument}: give the function's arguments as name=value, for example steps=10")
+        try:
+            parsed[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            parsed[name] = text
+    return parsed
+
+
+class TaggedStream:
+    """Writes whole lines, each behind `[rank 2]`. torchrun's ranks share one terminal."""
+
+    def __init__(self, stream: TextIO, rank: int) -> None:
+        self._stream, self._tag, self._rest = stream, f"[rank {rank}] ", ""
+
+    def write(self, text: str) -> int:
+        *whole, self._rest = (self._rest + text).split("\n")
+        if whole:
+            self._stream.write("".join(f"{self._tag}{line}\n" for line in whole))
+            self._stream.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

@@ -1,0 +1,168 @@
+"""The inside of a rank: bring the process group up, run the learner's function, report."""
+
+from __future__ import annotations
+
+import faulthandler
+import linecache
+import os
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+from course_lib import machine, trace
+from course_lib.launchers import output, payload
+from course_lib.launchers.errors import CannotSend
+from course_lib.launchers.messages import DISMISS, LOCATE, Job, Located, Raised, Returned, Started
+from course_lib.launchers.stacks import Where, stack_of_exception, stack_of_frame, where
+
+INSIDE_A_RANK = "COURSE_LIB_INSIDE_A_RANK"
+A_DAY = timedelta(days=1)  # the notebook's timeout is the one that counts
+
+
+def main(rank: int, job: Job, folder: str, control: Connection, stdout: Connection, stderr: Connection) -> None:
+    """The rank's process, from its first line to its last. `folder` is the launch's own, for its store."""
+    _stand_alone(folder, rank)
+    output.redirect(stdout, stderr)
+    rank_process = RankProcess(rank, control)
+    try:
+        os.environ.update(rank_environment(rank, job.ranks))
+        linecache.cache.update(job.sources)
+        join_process_group(rank, job.ranks, store_file=os.path.join(folder, "store"), checked=job.checked)
+        rank_process.run(job.call)
+    except BaseException as error:
+        rank_process.report(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    rank_process.dismissed.wait()
+
+
+class RankProcess:
+    """One rank's talk with its supervisor: it reports, and a thread of it answers while it computes."""
+
+    def __init__(self, rank: int, control: Connection) -> None:
+        self.rank, self._control = rank, control
+        self._sending = threading.Lock()
+        self._returned = False
+        self.dismissed = threading.Event()
+        trace.recorder.start(rank)
+        threading.Thread(target=self._answer, daemon=True, name="course_lib answers").start()
+
+    def run(self, call: bytes) -> None:
+        """Run the packed call and report what it returned."""
+        fn, args, kwargs = payload.unpack(call)
+        self._send(Started(self.rank))
+        began = time.monotonic()
+        value = fn(*args, **kwargs)
+        ended = time.monotonic()
+        self._returned = True
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._send(Returned(self.rank, payload.pack_value(value), trace.recorder.spans, began, ended))
+
+    def report(self, error: BaseException) -> None:
+        """Tell the supervisor what was raised, with the learner's own lines."""
+        at = time.monotonic()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        stack = [] if isinstance(error, CannotSend) else stack_of_exception(error.__traceback__)
+        name, text = type(error).__qualname__, _text_of(error)
+        self._send(Raised(self.rank, at, name, text, stack, _packed(error), trace.recorder.spans))
+
+    def _answer(self) -> None:
+        """Answer the supervisor; if it is gone, so is the launch."""
+        while True:
+            try:
+                message = self._control.recv()
+            except (EOFError, OSError):
+                os._exit(1)
+            if message == LOCATE:
+                self._send(Located(self.rank, self._where()))
+            elif message == DISMISS:
+                self.dismissed.set()
+                return
+
+    def _where(self) -> Where:
+        if self._returned:
+            return Where("returned")
+        frame = sys._current_frames().get(threading.main_thread().ident)
+        return where(stack_of_frame(frame)) if frame else Where("running")
+
+    def _send(self, message: Any) -> None:
+        with self._sending:
+            self._control.send(message)
+
+
+def rank_environment(rank: int, ranks: int) -> dict[str, str]:
+    """The variables that torchrun would set, for ranks that are all on this machine."""
+    variables = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": ranks,
+        "LOCAL_WORLD_SIZE": ranks,
+        "OMP_NUM_THREADS": machine.threads_per_rank(ranks),
+        INSIDE_A_RANK: rank,
+    }
+    interface = machine.loopback_interface()
+    if interface:
+        variables["GLOO_SOCKET_IFNAME"] = interface
+    return {name: str(value) for name, value in variables.items()}
+
+
+def join_process_group(rank: int, ranks: int, *, store_file: str | None = None, checked: bool = False) -> None:
+    """Bring up the process group on this rank's device: through a private file, or torchrun's rendezvous.
+
+    With `checked`, the ranks compare op, shape and dtype before every collective (about three times the
+    latency), so that a mismatch is an error instead of a hang or a wrong number.
+    """
+    import torch
+    import torch.distributed as dist
+
+    local_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
+    torch.set_num_threads(machine.threads_per_rank(local_ranks))
+    device = machine.device()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()  # ranks are forks of one process: without this, they draw alike
+    if checked:
+        os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+    dist.set_debug_level_from_env()
+    store = dist.FileStore(store_file, ranks) if store_file else None
+    options = {"store": store, "timeout": A_DAY} if store_file else {"init_method": "env://"}
+    dist.init_process_group(machine.backend(local_ranks), rank=rank, world_size=ranks, **options)
+
+
+def _stand_alone(folder: str, rank: int) -> None:
+    """A process group of our own: an interrupt meant for the notebook passes us by, and our children die with us."""
+    dump = open(os.path.join(folder, f"stack.{rank}"), "w")  # noqa: SIM115  (open as long as the process)
+    faulthandler.enable(dump, all_threads=False)
+    if hasattr(os, "setsid"):
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        faulthandler.register(signal.SIGUSR1, dump, all_threads=False)
+    if sys.platform.startswith("linux"):
+        import ctypes
+
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+def _packed(error: BaseException) -> bytes | None:
+    """The exception as bytes, if it survives the journey: some unpickle only into another error."""
+    try:
+        data = payload.pack_value(error.with_traceback(None))
+        payload.unpack(data)
+        return data
+    except Exception:
+        return None
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "(its message could not be read)"

@@ -1,0 +1,6 @@
+"""Pictures made from what a run returned. Each has a description in words, for those who cannot see it."""
+
+from course_lib.pictures.picture import Picture
+from course_lib.pictures.timeline import timeline
+
+__all__ = ["Picture", "timeline"]

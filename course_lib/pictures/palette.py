@@ -1,0 +1,19 @@
+"""One colour per meaning, in the whole course. The colours are Okabe and Ito's: safe for colour-blind readers."""
+
+from __future__ import annotations
+
+COLOURS = {
+    "forward": "#0072B2",
+    "backward": "#E69F00",
+    "communication": "#009E73",
+    "update": "#CC79A7",
+    "idle": "#D9D9D9",
+}
+OTHERS = ("#56B4E9", "#D55E00", "#F0E442", "#8C6BB1", "#7F7F7F", "#B2DF8A")
+INK = "#333333"
+
+
+def colours_for(names: list[str]) -> dict[str, str]:
+    """A colour for each name: the course's own where the name has a meaning, else the next free one."""
+    strangers = [name for name in names if name not in COLOURS]
+    return {name: COLOURS[name] if name in COLOURS else OTHERS[strangers.index(name) % len(OTHERS)] for name in names}

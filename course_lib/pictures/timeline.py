@@ -1,0 +1,57 @@
+"""Who did what when: one row per rank, one bar per span."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from course_lib.pictures.palette import INK, colours_for
+from course_lib.pictures.picture import Picture
+from course_lib.trace import Span
+
+
+def timeline(spans: Sequence[Span], ranks: int) -> Picture:
+    """Draw the spans of `ranks` ranks, rank 0 on top. Longer spans lie under the shorter ones inside them."""
+    names = list(dict.fromkeys(span.name for span in sorted(spans, key=lambda span: span.start)))
+    colours = colours_for(names)
+    unit, scale = _unit(spans)
+    figure = Figure(figsize=(9, 1.3 + 0.38 * ranks), layout="constrained")
+    axes = figure.subplots()
+    for span in sorted(spans, key=lambda span: -span.seconds):
+        axes.broken_barh(
+            [(span.start * scale, span.seconds * scale)],
+            (span.rank - 0.38, 0.76),
+            facecolor=colours[span.name],
+            edgecolor="white",
+            linewidth=0.6,
+        )
+    paced = any(span.paced for span in spans)
+    _dress(figure, axes, ranks, unit, paced)
+    if names:
+        handles = [Patch(facecolor=colours[name], label=name) for name in names]
+        figure.legend(handles=handles, loc="outside upper right", ncols=min(6, len(names)), frameon=False)
+    return Picture(figure, _describe(names, ranks, paced))
+
+
+def _dress(figure: Figure, axes, ranks: int, unit: str, paced: bool) -> None:
+    axes.set_ylim(ranks - 0.5, -0.5)
+    axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
+    axes.set_xlim(left=0)
+    axes.set_xlabel(f"time in {unit}" + (" (paced: blocks sleep to a fixed length)" if paced else ""), color=INK)
+    axes.tick_params(axis="y", length=0)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+
+
+def _unit(spans: Sequence[Span]) -> tuple[str, float]:
+    longest = max((span.end for span in spans), default=0.0)
+    return ("seconds", 1.0) if longest >= 2 else ("milliseconds", 1000.0)
+
+
+def _describe(names: list[str], ranks: int, paced: bool) -> str:
+    if not names:
+        return f"Timeline of {ranks} ranks with no spans: record some with trace.span(name)"
+    kind = "Paced timeline" if paced else "Timeline"
+    return f"{kind} of {ranks} {'rank' if ranks == 1 else 'ranks'}: {', '.join(names)}"

@@ -1,0 +1,77 @@
+"""Spans recorded on a rank: what it was doing, from when to when.
+
+    with trace.span("forward"):
+        out = model(batch)
+
+A launch hands every rank's spans back as `run.spans`, and `run.timeline()` draws them.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Span:
+    """One stretch of a rank's time, in seconds. `paced` says that it was stretched to a fixed length."""
+
+    rank: int
+    name: str
+    start: float
+    end: float
+    paced: bool = False
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+    def since(self, zero: float) -> Span:
+        """The same span, with times counted from `zero`."""
+        return replace(self, start=self.start - zero, end=self.end - zero)
+
+
+class Recorder:
+    """Collects the spans of one process. Appending to a list is atomic, so threads may share it."""
+
+    def __init__(self) -> None:
+        self.rank = 0
+        self.spans: list[Span] = []
+
+    def start(self, rank: int) -> None:
+        """Forget what was recorded and record as `rank` from now on."""
+        self.rank, self.spans = rank, []
+
+
+recorder = Recorder()
+
+
+@contextmanager
+def span(name: str, at_least: float = 0.0) -> Iterator[None]:
+    """Record the time the block takes. With `at_least`, sleep until it has taken that many seconds.
+
+    With more ranks than cores, ranks wait for a core and their times lie. A sleep needs no core: blocks
+    of a fixed length overlap as they would on devices of their own. Such a span is marked *paced*.
+    """
+    if at_least < 0:
+        raise ValueError(f"at_least={at_least}: a span lasts a number of seconds, 0 or more")
+    _wait_for_gpu()
+    start = time.monotonic()
+    try:
+        yield
+    finally:
+        _wait_for_gpu()
+        remaining = start + at_least - time.monotonic()
+        if remaining > 0:
+            time.sleep(remaining)
+        recorder.spans.append(Span(recorder.rank, name, start, time.monotonic(), paced=at_least > 0))
+
+
+def _wait_for_gpu() -> None:
+    """Kernels run behind the caller's back: without this, a span would time their launch."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()

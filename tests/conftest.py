@@ -1,0 +1,137 @@
+"""What several tests share: a real Jupyter kernel, and a look at the processes it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+MARK = "COURSE_TEST_FAMILY"
+
+
+@dataclass
+class Cell:
+    """What a cell printed, and how it failed, if it did."""
+
+    text: str = ""
+    error: str | None = None
+    message: str = ""
+    seconds: float = 0.0
+    result: str = ""
+
+
+@dataclass
+class Kernel:
+    """A real ipykernel. `family()` lists every process that descends from it, wherever it hides."""
+
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __post_init__(self) -> None:
+        # ipykernel behaves differently under pytest if it sees this variable.
+        environment = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
+        from jupyter_client.manager import start_new_kernel
+
+        self.manager, self.client = start_new_kernel(kernel_name="python3", env={**environment, MARK: self.mark})
+
+    @property
+    def pid(self) -> int:
+        return self.manager.provisioner.pid
+
+    def start(self, code: str) -> str:
+        """Begin a cell and return at once."""
+        return self.client.execute(code)
+
+    def finish(self, request: str, timeout: float = 60) -> Cell:
+        """Wait for a cell that was begun."""
+        cell, began = Cell(), time.monotonic()
+        while True:
+            message = self.client.get_iopub_msg(timeout=timeout)
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            if kind == "stream":
+                cell.text += content["text"]
+            elif kind == "execute_result":
+                cell.result = content["data"]["text/plain"]
+            elif kind == "error":
+                cell.error, cell.message = content["ename"], "\n".join(content["traceback"])
+            elif kind == "status" and content["execution_state"] == "idle":
+                cell.seconds = time.monotonic() - began
+                return cell
+
+    def run(self, code: str, timeout: float = 60) -> Cell:
+        return self.finish(self.start(code), timeout)
+
+    def family(self) -> dict[int, str]:
+        """Living processes that carry this kernel's mark, without the kernel and its helpers."""
+        return {pid: line for pid, line in processes_with(self.mark).items() if pid != self.pid}
+
+    def stop(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+        for pid in processes_with(self.mark):
+            os.kill(pid, signal.SIGKILL)
+
+
+def processes_with(mark: str) -> dict[int, str]:
+    """Living processes whose environment carries `mark`, with their command lines."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdecimal():
+            continue
+        try:
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
+                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+    return found
+
+
+def ranks_of(family: dict[int, str]) -> dict[int, str]:
+    """The family without the server that ranks are forked from and multiprocessing's bookkeeper."""
+    parents = {pid: _parent(pid) for pid in family}
+    servers = {
+        pid for pid, line in family.items() if "multiprocessing.forkserver" in line and parents[pid] not in family
+    }
+    return {pid: line for pid, line in family.items() if pid not in servers and "resource_tracker" not in line}
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+def wait_until(true, seconds: float) -> bool:
+    """Whether `true()` comes to hold within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Kernel]:
+    """One kernel for all tests of a module, as a learner keeps one for a whole lesson."""
+    kernel = Kernel()
+    cell = kernel.run("import os, signal, sys, time, torch, torch.distributed as dist\nfrom course_lib import *")
+    assert cell.error is None, cell.message
+    yield kernel
+    kernel.stop()
+
+
+@pytest.fixture
+def new_kernel() -> Iterator[Kernel]:
+    """A kernel of the test's own, for tests that kill it."""
+    kernel = Kernel()
+    yield kernel
+    kernel.stop()

@@ -1,0 +1,109 @@
+"""A launch and the notebook's kernel: interrupts, kills, restarts, threads, and what the kernel did before."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.conftest import Kernel, ranks_of, wait_until
+
+IMPORTS = "import os, signal, time, threading, torch, torch.distributed as dist\nfrom course_lib import *"
+DEADLOCK = "def train():\n    dist.recv(torch.ones(3), (dist.get_rank() + 1) % 4)\nlaunch(train, ranks=4, timeout=90)"
+COMPUTE = (
+    "def train():\n    while True: torch.ones(200, 200) @ torch.ones(200, 200)\nlaunch(train, ranks=4, timeout=90)"
+)
+
+
+def begin(kernel: Kernel, code: str) -> str:
+    """Start a cell and wait until its four ranks and their supervisor are up."""
+    request = kernel.start(code)
+    assert wait_until(lambda: len(ranks_of(kernel.family())) >= 5, 20)
+    time.sleep(0.5)
+    return request
+
+
+@pytest.mark.parametrize("code", [COMPUTE, DEADLOCK], ids=["computing", "deadlocked"])
+def test_an_interrupt_stops_the_ranks_within_two_seconds(kernel, code):
+    request = begin(kernel, code)
+    interrupted = time.monotonic()
+    kernel.manager.interrupt_kernel()
+    cell = kernel.finish(request)
+    assert cell.error == "KeyboardInterrupt"
+    assert time.monotonic() - interrupted < 2
+    assert not ranks_of(kernel.family())
+    assert kernel.run("launch(dist.get_rank, ranks=2)").result == "Run of 2 ranks: [0, 1]"
+
+
+def test_nothing_outlives_a_kernel_that_is_killed(new_kernel):
+    new_kernel.run(IMPORTS)
+    with_children = DEADLOCK.replace(
+        "    dist.recv", "    __import__('subprocess').Popen(['sleep', '600'])\n    dist.recv"
+    )
+    begin(new_kernel, with_children)
+    os.kill(new_kernel.pid, signal.SIGKILL)
+    assert wait_until(lambda: not new_kernel.family(), 2), new_kernel.family()
+
+
+def test_a_restart_leaves_nothing_and_the_new_kernel_launches(new_kernel):
+    new_kernel.run(IMPORTS)
+    begin(new_kernel, DEADLOCK)
+    old = set(new_kernel.family())
+    new_kernel.manager.restart_kernel(now=True)
+    assert wait_until(lambda: not old & set(new_kernel.family()), 2), new_kernel.family()
+    new_kernel.client.wait_for_ready(timeout=30)
+    new_kernel.run(IMPORTS)
+    assert new_kernel.run("launch(dist.get_rank, ranks=2)").result == "Run of 2 ranks: [0, 1]"
+
+
+def test_a_killed_server_is_replaced(new_kernel):
+    new_kernel.run(IMPORTS)
+    new_kernel.run("launch(dist.get_rank, ranks=2)")
+    (server,) = [pid for pid, line in new_kernel.family().items() if "multiprocessing.forkserver" in line]
+    os.kill(server, signal.SIGKILL)
+    assert new_kernel.run("launch(dist.get_rank, ranks=2)").result == "Run of 2 ranks: [0, 1]"
+
+
+def test_a_kernel_that_has_trained_a_model_can_launch(kernel):
+    cell = kernel.run(
+        """
+lstm = torch.nn.LSTM(8, 32, num_layers=2)
+lstm(torch.randn(50, 16, 8))[0].sum().backward()
+def train():
+    lstm(torch.randn(50, 16, 8))[0].sum().backward()
+    total = torch.stack([p.grad.sum() for p in lstm.parameters()])
+    dist.all_reduce(total)
+    return total.isfinite().all().item()
+launch(train, ranks=4)
+"""
+    )
+    assert cell.result == "Run of 4 ranks: [True, True, True, True]", cell.message
+
+
+def test_two_threads_can_launch_at_once(kernel):
+    cell = kernel.run(
+        """
+import threading
+results = {}
+def go(k):
+    results[k] = [list(launch(lambda: k * 10 + dist.get_rank(), ranks=2)) for _ in range(5)]
+threads = [threading.Thread(target=go, args=(k,)) for k in range(3)]
+[t.start() for t in threads]; [t.join() for t in threads]
+print(results == {k: [[k * 10, k * 10 + 1]] * 5 for k in range(3)})
+"""
+    )
+    assert cell.text == "True\n", cell.message
+
+
+def test_two_kernels_can_launch_at_once(kernel, new_kernel):
+    new_kernel.run(IMPORTS)
+    code = "[list(launch(dist.get_rank, ranks=4)) for _ in range(5)] == [[0, 1, 2, 3]] * 5"
+    requests = [(each, each.start(code)) for each in (kernel, new_kernel)]
+    assert [each.finish(request).result for each, request in requests] == ["True", "True"]
+
+
+def test_the_server_is_warm_before_the_first_launch(new_kernel):
+    new_kernel.run("import course_lib")
+    assert wait_until(lambda: any("forkserver" in line for line in new_kernel.family().values()), 2)

@@ -1,0 +1,213 @@
+"""What a launch promises when nothing goes wrong."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import subprocess
+import sys
+import time
+
+import numpy
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import device, launch, trace
+from course_lib.launchers import local
+from course_lib.machine import cores
+
+
+def test_a_run_is_the_sequence_of_what_the_ranks_returned():
+    run = launch(lambda: dist.get_rank() ** 2, ranks=4)
+    assert list(run) == [0, 1, 4, 9]
+    assert run[2] == 4
+    assert run[-1] == 9
+    assert len(run) == 4
+
+
+def test_the_process_group_is_up_and_threads_share_the_cores():
+    def look():
+        total = torch.tensor([dist.get_rank()])
+        dist.all_reduce(total)
+        return dist.get_backend(), dist.get_world_size(), total.item(), torch.get_num_threads(), str(device())
+
+    assert list(launch(look, ranks=4)) == [("gloo", 4, 6, max(1, cores() // 4), "cpu")] * 4
+
+
+def test_a_closure_takes_what_it_closes_over_and_arguments_along():
+    weight = torch.arange(3.0)
+
+    def scale(factor, *, bias):
+        return weight * factor + bias + dist.get_rank()
+
+    run = launch(scale, 2, bias=10, ranks=2)
+    assert run[1].tolist() == [11.0, 13.0, 15.0]
+
+
+def test_a_tensor_that_requires_grad_travels_both_ways():
+    x = torch.ones(2, requires_grad=True)
+    run = launch(lambda: (x * 3, x), ranks=2)
+    assert run[0][0].tolist() == [3.0, 3.0]
+    assert run[0][1].requires_grad
+
+
+def test_two_hundred_megabytes_travel_both_ways():
+    x = torch.arange(50_000_000, dtype=torch.float32)
+    run = launch(lambda y: y + 1, x, ranks=1)
+    assert torch.equal(run[0], x + 1)
+
+
+def test_an_instance_of_a_local_class_comes_back_as_the_same_class():
+    class Metric:
+        def __init__(self, value):
+            self.value = value
+
+    run = launch(lambda: Metric(dist.get_rank()), ranks=2)
+    assert type(run[1]) is Metric
+    assert run[1].value == 1
+
+
+def test_ranks_see_the_environment_and_folder_of_now(monkeypatch, tmp_path):
+    launch(dist.get_rank, ranks=1)  # the server is up, with an older environment
+    monkeypatch.setenv("COURSE_TEST_COLOUR", "green")
+    monkeypatch.chdir(tmp_path)
+    assert launch(lambda: (os.environ["COURSE_TEST_COLOUR"], os.getcwd()), ranks=1)[0] == ("green", str(tmp_path))
+
+
+def test_ranks_do_not_share_one_random_stream():
+    run = launch(lambda: (random.random(), numpy.random.rand()), ranks=3)
+    assert len({value for pair in run for value in pair}) == 6
+
+
+def test_lines_are_tagged_and_printed_here(capsys):
+    run = launch(lambda: print("one\ntwo"), ranks=2)
+    assert sorted(run.output) == [(0, "one"), (0, "two"), (1, "one"), (1, "two")]
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        "[rank 0] one",
+        "[rank 0] two",
+        "[rank 1] one",
+        "[rank 1] two",
+    ]
+
+
+def test_every_way_of_printing_arrives_whole_and_once():
+    def talk():
+        print("from print")
+        print("from stderr", file=sys.stderr)
+        logging.getLogger("lesson").warning("from logging")
+        os.write(1, b"from write\n")
+        os.write(1, b"bad \xff byte\n")
+        subprocess.run(["echo", "from a child"], check=True)
+        print("10%\r50%\r100%")
+        print("no newline", end="")
+
+    output = [line for _, line in launch(talk, ranks=1).output]
+    expected = ["from print", "from stderr", "from logging", "from write", "bad \\xff byte", "from a child"]
+    assert sorted(output) == sorted([*expected, "100%", "no newline"])
+
+
+def test_lines_of_ranks_that_print_at_once_do_not_mix():
+    def shout():
+        for number in range(2000):
+            print(f"{dist.get_rank()}:{number}:" + str(dist.get_rank()) * 200)
+
+    run = launch(shout, ranks=4)
+    for rank in range(4):
+        lines = [line for speaker, line in run.output if speaker == rank]
+        assert lines == [f"{rank}:{number}:" + str(rank) * 200 for number in range(2000)]
+
+
+def test_a_hundred_thousand_lines_are_kept_but_not_all_shown(capsys):
+    def count():
+        for number in range(50_000):
+            print(number)
+
+    run = launch(count, ranks=2)
+    shown = capsys.readouterr().out.splitlines()
+    assert len(run.output) == 100_000
+    assert [int(line) for rank, line in run.output if rank == 1] == list(range(50_000))
+    assert len(shown) == local.LINES_SHOWN + 1
+    assert shown[-1] == "[launch] 99,000 more lines are in run.output (error.output if the launch failed)"
+
+
+def test_endless_output_is_dropped_in_time_and_says_so(capsys, monkeypatch):
+    monkeypatch.setattr(local, "BYTES_KEPT", 1000)
+    run = launch(lambda: [print("x" * 100) for _ in range(100)] and None, ranks=1)
+    assert len(run.output) == 10
+    assert "90 lines were dropped" in capsys.readouterr().out
+
+
+def test_spans_come_back_on_one_clock():
+    def work():
+        with trace.span("forward", at_least=0.05):
+            pass
+        with trace.span("backward"):
+            time.sleep(0.02)
+
+    run = launch(work, ranks=3)
+    assert [(span.rank, span.name, span.paced) for span in run.spans] == [
+        (rank, name, name == "forward") for rank in range(3) for name in ("forward", "backward")
+    ]
+    assert all(0 <= span.start <= span.end <= run.seconds + 1e-3 for span in run.spans)
+    assert all(span.seconds >= 0.05 for span in run.spans if span.name == "forward")
+    assert run.seconds >= 0.07
+
+
+def test_paced_spans_overlap_though_there_are_more_ranks_than_cores():
+    def work():
+        with trace.span("forward", at_least=0.3):
+            pass
+
+    run = launch(work, ranks=4 * cores())
+    assert max(span.start for span in run.spans) < min(span.end for span in run.spans)
+
+
+def test_a_failed_launch_keeps_output_and_spans():
+    def work():
+        with trace.span("forward"):
+            print("before")
+        raise ValueError("after")
+
+    with pytest.raises(local.LaunchError) as caught:
+        launch(work, ranks=1)
+    assert caught.value.output == [(0, "before")]
+    assert [span.name for span in caught.value.spans] == ["forward"]
+
+
+def test_timeout_none_waits():
+    assert list(launch(lambda: time.sleep(1.2) or 1, ranks=2, timeout=None)) == [1, 1]
+
+
+def test_unchecked_ranks_run_without_the_cross_examination():
+    level = "import torch.distributed as dist; dist.get_debug_level().name"
+    assert launch(lambda: dist.get_debug_level().name, ranks=1)[0] == "DETAIL", level
+    assert launch(lambda: dist.get_debug_level().name, ranks=1, checked=False)[0] == "OFF"
+
+
+def test_where_there_is_no_fork_ranks_are_spawned(monkeypatch):
+    monkeypatch.setenv("COURSE_LIB_START_METHOD", "spawn")
+
+    def work():
+        print("hello")
+        total = torch.tensor([dist.get_rank()])
+        dist.all_reduce(total)
+        return total.item()
+
+    run = launch(work, ranks=2)
+    assert list(run) == [1, 1]
+    assert sorted(run.output) == [(0, "hello"), (1, "hello")]
+
+
+def test_spawned_ranks_fail_and_hang_as_forked_ones_do(monkeypatch):
+    monkeypatch.setenv("COURSE_LIB_START_METHOD", "spawn")
+
+    def hang():
+        if dist.get_rank() == 0:
+            dist.barrier()
+
+    with pytest.raises(local.RanksStuck) as caught:
+        launch(hang, ranks=2, timeout=1)
+    assert caught.value.where[0].collective == "barrier"
+    assert caught.value.odd == (1,)
