@@ -37,7 +37,6 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("arguments", nargs="*", metavar="NAME=VALUE", help="arguments for the function")
     run.add_argument("--ranks", type=_ranks, default=2, help="how many (default: 2; under torchrun, it decides)")
     run.add_argument("--timeout", type=_seconds, default=60.0, help="seconds; 0 waits for ever (default: 60)")
-    run.add_argument("--unchecked", action="store_true", help="do not compare collectives across ranks: for timings")
     run.add_argument("--timeline", metavar="PICTURE.png", help="draw the recorded spans into a file")
     run.set_defaults(run=_run)
     return parser
@@ -67,8 +66,8 @@ def _run(options: argparse.Namespace) -> int:
         if job.started_by_torchrun():
             run = job.run_rank(options.target, options.arguments)
         else:
-            timeout, checked = options.timeout or None, not options.unchecked
-            run = job.run_job(options.target, options.arguments, ranks=options.ranks, timeout=timeout, checked=checked)
+            timeout = options.timeout or None
+            run = job.run_job(options.target, options.arguments, ranks=options.ranks, timeout=timeout)
     except (job.BadJob, LaunchError) as error:
         return _complain(error)
     except KeyboardInterrupt:

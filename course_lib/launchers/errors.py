@@ -44,21 +44,21 @@ class RankFailed(LaunchError):
         super().__init__(text)
 
 
-class CollectivesDiffer(RankFailed):
-    """Ranks met in one collective and each meant another. `calls[rank]` is what that rank called."""
+class CollectivesDiffer(LaunchError):
+    """Ranks met in one collective and meant different ones. `calls[rank]` is what that rank called.
 
-    def __init__(self, *, rank: int, calls: dict[int, str], where: dict[int, Frame | None]) -> None:
-        self.rank, self.exception, self.stack, self.calls = rank, None, (), calls
-        self.also = tuple(other for other in calls if other != rank)
+    `rank` is the one that differs from the majority, or None where there is none.
+    """
+
+    def __init__(self, *, odd: int | None, calls: dict[int, str], places: dict[int, Frame | None]) -> None:
+        self.rank, self.calls = odd, calls
         width = max(map(len, calls.values()))
-        rows = [
-            f"  rank {each}  {call:<{width}}  {where.get(each) or ''}".rstrip() for each, call in sorted(calls.items())
-        ]
-        LaunchError.__init__(
-            self,
-            "the ranks called different collectives; "
-            f"rank {rank} is the odd one out\n\n" + "\n".join(rows) + "\n\n"
-            "Every rank must make the same call, with the same shape and dtype, in the same order.",
+        rows = [f"  rank {rank}  {call:<{width}}  {places.get(rank) or ''}" for rank, call in sorted(calls.items())]
+        blame = "" if odd is None else f"; rank {odd} is the odd one out"
+        super().__init__(
+            f"the ranks called different collectives{blame}\n\n"
+            + "\n".join(row.rstrip() for row in rows)
+            + "\n\nEvery rank must make the same call, with the same shape and dtype, in the same order."
         )
 
 
@@ -120,7 +120,8 @@ def odd_ones_out(where: dict[int, Where]) -> tuple[int, ...]:
     majorities = [ranks for ranks in groups.values() if len(ranks) == largest]
     if len(majorities) == 1:
         return tuple(sorted(set(where) - set(majorities[0])))
-    return tuple(rank for rank, state in sorted(where.items()) if state.doing != "waiting")
+    busy = tuple(rank for rank, state in sorted(where.items()) if state.doing != "waiting")
+    return busy if len(busy) < len(where) else ()
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

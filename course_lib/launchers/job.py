@@ -30,9 +30,9 @@ def started_by_torchrun() -> bool:
     return INSIDE_A_RANK not in os.environ and {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
 
 
-def run_job(target: str, arguments: Iterable[str], *, ranks: int, timeout: float | None, checked: bool = True) -> Run:
+def run_job(target: str, arguments: Iterable[str], *, ranks: int, timeout: float | None) -> Run:
     """Launch a function from a file on this machine, exactly as a cell would."""
-    return launch(find_function(target), ranks=ranks, timeout=timeout, checked=checked, **parse(arguments))
+    return launch(find_function(target), ranks=ranks, timeout=timeout, **parse(arguments))
 
 
 def run_rank(target: str, arguments: Iterable[str]) -> Run | None:

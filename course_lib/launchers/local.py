@@ -14,34 +14,33 @@ from typing import Any
 
 from course_lib.launchers import messages, payload
 from course_lib.launchers.errors import CannotSend, LaunchError, RanksStuck
+from course_lib.launchers.flight import Call, first_difference
 from course_lib.launchers.rank import INSIDE_A_RANK
 from course_lib.launchers.run import Run
 from course_lib.launchers.stacks import Where, cell_sources
 from course_lib.launchers.supervisor import supervise
 from course_lib.launchers.verdict import verdict
 
+# Imported once, in the server. torch imports `_dynamo` (two seconds) when a model is first wrapped or optimised.
+PRELOADED = ["torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo", "course_lib.launchers.supervisor"]
 MOST_RANKS = 64
 LINES_SHOWN = 1000  # a notebook with 100,000 lines of output is no longer usable
 BYTES_KEPT = 64 << 20
 START_WITHIN = 120.0
 GRACE = 0.3  # after the first fault, how long to wait for the other ranks' side of the story
-ANSWERS_WITHIN = 3.0
+ANSWERS_WITHIN = 2.0
 
 
-def launch(
-    fn: Callable, *args: Any, ranks: int, timeout: float | None = 60.0, checked: bool = True, **kwargs: Any
-) -> Run:
+def launch(fn: Callable, *args: Any, ranks: int, timeout: float | None = 60.0, **kwargs: Any) -> Run:
     """Run `fn(*args, **kwargs)` on `ranks` processes of this machine and return what each returned.
 
     On each of them the process group is up and `course_lib.device()` is the rank's device. What they print
     appears here, tagged. `timeout` counts from the moment all ranks have started; None waits for ever.
-    `checked=False` leaves out the comparison of every collective across ranks: use it when you time things.
     """
     _check(fn, ranks, timeout)
     job = messages.Job(
         call=payload.pack_call(fn, args, kwargs),
         ranks=ranks,
-        checked=checked,
         environment=dict(os.environ),
         folder=os.getcwd(),
         sources=cell_sources(),
@@ -56,7 +55,7 @@ def launch(
 def warm_up() -> None:
     """Start the server that ranks are forked from; it imports torch while the learner reads on."""
     if start_method() == "forkserver":
-        multiprocessing.set_forkserver_preload(["torch", "torch.distributed", "course_lib.launchers.supervisor"])
+        multiprocessing.set_forkserver_preload(PRELOADED)
         multiprocessing.forkserver.ensure_running()
 
 
@@ -92,13 +91,18 @@ def _check(fn: Any, ranks: Any, timeout: Any) -> None:
 def _supervisor(job: messages.Job):
     """A connection to a fresh supervisor. Closing it ends the launch and everything that belongs to it."""
     method = start_method()
-    warm_up()
     context = multiprocessing.get_context(method)
     here, there = context.Pipe()
     ranks_method = "fork" if method == "forkserver" else "spawn"
     process = context.Process(target=supervise, args=(job, there, ranks_method), name="supervisor")
     try:
-        process.start()
+        try:
+            warm_up()
+            process.start()
+        except (EOFError, ConnectionError):  # the server was killed a moment ago
+            time.sleep(0.2)
+            warm_up()
+            process.start()
         there.close()
         yield here
     finally:
@@ -117,6 +121,8 @@ class _Watch:
         self.raised: list[messages.Raised] = []
         self.died: list[messages.Died] = []
         self.located: dict[int, Where] = {}
+        self.calls: dict[int, list[Call]] = {}
+        self.disagreement: dict[int, Call] | None = None
         self.output = _Output()
 
     def result(self) -> Run:
@@ -126,7 +132,8 @@ class _Watch:
             self._listen(self.timeout, until=lambda: len(self.returned) == self.ranks or self._faulty())
             if self._faulty():
                 self._listen(GRACE, until=lambda: len(self.raised) + len(self.died) == self.ranks)
-                raise verdict(self.raised, self.died)
+                self._ask_where()
+                raise verdict(self.raised, self.died, self.located, self.disagreement)
             if len(self.returned) < self.ranks:
                 raise self._stuck()
             self.supervisor.send(messages.DISMISS)
@@ -139,7 +146,7 @@ class _Watch:
             self.output.finish()
 
     def _faulty(self) -> bool:
-        return bool(self.raised or self.died)
+        return bool(self.raised or self.died or self.disagreement)
 
     def _listen(self, seconds: float | None, until: Callable[[], bool]) -> None:
         """Take what the ranks report for at most `seconds`."""
@@ -169,13 +176,24 @@ class _Watch:
                     self.died.append(message)
             case messages.Located(rank, where):
                 self.located[rank] = where
+        if getattr(message, "calls", None):
+            self.calls[message.rank] = message.calls
+            self.disagreement = first_difference(self.calls)
+
+    def _ask_where(self) -> None:
+        """Ask every rank that lives where it is and which collectives it has called."""
+        dead = {report.rank for report in self.died}
+        self.located = {rank: where for rank, where in self.located.items() if rank in dead}
+        self.supervisor.send(messages.LOCATE)
+        self._listen(ANSWERS_WITHIN, until=lambda: len(self.located.keys() | dead) == self.ranks)
 
     def _stuck(self) -> LaunchError:
         if len(self.started) < self.ranks:
             missing = sorted(set(range(self.ranks)) - self.started)
             return LaunchError(f"ranks {missing} did not start within {START_WITHIN:g} s; run `course doctor`")
-        self.supervisor.send(messages.LOCATE)
-        self._listen(ANSWERS_WITHIN, until=lambda: len(self.located) == self.ranks)
+        self._ask_where()
+        if self._faulty():
+            return verdict(self.raised, self.died, self.located, self.disagreement)
         unknown = {rank: Where("running") for rank in range(self.ranks)}
         return RanksStuck(seconds=self.timeout, where={**unknown, **self.located})
 

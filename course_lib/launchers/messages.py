@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from course_lib.launchers.flight import Call
 from course_lib.launchers.stacks import Frame, Where
 from course_lib.trace import Span
 
@@ -14,7 +15,6 @@ class Job:
 
     call: bytes
     ranks: int
-    checked: bool
     environment: dict[str, str]
     folder: str
     sources: dict[str, tuple] = field(repr=False)
@@ -42,6 +42,7 @@ class Returned:
     rank: int
     value: bytes
     spans: list[Span]
+    calls: list[Call]
     began: float
     ended: float
 
@@ -57,6 +58,7 @@ class Raised:
     stack: list[Frame]
     exception: bytes | None
     spans: list[Span]
+    calls: list[Call]
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,11 @@ class Died:
 
 @dataclass(frozen=True)
 class Located:
-    """Where a rank is, asked for when time is up."""
+    """Where a rank is: said when asked, and unasked by a rank that has waited for a while."""
 
     rank: int
     where: Where
+    calls: list[Call]
 
 
 # What the notebook tells the supervisor, and the supervisor a rank.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import linecache
 import os
@@ -14,13 +15,14 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from course_lib import machine, trace
-from course_lib.launchers import output, payload
+from course_lib.launchers import flight, output, payload
 from course_lib.launchers.errors import CannotSend
 from course_lib.launchers.messages import DISMISS, LOCATE, Job, Located, Raised, Returned, Started
 from course_lib.launchers.stacks import Where, stack_of_exception, stack_of_frame, where
 
 INSIDE_A_RANK = "COURSE_LIB_INSIDE_A_RANK"
 A_DAY = timedelta(days=1)  # the notebook's timeout is the one that counts
+WAIT_IS_LONG = 0.3
 
 
 def main(rank: int, job: Job, folder: str, control: Connection, stdout: Connection, stderr: Connection) -> None:
@@ -31,7 +33,7 @@ def main(rank: int, job: Job, folder: str, control: Connection, stdout: Connecti
     try:
         os.environ.update(rank_environment(rank, job.ranks))
         linecache.cache.update(job.sources)
-        join_process_group(rank, job.ranks, store_file=os.path.join(folder, "store"), checked=job.checked)
+        join_process_group(rank, job.ranks, store_file=os.path.join(folder, "store"))
         rank_process.run(job.call)
     except BaseException as error:
         rank_process.report(error)
@@ -45,11 +47,14 @@ class RankProcess:
 
     def __init__(self, rank: int, control: Connection) -> None:
         self.rank, self._control = rank, control
-        self._sending = threading.Lock()
+        self._sending = threading.RLock()
         self._returned = False
+        self._place: tuple | None = None
+        self._looks = 0
         self.dismissed = threading.Event()
         trace.recorder.start(rank)
         threading.Thread(target=self._answer, daemon=True, name="course_lib answers").start()
+        self._on_abort = self._speak_before_abort()
 
     def run(self, call: bytes) -> None:
         """Run the packed call and report what it returned."""
@@ -61,7 +66,7 @@ class RankProcess:
         self._returned = True
         sys.stdout.flush()
         sys.stderr.flush()
-        self._send(Returned(self.rank, payload.pack_value(value), trace.recorder.spans, began, ended))
+        self._send(Returned(self.rank, payload.pack_value(value), trace.recorder.spans, flight.calls(), began, ended))
 
     def report(self, error: BaseException) -> None:
         """Tell the supervisor what was raised, with the learner's own lines."""
@@ -70,26 +75,56 @@ class RankProcess:
         sys.stderr.flush()
         stack = [] if isinstance(error, CannotSend) else stack_of_exception(error.__traceback__)
         name, text = type(error).__qualname__, _text_of(error)
-        self._send(Raised(self.rank, at, name, text, stack, _packed(error), trace.recorder.spans))
+        self._send(Raised(self.rank, at, name, text, stack, _packed(error), trace.recorder.spans, flight.calls()))
 
     def _answer(self) -> None:
-        """Answer the supervisor; if it is gone, so is the launch."""
+        """Answer the supervisor, and speak up after a long wait; if the supervisor is gone, so is the launch."""
         while True:
             try:
+                if not self._control.poll(WAIT_IS_LONG):
+                    self._mention_long_wait()
+                    continue
                 message = self._control.recv()
             except (EOFError, OSError):
                 os._exit(1)
             if message == LOCATE:
-                self._send(Located(self.rank, self._where()))
+                self._send(Located(self.rank, self._where(), flight.calls()))
             elif message == DISMISS:
                 self.dismissed.set()
                 return
+
+    def _mention_long_wait(self) -> None:
+        """Tell which collectives led here, once, if the main thread has not moved since we last looked."""
+        frame = sys._current_frames().get(threading.main_thread().ident)
+        place = (id(frame), frame.f_lasti) if frame and not self._returned else None
+        looks = self._looks + 1 if place == self._place else 0
+        self._place, self._looks = place, looks
+        if place and looks == 1 and (here := self._where()).doing == "waiting":
+            self._send(Located(self.rank, here, flight.calls()))
+
+    def _speak_before_abort(self) -> Any:
+        """Say which collectives were called before `abort()` ends this process.
+
+        gloo aborts a rank that receives a message of the wrong size, from a thread of its own: Python's
+        signal handlers would never run, and whoever called with the wrong shape would take it to the grave.
+        """
+        if not hasattr(os, "setsid"):
+            return None
+
+        @ctypes.CFUNCTYPE(None, ctypes.c_int)
+        def last_words(_: int) -> None:
+            self._send(Located(self.rank, self._where(), flight.calls()))
+
+        libc = ctypes.CDLL(None)
+        libc.signal.restype = ctypes.c_void_p
+        libc.signal(signal.SIGABRT, last_words)
+        return last_words  # to be kept as long as the process lives
 
     def _where(self) -> Where:
         if self._returned:
             return Where("returned")
         frame = sys._current_frames().get(threading.main_thread().ident)
-        return where(stack_of_frame(frame)) if frame else Where("running")
+        return where(stack_of_frame(frame), flight.pending()) if frame else Where("running")
 
     def _send(self, message: Any) -> None:
         with self._sending:
@@ -112,12 +147,8 @@ def rank_environment(rank: int, ranks: int) -> dict[str, str]:
     return {name: str(value) for name, value in variables.items()}
 
 
-def join_process_group(rank: int, ranks: int, *, store_file: str | None = None, checked: bool = False) -> None:
-    """Bring up the process group on this rank's device: through a private file, or torchrun's rendezvous.
-
-    With `checked`, the ranks compare op, shape and dtype before every collective (about three times the
-    latency), so that a mismatch is an error instead of a hang or a wrong number.
-    """
+def join_process_group(rank: int, ranks: int, *, store_file: str | None = None) -> None:
+    """Bring up the process group on this rank's device: through a private file, or torchrun's rendezvous."""
     import torch
     import torch.distributed as dist
 
@@ -128,9 +159,7 @@ def join_process_group(rank: int, ranks: int, *, store_file: str | None = None, 
         torch.cuda.set_device(device)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()  # ranks are forks of one process: without this, they draw alike
-    if checked:
-        os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
-    dist.set_debug_level_from_env()
+    dist.set_debug_level_from_env()  # read at import, which was before this launch's environment
     store = dist.FileStore(store_file, ranks) if store_file else None
     options = {"store": store, "timeout": A_DAY} if store_file else {"init_method": "env://"}
     dist.init_process_group(machine.backend(local_ranks), rank=rank, world_size=ranks, **options)
@@ -145,8 +174,6 @@ def _stand_alone(folder: str, rank: int) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         faulthandler.register(signal.SIGUSR1, dump, all_threads=False)
     if sys.platform.startswith("linux"):
-        import ctypes
-
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
 

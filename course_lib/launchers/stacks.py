@@ -68,9 +68,15 @@ def stack_of_dump(text: str) -> list[Frame]:
     return _below_launcher(frames)
 
 
-def where(stack: Sequence[Frame]) -> Where:
-    """What a rank with this stack is doing."""
+def where(stack: Sequence[Frame], pending: str | None = None) -> Where:
+    """What a rank with this stack is doing. `pending` is a collective it has begun and not finished.
+
+    A blocking call is on the stack by its name. A wait for work begun earlier, by hand or by the backward
+    pass of a model in DistributedDataParallel, is C code: there, `pending` is what it waits for.
+    """
     collective = next((f.function for f in stack if _file_is(f, COLLECTIVE_MODULES)), None)
+    if collective is None and stack and re.search(r"\.wait\(|run_backward\(", stack[-1].source):
+        collective = pending or ("wait" if ".wait(" in stack[-1].source else None)
     own = [frame for frame in stack if not _is_library(frame.file)]
     frame = own[-1] if own else (stack[-1] if stack else None)
     return Where("waiting" if collective else "running", collective, frame)

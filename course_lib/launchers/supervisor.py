@@ -131,7 +131,7 @@ def _ask_the_silent(team: list[Member], notebook: Connection, unanswered: dict[i
         if hasattr(signal, "SIGUSR1"):
             os.kill(team[rank].process.pid, signal.SIGUSR1)
             time.sleep(TICK)
-        notebook.send(Located(rank, where(team[rank].stack())))
+        notebook.send(Located(rank, where(team[rank].stack()), calls=[]))
 
 
 def _tell(team: list[Member], order: str) -> None:

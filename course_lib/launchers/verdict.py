@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from course_lib.launchers import payload
 from course_lib.launchers.errors import CannotSend, CollectivesDiffer, LaunchError, RankDied, RankFailed
+from course_lib.launchers.flight import Call, odd_caller
 from course_lib.launchers.messages import Died, Raised
-from course_lib.launchers.stacks import where
+from course_lib.launchers.stacks import Where, where
 
 # What a rank sees when another one has gone: never the cause.
 CONSEQUENCE = re.compile(
@@ -16,24 +17,28 @@ CONSEQUENCE = re.compile(
     r"Read error|Application timeout caused pair closure|monitoredBarrier|NCCL .*remote error",
     re.IGNORECASE,
 )
-FINGERPRINT = re.compile(
-    r"Rank (?P<rank>\d+) is running collective: CollectiveFingerPrint\(SequenceNumber=\d+, OpType=(?P<op>\w+)"
-    r"(?:, TensorShape=\[(?P<shape>.*?)\], TensorDtypes=(?P<dtype>\w+))?"
-)
-OPS = {"ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather", "ALLTOALL": "all_to_all"}
-DTYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "Int": "int32", "Long": "int64"}
 
 
-def verdict(raised: list[Raised], died: list[Died]) -> LaunchError:
-    """The error that explains the launch. At least one rank has raised or died."""
+def verdict(
+    raised: Sequence[Raised],
+    died: Sequence[Died],
+    located: Mapping[int, Where],
+    disagreement: Mapping[int, Call] | None = None,
+) -> LaunchError:
+    """The error that explains the launch. `disagreement` is the first collective on which ranks differed."""
     causes = [report for report in raised if not CONSEQUENCE.search(report.text)]
+    if disagreement and not causes:
+        return _collectives_differ(disagreement, raised, died, located)
     if died:
         first = died[0]
-        return RankDied(rank=first.rank, exitcode=first.exitcode, stack=first.stack)
-    return _collectives_differ(causes) or _rank_failed(causes or raised, raised)
+        last = located.get(first.rank)
+        stack = first.stack or ([last.frame] if last and last.frame else [])
+        return RankDied(rank=first.rank, exitcode=first.exitcode, stack=stack)
+    return _rank_failed(causes or raised)
 
 
-def _rank_failed(causes: list[Raised], raised: list[Raised]) -> LaunchError:
+def _rank_failed(causes: Sequence[Raised]) -> LaunchError:
+    """The first to raise; where all raised the same, rank 0, so that the same mistake gives the same message."""
     alike = len({(report.type_name, report.text) for report in causes}) == 1
     first = min(causes, key=lambda report: report.rank if alike else report.at)
     if first.type_name == CannotSend.__name__:
@@ -43,27 +48,15 @@ def _rank_failed(causes: list[Raised], raised: list[Raised]) -> LaunchError:
     return RankFailed(message, rank=first.rank, exception=_exception(first), stack=first.stack, also=also)
 
 
-def _collectives_differ(causes: list[Raised]) -> CollectivesDiffer | None:
-    """PyTorch's cross-examination fails on every rank at once, each naming its own call first."""
-    calls, frames = {}, {}
-    for report in causes:
-        found = FINGERPRINT.search(report.text)
-        if found and int(found["rank"]) == report.rank:
-            calls[report.rank] = _call(found)
-            frames[report.rank] = where(report.stack).frame
-    counts = Counter(calls.values())
-    if len(counts) < 2:
-        return None
-    odd = min(calls, key=lambda rank: (counts[calls[rank]], rank))
-    return CollectivesDiffer(rank=odd, calls=calls, where=frames)
-
-
-def _call(found: re.Match) -> str:
-    op = OPS.get(found["op"], found["op"].lower())
-    if found["dtype"] is None:
-        return op
-    shape = ", ".join(re.findall(r"\d+", found["shape"]))
-    return f"{op} of {DTYPES.get(found['dtype'], found['dtype'].lower())} [{shape}]"
+def _collectives_differ(
+    disagreement: Mapping[int, Call], raised: Sequence[Raised], died: Sequence[Died], located: Mapping[int, Where]
+) -> CollectivesDiffer:
+    calls = {rank: str(call) for rank, call in disagreement.items()}
+    places = {rank: state.frame for rank, state in located.items()}
+    places |= {report.rank: where(report.stack).frame for report in raised}
+    for report in died:
+        calls.setdefault(report.rank, "died")
+    return CollectivesDiffer(odd=odd_caller(disagreement), calls=calls, places=places)
 
 
 def _exception(report: Raised) -> BaseException | None:

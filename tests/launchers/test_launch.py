@@ -180,12 +180,6 @@ def test_timeout_none_waits():
     assert list(launch(lambda: time.sleep(1.2) or 1, ranks=2, timeout=None)) == [1, 1]
 
 
-def test_unchecked_ranks_run_without_the_cross_examination():
-    level = "import torch.distributed as dist; dist.get_debug_level().name"
-    assert launch(lambda: dist.get_debug_level().name, ranks=1)[0] == "DETAIL", level
-    assert launch(lambda: dist.get_debug_level().name, ranks=1, checked=False)[0] == "OFF"
-
-
 def test_where_there_is_no_fork_ranks_are_spawned(monkeypatch):
     monkeypatch.setenv("COURSE_LIB_START_METHOD", "spawn")
 
