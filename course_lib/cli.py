@@ -12,7 +12,13 @@ from course_lib.launchers.local import MOST_RANKS
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit status."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    # argparse takes no positional arguments behind an option: `course run f.py:g --ranks 2 steps=10`
+    if any(word.startswith("-") for word in rest) or (rest and not hasattr(options, "arguments")):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.arguments += rest
     return options.run(options)
 
 

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from course_lib import trace
+from course_lib.launchers.errors import RankFailed
 from course_lib.launchers.local import launch
 from course_lib.launchers.rank import INSIDE_A_RANK, join_process_group
 from course_lib.launchers.run import Run
+from course_lib.launchers.stacks import stack_of_exception
 
 
 class BadJob(ValueError):
@@ -46,7 +48,11 @@ def run_rank(target: str, arguments: Iterable[str]) -> Run | None:
     join_process_group(rank, ranks)
     trace.recorder.start(rank)
     began = time.monotonic()
-    value = fn(**kwargs)
+    try:
+        value = fn(**kwargs)
+    except Exception as error:
+        stack = stack_of_exception(error.__traceback__)
+        raise RankFailed(f"{type(error).__qualname__}: {error}", rank=rank, exception=error, stack=stack) from error
     seconds = time.monotonic() - began
     spans = [span.since(began) for span in trace.recorder.spans]
     gathered: list[Any] | None = [None] * ranks if rank == 0 else None

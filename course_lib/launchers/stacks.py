@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 
+ENTRY_POINTS = ("course_lib/launchers/rank.py", "course_lib/launchers/job.py")
 COLLECTIVE_MODULES = ("torch/distributed/distributed_c10d.py", "torch/distributed/nn/functional.py")
 
 
@@ -124,7 +125,7 @@ def _from_summaries(summaries: Iterable[traceback.FrameSummary]) -> list[Frame]:
 
 def _below_launcher(frames: list[Frame]) -> list[Frame]:
     """What the learner's function did: everything under the rank's entry point."""
-    entry = [i for i, f in enumerate(frames) if _file_is(f, ("course_lib/launchers/rank.py",))]
+    entry = [i for i, f in enumerate(frames) if _file_is(f, ENTRY_POINTS)]
     return frames[entry[-1] + 1 :] if entry else frames
 
 

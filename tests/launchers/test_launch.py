@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import device, launch, trace
+from course_lib import CollectivesDiffer, device, launch, trace
 from course_lib.launchers import local
 from course_lib.machine import cores
 
@@ -205,3 +205,33 @@ def test_spawned_ranks_fail_and_hang_as_forked_ones_do(monkeypatch):
         launch(hang, ranks=2, timeout=1)
     assert caught.value.where[0].collective == "barrier"
     assert caught.value.odd == (1,)
+
+
+def test_collectives_that_may_be_uneven_are_not_accused():
+    def work():
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        gathered = [None] * ranks
+        dist.all_gather_object(gathered, "x" * rank)
+        dist.gather_object("y" * rank, gathered if rank == 0 else None)
+        dist.broadcast_object_list(gathered)
+        dist.scatter(torch.ones(1), list(torch.ones(ranks, 1)) if rank == 1 else None, src=1)
+        pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+        dist.all_reduce(torch.ones(2 + rank // 2), group=pairs[rank // 2])  # another shape in another group
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.LSTM(2, 3))
+        model(torch.ones(4, 1, 2))[0].sum().backward()
+        dist.monitored_barrier()
+        return gathered[1]
+
+    assert list(launch(work, ranks=4)) == ["y"] * 4
+
+
+def test_a_wrong_dtype_that_gloo_does_not_notice_is_still_an_error():
+    def work():
+        x = torch.ones(3, dtype=torch.int32 if dist.get_rank() == 1 else torch.float32)
+        dist.all_reduce(x)
+        return x.tolist()
+
+    with pytest.raises(CollectivesDiffer) as caught:
+        launch(work, ranks=3)
+    assert caught.value.rank == 1
+    assert caught.value.calls[1] == "all_reduce of int32 [3]"

@@ -1,0 +1,111 @@
+"""Launching on a GPU: NCCL with a GPU per rank, gloo where ranks share one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import RankFailed, device, launch, trace
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cuda_in_the_parent():
+    """The notebook has used the GPU before it launches: the case in which a fork would be lost."""
+    x = torch.ones(1000, 1000, device="cuda")
+    return (x @ x).sum().item()
+
+
+def all_reduce_on_device():
+    total = torch.full((4,), float(dist.get_rank() + 1), device=device())
+    dist.all_reduce(total)
+    return str(total.device), dist.get_backend(), total.tolist()
+
+
+def test_one_rank_has_the_gpu_to_itself_over_nccl():
+    place, backend, total = launch(all_reduce_on_device, ranks=1)[0]
+    assert place == "cuda:0"
+    assert "nccl" in backend
+    assert total == [1.0] * 4
+
+
+def test_cpu_tensors_still_travel_beside_nccl():
+    def work():
+        total = torch.ones(2)
+        dist.all_reduce(total)
+        return total.tolist()
+
+    assert launch(work, ranks=torch.cuda.device_count())[0] == [float(torch.cuda.device_count())] * 2
+
+
+@pytest.mark.parametrize("times", [2, 4])
+def test_ranks_that_share_a_gpu_talk_over_gloo(times):
+    ranks = times * torch.cuda.device_count()
+    run = launch(all_reduce_on_device, ranks=ranks)
+    places, backends, totals = zip(*run, strict=True)
+    assert set(backends) == {"gloo"}
+    assert set(places) == {f"cuda:{i}" for i in range(torch.cuda.device_count())}
+    assert totals == ([ranks * (ranks + 1) / 2] * 4,) * ranks
+
+
+def test_an_lstm_trains_on_ranks_that_share_the_gpu_as_in_one_process():
+    torch.manual_seed(0)
+    lstm = torch.nn.LSTM(8, 16).double()
+    x = torch.randn(20, 8, 8, dtype=torch.float64)
+
+    def shard():
+        lstm.to(device())
+        lstm(x[:, dist.get_rank() :: 4].to(device()))[0].sum().backward()
+        for parameter in lstm.parameters():
+            dist.all_reduce(parameter.grad)
+        return [parameter.grad for parameter in lstm.parameters()]
+
+    run = launch(shard, ranks=4)
+    lstm(x)[0].sum().backward()
+    for rank in range(4):
+        for ours, theirs in zip(run[rank], lstm.parameters(), strict=True):
+            torch.testing.assert_close(ours.cpu(), theirs.grad, rtol=0, atol=1e-10)
+
+
+def test_cuda_tensors_travel_both_ways():
+    x = torch.arange(3.0, device="cuda", requires_grad=True)
+    run = launch(lambda y: (str(y.device), y.requires_grad, y * 2), x, ranks=2)
+    assert [value[:2] for value in run] == [("cuda:0", True)] * 2
+    assert run[1][2].device.type == "cpu"
+    assert run[1][2].tolist() == [0.0, 2.0, 4.0]
+
+
+def test_a_model_on_the_gpu_comes_back_on_the_cpu():
+    model = launch(lambda: torch.nn.LSTM(2, 3).to(device()), ranks=1)[0]
+    assert next(model.parameters()).device.type == "cpu"
+
+
+def test_a_span_waits_for_the_gpu():
+    def work():
+        x = torch.randn(4096, 4096, device=device())
+        x @ x
+        torch.cuda.synchronize()
+        with trace.span("forward"):
+            for _ in range(50):
+                x @ x
+        with trace.span("after"):
+            torch.cuda.synchronize()
+
+    forward, after = launch(work, ranks=1).spans
+    assert forward.seconds > 10 * after.seconds
+
+
+def test_a_failure_on_a_shared_gpu_names_its_rank():
+    def work():
+        if dist.get_rank() == 1:
+            torch.ones(3, device=device()) @ torch.ones(4, device=device())
+        dist.all_reduce(torch.ones(1, device=device()))
+
+    with pytest.raises(RankFailed) as caught:
+        launch(work, ranks=2)
+    assert caught.value.rank == 1

@@ -1,0 +1,52 @@
+"""The doctor says what is there, what to do about what is not, and fails only when the course cannot run."""
+
+from __future__ import annotations
+
+import pytest
+
+from course_lib import cli, doctor, machine
+
+
+def test_a_healthy_machine_passes_with_a_real_launch(capsys):
+    assert cli.main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    for word in ("Python", "PyTorch", "cores", "memory", "GPUs", "Jupyter", "ranks", "trial launch"):
+        assert word in text
+    assert "The course can run here." in text
+
+
+@pytest.mark.parametrize(
+    ("missing", "says"),
+    [
+        (lambda name: None if name == "torch" else "9.9", "pip install"),
+        (lambda name: "2.5.1" if name == "torch" else "9.9", "needs 2.6 or newer"),
+    ],
+)
+def test_without_a_recent_torch_the_course_cannot_run(monkeypatch, missing, says):
+    monkeypatch.setattr(doctor, "_version", missing)
+    report = doctor.examine()
+    assert not report.course_can_run
+    assert says in str(report)
+
+
+def test_without_jupyter_jobs_still_run(monkeypatch):
+    monkeypatch.setattr(doctor, "_version", lambda name: "2.13.0" if name == "torch" else None)
+    report = doctor.examine()
+    assert report.course_can_run
+    assert "JupyterLab and the Python kernel missing" in str(report)
+
+
+def test_ranks_that_cannot_talk_are_fatal(monkeypatch):
+    def broken(*_, **__):
+        raise doctor.LaunchError("no loopback")
+
+    monkeypatch.setattr(doctor, "launch", broken)
+    assert not doctor.examine().course_can_run
+
+
+@pytest.mark.parametrize(("text", "expected"), [("max 100000", None), ("150000 100000", 1), ("50000 100000", 1)])
+def test_a_containers_quota_limits_the_cores(monkeypatch, tmp_path, text, expected):
+    file = tmp_path / "cpu.max"
+    file.write_text(text)
+    monkeypatch.setattr(machine, "Path", lambda _: file)
+    assert machine._cgroup_cores() == expected

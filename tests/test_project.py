@@ -1,0 +1,74 @@
+"""The project keeps its own promises: one list of packages, no trace of the machine it was made on."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parent.parent
+CONDA_NAMES = {"pytorch": "torch"}
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    tomllib = pytest.importorskip("tomli")
+
+
+def files() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / name for name in listed.splitlines() if (ROOT / name).is_file()]
+
+
+def test_conda_and_pip_ask_for_the_same_packages():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pip = {r.name: str(r.specifier) for r in map(Requirement, project["dependencies"])}
+    conda = {}
+    for line in yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]:
+        if isinstance(line, str) and line != "pip":
+            requirement = Requirement(line)
+            conda[CONDA_NAMES.get(requirement.name, requirement.name)] = str(requirement.specifier)
+    assert conda.pop("python") == project["requires-python"]
+    assert conda == pip
+
+
+def test_what_we_test_with_is_something_we_accept():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    accepted = {r.name: r.specifier for r in map(Requirement, project["dependencies"])}
+    pins = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line[:1].isalpha()]
+    (pin,) = [next(iter(r.specifier)).version for r in pins if r.name == "torch"]
+    assert accepted["torch"].contains(pin)
+
+
+def test_the_torch_version_is_pinned_in_one_place():
+    pins = [f.name for f in files() if f.suffix in {".txt", ".toml", ".yml", ""} and "torch==" in f.read_text()]
+    assert pins == ["constraints.txt"]
+
+
+def test_no_file_knows_the_machine_it_was_made_on():
+    private = re.compile(r"/(home|Users|root|work|tmp/ipykernel)[/_][\w.-]+")
+    for file in files():
+        if file.suffix in {".py", ".md", ".ipynb", ".yml", ".toml", ".txt"} and file != Path(__file__):
+            found = private.search(file.read_text())
+            assert not found, f"{file.relative_to(ROOT)} holds {found.group(0)}"
+
+
+def test_the_readme_names_the_two_commands():
+    readme = (ROOT / "README.md").read_text()
+    for command in ("make lab", "make test", "pip install -e .", "course lab"):
+        assert command in readme
+
+
+def test_the_core_imports_without_jupyter_and_pictures():
+    code = (
+        "import sys\n"
+        "for name in ('IPython', 'ipywidgets', 'matplotlib', 'jupyterlab', 'nbval'): sys.modules[name] = None\n"
+        "import course_lib, course_lib.cli, course_lib.doctor, course_lib.launchers.job\n"
+        "assert 'torch' not in sys.modules, 'importing course_lib must not wait for torch'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
