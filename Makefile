@@ -1,18 +1,18 @@
 # make lab    open the course          make test   run every check
-# make bench  measure, write tables    make setup  install only
+# make bench  measure, write tables    make notebooks  run the lessons, store their outputs
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: lab test lint bench setup clean
+.PHONY: lab test lint bench notebooks setup clean
 
 lab: setup
 	@$(BIN)/course lab
 
 test: setup lint
-	$(BIN)/pytest
+	$(BIN)/pytest --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with tests/nbval.cfg tests notebooks
 
 lint: setup
 	$(BIN)/ruff check .
@@ -20,6 +20,10 @@ lint: setup
 
 bench: .venv-bench/.ready
 	.venv-bench/bin/python -m tests.bench.launch_latency
+
+# Run every lesson and store what it prints and draws.
+notebooks: setup
+	$(BIN)/jupyter nbconvert --execute --inplace --ExecutePreprocessor.record_timing=False notebooks/*.ipynb
 
 setup: $(READY)
 

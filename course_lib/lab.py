@@ -20,17 +20,17 @@ def open_lab(port: int = 8888, browser: bool = True) -> int:
     root = course_folder()
     if importlib.util.find_spec("jupyterlab") is None:
         raise LabMissing("JupyterLab is not installed here: run `pip install -e .` in the course's folder")
-    command = [sys.executable, "-m", "jupyterlab", f"notebooks/{FIRST_LESSON}"]
-    command += [f"--ServerApp.root_dir={root}", f"--ServerApp.port={port}", "--ServerApp.log_level=WARN"]
-    command += ["--LabApp.news_url=", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
+    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={root}", f"--ServerApp.port={port}"]
+    command += [f"--LabApp.default_url=/lab/tree/notebooks/{FIRST_LESSON}"]
+    command += ["--ServerApp.log_level=WARN", "--LabApp.log_level=WARN"]
     if not browser:
         command.append("--no-browser")
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")  # containers run as root; the address still carries a secret token
-    try:
-        return subprocess.call(command, cwd=root)
-    except KeyboardInterrupt:
-        return 0
+    os.chdir(root)
+    if sys.platform != "win32":
+        os.execv(sys.executable, command)  # become JupyterLab: a signal to us is a signal to it
+    return subprocess.call(command)
 
 
 def course_folder() -> Path:

@@ -17,13 +17,17 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Span:
-    """One stretch of a rank's time, in seconds. `paced` says that it was stretched to a fixed length."""
+    """One stretch of a rank's time, in seconds.
+
+    `paced` says that it was stretched to a fixed length, `peer` which rank it sent to or received from.
+    """
 
     rank: int
     name: str
     start: float
     end: float
     paced: bool = False
+    peer: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -50,8 +54,10 @@ recorder = Recorder()
 
 
 @contextmanager
-def span(name: str, at_least: float = 0.0) -> Iterator[None]:
+def span(name: str, at_least: float = 0.0, peer: int | None = None) -> Iterator[None]:
     """Record the time the block takes. With `at_least`, sleep until it has taken that many seconds.
+
+    Spans named `send` and `receive` with a `peer` are what `run.messages()` draws.
 
     With more ranks than cores, ranks wait for a core and their times lie. A sleep needs no core: blocks
     of a fixed length overlap as they would on devices of their own. Such a span is marked *paced*.
@@ -67,7 +73,7 @@ def span(name: str, at_least: float = 0.0) -> Iterator[None]:
         remaining = start + at_least - time.monotonic()
         if remaining > 0:
             time.sleep(remaining)
-        recorder.spans.append(Span(recorder.rank, name, start, time.monotonic(), paced=at_least > 0))
+        recorder.spans.append(Span(recorder.rank, name, start, time.monotonic(), at_least > 0, peer))
 
 
 def _wait_for_gpu() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from course_lib.pictures import timeline
+from course_lib.pictures import messages, timeline
+from course_lib.pictures.messages import matched
 from course_lib.pictures.palette import COLOURS, OTHERS, colours_for
 from course_lib.trace import Span, span
 
@@ -43,7 +44,21 @@ def test_a_meaning_keeps_its_colour_and_strangers_take_others():
     colours = colours_for(["load", "forward", "save"])
     assert colours["forward"] == COLOURS["forward"]
     assert (colours["load"], colours["save"]) == OTHERS[:2]
-    assert len(set(COLOURS.values()) | set(OTHERS)) == len(COLOURS) + len(OTHERS)
+    assert not set(COLOURS.values()) & set(OTHERS)
+
+
+def test_messages_pair_the_nth_send_with_the_nth_receive():
+    spans = [
+        Span(0, "send", 0.00, 0.01, peer=1),
+        Span(0, "send", 0.02, 0.03, peer=1),
+        Span(0, "send", 0.03, 0.04, peer=2),
+        Span(1, "receive", 0.00, 0.02, peer=0),
+        Span(1, "receive", 0.02, 0.05, peer=0),
+        Span(1, "forward", 0.05, 0.06),
+    ]
+    assert [(send.start, receive.end) for send, receive in matched(spans)] == [(0.0, 0.02), (0.02, 0.05)]
+    picture = messages(spans, ranks=3)
+    assert picture.alt == "Messages between 3 ranks: 2, over the links 0 to 1"
 
 
 def test_a_span_of_negative_length_is_refused():

@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -71,8 +72,6 @@ def _check(fn: Any, ranks: Any, timeout: Any) -> None:
             f"launch() was called on rank {os.environ[INSIDE_A_RANK]}: a rank cannot launch ranks. "
             "Call it from the notebook or from the script's main block"
         )
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise LaunchError("a script that launches ranks must do so under `if __name__ == '__main__':`")
     if not callable(fn):
         raise TypeError(f"fn={fn!r}: launch needs a function to run on every rank")
     if isinstance(ranks, bool) or not isinstance(ranks, int):
@@ -96,19 +95,42 @@ def _supervisor(job: messages.Job):
     ranks_method = "fork" if method == "forkserver" else "spawn"
     process = context.Process(target=supervise, args=(job, there, ranks_method), name="supervisor")
     try:
-        try:
-            warm_up()
-            process.start()
-        except (EOFError, ConnectionError):  # the server was killed a moment ago
-            time.sleep(0.2)
-            warm_up()
-            process.start()
+        with _main_module_hidden():
+            try:
+                warm_up()
+                process.start()
+            except (EOFError, ConnectionError):  # the server was killed a moment ago
+                time.sleep(0.2)
+                warm_up()
+                process.start()
         there.close()
         yield here
     finally:
         here.close()
         if process.pid is not None:
             process.join()
+
+
+_starting = threading.Lock()
+
+
+@contextlib.contextmanager
+def _main_module_hidden():
+    """Keep `multiprocessing` from running the learner's script again in the supervisor.
+
+    It does so to find functions by name; ours travel by value. Without this, a script would need
+    `if __name__ == "__main__":`, and one that is read from a pipe could not launch at all.
+    """
+    main = sys.modules["__main__"]
+    with _starting:
+        file, spec = main.__dict__.pop("__file__", None), getattr(main, "__spec__", None)
+        main.__spec__ = None
+        try:
+            yield
+        finally:
+            main.__spec__ = spec
+            if file is not None:
+                main.__file__ = file
 
 
 class _Watch:

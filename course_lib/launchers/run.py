@@ -41,3 +41,9 @@ class Run(Sequence):
         from course_lib.pictures import timeline
 
         return timeline(self.spans, ranks=len(self))
+
+    def messages(self) -> Picture:
+        """A picture of who sent to whom: every `send` span with a peer, and the `receive` that took it."""
+        from course_lib.pictures import messages
+
+        return messages(self.spans, ranks=len(self))

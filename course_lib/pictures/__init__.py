@@ -1,6 +1,8 @@
 """Pictures made from what a run returned. Each has a description in words, for those who cannot see it."""
 
+from course_lib.pictures.link import link
+from course_lib.pictures.messages import messages
 from course_lib.pictures.picture import Picture
 from course_lib.pictures.timeline import timeline
 
-__all__ = ["Picture", "timeline"]
+__all__ = ["Picture", "link", "messages", "timeline"]

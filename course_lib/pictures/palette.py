@@ -6,6 +6,8 @@ COLOURS = {
     "forward": "#0072B2",
     "backward": "#E69F00",
     "communication": "#009E73",
+    "send": "#009E73",
+    "receive": "#7FCEB9",  # communication too, seen from the other end
     "update": "#CC79A7",
     "idle": "#D9D9D9",
 }

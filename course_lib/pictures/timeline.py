@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -16,7 +17,7 @@ def timeline(spans: Sequence[Span], ranks: int) -> Picture:
     """Draw the spans of `ranks` ranks, rank 0 on top. Longer spans lie under the shorter ones inside them."""
     names = list(dict.fromkeys(span.name for span in sorted(spans, key=lambda span: span.start)))
     colours = colours_for(names)
-    unit, scale = _unit(spans)
+    unit, scale = time_unit(spans)
     figure = Figure(figsize=(9, 1.3 + 0.38 * ranks), layout="constrained")
     axes = figure.subplots()
     for span in sorted(spans, key=lambda span: -span.seconds):
@@ -28,14 +29,15 @@ def timeline(spans: Sequence[Span], ranks: int) -> Picture:
             linewidth=0.6,
         )
     paced = any(span.paced for span in spans)
-    _dress(figure, axes, ranks, unit, paced)
+    rank_axes(axes, ranks, unit, paced)
     if names:
         handles = [Patch(facecolor=colours[name], label=name) for name in names]
         figure.legend(handles=handles, loc="outside upper right", ncols=min(6, len(names)), frameon=False)
     return Picture(figure, _describe(names, ranks, paced))
 
 
-def _dress(figure: Figure, axes, ranks: int, unit: str, paced: bool) -> None:
+def rank_axes(axes: Axes, ranks: int, unit: str, paced: bool) -> None:
+    """Dress axes whose rows are ranks and whose width is time."""
     axes.set_ylim(ranks - 0.5, -0.5)
     axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
     axes.set_xlim(left=0)
@@ -45,7 +47,8 @@ def _dress(figure: Figure, axes, ranks: int, unit: str, paced: bool) -> None:
         axes.spines[side].set_visible(False)
 
 
-def _unit(spans: Sequence[Span]) -> tuple[str, float]:
+def time_unit(spans: Sequence[Span]) -> tuple[str, float]:
+    """The unit in which these spans read well, and how many of it make a second."""
     longest = max((span.end for span in spans), default=0.0)
     return ("seconds", 1.0) if longest >= 2 else ("milliseconds", 1000.0)
 

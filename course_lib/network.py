@@ -1,0 +1,80 @@
+"""Two numbers for a network: how long a message takes at least, and how fast bytes flow after that.
+
+The time of a message is close to `latency + bytes / bandwidth`. With the two numbers of this machine, the
+cost of every collective in the course can be predicted before it is run.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from course_lib.launchers import launch
+
+SIZES = tuple(4**power for power in range(1, 13))  # 4 bytes to 16 MiB
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link between two ranks: `latency` in seconds, `bandwidth` in bytes per second, and what was measured."""
+
+    latency: float
+    bandwidth: float
+    measured: tuple[tuple[int, float], ...] = field(default=(), repr=False)
+
+    def seconds(self, size: float) -> float:
+        """How long a message of `size` bytes takes."""
+        return self.latency + size / self.bandwidth
+
+    def all_reduce_seconds(self, size: float, ranks: int) -> float:
+        """How long a ring all-reduce takes: 2 (ranks - 1) rounds, each with a piece of size / ranks bytes."""
+        return 2 * (ranks - 1) * self.seconds(size / ranks)
+
+    def __str__(self) -> str:
+        return f"latency {self.latency * 1e6:.0f} microseconds, bandwidth {self.bandwidth / 1e9:.2f} GB/s"
+
+
+def measure_link(sizes: Sequence[int] = SIZES, repeats: int = 15) -> Link:
+    """Send messages to and fro between two ranks, and fit the two numbers to their times."""
+    measured = launch(ping_pong, sizes, repeats, ranks=2)[0]
+    return fit(measured)
+
+
+def ping_pong(sizes: Sequence[int], repeats: int) -> list[tuple[int, float]]:
+    """On each of two ranks: (bytes, seconds one way) for every size, the median of `repeats` round trips."""
+    import torch
+    import torch.distributed as dist
+
+    other, first = 1 - dist.get_rank(), dist.get_rank() == 0
+    measured = []
+    for size in sizes:
+        message = torch.zeros(size, dtype=torch.uint8)  # on the CPU: over gloo, only host memory can be sent
+        times = []
+        for _ in range(repeats + 1):
+            dist.barrier()
+            began = time.monotonic()
+            dist.send(message, other) if first else dist.recv(message, other)
+            dist.recv(message, other) if first else dist.send(message, other)
+            times.append((time.monotonic() - began) / 2)
+        measured.append((size, statistics.median(times[1:])))
+    return measured
+
+
+def fit(measured: Sequence[tuple[int, float]]) -> Link:
+    """The latency and bandwidth whose predictions are off by the smallest *relative* errors.
+
+    Times span four orders of magnitude: an ordinary least-squares fit would look at the largest only.
+    """
+    if len({size for size, _ in measured}) < 2:
+        raise ValueError("a line needs two points: measure messages of at least two sizes")
+    weights = [1 / seconds**2 for _, seconds in measured]
+    total = sum(weights)
+    mean_size = sum(w * size for w, (size, _) in zip(weights, measured, strict=True)) / total
+    mean_time = sum(w * seconds for w, (_, seconds) in zip(weights, measured, strict=True)) / total
+    pairs = list(zip(weights, measured, strict=True))
+    slope = sum(w * (size - mean_size) * (seconds - mean_time) for w, (size, seconds) in pairs)
+    slope /= sum(w * (size - mean_size) ** 2 for w, (size, _) in pairs)
+    slope = max(slope, 1e-15)  # noise can make a larger message look faster
+    return Link(max(mean_time - slope * mean_size, 1e-9), 1 / slope, tuple(measured))
