@@ -95,14 +95,15 @@ def processes_with(mark: str) -> dict[int, str]:
 
 def ranks_of(family: dict[int, str]) -> dict[int, str]:
     """The family without the server that ranks are forked from and multiprocessing's bookkeeper."""
-    parents = {pid: _parent(pid) for pid in family}
+    parents = {pid: parent_of(pid) for pid in family}
     servers = {
         pid for pid, line in family.items() if "multiprocessing.forkserver" in line and parents[pid] not in family
     }
     return {pid: line for pid, line in family.items() if pid not in servers and "resource_tracker" not in line}
 
 
-def _parent(pid: int) -> int | None:
+def parent_of(pid: int) -> int | None:
+    """The id of a process's parent."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:

@@ -52,6 +52,21 @@ def test_the_error_shows_the_cells_own_line_and_no_machine_path(notebook):
     assert "/" not in cell.message.replace("1 / 0", "")
 
 
+def test_a_rank_can_show_the_cells_lines_itself(notebook):
+    cell = notebook.run(
+        """
+import traceback
+def train():
+    try:
+        return 1 / 0
+    except ZeroDivisionError:
+        return "return 1 / 0" in traceback.format_exc()
+launch(train, ranks=2)
+"""
+    )
+    assert cell.result == "Run of 2 ranks: [True, True]", cell.message
+
+
 def test_when_every_rank_raises_one_is_blamed_and_the_others_are_named(notebook):
     cell = notebook.run("def train():\n    raise KeyError('weights')\n\nlaunch(train, ranks=4)")
     assert "rank 0 raised KeyError: 'weights'" in cell.message
@@ -190,6 +205,8 @@ except RanksStuck as error:
     assert f"odd: {odd}\n" in cell.text, cell.message or cell.text
     assert says in cell.text
     assert "Cell In[" in cell.text
+    if odd == "(3,)":
+        assert "3: 4}" in cell.text  # the line on which rank 3 is, even where it cannot answer
     assert 1 <= cell.seconds < 6
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.conftest import Kernel, ranks_of, wait_until
+from tests.conftest import Kernel, parent_of, ranks_of, wait_until
 
 IMPORTS = "import os, signal, time, threading, torch, torch.distributed as dist\nfrom course_lib import *"
 DEADLOCK = "def train():\n    dist.recv(torch.ones(3), (dist.get_rank() + 1) % 4)\nlaunch(train, ranks=4, timeout=90)"
@@ -56,6 +56,16 @@ def test_a_restart_leaves_nothing_and_the_new_kernel_launches(new_kernel):
     new_kernel.client.wait_for_ready(timeout=30)
     new_kernel.run(IMPORTS)
     assert new_kernel.run("launch(dist.get_rank, ranks=2)").result == "Run of 2 ranks: [0, 1]"
+
+
+def test_ranks_do_not_outlive_a_supervisor_that_is_killed(kernel):
+    request = begin(kernel, DEADLOCK)
+    family = kernel.family()
+    (server,) = [pid for pid, line in family.items() if "forkserver" in line and parent_of(pid) == kernel.pid]
+    (supervisor,) = [pid for pid in family if parent_of(pid) == server]
+    os.kill(supervisor, signal.SIGKILL)
+    assert kernel.finish(request).error == "LaunchError"
+    assert wait_until(lambda: not ranks_of(kernel.family()), 2)
 
 
 def test_a_killed_server_is_replaced(new_kernel):
