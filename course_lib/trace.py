@@ -44,13 +44,28 @@ class Recorder:
     def __init__(self) -> None:
         self.rank = 0
         self.spans: list[Span] = []
+        self.on = False
 
     def start(self, rank: int) -> None:
         """Forget what was recorded and record as `rank` from now on."""
-        self.rank, self.spans = rank, []
+        self.rank, self.spans, self.on = rank, [], True
 
 
-recorder = Recorder()
+recorder = Recorder()  # on a rank it is always on; in a notebook, inside `recording()`
+
+
+@contextmanager
+def recording() -> Iterator[list[Span]]:
+    """Record the spans of this process, without a launch. The list is filled when the block ends."""
+    spans: list[Span] = []
+    began = time.monotonic()
+    outer, outer_on = recorder.spans, recorder.on
+    recorder.spans, recorder.on = [], True
+    try:
+        yield spans
+    finally:
+        spans += [span.since(began) for span in recorder.spans]
+        recorder.spans, recorder.on = outer, outer_on
 
 
 @contextmanager
@@ -64,6 +79,9 @@ def span(name: str, at_least: float = 0.0, peer: int | None = None) -> Iterator[
     """
     if at_least < 0:
         raise ValueError(f"at_least={at_least}: a span lasts a number of seconds, 0 or more")
+    if not recorder.on and not at_least:
+        yield
+        return
     _wait_for_gpu()
     start = time.monotonic()
     try:

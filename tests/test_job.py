@@ -85,7 +85,7 @@ def test_a_failing_rank_ends_a_torchrun_job(program):
     ("arguments", "says"),
     [
         (["train.py"], "name a file and a function in it"),
-        (["missing.py:f"], "missing.py: there is no such file"),
+        (["missing.py:f"], "missing.py: there is no such file or module"),
         (["train.py:missing"], "train.py has no function 'missing'; it defines total, broken"),
         (["train.py:total", "power"], "give the function's arguments as name=value"),
         (["train.py:total", "--ranks", "0"], "give a number of ranks from 1 to 64"),
@@ -98,6 +98,10 @@ def test_bad_input_gets_a_sentence(program, arguments, says):
     assert done.returncode in (1, 2)
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_function_can_be_named_by_its_module():
+    assert find_function("course_lib.machine:cores")() >= 1
 
 
 def test_arguments_are_literals_where_they_can_be():

@@ -7,12 +7,14 @@ torchrun --nproc-per-node 4 -m course_lib run train.py:main steps=10
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TextIO
 
 from course_lib import trace
@@ -65,25 +67,39 @@ def run_rank(target: str, arguments: Iterable[str]) -> Run | None:
 
 
 def find_function(target: str) -> Callable:
-    """The function named by `path/to/file.py:function`."""
-    path, colon, name = target.rpartition(":")
-    if not colon or not path or not name:
+    """The function named by `path/to/file.py:function` or `package.module:function`."""
+    place, colon, name = target.rpartition(":")
+    if not colon or not place or not name:
         raise BadJob(f"{target}: name a file and a function in it, for example train.py:main")
-    file = Path(path)
+    module = _load_file(Path(place))
+    fn = getattr(module, name, None)
+    if not callable(fn):
+        own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        raise BadJob(f"{place} has no function {name!r}; it defines {', '.join(own) or 'none'}")
+    return fn
+
+
+def _load_file(file: Path) -> ModuleType:
     if not file.is_file():
-        raise BadJob(f"{path}: there is no such file (looked in {file.absolute().parent})")
+        return _load_module(str(file))
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
-        raise BadJob(f"{path}: not a Python file; its name must end in .py")
+        raise BadJob(f"{file}: not a Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(file.absolute().parent))
     sys.modules[file.stem] = module
     spec.loader.exec_module(module)
-    fn = getattr(module, name, None)
-    if not callable(fn):
-        defined = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == file.stem]
-        raise BadJob(f"{path} has no function {name!r}; it defines {', '.join(defined) or 'none'}")
-    return fn
+    return module
+
+
+def _load_module(name: str) -> ModuleType:
+    try:
+        found = importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        found = False
+    if not found:
+        raise BadJob(f"{name}: there is no such file or module (looked from {Path.cwd().name}/)")
+    return importlib.import_module(name)
 
 
 def parse(arguments: Iterable[str]) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """Pictures made from what a run returned. Each has a description in words, for those who cannot see it."""
 
+from course_lib.pictures.curves import curves
 from course_lib.pictures.link import link
+from course_lib.pictures.memory import memory
 from course_lib.pictures.messages import messages
 from course_lib.pictures.picture import Picture
 from course_lib.pictures.timeline import timeline
 
-__all__ = ["Picture", "link", "messages", "timeline"]
+__all__ = ["Picture", "curves", "link", "memory", "messages", "timeline"]

@@ -12,6 +12,8 @@ COLOURS = {
     "idle": "#D9D9D9",
 }
 OTHERS = ("#56B4E9", "#D55E00", "#F0E442", "#8C6BB1", "#7F7F7F", "#B2DF8A")
+SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # curves, in order
+MEMORY = {"parameters": "#0072B2", "gradients": "#E69F00", "optimizer": "#CC79A7", "activations": "#56B4E9"}
 INK = "#333333"
 
 

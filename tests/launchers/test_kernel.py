@@ -12,6 +12,7 @@ from tests.conftest import Kernel, parent_of, ranks_of, wait_until
 
 IMPORTS = "import os, signal, time, threading, torch, torch.distributed as dist\nfrom course_lib import *"
 DEADLOCK = "def train():\n    dist.recv(torch.ones(3), (dist.get_rank() + 1) % 4)\nlaunch(train, ranks=4, timeout=90)"
+DEADLOCK_WITH_CHILDREN = DEADLOCK.replace("    ", "    __import__('subprocess').Popen(['sleep', '600'])\n    ", 1)
 COMPUTE = (
     "def train():\n    while True: torch.ones(200, 200) @ torch.ones(200, 200)\nlaunch(train, ranks=4, timeout=90)"
 )
@@ -49,7 +50,7 @@ def test_nothing_outlives_a_kernel_that_is_killed(new_kernel):
 
 def test_a_restart_leaves_nothing_and_the_new_kernel_launches(new_kernel):
     new_kernel.run(IMPORTS)
-    begin(new_kernel, DEADLOCK)
+    begin(new_kernel, DEADLOCK_WITH_CHILDREN)
     old = set(new_kernel.family())
     new_kernel.manager.restart_kernel(now=True)
     assert wait_until(lambda: not old & set(new_kernel.family()), 2), new_kernel.family()

@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 
 import numpy
@@ -235,3 +236,19 @@ def test_a_wrong_dtype_that_gloo_does_not_notice_is_still_an_error():
         launch(work, ranks=3)
     assert caught.value.rank == 1
     assert caught.value.calls[1] == "all_reduce of int32 [3]"
+
+
+def test_one_launch_at_a_time_hides_the_main_module():
+    entered = threading.Event()
+
+    def enter():
+        with local._main_module_hidden():
+            entered.set()
+
+    with local._main_module_hidden():
+        assert "__file__" not in vars(sys.modules["__main__"])
+        other = threading.Thread(target=enter)
+        other.start()
+        assert not entered.wait(0.2)
+    other.join()
+    assert entered.is_set()

@@ -1,0 +1,20 @@
+"""What the lessons train on: batches of sequences, two problems that need no download, and who reads what."""
+
+from course_lib.data.adding import AddingProblem, at_last_padded_step
+from course_lib.data.batch import Batch, pack, pad, unpack
+from course_lib.data.samplers import ShardedBatches
+from course_lib.data.text import Corpus, CorpusError, Streams, Vocabulary
+
+__all__ = [
+    "AddingProblem",
+    "Batch",
+    "Corpus",
+    "CorpusError",
+    "ShardedBatches",
+    "Streams",
+    "Vocabulary",
+    "at_last_padded_step",
+    "pack",
+    "pad",
+    "unpack",
+]

@@ -1,0 +1,174 @@
+"""Sequences of different lengths in one rectangle, and the ways to cut it.
+
+The layout is time-major everywhere: (steps, sequences, ...). It is cuDNN's own order; the output of an LSTM layer
+is then contiguous, which sending it to the next pipeline stage needs; and a chunk of time is a contiguous slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence, pad_sequence
+
+from course_lib.data.checks import check_at_least, check_rank
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded sequences, what is wanted of each step, and which steps count.
+
+    `mask` is not the valid steps: in text every valid step counts, in the adding problem only the last one.
+    A batch of no sequences is a batch too: a rank's share of a small batch may be empty.
+    """
+
+    inputs: Tensor  # (steps, sequences) int64 tokens, or (steps, sequences, features)
+    targets: Tensor  # (steps, sequences): the class or the number wanted; 0 where nothing is
+    lengths: Tensor  # (sequences,) int64, always on the CPU, where pack_padded_sequence wants them
+    mask: Tensor  # (steps, sequences) bool: the steps that count in the loss
+
+    def __post_init__(self) -> None:
+        _check_inputs(self.inputs)
+        for name, tensor in (("targets", self.targets), ("mask", self.mask)):
+            if tensor.shape != self.inputs.shape[:2]:
+                raise ValueError(
+                    f"{name} has shape {tuple(tensor.shape)}: give one value for each step and sequence of the inputs, "
+                    f"{tuple(self.inputs.shape[:2])}"
+                )
+        if self.mask.dtype != torch.bool:
+            raise ValueError(f"mask holds {self.mask.dtype}: give torch.bool, True where a step counts")
+        _check_lengths(self.lengths, self.steps, self.sequences)
+
+    @property
+    def steps(self) -> int:
+        """How many steps the rectangle has: the longest sequence, or more."""
+        return self.inputs.shape[0]
+
+    @property
+    def sequences(self) -> int:
+        return self.inputs.shape[1]
+
+    @property
+    def count(self) -> int:
+        """How many steps count in the loss: what a sum of losses is divided by."""
+        return int(self.mask.sum())
+
+    @property
+    def valid(self) -> Tensor:
+        """(steps, sequences) bool: True where there is data, False where there is padding."""
+        device = self.inputs.device
+        return torch.arange(self.steps, device=device)[:, None] < self.lengths.to(device)
+
+    @property
+    def padding(self) -> float:
+        """The share of cells that are padding, from 0 to 1."""
+        cells = self.steps * self.sequences
+        return 1 - int(self.lengths.sum()) / cells if cells else 0.0
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
+        """This batch on `device`, except for the lengths, which stay on the CPU."""
+        inputs, targets, mask = (
+            tensor.to(device, non_blocking=non_blocking) for tensor in (self.inputs, self.targets, self.mask)
+        )
+        return Batch(inputs, targets, self.lengths, mask)
+
+    def rows(self, indices: Sequence[int] | Tensor) -> Batch:
+        """A copy of some of the sequences, in that order, with as many steps as before."""
+        indices = _whole_numbers(indices)
+        # The lengths go first: a wrong index is an error on the CPU, but would end the process on a GPU.
+        lengths = self.lengths.index_select(0, indices)
+        indices = indices.to(self.inputs.device)
+        inputs, targets, mask = (tensor.index_select(1, indices) for tensor in (self.inputs, self.targets, self.mask))
+        return Batch(inputs, targets, lengths, mask)
+
+    def trimmed(self) -> Batch:
+        """This batch without the steps after the longest sequence's end; at least one step stays."""
+        return self.between(0, max([1, *self.lengths.tolist()]))
+
+    def between(self, start: int, stop: int) -> Batch:
+        """The chunk of time from `start` up to `stop`, as views; a sequence that has ended has length 0 there."""
+        if not 0 <= start < stop <= self.steps:
+            raise ValueError(f"between({start}, {stop}): give 0 <= start < stop <= {self.steps}, the number of steps")
+        chunk = slice(start, stop)
+        lengths = (self.lengths - start).clamp(0, stop - start)
+        return Batch(self.inputs[chunk], self.targets[chunk], lengths, self.mask[chunk])
+
+    def chunks(self, n: int) -> list[Batch]:
+        """`n` chunks of time, one after another, as equal as possible."""
+        if not 1 <= n <= self.steps:
+            raise ValueError(f"chunks({n}): a batch of {self.steps} steps can be cut into 1 to {self.steps} chunks")
+        bounds = [part[0].item() for part in torch.arange(self.steps).tensor_split(n)] + [self.steps]
+        return [self.between(start, stop) for start, stop in pairwise(bounds)]
+
+    def micro_batches(self, n: int) -> list[Batch]:
+        """`n` groups of neighbouring sequences, as equal as possible, contiguous; some are empty if `n` > sequences."""
+        check_at_least(1, "a batch is cut into at least one micro-batch", n=n)
+        return [self.rows(part) for part in torch.arange(self.sequences).tensor_split(n)]
+
+    def shard(self, rank: int, ranks: int) -> Batch:
+        """The sequences rank, rank + ranks, rank + 2 * ranks, ..."""
+        check_rank(rank, ranks)
+        return self.rows(torch.arange(self.sequences)[rank::ranks])
+
+
+def pad(sequences: list[Tensor], targets: list[Tensor], masks: list[Tensor] | None = None) -> Batch:
+    """One batch, as long as the longest sequence, with zeros after the end of the others.
+
+    Each sequence is (length,) or (length, features), each target and mask (length,). Without masks every valid
+    step counts.
+    """
+    if not sequences:
+        raise ValueError("there is no sequence to pad: for an empty batch, take rows([]) of another one")
+    lengths = [len(sequence) for sequence in sequences]
+    if masks is None:
+        masks = [torch.ones(length, dtype=torch.bool, device=sequences[0].device) for length in lengths]
+    if 0 in lengths:
+        raise ValueError(f"sequence {lengths.index(0)} has no steps: leave it out")
+    for name, given in (("targets", targets), ("masks", masks)):
+        if [tuple(values.shape) for values in given] != [(length,) for length in lengths]:
+            raise ValueError(f"{name} do not match the sequences: give one per sequence, of shape (length,)")
+    return Batch(pad_sequence(sequences), pad_sequence(targets), torch.tensor(lengths), pad_sequence(masks))
+
+
+def pack(batch: Batch) -> PackedSequence:
+    """The valid steps of the inputs without the padding, as `torch.nn.LSTM` takes them."""
+    if not batch.sequences or int(batch.lengths.min()) < 1:
+        raise ValueError("torch packs only sequences of at least one step: take the rows that have any, or skip it")
+    return pack_padded_sequence(batch.inputs, batch.lengths, enforce_sorted=False)
+
+
+def unpack(packed: PackedSequence, steps: int) -> Tensor:
+    """(steps, sequences, ...): what was packed, in the order before packing, with zeros where there was padding."""
+    return pad_packed_sequence(packed, total_length=steps)[0]
+
+
+def _whole_numbers(indices: Sequence[int] | Tensor) -> Tensor:
+    given = torch.as_tensor(indices, device="cpu")
+    if len(given) and (given.dtype == torch.bool or given.is_floating_point()):
+        raise ValueError(f"rows are chosen by index, not by {given.dtype}: give whole numbers, as nonzero() finds them")
+    return given.to(torch.int64)
+
+
+def _check_inputs(inputs: Tensor) -> None:
+    if inputs.dim() not in (2, 3):
+        raise ValueError(
+            f"inputs have shape {tuple(inputs.shape)}: give (steps, sequences) tokens or (steps, sequences, features)"
+        )
+    if inputs.dim() == 2 and inputs.dtype != torch.int64:
+        raise ValueError(
+            f"inputs of shape (steps, sequences) hold {inputs.dtype}: give int64 tokens, or add a dimension of features"
+        )
+    if not inputs.shape[0]:
+        raise ValueError("inputs have no steps: a batch needs at least one, even when it has no sequences")
+
+
+def _check_lengths(lengths: Tensor, steps: int, sequences: int) -> None:
+    if lengths.device.type != "cpu" or lengths.dtype != torch.int64:
+        raise ValueError(f"lengths are {lengths.dtype} on {lengths.device}: give int64 on the CPU")
+    if tuple(lengths.shape) != (sequences,):
+        raise ValueError(f"lengths have shape {tuple(lengths.shape)}: give one for each of the {sequences} sequences")
+    if sequences and not 0 <= int(lengths.min()) <= int(lengths.max()) <= steps:
+        raise ValueError(f"lengths {lengths.tolist()} do not fit: give each from 0 to {steps}, the number of steps")

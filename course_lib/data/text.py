@@ -1,0 +1,204 @@
+"""Text as numbers: a corpus that needs no download, its sentences, and streams for a state that is carried along."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from course_lib.data.batch import Batch, pad
+from course_lib.data.checks import check_at_least, check_rank
+
+PAD, UNKNOWN = "<pad>", "<unk>"
+WORD = re.compile(r"\w+|[^\w\s]")
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n\s*\n")
+RULED_LINE = re.compile(r"^[^\w\n]*[-=*~^]{3}[^\w\n]*$", re.MULTILINE)
+
+Unit = Literal["word", "character"]
+
+
+class CorpusError(ValueError):
+    """A text that cannot be made into a corpus; the sentence says what to give instead."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokens that have a number of their own: `tokens[i]` is the token of index i."""
+
+    tokens: tuple[str, ...]
+
+    @classmethod
+    def of(cls, tokens: Iterable[str], most_common: int | None = None) -> Vocabulary:
+        """The vocabulary of a text, `<pad>` (0) and `<unk>` (1) first, then the most frequent tokens first.
+
+        With `most_common` only so many tokens of the text are kept; the others become `<unk>`.
+        """
+        if most_common is not None:
+            check_at_least(1, "a vocabulary keeps at least one token of the text", most_common=most_common)
+        counts = Counter(tokens)
+        ordered = sorted(counts, key=lambda token: (-counts[token], token))
+        return cls((PAD, UNKNOWN, *ordered[:most_common]))
+
+    @cached_property
+    def indices(self) -> dict[str, int]:
+        return {token: index for index, token in enumerate(self.tokens)}
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def encode(self, tokens: Iterable[str]) -> Tensor:
+        """(n,) int64: the index of each token, 1 for one that is not in the vocabulary."""
+        unknown = self.indices[UNKNOWN]
+        return torch.tensor([self.indices.get(token, unknown) for token in tokens], dtype=torch.int64)
+
+    def decode(self, indices: Iterable[int]) -> list[str]:
+        """The token of each index."""
+        return [self.tokens[int(index)] for index in indices]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A text as one stream of tokens, and as sentences of different lengths."""
+
+    vocabulary: Vocabulary
+    tokens: Tensor  # (n,) int64: the whole text
+    sentences: list[Tensor]  # each (length,) int64, at least 2 tokens
+
+    @classmethod
+    def from_python_docs(cls, unit: Unit = "word", limit: int | None = None, most_common: int | None = None) -> Corpus:
+        """The language reference that `help()` shows. It is on every machine, and differs between Python versions."""
+        try:
+            topics = import_module("pydoc_data.topics").topics
+        except ImportError as error:
+            raise CorpusError(
+                "this Python came without pydoc_data: give a text of your own to Corpus.from_file"
+            ) from error
+        _check_limit(limit)
+        text = "\n\n".join(topics[name] for name in sorted(topics))
+        # The rules under titles and in tables would make a dash the most frequent word.
+        return cls.from_text(RULED_LINE.sub("", text)[:limit], unit, most_common)
+
+    @classmethod
+    def from_file(
+        cls, path: str | Path, unit: Unit = "word", limit: int | None = None, most_common: int | None = None
+    ) -> Corpus:
+        """The first `limit` characters of a UTF-8 text file, or all of it."""
+        _check_limit(limit)
+        return cls.from_text(_read(Path(path), limit), unit, most_common)
+
+    @classmethod
+    def from_text(cls, text: str, unit: Unit = "word", most_common: int | None = None) -> Corpus:
+        """A text cut into lower-cased words and punctuation marks, or into characters, as they are."""
+        words = _cut(text, unit)
+        if len(words) < 2:
+            raise CorpusError(f"the text has fewer than 2 tokens ({len(words)}): give a longer text")
+        vocabulary = Vocabulary.of(words, most_common)
+        pieces = (_cut(piece.strip(), unit) for piece in SENTENCE_END.split(text))
+        sentences = [vocabulary.encode(piece) for piece in pieces if len(piece) >= 2]
+        return cls(vocabulary, vocabulary.encode(words), sentences)
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """(sentences,) int64: how many steps each sentence has in a batch, one fewer than its tokens."""
+        return torch.tensor([len(sentence) - 1 for sentence in self.sentences], dtype=torch.int64)
+
+    def batch(self, indices: Iterable[int]) -> Batch:
+        """These sentences, padded to the longest; at every step the next token is wanted."""
+        chosen = [self.sentences[int(index)] for index in indices]
+        if not chosen:
+            return _next_token_batch([self.tokens[:2]]).rows([])
+        return _next_token_batch(chosen)
+
+
+class Streams:
+    """A text read by several readers at once, window by window, so that the state can be carried along.
+
+    The tokens are cut into `streams` equal contiguous pieces. Window i is a batch (window, streams) whose column s
+    begins exactly where column s of window i - 1 ended. Tokens at the end of the text that fill no window are dropped.
+    """
+
+    def __init__(self, tokens: Tensor, streams: int = 8, window: int = 32) -> None:
+        check_at_least(1, "give at least 1", streams=streams, window=window)
+        windows = (len(tokens) - 1) // (streams * window)
+        if windows < 1:
+            raise CorpusError(
+                f"{len(tokens)} tokens do not fill one window of {window} steps in {streams} streams: give at least "
+                f"{streams * window + 1} tokens, fewer streams or a shorter window"
+            )
+        used = streams * windows * window
+        self.window = window
+        self._inputs = tokens[:used].reshape(streams, -1).t().contiguous()
+        self._targets = tokens[1 : used + 1].reshape(streams, -1).t().contiguous()
+
+    @property
+    def streams(self) -> int:
+        return self._inputs.shape[1]
+
+    def __len__(self) -> int:
+        """The number of windows: the same for every rank's share."""
+        return self._inputs.shape[0] // self.window
+
+    def __getitem__(self, index: int) -> Batch:
+        """Window `index`: (window, streams) tokens, with the next token of each as target."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"there is no window {index}: give an index from 0 to {len(self) - 1}")
+        steps = slice(index * self.window, (index + 1) * self.window)
+        inputs = self._inputs[steps]
+        lengths = torch.full((self.streams,), self.window, dtype=torch.int64)
+        return Batch(inputs, self._targets[steps], lengths, torch.ones_like(inputs, dtype=torch.bool))
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self[index] for index in range(len(self)))
+
+    def shard(self, rank: int, ranks: int) -> Streams:
+        """The streams rank, rank + ranks, ...: a rank keeps its streams, so the state never has to move."""
+        check_rank(rank, ranks)
+        share = copy.copy(self)
+        share._inputs = self._inputs[:, rank::ranks].contiguous()
+        share._targets = self._targets[:, rank::ranks].contiguous()
+        return share
+
+
+def _cut(text: str, unit: Unit) -> list[str]:
+    if unit == "word":
+        return WORD.findall(text.lower())
+    if unit == "character":
+        return list(text)
+    raise CorpusError(f"unit={unit!r}: choose 'word' or 'character'")
+
+
+def _next_token_batch(sentences: list[Tensor]) -> Batch:
+    return pad([sentence[:-1] for sentence in sentences], [sentence[1:] for sentence in sentences])
+
+
+def _read(path: Path, limit: int | None) -> str:
+    if path.is_dir():
+        raise CorpusError(f"{path} is a folder: give one text file in it")
+    try:
+        with path.open(encoding="utf-8-sig") as file:  # without the byte-order mark that some editors write
+            text = file.read(limit)
+    except FileNotFoundError:
+        raise CorpusError(f"{path} does not exist: give the path of a UTF-8 text file") from None
+    except UnicodeDecodeError:
+        raise CorpusError(f"{path} does not look like text: give a UTF-8 text file") from None
+    except OSError as error:
+        raise CorpusError(f"{path} cannot be read ({error.strerror}): give a file that you may read") from error
+    if "\0" in text:
+        raise CorpusError(f"{path} does not look like text: give a UTF-8 text file")
+    if not text:
+        raise CorpusError(f"{path} is empty: give a text of at least 2 tokens")
+    return text
+
+
+def _check_limit(limit: int | None) -> None:
+    if limit is not None:
+        check_at_least(1, "give the number of characters to read, or None for all", limit=limit)

@@ -1,0 +1,109 @@
+"""Where the memory of a training step goes: measured, and by formula."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.data import Batch
+from course_lib.model import Recurrent, SequenceModel
+from course_lib.strategies import Single
+
+# What the backward pass of an LSTM cell must know, in numbers per hidden unit: the four gates, c, tanh(c) and h.
+NUMBERS_PER_UNIT = 7
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that a training step needs, by what they are for."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        return sum(astuple(self))
+
+    def __str__(self) -> str:
+        parts = [f"{name} {size / 2**20:.2f} MiB" for name, size in vars(self).items()]
+        return ", ".join(parts) + f": {self.total / 2**20:.2f} MiB"
+
+
+def measure_memory(strategy: Single, batch: Batch) -> Memory:
+    """Make one update and see what it held: on a GPU from the allocator, on a CPU from what autograd saved."""
+    batch = batch.to(strategy.device)
+    measure = _activations_on_gpu if strategy.device.type == "cuda" else _activations_on_cpu
+    activations = measure(strategy, batch)
+    strategy.step(batch)
+    parameters = list(strategy.model.parameters())
+    state = [value for values in strategy.optimizer.state.values() for value in values.values()]
+    return Memory(
+        parameters=sum(map(_bytes, parameters)),
+        gradients=sum(_bytes(parameter.grad) for parameter in parameters),
+        optimizer=sum(_bytes(value) for value in state if isinstance(value, Tensor)),
+        activations=activations,
+    )
+
+
+def predict_memory(model: SequenceModel, batch: Batch, *, optimizer_numbers: int = 2) -> Memory:
+    """The same by counting. `optimizer_numbers` is per parameter: 2 for Adam, 1 for momentum, 0 for plain SGD.
+
+    Activations: 7 numbers per hidden unit, step and sequence in every LSTM layer, and the inputs of the way out.
+    """
+    size = next(model.parameters()).element_size()
+    parameters = size * sum(count_parameters(block) for _, block in model.numbered())
+    cells = batch.steps * batch.sequences
+    hidden = [block.lstm.hidden_size for _, block in model.numbered() if isinstance(block, Recurrent)]
+    activations = size * cells * (NUMBERS_PER_UNIT * sum(hidden) + hidden[-1])
+    return Memory(parameters, parameters, optimizer_numbers * parameters, activations)
+
+
+def count_parameters(block: nn.Module) -> int:
+    """By formula: an LSTM layer has 4 gates, each with two square matrices and two biases."""
+    if isinstance(block, Recurrent):
+        hidden = block.lstm.hidden_size
+        return 4 * (2 * hidden * hidden + 2 * hidden)
+    linear = getattr(block, "linear", None)
+    if linear is not None:
+        return linear.in_features * linear.out_features + linear.out_features
+    return block.table.num_embeddings * block.table.embedding_dim
+
+
+def _activations_on_cpu(strategy: Single, batch: Batch) -> int:
+    """Bytes of the tensors that autograd keeps for the backward pass, each storage once, without the parameters."""
+    known = {_storage(tensor) for tensor in (*strategy.model.parameters(), batch.inputs, batch.targets, batch.mask)}
+    kept: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        if _storage(tensor) not in known:
+            kept[_storage(tensor)] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), strategy.precision():
+        outputs, _ = strategy.model(batch.inputs)
+        total, _ = strategy.loss(outputs, batch)  # `total` holds the graph, so that no storage is used twice
+    return sum(kept.values()) if total is not None else 0
+
+
+def _activations_on_gpu(strategy: Single, batch: Batch) -> int:
+    """What the allocator holds after the forward pass more than before it."""
+    torch.cuda.synchronize(strategy.device)
+    before = torch.cuda.memory_allocated(strategy.device)
+    with strategy.precision():
+        outputs, _ = strategy.model(batch.inputs)
+        total, _ = strategy.loss(outputs, batch)
+    held = torch.cuda.memory_allocated(strategy.device) - before
+    del outputs, total
+    return held
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,30 @@
+"""Memory as stacked bars: what is measured beside what the formula says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from matplotlib.figure import Figure
+
+from course_lib.memory import Memory
+from course_lib.pictures.palette import INK, MEMORY
+from course_lib.pictures.picture import Picture
+
+
+def memory(bars: Mapping[str, Memory]) -> Picture:
+    """One bar for each named `Memory`, cut into parameters, gradients, optimizer and activations."""
+    figure = Figure(figsize=(8, 1.0 + 0.5 * len(bars)), layout="constrained")
+    axes = figure.subplots()
+    left = [0.0] * len(bars)
+    for part, colour in MEMORY.items():
+        sizes = [getattr(bar, part) / 2**20 for bar in bars.values()]
+        axes.barh(list(bars), sizes, left=left, color=colour, edgecolor="white", label=part)
+        left = [start + size for start, size in zip(left, sizes, strict=True)]
+    axes.invert_yaxis()
+    axes.set_xlabel("MiB", color=INK)
+    figure.legend(loc="outside upper right", ncols=len(MEMORY), frameon=False)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    largest = {name: max(MEMORY, key=lambda part: getattr(bar, part)) for name, bar in bars.items()}
+    return Picture(figure, "Memory bars: " + ", ".join(f"{name} (most is {part})" for name, part in largest.items()))
