@@ -38,13 +38,11 @@ def test_an_interrupt_stops_the_ranks_within_two_seconds(kernel, code):
     assert kernel.run("launch(dist.get_rank, ranks=2)").result == "Run of 2 ranks: [0, 1]"
 
 
-def test_nothing_outlives_a_kernel_that_is_killed(new_kernel):
+@pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["kernel", "group"])
+def test_nothing_outlives_a_kernel_that_is_killed(new_kernel, kill):
     new_kernel.run(IMPORTS)
-    with_children = DEADLOCK.replace(
-        "    dist.recv", "    __import__('subprocess').Popen(['sleep', '600'])\n    dist.recv"
-    )
-    begin(new_kernel, with_children)
-    os.kill(new_kernel.pid, signal.SIGKILL)
+    begin(new_kernel, DEADLOCK_WITH_CHILDREN)
+    kill(new_kernel.pid, signal.SIGKILL)
     assert wait_until(lambda: not new_kernel.family(), 2), new_kernel.family()
 
 
