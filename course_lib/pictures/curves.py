@@ -20,8 +20,9 @@ def curves(
     lines: Mapping[str, float] | None = None,
     logarithmic: bool = False,
     marks: bool = True,
+    top: float | None = None,
 ) -> Picture:
-    """One curve per name, each labelled at its end. `lines` are named heights to compare with, dashed."""
+    """One curve per name. `lines` are named heights to compare with, dashed; `top` cuts the picture there."""
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     axes = figure.subplots()
     for colour, (name, points) in zip(SERIES, series.items(), strict=False):
@@ -32,7 +33,7 @@ def curves(
     if logarithmic:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, top)
     axes.set_xlabel(x, color=INK)
     axes.set_ylabel(y, color=INK)
     if len(series) + len(lines or {}) > 1:

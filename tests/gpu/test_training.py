@@ -1,0 +1,65 @@
+"""One GPU trains as one CPU does."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from course_lib import jobs
+from course_lib.data import AddingProblem
+from course_lib.loss import squared_error
+from course_lib.memory import measure_memory, predict_memory
+from course_lib.model import lstm_model
+from course_lib.proof import same_as_one_process
+from course_lib.strategies import Single
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine"),
+]
+adam = partial(torch.optim.Adam, lr=0.01)
+
+
+def model():
+    return lstm_model(features=2, hidden=32, layers=2, outputs=1)
+
+
+def test_the_adding_problem_is_learned_on_the_gpu():
+    for bfloat16 in (False, True):
+        assert jobs.adding(updates=300, bfloat16=bfloat16)["error"] < 0.05
+
+
+def test_cudnn_gives_the_cpus_loss_and_gradient():
+    batch = AddingProblem(16, (5, 20), dtype=torch.float64).batch(range(16))
+    torch.manual_seed(0)
+    on_cpu = model().double()
+    on_gpu = Single(model().double(), adam, squared_error)
+    on_gpu.model.load_state_dict(on_cpu.state_dict())
+    total, count = squared_error(on_cpu(batch.inputs)[0], batch)
+    (total / count).backward()
+    loss, _ = on_gpu.step(batch)
+    assert loss.item() == pytest.approx((total / count).item(), abs=1e-10)
+    expected = {name: parameter.grad for name, parameter in on_cpu.named_parameters()}
+    torch.testing.assert_close(on_gpu.full_gradients(), expected, rtol=0, atol=1e-10)
+
+
+def test_an_empty_share_moves_nothing_on_the_gpu():
+    strategy = Single(model(), adam, squared_error)
+    loss, count = strategy.step(AddingProblem(4, (5, 9)).batch(range(4)).rows([]))
+    assert (loss.item(), count.item()) == (0.0, 0)
+
+
+def test_the_proof_holds_on_the_gpu():
+    data = AddingProblem(24, (3, 9), dtype=torch.float64)
+    batches = [data.batch(range(start, start + 8)) for start in (0, 8, 16)]
+    assert same_as_one_process(Single, ranks=1, model=model, batches=batches, optimizer=adam, loss=squared_error)
+
+
+def test_measured_memory_on_the_gpu_is_near_the_formula():
+    batch = AddingProblem(64, (50, 50)).batch(range(64))
+    strategy = Single(lstm_model(features=2, hidden=128, layers=2, outputs=1), adam, squared_error)
+    measured, predicted = measure_memory(strategy, batch), predict_memory(strategy.model, batch)
+    assert measured.parameters == predicted.parameters
+    assert predicted.activations / 2 < measured.activations < 3 * predicted.activations
