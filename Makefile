@@ -23,7 +23,7 @@ bench: .venv-bench/.ready
 
 # Run every lesson and store what it prints and draws.
 notebooks: setup
-	$(BIN)/jupyter nbconvert --execute --inplace --ExecutePreprocessor.record_timing=False notebooks/*.ipynb
+	$(BIN)/python tests/refresh_notebooks.py notebooks/*.ipynb
 
 setup: $(READY)
 

@@ -22,6 +22,7 @@ def adding(
     lengths: tuple[int, int] = (5, 20),
     hidden: int = 64,
     layers: int = 1,
+    learning_rate: float = 0.01,
     bfloat16: bool = False,
     seed: int = 0,
 ) -> dict[str, float]:
@@ -30,7 +31,7 @@ def adding(
     data = AddingProblem(20_000, lengths, seed=seed)
     model = lstm_model(features=2, hidden=hidden, layers=layers, outputs=1)
     precision = torch.bfloat16 if bfloat16 else None
-    strategy = Single(model, partial(torch.optim.Adam, lr=0.01), squared_error, clip=1.0, autocast=precision)
+    strategy = Single(model, partial(torch.optim.Adam, lr=learning_rate), squared_error, clip=1.0, autocast=precision)
     history = train(strategy, epochs(data, ShardedBatches(len(data), batch, seed=seed)), updates=updates)
     unseen = AddingProblem(1_000, lengths, seed=seed + 1)
     error = evaluate(strategy, [unseen.batch(range(start, start + 250)) for start in range(0, 1_000, 250)])

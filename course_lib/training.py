@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from course_lib.data import Batch
 from course_lib.strategies import Strategy
@@ -36,10 +36,13 @@ class History:
 def train(
     strategy: Strategy, batches: Iterable[Batch], *, updates: int | None = None, progress: bool = True
 ) -> History:
-    """Train on `batches`, each meant for all ranks together; stop after `updates`, if given."""
+    """Train on `batches`, each meant for all ranks together; stop after `updates`, if given.
+
+    The progress bar shows in a terminal or a notebook, and stays silent where output goes to a file or a pipe.
+    """
     history = History()
     losses: list[torch.Tensor] = []
-    with tqdm(total=updates, disable=not progress, leave=False, unit="update") as bar:
+    with tqdm(total=updates, disable=None if progress else True, leave=False, unit="update") as bar:
         for batch in itertools.islice(batches, updates):
             began = time.monotonic()
             mine = strategy.share(batch)

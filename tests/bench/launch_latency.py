@@ -111,7 +111,9 @@ def measure(code: str, ranks: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "contender.py")
         script.write_text(PREAMBLE + code)
-        done = subprocess.run([sys.executable, script, str(ranks)], capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            [sys.executable, script, str(ranks)], cwd=folder, capture_output=True, text=True, timeout=300
+        )
     if done.returncode:
         raise RuntimeError(f"the contender failed:\n{done.stdout}\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
