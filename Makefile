@@ -20,6 +20,7 @@ lint: setup
 
 bench: .venv-bench/.ready
 	.venv-bench/bin/python -m tests.bench.launch_latency
+	.venv-bench/bin/python -m tests.bench.single_gpu
 
 # Run every lesson and store what it prints and draws.
 notebooks: setup

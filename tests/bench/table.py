@@ -17,7 +17,7 @@ RESULTS = Path(__file__).with_name("README.md")
 def describe_machine() -> str:
     """The machine in words, without its name: cores, memory, processor, GPUs, versions."""
     memory = machine.memory_bytes()
-    parts = [f"{machine.cores()} cores of a {platform.machine()} {platform.system()} machine"]
+    parts = [f"{machine.cores()} {platform.machine()} cores, {platform.system()}"]
     if memory:
         parts.append(f"{memory / 2**30:.0f} GiB of memory")
     if torch.cuda.is_available():
