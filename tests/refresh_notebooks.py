@@ -6,12 +6,14 @@ Progress bars are left out of what is stored: a bar that is done shows nothing, 
 from __future__ import annotations
 
 import sys
+import sysconfig
 from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
 from tqdm import tqdm
 
+ROOT = Path(__file__).resolve().parent.parent
 WIDGET = "application/vnd.jupyter.widget-view+json"
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -27,10 +29,20 @@ def refresh(path: Path) -> None:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if WIDGET not in output.get("data", {})]
+            for output in cell.outputs:
+                if output.output_type == "error":
+                    output.traceback = [without_machine_paths(line) for line in output.traceback]
     notebook.metadata = nbformat.from_dict(METADATA)
     aside = path.with_suffix(".tmp")
     nbformat.write(notebook, aside)
     aside.replace(path)
+
+
+def without_machine_paths(text: str) -> str:
+    """A traceback as anybody's machine would show it: packages by name, not by where they are installed."""
+    for folder in (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), str(ROOT)):
+        text = text.replace(f"{folder}/", "")
+    return text
 
 
 if __name__ == "__main__":
