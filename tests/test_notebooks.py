@@ -1,0 +1,69 @@
+"""Lessons are complete as they are stored. (That they still say the same when run is nbval's part of `make test`.)"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+LESSONS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
+
+
+@pytest.fixture(params=LESSONS, ids=[path.stem for path in LESSONS])
+def lesson(request) -> dict:
+    return json.loads(request.param.read_text())
+
+
+def code_cells(lesson: dict) -> list[dict]:
+    return [cell for cell in lesson["cells"] if cell["cell_type"] == "code"]
+
+
+def source(cell: dict) -> str:
+    return "".join(cell["source"])
+
+
+def tags(cell: dict) -> list[str]:
+    return cell["metadata"].get("tags", [])
+
+
+def test_there_are_lessons():
+    assert [path.stem for path in LESSONS][:2] == ["00_start_here", "01_single_gpu"]
+
+
+def test_every_cell_was_run_in_order(lesson):
+    assert [cell["execution_count"] for cell in code_cells(lesson)] == list(range(1, len(code_cells(lesson)) + 1))
+
+
+def test_a_cell_that_prints_or_shows_has_its_output_stored(lesson):
+    for cell in code_cells(lesson):
+        last = source(cell).rstrip().splitlines()[-1]
+        shows = last.startswith(("print(", "launch(", "pictures.", "    print(")) or last.endswith(".messages()")
+        if shows:
+            assert cell["outputs"], f"nbval would compare nothing with:\n{source(cell)}"
+
+
+def test_only_cells_that_say_so_end_in_an_error(lesson):
+    for cell in code_cells(lesson):
+        failed = any(output["output_type"] == "error" for output in cell["outputs"])
+        assert failed == ("raises-exception" in tags(cell)), source(cell)
+
+
+def test_every_picture_says_in_words_what_it_shows(lesson):
+    pictures = [o for cell in code_cells(lesson) for o in cell["outputs"] if "image/png" in o.get("data", {})]
+    assert pictures
+    for picture in pictures:
+        assert len(picture["metadata"]["image/png"]["alt"]) > 20
+
+
+def test_cells_are_short_enough_to_read(lesson):
+    for cell in code_cells(lesson):
+        assert len(source(cell).splitlines()) <= 30, source(cell)
+
+
+def test_a_lesson_has_its_parts(lesson):
+    text = "\n".join(source(cell) for cell in lesson["cells"] if cell["cell_type"] == "markdown")
+    for part in ("**After this lesson you can**", "**Time**", "**Builds on**", "*Predict*", "roken on purpose"):
+        assert part in text
+    for part in ("On real GPUs", "torchrun", "## Recap"):
+        assert part in text
