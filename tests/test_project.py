@@ -64,6 +64,20 @@ def test_the_readme_names_the_two_commands():
         assert command in readme
 
 
+def test_the_readmes_example_runs_as_it_stands():
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", example + "\nprint(run[2].tolist())"], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "[0.25, 0.25, 0.25, 0.25]\n", done.stderr
+
+
+def test_every_lesson_is_in_the_readmes_map():
+    readme = (ROOT / "README.md").read_text()
+    for lesson in (ROOT / "notebooks").glob("*.ipynb"):
+        assert f"(notebooks/{lesson.name})" in readme
+
+
 def test_the_core_imports_without_jupyter_and_pictures():
     code = (
         "import sys\n"
