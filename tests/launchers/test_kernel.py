@@ -38,6 +38,16 @@ def test_an_interrupt_stops_the_ranks_within_two_seconds(kernel, code):
     assert kernel.run("launch(dist.get_rank, ranks=2)").result == "Run of 2 ranks: [0, 1]"
 
 
+def test_an_interrupt_before_the_ranks_have_started_is_survived_too(new_kernel):
+    request = new_kernel.start(f"{IMPORTS}\nlaunch(dist.get_rank, ranks=4)")
+    assert wait_until(lambda: any("forkserver" in line for line in new_kernel.family().values()), 20)
+    time.sleep(1.5)  # the kernel has imported torch, the server has not
+    new_kernel.manager.interrupt_kernel()
+    assert new_kernel.finish(request).error in ("KeyboardInterrupt", None)
+    cell = new_kernel.run(f"{IMPORTS}\nlaunch(dist.get_rank, ranks=2)")
+    assert cell.result == "Run of 2 ranks: [0, 1]", cell.message
+
+
 @pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["kernel", "group"])
 def test_nothing_outlives_a_kernel_that_is_killed(new_kernel, kill):
     new_kernel.run(IMPORTS)

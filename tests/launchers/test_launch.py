@@ -15,8 +15,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import CollectivesDiffer, device, launch, trace
-from course_lib.launchers import local
+from course_lib import CollectivesDiffer, LaunchError, RanksStuck, device, launch, trace
+from course_lib.launchers import local, watch
 from course_lib.machine import cores
 
 
@@ -129,12 +129,12 @@ def test_a_hundred_thousand_lines_are_kept_but_not_all_shown(capsys):
     shown = capsys.readouterr().out.splitlines()
     assert len(run.output) == 100_000
     assert [int(line) for rank, line in run.output if rank == 1] == list(range(50_000))
-    assert len(shown) == local.LINES_SHOWN + 1
+    assert len(shown) == watch.LINES_SHOWN + 1
     assert shown[-1] == "[launch] 99,000 more lines are in run.output (error.output if the launch failed)"
 
 
 def test_endless_output_is_dropped_in_time_and_says_so(capsys, monkeypatch):
-    monkeypatch.setattr(local, "BYTES_KEPT", 1000)
+    monkeypatch.setattr(watch, "BYTES_KEPT", 1000)
     run = launch(lambda: [print("x" * 100) for _ in range(100)] and None, ranks=1)
     assert len(run.output) == 10
     assert "90 lines were dropped" in capsys.readouterr().out
@@ -171,7 +171,7 @@ def test_a_failed_launch_keeps_output_and_spans():
             print("before")
         raise ValueError("after")
 
-    with pytest.raises(local.LaunchError) as caught:
+    with pytest.raises(LaunchError) as caught:
         launch(work, ranks=1)
     assert caught.value.output == [(0, "before")]
     assert [span.name for span in caught.value.spans] == ["forward"]
@@ -202,7 +202,7 @@ def test_spawned_ranks_fail_and_hang_as_forked_ones_do(monkeypatch):
         if dist.get_rank() == 0:
             dist.barrier()
 
-    with pytest.raises(local.RanksStuck) as caught:
+    with pytest.raises(RanksStuck) as caught:
         launch(hang, ranks=2, timeout=1)
     assert caught.value.where[0].collective == "barrier"
     assert caught.value.odd == (1,)
