@@ -81,6 +81,7 @@ class MeanOfMeans(DDP):
     """The popular way: each rank divides by its own count."""
 
     def step(self, batch):
+        batch = batch.to(self.device)
         self.optimizer.zero_grad()
         outputs, _ = self.parallel(batch.inputs, {})
         total, count = self.loss(outputs, batch)

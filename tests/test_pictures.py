@@ -24,6 +24,13 @@ def test_a_timeline_has_one_bar_per_span_on_its_ranks_row():
     assert picture.alt == "Timeline of 2 ranks: forward, backward"
 
 
+def test_what_happens_during_something_else_is_drawn_at_half_height():
+    picture = timeline([Span(0, "backward", 5.0, 5.1), Span(0, "communication", 5.02, 5.05)], ranks=1)
+    heights = [path.get_extents().height for bar in picture.figure.axes[0].collections for path in bar.get_paths()]
+    assert heights == pytest.approx([0.76, 0.38])
+    assert bars(picture)[0][:2] == (0, 100)
+
+
 def test_a_paced_timeline_says_so():
     picture = timeline([Span(0, "forward", 0.0, 0.01, paced=True)], ranks=1)
     assert "paced" in picture.figure.axes[0].get_xlabel()

@@ -14,7 +14,12 @@ from course_lib.trace import Span
 
 
 def timeline(spans: Sequence[Span], ranks: int) -> Picture:
-    """Draw the spans of `ranks` ranks, rank 0 on top. Longer spans lie under the shorter ones inside them."""
+    """Draw the spans of `ranks` ranks, rank 0 on top; time counts from the first span.
+
+    What happens *during* something else on the same rank is drawn at half height, so that both can be seen.
+    """
+    first = min((span.start for span in spans), default=0.0)
+    spans = [span.since(first) for span in spans]
     names = list(dict.fromkeys(span.name for span in sorted(spans, key=lambda span: span.start)))
     colours = colours_for(names)
     unit, scale = time_unit(spans)
@@ -23,7 +28,7 @@ def timeline(spans: Sequence[Span], ranks: int) -> Picture:
     for span in sorted(spans, key=lambda span: -span.seconds):
         axes.broken_barh(
             [(span.start * scale, span.seconds * scale)],
-            (span.rank - 0.38, 0.76),
+            (span.rank, 0.38) if _is_inside_another(span, spans) else (span.rank - 0.38, 0.76),
             facecolor=colours[span.name],
             edgecolor="white",
             linewidth=0.6,
@@ -34,6 +39,15 @@ def timeline(spans: Sequence[Span], ranks: int) -> Picture:
         handles = [Patch(facecolor=colours[name], label=name) for name in names]
         figure.legend(handles=handles, loc="outside upper right", ncols=min(6, len(names)), frameon=False)
     return Picture(figure, _describe(names, ranks, paced))
+
+
+def _is_inside_another(span: Span, spans: Sequence[Span]) -> bool:
+    middle = (span.start + span.end) / 2
+    return any(
+        other.rank == span.rank and other.seconds > span.seconds and other.start <= middle <= other.end
+        for other in spans
+        if other.name != span.name
+    )
 
 
 def rank_axes(axes: Axes, ranks: int, unit: str, paced: bool) -> None:

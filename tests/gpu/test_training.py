@@ -13,7 +13,7 @@ from course_lib.loss import squared_error
 from course_lib.memory import measure_memory, predict_memory
 from course_lib.model import lstm_model
 from course_lib.proof import same_as_one_process
-from course_lib.strategies import Single
+from course_lib.strategies import DDP, Single
 
 pytestmark = [
     pytest.mark.gpu,
@@ -55,6 +55,12 @@ def test_the_proof_holds_on_the_gpu():
     data = AddingProblem(24, (3, 9), dtype=torch.float64)
     batches = [data.batch(range(start, start + 8)) for start in (0, 8, 16)]
     assert same_as_one_process(Single, ranks=1, model=model, batches=batches, optimizer=adam, loss=squared_error)
+
+
+def test_data_parallel_ranks_that_share_the_gpu_agree_with_one_process():
+    data = AddingProblem(24, (3, 9), dtype=torch.float64)
+    batches = [data.batch(range(start, start + 8)) for start in (0, 8, 16)]
+    assert same_as_one_process(DDP, ranks=3, model=model, batches=batches, optimizer=adam, loss=squared_error)
 
 
 def test_measured_memory_on_the_gpu_is_near_the_formula():
