@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from course_lib import launch
+from course_lib import jobs, launch
 from course_lib.data import AddingProblem, Corpus, Streams
 from course_lib.loss import cross_entropy, squared_error
 from course_lib.model import lstm_model
@@ -75,6 +75,18 @@ def test_each_rank_carries_the_state_of_its_own_streams():
     assert same_as_one_process(
         DDP, ranks=2, model=text_model, batches=windows, optimizer=adam, loss=cross_entropy, carry_state=True
     )
+
+
+def test_the_lessons_job_gives_every_rank_the_same_model():
+    run = launch(jobs.adding, strategy="ddp", updates=15, hidden=16, ranks=2)
+    assert run[0]["error"] == pytest.approx(run[1]["error"], abs=1e-7)
+
+
+def test_a_job_with_an_unknown_strategy_gets_a_sentence():
+    with pytest.raises(ValueError, match="choose single or ddp"):
+        jobs.adding(strategy="magic")
+    with pytest.raises(ValueError, match="strategy=single only"):
+        jobs.adding(strategy="ddp", bfloat16=True)
 
 
 class MeanOfMeans(DDP):
