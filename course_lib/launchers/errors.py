@@ -50,7 +50,9 @@ class CollectivesDiffer(LaunchError):
     `rank` is the one that differs from the majority, or None where there is none.
     """
 
-    def __init__(self, *, odd: int | None, calls: dict[int, str], places: dict[int, Frame | None]) -> None:
+    def __init__(
+        self, *, odd: int | None, calls: dict[int, str], places: dict[int, Frame | None], after: str = ""
+    ) -> None:
         self.rank, self.calls = odd, calls
         width = max(map(len, calls.values()))
         rows = [f"  rank {rank}  {call:<{width}}  {places.get(rank) or ''}" for rank, call in sorted(calls.items())]
@@ -59,6 +61,7 @@ class CollectivesDiffer(LaunchError):
             f"the ranks called different collectives{blame}\n\n"
             + "\n".join(row.rstrip() for row in rows)
             + "\n\nEvery rank must make the same call, with the same shape and dtype, in the same order."
+            + (f"\n\n{after}" if after else "")
         )
 
 

@@ -27,7 +27,7 @@ def verdict(
 ) -> LaunchError:
     """The error that explains the launch. `disagreement` is the first collective on which ranks differed."""
     causes = [report for report in raised if not CONSEQUENCE.search(report.text)]
-    if disagreement and not causes:
+    if disagreement:  # whatever a rank raised after that, it raised over a wrong number
         return _collectives_differ(disagreement, raised, died, located)
     if died:
         first = died[0]
@@ -56,7 +56,9 @@ def _collectives_differ(
     places |= {report.rank: where(report.stack).frame for report in raised}
     for report in died:
         calls.setdefault(report.rank, "died")
-    return CollectivesDiffer(odd=odd_caller(disagreement), calls=calls, places=places)
+    causes = [report for report in raised if not CONSEQUENCE.search(report.text)]
+    after = [f"rank {report.rank} then raised {report.type_name}: {report.text}" for report in causes[:1]]
+    return CollectivesDiffer(odd=odd_caller(disagreement), calls=calls, places=places, after="".join(after))
 
 
 def _exception(report: Raised) -> BaseException | None:

@@ -252,3 +252,37 @@ def test_one_launch_at_a_time_hides_the_main_module():
         assert not entered.wait(0.2)
     other.join()
     assert entered.is_set()
+
+
+def test_an_error_after_a_wrong_collective_does_not_hide_it():
+    def work():
+        x = torch.ones(3, dtype=torch.int32 if dist.get_rank() == 1 else torch.float32)
+        dist.all_reduce(x)
+        assert x.sum() == 9, "the sum is wrong"
+
+    with pytest.raises(CollectivesDiffer) as caught:
+        launch(work, ranks=3)
+    assert caught.value.rank == 1
+    assert "then raised AssertionError: the sum is wrong" in str(caught.value)
+
+
+def uneven_batches_in_join():
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.LSTM(2, 3))
+    with model.join():
+        for _ in range(2 + dist.get_rank()):
+            model(torch.ones(4, 1, 2))[0].sum().backward()
+
+
+def sharded_parameters():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    lstm = torch.nn.LSTM(4, 5)
+    fully_shard(lstm, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    lstm(torch.ones(3, 2, 4))[0].sum().backward()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="these groups are made for the CPU")
+@pytest.mark.parametrize("program", [uneven_batches_in_join, sharded_parameters])
+def test_the_librarys_own_collectives_are_not_accused(program):
+    assert list(launch(program, ranks=3)) == [None] * 3
