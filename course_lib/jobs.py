@@ -1,21 +1,23 @@
 """The lessons' jobs, as functions to run from the command line.
 
 course run course_lib.jobs:adding --ranks 2 strategy=ddp hidden=512 layers=4
+course run course_lib.jobs:sentences --ranks 2 strategy=accumulation micro_batches=4
 """
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 
-from course_lib.data import AddingProblem, ShardedBatches
-from course_lib.loss import squared_error
+from course_lib.data import AddingProblem, BucketedBatches, Corpus, ShardedBatches, load_of
+from course_lib.loss import cross_entropy, squared_error
 from course_lib.model import lstm_model
-from course_lib.strategies import DDP, Single
+from course_lib.strategies import DDP, Accumulation, Single, Strategy
 from course_lib.training import epochs, evaluate, train
 
-STRATEGIES = {"single": Single, "ddp": DDP}
+STRATEGIES = {"single": Single, "ddp": DDP, "accumulation": Accumulation}
 
 
 def adding(
@@ -26,24 +28,69 @@ def adding(
     hidden: int = 64,
     layers: int = 1,
     learning_rate: float = 0.01,
-    bfloat16: bool = False,
     seed: int = 0,
+    bfloat16: bool = False,
+    micro_batches: int = 1,
 ) -> dict[str, float]:
     """Train an LSTM on the adding problem; guessing gives an error of 1/6.
 
     `batch` counts the sequences of all ranks together. Returns the error on unseen sequences, and this rank's speed.
     """
-    if strategy not in STRATEGIES:
-        raise ValueError(f"strategy={strategy}: choose {' or '.join(STRATEGIES)}")
-    if bfloat16 and strategy != "single":
-        raise ValueError(f"bfloat16 is there for strategy=single only, not for {strategy}")
+    make = _maker(strategy, learning_rate, bfloat16, micro_batches)
     torch.manual_seed(seed)
     data = AddingProblem(20_000, lengths, seed=seed)
-    model = lstm_model(features=2, hidden=hidden, layers=layers, outputs=1)
-    options = {"autocast": torch.bfloat16} if bfloat16 else {}
-    adam = partial(torch.optim.Adam, lr=learning_rate)
-    trained = STRATEGIES[strategy](model, adam, squared_error, clip=1.0, **options)
+    trained = make(lstm_model(features=2, hidden=hidden, layers=layers, outputs=1), loss=squared_error)
     history = train(trained, epochs(data, ShardedBatches(len(data), batch, seed=seed)), updates=updates)
     unseen = AddingProblem(1_000, lengths, seed=seed + 1)
     error = evaluate(trained, [unseen.batch(range(start, start + 250)) for start in range(0, 1_000, 250)])
     return {"error": error, "tokens per second": history.tokens_per_second}
+
+
+def sentences(
+    strategy: str = "single",
+    updates: int = 100,
+    tokens: int = 4096,
+    bucketed: bool = True,
+    hidden: int = 128,
+    layers: int = 2,
+    learning_rate: float = 0.003,
+    seed: int = 0,
+    bfloat16: bool = False,
+    micro_batches: int = 1,
+) -> dict[str, float]:
+    """Train an LSTM to predict the next word of the Python documentation's sentences, of very different lengths.
+
+    `tokens` counts those of all ranks together, per update. Batches hold sentences of similar length, or, without
+    `bucketed`, random ones. Returns the loss of the last 20 updates, the share of padding, and this rank's speed.
+    """
+    make = _maker(strategy, learning_rate, bfloat16, micro_batches)
+    torch.manual_seed(seed)
+    corpus = Corpus.from_python_docs(most_common=4_000)
+    sampler = BucketedBatches(corpus.lengths, tokens, seed=seed)
+    if not bucketed:
+        sampler = ShardedBatches(len(corpus.lengths), max(1, round(tokens / sampler.lengths.mean())), seed=seed)
+    padding = load_of(sampler.global_batches(), corpus.lengths).padding
+    model = lstm_model(vocabulary=len(corpus.vocabulary), hidden=hidden, layers=layers)
+    history = train(make(model, loss=cross_entropy), epochs(corpus, sampler), updates=updates)
+    return {"loss": history.smoothed()[-1], "padding": padding, "tokens per second": history.tokens_per_second}
+
+
+def _maker(strategy: str, learning_rate: float, bfloat16: bool, micro_batches: int) -> partial[Strategy]:
+    """What makes the strategy of a model and a loss, with gradients clipped to a norm of 1."""
+    if strategy not in STRATEGIES:
+        raise ValueError(f"strategy={strategy}: choose {', '.join(STRATEGIES)}")
+    options: dict[str, Any] = {"optimizer": partial(torch.optim.Adam, lr=learning_rate), "clip": 1.0}
+    if bfloat16:
+        _only("single", strategy, "bfloat16")
+        options["autocast"] = torch.bfloat16
+    if micro_batches != 1:
+        _only("accumulation", strategy, "micro_batches")
+        options["micro_batches"] = micro_batches
+    elif strategy == "accumulation":
+        raise ValueError("strategy=accumulation: say into how many micro-batches, as in micro_batches=4")
+    return partial(STRATEGIES[strategy], **options)
+
+
+def _only(where: str, strategy: str, option: str) -> None:
+    if strategy != where:
+        raise ValueError(f"{option} is there for strategy={where} only, not for {strategy}")

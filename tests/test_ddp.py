@@ -83,7 +83,7 @@ def test_the_lessons_job_gives_every_rank_the_same_model():
 
 
 def test_a_job_with_an_unknown_strategy_gets_a_sentence():
-    with pytest.raises(ValueError, match="choose single or ddp"):
+    with pytest.raises(ValueError, match="choose single, ddp"):
         jobs.adding(strategy="magic")
     with pytest.raises(ValueError, match="strategy=single only"):
         jobs.adding(strategy="ddp", bfloat16=True)

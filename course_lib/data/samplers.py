@@ -1,35 +1,37 @@
-"""Which examples each rank trains on, and when."""
+"""Which examples each rank trains on, and when.
+
+Every sampler here decides on *global* batches, from the seed and the epoch alone, and deals each of them out to the
+ranks. So the ranks agree without a message; however many there are, together they train on what one process would;
+and every rank makes the same number of steps, because a rank that makes one fewer hangs the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy
 
 from course_lib.data.checks import check_at_least, check_rank
 
 
-class ShardedBatches:
-    """Lists of indices for one rank: every example exactly once per epoch over all ranks, and the same number of
-    batches on every rank.
+class Batches:
+    """What the samplers share. One of its own says only what the global batches of an epoch are.
 
-    `batch_size` counts the examples of all ranks together. The order of an epoch is cut into global batches of that
-    size, and rank r takes the elements r, r + ranks, r + 2 * ranks, ... of each: however many ranks there are,
-    together they train on what one process would. The last global batch may be smaller, and a rank's part of it
-    empty; the rank still gets its (empty) list, because a rank that makes one step fewer hangs the others.
-
-    A `DataLoader` takes it as `DataLoader(range(size), batch_sampler=batches, collate_fn=dataset.batch)`.
+    A `DataLoader` takes one as `DataLoader(range(size), batch_sampler=batches, collate_fn=dataset.batch)`.
     """
 
-    def __init__(
-        self, size: int, batch_size: int, rank: int = 0, ranks: int = 1, shuffle: bool = True, seed: int = 0
-    ) -> None:
+    def __init__(self, size: int, rank: int, ranks: int, shuffle: bool, seed: int) -> None:
         check_at_least(1, "there must be at least one example to sample", size=size)
-        check_at_least(1, "a global batch holds at least one example", batch_size=batch_size)
         check_rank(rank, ranks)
         check_at_least(0, "a seed is 0 or more", seed=seed)
-        self.size, self.batch_size, self.rank, self.ranks = size, batch_size, rank, ranks
+        self.size, self.rank, self.ranks = size, rank, ranks
         self.shuffle, self.seed, self.epoch = shuffle, seed, 0
+
+    def global_batches(self) -> list[list[int]]:
+        """What all ranks together train on, or one process alone: each batch of this epoch, in order."""
+        raise NotImplementedError
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of this epoch: another one for each epoch, the same on every rank."""
@@ -37,21 +39,148 @@ class ShardedBatches:
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """The number of batches in an epoch, on every rank."""
-        return -(-self.size // self.batch_size)
+        """The number of batches in this epoch, on every rank."""
+        return len(self.global_batches())
 
     def __iter__(self) -> Iterator[list[int]]:
-        """This rank's part of each global batch, in turn."""
+        """This rank's part of each global batch, in turn: elements rank, rank + ranks, ...; it may be empty."""
         for batch in self.global_batches():
             yield batch[self.rank :: self.ranks]
 
+    def _generator(self) -> numpy.random.Generator:
+        # numpy's generator and not torch's: the order must not change with the version or the device.
+        return numpy.random.default_rng([self.seed, self.epoch])
+
+
+class ShardedBatches(Batches):
+    """Lists of indices for one rank: `batch_size` examples, of all ranks together, whatever their lengths.
+
+    Every example comes exactly once per epoch. The last global batch may be smaller, and a rank's part of it empty.
+    """
+
+    def __init__(
+        self, size: int, batch_size: int, rank: int = 0, ranks: int = 1, shuffle: bool = True, seed: int = 0
+    ) -> None:
+        super().__init__(size, rank, ranks, shuffle, seed)
+        check_at_least(1, "a global batch holds at least one example", batch_size=batch_size)
+        self.batch_size = batch_size
+
+    def __len__(self) -> int:
+        """The number of batches in an epoch, on every rank."""
+        return -(-self.size // self.batch_size)
+
     def global_batches(self) -> list[list[int]]:
-        """What all ranks together train on, or one process alone: each batch of this epoch, in order."""
-        order = self._order()
+        order = self._generator().permutation(self.size).tolist() if self.shuffle else list(range(self.size))
         return [order[start : start + self.batch_size] for start in range(0, self.size, self.batch_size)]
 
-    def _order(self) -> list[int]:
-        if not self.shuffle:
-            return list(range(self.size))
-        # numpy's generator and not torch's: the order must not change with the version or the device.
-        return numpy.random.default_rng([self.seed, self.epoch]).permutation(self.size).tolist()
+
+class BucketedBatches(Batches):
+    """Lists of indices for one rank: sequences of similar length together, in batches of about equal work.
+
+    `tokens` limits the cells of a global batch, padding included: sequences times the longest of them. So no batch
+    needs more memory than another; only a sequence that is longer than the limit gets a batch of its own.
+
+    The epoch is shuffled, then sorted by length in pools of `pool` batches, cut into as few batches as the limit
+    allows, as equal as possible, and the batches are shuffled again. A larger pool leaves less padding, and less to
+    chance. A batch lists its longest sequence first, so that dealing it out gives each rank about equally much.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        tokens: int,
+        rank: int = 0,
+        ranks: int = 1,
+        pool: int = 50,
+        shuffle: bool = True,
+        seed: int = 0,
+    ) -> None:
+        self.lengths = numpy.asarray(lengths, dtype=numpy.int64)
+        super().__init__(len(self.lengths), rank, ranks, shuffle, seed)
+        check_at_least(1, "a sequence has at least one step", shortest=int(self.lengths.min()))
+        check_at_least(1, "a global batch holds at least one token", tokens=tokens)
+        check_at_least(1, "at least one batch is sorted at a time", pool=pool)
+        self.tokens, self.pool = tokens, pool
+        self._made: tuple[int, list[list[int]]] | None = None  # of the latest epoch asked for
+
+    def global_batches(self) -> list[list[int]]:
+        if self._made is None or self._made[0] != self.epoch:
+            self._made = self.epoch, self._make()
+        return self._made[1]
+
+    def _make(self) -> list[list[int]]:
+        generator = self._generator()
+        order = generator.permutation(self.size) if self.shuffle else numpy.arange(self.size)
+        in_a_pool = max(1, round(self.pool * self.tokens / self.lengths.mean()))
+        batches = []
+        for start in range(0, self.size, in_a_pool):
+            pool = order[start : start + in_a_pool]
+            pool = pool[numpy.argsort(-self.lengths[pool], kind="stable")].tolist()
+            batches += equal_cuts(pool, self.lengths[pool].tolist(), self.tokens)
+        return [batches[place] for place in generator.permutation(len(batches))] if self.shuffle else batches
+
+
+def equal_cuts(indices: list[int], lengths: list[int], cells: int) -> list[list[int]]:
+    """`indices`, longest first, cut into as few batches as hold at most `cells` each, as equal as possible.
+
+    The fewest batches come from filling each in turn. The most equal ones come from the smallest limit that still
+    needs no more batches, which is found by halving.
+    """
+    fewest = len(_filled(lengths, cells))
+    too_small, enough = 0, cells
+    while enough - too_small > 1:
+        middle = (too_small + enough) // 2
+        too_small, enough = (too_small, middle) if len(_filled(lengths, middle)) == fewest else (middle, enough)
+    bounds = [*_filled(lengths, enough), len(indices)]
+    return [indices[start:stop] for start, stop in pairwise(bounds)]
+
+
+def _filled(lengths: list[int], cells: int) -> list[int]:
+    """Where each batch starts, if every batch takes as many sequences as fit: at least one, the longest first."""
+    starts, start = [], 0
+    while start < len(lengths):
+        starts.append(start)
+        start += max(1, cells // lengths[start])
+    return starts
+
+
+@dataclass(frozen=True)
+class Load:
+    """What an epoch of batches costs the ranks that share it, and how well it mixes sequences of all lengths."""
+
+    updates: int
+    tokens: int
+    cells: int  # tokens and padding
+    balance: float  # the work of the most loaded rank of each update, over that of the mean rank; 1 is perfect
+    mixing: float  # how much of the variance of lengths is found within a batch: 1 if random, 0 if all are as long
+
+    @property
+    def padding(self) -> float:
+        """The share of cells that are padding, from 0 to 1."""
+        return 1 - self.tokens / self.cells
+
+    def __str__(self) -> str:
+        return (
+            f"{self.updates} updates, {self.padding:.1%} padding, mixing {self.mixing:.2f}, "
+            f"most loaded rank {self.balance:.3f} times the mean"
+        )
+
+
+def load_of(global_batches: Iterable[list[int]], lengths: Sequence[int], ranks: int = 1) -> Load:
+    """The padding, balance and mixing of an epoch, if each global batch is dealt out to `ranks` ranks."""
+    batches = [numpy.asarray(lengths)[batch] for batch in global_batches]
+    cells = [[_cells(batch[rank::ranks]) for rank in range(ranks)] for batch in batches]
+    total = sum(map(sum, cells))
+    everything = numpy.concatenate(batches)
+    within = sum(len(batch) * batch.var() for batch in batches)
+    return Load(
+        updates=len(batches),
+        tokens=int(everything.sum()),
+        cells=total,
+        balance=ranks * sum(map(max, cells)) / total,
+        mixing=float(within / max(1e-12, len(everything) * everything.var())),
+    )
+
+
+def _cells(lengths: numpy.ndarray) -> int:
+    return len(lengths) * int(lengths.max(initial=0))

@@ -1,7 +1,8 @@
 """How to train: one file per way, all of one shape."""
 
+from course_lib.strategies.accumulation import Accumulation
 from course_lib.strategies.ddp import DDP
 from course_lib.strategies.single import Single
 from course_lib.strategies.strategy import Strategy
 
-__all__ = ["DDP", "Single", "Strategy"]
+__all__ = ["DDP", "Accumulation", "Single", "Strategy"]

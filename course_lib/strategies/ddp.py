@@ -11,7 +11,7 @@ from course_lib.data import Batch
 from course_lib.loss import Loss
 from course_lib.machine import device
 from course_lib.model import SequenceModel, States, detached
-from course_lib.strategies.strategy import MakeOptimizer, NamedTensors
+from course_lib.strategies.strategy import MakeOptimizer, NamedTensors, gradients_of, state_of
 from course_lib.trace import span
 
 
@@ -65,7 +65,7 @@ class DDP:
         return global_total / global_count.clamp(min=1), global_count
 
     def full_state(self) -> NamedTensors:
-        return {name: parameter.detach().cpu().clone() for name, parameter in self.model.named_parameters()}
+        return state_of(self.model)
 
     def full_gradients(self) -> NamedTensors:
-        return {name: parameter.grad.cpu().clone() for name, parameter in self.model.named_parameters()}
+        return gradients_of(self.model)

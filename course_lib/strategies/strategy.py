@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from torch import Tensor
-from torch.nn import Parameter
+from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
 from course_lib.data import Batch
@@ -29,3 +29,14 @@ class Strategy(Protocol):
 
     def full_gradients(self) -> NamedTensors:
         """The gradients of the last step, the same way."""
+
+
+def state_of(model: Module) -> NamedTensors:
+    """A copy of the model's parameters by name, on the CPU. A weight that is used twice has one name."""
+    return {name: parameter.detach().cpu().clone() for name, parameter in model.named_parameters()}
+
+
+def gradients_of(model: Module) -> NamedTensors:
+    """A copy of the gradients by name, on the CPU. A parameter that is not trained has none."""
+    named = model.named_parameters()
+    return {name: parameter.grad.cpu().clone() for name, parameter in named if parameter.grad is not None}
