@@ -4,7 +4,9 @@ from course_lib.pictures.curves import curves
 from course_lib.pictures.link import link
 from course_lib.pictures.memory import memory
 from course_lib.pictures.messages import messages
+from course_lib.pictures.padding import padding
 from course_lib.pictures.picture import Picture
 from course_lib.pictures.timeline import timeline
+from course_lib.pictures.widgets import explore_batches
 
-__all__ = ["Picture", "curves", "link", "memory", "messages", "timeline"]
+__all__ = ["Picture", "curves", "explore_batches", "link", "memory", "messages", "padding", "timeline"]
