@@ -21,6 +21,7 @@ lint: setup
 bench: .venv-bench/.ready
 	.venv-bench/bin/python -m tests.bench.launch_latency
 	.venv-bench/bin/python -m tests.bench.single_gpu
+	.venv-bench/bin/python -m tests.bench.data_parallel
 
 # Run every lesson and store what it prints and draws.
 notebooks: setup

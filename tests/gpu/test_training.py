@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from course_lib import jobs
-from course_lib.data import AddingProblem
-from course_lib.loss import squared_error
+from course_lib.data import AddingProblem, Batch, Corpus, pack, unpack
+from course_lib.loss import cross_entropy, squared_error
 from course_lib.memory import measure_memory, predict_memory
 from course_lib.model import lstm_model
 from course_lib.proof import same_as_one_process
-from course_lib.strategies import DDP, Single
+from course_lib.strategies import DDP, Accumulation, Single
+from tests.test_accumulation import UNEVEN, UNIFORM, frozen_and_tied, plain, text_batches
 
 pytestmark = [
     pytest.mark.gpu,
@@ -61,6 +62,33 @@ def test_data_parallel_ranks_that_share_the_gpu_agree_with_one_process():
     data = AddingProblem(24, (3, 9), dtype=torch.float64)
     batches = [data.batch(range(start, start + 8)) for start in (0, 8, 16)]
     assert same_as_one_process(DDP, ranks=3, model=model, batches=batches, optimizer=adam, loss=squared_error)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("micro_batches", [1, 3])
+@pytest.mark.parametrize("lengths", [UNIFORM, UNEVEN], ids=["uniform", "uneven"])
+@pytest.mark.parametrize("kind", [plain, frozen_and_tied])
+def test_padding_data_parallelism_and_accumulation_agree_with_one_process(ranks, micro_batches, lengths, kind):
+    proof = same_as_one_process(
+        Accumulation,
+        ranks=ranks,
+        micro_batches=micro_batches,
+        model=kind,
+        batches=text_batches(lengths),
+        optimizer=adam,
+        loss=cross_entropy,
+    )
+    assert proof, proof
+
+
+def test_lengths_stay_on_the_cpu_and_packing_gives_the_masked_gradient():
+    corpus = Corpus.from_text("a b. c d e f g h i j k l m n. o p q. r s t u v w x y z.")
+    batch = corpus.batch(range(4)).to("cuda")
+    layer = torch.nn.LSTM(1, 4).double().cuda()
+    inputs = batch.inputs[..., None].double()
+    packed = pack(Batch(inputs, batch.targets, batch.lengths, batch.mask))
+    outputs = unpack(layer(packed)[0], batch.steps)
+    assert (outputs - layer(inputs)[0]).abs()[batch.valid].max() < 1e-10
 
 
 def test_measured_memory_on_the_gpu_is_near_the_formula():
