@@ -5,6 +5,7 @@ from course_lib.pictures.link import link
 from course_lib.pictures.memory import memory
 from course_lib.pictures.messages import messages
 from course_lib.pictures.picture import Picture
+from course_lib.pictures.schedule import schedule
 from course_lib.pictures.timeline import timeline
 
-__all__ = ["Picture", "curves", "link", "memory", "messages", "timeline"]
+__all__ = ["Picture", "curves", "link", "memory", "messages", "schedule", "timeline"]
