@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 from matplotlib.colors import to_hex
 
-from course_lib.pictures import messages, schedule, timeline
+from course_lib.pictures import messages, placement, schedule, timeline
 from course_lib.pictures.messages import matched
 from course_lib.pictures.palette import COLOURS, OTHERS, colours_for
+from course_lib.placement import Cost, balanced, round_robin
 from course_lib.schedules import gpipe, naive, one_f_one_b, wavefront
 from course_lib.simulation import simulate
 from course_lib.trace import Span, span
@@ -135,3 +136,18 @@ def test_a_measured_schedule_looks_like_a_simulated_one():
 
 def test_a_schedule_without_actions_says_what_to_give():
     assert "give a Simulation" in schedule([]).alt
+
+
+def test_placements_show_each_block_on_its_stage_with_its_time_and_memory():
+    costs = [Cost(0.0, 2**20), Cost(0.002, 2**21), Cost(0.004, 2**20), Cost(0.001, 3 * 2**20)]
+    picture = placement({"in turn": round_robin(4, 2), "balanced": balanced(costs, 2)}, costs)
+    time, memory, *_ = picture.figure.axes
+    drawn = [[(bar.get_x(), bar.get_width(), round(bar.get_y())) for bar in axes.patches] for axes in (time, memory)]
+    assert drawn[0] == [(0, 0, 0), (0, 2, 1), (0, 4, 0), (2, 1, 1)]
+    assert drawn[1] == [(0, 1, 0), (0, 2, 1), (1, 1, 0), (2, 3, 1)]
+    assert words(time) == ["1", "2", "out"]
+    assert words(memory) == ["in", "1", "2", "out"]
+    assert picture.alt == (
+        "Placements: in turn: 3 hops, slowest 4 milliseconds, largest 5 MiB; "
+        "balanced: 1 hop, slowest 5 milliseconds, largest 4 MiB"
+    )

@@ -5,7 +5,8 @@ from course_lib.pictures.link import link
 from course_lib.pictures.memory import memory
 from course_lib.pictures.messages import messages
 from course_lib.pictures.picture import Picture
+from course_lib.pictures.placement import placement
 from course_lib.pictures.schedule import schedule
 from course_lib.pictures.timeline import timeline
 
-__all__ = ["Picture", "curves", "link", "memory", "messages", "schedule", "timeline"]
+__all__ = ["Picture", "curves", "link", "memory", "messages", "placement", "schedule", "timeline"]
