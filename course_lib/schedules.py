@@ -153,6 +153,7 @@ def wavefront(stages: int, micro_batches: int = 1, chunks: int = 8) -> Schedule:
     go chunks-1 forwards further ahead than in 1F1B, and so must all others: stage s holds at most
     chunks-1 + stages-s chunks, where 1F1B holds (stages-s) * chunks. That is enough to keep every stage busy:
     for equal costs the bubble is (stages-1)/(micro_batches*chunks + stages-1). With one chunk it *is* 1F1B.
+    It leaves nothing to spare: where links are slow, each turn waits for them, which `one_f_one_b` with chunks hides.
     """
     _check_sizes(stages, micro_batches, chunks)
     work = _whole_micro_batches(micro_batches, chunks)

@@ -343,6 +343,11 @@ def test_a_link_delays_the_next_stage_and_occupies_nobody():
     assert simulation.busy == (4, 6)
 
 
+def test_a_slow_link_costs_the_wavefront_time_that_whole_micro_batches_hide():
+    link, sizes = Costs(link=0.25), (4, 4, 4)
+    assert [simulate(maker(*sizes), link).makespan for maker in (gpipe, one_f_one_b, wavefront)] == [39.5, 39.5, 44]
+
+
 def test_a_simulation_gives_spans_that_a_timeline_draws():
     spans = simulate(naive(2)).spans
     assert spans[0] == Span(0, "forward", 0.0, 1.0)
