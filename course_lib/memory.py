@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from course_lib.data import Batch
-from course_lib.model import Recurrent, SequenceModel
-from course_lib.strategies import Single
+from course_lib.model import Project, Recurrent, SequenceModel
+
+if TYPE_CHECKING:
+    from course_lib.strategies import Single
 
 # What the backward pass of an LSTM cell must know, in numbers per hidden unit: the four gates, c, tanh(c) and h.
 NUMBERS_PER_UNIT = 7
@@ -54,11 +57,20 @@ def predict_memory(model: SequenceModel, batch: Batch, *, optimizer_numbers: int
 
     Activations: 7 numbers per hidden unit, step and sequence in every LSTM layer, and the inputs of the way out.
     """
-    size = next(model.parameters()).element_size()
-    parameters = size * sum(count_parameters(block) for _, block in model.numbered())
-    cells = batch.steps * batch.sequences
-    hidden = [block.lstm.hidden_size for _, block in model.numbered() if isinstance(block, Recurrent)]
-    activations = size * cells * (NUMBERS_PER_UNIT * sum(hidden) + hidden[-1])
+    blocks = [predict_block_memory(*numbered, batch, optimizer_numbers) for numbered in model.numbered()]
+    return Memory(*(sum(parts) for parts in zip(*map(astuple, blocks), strict=True)))
+
+
+def predict_block_memory(place: int, block: nn.Module, batch: Batch, optimizer_numbers: int = 2) -> Memory:
+    """The share of the block at this place of the model. The first block's inputs are the batch: they count nowhere."""
+    size = next(block.parameters()).element_size()
+    parameters = size * count_parameters(block)
+    numbers = 0
+    if isinstance(block, Recurrent):
+        numbers = NUMBERS_PER_UNIT * block.lstm.hidden_size
+    elif isinstance(block, Project) and place > 0:
+        numbers = block.linear.in_features
+    activations = size * batch.steps * batch.sequences * numbers
     return Memory(parameters, parameters, optimizer_numbers * parameters, activations)
 
 

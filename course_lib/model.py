@@ -1,6 +1,7 @@
 """The LSTM as a list of blocks that can be cut anywhere: between blocks for pipelines, in time for wavefronts.
 
-Every block takes (steps, sequences, ...) and a state, and returns the same. State is never hidden inside a module:
+Every block takes (steps, sequences, ...) and a state, and returns the same; its outputs have `width` numbers for each
+step of each sequence. State is never hidden inside a module:
 whoever runs a block hands the state in and gets the new one back, so that a sequence can be run in chunks, on
 whichever rank, and the gradient flows back through the state from chunk to chunk.
 """
@@ -22,6 +23,7 @@ class Embed(nn.Module):
     def __init__(self, vocabulary: int, hidden: int) -> None:
         super().__init__()
         self.table = nn.Embedding(vocabulary, hidden)
+        self.width = hidden
 
     def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, None]:
         return self.table(inputs), None
@@ -33,6 +35,7 @@ class Project(nn.Module):
     def __init__(self, width: int, outputs: int) -> None:
         super().__init__()
         self.linear = nn.Linear(width, outputs)
+        self.width = outputs
 
     def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, None]:
         return self.linear(inputs), None
@@ -47,6 +50,7 @@ class Recurrent(nn.Module):
     def __init__(self, hidden: int, forget_bias: float = 1.0) -> None:
         super().__init__()
         self.lstm = nn.LSTM(hidden, hidden)
+        self.width = hidden
         with torch.no_grad():
             self.lstm.bias_ih_l0[hidden : 2 * hidden].fill_(forget_bias)
             self.lstm.bias_hh_l0[hidden : 2 * hidden].zero_()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
-from course_lib.pictures import messages, timeline
+import pytest
+from matplotlib.colors import to_hex
+
+from course_lib.pictures import messages, placement, schedule, timeline
 from course_lib.pictures.messages import matched
 from course_lib.pictures.palette import COLOURS, OTHERS, colours_for
+from course_lib.placement import Cost, balanced, round_robin
+from course_lib.schedules import gpipe, naive, one_f_one_b, wavefront
+from course_lib.simulation import simulate
 from course_lib.trace import Span, span
 
 
@@ -71,3 +77,77 @@ def test_messages_pair_the_nth_send_with_the_nth_receive():
 def test_a_span_of_negative_length_is_refused():
     with pytest.raises(ValueError, match="at_least=-1"), span("forward", at_least=-1):
         pass
+
+
+def boxes(axes) -> list[tuple[float, float, int, str]]:
+    """(left, right, row, colour) of every box, row by row."""
+    found = [
+        (path.get_extents(), to_hex(bars.get_facecolor()[0])) for bars in axes.collections for path in bars.get_paths()
+    ]
+    return [(box.x0, box.x1, round((box.y0 + box.y1) / 2), colour) for box, colour in found]
+
+
+def words(axes) -> list[str]:
+    return [text.get_text() for text in axes.texts]
+
+
+def test_a_schedule_has_one_box_per_action_on_its_stages_row():
+    picture = simulate(naive(2)).picture()
+    forward, backward, idle = (COLOURS[name].lower() for name in ("forward", "backward", "idle"))
+    left, right = picture.figure.axes
+    assert boxes(left) == [
+        *[(0, 4, 0, idle), (0, 1, 0, forward), (3, 4, 0, backward)],
+        *[(0, 4, 1, idle), (1, 2, 1, forward), (2, 3, 1, backward)],
+    ]
+    assert words(left) == ["0", "0", "0", "0"]
+    assert words(right) == ["1", "1"]
+
+
+def test_a_schedule_says_its_makespan_bubble_and_what_it_holds():
+    picture = simulate(one_f_one_b(4, 8)).picture()
+    left, right = picture.figure.axes
+    assert left.get_title(loc="left") == "1f1b: makespan 22, bubble 27.3%"
+    assert words(right) == ["4", "3", "2", "1"]
+    assert picture.alt == (
+        "Schedule 1f1b on 4 stages: makespan 22, bubble 27.3%; micro-batches held at most: 4, 3, 2, 1"
+    )
+    assert gpipe(4, 8).picture().alt.endswith("8, 8, 8, 8")
+
+
+def test_chunks_are_named_where_there_is_room():
+    left, right = simulate(wavefront(3, 2, 4)).picture().figure.axes
+    assert words(left)[:2] == ["0.0", "0.1"]
+    assert words(right) == ["1.5", "1.25", "1"]
+    assert words(simulate(wavefront(3, 8, 16)).picture().figure.axes[0]) == []
+
+
+def test_a_measured_schedule_looks_like_a_simulated_one():
+    simulation = simulate(one_f_one_b(2, 3))
+    run = [replace(one, start=5 + one.start / 100, end=5 + one.end / 100, paced=True) for one in simulation.timed]
+    picture = schedule(run, name="1f1b")
+    left, _ = picture.figure.axes
+    simulated, _ = simulation.picture().figure.axes
+    assert [box[:2] for box in boxes(left)] == [pytest.approx((10 * a, 10 * b)) for a, b, *_ in boxes(simulated)]
+    assert [box[2:] for box in boxes(left)] == [box[2:] for box in boxes(simulated)]
+    assert words(left) == words(simulated)
+    assert "milliseconds (paced" in left.get_xlabel()
+    assert picture.alt.startswith("Paced schedule 1f1b on 2 stages: makespan 80 milliseconds, bubble 25.0%")
+
+
+def test_a_schedule_without_actions_says_what_to_give():
+    assert "give a Simulation" in schedule([]).alt
+
+
+def test_placements_show_each_block_on_its_stage_with_its_time_and_memory():
+    costs = [Cost(0.0, 2**20), Cost(0.002, 2**21), Cost(0.004, 2**20), Cost(0.001, 3 * 2**20)]
+    picture = placement({"in turn": round_robin(4, 2), "balanced": balanced(costs, 2)}, costs)
+    time, memory, *_ = picture.figure.axes
+    drawn = [[(bar.get_x(), bar.get_width(), round(bar.get_y())) for bar in axes.patches] for axes in (time, memory)]
+    assert drawn[0] == [(0, 0, 0), (0, 2, 1), (0, 4, 0), (2, 1, 1)]
+    assert drawn[1] == [(0, 1, 0), (0, 2, 1), (1, 1, 0), (2, 3, 1)]
+    assert words(time) == ["1", "2", "out"]
+    assert words(memory) == ["in", "1", "2", "out"]
+    assert picture.alt == (
+        "Placements: in turn: 3 hops, slowest 4 milliseconds, largest 5 MiB; "
+        "balanced: 1 hop, slowest 5 milliseconds, largest 4 MiB"
+    )

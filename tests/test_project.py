@@ -82,7 +82,7 @@ def test_the_core_imports_without_jupyter_and_pictures():
     code = (
         "import sys\n"
         "for name in ('IPython', 'ipywidgets', 'matplotlib', 'jupyterlab', 'nbval'): sys.modules[name] = None\n"
-        "import course_lib, course_lib.cli, course_lib.doctor, course_lib.launchers.job\n"
+        "import course_lib, course_lib.cli, course_lib.doctor, course_lib.launchers.job, course_lib.simulation\n"
         "assert 'torch' not in sys.modules, 'importing course_lib must not wait for torch'\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

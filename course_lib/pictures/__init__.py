@@ -6,7 +6,20 @@ from course_lib.pictures.memory import memory
 from course_lib.pictures.messages import messages
 from course_lib.pictures.padding import padding
 from course_lib.pictures.picture import Picture
+from course_lib.pictures.placement import placement
+from course_lib.pictures.schedule import schedule
 from course_lib.pictures.timeline import timeline
 from course_lib.pictures.widgets import explore_batches
 
-__all__ = ["Picture", "curves", "explore_batches", "link", "memory", "messages", "padding", "timeline"]
+__all__ = [
+    "Picture",
+    "curves",
+    "explore_batches",
+    "link",
+    "memory",
+    "messages",
+    "padding",
+    "placement",
+    "schedule",
+    "timeline",
+]

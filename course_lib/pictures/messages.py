@@ -16,7 +16,7 @@ from course_lib.trace import Span
 def messages(spans: Sequence[Span], ranks: int) -> Picture:
     """Draw each message between ranks. The n-th `send` from a to b meets the n-th `receive` on b from a."""
     pairs = matched(spans)
-    unit, scale = time_unit([span for pair in pairs for span in pair])
+    unit, scale = time_unit(max((span.end for pair in pairs for span in pair), default=0.0))
     figure = Figure(figsize=(9, 1.0 + 0.55 * ranks), layout="constrained")
     axes = figure.subplots()
     for send, receive in pairs:

@@ -22,7 +22,7 @@ def timeline(spans: Sequence[Span], ranks: int) -> Picture:
     spans = [span.since(first) for span in spans]
     names = list(dict.fromkeys(span.name for span in sorted(spans, key=lambda span: span.start)))
     colours = colours_for(names)
-    unit, scale = time_unit(spans)
+    unit, scale = time_unit(max((span.end for span in spans), default=0.0))
     figure = Figure(figsize=(9, 1.3 + 0.38 * ranks), layout="constrained")
     axes = figure.subplots()
     for span in sorted(spans, key=lambda span: -span.seconds):
@@ -50,20 +50,24 @@ def _is_inside_another(span: Span, spans: Sequence[Span]) -> bool:
     )
 
 
-def rank_axes(axes: Axes, ranks: int, unit: str, paced: bool) -> None:
-    """Dress axes whose rows are ranks and whose width is time."""
-    axes.set_ylim(ranks - 0.5, -0.5)
-    axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
+def rank_axes(axes: Axes, ranks: int, unit: str, paced: bool, rows: str = "rank") -> None:
+    """Dress axes whose rows are ranks, or stages, and whose width is time."""
+    row_axes(axes, ranks, rows)
     axes.set_xlim(left=0)
     axes.set_xlabel(f"time in {unit}" + (" (paced: blocks sleep to a fixed length)" if paced else ""), color=INK)
+
+
+def row_axes(axes: Axes, count: int, name: str) -> None:
+    """Dress axes with `count` named rows, the first on top."""
+    axes.set_ylim(count - 0.5, -0.5)
+    axes.set_yticks(range(count), [f"{name} {row}" for row in range(count)])
     axes.tick_params(axis="y", length=0)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
 
 
-def time_unit(spans: Sequence[Span]) -> tuple[str, float]:
-    """The unit in which these spans read well, and how many of it make a second."""
-    longest = max((span.end for span in spans), default=0.0)
+def time_unit(longest: float) -> tuple[str, float]:
+    """The unit in which times up to `longest` seconds read well, and how many of it make a second."""
     return ("seconds", 1.0) if longest >= 2 else ("milliseconds", 1000.0)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
@@ -40,3 +42,26 @@ def gradients_of(model: Module) -> NamedTensors:
     """A copy of the gradients by name, on the CPU. A parameter that is not trained has none."""
     named = model.named_parameters()
     return {name: parameter.grad.cpu().clone() for name, parameter in named if parameter.grad is not None}
+
+
+def agree_on_weights(model: Module) -> None:
+    """Give every rank rank 0's weights: each made its model from a seed of its own."""
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, 0)
+
+
+def gathered(mine: NamedTensors, group: dist.ProcessGroup | None = None) -> NamedTensors:
+    """What the ranks of the group have, put together: the parts of a model have the names of the whole."""
+    parts: list[NamedTensors] = [{}] * dist.get_world_size(group)
+    dist.all_gather_object(parts, mine, group)
+    return {name: tensor for part in parts for name, tensor in part.items()}
+
+
+def clip_gradients(model: Module, clip: float, group: dist.ProcessGroup | None = None) -> None:
+    """Clip the gradient of a model of which each rank of the group has a part, by the norm of the whole."""
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    squares = torch.stack([gradient.square().sum() for gradient in gradients]).sum()
+    dist.all_reduce(squares, group=group)
+    scale = (clip / (squares.sqrt() + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_ does
+    for gradient in gradients:
+        gradient.mul_(scale)
