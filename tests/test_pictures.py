@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from matplotlib.colors import to_hex
 
-from course_lib.pictures import messages, placement, schedule, timeline
+from course_lib.data import AddingProblem, at_last_padded_step
+from course_lib.pictures import explore_batches, messages, padding, placement, schedule, timeline
 from course_lib.pictures.messages import matched
 from course_lib.pictures.palette import COLOURS, OTHERS, colours_for
 from course_lib.placement import Cost, balanced, round_robin
@@ -151,3 +152,20 @@ def test_placements_show_each_block_on_its_stage_with_its_time_and_memory():
         "Placements: in turn: 3 hops, slowest 4 milliseconds, largest 5 MiB; "
         "balanced: 1 hop, slowest 5 milliseconds, largest 4 MiB"
     )
+
+
+def test_padding_is_drawn_as_a_share_of_the_cells():
+    batch = AddingProblem(6, (4, 12)).batch(range(6))
+    picture = padding({"last column": [at_last_padded_step(batch)], "two": [batch, batch]})
+    assert f"last column {batch.padding:.0%}, two {batch.padding:.0%}" in picture.alt
+    assert len(picture.png()) > 1000
+
+
+def test_the_bucket_explorer_draws_again_when_a_slider_moves():
+    lengths = list(range(1, 200))
+    *sliders, words, image = explore_batches(lengths, ranks=2).children
+    assert [slider.description for slider in sliders] == ["tokens per batch", "batches per pool", "ranks"]
+    before = image.value
+    sliders[1].value = 1
+    assert "pools of 1, 2 ranks" in words.value
+    assert image.value != before
