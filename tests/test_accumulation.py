@@ -76,7 +76,7 @@ def test_ddp_bears_frozen_and_tied_weights(model):
 
 def test_frozen_weights_have_no_gradient_and_tied_ones_have_one():
     def names(model):
-        strategy = Accumulation(model(), adam, cross_entropy)
+        strategy = Accumulation(model(), adam, cross_entropy, micro_batches=2)
         strategy.step(text_batches(UNEVEN)[0])
         return len(strategy.full_gradients()), len(strategy.full_state())
 

@@ -31,7 +31,7 @@ class Accumulation:
         optimizer: MakeOptimizer,
         loss: Loss,
         *,
-        micro_batches: int = 2,
+        micro_batches: int,
         carry_state: bool = False,
         clip: float | None = None,
     ) -> None:

@@ -191,10 +191,11 @@ def test_one_enormous_sequence_costs_only_itself():
 
 def test_each_epoch_of_buckets_is_shuffled_and_has_other_batches():
     lengths = numpy.random.default_rng(0).integers(1, 50, 400)
+    in_one_pool = BucketedBatches(lengths, tokens=400, pool=100)
+    longest = [max(lengths[index] for index in batch) for batch in in_one_pool]
+    assert longest not in (sorted(longest), sorted(longest, reverse=True))
     sampler = BucketedBatches(lengths, tokens=400, pool=5)
     first = [frozenset(batch) for batch in sampler]
-    longest = [max(lengths[index] for index in batch) for batch in first]
-    assert longest != sorted(longest)
     sampler.set_epoch(1)
     second = {frozenset(batch) for batch in sampler}
     assert len(second & set(first)) < len(first) / 10
