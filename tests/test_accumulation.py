@@ -186,5 +186,7 @@ def test_less_than_one_micro_batch_gets_a_sentence():
 def test_the_lessons_job_accumulates():
     run = launch(jobs.adding, strategy="accumulation", micro_batches=4, updates=15, hidden=16, ranks=2)
     assert run[0]["error"] == pytest.approx(run[1]["error"], abs=1e-7)
-    with pytest.raises(ValueError, match="micro_batches is there for strategy=accumulation only"):
+    with pytest.raises(ValueError, match="strategy=single has no option micro_batches"):
         jobs.adding(strategy="single", micro_batches=4)
+    with pytest.raises(ValueError, match="strategy=accumulation needs micro_batches: give it as micro_batches=4"):
+        jobs.sentences(strategy="accumulation")
