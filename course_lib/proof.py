@@ -76,22 +76,46 @@ def same_as_one_process(
     Every rank makes its model from a seed of its own, on purpose: a strategy that forgets to agree on the weights
     is found out. The twin starts from rank 0's. Everything is in float64, compared after every update.
     """
-    arguments = (strategy, model, batches, optimizer, loss, options)
-    run = launch(_train_and_report, *arguments, ranks=ranks)
-    twin = Single(_seeded(model, rank=0), optimizer, loss, **_for_twin(options))
-    steps = []
-    for number, batch in enumerate(batches):
-        reference = _after_step(twin, batch)
-        steps += [_compare(number + 1, rank, run[rank][number], reference) for rank in range(ranks)]
-    return Proof(ranks, tuple(steps))
+    (proof,) = same_for_all(
+        [options], strategy, ranks=ranks, model=model, batches=batches, optimizer=optimizer, loss=loss
+    )
+    return proof
+
+
+def same_for_all(
+    variations: Sequence[dict[str, Any]],
+    strategy: Callable[..., Strategy],
+    *,
+    ranks: int,
+    model: Callable[[], SequenceModel],
+    batches: Sequence[Batch],
+    optimizer: MakeOptimizer,
+    loss: Loss,
+) -> list[Proof]:
+    """The same for several sets of options, one after another on the same ranks: one proof for each."""
+    arguments = (strategy, model, batches, optimizer, loss)
+    run = launch(_train_and_report, variations, *arguments, ranks=ranks, timeout=60 * len(variations))
+    twins: dict[tuple, list[Report]] = {}
+    proofs = []
+    for number, options in enumerate(variations):
+        for_twin = {name: value for name, value in options.items() if name in ("carry_state", "clip")}
+        key = tuple(sorted(for_twin.items()))
+        if key not in twins:
+            twin = Single(_seeded(model, rank=0), optimizer, loss, **for_twin)
+            twins[key] = [_after_step(twin, batch) for batch in batches]
+        proofs.append(_compare_all(ranks, [values[number] for values in run], twins[key]))
+    return proofs
 
 
 Report = tuple[float, NamedTensors, NamedTensors]
 
 
-def _train_and_report(strategy, model, batches, optimizer, loss, options) -> list[Report]:
-    trained = strategy(_seeded(model, dist.get_rank()), optimizer, loss, **options)
-    return [_after_step(trained, batch) for batch in batches]
+def _train_and_report(variations, strategy, model, batches, optimizer, loss) -> list[list[Report]]:
+    reports = []
+    for options in variations:
+        trained = strategy(_seeded(model, dist.get_rank()), optimizer, loss, **options)
+        reports.append([_after_step(trained, batch) for batch in batches])
+    return reports
 
 
 def _seeded(model: Callable[[], SequenceModel], rank: int) -> SequenceModel:
@@ -104,9 +128,13 @@ def _after_step(strategy: Strategy, batch: Batch) -> Report:
     return value.item(), strategy.full_gradients(), strategy.full_state()
 
 
-def _for_twin(options: dict[str, Any]) -> dict[str, Any]:
-    """Of a strategy's options, those that change what is computed, and not only how."""
-    return {name: value for name, value in options.items() if name in ("carry_state", "clip")}
+def _compare_all(ranks: int, reports: list[list[Report]], references: list[Report]) -> Proof:
+    steps = [
+        _compare(number + 1, rank, reports[rank][number], reference)
+        for number, reference in enumerate(references)
+        for rank in range(ranks)
+    ]
+    return Proof(ranks, tuple(steps))
 
 
 def _compare(number: int, rank: int, report: Report, reference: Report) -> Step:
