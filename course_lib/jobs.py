@@ -15,10 +15,10 @@ import torch
 from course_lib.data import AddingProblem, BucketedBatches, Corpus, ShardedBatches, load_of
 from course_lib.loss import cross_entropy, squared_error
 from course_lib.model import lstm_model
-from course_lib.strategies import DDP, Accumulation, Pipeline, Single, Strategy
+from course_lib.strategies import DDP, Accumulation, Hybrid, Pipeline, Single, Strategy
 from course_lib.training import epochs, evaluate, train
 
-STRATEGIES = {"single": Single, "ddp": DDP, "accumulation": Accumulation, "pipeline": Pipeline}
+STRATEGIES = {"single": Single, "ddp": DDP, "accumulation": Accumulation, "pipeline": Pipeline, "hybrid": Hybrid}
 
 
 def adding(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -83,6 +86,47 @@ def count_parameters(block: nn.Module) -> int:
     if linear is not None:
         return linear.in_features * linear.out_features + linear.out_features
     return block.table.num_embeddings * block.table.embedding_dim
+
+
+@dataclass
+class Saved:
+    """Bytes that autograd keeps for backward passes to come: now, and at most so far."""
+
+    bytes: int = 0
+    peak: int = 0
+    _users: Counter = field(default_factory=Counter, repr=False)  # of each storage: several tensors may share one
+
+    def take(self, storage: int, size: int) -> None:
+        self._users[storage] += 1
+        if self._users[storage] == 1:
+            self.bytes += size
+            self.peak = max(self.peak, self.bytes)
+
+    def give_back(self, storage: int, size: int) -> None:
+        self._users[storage] -= 1
+        if not self._users[storage]:
+            self.bytes -= size
+
+
+@contextmanager
+def saved_for_backward(model: nn.Module) -> Iterator[Saved]:
+    """Count what autograd saves inside the block, without the model's parameters, and what it lets go again."""
+    saved, known = Saved(), {_storage(parameter) for parameter in model.parameters()}
+
+    class Held:
+        """A saved tensor, for as long as the graph needs it."""
+
+        def __init__(self, tensor: Tensor) -> None:
+            self.tensor, self.storage, self.size = tensor, _storage(tensor), tensor.untyped_storage().nbytes()
+            if self.storage not in known:
+                saved.take(self.storage, self.size)
+
+        def __del__(self) -> None:
+            if self.storage not in known:
+                saved.give_back(self.storage, self.size)
+
+    with torch.autograd.graph.saved_tensors_hooks(Held, lambda held: held.tensor):
+        yield saved
 
 
 def _activations_on_cpu(strategy: Single, batch: Batch) -> int:

@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 from course_lib.data import BucketedBatches, Load, load_of
 from course_lib.pictures.palette import COLOURS, INK
 from course_lib.pictures.picture import Picture
+from course_lib.schedules import SCHEDULES
+from course_lib.simulation import Costs, simulate
 
 SHOWN = 40  # batches in the picture
 
@@ -27,6 +29,33 @@ def explore_batches(lengths: Sequence[int], ranks: int = 4):
     }
     labels = {"tokens": "tokens per batch", "pool": "batches per pool", "ranks": "ranks"}
     return explorer(lambda **chosen: bucketed_epoch(lengths, **chosen), controls, labels)
+
+
+def explore_schedules():
+    """Choose a schedule and its sizes, for the same batch: see the timeline, the bubble and what each stage holds."""
+    import ipywidgets
+
+    def draw(schedule: str, stages: int, micro_batches: int, chunks: int, backward: float, link: float) -> Picture:
+        made = SCHEDULES[schedule](stages, micro_batches, chunks)
+        return simulate(made, Costs(1.0, backward, link).split_over(made)).picture()
+
+    controls = {
+        "schedule": ipywidgets.Dropdown(options=list(SCHEDULES), value="1f1b"),
+        "stages": ipywidgets.IntSlider(min=1, max=8, value=4),
+        "micro_batches": ipywidgets.IntSlider(min=1, max=16, value=4),
+        "chunks": ipywidgets.IntSlider(min=1, max=12, value=1),
+        "backward": ipywidgets.FloatSlider(min=0.5, max=3, step=0.5, value=2),
+        "link": ipywidgets.FloatSlider(min=0, max=0.2, step=0.01, value=0),
+    }
+    labels = {
+        "schedule": "schedule",
+        "stages": "stages",
+        "micro_batches": "micro-batches",
+        "chunks": "time chunks",
+        "backward": "backward / forward",
+        "link": "link / forward",
+    }
+    return explorer(draw, controls, labels)
 
 
 def explorer(draw: Callable[..., Picture], controls: dict[str, Any], labels: dict[str, str]):

@@ -2,8 +2,9 @@
 
 from course_lib.strategies.accumulation import Accumulation
 from course_lib.strategies.ddp import DDP
+from course_lib.strategies.hybrid import Hybrid
 from course_lib.strategies.pipeline import Pipeline
 from course_lib.strategies.single import Single
 from course_lib.strategies.strategy import Strategy
 
-__all__ = ["DDP", "Accumulation", "Pipeline", "Single", "Strategy"]
+__all__ = ["DDP", "Accumulation", "Hybrid", "Pipeline", "Single", "Strategy"]

@@ -1,0 +1,142 @@
+"""Hybrid parallelism: copies of a pipeline. A copy has a share of the batch, and a stage of it a part of the model."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from course_lib.data import Batch
+from course_lib.loss import Loss
+from course_lib.machine import device
+from course_lib.model import SequenceModel, States
+from course_lib.placement import Placement, equal_count
+from course_lib.schedules import Schedule
+from course_lib.simulation import Costs
+from course_lib.strategies.pipeline import Execution, Schedules, Stage
+from course_lib.strategies.strategy import (
+    MakeOptimizer,
+    NamedTensors,
+    agree_on_weights,
+    clip_gradients,
+    gathered,
+    gradients_of,
+    state_of,
+)
+from course_lib.trace import span
+
+
+class Hybrid:
+    """`replicas` pipelines side by side, on replicas x stages ranks.
+
+    Pieces of a replica's share flow through its stages; a stage adds up its gradients, and then over the ranks that
+    hold the same stage in the other replicas. The loss is divided once, by the count of the global batch, so the
+    gradients are *summed*. Stages of one replica are neighbouring ranks: where a node has several GPUs, they are in it.
+    """
+
+    def __init__(
+        self,
+        model: SequenceModel,
+        optimizer: MakeOptimizer,
+        loss: Loss,
+        *,
+        replicas: int,
+        schedule: str | Schedule = "1f1b",
+        micro_batches: int = 4,
+        chunks: int = 1,
+        placement: Placement | None = None,
+        carry_state: bool = False,
+        clip: float | None = None,
+        pace: Costs | None = None,
+    ) -> None:
+        self.device = device()
+        self.mesh = mesh_of(replicas)
+        self.replica, place = self.mesh.get_coordinate()
+        self.replicas, stages = self.mesh.shape
+        self.schedules = Schedules(schedule, stages, micro_batches, chunks)
+        agree_on_weights(model)
+        placement = placement or equal_count(len(model), stages)
+        self.stage = Stage.of(model, placement, place, self.mesh.mesh[self.replica].tolist(), loss, pace)
+        self.model = self.stage.part
+        self.sum_over_replicas = GradientSum(self.model, self.mesh.get_group("replica"))
+        self.optimizer = optimizer(self.model.parameters())
+        self.carry_state, self.clip = carry_state, clip
+        self.states: dict[int, States] = {}
+
+    def share(self, batch: Batch) -> Batch:
+        """The replica's sequences, the same for all of its stages."""
+        return batch.shard(self.replica, self.replicas)
+
+    def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """One update for the global batch, of which `batch` is this replica's share."""
+        batch = batch.to(self.device, non_blocking=True)
+        count = batch.mask.sum()
+        with span("communication"):
+            dist.all_reduce(count, group=self.mesh.get_group("replica"))
+        self.optimizer.zero_grad()
+        schedule, started = self.schedules.of(batch), self.sum_over_replicas.start
+        self.execution = Execution(self.stage, schedule, batch, count.clamp(min=1), self.states, started)
+        total = self.execution.run()
+        with span("communication"):
+            self.sum_over_replicas.finish()
+            dist.all_reduce(total)  # only last stages have something to add
+        with span("update"):
+            if self.clip is not None:
+                clip_gradients(self.model, self.clip, self.mesh.get_group("stage"))
+            self.optimizer.step()
+        self.states = self.execution.final_states() if self.carry_state else {}
+        return total / count.clamp(min=1), count
+
+    def full_state(self) -> NamedTensors:
+        return gathered(state_of(self.model), self.mesh.get_group("stage"))
+
+    def full_gradients(self) -> NamedTensors:
+        return gathered(gradients_of(self.model), self.mesh.get_group("stage"))
+
+
+def mesh_of(replicas: int) -> DeviceMesh:
+    """All ranks as a table: a row per replica, a column per stage."""
+    ranks = dist.get_world_size()
+    if replicas < 1 or ranks % replicas:
+        fitting = [number for number in range(1, ranks + 1) if ranks % number == 0]
+        raise ValueError(f"replicas={replicas} on {ranks} ranks: replicas x stages = ranks, so choose one of {fitting}")
+    return init_device_mesh(device().type, (replicas, ranks // replicas), mesh_dim_names=("replica", "stage"))
+
+
+class GradientSum:
+    """Sums the gradients of a model's parameters over a group, *during* the last backward pass.
+
+    A gradient is sent when it has its final value, the last layer's first, and in the same order on every rank: a
+    collective is matched with the others by its order alone.
+    """
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
+        self.group = group
+        self.parameters = [parameter for parameter in reversed(list(model.parameters())) if parameter.requires_grad]
+        self.ready: set[Tensor] = set()
+        self.sending: list[dist.Work] = []
+        self.is_last_action = False
+        for parameter in self.parameters:
+            parameter.register_post_accumulate_grad_hook(self._note)
+
+    def start(self, is_last_action: bool) -> None:
+        """Say whether the action that follows is the one after which the gradients are final."""
+        self.is_last_action = is_last_action
+
+    def finish(self) -> None:
+        """Send what is left, and return when everything has been summed."""
+        self.ready.update(self.parameters)
+        self._send()
+        for work in self.sending:
+            work.wait()
+        self.ready, self.sending, self.is_last_action = set(), [], False
+
+    def _note(self, parameter: Tensor) -> None:
+        if self.is_last_action:
+            self.ready.add(parameter)
+            self._send()
+
+    def _send(self) -> None:
+        while len(self.sending) < len(self.parameters) and self.parameters[len(self.sending)] in self.ready:
+            gradient = self.parameters[len(self.sending)].grad
+            self.sending.append(dist.all_reduce(gradient, group=self.group, async_op=True))
