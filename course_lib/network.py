@@ -22,7 +22,7 @@ class Link:
 
     latency: float
     bandwidth: float
-    measured: tuple[tuple[int, float], ...] = field(default=(), repr=False)
+    measured: tuple[tuple[float, float], ...] = field(default=(), repr=False)
 
     def seconds(self, size: float) -> float:
         """How long a message of `size` bytes takes."""
@@ -40,6 +40,35 @@ def measure_link(sizes: Sequence[int] = SIZES, repeats: int = 15) -> Link:
     """Send messages to and fro between two ranks, and fit the two numbers to their times."""
     measured = launch(ping_pong, sizes, repeats, ranks=2)[0]
     return fit(measured)
+
+
+def measure_all_reduce(ranks: int, sizes: Sequence[int] = (4_000, 400_000, 4_000_000), repeats: int = 7) -> Link:
+    """The link that a ring of so many ranks would need to be as fast as their all-reduce is: its two numbers.
+
+    Ranks that share cores all-reduce more slowly than two of them can send. `all_reduce_seconds` of this link says how
+    slowly.
+    """
+    if ranks < 2:
+        raise ValueError(f"ranks={ranks}: an all-reduce needs at least two")
+    measured = launch(_all_reduces, sizes, repeats, ranks=ranks)[0]
+    rounds = 2 * (ranks - 1)
+    return fit([(size / ranks, seconds / rounds) for size, seconds in measured])
+
+
+def _all_reduces(sizes: Sequence[int], repeats: int) -> list[tuple[int, float]]:
+    import torch
+    import torch.distributed as dist
+
+    measured = []
+    for size in sizes:
+        message, times = torch.zeros(size, dtype=torch.uint8), []
+        for _ in range(repeats + 1):
+            dist.barrier()
+            began = time.monotonic()
+            dist.all_reduce(message)
+            times.append(time.monotonic() - began)
+        measured.append((size, statistics.median(times[1:])))
+    return measured
 
 
 def ping_pong(sizes: Sequence[int], repeats: int) -> list[tuple[int, float]]:
@@ -62,7 +91,7 @@ def ping_pong(sizes: Sequence[int], repeats: int) -> list[tuple[int, float]]:
     return measured
 
 
-def fit(measured: Sequence[tuple[int, float]]) -> Link:
+def fit(measured: Sequence[tuple[float, float]]) -> Link:
     """The latency and bandwidth whose predictions are off by the smallest *relative* errors.
 
     Times span four orders of magnitude: an ordinary least-squares fit would look at the largest only.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -39,11 +39,17 @@ class Costs:
     def split_over(self, schedule: Schedule) -> Costs:
         """These costs, given for a whole batch, per action of `schedule`. The link's stays: it is per message."""
         pieces = schedule.micro_batches * schedule.chunks
+        return self._changed(lambda cost: cost / pieces)
 
-        def split(given: float | Sequence[float]) -> float | Sequence[float]:
-            return tuple(cost / pieces for cost in given) if isinstance(given, Sequence) else given / pieces
+    def with_overhead(self, seconds: float) -> Costs:
+        """These costs, if starting an action takes so long, however small it is."""
+        return self._changed(lambda cost: cost + seconds)
 
-        return replace(self, forward=split(self.forward), backward=split(self.backward))
+    def _changed(self, change: Callable[[float], float]) -> Costs:
+        def changed(given: float | Sequence[float]) -> float | Sequence[float]:
+            return tuple(map(change, given)) if isinstance(given, Sequence) else change(given)
+
+        return replace(self, forward=changed(self.forward), backward=changed(self.backward))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,16 @@ import pytest
 from matplotlib.colors import to_hex
 
 from course_lib.data import AddingProblem, at_last_padded_step
-from course_lib.pictures import explore_batches, messages, padding, placement, schedule, timeline
+from course_lib.pictures import (
+    explore_batches,
+    explore_schedules,
+    mesh,
+    messages,
+    padding,
+    placement,
+    schedule,
+    timeline,
+)
 from course_lib.pictures.messages import matched
 from course_lib.pictures.palette import COLOURS, OTHERS, colours_for
 from course_lib.placement import Cost, balanced, round_robin
@@ -169,3 +178,22 @@ def test_the_bucket_explorer_draws_again_when_a_slider_moves():
     sliders[1].value = 1
     assert "pools of 1, 2 ranks" in words.value
     assert image.value != before
+
+
+def test_the_schedule_explorer_draws_the_same_batch_for_every_choice():
+    *controls, words, image = explore_schedules().children
+    chosen = {control.description: control for control in controls}
+    chosen["schedule"].value = "gpipe"
+    chosen["micro-batches"].value = 8
+    assert "Schedule gpipe on 4 stages" in words.value
+    before = image.value
+    chosen["schedule"].value = "naive"
+    assert image.value != before
+    assert "bubble 75.0%" in words.value
+
+
+def test_the_mesh_names_every_rank():
+    picture = mesh(replicas=2, stages=3)
+    texts = [text.get_text() for text in picture.figure.axes[0].texts if text.get_text()]
+    assert texts == [f"rank {rank}" for rank in range(6)]
+    assert "2 replicas of 3 stages on 6 ranks" in picture.alt

@@ -3,6 +3,7 @@
 from course_lib.pictures.curves import curves
 from course_lib.pictures.link import link
 from course_lib.pictures.memory import memory
+from course_lib.pictures.mesh import mesh
 from course_lib.pictures.messages import messages
 from course_lib.pictures.padding import padding
 from course_lib.pictures.picture import Picture
@@ -18,6 +19,7 @@ __all__ = [
     "explore_schedules",
     "link",
     "memory",
+    "mesh",
     "messages",
     "padding",
     "placement",
