@@ -51,7 +51,7 @@ def send(tensor: Tensor, to: int, tag: int = 0, group: dist.ProcessGroup | None 
     An empty tensor is not sent: the receiver knows its shape, and so all there is to know.
     """
     tensor = tensor.detach().contiguous()
-    buffer = tensor if _can_carry(tensor.device) else tensor.cpu()
+    buffer = tensor if can_carry(tensor.device) else tensor.cpu()
     return Sending(buffer, dist.isend(buffer, to, group, tag) if buffer.numel() else None)
 
 
@@ -64,10 +64,10 @@ def receive(
     group: dist.ProcessGroup | None = None,
 ) -> Receiving:
     """Begin to receive a tensor of that shape from rank `source`."""
-    buffer = torch.empty(shape, dtype=dtype, device=device if _can_carry(device) else "cpu")
+    buffer = torch.empty(shape, dtype=dtype, device=device if can_carry(device) else "cpu")
     return Receiving(buffer, dist.irecv(buffer, source, group, tag) if buffer.numel() else None, device)
 
 
-def _can_carry(device: torch.device) -> bool:
+def can_carry(device: torch.device) -> bool:
     """Whether the process group sends what lies on this device as it is."""
     return device.type == "cpu" or "cuda:nccl" in dist.get_backend_config()

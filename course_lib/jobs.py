@@ -2,6 +2,7 @@
 
 course run course_lib.jobs:adding --ranks 2 strategy=ddp hidden=512 layers=4
 course run course_lib.jobs:sentences --ranks 2 strategy=accumulation micro_batches=4
+course run course_lib.jobs:sentences --ranks 4 strategy=model layers=6
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import torch
 from course_lib.data import AddingProblem, BucketedBatches, Corpus, ShardedBatches, load_of
 from course_lib.loss import cross_entropy, squared_error
 from course_lib.model import lstm_model
-from course_lib.strategies import DDP, Accumulation, Single, Strategy
+from course_lib.strategies import DDP, Accumulation, ModelParallel, Single, Strategy
 from course_lib.training import epochs, evaluate, train
 
-STRATEGIES = {"single": Single, "ddp": DDP, "accumulation": Accumulation}
+STRATEGIES = {"single": Single, "ddp": DDP, "accumulation": Accumulation, "model": ModelParallel}
 
 
 def adding(
@@ -39,10 +40,14 @@ def adding(
     make = _maker(strategy, learning_rate, bfloat16, micro_batches)
     torch.manual_seed(seed)
     data = AddingProblem(20_000, lengths, seed=seed)
-    trained = make(lstm_model(features=2, hidden=hidden, layers=layers, outputs=1), loss=squared_error)
+    model = partial(lstm_model, features=2, hidden=hidden, layers=layers, outputs=1)
+    trained = make(model(), loss=squared_error)
     history = train(trained, epochs(data, ShardedBatches(len(data), batch, seed=seed)), updates=updates)
     unseen = AddingProblem(1_000, lengths, seed=seed + 1)
-    error = evaluate(trained, [unseen.batch(range(start, start + 250)) for start in range(0, 1_000, 250)])
+    whole = model()
+    whole.load_state_dict(trained.full_state())  # the trained one may be in parts, on many ranks
+    batches = [unseen.batch(range(start, start + 250)) for start in range(0, 1_000, 250)]
+    error = evaluate(Single(whole, torch.optim.SGD, squared_error), batches)
     return {"error": error, "tokens per second": history.tokens_per_second}
 
 

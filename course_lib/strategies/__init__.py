@@ -2,7 +2,9 @@
 
 from course_lib.strategies.accumulation import Accumulation
 from course_lib.strategies.ddp import DDP
+from course_lib.strategies.model_parallel import ModelParallel
 from course_lib.strategies.single import Single
 from course_lib.strategies.strategy import Strategy
+from course_lib.strategies.tensor_parallel import TensorParallel
 
-__all__ = ["DDP", "Accumulation", "Single", "Strategy"]
+__all__ = ["DDP", "Accumulation", "ModelParallel", "Single", "Strategy", "TensorParallel"]
