@@ -9,12 +9,13 @@ from course_lib.pictures.picture import Picture
 from course_lib.pictures.placement import placement
 from course_lib.pictures.schedule import schedule
 from course_lib.pictures.timeline import timeline
-from course_lib.pictures.widgets import explore_batches
+from course_lib.pictures.widgets import explore_batches, explore_placement
 
 __all__ = [
     "Picture",
     "curves",
     "explore_batches",
+    "explore_placement",
     "link",
     "memory",
     "messages",
