@@ -21,9 +21,10 @@ class Sending:
     work: dist.Work | None
 
     def wait(self) -> None:
-        """Return when the message has left."""
-        if self.work is not None:
-            self.work.wait()
+        """Return when the message has left. Asking again returns at once: over gloo, a second wait would never end."""
+        work, self.work = self.work, None
+        if work is not None:
+            work.wait()
 
     @property
     def done(self) -> bool:
@@ -40,8 +41,9 @@ class Receiving:
 
     def wait(self) -> Tensor:
         """The message, on this rank's device."""
-        if self.work is not None:
-            self.work.wait()
+        work, self.work = self.work, None
+        if work is not None:
+            work.wait()
         return self.buffer.to(self.device)
 
 
@@ -51,7 +53,7 @@ def send(tensor: Tensor, to: int, tag: int = 0, group: dist.ProcessGroup | None 
     An empty tensor is not sent: the receiver knows its shape, and so all there is to know.
     """
     tensor = tensor.detach().contiguous()
-    buffer = tensor if _can_carry(tensor.device) else tensor.cpu()
+    buffer = tensor if can_carry(tensor.device) else tensor.cpu()
     return Sending(buffer, dist.isend(buffer, to, group, tag) if buffer.numel() else None)
 
 
@@ -64,10 +66,10 @@ def receive(
     group: dist.ProcessGroup | None = None,
 ) -> Receiving:
     """Begin to receive a tensor of that shape from rank `source`."""
-    buffer = torch.empty(shape, dtype=dtype, device=device if _can_carry(device) else "cpu")
+    buffer = torch.empty(shape, dtype=dtype, device=device if can_carry(device) else "cpu")
     return Receiving(buffer, dist.irecv(buffer, source, group, tag) if buffer.numel() else None, device)
 
 
-def _can_carry(device: torch.device) -> bool:
+def can_carry(device: torch.device) -> bool:
     """Whether the process group sends what lies on this device as it is."""
     return device.type == "cpu" or "cuda:nccl" in dist.get_backend_config()

@@ -15,10 +15,17 @@ import torch
 from course_lib.data import AddingProblem, BucketedBatches, Corpus, ShardedBatches, load_of
 from course_lib.loss import cross_entropy, squared_error
 from course_lib.model import lstm_model
-from course_lib.strategies import DDP, Accumulation, Hybrid, Pipeline, Single, Strategy
+from course_lib.strategies import DDP, Accumulation, Hybrid, ModelParallel, Pipeline, Single, Strategy
 from course_lib.training import epochs, evaluate, train
 
-STRATEGIES = {"single": Single, "ddp": DDP, "accumulation": Accumulation, "pipeline": Pipeline, "hybrid": Hybrid}
+STRATEGIES = {
+    "single": Single,
+    "ddp": DDP,
+    "accumulation": Accumulation,
+    "model": ModelParallel,
+    "pipeline": Pipeline,
+    "hybrid": Hybrid,
+}
 
 
 def adding(
@@ -44,7 +51,7 @@ def adding(
     trained = make(make_model(), loss=squared_error)
     history = train(trained, epochs(data, ShardedBatches(len(data), batch, seed=seed)), updates=updates)
     whole = Single(make_model(), torch.optim.SGD, squared_error)
-    whole.model.load_state_dict(trained.full_state())
+    whole.model.load_state_dict(trained.full_state())  # the trained one may be in parts, on many ranks
     unseen = AddingProblem(1_000, lengths, seed=seed + 1)
     error = evaluate(whole, [unseen.batch(range(start, start + 250)) for start in range(0, 1_000, 250)])
     return {"error": error, "tokens per second": history.tokens_per_second}

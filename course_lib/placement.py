@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -157,6 +157,29 @@ def _smallest_largest(values: Sequence[float], parts: int, allowed: Callable[[sl
         return None
     largest, cuts = best[len(values)]
     return largest, cuts[1:]
+
+
+def check_placement(placement: Placement, model: SequenceModel, ranks: int) -> None:
+    """Refuse a placement of another model, of more or fewer stages than ranks, or that parts a shared weight."""
+    if len(placement.stage_of) != len(model):
+        raise ValueError(f"a placement of {len(placement.stage_of)} blocks for a model of {len(model)}: place each one")
+    if placement.stages != ranks:
+        raise ValueError(f"a placement on {placement.stages} stages for {ranks} ranks: there is one rank per stage")
+    for (one, stage), (other, other_stage) in _pairs_that_share(model, placement):
+        if stage != other_stage:
+            raise ValueError(
+                f"blocks {one} and {other} share a weight, but live on stages {stage} and {other_stage}: "
+                "place them on one stage, or give each a weight of its own"
+            )
+
+
+def _pairs_that_share(model: SequenceModel, placement: Placement) -> Iterable[tuple[tuple[int, int], tuple[int, int]]]:
+    """((place, stage), (place, stage)) of blocks that have a parameter in common."""
+    users: dict[int, list[tuple[int, int]]] = {}
+    for (place, block), stage in zip(model.numbered(), placement.stage_of, strict=True):
+        for parameter in block.parameters():
+            users.setdefault(id(parameter), []).append((place, stage))
+    return [pair for blocks in users.values() for pair in pairwise(blocks)]
 
 
 def analytic_costs(model: SequenceModel, batch: Batch, flops_per_second: float = 1e12) -> list[Cost]:

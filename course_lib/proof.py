@@ -145,7 +145,7 @@ def _compare(number: int, rank: int, report: Report, reference: Report) -> Step:
     off = {name: _distance(parameters[name], true_parameters[name]) for name in parameters}
     off_gradients = {name: _distance(gradients[name], true_gradients[name]) for name in gradients}
     worst = max(off_gradients, key=off_gradients.get)
-    loss_off = abs(loss - true_loss)
+    loss_off = _distance(*torch.tensor([loss, true_loss], dtype=torch.float64))
     return Step(number, rank, max(off_gradients.values()), max(off.values()), loss_off, worst)
 
 

@@ -186,7 +186,7 @@ def test_pipelines_that_are_not_the_same_are_found_out(wrong):
         ({"schedule": "fastest"}, "schedule='fastest': choose naive, gpipe, 1f1b, wavefront"),
         ({"micro_batches": 0}, "micro_batches=0: a schedule needs at least one"),
         ({"schedule": gpipe(3, 2)}, "3 stages on 1 ranks: every stage needs a rank"),
-        ({"placement": Placement((0, 0, 1, 1))}, "2 stages on 1 ranks"),
+        ({"placement": Placement((0, 0, 1, 1))}, "a placement on 2 stages for 1 ranks"),
     ],
 )
 def test_bad_options_get_a_sentence(options, sentence):
@@ -200,7 +200,7 @@ def test_a_weight_that_two_stages_use_gets_a_sentence():
         made.blocks["3"].linear.weight = made.blocks["0"].table.weight
         Pipeline(made, adam, cross_entropy)
 
-    with pytest.raises(Exception, match="a tied weight is used on two stages"):
+    with pytest.raises(Exception, match="blocks 0 and 3 share a weight, but live on stages 0 and 1"):
         launch(tied, ranks=2)
 
 

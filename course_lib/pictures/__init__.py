@@ -10,12 +10,13 @@ from course_lib.pictures.picture import Picture
 from course_lib.pictures.placement import placement
 from course_lib.pictures.schedule import schedule
 from course_lib.pictures.timeline import timeline
-from course_lib.pictures.widgets import explore_batches, explore_schedules
+from course_lib.pictures.widgets import explore_batches, explore_placement, explore_schedules
 
 __all__ = [
     "Picture",
     "curves",
     "explore_batches",
+    "explore_placement",
     "explore_schedules",
     "link",
     "memory",

@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 from course_lib.data import BucketedBatches, Load, load_of
 from course_lib.pictures.palette import COLOURS, INK
 from course_lib.pictures.picture import Picture
+from course_lib.pictures.placement import placement
+from course_lib.placement import Cost, Placement, balanced, step_cost
 from course_lib.schedules import SCHEDULES
 from course_lib.simulation import Costs, simulate
 
@@ -29,6 +31,42 @@ def explore_batches(lengths: Sequence[int], ranks: int = 4):
     }
     labels = {"tokens": "tokens per batch", "pool": "batches per pool", "ranks": "ranks"}
     return explorer(lambda **chosen: bucketed_epoch(lengths, **chosen), controls, labels)
+
+
+def explore_placement(costs: Sequence[Cost], stages: int):
+    """A slider for each cut between stages: share the blocks out by hand, and compare with the solver."""
+    import ipywidgets
+
+    equal = [stage * len(costs) // stages for stage in range(1, stages)]
+    names = [f"cut {number}" for number in range(1, stages)]
+    controls = {
+        name: ipywidgets.IntSlider(min=1, max=len(costs) - 1, value=value)
+        for name, value in zip(names, equal, strict=True)
+    }
+    labels = {name: f"stage {stage} begins at" for stage, name in enumerate(names, start=1)}
+    return explorer(lambda **chosen: cut_by_hand(costs, list(chosen.values())), controls, labels)
+
+
+def cut_by_hand(costs: Sequence[Cost], cuts: Sequence[int]) -> Picture:
+    """The placement that these cuts make, above the best there is. A cut that would leave a stage empty moves on."""
+    yours = Placement.of_cuts(len(costs), rising(cuts, len(costs)))
+    best = balanced(costs, yours.stages)
+    ours, theirs = step_cost(yours, costs), step_cost(best, costs)
+    picture = placement({"yours": yours, "the solver's": best}, costs)
+    verdict = (
+        f"Your slowest stage takes {ours.seconds / theirs.seconds:.2f} times the solver's, "
+        f"your largest has {ours.bytes / theirs.bytes:.2f} times the memory of its largest."
+    )
+    return Picture(picture.figure, f"{verdict} {picture.alt}")
+
+
+def rising(cuts: Sequence[int], blocks: int) -> list[int]:
+    """The cuts, moved as little as it takes for every stage to have a block."""
+    moved = [0]
+    for number, cut in enumerate(cuts, start=1):
+        last = blocks - (len(cuts) - number) - 1  # each stage after this one needs a block too
+        moved.append(min(max(cut, moved[-1] + 1), last))
+    return moved[1:]
 
 
 def explore_schedules():

@@ -19,7 +19,7 @@ from course_lib.edges import Receiving, Sending, receive, send
 from course_lib.loss import Loss
 from course_lib.machine import device
 from course_lib.model import SequenceModel, State, States, detached
-from course_lib.placement import Placement, equal_count
+from course_lib.placement import Placement, check_placement, equal_count
 from course_lib.schedules import SCHEDULES, Action, Schedule, check
 from course_lib.simulation import Costs
 from course_lib.strategies.strategy import (
@@ -139,8 +139,7 @@ class Stage:
     ) -> Stage:
         """The stage at `place` of the pipeline whose stages live on `ranks`. Only its blocks go to the device."""
         ranks = tuple(ranks)
-        _check_stages(placement.stages, len(ranks))
-        _check_ties(model, placement)
+        check_placement(placement, model, len(ranks))
         start, stop = placement.parts[place]
         width = dict(model.numbered())[start - 1].width if start else 0
         own_groups = "cuda:nccl" in dist.get_backend_config()
@@ -306,11 +305,3 @@ def _gradient_of(tensor: Tensor) -> Tensor:
 def _check_stages(given: int, ranks: int) -> None:
     if given != ranks:
         raise ValueError(f"{given} stages on {ranks} ranks: every stage needs a rank, and every rank a stage")
-
-
-def _check_ties(model: SequenceModel, placement: Placement) -> None:
-    owner: dict[Tensor, int] = {}
-    for place, block in model.numbered():
-        for parameter in block.parameters():
-            if owner.setdefault(parameter, placement.stage_of[place]) != placement.stage_of[place]:
-                raise ValueError("a tied weight is used on two stages: untie it, or place both blocks on one stage")

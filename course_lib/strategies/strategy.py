@@ -57,11 +57,20 @@ def gathered(mine: NamedTensors, group: dist.ProcessGroup | None = None) -> Name
     return {name: tensor for part in parts for name, tensor in part.items()}
 
 
-def clip_gradients(model: Module, clip: float, group: dist.ProcessGroup | None = None) -> None:
-    """Clip the gradient of a model of which each rank of the group has a part, by the norm of the whole."""
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    squares = torch.stack([gradient.square().sum() for gradient in gradients]).sum()
+def clip_gradients(
+    model: Module, clip: float, group: dist.ProcessGroup | None = None, replicated: Iterable[Parameter] = ()
+) -> None:
+    """Clip the gradient of a model of which each rank of the group has a part, by the norm of the whole.
+
+    Parameters that are `replicated`, with the same gradient on every rank, count once.
+    """
+    everywhere = {id(parameter) for parameter in replicated}
+    some_parameter = next(model.parameters())
+    once, squares = torch.zeros((2,), dtype=some_parameter.dtype, device=some_parameter.device)
+    gradients = [(id(p) in everywhere, p.grad) for p in model.parameters() if p.grad is not None]
+    for is_everywhere, gradient in gradients:  # on a rank whose blocks are all frozen, there is none
+        (once if is_everywhere else squares).add_(gradient.square().sum())
     dist.all_reduce(squares, group=group)
-    scale = (clip / (squares.sqrt() + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_ does
-    for gradient in gradients:
+    scale = (clip / ((squares + once).sqrt() + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_ does
+    for _, gradient in gradients:
         gradient.mul_(scale)
