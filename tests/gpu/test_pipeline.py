@@ -1,4 +1,4 @@
-"""Pipelines and meshes whose ranks share a GPU: messages go through host memory, and the answer is that of one process."""
+"""Pipelines and meshes whose ranks share a GPU: messages go through host memory, the answer is one process's."""
 
 from __future__ import annotations
 
