@@ -50,12 +50,10 @@ class CollectivesDiffer(LaunchError):
     `rank` is the one that differs from the majority, or None where there is none.
     """
 
-    def __init__(
-        self, *, odd: int | None, calls: dict[int, str], places: dict[int, Frame | None], after: str = ""
-    ) -> None:
+    def __init__(self, *, odd: int | None, calls: dict[int, str], places: dict[int, str], after: str = "") -> None:
         self.rank, self.calls = odd, calls
         width = max(map(len, calls.values()))
-        rows = [f"  rank {rank}  {call:<{width}}  {places.get(rank) or ''}" for rank, call in sorted(calls.items())]
+        rows = [f"  rank {rank}  {call:<{width}}  {places.get(rank, '')}" for rank, call in sorted(calls.items())]
         blame = "" if odd is None else f"; rank {odd} is the odd one out"
         super().__init__(
             f"the ranks called different collectives{blame}\n\n"

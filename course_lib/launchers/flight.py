@@ -14,7 +14,7 @@ import pickle
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 MUST_AGREE_ON_SHAPE = {"all_reduce", "broadcast", "reduce"}  # others may have uneven parts
@@ -30,6 +30,7 @@ class Call:
     op: str
     dtype: str
     shape: tuple[int, ...] | None
+    finished: bool = field(default=False, compare=False)
 
     @property
     def terms(self) -> tuple:
@@ -76,7 +77,9 @@ def _call(entry: dict[str, Any]) -> Call:
     dtype = (entry.get("input_dtypes") or [""])[0]
     shape = (entry.get("input_sizes") or [None])[0]
     number = entry.get("collective_seq_id", 0)
-    return Call(group, number, _op(entry), DTYPES.get(dtype, dtype.lower()), shape if shape is None else tuple(shape))
+    shape = shape if shape is None else tuple(shape)
+    finished = bool(entry.get("retired", False))
+    return Call(group, number, _op(entry), DTYPES.get(dtype, dtype.lower()), shape, finished)
 
 
 def _op(entry: dict[str, Any]) -> str:

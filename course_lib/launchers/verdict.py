@@ -18,6 +18,9 @@ CONSEQUENCE = re.compile(
     re.IGNORECASE,
 )
 
+# It is no cause either, but says who is: rank 0's word after `dist.monitored_barrier`.
+NAMES_THE_MISSING = re.compile(r"Ranks? [\d, ]+ failed to pass monitoredBarrier")
+
 
 def verdict(
     raised: Sequence[Raised],
@@ -34,7 +37,8 @@ def verdict(
         last = located.get(first.rank)
         stack = first.stack or ([last.frame] if last and last.frame else [])
         return RankDied(rank=first.rank, exitcode=first.exitcode, stack=stack)
-    return _rank_failed(causes or raised)
+    witnesses = [report for report in raised if NAMES_THE_MISSING.search(report.text)]
+    return _rank_failed(causes or witnesses or raised)
 
 
 def _rank_failed(causes: Sequence[Raised]) -> LaunchError:
@@ -52,13 +56,20 @@ def _collectives_differ(
     disagreement: Mapping[int, Call], raised: Sequence[Raised], died: Sequence[Died], located: Mapping[int, Where]
 ) -> CollectivesDiffer:
     calls = {rank: str(call) for rank, call in disagreement.items()}
-    places = {rank: state.frame for rank, state in located.items()}
-    places |= {report.rank: where(report.stack).frame for report in raised}
+    places = {rank: _place(state, disagreement.get(rank)) for rank, state in located.items()}
+    places |= {report.rank: str(where(report.stack).frame or "") for report in raised}
     for report in died:
         calls.setdefault(report.rank, "died")
     causes = [report for report in raised if not CONSEQUENCE.search(report.text)]
     after = [f"rank {report.rank} then raised {report.type_name}: {report.text}" for report in causes[:1]]
     return CollectivesDiffer(odd=odd_caller(disagreement), calls=calls, places=places, after="".join(after))
+
+
+def _place(state: Where, call: Call | None) -> str:
+    """Where a rank is: inside the call in question, or already somewhere behind it."""
+    if state.frame is None:
+        return ""
+    return f"now at {state.frame}" if call is not None and call.finished else str(state.frame)
 
 
 def _exception(report: Raised) -> BaseException | None:

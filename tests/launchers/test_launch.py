@@ -5,18 +5,22 @@ from __future__ import annotations
 import logging
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
 import time
+from datetime import timedelta
 
 import numpy
 import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import CollectivesDiffer, LaunchError, RanksStuck, device, launch, trace
+from course_lib import CollectivesDiffer, LaunchError, RankFailed, RanksStuck, device, launch, trace
 from course_lib.launchers import local, watch
+from course_lib.launchers.messages import Raised
+from course_lib.launchers.verdict import verdict
 from course_lib.machine import cores
 
 
@@ -264,6 +268,53 @@ def test_an_error_after_a_wrong_collective_does_not_hide_it():
         launch(work, ranks=3)
     assert caught.value.rank == 1
     assert "then raised AssertionError: the sum is wrong" in str(caught.value)
+
+
+def test_a_rank_that_went_on_after_a_wrong_collective_is_not_said_to_be_in_it():
+    def work():
+        x = torch.ones(3, dtype=torch.int32 if dist.get_rank() == 1 else torch.float32)
+        dist.all_reduce(x)
+        dist.recv(x, (dist.get_rank() + 1) % 3)
+
+    with pytest.raises(CollectivesDiffer) as caught:
+        launch(work, ranks=3)
+    rows = [line for line in str(caught.value).splitlines() if line.startswith("  rank")]
+    assert all("  now at " in row and row.endswith(": dist.recv(x, (dist.get_rank() + 1) % 3)") for row in rows), rows
+
+
+def test_a_rank_inside_a_wrong_collective_is_said_to_be_there():
+    def work():
+        if dist.get_rank() == 1:
+            dist.barrier()
+        else:
+            dist.all_reduce(torch.ones(3))
+
+    with pytest.raises(CollectivesDiffer) as caught:
+        launch(work, ranks=3)
+    assert "now at" not in str(caught.value)
+    assert ": dist.barrier()" in str(caught.value)
+
+
+@pytest.mark.parametrize("absent", [(1,), (1, 3)])
+def test_after_a_monitored_barrier_the_rank_that_knows_who_is_missing_speaks(absent):
+    def work():
+        if dist.get_rank() not in absent:
+            dist.monitored_barrier(dist.new_group(backend="gloo"), timedelta(seconds=0.5), wait_all_ranks=True)
+        else:
+            dist.new_group(backend="gloo")
+
+    with pytest.raises(RankFailed) as caught:
+        launch(work, ranks=4)
+    assert caught.value.rank == 0
+    assert re.search(f"Ranks? {', '.join(map(str, absent))} failed to pass", str(caught.value))
+
+
+def test_an_error_of_a_ranks_own_comes_before_a_monitored_barrier_that_missed_it():
+    def raised(rank, at, name, text):
+        return Raised(rank, at, name, text, stack=[], exception=None, spans=[], calls=[])
+
+    barrier = raised(0, 1.0, "RuntimeError", "[Rank 0]: Rank 1 failed to pass monitoredBarrier in 500 ms")
+    assert verdict([barrier, raised(1, 1.1, "ValueError", "no data")], died=[], located={}).rank == 1
 
 
 def uneven_batches_in_join():
