@@ -12,13 +12,9 @@ checkpoints that you, or someone you trust, have saved. The tensors themselves a
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,38 +23,14 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
+from course_lib.checkpoint_folder import Checkpoint, CheckpointError, Position, complete, latest, make_room, read
 from course_lib.machine import device
 from course_lib.model import States
 from course_lib.strategies import Strategy
 from course_lib.strategies.strategy import NamedTensors
 
 KEPT = 2
-FACTS = "training.json"
-COMPLETE = re.compile(r"update-\d{8}")
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be saved or loaded; the sentence says what to do."""
-
-
-@dataclass(frozen=True)
-class Position:
-    """How far a training run is: the updates done, and the batch of the epoch that comes next."""
-
-    updates: int = 0
-    epoch: int = 0
-    batch: int = 0
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """What a checkpoint says of itself, without its tensors."""
-
-    path: Path
-    position: Position
-    layout: dict[str, Any]  # the strategy, its ranks, and which parameters each has
-    parameters: dict[str, list]  # shape and dtype of each, by its name in the whole model
-    notes: dict[str, Any] = field(default_factory=dict)  # the caller's own
+__all__ = ["Checkpoint", "CheckpointError", "Position", "latest", "load", "read", "save"]
 
 
 def save(
@@ -72,9 +44,9 @@ def save(
     aside = final.with_suffix(".tmp")
     layout, parameters = _layout_of(strategy), _parameters_of(strategy)
     facts = {"position": asdict(position), "layout": layout, "parameters": parameters, "notes": notes or {}}
-    _on_rank_0(lambda: _make_room(final, aside))
+    _on_rank_0(lambda: make_room(final, aside))
     dcp.save(_tensors_of(strategy), storage_writer=dcp.FileSystemWriter(aside))
-    _on_rank_0(lambda: _complete(final, aside, facts, keep))
+    _on_rank_0(lambda: complete(final, aside, facts, keep))
     return final
 
 
@@ -101,17 +73,6 @@ def load(strategy: Strategy, folder: str | Path) -> Checkpoint:
     _restore_optimizer(strategy, wanted)
     _restore_rank(strategy, wanted, checkpoint, same_layout)
     return checkpoint
-
-
-def latest(folder: str | Path) -> Path | None:
-    """The last complete checkpoint in `folder`, or None."""
-    return max(_complete_ones(Path(folder)), default=None)
-
-
-def read(path: Path) -> Checkpoint:
-    """What the checkpoint at `path` says of itself."""
-    facts = json.loads((path / FACTS).read_text())
-    return Checkpoint(path, Position(**facts["position"]), facts["layout"], facts["parameters"], facts["notes"])
 
 
 def _tensors_of(strategy: Strategy) -> NamedTensors:
@@ -220,45 +181,6 @@ def _described(name: str, parameters: dict[str, list]) -> str:
         return f"no {name}"
     shape, dtype = parameters[name]
     return f"{name} of shape {tuple(shape)} in {dtype.removeprefix('torch.')}"
-
-
-def _complete_ones(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return [path for path in folder.iterdir() if COMPLETE.fullmatch(path.name) and (path / FACTS).is_file()]
-
-
-def _make_room(final: Path, aside: Path) -> None:
-    """Remove what crashes have left behind, and refuse to write over a checkpoint."""
-    if final.exists():
-        raise CheckpointError(f"{final} exists: load it and go on from there, or save into another folder")
-    for leftover in final.parent.glob("update-*.tmp"):
-        shutil.rmtree(leftover)
-    aside.mkdir(parents=True)
-
-
-def _complete(final: Path, aside: Path, facts: dict[str, Any], keep: int) -> None:
-    """Give a checkpoint its name, once it is on the disk, and then remove the oldest."""
-    with (aside / FACTS).open("w") as file:
-        json.dump(facts, file)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.rename(final)
-    _sync(final.parent)
-    for old in sorted(_complete_ones(final.parent))[:-keep]:
-        doomed = old.with_suffix(".tmp")  # a crash while it is removed must not leave half of it under its name
-        old.rename(doomed)
-        shutil.rmtree(doomed)
-
-
-def _sync(folder: Path) -> None:
-    """Have the new name on the disk, too; where a folder cannot be opened for that, the system does it in its time."""
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(folder, os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _rank() -> int:
