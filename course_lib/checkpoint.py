@@ -45,7 +45,11 @@ def save(
     layout, parameters = _layout_of(strategy), _parameters_of(strategy)
     facts = {"position": asdict(position), "layout": layout, "parameters": parameters, "notes": notes or {}}
     _on_rank_0(lambda: make_room(final, aside))
-    dcp.save(_tensors_of(strategy), storage_writer=dcp.FileSystemWriter(aside))
+    try:
+        dcp.save(_tensors_of(strategy), storage_writer=dcp.FileSystemWriter(aside))
+    except dcp.CheckpointException as error:  # every rank gets it, whichever failed
+        rank, (cause, _) = next(iter(error.failures.items()))
+        raise CheckpointError(f"rank {rank} cannot write its part of the checkpoint: {cause}") from error
     _on_rank_0(lambda: complete(final, aside, facts, keep))
     return final
 
@@ -60,7 +64,7 @@ def load(strategy: Strategy, folder: str | Path) -> Checkpoint:
     """
     found = _on_rank_0(lambda: latest(folder))
     if found is None:
-        raise CheckpointError(f"there is no checkpoint in {folder}: leave out --resume to start from the beginning")
+        raise CheckpointError(f"there is no checkpoint in {folder}: give the folder that `save` was given")
     checkpoint = read(found)
     _check_same_model(checkpoint, _parameters_of(strategy))
     same_layout = checkpoint.layout == _layout_of(strategy)
@@ -153,7 +157,7 @@ def _parameters_of(strategy: Strategy) -> dict[str, list]:
 
 
 def _layout_of(strategy: Strategy, of_all: bool = True) -> dict[str, Any]:
-    """Who has what. Two runs with the same layout do the same additions in the same order."""
+    """Who has what. On the same layout a rank finds its own random numbers and carried states again."""
     own = [name for name, _ in strategy.model.named_parameters()]
     layout = {"strategy": type(strategy).__name__, "ranks": dist.get_world_size() if dist.is_initialized() else 1}
     pieces = {"micro_batches": getattr(strategy, "micro_batches", 1)}

@@ -70,6 +70,7 @@ def complete(final: Path, aside: Path, facts: dict[str, Any], keep: int) -> None
         json.dump(facts, file)
         file.flush()
         os.fsync(file.fileno())
+    _sync(aside)
     aside.rename(final)
     _sync(final.parent)
     for old in sorted(_complete_ones(final.parent))[:-keep]:

@@ -83,7 +83,9 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     train.add_argument("--checkpoint", metavar="FOLDER", help="save checkpoints there; the last two are kept")
     train.add_argument("--every", type=int, default=50, help="updates between checkpoints (default: 50)")
     train.add_argument("--resume", action="store_true", help="go on from the folder's last checkpoint")
-    train.add_argument("--log", metavar="FILE", help="write a line of JSON per update; `course plot` draws it")
+    # torchrun reads its script's options, too, and takes --log for one of its own, cut short.
+    log = "write a line of JSON per update, for `course plot`; behind torchrun, write --log-file"
+    train.add_argument("--log", "--log-file", metavar="FILE", help=log)
     train.set_defaults(run=_train)
 
 

@@ -159,6 +159,8 @@ def _go_on(strategy: Strategy, reader: Reader, settings: Settings) -> checkpoint
     reader.epoch, reader.batch = saved.position.epoch, saved.position.batch
     if saved.position.updates > settings.updates:
         raise BadSettings(f"{saved.path} has {saved.position.updates} updates already: give --updates a larger number")
+    if dist.get_rank() == 0:
+        print(f"going on from update {saved.position.updates}")
     return saved
 
 

@@ -52,7 +52,8 @@ class Bar:
 
     def show(self, progress: Progress) -> None:
         """Show this, in place of what was shown before."""
-        if not (self.stream.isatty() or "ipykernel" in sys.modules):
+        in_a_notebook = type(self.stream).__module__.startswith("ipykernel")
+        if not (in_a_notebook or self.stream.isatty()):
             return self._show_line(progress)
         if self._bar is None:
             from tqdm.auto import tqdm
