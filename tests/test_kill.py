@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -16,6 +17,8 @@ from course_lib import LaunchError, checkpoint, launch, log, train
 from course_lib.train import Settings
 from tests.conftest import wait_until
 
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="kills by process descriptor, which is Linux's")
+
 RUNS = 20
 RANKS = 4
 LAYOUTS = [
@@ -27,35 +30,34 @@ LAYOUTS = [
 
 
 def settings_in(folder: Path, layout: Settings) -> Settings:
-    size = {"updates": 12, "batch": 8, "hidden": 4, "every": 2}
+    size = {"updates": 8, "batch": 8, "hidden": 4, "every": 2}
     return replace(layout, **size, checkpoint=str(folder / "saved"), log=str(folder / "run.jsonl"))
 
 
 def job(settings: Settings, folder: Path) -> float:
-    """Train, after telling whom to kill: this rank, and the process that all ranks die with."""
-    aside = folder / f"pid.{os.environ['RANK']}.tmp"
+    """Train, after telling whom to kill: this rank, and its parent, with which all ranks die."""
+    aside = folder / f"pids.{os.environ['RANK']}.tmp"
     aside.write_text(f"{os.getpid()} {os.getppid()}")
-    aside.rename(folder / f"pid.{os.environ['RANK']}")
+    aside.rename(folder / f"pids.{os.environ['RANK']}")
     return train.run(settings)["loss"]
 
 
 def kill(folder: Path, chance: random.Random, when: str, whom: str, longest: float) -> None:
     """Wait for the moment, then kill one rank, or all ranks at once."""
-    files = [folder / f"pid.{rank}" for rank in range(RANKS)]
+    files = [folder / f"pids.{rank}" for rank in range(RANKS)]
     assert wait_until(lambda: all(file.exists() for file in files), 60)
+    rank, parent = map(int, chance.choice(files).read_text().split())
+    victim = os.pidfd_open(parent if whom == "all ranks" else rank)  # no other process, should it be gone by then
     if when == "in a save":
-        name = f"update-{2 * chance.randint(1, 6):08d}"
-        saves = lambda: (folder / "saved" / f"{name}.tmp").exists() or (folder / "saved" / name).exists()  # noqa: E731
-        wait_until(saves, 60)
+        name = f"update-{2 * chance.randint(1, 4):08d}"
+        places = [folder / "saved" / f"{name}.tmp", folder / "saved" / name]
+        assert wait_until(lambda: any(place.exists() for place in places), 60)
         time.sleep(chance.uniform(0, 0.02))
     else:
         time.sleep(chance.uniform(0, longest))
-    rank, supervisor = map(int, chance.choice(files).read_text().split())
-    with_it = supervisor if whom == "all ranks" else rank
-    try:
-        os.kill(with_it, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # the job was faster
+    with contextlib.suppress(ProcessLookupError):  # the job was faster
+        signal.pidfd_send_signal(victim, signal.SIGKILL)
+    os.close(victim)
 
 
 @pytest.fixture(scope="module")
