@@ -57,10 +57,12 @@ def save(
 def load(strategy: Strategy, folder: str | Path) -> Checkpoint:
     """Give `strategy` what the latest checkpoint in `folder` holds, and return what it says of itself.
 
-    On the layout that saved it, training then goes on to the last bit as if it had never stopped. Where torch's DDP
-    joins three ranks or more, that takes one step *before* the load: DDP orders its messages after its first step,
-    and with them the order in which three numbers are added. On another layout every rank keeps the random numbers
-    that it has, and a carried state begins at zero. The learning rate is that of the new optimizer.
+    On the layout that saved it, training then goes on to the last bit as if it had never stopped (on a GPU, as far as
+    its kernels repeat themselves). Where torch's DDP joins three ranks or more, that takes one step *before* the load:
+    DDP orders its messages after its first step, and with them the order in which three numbers are added.
+
+    On another layout every rank keeps the random numbers that it has, and a carried state begins at zero. The learning
+    rate is that of the new optimizer.
     """
     found = _on_rank_0(lambda: latest(folder))
     if found is None:
