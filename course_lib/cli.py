@@ -5,9 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from course_lib.launchers import LaunchError
 from course_lib.launchers.local import MOST_RANKS
+
+TRAIN_OPTIONS = (
+    *("strategy", "data", "updates", "batch", "tokens", "hidden", "layers", "learning_rate", "seed"),
+    *("checkpoint", "every", "resume", "log"),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,7 +51,42 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--timeout", type=_seconds, default=60.0, help="seconds; 0 waits for ever (default: 60)")
     run.add_argument("--timeline", metavar="PICTURE.png", help="draw the recorded spans into a file")
     run.set_defaults(run=_run)
+
+    _add_train(commands)
+    plot = commands.add_parser("plot", help="draw the loss of training runs from their logs")
+    plot.add_argument("logs", nargs="+", metavar="LOG", help="what `course train --log LOG` wrote")
+    plot.add_argument("--out", required=True, metavar="PICTURE.png", help="where to draw it")
+    plot.set_defaults(run=_plot)
     return parser
+
+
+def _add_train(commands: argparse._SubParsersAction) -> None:
+    train = commands.add_parser(
+        "train",
+        help="train an LSTM, with any of the course's strategies",
+        description="Train an LSTM on several ranks. Under torchrun, be one of its ranks.",
+    )
+    train.add_argument("strategy", metavar="STRATEGY", help="single, ddp, accumulation, model, pipeline or hybrid")
+    train.add_argument("arguments", nargs="*", metavar="NAME=VALUE", help="options of the strategy")
+    train.add_argument("--ranks", type=_ranks, help="how many (default: 2, single: 1; under torchrun, it decides)")
+    train.add_argument("--data", default="adding", metavar="adding|text|FILE", help="default: the adding problem")
+    for name, default, what in (
+        ("updates", 300, "how many"),
+        ("batch", 64, "sequences of the adding problem in an update, of all ranks together"),
+        ("tokens", 4096, "tokens of a text in an update, of all ranks together"),
+        ("hidden", 64, "numbers in an LSTM layer's state"),
+        ("layers", 2, "LSTM layers"),
+        ("seed", 0, "of the weights and of the order of the data"),
+    ):
+        train.add_argument(f"--{name}", type=int, default=default, help=f"{what} (default: {default})")
+    train.add_argument("--learning-rate", type=float, default=0.01, help="default: 0.01")
+    train.add_argument("--checkpoint", metavar="FOLDER", help="save checkpoints there; the last two are kept")
+    train.add_argument("--every", type=int, default=50, help="updates between checkpoints (default: 50)")
+    train.add_argument("--resume", action="store_true", help="go on from the folder's last checkpoint")
+    # torchrun reads its script's options, too, and takes --log for one of its own, cut short.
+    log = "write a line of JSON per update, for `course plot`; behind torchrun, write --log-file"
+    train.add_argument("--log", "--log-file", metavar="FILE", help=log)
+    train.set_defaults(run=_train)
 
 
 def _doctor(_: argparse.Namespace) -> int:
@@ -88,6 +129,44 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _train(options: argparse.Namespace) -> int:
+    from course_lib.launchers import job, warm_up
+
+    under_torchrun, speaks = job.started_by_torchrun(), True
+    if under_torchrun:
+        speaks = job.speak_as_rank() == 0  # the others would say the same
+    else:
+        warm_up()  # it imports torch while this process does
+    from course_lib import train
+
+    settings = train.Settings(**{name: getattr(options, name) for name in TRAIN_OPTIONS})
+    try:
+        settings = replace(settings, options=job.parse(options.arguments))
+        ranks = options.ranks or (1 if settings.strategy == "single" else 2)
+        run = train.as_rank(settings) if under_torchrun else train.launched(settings, ranks)
+    except (job.BadJob, train.BadSettings) as error:
+        return _complain(error, status=2) if speaks else 2
+    except LaunchError as error:
+        return _complain(error)
+    except KeyboardInterrupt:
+        if speaks:
+            print(f"course: interrupted; all ranks have been stopped{train.how_to_go_on(settings)}", file=sys.stderr)
+        return 130
+    if run is not None:
+        print("{updates} updates, loss {loss:.4f}, {tokens per second:,.0f} tokens/s".format(**run[0]))
+    return 0
+
+
+def _plot(options: argparse.Namespace) -> int:
+    from course_lib.log import LogError, plot
+
+    try:
+        plot(*options.logs).save(options.out)
+    except (LogError, OSError, ValueError) as error:
+        return _complain(error, status=2)
+    return 0
+
+
 def _ranks(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= MOST_RANKS:
         raise argparse.ArgumentTypeError(f"{text}: give a number of ranks from 1 to {MOST_RANKS}")
@@ -104,10 +183,10 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _complain(error: Exception) -> int:
+def _complain(error: Exception, status: int = 1) -> int:
     name = f"{type(error).__name__}: " if isinstance(error, LaunchError) else ""
     print(f"course: {name}{error}", file=sys.stderr)
-    return 1
+    return status
 
 
 if __name__ == "__main__":

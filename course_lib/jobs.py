@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from course_lib.data import AddingProblem, BucketedBatches, Corpus, ShardedBatches, load_of
-from course_lib.loss import cross_entropy, squared_error
-from course_lib.model import lstm_model
+from course_lib import tasks
+from course_lib.data import AddingProblem, Corpus, load_of
+from course_lib.placement import Placement
 from course_lib.strategies import DDP, Accumulation, Hybrid, ModelParallel, Pipeline, Single, Strategy
 from course_lib.training import epochs, evaluate, train
 
@@ -44,13 +44,11 @@ def adding(
     `batch` counts the sequences of all ranks together; `options` are the strategy's own. Returns the error on unseen
     sequences, and this rank's speed.
     """
-    make = _maker(strategy, learning_rate, options)
-    torch.manual_seed(seed)
-    data = AddingProblem(20_000, lengths, seed=seed)
-    make_model = partial(lstm_model, features=2, hidden=hidden, layers=layers, outputs=1)
-    trained = make(make_model(), loss=squared_error)
-    history = train(trained, epochs(data, ShardedBatches(len(data), batch, seed=seed)), updates=updates)
-    whole = Single(make_model(), torch.optim.SGD, squared_error)
+    make = maker(strategy, learning_rate, options)
+    task = tasks.adding(batch, lengths, hidden, layers, seed)
+    trained = make(tasks.seeded_model(task, seed), loss=task.loss)
+    history = train(trained, epochs(task.dataset, task.sampler), updates=updates)
+    whole = Single(task.model(), torch.optim.SGD, task.loss)
     whole.model.load_state_dict(trained.full_state())  # the trained one may be in parts, on many ranks
     unseen = AddingProblem(1_000, lengths, seed=seed + 1)
     error = evaluate(whole, [unseen.batch(range(start, start + 250)) for start in range(0, 1_000, 250)])
@@ -74,22 +72,20 @@ def sentences(
     of similar length, or, without `bucketed`, random ones. Returns the loss of the last 20 updates, the share of
     padding, and this rank's speed.
     """
-    make = _maker(strategy, learning_rate, options)
-    torch.manual_seed(seed)
+    make = maker(strategy, learning_rate, options)
     corpus = Corpus.from_python_docs(most_common=4_000)
-    sampler = BucketedBatches(corpus.lengths, tokens, seed=seed)
-    if not bucketed:
-        sampler = ShardedBatches(len(corpus.lengths), max(1, round(tokens / sampler.lengths.mean())), seed=seed)
-    padding = load_of(sampler.global_batches(), corpus.lengths).padding
-    model = lstm_model(vocabulary=len(corpus.vocabulary), hidden=hidden, layers=layers)
-    history = train(make(model, loss=cross_entropy), epochs(corpus, sampler), updates=updates)
+    task = tasks.sentences(corpus, tokens, hidden, layers, seed, bucketed)
+    padding = load_of(task.sampler.global_batches(), corpus.lengths).padding
+    trained = make(tasks.seeded_model(task, seed), loss=task.loss)
+    history = train(trained, epochs(task.dataset, task.sampler), updates=updates)
     return {"loss": history.smoothed()[-1], "padding": padding, "tokens per second": history.tokens_per_second}
 
 
-def _maker(strategy: str, learning_rate: float, options: dict[str, Any]) -> partial[Strategy]:
+def maker(strategy: str, learning_rate: float, options: dict[str, Any]) -> partial[Strategy]:
     """What makes the strategy of a model and a loss, with gradients clipped to a norm of 1."""
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy={strategy}: choose {', '.join(STRATEGIES)}")
+    options = dict(options)
     if options.pop("bfloat16", False):
         options["autocast"] = torch.bfloat16
     wants = inspect.signature(STRATEGIES[strategy]).parameters
@@ -97,8 +93,18 @@ def _maker(strategy: str, learning_rate: float, options: dict[str, Any]) -> part
     for name in options:
         if name not in known:
             raise ValueError(f"strategy={strategy} has no option {name}: it takes {', '.join(known)}")
+        if wants[name].annotation == "int" and type(options[name]) is not int:
+            raise ValueError(f"{name}={options[name]}: give a whole number")
     for name in known:
         if wants[name].default is inspect.Parameter.empty and name not in options:
             raise ValueError(f"strategy={strategy} needs {name}: give it as {name}=4")
+    if not isinstance(options.get("placement"), Placement | None):
+        options["placement"] = _placement(options["placement"])
     adam = partial(torch.optim.Adam, lr=learning_rate)
     return partial(STRATEGIES[strategy], **{"optimizer": adam, "clip": 1.0, **options})
+
+
+def _placement(stage_of: Any) -> Placement:
+    if not isinstance(stage_of, tuple | list):
+        raise ValueError(f"placement={stage_of}: give the stage of each block, for example placement=0,0,1,1")
+    return Placement(tuple(stage_of))

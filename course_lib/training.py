@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from torch import Tensor
 from tqdm.auto import tqdm
 
 from course_lib.data import Batch
+from course_lib.data.samplers import Batches
 from course_lib.strategies import Strategy
 
 
@@ -34,11 +37,17 @@ class History:
 
 
 def train(
-    strategy: Strategy, batches: Iterable[Batch], *, updates: int | None = None, progress: bool = True
+    strategy: Strategy,
+    batches: Iterable[Batch],
+    *,
+    updates: int | None = None,
+    progress: bool = True,
+    after_update: Callable[[Tensor, Batch], None] | None = None,
 ) -> History:
     """Train on `batches`, each meant for all ranks together; stop after `updates`, if given.
 
     The progress bar shows in a terminal or a notebook, and stays silent where output goes to a file or a pipe.
+    `after_update` is called with the loss and the global batch of each update.
     """
     history = History()
     losses: list[torch.Tensor] = []
@@ -53,16 +62,38 @@ def train(
             bar.update()
             history.tokens.append(int(mine.lengths.sum()))
             history.seconds.append(time.monotonic() - began)
+            if after_update is not None:
+                after_update(loss, batch)
     history.losses = [loss.item() for loss in losses]
     return history
 
 
-def epochs(dataset, sampler) -> Iterator[Batch]:
-    """Global batches without end, each epoch in an order of its own."""
-    for epoch in itertools.count():
-        sampler.set_epoch(epoch)
-        for indices in sampler.global_batches():
-            yield dataset.batch(indices)
+@dataclass
+class Reader:
+    """Global batches without end, each epoch in an order of its own.
+
+    `epoch` and `batch` say which batch comes next. The order follows from the seed and the epoch, so these two
+    numbers are all that a checkpoint needs to go on reading where it stopped.
+    """
+
+    dataset: Any
+    sampler: Batches
+    epoch: int = 0
+    batch: int = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        while True:
+            self.sampler.set_epoch(self.epoch)
+            batches = self.sampler.global_batches()
+            while self.batch < len(batches):
+                self.batch += 1
+                yield self.dataset.batch(batches[self.batch - 1])
+            self.epoch, self.batch = self.epoch + 1, 0
+
+
+def epochs(dataset: Any, sampler: Batches) -> Iterator[Batch]:
+    """Global batches without end, from the first one on."""
+    return iter(Reader(dataset, sampler))
 
 
 @torch.no_grad()

@@ -124,7 +124,7 @@ class ByHand(Accumulation):
         global_count = batch.mask.sum()
         dist.all_reduce(global_count)
         self.optimizer.zero_grad()
-        micro_batches = batch.micro_batches(len(self.states))
+        micro_batches = batch.micro_batches(self.micro_batches)
         totals = torch.zeros((), dtype=torch.float64)
         for place, micro_batch in enumerate(micro_batches):
             self.is_last = place == len(micro_batches) - 1

@@ -41,17 +41,28 @@ def run_job(target: str, arguments: Iterable[str], *, ranks: int, timeout: float
 
 def run_rank(target: str, arguments: Iterable[str]) -> Run | None:
     """Be one rank of a torchrun job. Rank 0 returns the whole run, the others None."""
+    speak_as_rank()
+    return run_here(find_function(target), **parse(arguments))
+
+
+def speak_as_rank() -> int:
+    """Tag what this rank of a torchrun job prints from now on. Returns the rank."""
+    rank = int(os.environ["RANK"])
+    os.environ[INSIDE_A_RANK] = str(rank)
+    sys.stdout, sys.stderr = TaggedStream(sys.stdout, rank), TaggedStream(sys.stderr, rank)
+    return rank
+
+
+def run_here(fn: Callable, *args: Any, **kwargs: Any) -> Run | None:
+    """Run a function as one rank of a torchrun job. Rank 0 returns the whole run, the others None."""
     import torch.distributed as dist
 
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    os.environ[INSIDE_A_RANK] = str(rank)
-    sys.stdout, sys.stderr = TaggedStream(sys.stdout, rank), TaggedStream(sys.stderr, rank)
-    fn, kwargs = find_function(target), parse(arguments)
     join_process_group(rank, ranks)
     trace.recorder.start(rank)
     began = time.monotonic()
     try:
-        value = fn(**kwargs)
+        value = fn(*args, **kwargs)
     except Exception as error:
         stack = stack_of_exception(error.__traceback__)
         raise RankFailed(f"{type(error).__qualname__}: {error}", rank=rank, exception=error, stack=stack) from error

@@ -21,7 +21,10 @@ from course_lib.launchers.supervisor import supervise
 from course_lib.launchers.watch import Watch
 
 # Imported once, in the server. torch imports `_dynamo` (two seconds) when a model is first wrapped or optimised.
-PRELOADED = ["torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo", "course_lib.launchers.supervisor"]
+PRELOADED = [
+    *("torch", "torch.distributed", "torch.distributed.checkpoint", "torch.nn.parallel", "torch._dynamo"),
+    "course_lib.launchers.supervisor",
+]
 MOST_RANKS = 64
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from course_lib.launchers import messages, payload
 from course_lib.launchers.errors import CannotSend, LaunchError, RanksStuck
 from course_lib.launchers.flight import Call, first_difference
+from course_lib.launchers.progress import Bar, Progress
 from course_lib.launchers.run import Run
 from course_lib.launchers.stacks import Where
 from course_lib.launchers.verdict import verdict
@@ -119,16 +120,22 @@ class Watch:
 
 
 class Output:
-    """Shows the ranks' lines as they come, up to a limit, and keeps them."""
+    """Shows the ranks' lines as they come, up to a limit, and keeps them. What says how far they are becomes a bar."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[int, str]] = []
         self._bytes = 0
         self._dropped = 0
+        self._bar = Bar()
 
     def add(self, rank: int, lines: list[str]) -> None:
+        """Take lines of a rank, in order."""
+        for progress in filter(None, map(Progress.of_line, lines)):
+            self._bar.show(progress)
+        lines = [line for line in lines if not Progress.of_line(line)]
         room = max(0, LINES_SHOWN - len(self.lines))
-        if room:
+        if room and lines:
+            self._bar.step_aside()
             print("\n".join(f"[rank {rank}] {line}" for line in lines[:room]), flush=True)
         for line in lines:
             self._bytes += len(line)
@@ -138,6 +145,7 @@ class Output:
                 self.lines.append((rank, line))
 
     def finish(self) -> None:
+        self._bar.close()
         hidden = len(self.lines) - LINES_SHOWN
         if hidden > 0:
             print(f"[launch] {hidden:,} more lines are in run.output (error.output if the launch failed)")

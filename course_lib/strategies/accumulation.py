@@ -43,7 +43,8 @@ class Accumulation:
         self.parallel = DistributedDataParallel(self.model)
         self.optimizer = optimizer(self.model.parameters())
         self.loss, self.carry_state, self.clip = loss, carry_state, clip
-        self.states: list[States] = [{} for _ in range(micro_batches)]
+        self.micro_batches = micro_batches
+        self.states: dict[int, States] = {}  # per micro-batch
 
     def share(self, batch: Batch) -> Batch:
         """Sequences rank, rank + ranks, ...: of a stream's windows, always the same streams."""
@@ -51,7 +52,7 @@ class Accumulation:
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """One update for the global batch, of which `batch` is this rank's share."""
-        micro_batches = batch.micro_batches(len(self.states))
+        micro_batches = batch.micro_batches(self.micro_batches)
         global_count = batch.mask.sum().to(self.device)
         with span("communication"):
             dist.all_reduce(global_count)
@@ -76,10 +77,10 @@ class Accumulation:
 
     def _accumulate(self, place: int, micro_batch: Batch, global_count: Tensor) -> Tensor:
         """Forward and backward of one micro-batch: adds to the gradients, and returns its part of the sum of losses."""
-        is_last = place == len(self.states) - 1
+        is_last = place == self.micro_batches - 1
         with contextlib.nullcontext() if is_last else self.parallel.no_sync():
             with span("forward"):
-                outputs, states = self.parallel(micro_batch.inputs, self.states[place])
+                outputs, states = self.parallel(micro_batch.inputs, self.states.get(place))
                 total, _ = self.loss(outputs, micro_batch)
             with span("backward"):  # of the last one: and, overlapped with it, the all-reduce of the gradients
                 (total * self.ranks / global_count).backward()

@@ -54,6 +54,7 @@ class Hybrid:
         self.replica, place = self.mesh.get_coordinate()
         self.replicas, stages = self.mesh.shape
         self.schedules = Schedules(schedule, stages, micro_batches, chunks)
+        self.micro_batches = self.schedules.micro_batches
         agree_on_weights(model)
         placement = placement or equal_count(len(model), stages)
         self.stage = Stage.of(model, placement, place, self.mesh.mesh[self.replica].tolist(), loss, pace)

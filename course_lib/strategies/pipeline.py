@@ -60,6 +60,7 @@ class Pipeline:
     ) -> None:
         self.device, stages = device(), dist.get_world_size()
         self.schedules = Schedules(schedule, stages, micro_batches, chunks)
+        self.micro_batches = self.schedules.micro_batches
         agree_on_weights(model)
         placement = placement or equal_count(len(model), stages)
         self.stage = Stage.of(model, placement, dist.get_rank(), range(stages), loss, pace)
@@ -101,13 +102,13 @@ class Schedules:
         if isinstance(schedule, Schedule):
             _check_stages(len(schedule.stages), stages)
             check(schedule)  # before a message is sent
-            chunks = schedule.chunks
+            micro_batches, chunks = schedule.micro_batches, schedule.chunks
             self._make: Callable[[int], Schedule] = lambda chunks: schedule
         else:
             if schedule not in SCHEDULES:
                 raise ValueError(f"schedule={schedule!r}: choose {', '.join(SCHEDULES)}, or give a Schedule")
             self._make = lru_cache(lambda chunks: SCHEDULES[schedule](stages, micro_batches, chunks))
-        self.chunks = chunks
+        self.micro_batches, self.chunks = micro_batches, chunks
         self._make(chunks)  # a wrong number is refused here, and not in the first step
 
     def of(self, batch: Batch) -> Schedule:

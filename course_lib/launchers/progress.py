@@ -1,0 +1,79 @@
+"""How far a run is: said by a rank, shown where the person is.
+
+A rank's output travels in whole lines, so a rank cannot draw a bar. It sends a record as a line of its own, and the
+notebook's side of the launch draws the bar.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+MARK = "\x1e"  # what RFC 7464 begins a record with: nothing that a person prints begins with it
+LINE_EVERY = 10.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The updates done, of how many, and how it goes."""
+
+    done: int
+    total: int
+    loss: float
+    tokens_per_second: float
+
+    def __str__(self) -> str:
+        return f"{self.done} of {self.total} updates, loss {self.loss:.4f}, {self.tokens_per_second:,.0f} tokens/s"
+
+    @classmethod
+    def of_line(cls, line: str) -> Progress | None:
+        """What a rank's line says, if it is such a record."""
+        return cls(**json.loads(line[len(MARK) :])) if line.startswith(MARK) else None
+
+
+def send(progress: Progress) -> None:
+    """Tell the launch that started this rank how far it is."""
+    print(MARK + json.dumps(asdict(progress)), flush=True)
+
+
+class Bar:
+    """A bar in a terminal or a notebook. In a file or a pipe, a line every ten seconds."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = stream or sys.stderr
+        self._bar: tqdm | None = None
+        self._last_line = time.monotonic()
+
+    def show(self, progress: Progress) -> None:
+        """Show this, in place of what was shown before."""
+        in_a_notebook = type(self.stream).__module__.startswith("ipykernel")
+        if not (in_a_notebook or self.stream.isatty()):
+            return self._show_line(progress)
+        if self._bar is None:
+            from tqdm.auto import tqdm
+
+            self._bar = tqdm(total=progress.total, initial=progress.done, file=self.stream, unit="update", leave=False)
+        self._bar.set_postfix_str(
+            f"loss {progress.loss:.4f}, {progress.tokens_per_second:,.0f} tokens/s", refresh=False
+        )
+        self._bar.update(progress.done - self._bar.n)
+
+    def step_aside(self) -> None:
+        """Make room for a line that is about to be printed."""
+        if self._bar is not None:
+            self._bar.clear()
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def _show_line(self, progress: Progress) -> None:
+        if time.monotonic() - self._last_line >= LINE_EVERY:
+            self._last_line = time.monotonic()
+            print(progress, file=self.stream, flush=True)
