@@ -42,7 +42,13 @@ class Call:
 
 
 def calls() -> list[Call]:
-    """The collectives this process has begun, oldest first (the recorder keeps the last 2000)."""
+    """The collectives this process has begun, oldest first (the recorder keeps the last 2000).
+
+    Under TORCH_DISTRIBUTED_DEBUG=DETAIL there are none: PyTorch then compares the calls itself, by messages of
+    its own, which it records under the same (empty) name and with numbers that collide with the learner's.
+    """
+    if _pytorch_compares():
+        return []
     return [_call(entry) for entry in _entries() if not entry.get("is_p2p")]
 
 
@@ -85,6 +91,11 @@ def _call(entry: dict[str, Any]) -> Call:
 def _op(entry: dict[str, Any]) -> str:
     """`all_reduce` for `gloo:all_reduce`."""
     return str(entry.get("profiling_name", "")).rpartition(":")[2].split(" ")[0]
+
+
+def _pytorch_compares() -> bool:
+    dist = sys.modules.get("torch.distributed")
+    return dist is not None and dist.is_available() and dist.get_debug_level() == dist.DebugLevel.DETAIL
 
 
 def _entries() -> list[dict[str, Any]]:

@@ -89,7 +89,7 @@ class Watch:
                 self.located[rank] = where
         if getattr(message, "calls", None):
             self.calls[message.rank] = message.calls
-            self.disagreement = first_difference(self.calls)
+            self.disagreement = first_difference(self.calls) or self.disagreement  # old calls drop out of records
 
     def _ask_where(self) -> None:
         """Ask every rank that lives where it is and which collectives it has called."""

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import CollectivesDiffer, LaunchError, RankFailed, RanksStuck, device, launch, trace
-from course_lib.launchers import local, watch
+from course_lib.launchers import flight, local, watch
 from course_lib.launchers.messages import Raised
 from course_lib.launchers.verdict import verdict
 from course_lib.machine import cores
@@ -315,6 +315,21 @@ def test_an_error_of_a_ranks_own_comes_before_a_monitored_barrier_that_missed_it
 
     barrier = raised(0, 1.0, "RuntimeError", "[Rank 0]: Rank 1 failed to pass monitoredBarrier in 500 ms")
     assert verdict([barrier, raised(1, 1.1, "ValueError", "no data")], died=[], located={}).rank == 1
+
+
+def test_pytorchs_own_comparison_is_not_taken_for_the_learners_calls(monkeypatch):
+    def work():
+        x = torch.ones(3)
+        for _ in range(100):
+            dist.all_reduce(x)
+        before = len(flight.calls())
+        time.sleep(1.0 if dist.get_rank() == 1 else 0.0)  # the others wait, and say so
+        dist.all_reduce(x)
+        return before
+
+    assert list(launch(work, ranks=3)) == [100] * 3
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
+    assert list(launch(work, ranks=3)) == [0] * 3
 
 
 def uneven_batches_in_join():
