@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -223,19 +224,26 @@ def test_a_run_tells_how_far_it_is():
     assert not any(MARK in line for _, line in run.output)
 
 
-def start(*arguments, cwd, launcher=(), **environment) -> subprocess.Popen:
+@contextlib.contextmanager
+def started(*arguments, cwd, launcher=(), **environment):
+    """A command that runs while the block does; at the latest when the block ends, it is ended."""
     command = [sys.executable, *launcher, "-m", "course_lib", "train", *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, cwd=cwd, env=os.environ | environment, **pipes)
+    process = subprocess.Popen(command, cwd=cwd, env=os.environ | environment, **pipes)
+    try:
+        yield process
+    finally:
+        process.terminate()  # torchrun and our launcher both end their ranks
+        process.wait(30)
 
 
 def test_an_interrupt_leaves_nothing_half_and_says_how_to_go_on(tmp_path):
     family = uuid.uuid4().hex
     endless = flags(**SMALL, updates=1_000_000, every=5, checkpoint="saved")
-    process = start("ddp", *endless, cwd=tmp_path, **{FAMILY: family})
-    assert wait_until(lambda: checkpoint.latest(tmp_path / "saved"), 60)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=30)
+    with started("ddp", *endless, cwd=tmp_path, **{FAMILY: family}) as process:
+        assert wait_until(lambda: checkpoint.latest(tmp_path / "saved"), 60)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=30)
     saved = checkpoint.read(checkpoint.latest(tmp_path / "saved")).position.updates
     assert process.returncode == 130
     said = f"interrupted; all ranks have been stopped; update {saved} is saved, and --resume goes on from there"
@@ -247,8 +255,8 @@ def test_an_interrupt_leaves_nothing_half_and_says_how_to_go_on(tmp_path):
 def test_torchrun_runs_the_same_and_resumes(tmp_path):
     run = flags(**SMALL, every=10, checkpoint="saved", log_file="run.jsonl")
     for updates in (10, 25):  # the first one, too, may ask to resume: there is nothing yet
-        process = start("pipeline", *run, *flags(updates=updates), "--resume", cwd=tmp_path, launcher=TORCHRUN)
-        output, _ = process.communicate(timeout=100)
+        with started("pipeline", *run, *flags(updates=updates), "--resume", cwd=tmp_path, launcher=TORCHRUN) as process:
+            output, _ = process.communicate(timeout=100)
         assert process.returncode == 0, output
         assert re.search(rf"\[rank 0\] {updates} updates, loss 0\.\d+", output)
     launch(train.run, Settings("pipeline", updates=25, log=str(tmp_path / "whole.jsonl"), **SMALL), ranks=2)
@@ -256,20 +264,26 @@ def test_torchrun_runs_the_same_and_resumes(tmp_path):
 
 
 def test_torchrun_says_what_is_wrong_once(tmp_path):
-    process = start("hybrid", "replicas=3", cwd=tmp_path, launcher=TORCHRUN)
-    output, _ = process.communicate(timeout=100)
+    with started("hybrid", "replicas=3", cwd=tmp_path, launcher=TORCHRUN) as process:
+        output, _ = process.communicate(timeout=100)
     assert process.returncode != 0
     assert output.count("replicas=3 on 2 ranks: replicas x stages = ranks") == 1
 
 
+def rank_of(torchrun: subprocess.Popen, rank: int) -> int:
+    """The process of a torchrun job's rank."""
+    children = [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if parent_of(pid) == torchrun.pid]
+    return next(pid for pid in children if f"\0RANK={rank}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes())
+
+
+@pytest.mark.timeout(300)
 def test_a_killed_rank_brings_the_job_back_from_its_checkpoint(tmp_path):
     restarting = (*TORCHRUN[:-2], "--max-restarts", "3", *TORCHRUN[-2:])
     run = flags(**SMALL, updates=400, every=20, checkpoint="saved", log_file="run.jsonl")
-    process = start("ddp", *run, "--resume", cwd=tmp_path, launcher=restarting)
-    assert wait_until(lambda: checkpoint.latest(tmp_path / "saved"), 60)
-    victim = next(pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if parent_of(pid) == process.pid)
-    os.kill(victim, signal.SIGKILL)
-    output, _ = process.communicate(timeout=100)
+    with started("ddp", *run, "--resume", cwd=tmp_path, launcher=restarting) as process:
+        assert wait_until(lambda: checkpoint.latest(tmp_path / "saved"), 60)
+        os.kill(rank_of(process, 0), signal.SIGKILL)
+        output, _ = process.communicate(timeout=100)
     assert process.returncode == 0, output
     assert "400 updates" in output
     assert re.search(r"going on from update \d+", output)

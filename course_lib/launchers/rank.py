@@ -12,13 +12,16 @@ import threading
 import time
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from course_lib import machine, trace
 from course_lib.launchers import flight, output, payload
 from course_lib.launchers.errors import CannotSend
 from course_lib.launchers.messages import DISMISS, LOCATE, Job, Located, Raised, Returned, Started
 from course_lib.launchers.stacks import Where, stack_of_exception, stack_of_frame, where
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
 
 INSIDE_A_RANK = "COURSE_LIB_INSIDE_A_RANK"
 A_DAY = timedelta(days=1)  # the notebook's timeout is the one that counts
@@ -160,9 +163,22 @@ def join_process_group(rank: int, ranks: int, *, store_file: str | None = None) 
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()  # ranks are forks of one process: without this, they draw alike
     dist.set_debug_level_from_env()  # read at import, which was before this launch's environment
-    store = dist.FileStore(store_file, ranks) if store_file else None
-    options = {"store": store, "timeout": A_DAY} if store_file else {"init_method": "env://"}
-    dist.init_process_group(machine.backend(local_ranks), rank=rank, world_size=ranks, **options)
+    store = (
+        {"store": dist.FileStore(store_file, ranks), "timeout": A_DAY} if store_file else {"store": _torchruns_store()}
+    )
+    dist.init_process_group(machine.backend(local_ranks), rank=rank, world_size=ranks, **store)
+
+
+def _torchruns_store() -> dist.Store:
+    """The store of a torchrun job, with a place in it for each attempt.
+
+    After a restart it is the same store as before, with the addresses of ranks that are dead: one that finds such an
+    address, and not yet the new one, waits for it for ever.
+    """
+    import torch.distributed as dist
+
+    store, _, _ = next(dist.rendezvous("env://"))
+    return dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def _stand_alone(folder: str, rank: int) -> None:
