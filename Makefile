@@ -12,8 +12,8 @@ lab: setup
 	@$(BIN)/course lab
 
 test: setup lint
-	$(BIN)/pytest -n 2 --dist loadscope --durations 25 --nbval --nbval-current-env --nbval-cell-timeout=120 \
-		--nbval-sanitize-with tests/nbval.cfg tests notebooks
+	$(BIN)/pytest -n 2 --dist loadscope tests
+	$(BIN)/pytest --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with tests/nbval.cfg notebooks
 
 lint: setup
 	$(BIN)/ruff check .
