@@ -183,6 +183,16 @@ def test_bad_options_get_one_sentence(used_folder, monkeypatch, capsys, command,
     assert says in line
 
 
+def test_a_line_that_only_begins_like_progress_is_output():
+    def print_them():
+        print(MARK + "not JSON")
+        print(MARK + '{"done": 1}')
+        print(MARK + "[1, 2, 3, 4]")
+        print(MARK + '{"done": 1, "total": 2, "loss": "low", "tokens_per_second": 1}')
+
+    assert len(launch(print_them, ranks=1).output) == 4
+
+
 def test_progress_becomes_a_bar_and_is_no_output():
     def says():
         send(Progress(5, 10, 0.25, 1000.0))

@@ -33,8 +33,15 @@ class Progress:
 
     @classmethod
     def of_line(cls, line: str) -> Progress | None:
-        """What a rank's line says, if it is such a record."""
-        return cls(**json.loads(line[len(MARK) :])) if line.startswith(MARK) else None
+        """What a rank's line says, if it is such a record; a learner may print anything."""
+        if not line.startswith(MARK):
+            return None
+        try:
+            progress = cls(**json.loads(line[len(MARK) :]))
+            str(progress)
+        except (ValueError, TypeError):
+            return None
+        return progress
 
 
 def send(progress: Progress) -> None:
