@@ -1,0 +1,73 @@
+"""Exercises put to the test on real ranks: `check`, and `hint` and `solution` beside it."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from course_lib.checks import progress
+from course_lib.checks.exercise import Case, Exercise
+from course_lib.checks.inside.observe import Outcome, observe
+from course_lib.checks.judging import Report, assess, wrong_answers
+
+__all__ = ["check", "exercises", "find", "hint", "solution"]
+
+LESSONS = sorted(path.stem for path in Path(__file__).parent.glob("lesson_[0-9][0-9].py"))
+SEED = 1  # of the inputs that a learner's answer is tried on; grading uses another
+ASK = "the exercises are numbered like 02.1: give one of "
+
+
+def check(number: str, answer: Any) -> float:
+    """Try an answer on real ranks, say what is wrong with it, remember that, and return the points it earns."""
+    exercise = find(number)
+    report = examine(exercise, answer, SEED)
+    progress.record(number, report)
+    print(report)
+    return float(report.points)
+
+
+def hint(number: str) -> None:
+    """Print one more hint each time."""
+    exercise = find(number)
+    taken = progress.take_hint(number, len(exercise.hints))
+    for index, text in enumerate(exercise.hints[:taken]):
+        print(f"{index + 1}. {text}")
+    if taken == len(exercise.hints):
+        print(f"That was the last hint. After a try of your own, solution({number!r}) shows ours.")
+
+
+def solution(number: str) -> None:
+    """Print our answer and why it is one, to somebody who has tried."""
+    from course_lib.checks.notebooks import answer_cell
+
+    exercise = find(number)
+    if not progress.tries(number):
+        print(f"Try it first: write {exercise.answer}, and run check({number!r}, {exercise.answer}).")
+    else:
+        print(answer_cell(exercise))
+
+
+def examine(exercise: Exercise, answer: Any, seed: int) -> Report:
+    """Put an answer to the test in this process's own ranks; after a hang, what is left is not tried."""
+
+    def try_case(case: Case) -> Outcome:
+        return observe(exercise.drive, answer, case.ranks, case.inputs, exercise.timeout)
+
+    return assess(exercise, exercise.cases(seed), try_case, wrong_answers(exercise), after_a_hang=False)
+
+
+@cache
+def exercises() -> dict[str, Exercise]:
+    """All exercises of the course, by number."""
+    modules = [importlib.import_module(f"course_lib.checks.{name}") for name in LESSONS]
+    return {exercise.number: exercise for module in modules for exercise in module.EXERCISES}
+
+
+def find(number: str) -> Exercise:
+    """The exercise of that number."""
+    try:
+        return exercises()[number]
+    except (KeyError, TypeError):
+        raise ValueError(f"{number!r}: {ASK}{', '.join(exercises())}") from None

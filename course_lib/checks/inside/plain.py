@@ -1,0 +1,85 @@
+"""Values as plain data: what an answer returned, in a form that carries numbers and no behaviour.
+
+An answer may return an object that claims to equal everything, or bytes that run when they are unpickled. What
+leaves a rank is therefore written out as JSON, and read back as tensors, numbers, text, lists and dicts. Nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import torch
+
+MOST_NUMBERS = 200_000
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.bool)
+}
+
+
+def encode(value: Any, depth: int = 0) -> Any:
+    """`value` in JSON's own types. What is not plain data becomes the name of its type."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, torch.Tensor):
+        return _encode_tensor(value)
+    for base in (int, float, str):
+        if isinstance(value, base):
+            return base(value)
+    if depth < 20 and isinstance(value, dict):
+        return {"dict": [[encode(key, depth + 1), encode(item, depth + 1)] for key, item in value.items()]}
+    if depth < 20 and isinstance(value, (list, tuple, set, frozenset, range)):
+        return [encode(item, depth + 1) for item in value]
+    return {"other": type(value).__name__}
+
+
+def decode(data: Any) -> Any:
+    """What `encode` wrote. Raises `ValueError` for anything else: the text may come from an untrusted process."""
+    if data is None or type(data) in (bool, int, float, str):
+        return data
+    if type(data) is list:
+        return [decode(item) for item in data]
+    if type(data) is dict and data.keys() == {"dict"}:
+        return {_hashable(decode(key)): decode(item) for key, item in data["dict"]}
+    if type(data) is dict and data.keys() == {"tensor", "shape", "data"}:
+        return _decode_tensor(data)
+    if type(data) is dict and data.keys() == {"other"} and type(data["other"]) is str:
+        return Other(data["other"][:40])
+    raise ValueError("this is not plain data")
+
+
+class Other:
+    """Something that is no plain data: only the name of its type is known, and it equals nothing."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __repr__(self) -> str:
+        return f"<{self.kind}>"
+
+
+def _encode_tensor(tensor: torch.Tensor) -> dict[str, Any]:
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in DTYPES or tensor.numel() > MOST_NUMBERS:
+        return {"other": f"tensor of {tensor.numel()} {name}"}
+    bytes_of_it = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return {"tensor": name, "shape": list(tensor.shape), "data": base64.b64encode(bytes_of_it).decode()}
+
+
+def _decode_tensor(data: dict[str, Any]) -> torch.Tensor:
+    dtype, shape = DTYPES.get(data["tensor"]), data["shape"]
+    if dtype is None or not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError("this is not a tensor")
+    content = bytearray(base64.b64decode(data["data"]))
+    if not content:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(content, dtype=dtype).reshape(shape)
+
+
+def _hashable(key: Any) -> Any:
+    if isinstance(key, list):
+        return tuple(map(_hashable, key))
+    if key is None or isinstance(key, (bool, int, float, str)):
+        return key
+    raise ValueError("this cannot be the key of a dict")

@@ -1,0 +1,122 @@
+"""The notebooks of the exercises: solutions are the source, exercises are made from them.
+
+The cells carry nbgrader's metadata and markers, so that an instructor can release and collect them with nbgrader too.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from course_lib.checks.exercise import Exercise
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
+STUB = ("# YOUR CODE HERE", "raise NotImplementedError()")
+SCHEMA = 3
+
+Notebook = dict[str, Any]
+Cell = dict[str, Any]
+
+
+class BadNotebook(ValueError):
+    """A file that is no notebook, or not one of these exercises; the sentence says how."""
+
+
+def without_answers(notebook: Notebook) -> Notebook:
+    """The notebook that a learner gets: every answer replaced by a stub that says so when it is called."""
+    made = copy.deepcopy(notebook)
+    for cell in made["cells"]:
+        if is_answer(cell):
+            cell["source"] = _stubbed(source(cell)).splitlines(keepends=True)
+        if cell["cell_type"] == "code":
+            cell["outputs"], cell["execution_count"] = [], None
+    return made
+
+
+def is_answer(cell: Cell) -> bool:
+    """Whether this is a cell that a learner fills in."""
+    return bool(_metadata(cell).get("solution"))
+
+
+def answer_cell(exercise: Exercise, folder: Path = ROOT / "solutions") -> str:
+    """The source of our answer."""
+    paths = sorted(folder.glob(f"{exercise.lesson}_*.ipynb"))
+    if not paths:
+        return f"The solutions are not on this machine: look for lesson {exercise.lesson} in the course's solutions/."
+    cells = read(paths[0])["cells"]
+    (cell,) = (cell for cell in cells if _metadata(cell).get("grade_id") == answer_id(exercise.number))
+    return "\n".join(line for line in source(cell).splitlines() if line.strip() not in (BEGIN, END))
+
+
+def answer_id(number: str) -> str:
+    return f"answer-{number}"
+
+
+def check_id(number: str) -> str:
+    return f"check-{number}"
+
+
+def answer_metadata(number: str) -> dict[str, Any]:
+    """nbgrader's words for a cell that a learner fills in."""
+    flags = {"grade": False, "solution": True, "locked": False, "task": False}
+    return {"nbgrader": {"schema_version": SCHEMA, "grade_id": answer_id(number), **flags}}
+
+
+def check_metadata(exercise: Exercise) -> dict[str, Any]:
+    """nbgrader's words for a cell that earns points."""
+    flags = {"grade": True, "solution": False, "locked": True, "task": False, "points": exercise.points}
+    return {"nbgrader": {"schema_version": SCHEMA, "grade_id": check_id(exercise.number), **flags}}
+
+
+def heading(exercise: Exercise) -> str:
+    """The line that an exercise begins with."""
+    points = f"{exercise.points} points" if exercise.points != 1 else "1 point"
+    return f"## {exercise.number} {exercise.title}\n\n*{exercise.level}, {exercise.minutes} minutes, {points}*"
+
+
+def read(path: Path) -> Notebook:
+    """A notebook from a file. Raises `BadNotebook` with the reason if it is none."""
+    try:
+        notebook = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadNotebook(f"it is not a notebook ({type(error).__name__})") from error
+    cells = notebook.get("cells") if isinstance(notebook, dict) else None
+    if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
+        raise BadNotebook("it is not a notebook: it has no list of cells")
+    return notebook
+
+
+def code_of(notebook: Notebook) -> list[str]:
+    """The sources of the code cells, in order, without lines that speak to Jupyter and not to Python."""
+    cells = [cell for cell in notebook["cells"] if cell.get("cell_type") == "code"]
+    return [re.sub(r"^\s*[%!].*$", "", source(cell), flags=re.M) for cell in cells]
+
+
+def source(cell: Cell) -> str:
+    """A cell's text: a list of lines, or one piece."""
+    text = cell.get("source", "")
+    return "".join(map(str, text)) if isinstance(text, list) else str(text)
+
+
+def _stubbed(text: str) -> str:
+    lines, inside = [], False
+    for line in text.splitlines():
+        if line.strip() == BEGIN:
+            indent = line[: len(line) - len(line.lstrip())]
+            lines += [indent + part for part in STUB]
+            inside = True
+        elif line.strip() == END:
+            inside = False
+        elif not inside:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def _metadata(cell: Cell) -> dict[str, Any]:
+    metadata = cell.get("metadata")
+    found = metadata.get("nbgrader") if isinstance(metadata, dict) else None
+    return found if isinstance(found, dict) else {}
