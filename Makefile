@@ -1,12 +1,13 @@
 # make lab    open the course          make test   run every check
 # make bench  measure, write tables    make notebooks  run the lessons, store their outputs
+#                                      make exercises  make the exercises from the solutions, run both
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: lab test lint bench notebooks setup clean
+.PHONY: lab test lint bench notebooks exercises setup clean
 
 lab: setup
 	@$(BIN)/course lab
@@ -28,6 +29,10 @@ bench: .venv-bench/.ready
 # Run every lesson and store what it prints and draws.
 notebooks: setup
 	$(BIN)/python tests/refresh_notebooks.py notebooks/*.ipynb
+
+# Run every solution, and make of it what a learner gets.
+exercises: setup
+	$(BIN)/python -m tests.make_exercises solutions/*.ipynb
 
 setup: $(READY)
 

@@ -57,7 +57,32 @@ def _parser() -> argparse.ArgumentParser:
     plot.add_argument("logs", nargs="+", metavar="LOG", help="what `course train --log LOG` wrote")
     plot.add_argument("--out", required=True, metavar="PICTURE.png", help="where to draw it")
     plot.set_defaults(run=_plot)
+    _add_grade(commands)
     return parser
+
+
+def _add_grade(commands: argparse._SubParsersAction) -> None:
+    done = commands.add_parser("progress", help="what you have earned in the exercises")
+    done.set_defaults(run=_progress)
+
+    grade = commands.add_parser(
+        "grade",
+        help="grade the exercises that a class has handed in",
+        description="Grade the exercises that a class has handed in: a page for each student, a table for the class. "
+        "Interrupted, it goes on where it stopped.",
+    )
+    grade.add_argument("submissions", metavar="SUBMISSIONS", help="a folder that has one for each student")
+    grade.add_argument("--out", required=True, metavar="GRADES", help="a folder for pages, table and records")
+    grade.add_argument("--jobs", type=int, help="how many notebooks at a time (default: one for each core)")
+    grade.add_argument("--seed", type=int, help="of the inputs, for a set of your own")
+    grade.add_argument("--again", action="store_true", help="grade everything anew")
+    grade.add_argument("--gradebook", metavar="DATABASE", help="nbgrader's, for example sqlite:///gradebook.db")
+    grade.add_argument(
+        "--no-sandbox",
+        action="store_true",
+        help="run submissions with your own rights: they can read, change and send whatever you can",
+    )
+    grade.set_defaults(run=_grade)
 
 
 def _add_train(commands: argparse._SubParsersAction) -> None:
@@ -164,6 +189,28 @@ def _plot(options: argparse.Namespace) -> int:
         plot(*options.logs).save(options.out)
     except (LogError, OSError, ValueError) as error:
         return _complain(error, status=2)
+    return 0
+
+
+def _progress(_: argparse.Namespace) -> int:
+    from course_lib.checks import exercises, progress
+
+    print(progress.table(exercises()))
+    return 0
+
+
+def _grade(options: argparse.Namespace) -> int:
+    from course_lib.checks.gradebook import NoGradebook
+    from course_lib.checks.grading import BadSubmissions, grade
+    from course_lib.checks.sandbox import NoSandbox
+
+    try:
+        print(grade(**{name: value for name, value in vars(options).items() if name != "run"}))
+    except (BadSubmissions, NoSandbox, NoGradebook, OSError) as error:
+        return _complain(error, status=2)
+    except KeyboardInterrupt:
+        print("course: interrupted; run the same command again to go on from here", file=sys.stderr)
+        return 130
     return 0
 
 

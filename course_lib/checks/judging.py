@@ -80,7 +80,7 @@ def assess(
             continue
         outcome = try_case(case)
         tried.append((case, outcome))
-        if outcome.kind == "raised" and outcome.error == NOT_ATTEMPTED:
+        if len(tried) == 1 and outcome.kind == "raised" and outcome.error == NOT_ATTEMPTED:
             return Report(exercise, attempted=False)
         what = _what_is_wrong(exercise, case, outcome)
         if what:

@@ -124,9 +124,11 @@ def _from_summaries(summaries: Iterable[traceback.FrameSummary]) -> list[Frame]:
 
 
 def _below_launcher(frames: list[Frame]) -> list[Frame]:
-    """What the learner's function did: everything under the rank's entry point."""
+    """What the learner's function did: everything under the rank's entry point, and under a check that called it."""
     entry = [i for i, f in enumerate(frames) if _file_is(f, ENTRY_POINTS)]
-    return frames[entry[-1] + 1 :] if entry else frames
+    frames = frames[entry[-1] + 1 :] if entry else frames
+    checks = [i for i, f in enumerate(frames) if "/course_lib/checks/" in f.file.replace(os.sep, "/")]
+    return (frames[checks[-1] + 1 :] if checks else frames) or frames
 
 
 def _file_is(frame: Frame, endings: tuple[str, ...]) -> bool:

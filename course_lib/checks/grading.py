@@ -1,0 +1,294 @@
+"""Grade a class: every submission in a sandbox, a page for each student, a table for all of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import queue
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from course_lib.checks import exercises, sandbox
+from course_lib.checks.exercise import Case, Exercise, idea
+from course_lib.checks.inside.observe import Outcome
+from course_lib.checks.inside.runner import Submission, Task
+from course_lib.checks.judging import Finding, assess, wrong_answers
+from course_lib.checks.notebooks import BadNotebook, code_of, read
+from course_lib.version import __version__
+
+SEED = 20  # of the inputs; a learner's own checks use others
+TIMEOUT = 6.0  # seconds for one case: many times what an answer needs, also on a busy machine
+LARGEST = 20 << 20
+
+
+class BadSubmissions(ValueError):
+    """There is nothing to grade; the sentence says why."""
+
+
+def grade(
+    submissions: str,
+    out: str,
+    jobs: int | None = None,
+    seed: int | None = None,
+    again: bool = False,
+    gradebook: str | None = None,
+    no_sandbox: bool = False,
+) -> str:
+    """Grade a folder of submissions into a folder of results. Returns what to tell whoever asked."""
+    from course_lib.checks.gradebook import check_gradebook, write_gradebook
+    from course_lib.checks.page import write_pages
+
+    if jobs is not None and jobs < 1:
+        raise BadSubmissions(f"--jobs {jobs}: give 1 or more")
+    handed = handed_in(Path(submissions))
+    if gradebook:
+        check_gradebook()
+    if not no_sandbox:
+        sandbox.check_sandbox()
+    grader = Grader(Path(out), seed=SEED if seed is None else seed, sandboxed=not no_sandbox, jobs=jobs)
+    records = grader.grade(handed, again=again)
+    write_pages(records, Path(out))
+    if gradebook:
+        write_gradebook(records, gradebook)
+    students = len({record.student for record in records})
+    troubled = sum(bool(record.problem) for record in records)
+    return f"{len(records)} notebooks of {students} students: {out}/grades.csv, {out}/pages/" + (
+        f"; {troubled} had problems as a whole" if troubled else ""
+    )
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What one exercise earned, part by part, and what its student is told."""
+
+    number: str
+    parts: dict[str, int]
+    remarks: dict[str, str] = field(default_factory=dict)  # by part
+    attempted: bool = True
+
+    @property
+    def points(self) -> int:
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True)
+class Record:
+    """A graded notebook, as it is kept in a file."""
+
+    student: str
+    notebook: str
+    key: str
+    marks: list[Mark]
+    problem: str = ""  # with the notebook as a whole
+
+    @property
+    def points(self) -> int:
+        return sum(mark.points for mark in self.marks)
+
+    @property
+    def most(self) -> int:
+        return sum(exercises()[mark.number].points for mark in self.marks)
+
+    def save(self, path: Path) -> None:
+        """Written aside and renamed: a record is whole, or not there."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_suffix(".tmp")
+        aside.write_text(json.dumps(asdict(self), indent=1))
+        aside.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Record:
+        fields = json.loads(path.read_text())
+        return cls(**{**fields, "marks": [Mark(**mark) for mark in fields["marks"]]})
+
+
+@dataclass(frozen=True)
+class Handed:
+    """A notebook that a student has handed in."""
+
+    student: str
+    path: Path
+
+    @property
+    def notebook(self) -> str:
+        return self.path.stem
+
+    @property
+    def lesson(self) -> str:
+        return self.notebook[:2]
+
+
+def handed_in(folder: Path) -> list[Handed]:
+    """Every notebook under `folder`: the first folder below it is the student's."""
+    if not folder.is_dir():
+        raise BadSubmissions(f"{folder} is not a folder: give the one that has a folder for each student")
+    lessons = {exercise.lesson for exercise in exercises().values()}
+    found = [
+        Handed(path.relative_to(folder).parts[0], path)
+        for path in sorted(folder.glob("*/**/*.ipynb"))
+        if path.stem[:2] in lessons and ".ipynb_checkpoints" not in path.parts
+    ]
+    if not found:
+        raise BadSubmissions(
+            f"{folder} has no exercises in it: it should have a folder for each student, and in it their notebooks, "
+            "under the names they had in exercises/"
+        )
+    return found
+
+
+class Grader:
+    """Grades notebooks, several at a time. What the exercises expect stays in this process."""
+
+    def __init__(self, out: Path, *, seed: int = SEED, sandboxed: bool = True, jobs: int | None = None) -> None:
+        self.out, self.seed, self.sandboxed = out, seed, sandboxed
+        self.limits = sandbox.Limits()
+        self.slots: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.jobs = jobs or os.cpu_count() or 1
+        for slot in range(self.jobs):
+            self.slots.put(slot)
+        self._judging = threading.Lock()
+        self._cases: dict[str, list[Case]] = {e.number: e.cases(seed) for e in exercises().values()}
+        self._wrong = {e.number: wrong_answers(e) for e in exercises().values()}
+        for exercise in exercises().values():  # what drives an answer travels by value: its module does not
+            cloudpickle.register_pickle_by_value(sys.modules[exercise.drive.__module__])
+
+    def grade(self, handed: list[Handed], *, again: bool = False) -> list[Record]:
+        """Grade what has not been graded yet, with a progress bar; all records, in the order of `handed`."""
+        from tqdm.auto import tqdm
+
+        def one(each: Handed) -> Record:
+            path = self.out / "records" / each.student / f"{each.notebook}.json"
+            known = None if again else _known(path, self._key(each))
+            if known is None:
+                known = self._grade_one(each)
+                known.save(path)
+            return known
+
+        pool = ThreadPoolExecutor(self.jobs)
+        try:
+            return list(tqdm(pool.map(one, handed), total=len(handed), desc="grading", unit="notebook"))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _grade_one(self, handed: Handed) -> Record:
+        ours = [exercise for exercise in exercises().values() if exercise.lesson == handed.lesson]
+        try:
+            cells = code_of(_read(handed.path))
+        except BadNotebook as error:
+            nothing = [Mark(e.number, dict.fromkeys(e.parts, 0), attempted=False) for e in ours]
+            return Record(handed.student, handed.notebook, self._key(handed), nothing, f"{error}")
+        ended = self._run(cells, ours)
+        outcomes, problem = _what_was_seen(ended, cells)
+        with self._judging:
+            marks = [self._mark(exercise, outcomes, cells) for exercise in ours]
+        return Record(handed.student, handed.notebook, self._key(handed), marks, problem)
+
+    def _run(self, cells: list[str], ours: list[Exercise]) -> sandbox.Ended:
+        tasks = [
+            Task(
+                e.number,
+                e.answer,
+                cloudpickle.dumps(e.drive),
+                [(c.part, c.ranks, c.inputs) for c in self._cases[e.number]],
+            )
+            for e in ours
+        ]
+        slot = self.slots.get()
+        try:
+            submission = Submission(cells, tasks, TIMEOUT)
+            return sandbox.run(submission, self.limits, slot=slot, sandboxed=self.sandboxed)
+        finally:
+            self.slots.put(slot)
+
+    def _mark(self, exercise: Exercise, outcomes: dict[tuple[str, int], Outcome], cells: list[str]) -> Mark:
+        cases = self._cases[exercise.number]
+
+        def look_up(case: Case) -> Outcome:
+            return outcomes.get((exercise.number, cases.index(case)), Outcome("missing"))
+
+        report = assess(exercise, cases, look_up, self._wrong[exercise.number])
+        attempted = report.attempted and any(look_up(case).kind != "missing" for case in cases)
+        remarks = {part: remark(finding, cells) for part, finding in report.findings.items()}
+        return Mark(exercise.number, report.earned, remarks if attempted else {}, attempted)
+
+    def _key(self, handed: Handed) -> str:
+        """Changes whenever the marks might."""
+        content = b"" if handed.path.is_symlink() else handed.path.read_bytes()[: LARGEST + 1]
+        return hashlib.sha256(content + f"{self.seed} {__version__}".encode()).hexdigest()
+
+
+def remark(finding: Finding, cells: list[str]) -> str:
+    """What a student may know of a failed case: the idea, their own line, but neither inputs nor expected values."""
+    outcome = finding.outcome
+    text = {
+        "returned": "It returns something else than the exercise asks for.",
+        "raised": f"It raises {_error_name(outcome.error)}{_own_line(outcome, cells)}.",
+        "stuck": "Its ranks wait for ever: one of them makes a call that another does not make.",
+        "died": "One of its ranks ends its process.",
+        "differ": "Its ranks call different collectives.",
+        "missing": "It was not run to its end.",
+    }.get(outcome.kind, "It could not be run.")
+    if not finding.mistake:
+        return text
+    return idea(finding.mistake) if outcome.kind == "returned" else f"{text} {idea(finding.mistake)}"
+
+
+def _what_was_seen(ended: sandbox.Ended, cells: list[str]) -> tuple[dict[tuple[str, int], Outcome], str]:
+    """The outcomes by exercise and case, and what else went wrong. The lines come from an untrusted place."""
+    outcomes: dict[tuple[str, int], Outcome] = {}
+    problems = [f"Grading was stopped: {ended.reason}."] if ended.reason else []
+    for line in ended.lines:
+        try:
+            record = json.loads(line)
+            if "cell" in record:
+                problems.append(_cell_problem(record, cells))
+            else:
+                outcomes[str(record["number"]), int(record["case"])] = Outcome.of_record(record["outcome"])
+        except (ValueError, TypeError, KeyError, RecursionError, RuntimeError):
+            continue
+    return outcomes, " ".join(problems[:10])
+
+
+def _cell_problem(record: dict[str, Any], cells: list[str]) -> str:
+    where = _own_line(Outcome("raised", cell=f"<cell {int(record['cell'])}>", line=int(record["line"])), cells)
+    return f"Code cell {int(record['cell']) + 1} raised {_error_name(str(record['error']))}{where}."
+
+
+def _own_line(outcome: Outcome, cells: list[str]) -> str:
+    """The student's own line, from what they have handed in."""
+    try:
+        lines = cells[int(outcome.cell.removeprefix("<cell ").removesuffix(">"))].splitlines()
+        return f" at “{lines[outcome.line - 1].strip()[:100]}”" if outcome.line > 0 else ""
+    except (ValueError, IndexError):
+        return ""
+
+
+def _error_name(name: str) -> str:
+    """The name of an exception that Python itself has: another name could carry a message out of the sandbox."""
+    import builtins
+
+    known = getattr(builtins, name, None)
+    return name if isinstance(known, type) and issubclass(known, BaseException) else "an exception"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if path.is_symlink() or not path.is_file():
+        raise BadNotebook("it is a link to another file, not a notebook")
+    if path.stat().st_size > LARGEST:
+        raise BadNotebook(f"it is larger than {LARGEST >> 20} MB; clear its outputs")
+    return read(path)
+
+
+def _known(path: Path, key: str) -> Record | None:
+    try:
+        record = Record.load(path)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return record if record.key == key else None

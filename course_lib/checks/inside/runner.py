@@ -1,0 +1,132 @@
+"""Run a submission in the sandbox: its cells once, then each exercise on ranks.
+
+The job comes in on standard input; what was observed goes out on standard output, a line of JSON for each case.
+Everything here shares a sandbox with the submission, and nobody outside believes more of it than those lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import linecache
+import multiprocessing
+import os
+import pickle
+import resource
+import signal
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+CELL_SECONDS = 10
+
+
+@dataclass(frozen=True)
+class Task:
+    """An exercise as the sandbox sees it: how to drive an answer, by value, and on what."""
+
+    number: str
+    answer: str
+    drive: bytes
+    cases: list[tuple[str, int, dict[str, Any]]]  # part, ranks and inputs
+
+
+@dataclass(frozen=True)
+class Submission:
+    """The cells of a submission, and what to try them on."""
+
+    cells: list[str]
+    tasks: list[Task]
+    timeout: float
+
+    def packed(self) -> bytes:
+        """As bytes without a class in them: in the sandbox, this module has another name."""
+        return pickle.dumps(asdict(self))
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> Submission:
+        fields = pickle.loads(data)
+        return cls(**{**fields, "tasks": [Task(**task) for task in fields["tasks"]]})
+
+
+def main() -> None:
+    """Read the job, and run it in a process that has torch already: the one that ranks are forked from as well."""
+    from course_lib.launchers import warm_up
+
+    for name, limit in json.loads(sys.stdin.buffer.readline()).items():
+        resource.setrlimit(getattr(resource, name), (limit, limit))
+    report, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    warm_up()
+    context = multiprocessing.get_context("forkserver")
+    receiver, sender = context.Pipe(duplex=False)
+    host = context.Process(target=_be_host, args=(sys.stdin.buffer.read(), sender))
+    host.start()
+    sender.close()
+    with contextlib.suppress(EOFError), open(report, "wb") as lines:
+        while record := receiver.recv_bytes():
+            lines.write(record + b"\n")
+            lines.flush()
+    os._exit(0)  # the sandbox ends with this process, and with it whatever the submission has started
+
+
+def _be_host(packed: bytes, sender: Any) -> None:
+    """Play the notebook: run the cells, then launch ranks that call what they have defined."""
+    import cloudpickle
+
+    from . import check, hint, solution
+    from .observe import Outcome, observe
+
+    checks = sys.modules["course_lib.checks"]  # without a sandbox it is the real one
+    checks.check, checks.hint, checks.solution = check, hint, solution
+
+    submission = Submission.unpacked(packed)
+
+    def say(record: dict[str, Any]) -> None:
+        sender.send_bytes(json.dumps(record).encode())
+
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for index, cell in enumerate(submission.cells):
+        error = _run_cell(cell, f"<cell {index}>", names)
+        if error:
+            say({"cell": index, **error})
+    for task in submission.tasks:
+        drive, hung = cloudpickle.loads(task.drive), set()
+        for index, (part, ranks, inputs) in enumerate(task.cases):
+            outcome = Outcome("missing")
+            if task.answer in names and part not in hung:
+                outcome = observe(drive, names[task.answer], ranks, inputs, submission.timeout)
+            if outcome.kind == "stuck":
+                hung.add(part)  # its other cases would only take as long again
+            say({"number": task.number, "case": index, "outcome": asdict(outcome)})
+    sender.send_bytes(b"")
+
+
+def _run_cell(source: str, name: str, names: dict[str, Any]) -> dict[str, Any] | None:
+    """Run one cell; return what it raised, and in which line. A learner's cell may also wait for ever."""
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+
+    def give_up(*_: Any) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(CELL_SECONDS)
+    try:
+        exec(compile(source, name, "exec"), names)
+    except BaseException as error:
+        return {"error": type(error).__name__, "line": _line(error, name)}
+    finally:
+        signal.alarm(0)
+    return None
+
+
+def _line(error: BaseException, name: str) -> int:
+    if isinstance(error, SyntaxError):
+        return error.lineno or 0
+    traceback, line = error.__traceback__, 0
+    while traceback:
+        if traceback.tb_frame.f_code.co_filename == name:
+            line = traceback.tb_lineno
+        traceback = traceback.tb_next
+    return line
