@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sysconfig
+import warnings
 
 from course_lib.checks import exercises
 from course_lib.checks.grading import Record
@@ -27,7 +28,8 @@ def write_gradebook(records: list[Record], database: str) -> None:
 
     # nbgrader calls `alembic` by its name, and an environment may be used without being activated.
     os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
-    with Gradebook(database) as book:
+    with warnings.catch_warnings(), Gradebook(database) as book:
+        warnings.simplefilter("ignore")  # nbgrader's own use of its database
         for name in sorted({record.notebook for record in records}):
             ours = [record for record in records if record.notebook == name]
             _add_assignment(book, name, ours[0])

@@ -18,7 +18,7 @@ import cloudpickle
 from course_lib.checks import exercises, sandbox
 from course_lib.checks.exercise import Case, Exercise, idea
 from course_lib.checks.inside.observe import Outcome
-from course_lib.checks.inside.runner import Submission, Task
+from course_lib.checks.inside.runner import END, Submission, Task
 from course_lib.checks.judging import Finding, assess, wrong_answers
 from course_lib.checks.notebooks import BadNotebook, code_of, read
 from course_lib.version import __version__
@@ -244,6 +244,8 @@ def _what_was_seen(ended: sandbox.Ended, cells: list[str]) -> tuple[dict[tuple[s
     """The outcomes by exercise and case, and what else went wrong. The lines come from an untrusted place."""
     outcomes: dict[tuple[str, int], Outcome] = {}
     problems = [f"Grading was stopped: {ended.reason}."] if ended.reason else []
+    if not ended.reason and END not in ended.lines:
+        problems.append("It ended its own process before it was graded to its end.")
     for line in ended.lines:
         try:
             record = json.loads(line)

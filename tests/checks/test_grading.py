@@ -1,0 +1,225 @@
+"""Grading a class: partial credit, records that survive, notebooks that are broken, and nbgrader beside it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from course_lib.checks import exercises, sandbox
+from course_lib.checks.grading import BadSubmissions, Grader, Record, handed_in
+from course_lib.checks.notebooks import code_of, read
+from course_lib.checks.page import page, table
+from tests.checks.class_of import EXERCISE, ROOT, SOLUTION, hand_in, right_answers, with_answers, with_first_cell
+
+HALF_RIGHT = {
+    "_1": "def average_gradients(model):\n    for p in model.parameters():\n"
+    "        if p.grad is not None:\n            dist.all_reduce(p.grad)",
+    "_2": "def my_share(count, rank, ranks, epoch, seed):\n"
+    "    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))\n    return order[rank::ranks]",
+    "_3": "def evaluate_together(total, count):\n    return total / count",
+}
+BROKEN = {
+    "not JSON": '{"cells": [',
+    "not a notebook": "[1, 2]",
+    "no cells": "{}",
+    "cells of another kind": json.dumps({"cells": [1, None]}),
+    "empty": "",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sandboxed() -> None:
+    try:
+        sandbox.check_sandbox()
+    except sandbox.NoSandbox as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory) -> dict[str, Record]:
+    """A class in which everything that can be wrong with a notebook is wrong with one."""
+    folder = tmp_path_factory.mktemp("class")
+    hand_in(folder / "in", "good", SOLUTION)
+    hand_in(folder / "in", "half", with_answers(**HALF_RIGHT))
+    hand_in(folder / "in", "stub", EXERCISE)
+    hand_in(folder / "in", "syntax", with_answers(_1="def average_gradients(model)\n    pass", _2="", _3="x ="))
+    bare = {"cells": [{"cell_type": "code", "source": "import torch, torch.distributed as dist\n" + right_answers()}]}
+    hand_in(folder / "in", "no metadata", bare)
+    for name, text in BROKEN.items():
+        hand_in(folder / "in", name, text)
+    records = Grader(folder / "out").grade(handed_in(folder / "in"))
+    return {record.student: record for record in records}
+
+
+def test_right_answers_earn_everything_with_or_without_metadata(graded):
+    assert graded["good"].points == graded["good"].most == 10
+    assert graded["no metadata"].points == 10
+    assert graded["good"].problem == graded["no metadata"].problem == ""
+
+
+def test_half_right_answers_earn_their_parts_and_are_told_their_mistakes(graded):
+    marks = {mark.number: mark for mark in graded["half"].marks}
+    assert marks["02.2"].parts == {"every example once": 2, "equal shares": 1, "a new order every epoch": 0}
+    assert "The epoch must change the seed" in marks["02.2"].remarks["a new order every epoch"]
+    assert "sum of the gradients" in marks["02.1"].remarks["the mean"]
+    assert "raises ZeroDivisionError at “return total / count”" in marks["02.3"].remarks["a rank without examples"]
+    assert graded["half"].points == 3
+
+
+def test_a_stub_is_not_attempted(graded):
+    assert graded["stub"].points == 0
+    assert not any(mark.attempted for mark in graded["stub"].marks)
+    assert page("stub", [graded["stub"]]).count("Not attempted") == 3
+
+
+def test_a_syntax_error_costs_its_cell_and_is_reported(graded):
+    assert "Code cell 2 raised SyntaxError at “def average_gradients(model)”" in graded["syntax"].problem
+    assert graded["syntax"].points == 0
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_notebook_costs_only_itself(graded, name):
+    assert graded[name].points == 0
+    assert "not a notebook" in graded[name].problem
+
+
+def test_a_page_and_the_table_show_points_mistakes_and_what_to_read(graded):
+    text = page("half", [graded["half"]])
+    assert "half: 3 of 10 points" in text
+    assert "Read again: lesson 02, “4 · Who reads what”" in text
+    rows = {row["student"]: row for row in csv.DictReader(table(list(graded.values())).splitlines())}
+    assert rows["half"] | {"02.1": "0", "02.2": "3", "02.3": "0", "total": "3", "of": "10"} == rows["half"]
+    assert "not a notebook" in rows["not JSON"]["remarks"]
+
+
+def test_a_name_from_a_student_is_only_text():
+    record = Record("=1+1", "02_ddp", "", [], problem="<script>alert(1)</script>")
+    assert "<script>" not in page("=1+1<b>", [record])
+    assert "\n'=1+1," in table([record])
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, graded):
+    hand_in(tmp_path / "in", "good", SOLUTION)
+    first = Grader(tmp_path / "out")
+    (before,) = first.grade(handed_in(tmp_path / "in"))
+    hand_in(tmp_path / "in", "late", "not JSON")
+    second = Grader(tmp_path / "out")
+    second._run = lambda *_: pytest.fail("it was graded already")
+    records = {record.student: record for record in second.grade(handed_in(tmp_path / "in"))}
+    assert records["good"] == before
+    assert "late" in records
+
+
+def test_a_changed_submission_a_torn_record_and_again_are_graded_anew_to_the_same_marks(tmp_path):
+    path = hand_in(tmp_path / "in", "half", with_answers(**HALF_RIGHT))
+    (first,) = Grader(tmp_path / "out").grade(handed_in(tmp_path / "in"))
+    (second,) = Grader(tmp_path / "out").grade(handed_in(tmp_path / "in"), again=True)
+    assert second == first
+    (tmp_path / "out" / "records" / "half" / "02_ddp.json").write_text('{"student": "ha')
+    path.write_text(json.dumps(with_first_cell(with_answers(**HALF_RIGHT), "x = 1")))
+    (third,) = Grader(tmp_path / "out").grade(handed_in(tmp_path / "in"))
+    assert third.marks == first.marks
+    assert third.key != first.key
+
+
+def test_a_folder_without_submissions_gets_a_sentence(tmp_path):
+    for folder, says in ((tmp_path / "none", "is not a folder"), (tmp_path, "a folder for each student")):
+        with pytest.raises(BadSubmissions, match=says):
+            handed_in(folder)
+
+
+def course(*arguments: str, **options) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "course_lib", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+def test_one_command_grades_a_class_into_pages_a_table_and_nbgraders_gradebook(tmp_path):
+    hand_in(tmp_path / "in", "good", SOLUTION)
+    hand_in(tmp_path / "in", "broken", "")
+    database = f"sqlite:///{tmp_path}/gradebook.db"
+    done = course("grade", "in", "--out", "grades", "--gradebook", database, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 notebooks of 2 students" in done.stdout
+    assert "1 had problems" in done.stdout
+    assert {path.name for path in (tmp_path / "grades" / "pages").iterdir()} == {"good.html", "broken.html"}
+    from nbgrader.api import Gradebook
+
+    with Gradebook(database) as book:
+        scores = {each.student_id: (each.score, each.max_score) for each in book.assignment_submissions("02_ddp")}
+    assert scores == {"good": (10.0, 10.0), "broken": (0.0, 10.0)}
+
+
+def test_without_bubblewrap_it_refuses_and_says_what_that_risks(tmp_path):
+    hand_in(tmp_path / "in", "good", SOLUTION)
+    done = course("grade", "in", "--out", "grades", cwd=tmp_path, env={"PATH": "", "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 2
+    assert "bwrap is not installed" in done.stderr
+    assert "--no-sandbox" in done.stderr
+    assert not (tmp_path / "grades").exists()
+
+
+@pytest.mark.timeout(200)
+def test_an_interrupt_says_how_to_go_on(tmp_path):
+    hand_in(tmp_path / "in", "good", SOLUTION)
+    started = subprocess.Popen(
+        [sys.executable, "-m", "course_lib", "grade", "in", "--out", "grades"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    begun = threading.Event()
+    said: list[str] = []
+
+    def listen() -> None:
+        while piece := started.stderr.read(1):
+            said.append(piece)
+            if "grading" in "".join(said):
+                begun.set()
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    assert begun.wait(60)
+    started.send_signal(2)
+    assert started.wait(60) == 130
+    listener.join()
+    assert "run the same command again" in "".join(said)
+    assert not list((tmp_path / "grades").rglob("*.tmp"))
+
+
+@pytest.mark.timeout(300)
+def test_nbgrader_makes_the_same_release_and_validates_the_solutions(tmp_path):
+    solutions = sorted((ROOT / "solutions").glob("*.ipynb"))
+    shutil.copytree(ROOT / "solutions", tmp_path / "source" / "course")
+    (tmp_path / "nbgrader_config.py").write_text(f"c = get_config()\nc.CourseDirectory.root = {str(tmp_path)!r}\n")
+    environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    environment |= {"PYTHONPATH": str(ROOT), "COURSE_LIB_PROGRESS": str(tmp_path / "progress.json")}
+
+    def nbgrader(*arguments: str | Path) -> str:
+        command = [sys.executable, "-m", "nbgrader", *map(str, arguments)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=240)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    nbgrader("generate_assignment", "course")
+    release = tmp_path / "release" / "course"
+    for solution in solutions:
+        assert code_of(read(release / solution.name)) == code_of(read(ROOT / "exercises" / solution.name))
+    first = solutions[0].name  # nbval runs all of them
+    assert "Success" in nbgrader("validate", ROOT / "solutions" / first)
+    assert "VALIDATION FAILED" in nbgrader("validate", release / first)
+
+
+@pytest.mark.timeout(300)
+def test_every_exercise_runs_in_the_sandbox(tmp_path):
+    """What drives an answer travels by value: it must find all it needs there."""
+    for solution in (ROOT / "solutions").glob("*.ipynb"):
+        hand_in(tmp_path / "in", "good", read(solution), solution.name)
+    records = Grader(tmp_path / "out").grade(handed_in(tmp_path / "in"))
+    assert sum(record.points for record in records) == sum(exercise.points for exercise in exercises().values())
