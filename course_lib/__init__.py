@@ -17,6 +17,7 @@ from course_lib.launchers import (
     RanksStuck,
     Run,
     launch,
+    slurm,
     warm_up,
 )
 from course_lib.machine import cores, device
@@ -34,6 +35,7 @@ __all__ = [
     "cores",
     "device",
     "launch",
+    "slurm",
     "trace",
 ]
 

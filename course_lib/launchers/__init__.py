@@ -1,8 +1,9 @@
-"""Run one function on many ranks: on this machine from a cell, or as a job under torchrun."""
+"""Run one function on many ranks: on this machine, on a Slurm cluster, or as a job under torchrun."""
 
 from course_lib.launchers.errors import CannotSend, CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck
 from course_lib.launchers.local import launch, warm_up
 from course_lib.launchers.run import Run
+from course_lib.launchers.slurm import Slurm, slurm
 
 __all__ = [
     "CannotSend",
@@ -12,6 +13,8 @@ __all__ = [
     "RankFailed",
     "RanksStuck",
     "Run",
+    "Slurm",
     "launch",
+    "slurm",
     "warm_up",
 ]

@@ -22,6 +22,7 @@ from course_lib.launchers.errors import RankFailed
 from course_lib.launchers.local import launch
 from course_lib.launchers.rank import INSIDE_A_RANK, join_process_group
 from course_lib.launchers.run import Run
+from course_lib.launchers.slurm import Slurm
 from course_lib.launchers.stacks import stack_of_exception
 
 
@@ -30,13 +31,20 @@ class BadJob(ValueError):
 
 
 def started_by_torchrun() -> bool:
-    """Whether this process is already one rank of a job."""
-    return INSIDE_A_RANK not in os.environ and {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
+    """Whether this process is one rank of a job that another program started, and may start again."""
+    return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
 
 
-def run_job(target: str, arguments: Iterable[str], *, ranks: int, timeout: float | None) -> Run:
-    """Launch a function from a file on this machine, exactly as a cell would."""
-    return launch(find_function(target), ranks=ranks, timeout=timeout, **parse(arguments))
+def restarts() -> int:
+    """How often torchrun or Slurm has brought this rank's job back after a fault."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) if started_by_torchrun() else 0
+
+
+def run_job(
+    target: str, arguments: Iterable[str], *, ranks: int, timeout: float | None, on: Slurm | None = None
+) -> Run:
+    """Launch a function from a file on this machine or a cluster, exactly as a cell would."""
+    return launch(find_function(target), ranks=ranks, timeout=timeout, on=on, **parse(arguments))
 
 
 def run_rank(target: str, arguments: Iterable[str]) -> Run | None:
