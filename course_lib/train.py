@@ -179,13 +179,13 @@ def launched(settings: Settings, ranks: int, on: Slurm | None = None) -> Run:
         return launch(run, settings, ranks=ranks, timeout=None, on=on)
 
 
-def as_rank(settings: Settings) -> Run | None:
+def as_rank(settings: Settings, peer_timeout: float | None = None) -> Run | None:
     """The run as one rank of a torchrun job, with the bar drawn by rank 0. The other ranks return None."""
     _check_numbers(settings, int(os.environ["WORLD_SIZE"]))  # before the ranks meet, which takes a while
     bar = progress.Bar(sys.__stderr__)
     try:
         with _sentences():
-            return job.run_here(run, settings, show=bar.show)
+            return job.run_here(run, settings, show=bar.show, peer_timeout=peer_timeout)
     finally:
         bar.close()
 

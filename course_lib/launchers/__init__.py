@@ -1,6 +1,14 @@
 """Run one function on many ranks: on this machine, on a Slurm cluster, or as a job under torchrun."""
 
-from course_lib.launchers.errors import CannotSend, CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck
+from course_lib.launchers.errors import (
+    CannotSend,
+    CollectivesDiffer,
+    LaunchError,
+    PeersLost,
+    RankDied,
+    RankFailed,
+    RanksStuck,
+)
 from course_lib.launchers.local import launch, warm_up
 from course_lib.launchers.run import Run
 from course_lib.launchers.slurm import Slurm, slurm
@@ -9,6 +17,7 @@ __all__ = [
     "CannotSend",
     "CollectivesDiffer",
     "LaunchError",
+    "PeersLost",
     "RankDied",
     "RankFailed",
     "RanksStuck",

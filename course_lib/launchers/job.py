@@ -21,6 +21,7 @@ from course_lib import trace
 from course_lib.launchers.errors import RankFailed
 from course_lib.launchers.local import launch
 from course_lib.launchers.rank import INSIDE_A_RANK, join_process_group
+from course_lib.launchers.roll import Roll
 from course_lib.launchers.run import Run
 from course_lib.launchers.slurm import Slurm
 from course_lib.launchers.stacks import stack_of_exception
@@ -47,10 +48,10 @@ def run_job(
     return launch(find_function(target), ranks=ranks, timeout=timeout, on=on, **parse(arguments))
 
 
-def run_rank(target: str, arguments: Iterable[str]) -> Run | None:
+def run_rank(target: str, arguments: Iterable[str], *, peer_timeout: float | None = None) -> Run | None:
     """Be one rank of a torchrun job. Rank 0 returns the whole run, the others None."""
     speak_as_rank()
-    return run_here(find_function(target), **parse(arguments))
+    return run_here(find_function(target), peer_timeout=peer_timeout, **parse(arguments))
 
 
 def speak_as_rank() -> int:
@@ -61,17 +62,19 @@ def speak_as_rank() -> int:
     return rank
 
 
-def run_here(fn: Callable, *args: Any, **kwargs: Any) -> Run | None:
+def run_here(fn: Callable, *args: Any, peer_timeout: float | None = None, **kwargs: Any) -> Run | None:
     """Run a function as one rank of a torchrun job. Rank 0 returns the whole run, the others None."""
     import torch.distributed as dist
 
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    join_process_group(rank, ranks)
+    roll = Roll(join_process_group(rank, ranks, peer_timeout=peer_timeout), rank, ranks)
     trace.recorder.start(rank)
     began = time.monotonic()
     try:
         value = fn(*args, **kwargs)
     except Exception as error:
+        if lost := roll.explain(error):
+            raise lost from error
         stack = stack_of_exception(error.__traceback__)
         raise RankFailed(f"{type(error).__qualname__}: {error}", rank=rank, exception=error, stack=stack) from error
     seconds = time.monotonic() - began

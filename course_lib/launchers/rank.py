@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from course_lib import machine, trace
 from course_lib.launchers import flight, output, payload
-from course_lib.launchers.errors import CannotSend
+from course_lib.launchers.errors import CannotSend, PeersLost
 from course_lib.launchers.messages import DISMISS, LOCATE, Job, Located, Raised, Returned, Started
+from course_lib.launchers.roll import Roll
 from course_lib.launchers.stacks import Where, stack_of_exception, stack_of_frame, where
 
 if TYPE_CHECKING:
@@ -33,16 +34,18 @@ def main(rank: int, job: Job, folder: str, control: Connection, stdout: Connecti
     _stand_alone(folder, rank)
     output.redirect(stdout, stderr)
     rank_process = RankProcess(rank, control)
+    roll: Roll | None = None
     try:
         os.environ.update(rank_environment(rank, job))
         linecache.cache.update(job.sources)
         if job.meeting is None:
             join_process_group(rank, job.ranks, store_file=os.path.join(folder, "store"), peer_timeout=A_DAY)
         else:
-            join_process_group(rank, job.ranks, peer_timeout=job.meeting.peer_timeout)
+            store = join_process_group(rank, job.ranks, peer_timeout=job.meeting.peer_timeout)
+            roll = Roll(store, rank, job.ranks)
         rank_process.run(job.call)
     except BaseException as error:
-        rank_process.report(error)
+        rank_process.report((roll and roll.explain(error)) or error)
     sys.stdout.flush()
     sys.stderr.flush()
     rank_process.dismissed.wait()
@@ -79,7 +82,7 @@ class RankProcess:
         at = time.monotonic()
         sys.stdout.flush()
         sys.stderr.flush()
-        stack = [] if isinstance(error, CannotSend) else stack_of_exception(error.__traceback__)
+        stack = [] if isinstance(error, (CannotSend, PeersLost)) else stack_of_exception(error.__traceback__)
         name, text = type(error).__qualname__, _text_of(error)
         self._send(Raised(self.rank, at, name, text, stack, _packed(error), trace.recorder.spans, flight.calls()))
 
@@ -162,10 +165,11 @@ def rank_environment(rank: int, job: Job) -> dict[str, str]:
 
 def join_process_group(
     rank: int, ranks: int, *, store_file: str | None = None, peer_timeout: float | None = None
-) -> None:
+) -> dist.Store:
     """Bring up the process group on this rank's device: through a private file, or torchrun's rendezvous.
 
     A rank that waits for another longer than `peer_timeout` seconds raises; None leaves that to PyTorch.
+    Returns the store through which the ranks have met.
     """
     import torch
     import torch.distributed as dist
@@ -181,6 +185,7 @@ def join_process_group(
     store = dist.FileStore(store_file, ranks) if store_file else _torchruns_store()
     timeout = None if peer_timeout is None else timedelta(seconds=peer_timeout)
     dist.init_process_group(machine.backend(local_ranks), store=store, rank=rank, world_size=ranks, timeout=timeout)
+    return store
 
 
 def _torchruns_store() -> dist.Store:

@@ -15,6 +15,7 @@ from tests.conftest import wait_until
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
 NODES = 2
 
+# Slurm starts a requeued job when the old credentials have expired: after 5 s here, by default after two minutes.
 CONFIGURATION = """
 ClusterName=course
 SlurmctldHost={host}(127.0.0.1)
@@ -22,7 +23,7 @@ SlurmctldPort={controller}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CryptoType=crypto/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n

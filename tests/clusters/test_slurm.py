@@ -118,18 +118,16 @@ def test_an_interrupt_cancels_the_job_and_says_how_to_go_on(on_cluster):
 
 
 def test_a_requeued_job_goes_on_from_its_checkpoint(on_cluster):
-    run = [*SMALL_FLAGS, *["--updates", "300", "--every", "10", "--checkpoint", "saved", "--log", "run.jsonl"]]
+    run = [*SMALL_FLAGS, *["--updates", "60", "--every", "10", "--checkpoint", "saved", "--log", "run.jsonl"]]
     with course("train", "ddp", *run, *FLAGS) as process:
         assert wait_until(lambda: checkpoint.latest("saved"), 60)
         number = queue()[0].split()[0]
         subprocess.run(["scontrol", "requeue", number], check=True)
-        assert wait_until(lambda: "BeginTime" in queue()[0], 20)  # Slurm lets two minutes pass; we need not
-        subprocess.run(["scontrol", "update", f"job={number}", "StartTime=now"], check=True)
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
     assert f"job {number} was put back into the queue" in output
     assert re.search(r"going on from update \d+", output)
-    launch(train.run, Settings("ddp", updates=300, log="whole.jsonl", **SMALL), ranks=4)
+    launch(train.run, Settings("ddp", updates=60, log="whole.jsonl", **SMALL), ranks=4)
     assert [record.loss for record in log.read("run.jsonl")] == [record.loss for record in log.read("whole.jsonl")]
 
 
