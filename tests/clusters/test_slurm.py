@@ -11,12 +11,13 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import LaunchError, RankDied, RankFailed, RanksStuck, checkpoint, launch, log, slurm, trace, train
+from course_lib import LaunchError, RankFailed, RanksStuck, checkpoint, launch, log, slurm, trace, train
 from course_lib.cli import main
 from course_lib.launchers.journal import Journal
 from course_lib.launchers.slurm import BadPlace
@@ -29,6 +30,17 @@ TWO_BY_TWO = slurm(nodes=2, gpus_per_node=0, ranks_per_node=2)
 FLAGS = ["--slurm", "--nodes", "2", "--gpus-per-node", "0", "--ranks-per-node", "2"]
 SMALL = {"hidden": 8, "batch": 8}
 SMALL_FLAGS = ["--hidden", "8", "--batch", "8"]
+
+
+def losses(file: str | Path) -> list[float]:
+    return [record.loss for record in log.read(file)]
+
+
+@pytest.fixture(scope="module")
+def of_one_process(tmp_path_factory) -> list[float]:
+    file = tmp_path_factory.mktemp("one") / "run.jsonl"
+    launch(train.run, Settings(updates=60, log=str(file), **SMALL), ranks=1)
+    return losses(file)
 
 
 def queue() -> list[str]:
@@ -66,16 +78,6 @@ def test_a_failing_rank_comes_home_with_its_line(on_cluster):
     assert 'raise ValueError("no data")' in str(failure.value)
     assert sorted(failure.value.output) == [(rank, "before") for rank in range(4)]
     assert queue() == []
-
-
-def test_a_killed_rank_is_named(on_cluster):
-    def dies():
-        if dist.get_rank() == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        dist.barrier()
-
-    with pytest.raises(RankDied, match="rank 2 was killed by SIGKILL"):
-        launch(dies, ranks=4, on=TWO_BY_TWO)
 
 
 def test_ranks_that_hang_say_where_and_the_job_is_gone(on_cluster):
@@ -117,7 +119,7 @@ def test_an_interrupt_cancels_the_job_and_says_how_to_go_on(on_cluster):
     assert wait_until(lambda: not processes_with(family), 10)
 
 
-def test_a_requeued_job_goes_on_from_its_checkpoint(on_cluster):
+def test_a_requeued_ddp_job_goes_on_from_its_checkpoint(on_cluster, of_one_process):
     run = [*SMALL_FLAGS, *["--updates", "60", "--every", "10", "--checkpoint", "saved", "--log", "run.jsonl"]]
     with course("train", "ddp", *run, *FLAGS) as process:
         assert wait_until(lambda: checkpoint.latest("saved"), 60)
@@ -128,23 +130,32 @@ def test_a_requeued_job_goes_on_from_its_checkpoint(on_cluster):
     assert f"job {number} was put back into the queue" in output
     assert re.search(r"going on from update \d+", output)
     launch(train.run, Settings("ddp", updates=60, log="whole.jsonl", **SMALL), ranks=4)
-    assert [record.loss for record in log.read("run.jsonl")] == [record.loss for record in log.read("whole.jsonl")]
+    assert losses("run.jsonl") == losses("whole.jsonl")
+    assert losses("run.jsonl") == pytest.approx(of_one_process, rel=1e-4)
 
 
-@pytest.mark.parametrize("strategy", [["ddp"], ["hybrid", "replicas=2"]], ids=["ddp", "hybrid"])
-def test_training_ends_at_the_loss_of_one_process(on_cluster, capsys, strategy):
-    run = [*SMALL_FLAGS, "--updates", "10", "--log", "run.jsonl"]
-    assert main(["train", *strategy, *run, *FLAGS]) == 0
-    assert "10 updates, loss 0." in capsys.readouterr().out
-    launch(train.run, Settings(updates=10, log="one.jsonl", **SMALL), ranks=1)
-    losses, one = ([record.loss for record in log.read(file)] for file in ("run.jsonl", "one.jsonl"))
-    assert losses == pytest.approx(one, rel=1e-5)  # float32, added in another order
+def test_hybrid_training_has_the_losses_of_one_process(on_cluster, capsys, of_one_process):
+    run = [*SMALL_FLAGS, "--updates", "60", "--log", "run.jsonl"]
+    assert main(["train", "hybrid", "replicas=2", *run, *FLAGS]) == 0
+    assert "60 updates, loss 0." in capsys.readouterr().out
+    assert losses("run.jsonl") == pytest.approx(of_one_process, rel=1e-4)  # float32, added in another order
 
 
-def test_a_function_from_a_file_runs_on_the_cluster(on_cluster, capsys):
-    (on_cluster / "program.py").write_text("import os\ndef main(times):\n    return int(os.environ['RANK']) * times\n")
-    assert main(["run", "program.py:main", "times=3", *FLAGS]) == 0
-    assert "rank 3 returned 9" in capsys.readouterr().out
+PROGRAM = """
+import os, signal
+import torch.distributed as dist
+
+def main(victim):
+    if dist.get_rank() == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+"""
+
+
+def test_a_function_from_a_file_runs_on_the_cluster_and_a_killed_rank_is_named(on_cluster, capsys):
+    (on_cluster / "program.py").write_text(PROGRAM)
+    assert main(["run", "program.py:main", "victim=2", *FLAGS]) == 1
+    assert "course: RankDied: rank 2 was killed by SIGKILL" in capsys.readouterr().err
 
 
 BAD = {
