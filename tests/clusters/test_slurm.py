@@ -134,9 +134,11 @@ def test_a_requeued_ddp_job_goes_on_from_its_checkpoint(on_cluster, of_one_proce
     assert losses("run.jsonl") == pytest.approx(of_one_process, rel=1e-4)
 
 
-def test_hybrid_training_has_the_losses_of_one_process(on_cluster, capsys, of_one_process):
-    run = [*SMALL_FLAGS, "--updates", "60", "--log", "run.jsonl"]
-    assert main(["train", "hybrid", "replicas=2", *run, *FLAGS]) == 0
+def test_the_readmes_hybrid_job_has_the_losses_of_one_process(on_cluster, capsys, of_one_process):
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (command,) = re.findall(r"^course (train hybrid .*--slurm.*)$", readme, flags=re.MULTILINE)
+    smaller = [*SMALL_FLAGS, "--updates", "60", "--log", "run.jsonl", "--time", "10", *FLAGS, "replicas=2"]
+    assert main([*command.split(), *smaller]) == 0
     assert "60 updates, loss 0." in capsys.readouterr().out
     assert losses("run.jsonl") == pytest.approx(of_one_process, rel=1e-4)  # float32, added in another order
 
