@@ -12,11 +12,13 @@ from course_lib.launchers import (
     CannotSend,
     CollectivesDiffer,
     LaunchError,
+    PeersLost,
     RankDied,
     RankFailed,
     RanksStuck,
     Run,
     launch,
+    slurm,
     warm_up,
 )
 from course_lib.machine import cores, device
@@ -26,6 +28,7 @@ __all__ = [
     "CannotSend",
     "CollectivesDiffer",
     "LaunchError",
+    "PeersLost",
     "RankDied",
     "RankFailed",
     "RanksStuck",
@@ -34,6 +37,7 @@ __all__ = [
     "cores",
     "device",
     "launch",
+    "slurm",
     "trace",
 ]
 

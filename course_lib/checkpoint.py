@@ -30,7 +30,7 @@ from course_lib.strategies import Strategy
 from course_lib.strategies.strategy import NamedTensors
 
 KEPT = 2
-__all__ = ["Checkpoint", "CheckpointError", "Position", "latest", "load", "read", "save"]
+__all__ = ["Checkpoint", "CheckpointError", "Position", "latest", "load", "on_rank_0", "read", "save"]
 
 
 def save(
@@ -44,13 +44,13 @@ def save(
     aside = final.with_suffix(".tmp")
     layout, parameters = _layout_of(strategy), _parameters_of(strategy)
     facts = {"position": asdict(position), "layout": layout, "parameters": parameters, "notes": notes or {}}
-    _on_rank_0(lambda: make_room(final, aside))
+    on_rank_0(lambda: make_room(final, aside))
     try:
         dcp.save(_tensors_of(strategy), storage_writer=dcp.FileSystemWriter(aside))
     except dcp.CheckpointException as error:  # every rank gets it, whichever failed
         rank, (cause, _) = next(iter(error.failures.items()))
         raise CheckpointError(f"rank {rank} cannot write its part of the checkpoint: {cause}") from error
-    _on_rank_0(lambda: complete(final, aside, facts, keep))
+    on_rank_0(lambda: complete(final, aside, facts, keep))
     return final
 
 
@@ -64,10 +64,10 @@ def load(strategy: Strategy, folder: str | Path) -> Checkpoint:
     On another layout every rank keeps the random numbers that it has, and a carried state begins at zero. The learning
     rate is that of the new optimizer.
     """
-    found = _on_rank_0(lambda: latest(folder))
+    found = on_rank_0(lambda: latest(folder))
     if found is None:
         raise CheckpointError(f"there is no checkpoint in {folder}: give the folder that `save` was given")
-    checkpoint = read(found)
+    checkpoint = on_rank_0(lambda: read(found))
     _check_same_model(checkpoint, _parameters_of(strategy))
     same_layout = checkpoint.layout == _layout_of(strategy)
     saved = dcp.FileSystemReader(found).read_metadata().state_dict_metadata
@@ -201,8 +201,11 @@ def _of_all_ranks(value: Any) -> list[Any]:
     return values
 
 
-def _on_rank_0(act: Callable[[], Any]) -> Any:
-    """What `act` returns on rank 0, on every rank. If it raises there, every rank raises."""
+def on_rank_0(act: Callable[[], Any]) -> Any:
+    """What `act` returns on rank 0, on every rank. If it raises there, every rank raises.
+
+    Ranks on several machines may see a shared folder in different states: one of them looks, for all.
+    """
     answer: list[Any] = [None]
     if _rank() == 0:
         try:

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from course_lib.launchers import LaunchError
+from course_lib.launchers import LaunchError, PeersLost, Slurm
 from course_lib.launchers.local import MOST_RANKS
+from course_lib.launchers.slurm import BadPlace
 
 TRAIN_OPTIONS = (
     *("strategy", "data", "updates", "batch", "tokens", "hidden", "layers", "learning_rate", "seed"),
@@ -47,9 +48,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("target", metavar="FILE.py:FUNCTION")
     run.add_argument("arguments", nargs="*", metavar="NAME=VALUE", help="arguments for the function")
-    run.add_argument("--ranks", type=_ranks, default=2, help="how many (default: 2; under torchrun, it decides)")
+    run.add_argument("--ranks", type=_ranks, help="how many (default: 2; under torchrun, it decides)")
     run.add_argument("--timeout", type=_seconds, default=60.0, help="seconds; 0 waits for ever (default: 60)")
     run.add_argument("--timeline", metavar="PICTURE.png", help="draw the recorded spans into a file")
+    _add_cluster(run)
     run.set_defaults(run=_run)
 
     _add_train(commands)
@@ -111,7 +113,33 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     # torchrun reads its script's options, too, and takes --log for one of its own, cut short.
     log = "write a line of JSON per update, for `course plot`; behind torchrun, write --log-file"
     train.add_argument("--log", "--log-file", metavar="FILE", help=log)
+    _add_cluster(train)
     train.set_defaults(run=_train)
+
+
+def _add_cluster(command: argparse.ArgumentParser) -> None:
+    patience = "seconds a rank waits for the others before it gives up (default: PyTorch's, 10 to 30 minutes)"
+    command.add_argument("--peer-timeout", type=_seconds, metavar="SECONDS", help=f"on several machines, {patience}")
+    options = command.add_argument_group("on a Slurm cluster", "wait in its queue, run on its nodes, show it here")
+    options.add_argument("--slurm", action="store_true", help="submit it as a job; --ranks follows from what is below")
+    options.add_argument("--nodes", type=int, default=2, help="how many (default: 2)")
+    options.add_argument("--gpus-per-node", type=int, default=8, metavar="GPUS", help="default: 8; 0 for none")
+    options.add_argument("--ranks-per-node", type=int, metavar="RANKS", help="default: one for each GPU")
+    options.add_argument("--time", default="1:00:00", help="the job ends after that; default: 1:00:00, an hour")
+    options.add_argument("--partition", help="default: the cluster's")
+    options.add_argument("--account", help="default: yours")
+    options.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="one more option of sbatch")
+
+
+def _cluster(options: argparse.Namespace) -> Slurm | None:
+    """Where to run, if it is not this machine."""
+    if not options.slurm:
+        return None
+    names = ("nodes", "gpus_per_node", "ranks_per_node", "time", "partition", "account", "peer_timeout")
+    place = Slurm(**{name: getattr(options, name) for name in names}, options=options.sbatch)
+    if options.ranks:
+        place.check(options.ranks)
+    return place
 
 
 def _doctor(_: argparse.Namespace) -> int:
@@ -136,11 +164,12 @@ def _run(options: argparse.Namespace) -> int:
 
     try:
         if job.started_by_torchrun():
-            run = job.run_rank(options.target, options.arguments)
+            run = job.run_rank(options.target, options.arguments, peer_timeout=options.peer_timeout)
         else:
-            timeout = options.timeout or None
-            run = job.run_job(options.target, options.arguments, ranks=options.ranks, timeout=timeout)
-    except (job.BadJob, LaunchError) as error:
+            place, timeout = _cluster(options), options.timeout or None
+            ranks = place.ranks if place else options.ranks or 2
+            run = job.run_job(options.target, options.arguments, ranks=ranks, timeout=timeout, on=place)
+    except (BadPlace, job.BadJob, LaunchError) as error:
         return _complain(error)
     except KeyboardInterrupt:
         print("course: interrupted; all ranks have been stopped", file=sys.stderr)
@@ -160,17 +189,22 @@ def _train(options: argparse.Namespace) -> int:
     under_torchrun, speaks = job.started_by_torchrun(), True
     if under_torchrun:
         speaks = job.speak_as_rank() == 0  # the others would say the same
-    else:
+    elif not options.slurm:
         warm_up()  # it imports torch while this process does
     from course_lib import train
 
     settings = train.Settings(**{name: getattr(options, name) for name in TRAIN_OPTIONS})
     try:
         settings = replace(settings, options=job.parse(options.arguments))
-        ranks = options.ranks or (1 if settings.strategy == "single" else 2)
-        run = train.as_rank(settings) if under_torchrun else train.launched(settings, ranks)
-    except (job.BadJob, train.BadSettings) as error:
+        place, peer_timeout = _cluster(options), options.peer_timeout
+        ranks = place.ranks if place else options.ranks or (1 if settings.strategy == "single" else 2)
+        run = train.as_rank(settings, peer_timeout) if under_torchrun else train.launched(settings, ranks, on=place)
+    except (BadPlace, job.BadJob, train.BadSettings) as error:
         return _complain(error, status=2) if speaks else 2
+    except PeersLost as error:
+        status = _complain(error)
+        print(f"course: the job has ended{train.how_to_go_on(settings)}", file=sys.stderr)
+        return status
     except LaunchError as error:
         return _complain(error)
     except KeyboardInterrupt:

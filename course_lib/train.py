@@ -15,9 +15,10 @@ from typing import Any
 import torch.distributed as dist
 
 from course_lib import checkpoint, jobs, tasks
+from course_lib.checkpoint import CheckpointError
 from course_lib.data import Corpus
 from course_lib.keeper import Keeper
-from course_lib.launchers import RankFailed, Run, job, launch, progress
+from course_lib.launchers import RankFailed, Run, Slurm, job, launch, progress
 from course_lib.launchers.progress import Progress
 from course_lib.strategies import Strategy
 from course_lib.training import Reader, train
@@ -62,12 +63,12 @@ def run(settings: Settings, show: Callable[[Progress], None] = progress.send) ->
     one, and the global batches' tokens per second.
     """
     try:
-        check(settings, dist.get_world_size())
+        _check_numbers(settings, dist.get_world_size())
+        goes_on = checkpoint.on_rank_0(lambda: _goes_on(settings, comes_back=job.started_by_torchrun()))
         task = _task(settings)
         strategy = _strategy(settings, task)
-        reader, saved = Reader(task.dataset, task.sampler), None
-        if _goes_on(settings):
-            saved = _go_on(strategy, reader, settings)
+        reader = Reader(task.dataset, task.sampler)
+        saved = _go_on(strategy, reader, settings) if goes_on else None
         keeper = Keeper(settings, strategy, reader, saved, show)
     except ValueError as error:
         raise BadSettings(str(error)) from error
@@ -75,8 +76,20 @@ def run(settings: Settings, show: Callable[[Progress], None] = progress.send) ->
     return {"updates": keeper.updates, "loss": keeper.loss, "tokens per second": keeper.tokens_per_second}
 
 
-def check(settings: Settings, ranks: int) -> None:
-    """Refuse, without training anything, a run that cannot start. What depends on the data is found out by `run`."""
+def check(settings: Settings, ranks: int, *, comes_back: bool = False) -> None:
+    """Refuse, without training anything, a run that cannot start. What depends on the data is found out by `run`.
+
+    The same command starts a job that `comes_back` and brings it back: it may ask to resume before there is a
+    checkpoint.
+    """
+    _check_numbers(settings, ranks)
+    try:
+        _goes_on(settings, comes_back)
+    except CheckpointError as error:
+        raise BadSettings(str(error)) from error
+
+
+def _check_numbers(settings: Settings, ranks: int) -> None:
     try:
         jobs.maker(settings.strategy, settings.learning_rate, settings.options)
     except ValueError as error:
@@ -92,46 +105,41 @@ def check(settings: Settings, ranks: int) -> None:
         raise BadSettings(f"single trains on one rank, not on {ranks}: give --ranks 1, or another strategy")
     if settings.options.get("carry_state") and settings.data == "adding":
         raise BadSettings("carry_state=True: sequences of the adding problem have nothing to carry; give --data text")
-    _check_checkpoint(settings)
 
 
-def _check_checkpoint(settings: Settings) -> None:
+def _goes_on(settings: Settings, comes_back: bool) -> bool:
+    """Whether there is a checkpoint to go on from: because that was asked for, or because the job was restarted."""
     if settings.checkpoint is None:
         if settings.resume:
-            raise BadSettings("--resume needs to know from where: give --checkpoint and the folder")
-        return
+            raise CheckpointError("--resume needs to know from where: give --checkpoint and the folder")
+        return False
     try:
         os.makedirs(settings.checkpoint, exist_ok=True)
     except OSError as error:
-        raise BadSettings(f"{settings.checkpoint} cannot be made ({error.strerror}): give another folder") from error
+        raise CheckpointError(
+            f"{settings.checkpoint} cannot be made ({error.strerror}): give another folder"
+        ) from error
     found = checkpoint.latest(settings.checkpoint)
-    if found is None:
-        if settings.resume and not _started_by_torchrun():
-            raise BadSettings(f"there is no checkpoint in {settings.checkpoint}: leave out --resume to start anew")
-        return
-    if not _goes_on(settings):
-        raise BadSettings(
-            f"{settings.checkpoint} has a checkpoint of update {checkpoint.read(found).position.updates}: "
+    if found is not None:
+        _check_continues(settings, checkpoint.read(found))
+    elif settings.resume and not comes_back:
+        raise CheckpointError(f"there is no checkpoint in {settings.checkpoint}: leave out --resume to start anew")
+    return found is not None
+
+
+def _check_continues(settings: Settings, found: checkpoint.Checkpoint) -> None:
+    """Refuse to go on from a checkpoint without leave, or with other data than it has seen."""
+    if not settings.resume and not job.restarts():
+        raise CheckpointError(
+            f"{settings.checkpoint} has a checkpoint of update {found.position.updates}: "
             "give --resume to go on from there, or another folder"
         )
-    for name, was in checkpoint.read(found).notes.get("order", {}).items():
+    for name, was in found.notes.get("order", {}).items():
         if settings.order.get(name) != was:
-            raise BadSettings(
+            raise CheckpointError(
                 f"{settings.checkpoint} was saved with {name}={was}: go on with the same, "
                 "or the run would skip some of the data and see some of it twice"
             )
-
-
-def _goes_on(settings: Settings) -> bool:
-    """Whether there is something to go on from, and leave to do so: asked for, or restarted after a crash."""
-    restarted = _started_by_torchrun() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    has_one = settings.checkpoint is not None and checkpoint.latest(settings.checkpoint) is not None
-    return has_one and (settings.resume or restarted)
-
-
-def _started_by_torchrun() -> bool:
-    """The same command starts such a job and brings it back: it may ask to resume before there is a checkpoint."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def _task(settings: Settings) -> tasks.Task:
@@ -164,20 +172,20 @@ def _go_on(strategy: Strategy, reader: Reader, settings: Settings) -> checkpoint
     return saved
 
 
-def launched(settings: Settings, ranks: int) -> Run:
-    """The run on `ranks` ranks of this machine. Raises BadSettings if a rank has found the settings to be bad."""
-    check(settings, ranks)
+def launched(settings: Settings, ranks: int, on: Slurm | None = None) -> Run:
+    """The run on `ranks` ranks of this machine or a cluster. Raises BadSettings if a rank has found them to be bad."""
+    check(settings, ranks, comes_back=on is not None)
     with _sentences():
-        return launch(run, settings, ranks=ranks, timeout=None)
+        return launch(run, settings, ranks=ranks, timeout=None, on=on)
 
 
-def as_rank(settings: Settings) -> Run | None:
+def as_rank(settings: Settings, peer_timeout: float | None = None) -> Run | None:
     """The run as one rank of a torchrun job, with the bar drawn by rank 0. The other ranks return None."""
-    check(settings, int(os.environ["WORLD_SIZE"]))
+    _check_numbers(settings, int(os.environ["WORLD_SIZE"]))  # before the ranks meet, which takes a while
     bar = progress.Bar(sys.__stderr__)
     try:
         with _sentences():
-            return job.run_here(run, settings, show=bar.show)
+            return job.run_here(run, settings, show=bar.show, peer_timeout=peer_timeout)
     finally:
         bar.close()
 

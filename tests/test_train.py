@@ -314,6 +314,23 @@ def test_nothing_is_left_to_do_when_all_updates_are_done(tmp_path):
     assert (again["updates"], again["loss"]) == (4, done["loss"])
 
 
+@pytest.mark.parametrize("sees_it", [0, 1])
+def test_rank_0_decides_for_all_whether_there_is_a_checkpoint(tmp_path, monkeypatch, sees_it):
+    """On NFS a rank may see a folder as it was: here, one of two ranks sees it empty."""
+    monkeypatch.chdir(tmp_path)
+    launch(train.run, Settings("ddp", updates=4, checkpoint="saved", **SMALL), ranks=2)
+
+    def go_on():
+        os.environ["MASTER_ADDR"] = "a job that may come back: it need not find a checkpoint"
+        folder = "saved" if os.environ["RANK"] == str(sees_it) else "empty"
+        settings = Settings("ddp", updates=4, every=100, checkpoint=folder, resume=True, **SMALL)
+        saves = []
+        monkeypatch.setattr(checkpoint, "save", lambda *_, **__: saves.append(folder))
+        return train.run(settings)["updates"], len(saves)
+
+    assert list(launch(go_on, ranks=2)) == [(4, 0 if sees_it == 0 else 1)] * 2
+
+
 def test_the_readmes_commands_work_as_written(tmp_path):
     readme = (Path(__file__).parent.parent / "README.md").read_text()
     section = readme.partition("## On your GPUs")[2].partition("\n## ")[0]

@@ -1,17 +1,29 @@
-"""Run one function on many ranks: on this machine from a cell, or as a job under torchrun."""
+"""Run one function on many ranks: on this machine, on a Slurm cluster, or as a job under torchrun."""
 
-from course_lib.launchers.errors import CannotSend, CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck
+from course_lib.launchers.errors import (
+    CannotSend,
+    CollectivesDiffer,
+    LaunchError,
+    PeersLost,
+    RankDied,
+    RankFailed,
+    RanksStuck,
+)
 from course_lib.launchers.local import launch, warm_up
 from course_lib.launchers.run import Run
+from course_lib.launchers.slurm import Slurm, slurm
 
 __all__ = [
     "CannotSend",
     "CollectivesDiffer",
     "LaunchError",
+    "PeersLost",
     "RankDied",
     "RankFailed",
     "RanksStuck",
     "Run",
+    "Slurm",
     "launch",
+    "slurm",
     "warm_up",
 ]

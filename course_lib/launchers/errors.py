@@ -85,6 +85,20 @@ class RankDied(LaunchError):
         return f"was killed by {name}{hint}"
 
 
+class PeersLost(LaunchError):
+    """Ranks on other machines no longer answer. `rank` says so, `lost` are the ones it misses."""
+
+    def __init__(self, *, rank: int, lost: Sequence[int], hosts: str, place: str, cause: BaseException) -> None:
+        self.rank, self.lost, self.exception = rank, tuple(lost), cause
+        super().__init__(
+            f"rank {rank} lost {name_ranks(lost)} on {hosts}: no answer. Most likely {hosts} is down, or the network "
+            f"between is\n\n  it waited at {place}\n  {cause}"
+        )
+
+    def __reduce__(self) -> tuple:
+        return LaunchError, (str(self),)
+
+
 class RanksStuck(LaunchError):
     """Time is up. `where[rank]` says what each rank was doing, `odd` which ranks differ from the rest."""
 

@@ -21,7 +21,9 @@ from course_lib import trace
 from course_lib.launchers.errors import RankFailed
 from course_lib.launchers.local import launch
 from course_lib.launchers.rank import INSIDE_A_RANK, join_process_group
+from course_lib.launchers.roll import Roll
 from course_lib.launchers.run import Run
+from course_lib.launchers.slurm import Slurm
 from course_lib.launchers.stacks import stack_of_exception
 
 
@@ -30,19 +32,26 @@ class BadJob(ValueError):
 
 
 def started_by_torchrun() -> bool:
-    """Whether this process is already one rank of a job."""
-    return INSIDE_A_RANK not in os.environ and {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
+    """Whether this process is one rank of a job that another program started, and may start again."""
+    return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
 
 
-def run_job(target: str, arguments: Iterable[str], *, ranks: int, timeout: float | None) -> Run:
-    """Launch a function from a file on this machine, exactly as a cell would."""
-    return launch(find_function(target), ranks=ranks, timeout=timeout, **parse(arguments))
+def restarts() -> int:
+    """How often torchrun or Slurm has brought this rank's job back after a fault."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) if started_by_torchrun() else 0
 
 
-def run_rank(target: str, arguments: Iterable[str]) -> Run | None:
+def run_job(
+    target: str, arguments: Iterable[str], *, ranks: int, timeout: float | None, on: Slurm | None = None
+) -> Run:
+    """Launch a function from a file on this machine or a cluster, exactly as a cell would."""
+    return launch(find_function(target), ranks=ranks, timeout=timeout, on=on, **parse(arguments))
+
+
+def run_rank(target: str, arguments: Iterable[str], *, peer_timeout: float | None = None) -> Run | None:
     """Be one rank of a torchrun job. Rank 0 returns the whole run, the others None."""
     speak_as_rank()
-    return run_here(find_function(target), **parse(arguments))
+    return run_here(find_function(target), peer_timeout=peer_timeout, **parse(arguments))
 
 
 def speak_as_rank() -> int:
@@ -53,17 +62,19 @@ def speak_as_rank() -> int:
     return rank
 
 
-def run_here(fn: Callable, *args: Any, **kwargs: Any) -> Run | None:
+def run_here(fn: Callable, *args: Any, peer_timeout: float | None = None, **kwargs: Any) -> Run | None:
     """Run a function as one rank of a torchrun job. Rank 0 returns the whole run, the others None."""
     import torch.distributed as dist
 
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    join_process_group(rank, ranks)
+    roll = Roll(join_process_group(rank, ranks, peer_timeout=peer_timeout), rank, ranks)
     trace.recorder.start(rank)
     began = time.monotonic()
     try:
         value = fn(*args, **kwargs)
     except Exception as error:
+        if lost := roll.explain(error):
+            raise lost from error
         stack = stack_of_exception(error.__traceback__)
         raise RankFailed(f"{type(error).__qualname__}: {error}", rank=rank, exception=error, stack=stack) from error
     seconds = time.monotonic() - began

@@ -8,9 +8,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from course_lib.launchers import messages, payload
 from course_lib.launchers.errors import LaunchError
@@ -20,6 +21,9 @@ from course_lib.launchers.stacks import cell_sources
 from course_lib.launchers.supervisor import supervise
 from course_lib.launchers.watch import Watch
 
+if TYPE_CHECKING:
+    from course_lib.launchers.slurm import Slurm
+
 # Imported once, in the server. torch imports `_dynamo` (two seconds) when a model is first wrapped or optimised.
 PRELOADED = [
     *("torch", "torch.distributed", "torch.distributed.checkpoint", "torch.nn.parallel", "torch._dynamo"),
@@ -28,22 +32,34 @@ PRELOADED = [
 MOST_RANKS = 64
 
 
-def launch(fn: Callable, *args: Any, ranks: int, timeout: float | None = 60.0, **kwargs: Any) -> Run:
+def launch(
+    fn: Callable, *args: Any, ranks: int, timeout: float | None = 60.0, on: Slurm | None = None, **kwargs: Any
+) -> Run:
     """Run `fn(*args, **kwargs)` on `ranks` processes of this machine and return what each returned.
 
     On each of them the process group is up and `course_lib.device()` is the rank's device. What they print
     appears here, tagged. `timeout` counts from the moment all ranks have started; None waits for ever.
+    `on=slurm(nodes=2)` runs them on the nodes of a cluster instead.
     """
     _check(fn, ranks, timeout)
+    if on is not None:
+        on.check(ranks)
+    elif ranks > MOST_RANKS:
+        raise ValueError(
+            f"ranks={ranks}: at most {MOST_RANKS} ranks on one machine; use torchrun on several, or on=slurm(...)"
+        )
     job = messages.Job(
         call=payload.pack_call(fn, args, kwargs),
         ranks=ranks,
         environment=dict(os.environ),
         folder=os.getcwd(),
         sources=cell_sources(),
+        here=range(ranks),
     )
+    if on is not None:
+        return on.run(job, timeout)
     try:
-        with _supervisor(job) as supervisor:
+        with supervisor_of(job) as supervisor:
             return Watch(supervisor, ranks, timeout).result()
     except KeyboardInterrupt:
         raise KeyboardInterrupt("all ranks were stopped") from None
@@ -74,8 +90,6 @@ def _check(fn: Any, ranks: Any, timeout: Any) -> None:
         raise TypeError(f"ranks={ranks!r}: give the number of ranks as a whole number, for example ranks=4")
     if ranks < 1:
         raise ValueError(f"ranks={ranks}: a launch needs at least one rank")
-    if ranks > MOST_RANKS:
-        raise ValueError(f"ranks={ranks}: at most {MOST_RANKS} ranks on one machine; use torchrun on several")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real)):
         raise TypeError(f"timeout={timeout!r}: give a number of seconds, or None to wait for ever")
     if timeout is not None and not timeout > 0:
@@ -83,7 +97,7 @@ def _check(fn: Any, ranks: Any, timeout: Any) -> None:
 
 
 @contextlib.contextmanager
-def _supervisor(job: messages.Job):
+def supervisor_of(job: messages.Job) -> Iterator[Connection]:
     """A connection to a fresh supervisor. Closing it ends the launch and everything that belongs to it."""
     method = start_method()
     context = multiprocessing.get_context(method)

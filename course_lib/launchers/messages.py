@@ -11,13 +11,26 @@ from course_lib.trace import Span
 
 @dataclass(frozen=True)
 class Job:
-    """One launch, as its supervisor receives it."""
+    """One launch, as its supervisor receives it: all of it, or the ranks that one of several machines runs."""
 
     call: bytes
     ranks: int
     environment: dict[str, str]
     folder: str
     sources: dict[str, tuple] = field(repr=False)
+    here: range  # the ranks that run on this machine
+    meeting: Meeting | None = None  # None: all ranks are on this machine, and meet in a file
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where ranks of several machines find each other, and the attempt of a job that may be started again."""
+
+    address: str
+    port: int
+    job: str
+    restarts: int = 0
+    peer_timeout: float | None = None  # seconds a rank waits for another; None: as long as PyTorch does
 
 
 @dataclass(frozen=True)
@@ -82,3 +95,4 @@ class Located:
 # What the notebook tells the supervisor, and the supervisor a rank.
 LOCATE = "where are you?"
 DISMISS = "you may go"
+STILL_HERE = "I am still listening"

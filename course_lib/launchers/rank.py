@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from course_lib import machine, trace
 from course_lib.launchers import flight, output, payload
-from course_lib.launchers.errors import CannotSend
+from course_lib.launchers.errors import CannotSend, PeersLost
 from course_lib.launchers.messages import DISMISS, LOCATE, Job, Located, Raised, Returned, Started
+from course_lib.launchers.roll import Roll
 from course_lib.launchers.stacks import Where, stack_of_exception, stack_of_frame, where
 
 if TYPE_CHECKING:
     import torch.distributed as dist
 
 INSIDE_A_RANK = "COURSE_LIB_INSIDE_A_RANK"
-A_DAY = timedelta(days=1)  # the notebook's timeout is the one that counts
+A_DAY = 86_400.0  # the notebook's timeout is the one that counts
 WAIT_IS_LONG = 0.3
 
 
@@ -33,13 +34,18 @@ def main(rank: int, job: Job, folder: str, control: Connection, stdout: Connecti
     _stand_alone(folder, rank)
     output.redirect(stdout, stderr)
     rank_process = RankProcess(rank, control)
+    roll: Roll | None = None
     try:
-        os.environ.update(rank_environment(rank, job.ranks))
+        os.environ.update(rank_environment(rank, job))
         linecache.cache.update(job.sources)
-        join_process_group(rank, job.ranks, store_file=os.path.join(folder, "store"))
+        if job.meeting is None:
+            join_process_group(rank, job.ranks, store_file=os.path.join(folder, "store"), peer_timeout=A_DAY)
+        else:
+            store = join_process_group(rank, job.ranks, peer_timeout=job.meeting.peer_timeout)
+            roll = Roll(store, rank, job.ranks)
         rank_process.run(job.call)
     except BaseException as error:
-        rank_process.report(error)
+        rank_process.report((roll and roll.explain(error)) or error)
     sys.stdout.flush()
     sys.stderr.flush()
     rank_process.dismissed.wait()
@@ -76,7 +82,7 @@ class RankProcess:
         at = time.monotonic()
         sys.stdout.flush()
         sys.stderr.flush()
-        stack = [] if isinstance(error, CannotSend) else stack_of_exception(error.__traceback__)
+        stack = [] if isinstance(error, (CannotSend, PeersLost)) else stack_of_exception(error.__traceback__)
         name, text = type(error).__qualname__, _text_of(error)
         self._send(Raised(self.rank, at, name, text, stack, _packed(error), trace.recorder.spans, flight.calls()))
 
@@ -134,24 +140,37 @@ class RankProcess:
             self._control.send(message)
 
 
-def rank_environment(rank: int, ranks: int) -> dict[str, str]:
-    """The variables that torchrun would set, for ranks that are all on this machine."""
+def rank_environment(rank: int, job: Job) -> dict[str, str]:
+    """The variables that torchrun would set."""
     variables = {
         "RANK": rank,
-        "LOCAL_RANK": rank,
-        "WORLD_SIZE": ranks,
-        "LOCAL_WORLD_SIZE": ranks,
-        "OMP_NUM_THREADS": machine.threads_per_rank(ranks),
+        "LOCAL_RANK": job.here.index(rank),
+        "WORLD_SIZE": job.ranks,
+        "LOCAL_WORLD_SIZE": len(job.here),
+        "OMP_NUM_THREADS": machine.threads_per_rank(len(job.here)),
         INSIDE_A_RANK: rank,
     }
-    interface = machine.loopback_interface()
-    if interface:
-        variables["GLOO_SOCKET_IFNAME"] = interface
+    if job.meeting is None:
+        interface = machine.loopback_interface()
+        variables |= {"GLOO_SOCKET_IFNAME": interface} if interface else {}
+    else:
+        variables |= {
+            "MASTER_ADDR": job.meeting.address,
+            "MASTER_PORT": job.meeting.port,
+            "TORCHELASTIC_RUN_ID": job.meeting.job,
+            "TORCHELASTIC_RESTART_COUNT": job.meeting.restarts,
+        }
     return {name: str(value) for name, value in variables.items()}
 
 
-def join_process_group(rank: int, ranks: int, *, store_file: str | None = None) -> None:
-    """Bring up the process group on this rank's device: through a private file, or torchrun's rendezvous."""
+def join_process_group(
+    rank: int, ranks: int, *, store_file: str | None = None, peer_timeout: float | None = None
+) -> dist.Store:
+    """Bring up the process group on this rank's device: through a private file, or torchrun's rendezvous.
+
+    A rank that waits for another longer than `peer_timeout` seconds raises; None leaves that to PyTorch.
+    Returns the store through which the ranks have met.
+    """
     import torch
     import torch.distributed as dist
 
@@ -163,10 +182,10 @@ def join_process_group(rank: int, ranks: int, *, store_file: str | None = None) 
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()  # ranks are forks of one process: without this, they draw alike
     dist.set_debug_level_from_env()  # read at import, which was before this launch's environment
-    store = (
-        {"store": dist.FileStore(store_file, ranks), "timeout": A_DAY} if store_file else {"store": _torchruns_store()}
-    )
-    dist.init_process_group(machine.backend(local_ranks), rank=rank, world_size=ranks, **store)
+    store = dist.FileStore(store_file, ranks) if store_file else _torchruns_store()
+    timeout = None if peer_timeout is None else timedelta(seconds=peer_timeout)
+    dist.init_process_group(machine.backend(local_ranks), store=store, rank=rank, world_size=ranks, timeout=timeout)
+    return store
 
 
 def _torchruns_store() -> dist.Store:

@@ -37,7 +37,7 @@ def supervise(job: Job, notebook: Connection, start_method: str) -> None:
         team: list[Member] = []
         try:
             context = multiprocessing.get_context(start_method)
-            for rank in range(job.ranks):
+            for rank in job.here:
                 team.append(Member(rank, job, folder, context))
             _serve(team, notebook)
         except (EOFError, OSError):
@@ -128,10 +128,11 @@ def _ask_the_silent(team: list[Member], notebook: Connection, unanswered: dict[i
     """A rank whose threads cannot run still dumps its stack on a signal: the handler is C code."""
     for rank in [rank for rank, due in unanswered.items() if time.monotonic() > due]:
         del unanswered[rank]
+        member = next(member for member in team if member.rank == rank)
         if hasattr(signal, "SIGUSR1"):
-            os.kill(team[rank].process.pid, signal.SIGUSR1)
+            os.kill(member.process.pid, signal.SIGUSR1)
             time.sleep(TICK)
-        notebook.send(Located(rank, where(team[rank].stack()), calls=[]))
+        notebook.send(Located(rank, where(member.stack()), calls=[]))
 
 
 def _tell(team: list[Member], order: str) -> None:

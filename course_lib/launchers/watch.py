@@ -25,8 +25,17 @@ ANSWERS_WITHIN = 2.0
 class Watch:
     """Listens to one launch until it has an answer or a reason why there is none."""
 
-    def __init__(self, supervisor: Connection, ranks: int, timeout: float | None) -> None:
+    def __init__(
+        self,
+        supervisor: Connection,
+        ranks: int,
+        timeout: float | None,
+        *,
+        start_within: float = START_WITHIN,
+        grace: float = GRACE,
+    ) -> None:
         self.supervisor, self.ranks, self.timeout = supervisor, ranks, timeout
+        self.start_within, self.grace = start_within, grace
         self.started: set[int] = set()
         self.returned: dict[int, messages.Returned] = {}
         self.raised: list[messages.Raised] = []
@@ -39,10 +48,10 @@ class Watch:
     def result(self) -> Run:
         """The finished run; raises what went wrong, with the output so far attached."""
         try:
-            self._listen(START_WITHIN, until=lambda: len(self.started) == self.ranks or self._faulty())
+            self._listen(self.start_within, until=lambda: len(self.started) == self.ranks or self._faulty())
             self._listen(self.timeout, until=lambda: len(self.returned) == self.ranks or self._faulty())
             if self._faulty():
-                self._listen(GRACE, until=lambda: len(self.raised) + len(self.died) == self.ranks)
+                self._listen(self.grace, until=lambda: len(self.raised) + len(self.died) == self.ranks)
                 self._ask_where()
                 raise verdict(self.raised, self.died, self.located, self.disagreement)
             if len(self.returned) < self.ranks:
@@ -101,7 +110,7 @@ class Watch:
     def _stuck(self) -> LaunchError:
         if len(self.started) < self.ranks:
             missing = sorted(set(range(self.ranks)) - self.started)
-            return LaunchError(f"ranks {missing} did not start within {START_WITHIN:g} s; run `course doctor`")
+            return LaunchError(f"ranks {missing} did not start within {self.start_within:g} s; run `course doctor`")
         self._ask_where()
         if self._faulty():
             return verdict(self.raised, self.died, self.located, self.disagreement)

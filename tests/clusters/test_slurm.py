@@ -1,0 +1,241 @@
+"""A real Slurm of two nodes: what `launch(on=slurm(...))` and `course ... --slurm` do there is what they do at home."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import LaunchError, RankFailed, RanksStuck, checkpoint, launch, log, slurm, trace, train
+from course_lib.cli import main
+from course_lib.launchers.journal import Journal
+from course_lib.launchers.slurm import BadPlace
+from course_lib.launchers.slurm_queue import clean_environment
+from course_lib.train import Settings
+from tests.conftest import MARK as FAMILY
+from tests.conftest import processes_with, ranks_of, wait_until
+
+TWO_BY_TWO = slurm(nodes=2, gpus_per_node=0, ranks_per_node=2)
+FLAGS = ["--slurm", "--nodes", "2", "--gpus-per-node", "0", "--ranks-per-node", "2"]
+SMALL = {"hidden": 8, "batch": 8}
+SMALL_FLAGS = ["--hidden", "8", "--batch", "8"]
+
+
+def losses(file: str | Path) -> list[float]:
+    return [record.loss for record in log.read(file)]
+
+
+@pytest.fixture(scope="module")
+def of_one_process(tmp_path_factory) -> list[float]:
+    file = tmp_path_factory.mktemp("one") / "run.jsonl"
+    launch(train.run, Settings(updates=60, log=str(file), **SMALL), ranks=1)
+    return losses(file)
+
+
+def queue() -> list[str]:
+    return subprocess.run(["squeue", "--noheader"], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_a_launch_returns_values_output_and_spans_of_all_nodes(on_cluster, capsys):
+    def total(factor):
+        mine = torch.tensor([float(dist.get_rank())])
+        with trace.span("communication"):
+            dist.all_reduce(mine)
+        print(f"local rank {os.environ['LOCAL_RANK']} on {os.environ['SLURMD_NODENAME']}")
+        return mine.item() * factor
+
+    run = launch(total, 10, ranks=4, on=TWO_BY_TWO)
+    assert list(run) == [60.0] * 4
+    assert dict(run.output) == {rank: f"local rank {rank % 2} on n{rank // 2 + 1}" for rank in range(4)}
+    assert "[rank 2] local rank 0 on n2" in capsys.readouterr().out
+    assert sorted(span.rank for span in run.spans) == [0, 1, 2, 3]
+    assert all(0 <= span.start <= span.end <= run.seconds for span in run.spans)
+    assert list(on_cluster.iterdir()) == []
+    assert queue() == []
+
+
+def test_a_failing_rank_comes_home_with_its_line(on_cluster):
+    def broken():
+        print("before", flush=True)
+        if dist.get_rank() == 3:
+            raise ValueError("no data")
+        dist.barrier()
+
+    with pytest.raises(RankFailed, match="rank 3 raised ValueError: no data") as failure:
+        launch(broken, ranks=4, on=TWO_BY_TWO)
+    assert failure.value.rank == 3
+    assert 'raise ValueError("no data")' in str(failure.value)
+    assert sorted(failure.value.output) == [(rank, "before") for rank in range(4)]
+    assert queue() == []
+
+
+def test_ranks_that_hang_say_where_and_the_job_is_gone(on_cluster):
+    def hangs():
+        if dist.get_rank() == 1:
+            time.sleep(1000)
+        dist.barrier()
+
+    with pytest.raises(RanksStuck, match="rank 1 is the odd one out") as stuck:
+        launch(hangs, ranks=4, timeout=2, on=TWO_BY_TWO)
+    assert stuck.value.where[3].collective == "barrier"
+    assert queue() == []
+
+
+@contextlib.contextmanager
+def course(*arguments: str, **environment: str) -> Iterator[subprocess.Popen]:
+    """A command that runs while the block does; at the latest when the block ends, it is interrupted."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    command = [sys.executable, "-m", "course_lib", *arguments]
+    with subprocess.Popen(command, env=os.environ | environment, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
+def test_an_interrupt_cancels_the_job_and_says_how_to_go_on(on_cluster):
+    family = uuid.uuid4().hex
+    endless = [*SMALL_FLAGS, *["--updates", "1000000", "--every", "5", "--checkpoint", "saved"]]
+    with course("train", "ddp", *endless, *FLAGS, **{FAMILY: family}) as process:
+        assert wait_until(lambda: checkpoint.latest("saved"), 60)
+        assert len(ranks_of(processes_with(family))) > 4
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    saved = checkpoint.read(checkpoint.latest("saved")).position.updates
+    assert process.returncode == 130
+    assert f"all ranks have been stopped; update {saved} is saved, and --resume goes on from there" in output
+    assert queue() == []
+    assert wait_until(lambda: not processes_with(family), 10)
+
+
+def test_a_requeued_ddp_job_goes_on_from_its_checkpoint(on_cluster, of_one_process):
+    run = [*SMALL_FLAGS, *["--updates", "60", "--every", "10", "--checkpoint", "saved", "--log", "run.jsonl"]]
+    with course("train", "ddp", *run, *FLAGS) as process:
+        assert wait_until(lambda: checkpoint.latest("saved"), 60)
+        number = queue()[0].split()[0]
+        subprocess.run(["scontrol", "requeue", number], check=True)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert f"job {number} was put back into the queue" in output
+    assert re.search(r"going on from update \d+", output)
+    launch(train.run, Settings("ddp", updates=60, log="whole.jsonl", **SMALL), ranks=4)
+    assert losses("run.jsonl") == losses("whole.jsonl")
+    assert losses("run.jsonl") == pytest.approx(of_one_process, rel=1e-4)
+
+
+def test_the_readmes_hybrid_job_has_the_losses_of_one_process(on_cluster, capsys, of_one_process):
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (command,) = re.findall(r"^course (train hybrid .*--slurm.*)$", readme, flags=re.MULTILINE)
+    smaller = [*SMALL_FLAGS, "--updates", "60", "--log", "run.jsonl", "--time", "10", *FLAGS, "replicas=2"]
+    assert main([*command.split(), *smaller]) == 0
+    assert "60 updates, loss 0." in capsys.readouterr().out
+    assert losses("run.jsonl") == pytest.approx(of_one_process, rel=1e-4)  # float32, added in another order
+
+
+PROGRAM = """
+import os, signal
+import torch.distributed as dist
+
+def main(victim):
+    if dist.get_rank() == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+"""
+
+
+def test_a_function_from_a_file_runs_on_the_cluster_and_a_killed_rank_is_named(on_cluster, capsys):
+    (on_cluster / "program.py").write_text(PROGRAM)
+    assert main(["run", "program.py:main", "victim=2", *FLAGS]) == 1
+    assert "course: RankDied: rank 2 was killed by SIGKILL" in capsys.readouterr().err
+
+
+BAD = {
+    "--nodes 3": "job [0-9]+ can never start: PartitionConfig",
+    "--nodes 2 --partition narrow": "job [0-9]+ can never start: Partition",
+    "--nodes 2 --time 2:00:00": "job [0-9]+ can never start: Partition",
+    "--nodes 2 --partition missing": "Slurm refuses the job: .*[Ii]nvalid partition",
+    "--nodes 2 --gpus-per-node 1": "Slurm refuses the job: Invalid generic resource",
+    "--nodes 2 --sbatch=--nonsense": "Slurm refuses the job: ",
+    "--nodes 0": "nodes=0: a job needs at least one node",
+    "--nodes 2 --ranks-per-node 0": "gpus_per_node=0 and ranks_per_node=0: give ranks_per_node, 1 or more",
+    "--nodes 2 --ranks 3": "ranks=3: 2 nodes with 1 ranks each are 2 ranks; change ranks, nodes or ranks_per_node",
+}
+
+
+@pytest.mark.parametrize(("options", "says"), BAD.items(), ids=BAD)
+def test_a_job_that_cannot_start_gets_a_sentence(on_cluster, capsys, options, says):
+    defaults = ["--slurm", "--gpus-per-node", "0", "--ranks-per-node", "1"]
+    assert main(["train", "ddp", *defaults, *options.split()]) in (1, 2)
+    complaint = capsys.readouterr().err
+    assert re.search(says, complaint), complaint
+    assert queue() == []
+
+
+def test_a_job_whose_python_cannot_start_shows_what_slurm_has_kept_of_it(on_cluster, monkeypatch):
+    monkeypatch.setenv("PYTHONHOME", "nowhere")
+    with pytest.raises(LaunchError, match=r"(?s)without a word from its ranks.*The end of its output:.*nowhere"):
+        launch(dist.get_rank, ranks=4, on=TWO_BY_TWO)
+
+
+def test_without_slurm_a_sentence_says_where_to_go(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        LaunchError, match=r"there is no sbatch here: call .* on a machine from which jobs are submitted"
+    ):
+        launch(dist.get_rank, ranks=4, on=TWO_BY_TWO)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ranks_must_fit_the_nodes():
+    with pytest.raises(BadPlace, match="ranks=5: 2 nodes with 2 ranks each are 4 ranks"):
+        launch(dist.get_rank, ranks=5, on=TWO_BY_TWO)
+    with pytest.raises(BadPlace, match="give ranks_per_node, 1 or more"):
+        slurm(nodes=2, gpus_per_node=0)
+
+
+def test_the_script_asks_for_what_was_given(tmp_path):
+    place = slurm(nodes=4, gpus_per_node=8, partition="fast", account="us", options=["--cpus-per-task=6"])
+    script = place.script(tmp_path)
+    for option in (
+        "nodes=4",
+        "gpus-per-node=8",
+        "ntasks-per-node=8",
+        "partition=fast",
+        "account=us",
+        "cpus-per-task=6",
+    ):
+        assert f"#SBATCH --{option}\n" in script
+    assert place.ranks == 32
+
+
+def test_an_outer_job_does_not_leak_into_ours(monkeypatch):
+    monkeypatch.setenv("SLURM_NTASKS", "1")
+    monkeypatch.setenv("SLURM_CONF", "where")
+    assert "SLURM_NTASKS" not in clean_environment()
+    assert clean_environment()["SLURM_CONF"] == "where"
+
+
+def test_a_journal_gives_whole_messages_once(tmp_path):
+    writer, reader = Journal(tmp_path / "said"), Journal(tmp_path / "said")
+    assert reader.read() == []
+    writer.append("one", {"two": 2})
+    whole = writer.path.read_bytes()
+    writer.append("three" * 1000)
+    complete = writer.path.read_bytes()
+    writer.path.write_bytes(complete[: len(whole) + 100])
+    assert reader.read() == ["one", {"two": 2}]
+    assert reader.read() == []
+    writer.path.write_bytes(complete)
+    assert reader.read() == ["three" * 1000]

@@ -1,0 +1,88 @@
+"""torchrun on two hosts, which here are two network namespaces with a cable between them."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from course_lib import checkpoint, launch, log, train
+from course_lib.train import Settings
+from tests.clusters import two_hosts
+from tests.clusters.two_hosts import Host
+from tests.conftest import wait_until
+
+UPDATES = 60
+SMALL = {"hidden": 8, "batch": 8, "updates": UPDATES}
+FLAGS = ["--hidden", "8", "--batch", "8", "--updates", str(UPDATES), "--peer-timeout", "5"]
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory) -> Iterator[tuple[Host, Host]]:
+    if reason := two_hosts.why_not():
+        pytest.skip(reason)
+    with two_hosts.two_hosts(tmp_path_factory.mktemp("hosts")) as both:
+        yield both
+
+
+@contextlib.contextmanager
+def torchrun(hosts: tuple[Host, Host], *words: str, cwd: Path) -> Iterator[list[subprocess.Popen]]:
+    """The same job started on both hosts, ended when the block ends."""
+    jobs = []
+    for number, host in enumerate(hosts):
+        launcher = f"--nnodes 2 --node-rank {number} --nproc-per-node 2 --master-addr {hosts[0].name} -m course_lib"
+        command = host.command(sys.executable, "-m", "torch.distributed.run", *launcher.split(), *words)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        jobs.append(subprocess.Popen(command, cwd=cwd, **pipes))
+    try:
+        yield jobs
+    finally:
+        for job in jobs:
+            job.terminate()
+        for job in jobs:
+            job.communicate(timeout=30)
+
+
+def losses(file: Path) -> list[float]:
+    return [record.loss for record in log.read(file)]
+
+
+@pytest.fixture(scope="module")
+def of_one_process(tmp_path_factory) -> list[float]:
+    file = tmp_path_factory.mktemp("one") / "run.jsonl"
+    launch(train.run, Settings(log=str(file), **SMALL), ranks=1)
+    return losses(file)
+
+
+def test_hybrid_on_two_hosts_has_the_losses_of_one_process(tmp_path, hosts, of_one_process):
+    with torchrun(hosts, "train", "hybrid", "replicas=2", *FLAGS, "--log-file", "run.jsonl", cwd=tmp_path) as jobs:
+        outputs = [job.communicate(timeout=60)[0] for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0], outputs
+    assert f"[rank 0] {UPDATES} updates, loss 0." in outputs[0]
+    assert losses(tmp_path / "run.jsonl") == pytest.approx(of_one_process, rel=1e-4)  # float32, added in another order
+
+
+def test_a_cut_cable_ends_the_job_and_it_goes_on_when_mended(tmp_path, hosts, of_one_process):
+    words = ["train", "ddp", *FLAGS, "--every", "10", "--checkpoint", "saved", "--log-file", "run.jsonl", "--resume"]
+    with torchrun(hosts, *words, cwd=tmp_path) as jobs:
+        assert wait_until(lambda: checkpoint.latest(tmp_path / "saved"), 60)
+        hosts[0].plug("down")
+        try:
+            outputs = [job.communicate(timeout=40)[0] for job in jobs]  # 5 s of waiting, and time to ask who is gone
+        finally:
+            hosts[0].plug("up")
+    assert all(job.returncode for job in jobs)
+    assert "lost ranks 2 and 3 on host2: no answer. Most likely host2 is down, or the network between is" in outputs[0]
+    assert "lost ranks 0 and 1 on host1: no answer. Most likely host1 is down, or the network between is" in outputs[1]
+    assert "is saved, and --resume goes on from there" in outputs[0]
+    with torchrun(hosts, *words, cwd=tmp_path) as jobs:
+        outputs = [job.communicate(timeout=60)[0] for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0], outputs
+    assert "[rank 0] going on from update" in outputs[0]
+    launch(train.run, Settings("ddp", log=str(tmp_path / "whole.jsonl"), **SMALL), ranks=4)
+    assert losses(tmp_path / "run.jsonl") == losses(tmp_path / "whole.jsonl")
+    assert losses(tmp_path / "run.jsonl") == pytest.approx(of_one_process, rel=1e-4)
