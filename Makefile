@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+NBVAL  := $(BIN)/pytest --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with tests/nbval.cfg
 
 .PHONY: lab test lint bench notebooks exercises setup clean
 
@@ -14,7 +15,8 @@ lab: setup
 
 test: setup lint
 	$(BIN)/pytest -n 2 --dist loadscope tests
-	$(BIN)/pytest --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with tests/nbval.cfg notebooks
+	$(NBVAL) notebooks
+	COURSE_LIB_PROGRESS=$(abspath $(VENV))/progress.json $(NBVAL) -n 2 --dist loadscope exercises solutions
 
 lint: setup
 	$(BIN)/ruff check .

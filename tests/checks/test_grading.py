@@ -135,25 +135,25 @@ def test_a_folder_without_submissions_gets_a_sentence(tmp_path):
             handed_in(folder)
 
 
-def course(*arguments: str, **options) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "course_lib", *arguments]
+def course(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "course_lib", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
 
 
-def test_one_command_grades_a_class_into_pages_a_table_and_nbgraders_gradebook(tmp_path):
-    hand_in(tmp_path / "in", "good", SOLUTION)
-    hand_in(tmp_path / "in", "broken", "")
+def test_one_command_grades_the_example_class_into_pages_a_table_and_nbgraders_gradebook(tmp_path):
+    """The README's command."""
     database = f"sqlite:///{tmp_path}/gradebook.db"
-    done = course("grade", "in", "--out", "grades", "--gradebook", database, cwd=tmp_path)
+    done = course("grade", "tests/checks/example_class", "--out", tmp_path, "--gradebook", database, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    assert "2 notebooks of 2 students" in done.stdout
-    assert "1 had problems" in done.stdout
-    assert {path.name for path in (tmp_path / "grades" / "pages").iterdir()} == {"good.html", "broken.html"}
+    assert "3 notebooks of 3 students" in done.stdout
+    assert len(list((tmp_path / "pages").iterdir())) == 3
+    rows = csv.DictReader((tmp_path / "grades.csv").read_text().splitlines())
+    assert {row["student"]: row["total"] for row in rows} == {"good": "10", "half_right": "6", "hostile": "0"}
     from nbgrader.api import Gradebook
 
     with Gradebook(database) as book:
         scores = {each.student_id: (each.score, each.max_score) for each in book.assignment_submissions("02_ddp")}
-    assert scores == {"good": (10.0, 10.0), "broken": (0.0, 10.0)}
+    assert scores == {"good": (10.0, 10.0), "half_right": (6.0, 10.0), "hostile": (0.0, 10.0)}
 
 
 def test_without_bubblewrap_it_refuses_and_says_what_that_risks(tmp_path):
