@@ -1,0 +1,203 @@
+"""`check`, `hint` and `solution` as a learner meets them, and the plain data that answers are judged by."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from course_lib.checks import check, exercises, find, hint, progress, solution
+from course_lib.checks.exercise import differs
+from course_lib.checks.inside.observe import Outcome
+from course_lib.checks.inside.plain import Other, decode, encode
+from course_lib.checks.lesson_02 import adds_up, forgets_the_epoch, skips_when_empty
+from tests.conftest import Kernel
+
+
+@pytest.fixture(autouse=True)
+def progress_file(tmp_path, monkeypatch):
+    path = tmp_path / "progress.json"
+    monkeypatch.setenv("COURSE_LIB_PROGRESS", str(path))
+    return path
+
+
+def right(model):
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+
+
+def test_a_right_answer_earns_its_points_and_is_remembered(capsys):
+    assert check("02.1", right) == 3.0
+    assert "passed, 3 of 3 points" in capsys.readouterr().out
+    assert check("02.1", adds_up) == 0.0
+    assert progress.read()["02.1"] == {"hints": 0, "points": 3, "tries": 2}  # the best try counts
+
+
+def test_a_wrong_answer_is_told_what_was_seen_the_idea_and_what_to_do_next(capsys):
+    assert check("02.2", forgets_the_epoch) == 3.0
+    told = capsys.readouterr().out
+    for part in ("3 of 4 points", "The smallest case that fails", "30 examples", "same order in both epochs"):
+        assert part in told
+    for part in ("The epoch must change the seed", "hint('02.2')", "read again lesson 02"):
+        assert part in told
+
+
+def test_a_hang_is_shown_as_the_launcher_shows_it(capsys):
+    assert check("02.3", skips_when_empty) == 2.0
+    told = capsys.readouterr().out
+    assert "rank 1 is the odd one out" in told
+    assert "waits in all_reduce" in told
+
+
+def test_an_answer_of_another_form_is_refused_in_words(capsys):
+    assert check("02.2", lambda *_: [[1, 2], None]) == 0.0
+    assert "raised TypeError" in capsys.readouterr().out
+
+
+def test_hints_come_one_at_a_time_and_the_solution_after_a_try(capsys):
+    hints = find("02.3").hints
+    hint("02.3")
+    assert capsys.readouterr().out == f"1. {hints[0]}\n"
+    solution("02.3")
+    assert "Try it first" in capsys.readouterr().out
+    for _ in range(5):
+        hint("02.3")
+    told = capsys.readouterr().out
+    assert told.endswith(
+        f"3. {hints[2]}\nThat was the last hint. After a try of your own, solution('02.3') shows ours.\n"
+    )
+    check("02.3", lambda total, count: 0.0)
+    capsys.readouterr()
+    solution("02.3")
+    told = capsys.readouterr().out
+    assert "def evaluate_together(total, count):" in told
+    assert "SOLUTION" not in told
+
+
+def test_an_untouched_stub_is_no_try(capsys):
+    def stub(model):
+        raise NotImplementedError()
+
+    assert check("02.1", stub) == 0.0
+    assert "not attempted yet" in capsys.readouterr().out
+    assert progress.tries("02.1") == 0
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"02.1": 3}', '{"02.1": {"tries": "many"}}'])
+def test_a_torn_progress_file_costs_nothing_but_what_it_lost(progress_file, content):
+    progress_file.write_text(content)
+    assert check("02.1", right) == 3.0
+    assert json.loads(progress_file.read_text())["02.1"]["points"] == 3
+
+
+def test_progress_shows_a_bar_for_each_lesson_and_a_line_for_each_exercise():
+    check("02.1", right)
+    hint("02.1")
+    table = progress.table(exercises()).splitlines()
+    lesson = next(line for line in table if line.startswith("lesson 02"))
+    assert "█" in lesson
+    assert lesson.endswith("3 of 10 points")
+    assert "  ✓ 02.1 Average the gradients by hand: 3 of 3 points, 1 try, 1 hint" in table
+
+
+@pytest.mark.parametrize("number", ["2.1", "02.9", "", 2.1, None, ["02.1"]])
+def test_a_number_that_is_none_gets_a_sentence(number):
+    with pytest.raises(ValueError, match=r"the exercises are numbered like 02\.1: give one of"):
+        check(number, right)
+
+
+def test_in_a_notebook_an_error_shows_the_cells_own_line(kernel: Kernel, progress_file):
+    kernel.run(f"import os; os.environ['COURSE_LIB_PROGRESS'] = {str(progress_file)!r}")
+    cell = kernel.run(
+        "from course_lib.checks import check\n"
+        "def average_gradients(model):\n    return model.layers[0]\n"
+        "check('02.1', average_gradients)"
+    )
+    assert cell.error is None
+    assert "AttributeError" in cell.text
+    assert "return model.layers[0]" in cell.text
+    assert "course_lib/checks" not in cell.text
+    assert cell.result == "0.0"  # nbgrader reads the points from here
+
+
+plain_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text() | st.integers(), inner, max_size=4),
+    max_leaves=15,
+)
+
+
+@given(plain_values)
+def test_plain_data_survives_the_journey(value):
+    assert decode(json.loads(json.dumps(encode(value)))) == value
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.bool])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3, 4)])
+def test_tensors_survive_the_journey(dtype, shape):
+    tensor = torch.randn(shape).mul(5).to(dtype)
+    back = decode(json.loads(json.dumps(encode(tensor.expand(2, *shape).transpose(0, -1)))))
+    assert back.dtype == dtype
+    assert torch.equal(back, tensor.expand(2, *shape).transpose(0, -1))
+
+
+def test_what_is_no_plain_data_leaves_only_its_name():
+    class Anything(float):
+        def __eq__(self, other):
+            return True
+
+        __hash__ = None
+
+    assert type(encode(Anything(1))) is float
+    found = decode(encode([object(), len, 1j]))
+    assert all(isinstance(thing, Other) for thing in found)
+    assert differs(found, decode(encode([object(), len, 1j])))  # one equals no other
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"points": 100},
+        {"tensor": "float64", "shape": [2], "data": "AAAA"},
+        {"tensor": "float99", "shape": [], "data": ""},
+        {"tensor": "int64", "shape": [-1], "data": ""},
+        {"dict": [[{"dict": []}, 1]]},
+        {"dict": [1]},
+        {"other": 5},
+    ],
+)
+def test_forged_data_is_refused(data):
+    with pytest.raises((ValueError, TypeError, RuntimeError)):
+        decode(data)
+    with pytest.raises((ValueError, TypeError, RuntimeError)):
+        Outcome.of_record({**vars(Outcome("returned")), "values": [data]})
+
+
+@pytest.mark.parametrize(
+    ("value", "right", "says"),
+    [
+        (1.0, 1.0 + 1e-12, None),
+        (1, 1.0, None),
+        (True, 1.0, "is True"),
+        (1.5, 1, "is 1.5, it should be 1"),
+        (float("nan"), 1.0, "is nan"),
+        ([1, 2], (1, 2), None),
+        ([1], [1, 2], "has 1 entries, it should have 2"),
+        ({"a": 1}, {"a": 2}, "a is 1, it should be 2"),
+        ({"b": 1}, {"a": 2}, "it should have a"),
+        (None, torch.zeros(2), "is None, it should be a tensor of shape (2,)"),
+        (torch.zeros(3), torch.zeros(2), "has shape (3,), it should have (2,)"),
+        (torch.zeros(2), torch.zeros(2).double(), "it should be of torch.float64"),
+        (torch.tensor([1.0, float("nan")]), torch.tensor([1.0, 2.0]), "it should be [1.0, 2.0]"),
+        (torch.zeros(20), torch.ones(20), "is off by 1 at most"),
+    ],
+)
+def test_a_difference_is_a_sentence(value, right, says):
+    found = differs(value, right)
+    assert found is None if says is None else says in found
