@@ -50,7 +50,7 @@ def panels(series_of: Mapping[str, Mapping[str, Points]], *, y: str, top: float 
         _draw(axes, series, x, marks=False)
     all_axes[0].set_ylim(0, top)
     all_axes[0].set_ylabel(y, color=INK)
-    figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
+    figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
     names = ", ".join(next(iter(series_of.values())))
     return Picture(figure, f"{y} against {' and against '.join(series_of)}: {names}")
 

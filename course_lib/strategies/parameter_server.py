@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -43,8 +43,8 @@ class ParameterServer:
     """Rank 0 serves, the others work.
 
     A message to the server is a gradient of the *sum* of losses, that sum, its count, and the version of the weights.
-    The answer is the weights, the loss and the count of the update, and the new version. `pace` says how long a worker
-    computes at least, in seconds, for a batch of so many sequences.
+    The answer is the weights, the loss and the count of the update, and the new version. With `pace`, a worker computes
+    at least so many seconds per sequence.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ParameterServer:
         loss: Loss,
         *,
         synchronous: bool = False,
-        pace: Callable[[int], float] | None = None,
+        pace: float = 0.0,
     ) -> None:
         self.rank, self.workers = dist.get_rank(), range(1, dist.get_world_size())
         if not self.workers:
@@ -65,7 +65,7 @@ class ParameterServer:
         self.model = model.to(self.device)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = optimizer(self.parameters) if self.is_server else None
-        self.loss, self.synchronous, self.pace = loss, synchronous, pace or (lambda sequences: 0.0)
+        self.loss, self.synchronous, self.pace = loss, synchronous, pace
         self.version, self.last = 0, torch.zeros(2)  # the loss and the count of the last update
         self.updates: list[Update] = []
         self.began = time.monotonic()
@@ -110,7 +110,7 @@ class ParameterServer:
 
     def _work(self, batch: Batch) -> None:
         """Compute a gradient, bring it to the server, and take the weights it answers with."""
-        batch, seconds = batch.to(self.device), self.pace(batch.sequences)
+        batch, seconds = batch.to(self.device), self.pace * batch.sequences
         with span("forward", at_least=FORWARD_SHARE * seconds):
             total, count = self.loss(self.model(batch.inputs)[0], batch)
         with span("backward", at_least=(1 - FORWARD_SHARE) * seconds):
