@@ -60,7 +60,7 @@ def test_as_many_updates_are_made_as_were_asked_for_and_all_stop():
 
 def test_an_update_of_all_workers_is_never_stale():
     updates, _ = launch(trained, True, {1: 0.02}, updates=6, ranks=4)[0]
-    assert {(update.worker, update.staleness) for update in updates} == {(None, 0)}
+    assert {(update.workers, update.staleness) for update in updates} == {((1, 2, 3), 0)}
 
 
 def test_workers_of_equal_pace_are_as_stale_as_there_are_others():
@@ -72,7 +72,7 @@ def test_workers_of_equal_pace_are_as_stale_as_there_are_others():
 
 def test_a_slow_worker_is_rarely_heard_and_very_stale():
     updates, _ = launch(trained, False, {1: 0.02, 2: 0.2}, updates=30, ranks=3)[0]
-    slow = [update for update in updates if update.worker == 2]
+    slow = [update for update in updates if update.workers == (2,)]
     assert 1 <= len(slow) <= 6
     assert all(update.staleness >= 4 for update in slow)
 

@@ -31,9 +31,9 @@ NOTES = 3  # numbers behind the gradient, or the weights, in a message
 
 @dataclass(frozen=True)
 class Update:
-    """One update that the server made: from whose gradient, and how many updates old its weights were."""
+    """One update that the server made: of whose gradients, and how many updates old their weights were."""
 
-    worker: int | None  # None: from all of them
+    workers: tuple[int, ...]
     staleness: int
     loss: float
     seconds: float  # since the server was made
@@ -44,7 +44,7 @@ class ParameterServer:
 
     A message to the server is a gradient of the *sum* of losses, that sum, its count, and the version of the weights.
     The answer is the weights, the loss and the count of the update, and the new version. With `pace`, a worker computes
-    at least so many seconds per sequence.
+    at least so many seconds per sequence. Messages are in host memory: only gloo can receive from whoever comes first.
     """
 
     def __init__(
@@ -127,20 +127,19 @@ class ParameterServer:
 
     def _serve(self) -> None:
         """One update, of the gradients of all workers, or of the one that comes first."""
-        brought = [self._receive(worker) for worker in (self.workers if self.synchronous else [None])]
+        brought = dict(self._receive(worker) for worker in (self.workers if self.synchronous else [None]))
+        oldest = min(int(message[-1]) for message in brought.values())
         with span("update"):
-            message = torch.stack([message for _, message in brought]).sum(dim=0)
+            message = torch.stack(list(brought.values())).sum(dim=0)
             total, count = message[-NOTES], message[-NOTES + 1].clamp(min=1)
             for parameter, piece in self._pieces(message[:-NOTES] / count):
                 parameter.grad = piece
             self.optimizer.step()
-        version = int(brought[0][1][-1])
-        worker = None if self.synchronous else brought[0][0]
         self.last = torch.stack([total / count, count])
         seconds = time.monotonic() - self.began
-        self.updates.append(Update(worker, self.version - version, self.last[0].item(), seconds))
+        self.updates.append(Update(tuple(brought), self.version - oldest, self.last[0].item(), seconds))
         self.version += 1
-        for worker, _ in brought:
+        for worker in brought:
             self._answer(worker)
 
     def _receive(self, worker: int | None) -> tuple[int, Tensor]:
