@@ -83,9 +83,17 @@ class Plan:
         return len(self.schedule.stages)
 
     @property
+    def ranks(self) -> int:
+        return self.replicas * self.stages
+
+    @property
     def seconds(self) -> float:
         """Of one update. The all-reduce is counted in full: what hides behind the last backward pass is a bonus."""
         return self.pipeline_seconds + self.gradient_seconds
+
+    def price(self, updates: int, per_hour: float) -> float:
+        """What so many updates cost, if each rank's GPU costs `per_hour`, also while it waits."""
+        return self.ranks * per_hour * updates * self.seconds / 3600
 
     def __str__(self) -> str:
         pieces = f"{self.schedule.micro_batches} micro-batches, {self.schedule.chunks} chunks"

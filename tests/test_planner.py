@@ -32,6 +32,14 @@ def test_a_free_network_makes_data_parallelism_perfect_and_pipelines_pay_their_b
     assert made[1, 4].seconds == pytest.approx(1.2 / 4 * 7 / 4)
 
 
+def test_a_plan_costs_the_hours_of_all_its_ranks_and_the_price_is_given():
+    plan = next(plan for plan in plans(WORK, 4, FREE, micro_batches=(1,)) if plan.stages == 1)
+    assert plan.ranks == 4
+    assert plan.price(updates=3600, per_hour=2.5) == pytest.approx(4 * 2.5 * 0.3)  # an update takes 0.3 seconds
+    bubble = next(plan for plan in plans(WORK, 4, FREE, schedules=["1f1b"], micro_batches=(1,)) if plan.stages == 4)
+    assert bubble.price(1, 1.0) == pytest.approx(4 * plan.price(1, 1.0))  # one stage works, four are paid
+
+
 def test_a_slow_network_between_nodes_makes_stages_worth_their_bubble():
     slow = Network(inside=Link(0.0, 1e30), between=Link(0.0, 1e5), per_node=4)
     assert plans(WORK, 8, FREE)[0].stages == 1

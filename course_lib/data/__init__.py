@@ -3,7 +3,8 @@
 from course_lib.data.adding import AddingProblem, at_last_padded_step
 from course_lib.data.batch import Batch, pack, pad, unpack
 from course_lib.data.samplers import BucketedBatches, Load, ShardedBatches, load_of
-from course_lib.data.text import Corpus, CorpusError, Streams, Vocabulary
+from course_lib.data.shards import ShardedText, write_shards
+from course_lib.data.text import Corpus, CorpusError, Streams, Vocabulary, next_token_batch
 
 __all__ = [
     "AddingProblem",
@@ -13,11 +14,14 @@ __all__ = [
     "CorpusError",
     "Load",
     "ShardedBatches",
+    "ShardedText",
     "Streams",
     "Vocabulary",
     "at_last_padded_step",
     "load_of",
+    "next_token_batch",
     "pack",
     "pad",
     "unpack",
+    "write_shards",
 ]

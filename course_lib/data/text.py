@@ -98,11 +98,11 @@ class Corpus:
     @classmethod
     def from_text(cls, text: str, unit: Unit = "word", most_common: int | None = None) -> Corpus:
         """A text cut into lower-cased words and punctuation marks, or into characters, as they are."""
-        words = _cut(text, unit)
+        words = cut(text, unit)
         if len(words) < 2:
             raise CorpusError(f"the text has fewer than 2 tokens ({len(words)}): give a longer text")
         vocabulary = Vocabulary.of(words, most_common)
-        pieces = (_cut(piece.strip(), unit) for piece in SENTENCE_END.split(text))
+        pieces = (cut(piece.strip(), unit) for piece in SENTENCE_END.split(text))
         sentences = [vocabulary.encode(piece) for piece in pieces if len(piece) >= 2]
         return cls(vocabulary, vocabulary.encode(words), sentences)
 
@@ -115,8 +115,8 @@ class Corpus:
         """These sentences, padded to the longest; at every step the next token is wanted."""
         chosen = [self.sentences[int(index)] for index in indices]
         if not chosen:
-            return _next_token_batch([self.tokens[:2]]).rows([])
-        return _next_token_batch(chosen)
+            return next_token_batch([self.tokens[:2]]).rows([])
+        return next_token_batch(chosen)
 
 
 class Streams:
@@ -168,7 +168,8 @@ class Streams:
         return share
 
 
-def _cut(text: str, unit: Unit) -> list[str]:
+def cut(text: str, unit: Unit = "word") -> list[str]:
+    """Lower-cased words and punctuation marks, or characters as they are."""
     if unit == "word":
         return WORD.findall(text.lower())
     if unit == "character":
@@ -176,7 +177,8 @@ def _cut(text: str, unit: Unit) -> list[str]:
     raise CorpusError(f"unit={unit!r}: choose 'word' or 'character'")
 
 
-def _next_token_batch(sentences: list[Tensor]) -> Batch:
+def next_token_batch(sentences: list[Tensor]) -> Batch:
+    """Sentences of at least 2 tokens, padded to the longest; at every step the next token is wanted."""
     return pad([sentence[:-1] for sentence in sentences], [sentence[1:] for sentence in sentences])
 
 

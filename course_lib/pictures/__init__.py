@@ -1,6 +1,6 @@
 """Pictures made from what a run returned. Each has a description in words, for those who cannot see it."""
 
-from course_lib.pictures.curves import curves
+from course_lib.pictures.curves import curves, panels
 from course_lib.pictures.link import link
 from course_lib.pictures.memory import memory
 from course_lib.pictures.mesh import mesh
@@ -23,6 +23,7 @@ __all__ = [
     "mesh",
     "messages",
     "padding",
+    "panels",
     "placement",
     "schedule",
     "timeline",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from course_lib.pictures.palette import INK, SERIES
@@ -25,19 +26,39 @@ def curves(
     """One curve per name. `lines` are named heights to compare with, dashed; `top` cuts the picture there."""
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     axes = figure.subplots()
-    for colour, (name, points) in zip(SERIES, series.items(), strict=False):
-        xs, ys = zip(*points, strict=True)
-        axes.plot(xs, ys, "o-" if marks else "-", color=colour, label=name, markersize=4, linewidth=1.6)
+    _draw(axes, series, x, marks)
     for name, height in (lines or {}).items():
         axes.axhline(height, color=INK, linestyle="--", linewidth=1, label=name)
     if logarithmic:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
     axes.set_ylim(0, top)
-    axes.set_xlabel(x, color=INK)
     axes.set_ylabel(y, color=INK)
     if len(series) + len(lines or {}) > 1:
         axes.legend(frameon=False)
+    return Picture(figure, f"{y} against {x}: {', '.join([*series, *(lines or {})])}")
+
+
+def panels(series_of: Mapping[str, Mapping[str, Points]], *, y: str, top: float | None = None) -> Picture:
+    """The same curves against several things: `series_of[x]` is a panel, with what its x is below it.
+
+    All panels have the same height, and a curve has the same colour in each.
+    """
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    all_axes = figure.subplots(1, len(series_of), sharey=True, squeeze=False)[0]
+    for axes, (x, series) in zip(all_axes, series_of.items(), strict=True):
+        _draw(axes, series, x, marks=False)
+    all_axes[0].set_ylim(0, top)
+    all_axes[0].set_ylabel(y, color=INK)
+    figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
+    names = ", ".join(next(iter(series_of.values())))
+    return Picture(figure, f"{y} against {' and against '.join(series_of)}: {names}")
+
+
+def _draw(axes: Axes, series: Mapping[str, Points], x: str, marks: bool) -> None:
+    for colour, (name, points) in zip(SERIES, series.items(), strict=False):
+        xs, ys = zip(*points, strict=True)
+        axes.plot(xs, ys, "o-" if marks else "-", color=colour, label=name, markersize=4, linewidth=1.6)
+    axes.set_xlabel(x, color=INK)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    return Picture(figure, f"{y} against {x}: {', '.join([*series, *(lines or {})])}")

@@ -4,6 +4,7 @@ from course_lib.strategies.accumulation import Accumulation
 from course_lib.strategies.ddp import DDP
 from course_lib.strategies.hybrid import Hybrid
 from course_lib.strategies.model_parallel import ModelParallel
+from course_lib.strategies.parameter_server import ParameterServer
 from course_lib.strategies.pipeline import Pipeline
 from course_lib.strategies.single import Single
 from course_lib.strategies.strategy import Strategy
@@ -14,6 +15,7 @@ __all__ = [
     "Accumulation",
     "Hybrid",
     "ModelParallel",
+    "ParameterServer",
     "Pipeline",
     "Single",
     "Strategy",

@@ -1,0 +1,166 @@
+"""A parameter server: rank 0 has the weights, the other ranks fetch them, compute gradients and bring them.
+
+Synchronous, the server waits for every worker's gradient and makes one update of them all. Asynchronous, it makes an
+update of each gradient as it comes: nobody waits, and a gradient may belong to weights that are no longer there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import Parameter
+from torch.nn.utils import parameters_to_vector
+
+from course_lib.data import Batch
+from course_lib.loss import Loss
+from course_lib.machine import device
+from course_lib.model import SequenceModel
+from course_lib.strategies.strategy import MakeOptimizer, NamedTensors, agree_on_weights, gradients_of, state_of
+from course_lib.trace import span
+
+SERVER = 0
+FORWARD_SHARE = 1 / 3  # of the time of a paced computation
+NOTES = 3  # numbers behind the gradient, or the weights, in a message
+
+
+@dataclass(frozen=True)
+class Update:
+    """One update that the server made: of whose gradients, and how many updates old their weights were."""
+
+    workers: tuple[int, ...]
+    staleness: int
+    loss: float
+    seconds: float  # since the server was made
+
+
+class ParameterServer:
+    """Rank 0 serves, the others work.
+
+    A message to the server is a gradient of the *sum* of losses, that sum, its count, and the version of the weights.
+    The answer is the weights, the loss and the count of the update, and the new version. With `pace`, a worker computes
+    at least so many seconds per sequence. Messages are in host memory: only gloo can receive from whoever comes first.
+    """
+
+    def __init__(
+        self,
+        model: SequenceModel,
+        optimizer: MakeOptimizer,
+        loss: Loss,
+        *,
+        synchronous: bool = False,
+        pace: float = 0.0,
+    ) -> None:
+        self.rank, self.workers = dist.get_rank(), range(1, dist.get_world_size())
+        if not self.workers:
+            raise ValueError("a parameter server on 1 rank has no workers: give at least 2 ranks")
+        self.is_server = self.rank == SERVER
+        self.device = device() if not self.is_server else torch.device("cpu")
+        agree_on_weights(model)
+        self.model = model.to(self.device)
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.optimizer = optimizer(self.parameters) if self.is_server else None
+        self.loss, self.synchronous, self.pace = loss, synchronous, pace
+        self.version, self.last = 0, torch.zeros(2)  # the loss and the count of the last update
+        self.updates: list[Update] = []
+        self.began = time.monotonic()
+
+    def share(self, batch: Batch) -> Batch:
+        """A worker's sequences; the server has none."""
+        if self.is_server:
+            return batch.rows([])
+        return batch.shard(self.rank - 1, len(self.workers))
+
+    def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """One gradient of every worker: one update of them all, or, asynchronous, one of each."""
+        if not self.is_server:
+            self._work(batch)
+        else:
+            for _ in range(1 if self.synchronous else len(self.workers)):
+                self._serve()
+        return self.last[0], self.last[1]
+
+    def train(self, batches: Iterable[Batch], updates: int) -> list[Update]:
+        """Let every worker go through `batches` of its own as fast as it can, until so many updates are made.
+
+        The server returns them. What a worker computes meanwhile, and brings too late, is not used.
+        """
+        if self.is_server:
+            while self.version < updates:
+                self._serve()
+            waiting = 0 if self.synchronous else len(self.workers) - 1  # whoever brought the last one knows
+            for _ in range(waiting):
+                self._answer(self._receive(None)[0])
+        else:
+            for batch in itertools.takewhile(lambda _: self.version < updates, batches):
+                self._work(batch)
+        return self.updates
+
+    def full_state(self) -> NamedTensors:
+        """The server's weights."""
+        return self._from_server(state_of(self.model))
+
+    def full_gradients(self) -> NamedTensors:
+        return self._from_server(gradients_of(self.model))
+
+    def _work(self, batch: Batch) -> None:
+        """Compute a gradient, bring it to the server, and take the weights it answers with."""
+        batch, seconds = batch.to(self.device), self.pace * batch.sequences
+        with span("forward", at_least=FORWARD_SHARE * seconds):
+            total, count = self.loss(self.model(batch.inputs)[0], batch)
+        with span("backward", at_least=(1 - FORWARD_SHARE) * seconds):
+            gradients = torch.autograd.grad(total, self.parameters)
+        with span("communication", peer=SERVER):
+            notes = torch.stack([total.detach(), count.to(total), torch.full_like(total, self.version)])
+            message = torch.cat([*(gradient.flatten() for gradient in gradients), notes]).cpu()
+            dist.send(message, SERVER)
+            dist.recv(message, SERVER)
+        with torch.no_grad():  # into the same memory: cuDNN wants an LSTM's weights in one piece
+            for parameter, piece in self._pieces(message[:-NOTES].to(self.device)):
+                parameter.copy_(piece)
+        self.last, self.version = message[-NOTES:-1], int(message[-1])
+
+    def _serve(self) -> None:
+        """One update, of the gradients of all workers, or of the one that comes first."""
+        brought = dict(self._receive(worker) for worker in (self.workers if self.synchronous else [None]))
+        oldest = min(int(message[-1]) for message in brought.values())
+        with span("update"):
+            message = torch.stack(list(brought.values())).sum(dim=0)
+            total, count = message[-NOTES], message[-NOTES + 1].clamp(min=1)
+            for parameter, piece in self._pieces(message[:-NOTES] / count):
+                parameter.grad = piece
+            self.optimizer.step()
+        self.last = torch.stack([total / count, count])
+        seconds = time.monotonic() - self.began
+        self.updates.append(Update(tuple(brought), self.version - oldest, self.last[0].item(), seconds))
+        self.version += 1
+        for worker in brought:
+            self._answer(worker)
+
+    def _receive(self, worker: int | None) -> tuple[int, Tensor]:
+        """(worker, message), from this worker, or from whichever comes first."""
+        message = self._message()
+        return dist.recv(message, worker), message
+
+    def _answer(self, worker: int) -> None:
+        dist.send(self._message(), worker)
+
+    def _message(self) -> Tensor:
+        """The weights, the loss and the count of the last update, and the version."""
+        weights = parameters_to_vector(self.parameters).detach()
+        return torch.cat([weights, self.last.to(weights), torch.tensor([self.version]).to(weights)])
+
+    def _pieces(self, vector: Tensor) -> Iterator[tuple[Parameter, Tensor]]:
+        """Each parameter, with its piece of the vector, in its shape."""
+        pieces = vector.split([parameter.numel() for parameter in self.parameters])
+        return ((parameter, piece.view_as(parameter)) for parameter, piece in zip(self.parameters, pieces, strict=True))
+
+    def _from_server(self, named: NamedTensors) -> NamedTensors:
+        box = [named]
+        dist.broadcast_object_list(box, SERVER)
+        return box[0]
