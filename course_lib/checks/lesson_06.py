@@ -37,15 +37,15 @@ def bubble_cases(seed: int) -> list[Case]:
 
 
 def drive_bubble(answer, micro_batches: int, forward: list[float], backward: list[float]):
-    makespan, idle = answer(micro_batches, forward, backward)
-    return [float(makespan), float(idle)]
+    makespan, bubble = answer(micro_batches, forward, backward)
+    return {"makespan": float(makespan), "bubble": float(bubble)}
 
 
 def right_bubble(case: Case) -> list:
     forward, backward = case.inputs["forward"], case.inputs["backward"]
     schedule = gpipe(len(forward), case.inputs["micro_batches"])
     simulation = simulate(schedule, Costs(forward, backward).split_over(schedule))
-    return [[simulation.makespan, simulation.bubble]]
+    return [{"makespan": simulation.makespan, "bubble": simulation.bubble}]
 
 
 def pieces_as_long_as_the_batch(micro_batches, forward, backward):
@@ -232,8 +232,8 @@ def warm_up_one_long(stage, stages, micro_batches, most):
 
 
 def the_same_everywhere(stage, stages, micro_batches, most):
-    """All stages start with as many forwards as stage 0. The later a stage comes, the sooner its first gradient is
-    back: how far ahead it must go depends on its place.
+    """All stages start with as many forwards as stage 0. The later a stage comes, the sooner it can go back, and
+    the stages before it wait for that: how far ahead a stage must go depends on its place.
     """
     return taking_turns(micro_batches, stages)
 
