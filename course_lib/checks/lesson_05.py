@@ -319,8 +319,8 @@ def equally_many(seconds, sizes, stages, memory):
 
 
 def filled_to_the_mean(seconds, sizes, stages, memory):
-    """You fill each stage up to its fair share of the seconds and go on. What is left over piles up on the last stage:
-    a choice that is good for one stage can be bad for the next ones. Compare whole placements.
+    """You fill each stage up to its fair share of the seconds and go on. A block that passes the share may be too much
+    here, and what is left at the end too much for the last stage: compare whole placements.
     """
     share = sum(seconds) / stages
     return filled(seconds, stages, lambda values: sum(values[:-1]) >= share)

@@ -155,13 +155,13 @@ def drive_sum(answer, gradients: list[list[Tensor]], counts: list[int]):
     model.weight = nn.Parameter(torch.zeros_like(gradients[replica][stage]))
     model.weight.grad = gradients[replica][stage]
     answer(model, counts[replica], len(counts))
-    return model.weight.grad
+    return {"weight.grad": model.weight.grad}
 
 
-def right_sum(case: Case) -> list[Tensor]:
+def right_sum(case: Case) -> list[dict]:
     gradients, counts = case.inputs["gradients"], case.inputs["counts"]
     sums = [sum(column) / sum(counts) for column in zip(*gradients, strict=True)]
-    return sums * len(counts)
+    return [{"weight.grad": gradient} for gradient in sums] * len(counts)
 
 
 def columns(replicas: int) -> list[list[int]]:
@@ -279,7 +279,7 @@ def clip_cases(seed: int) -> list[Case]:
             [torch.randn(2, generator=generator, dtype=torch.float64) for _ in range(2)] for _ in range(stages)
         ]
         limit = share * norm_of([gradient for stage in gradients for gradient in stage])
-        says = f"{replicas} x {stages} ranks, {says}"
+        says = f"a mesh of {replicas} x {stages}, {says}"
         return Case(part, replicas * stages, {"gradients": gradients, "limit": limit, "replicas": replicas}, says)
 
     return [
