@@ -15,6 +15,8 @@ from course_lib.checks.exercise import differs
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.plain import Other, decode, encode
 from course_lib.checks.lesson_02 import adds_up, forgets_the_epoch, skips_when_empty
+from course_lib.cli import main
+from tests.checks.class_of import ROOT
 from tests.conftest import Kernel
 
 
@@ -104,6 +106,17 @@ def test_progress_shows_a_bar_for_each_lesson_and_a_line_for_each_exercise():
     assert "█" in lesson
     assert lesson.endswith("3 of 10 points")
     assert "  ✓ 02.1 Average the gradients by hand: 3 of 3 points, 1 try, 1 hint" in table
+
+
+def test_a_notebook_is_checked_from_the_command_line(tmp_path, capsys):
+    assert main(["check", str(ROOT / "solutions" / "02_ddp.ipynb")]) == 0
+    assert capsys.readouterr().out.count("passed") == 3
+    assert main(["check", str(ROOT / "exercises" / "02_ddp.ipynb")]) == 1
+    assert capsys.readouterr().out.count("not attempted") == 3
+    (tmp_path / "mine.ipynb").write_text("{")
+    assert main(["check", str(tmp_path / "mine.ipynb")]) == 2
+    assert "not a notebook" in capsys.readouterr().err
+    assert main(["check", str(ROOT / "notebooks" / "missing.ipynb")]) == 2
 
 
 @pytest.mark.parametrize("number", ["2.1", "02.9", "", 2.1, None, ["02.1"]])
