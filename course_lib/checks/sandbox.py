@@ -38,7 +38,7 @@ class Limits:
     """What one submission may use."""
 
     seconds: float = 90.0
-    memory: int = 6 * GIGABYTE  # of a process; torch alone maps two
+    memory: int = 16 * GIGABYTE  # that a process may map: torch with CUDA maps several before it does anything
     total_memory: int = 4 * GIGABYTE  # in use, of all its processes together
     processes: int = 200
     disk: int = 64 << 20
