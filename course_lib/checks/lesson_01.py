@@ -94,8 +94,8 @@ def shows_the_old_cell(inputs, hidden, cell, **weights):
 
 
 def one_bias(inputs, hidden, cell, **weights):
-    """PyTorch has two biases, and both are added: one comes with the inputs, one with the hidden state. That one would
-    do is true, and its weights have two.
+    """PyTorch has two biases, and both are added: one comes with the inputs, one with the hidden state. One would be
+    enough for a model, but these weights have two.
     """
     return _state(_gates(inputs, hidden, **weights | {"bias_hh": torch.zeros_like(weights["bias_hh"])}), cell)
 
@@ -243,8 +243,8 @@ def carries_h_alone(model, optimizer, windows):
 
 
 def updates_once(model, optimizer, windows):
-    """One update for all windows together, through all of their history: right, but all activations are kept, which
-    is what windows are to avoid. Update after each of them.
+    """One update for all windows together, through all of their history: an exact gradient, but all activations are
+    kept for it, which is what windows are to avoid. Update after each of them.
     """
     losses, states, total = [], {}, 0.0
     for inputs, targets in windows:

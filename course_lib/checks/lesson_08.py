@@ -157,14 +157,14 @@ def epoch_cases(seed: int) -> list[Case]:
 
 
 def drive_epoch(answer, batches: list):
-    return [float(loss) for loss in answer(batches[dist.get_rank()])]
+    return {"losses": [float(loss) for loss in answer(batches[dist.get_rank()])]}
 
 
 def right_epoch(case: Case) -> list:
     batches = case.inputs["batches"]
     updates = max(map(len, batches))
     losses = [torch.cat([mine[update] for mine in batches if update < len(mine)]) for update in range(updates)]
-    return [[examples.mean().item() for examples in losses]] * case.ranks
+    return [{"losses": [examples.mean().item() for examples in losses]}] * case.ranks
 
 
 def _updates(batches, op=dist.ReduceOp.MAX):
@@ -276,7 +276,7 @@ def careful_cases(seed: int) -> list[Case]:
 
 def drive_careful(answer, gradients: Tensor):
     weights = answer(torch.ones(2, dtype=torch.float64), list(gradients[dist.get_rank()].clone()), RATE)
-    return [weight.clone() for weight in weights]
+    return {"weights": [weight.clone() for weight in weights]}
 
 
 def right_careful(case: Case) -> list:
@@ -285,7 +285,7 @@ def right_careful(case: Case) -> list:
         if gradients.isfinite().all():
             weight = weight - RATE * gradients.mean(dim=0)
         weights.append(weight)
-    return [weights] * case.ranks
+    return [{"weights": weights}] * case.ranks
 
 
 def _careful(weight, gradients, rate, *, skip=lambda gradient: False, clean=lambda gradient: gradient):
@@ -306,7 +306,7 @@ def _agreed(flag, op):
 
 
 def never_looks(weight, gradients, rate):
-    """One nan in a gradient, and every weight is nan from then on, on all ranks. Look at the gradient before you use
+    """One nan in a gradient, and that weight is nan from then on, on all ranks. Look at the gradient before you use
     it.
     """
     return _careful(weight, gradients, rate)
