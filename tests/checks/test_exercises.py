@@ -150,6 +150,12 @@ def test_an_exercise_is_complete(exercise):
 
 
 @all_exercises
+def test_the_cases_can_be_told_apart(exercise):
+    cases = exercise.cases(1)
+    assert [cases.index(case) for case in cases] == list(range(len(cases)))
+
+
+@all_exercises
 def test_what_to_read_again_is_a_section_of_the_lesson(exercise):
     (path,) = (ROOT / "notebooks").glob(f"{exercise.lesson}_*.ipynb")
     cells = [source(cell) for cell in read(path)["cells"] if cell["cell_type"] == "markdown"]
