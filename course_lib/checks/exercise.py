@@ -102,7 +102,7 @@ def _list_differs(value: Any, right: Sequence, tolerance: float, name: str) -> s
         if difference:
             return difference
     if len(value) != len(right):
-        return f"{label}has {len(value)} entries, it should have {len(right)}"
+        return f"{label}is a list of {len(value)}, it should be one of {len(right)}"
     return None
 
 

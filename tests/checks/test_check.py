@@ -201,7 +201,7 @@ def test_forged_data_is_refused(data):
         (1.5, 1, "is 1.5, it should be 1"),
         (float("nan"), 1.0, "is nan"),
         ([1, 2], (1, 2), None),
-        ([1], [1, 2], "has 1 entries, it should have 2"),
+        ([1], [1, 2], "is a list of 1, it should be one of 2"),
         ({"a": 1}, {"a": 2}, "a is 1, it should be 2"),
         ({"b": 1}, {"a": 2}, "it should have a"),
         (None, torch.zeros(2), "is None, it should be a tensor of shape (2,)"),
