@@ -64,6 +64,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_grade(commands: argparse._SubParsersAction) -> None:
+    check = commands.add_parser("check", help="check the answers in a notebook of exercises")
+    check.add_argument("notebook", metavar="NOTEBOOK.ipynb")
+    check.set_defaults(run=_check)
+
     done = commands.add_parser("progress", help="what you have earned in the exercises")
     done.set_defaults(run=_progress)
 
@@ -224,6 +228,19 @@ def _plot(options: argparse.Namespace) -> int:
     except (LogError, OSError, ValueError) as error:
         return _complain(error, status=2)
     return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    from course_lib.launchers import warm_up
+
+    warm_up()
+    from course_lib.checks import check_notebook
+    from course_lib.checks.notebooks import BadNotebook
+
+    try:
+        return 0 if check_notebook(options.notebook) else 1
+    except BadNotebook as error:
+        return _complain(error, status=2)
 
 
 def _progress(_: argparse.Namespace) -> int:

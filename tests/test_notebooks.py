@@ -65,5 +65,5 @@ def test_a_lesson_has_its_parts(lesson):
     text = "\n".join(source(cell) for cell in lesson["cells"] if cell["cell_type"] == "markdown")
     for part in ("**After this lesson you can**", "**Time**", "**Builds on**", "*Predict*", "roken on purpose"):
         assert part in text
-    for part in ("On real GPUs", "torchrun", "## Recap"):
+    for part in ("On real GPUs", "torchrun", "## Recap", "**Exercises**: ["):
         assert part in text

@@ -28,6 +28,22 @@ def check(number: str, answer: Any) -> float:
     return float(report.points)
 
 
+def check_notebook(path: str) -> bool:
+    """Check every answer in a notebook of exercises; whether all have passed. Raises `BadNotebook` if it is none."""
+    from course_lib.checks.notebooks import BadNotebook, names_of, read
+
+    names = names_of(read(Path(path)))
+    ours = [
+        exercise
+        for exercise in exercises().values()
+        if exercise.answer in names and Path(path).stem[:2] == exercise.lesson
+    ]
+    if not ours:
+        raise BadNotebook(f"{path} has no exercises in it: give one of exercises/, under its own name")
+    earned = [check(exercise.number, names[exercise.answer]) for exercise in ours]
+    return sum(earned) == sum(exercise.points for exercise in ours)
+
+
 def hint(number: str) -> None:
     """Print one more hint each time."""
     exercise = find(number)

@@ -25,7 +25,8 @@ from course_lib.version import __version__
 
 SEED = 20  # of the inputs; a learner's own checks use others
 TIMEOUT = 6.0  # seconds for one case: many times what an answer needs, also on a busy machine
-LARGEST = 20 << 20
+LARGEST = 20 << 20  # bytes of a notebook
+LONGEST_LINE = 1 << 20  # bytes that one case may say
 
 
 class BadSubmissions(ValueError):
@@ -247,6 +248,8 @@ def _what_was_seen(ended: sandbox.Ended, cells: list[str]) -> tuple[dict[tuple[s
     if not ended.reason and END not in ended.lines:
         problems.append("It ended its own process before it was graded to its end.")
     for line in ended.lines:
+        if len(line) > LONGEST_LINE:
+            continue  # what a judge would take long to look at
         try:
             record = json.loads(line)
             if "cell" in record:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import linecache
 import re
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,16 @@ def code_of(notebook: Notebook) -> list[str]:
     """The sources of the code cells, in order, without lines that speak to Jupyter and not to Python."""
     cells = [cell for cell in notebook["cells"] if cell.get("cell_type") == "code"]
     return [re.sub(r"^\s*[%!].*$", "", source(cell), flags=re.M) for cell in cells]
+
+
+def names_of(notebook: Notebook) -> dict[str, Any]:
+    """Run the code cells in this process, without the checks in them, and return what they define."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for number, text in enumerate(code_of(notebook)):
+        text, name = re.sub(r"^(check|hint|solution)\(.*$", "", text, flags=re.M), f"<code cell {number + 1}>"
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        exec(compile(text, name, "exec"), names)
+    return names
 
 
 def source(cell: Cell) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import io
+import re
 from pathlib import Path
 
 from course_lib.checks import exercises
@@ -67,7 +68,7 @@ def _exercise(mark: Mark) -> str:
     items = []
     for part, earned in mark.parts.items():
         right = earned == exercise.parts[part]
-        told = f": {html.escape(mark.remarks[part])}" if part in mark.remarks else ""
+        told = f": {_remark(mark, part)}" if part in mark.remarks else ""
         items.append(f'<li class="{"right" if right else "wrong"}">{html.escape(part)}{told}</li>')
     again = (
         ""
@@ -75,6 +76,13 @@ def _exercise(mark: Mark) -> str:
         else f'<p class="read">Read again: lesson {exercise.lesson}, “{exercise.read}”.</p>'
     )
     return f"{title}\n<ul>{''.join(items)}</ul>{again}"
+
+
+def _remark(mark: Mark, part: str) -> str:
+    """What the student is told of a part, with code as code; what was said before is not said again."""
+    before = list(mark.remarks.values())[: list(mark.remarks).index(part)]
+    text = "the same." if mark.remarks[part] in before else mark.remarks[part]
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def _points(points: int, most: int) -> str:

@@ -38,7 +38,7 @@ class Limits:
     """What one submission may use."""
 
     seconds: float = 90.0
-    memory: int = 6 * GIGABYTE  # of a process; torch alone maps two
+    memory: int = 16 * GIGABYTE  # that a process may map: torch with CUDA maps several before it does anything
     total_memory: int = 4 * GIGABYTE  # in use, of all its processes together
     processes: int = 200
     disk: int = 64 << 20
@@ -106,14 +106,14 @@ def _bubblewrap(limits: Limits, slot: int) -> list[str]:
     command = ["bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     command += ["--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox"]
     command += [] if root else ["--unshare-user"]
+    command += ["--proc", "/proc", "--dev", "/dev"]
+    for folder in ("/tmp", "/dev/shm"):  # before what is shown: Python and the course may lie in the real /tmp
+        command += ["--perms", "1777", "--size", str(limits.disk), "--tmpfs", folder]
     for folder in ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache"):
         command += ["--ro-bind-try", folder, folder]
     for folder in dict.fromkeys([sys.base_prefix, sys.prefix, sysconfig.get_path("purelib"), CPUS]):
         command += _bind(folder, folder)
     command += [*_bind(str(PACKAGE), "/course/course_lib"), "--ro-bind", str(INSIDE), "/course/course_lib/checks"]
-    command += ["--proc", "/proc", "--dev", "/dev"]
-    for folder in ("/tmp", "/dev/shm"):
-        command += ["--perms", "1777", "--size", str(limits.disk), "--tmpfs", folder]
     command += ["--setenv", "HOME", "/tmp", "--setenv", "COURSE_LIB_START_METHOD", "forkserver", "--chdir", "/tmp"]
     if root:
         user = str(FIRST_USER + slot)

@@ -110,7 +110,7 @@ ATTACKS = {
                 pass
     """,
     "the machine": """
-        for place in ("/etc/shadow", "/etc/passwd", "/root/.ssh", "/home"):
+        for place in ("/etc/shadow", "/etc/passwd", "/root", "/home"):
             try:
                 os.listdir(place) if os.path.isdir(place) else open(place).read()
                 won()

@@ -15,6 +15,8 @@ from course_lib.checks.exercise import differs
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.plain import Other, decode, encode
 from course_lib.checks.lesson_02 import adds_up, forgets_the_epoch, skips_when_empty
+from course_lib.cli import main
+from tests.checks.class_of import ROOT
 from tests.conftest import Kernel
 
 
@@ -106,6 +108,17 @@ def test_progress_shows_a_bar_for_each_lesson_and_a_line_for_each_exercise():
     assert "  ✓ 02.1 Average the gradients by hand: 3 of 3 points, 1 try, 1 hint" in table
 
 
+def test_a_notebook_is_checked_from_the_command_line(tmp_path, capsys):
+    assert main(["check", str(ROOT / "solutions" / "02_ddp.ipynb")]) == 0
+    assert capsys.readouterr().out.count("passed") == 3
+    assert main(["check", str(ROOT / "exercises" / "02_ddp.ipynb")]) == 1
+    assert capsys.readouterr().out.count("not attempted") == 3
+    (tmp_path / "mine.ipynb").write_text("{")
+    assert main(["check", str(tmp_path / "mine.ipynb")]) == 2
+    assert "not a notebook" in capsys.readouterr().err
+    assert main(["check", str(ROOT / "notebooks" / "missing.ipynb")]) == 2
+
+
 @pytest.mark.parametrize("number", ["2.1", "02.9", "", 2.1, None, ["02.1"]])
 def test_a_number_that_is_none_gets_a_sentence(number):
     with pytest.raises(ValueError, match=r"the exercises are numbered like 02\.1: give one of"):
@@ -188,7 +201,7 @@ def test_forged_data_is_refused(data):
         (1.5, 1, "is 1.5, it should be 1"),
         (float("nan"), 1.0, "is nan"),
         ([1, 2], (1, 2), None),
-        ([1], [1, 2], "has 1 entries, it should have 2"),
+        ([1], [1, 2], "is a list of 1, it should be one of 2"),
         ({"a": 1}, {"a": 2}, "a is 1, it should be 2"),
         ({"b": 1}, {"a": 2}, "it should have a"),
         (None, torch.zeros(2), "is None, it should be a tensor of shape (2,)"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -19,9 +18,9 @@ from course_lib.checks.judging import Report, assess, wrong_answers
 from course_lib.checks.notebooks import (
     answer_metadata,
     check_metadata,
-    code_of,
     heading,
     is_answer,
+    names_of,
     read,
     source,
     without_answers,
@@ -49,18 +48,14 @@ def notebook_of(exercise: Exercise) -> dict:
 
 
 @cache
-def names_of(lesson: str, stubs: bool) -> dict:
-    """What a notebook's cells define, without the checks in them."""
+def names_in(lesson: str, stubs: bool) -> dict:
+    """What a lesson's solutions define, or the stubs made from them."""
     (path,) = (path for path in SOLUTIONS if path.stem.startswith(lesson))
-    notebook = without_answers(read(path)) if stubs else read(path)
-    names: dict = {"__name__": "__main__"}
-    for number, cell in enumerate(code_of(notebook)):
-        exec(compile(re.sub(r"^check\(.*$", "", cell, flags=re.M), f"<cell {number}>", "exec"), names)
-    return names
+    return names_of(without_answers(read(path)) if stubs else read(path))
 
 
 def answer_to(exercise: Exercise, stub: bool = False):
-    return names_of(exercise.lesson, stub)[exercise.answer]
+    return names_in(exercise.lesson, stub)[exercise.answer]
 
 
 @cache
@@ -152,6 +147,12 @@ def test_an_exercise_is_complete(exercise):
     assert {case.part for case in cases} == set(exercise.parts)
     assert exercise.parts.keys() == dict.fromkeys(case.part for case in cases).keys()
     assert [case.says for case in exercise.cases(1)] == [case.says for case in cases]
+
+
+@all_exercises
+def test_the_cases_can_be_told_apart(exercise):
+    cases = exercise.cases(1)
+    assert [cases.index(case) for case in cases] == list(range(len(cases)))
 
 
 @all_exercises

@@ -93,6 +93,9 @@ def test_a_broken_notebook_costs_only_itself(graded, name):
 def test_a_page_and_the_table_show_points_mistakes_and_what_to_read(graded):
     text = page("half", [graded["half"]])
     assert "half: 3 of 10 points" in text
+    assert "as <code>set_epoch</code> does" in text
+    assert text.count("sum of the gradients") == 1
+    assert "unused parameters: the same." in text
     assert "Read again: lesson 02, “4 · Who reads what”" in text
     rows = {row["student"]: row for row in csv.DictReader(table(list(graded.values())).splitlines())}
     assert rows["half"] | {"02.1": "0", "02.2": "3", "02.3": "0", "total": "3", "of": "10"} == rows["half"]

@@ -26,6 +26,8 @@ from course_lib.train import Settings
 from tests.conftest import MARK as FAMILY
 from tests.conftest import processes_with, ranks_of, wait_until
 
+pytestmark = pytest.mark.timeout(400)  # real jobs: a limit for a busy machine
+
 TWO_BY_TWO = slurm(nodes=2, gpus_per_node=0, ranks_per_node=2)
 FLAGS = ["--slurm", "--nodes", "2", "--gpus-per-node", "0", "--ranks-per-node", "2"]
 SMALL = {"hidden": 8, "batch": 8}
@@ -111,7 +113,7 @@ def test_an_interrupt_cancels_the_job_and_says_how_to_go_on(on_cluster):
         assert wait_until(lambda: checkpoint.latest("saved"), 60)
         assert len(ranks_of(processes_with(family))) > 4
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=150)
     saved = checkpoint.read(checkpoint.latest("saved")).position.updates
     assert process.returncode == 130
     assert f"all ranks have been stopped; update {saved} is saved, and --resume goes on from there" in output
@@ -125,7 +127,7 @@ def test_a_requeued_ddp_job_goes_on_from_its_checkpoint(on_cluster, of_one_proce
         assert wait_until(lambda: checkpoint.latest("saved"), 60)
         number = queue()[0].split()[0]
         subprocess.run(["scontrol", "requeue", number], check=True)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=150)
     assert process.returncode == 0, output
     assert f"job {number} was put back into the queue" in output
     assert re.search(r"going on from update \d+", output)

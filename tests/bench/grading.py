@@ -1,0 +1,82 @@
+"""What grading costs: a class of thirty, and where the time of one submission goes."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import cloudpickle
+
+from course_lib import launch
+from course_lib.checks import exercises
+from course_lib.checks.grading import SEED, TIMEOUT, Grader, handed_in
+from course_lib.checks.inside.observe import observe
+from course_lib.checks.inside.runner import Submission, Task
+from course_lib.checks.notebooks import code_of, read
+from course_lib.checks.sandbox import Limits, check_sandbox, run
+from tests.bench.table import describe_machine, write_section
+from tests.checks.class_of import EXERCISE, ROOT, SOLUTION, hand_in
+
+STUDENTS = 30
+ROUNDS = 5
+
+
+def class_of_thirty() -> float:
+    """Seconds for all of them: a third good, a third half right, a third not attempted."""
+    half_right = read(ROOT / "tests" / "checks" / "example_class" / "half_right" / "02_ddp.ipynb")
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(STUDENTS):
+            notebook = (SOLUTION, half_right, EXERCISE)[number % 3]
+            hand_in(Path(folder, "in"), f"student{number:02}", notebook)
+        began = time.monotonic()
+        Grader(Path(folder, "out")).grade(handed_in(Path(folder, "in")))
+        return time.monotonic() - began
+
+
+def one_submission() -> tuple[float, float, float]:
+    """Seconds until a submission's cells have run, for each case after that, and for a case outside a sandbox."""
+    ours = [exercise for exercise in exercises().values() if exercise.lesson == "02"]
+    cloudpickle.register_pickle_by_value(sys.modules[ours[0].drive.__module__])
+    cases = {e.number: [(c.part, c.ranks, c.inputs) for c in e.cases(SEED)] for e in ours}
+    tasks = [Task(e.number, e.answer, cloudpickle.dumps(e.drive), cases[e.number]) for e in ours]
+    empty, full = (Submission(code_of(SOLUTION), some, TIMEOUT) for some in ([], tasks))
+    count = sum(map(len, cases.values()))
+    launch(int, ranks=2)
+    starts, each, outside = [], [], []
+    for _ in range(ROUNDS):
+        start, whole = seconds(run, empty, Limits()), seconds(run, full, Limits())
+        starts.append(start)
+        each.append((whole - start) / count)
+        mistakes = [(e, e.mistakes[0], case) for e in ours for case in e.cases(SEED)]
+        spent = [seconds(observe, e.drive, wrong, c.ranks, c.inputs, TIMEOUT) for e, wrong, c in mistakes]
+        outside.append(statistics.mean(spent))
+    return statistics.median(starts), statistics.median(each), statistics.median(outside)
+
+
+def seconds(work, *arguments) -> float:
+    began = time.monotonic()
+    work(*arguments)
+    return time.monotonic() - began
+
+
+def main() -> None:
+    """Measure, print and write the table."""
+    check_sandbox()
+    start, case, outside = one_submission()
+    whole = class_of_thirty()
+    rows = [
+        f"| start the sandbox, import torch once, run the cells | {start:.2f} |",
+        f"| each case after that, on 2 to 4 ranks | {case:.2f} |",
+        f"| the same in a notebook, without a sandbox | {outside:.2f} |",
+        f"| {STUDENTS} submissions of lesson 02, two at a time | {whole:.0f} |",
+    ]
+    about = f"Seconds; the median of {ROUNDS} rounds. One third of the class is right, one half right, one blank."
+    body = [about, "", f"On {describe_machine()}.", "", "| | s |", "|---|--:|", *rows]
+    write_section("Grading", "\n".join(body))
+
+
+if __name__ == "__main__":
+    main()
