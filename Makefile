@@ -15,8 +15,7 @@ lab: setup
 
 test: setup lint
 	$(BIN)/pytest -n 2 --dist loadscope tests
-	$(NBVAL) notebooks
-	COURSE_LIB_PROGRESS=$(abspath $(VENV))/progress.json $(NBVAL) -n 2 --dist loadscope exercises solutions
+	COURSE_LIB_PROGRESS=$(abspath $(VENV))/progress.json $(NBVAL) -n 2 --dist loadscope notebooks exercises solutions
 
 lint: setup
 	$(BIN)/ruff check .
