@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -65,10 +65,10 @@ def launch(
         raise KeyboardInterrupt("all ranks were stopped") from None
 
 
-def warm_up() -> None:
+def warm_up(modules: Sequence[str] = PRELOADED) -> None:
     """Start the server that ranks are forked from; it imports torch while the learner reads on."""
     if start_method() == "forkserver":
-        multiprocessing.set_forkserver_preload(PRELOADED)
+        multiprocessing.set_forkserver_preload(list(modules))
         multiprocessing.forkserver.ensure_running()
 
 

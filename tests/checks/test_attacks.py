@@ -110,7 +110,7 @@ ATTACKS = {
                 pass
     """,
     "the machine": """
-        for place in ("/etc/shadow", "/etc/passwd", "/root", "/home"):
+        for place in ("/etc/shadow", "/etc/passwd", "/home", "/var/log"):
             try:
                 os.listdir(place) if os.path.isdir(place) else open(place).read()
                 won()
