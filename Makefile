@@ -15,7 +15,7 @@ lab: setup
 
 test: setup lint
 	$(BIN)/pytest -n 2 --dist loadscope tests
-	COURSE_LIB_PROGRESS=$(abspath $(VENV))/progress.json $(NBVAL) -n 2 --dist loadscope notebooks exercises solutions
+	OMP_NUM_THREADS=1 COURSE_LIB_PROGRESS=$(abspath $(VENV))/progress.json $(NBVAL) -n 2 --dist loadscope notebooks exercises solutions
 
 lint: setup
 	$(BIN)/ruff check .

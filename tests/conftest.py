@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+# Two tests run at a time: threads that wait for each other on a core that is not free are slower than none.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 MARK = "COURSE_TEST_FAMILY"
 
 
