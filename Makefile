@@ -8,14 +8,20 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 NBVAL  := $(BIN)/pytest --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with tests/nbval.cfg
 
-.PHONY: lab test lint bench notebooks exercises setup clean
+.PHONY: lab test test-all lint bench notebooks exercises setup clean
 
 lab: setup
 	@$(BIN)/course lab
 
+# What takes long and has a quicker neighbour is left to `make test-all`.
+MARKS ?= not slow
+
 test: setup lint
-	$(BIN)/pytest -n 2 --dist loadscope tests
-	OMP_NUM_THREADS=1 COURSE_LIB_PROGRESS=$(abspath $(VENV))/progress.json $(NBVAL) -n 2 --dist loadscope notebooks exercises solutions
+	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -m "$(MARKS)" tests
+	OMP_NUM_THREADS=1 COURSE_LIB_PROGRESS=$(abspath $(VENV))/progress.json $(NBVAL) -n 2 --dist loadscope --no-loadscope-reorder notebooks exercises solutions
+
+test-all:
+	$(MAKE) test MARKS=
 
 lint: setup
 	$(BIN)/ruff check .

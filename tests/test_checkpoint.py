@@ -73,6 +73,7 @@ def test_on_the_same_layout_it_goes_on_to_the_last_bit(tmp_path, name):
             assert torch.equal(expected[key], found[key]), key
 
 
+@pytest.mark.slow
 def test_on_another_layout_it_goes_on_as_one_process_would(tmp_path):
     """A pipeline's checkpoint goes on as data parallelism, that one's as a hybrid, and so on, to one process."""
     alone = build("single", {})

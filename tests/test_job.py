@@ -60,6 +60,7 @@ def test_torchrun_runs_the_same_function_with_the_same_result(program):
     assert "rank 1 returned 10.0" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_timeline_is_drawn_into_a_file(program):
     done = course("run", "train.py:total", "--timeline", "out.png", cwd=program)
     assert done.returncode == 0, done.stderr
@@ -73,6 +74,7 @@ def test_a_failing_rank_ends_the_command_with_its_story(program):
     assert 'raise ValueError("no data")' in done.stderr
 
 
+@pytest.mark.slow
 def test_a_failing_rank_ends_a_torchrun_job(program):
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     done = course("run", "train.py:broken", cwd=program, launcher=torchrun)
@@ -123,6 +125,7 @@ print(launch(lambda: dist.get_rank() * 2, ranks=2))
 
 
 @pytest.mark.parametrize("from_pipe", [False, True])
+@pytest.mark.slow
 def test_a_script_can_launch_without_a_main_guard(tmp_path, from_pipe):
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "-"] if from_pipe else [sys.executable, "script.py"]

@@ -73,6 +73,7 @@ def test_a_text_of_ones_own_is_learned(tmp_path, options):
     assert losses[-1] < 0.6 * losses[0]
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_its_checkpoint_is_with_another_strategy_and_through_epochs(tmp_path, monkeypatch):
     """20,000 sequences in batches of 3,000 are 7 updates an epoch, and the last one is smaller."""
     monkeypatch.chdir(tmp_path)
@@ -262,6 +263,7 @@ def test_an_interrupt_leaves_nothing_half_and_says_how_to_go_on(tmp_path):
     assert main(["train", "ddp", *flags(**SMALL, updates=saved + 1, checkpoint=tmp_path / "saved"), "--resume"]) == 0
 
 
+@pytest.mark.slow
 def test_torchrun_runs_the_same_and_resumes(tmp_path):
     run = flags(**SMALL, every=10, checkpoint="saved", log_file="run.jsonl")
     for updates in (10, 25):  # the first one, too, may ask to resume: there is nothing yet
@@ -273,6 +275,7 @@ def test_torchrun_runs_the_same_and_resumes(tmp_path):
     assert losses_in(tmp_path / "run.jsonl") == losses_in(tmp_path / "whole.jsonl")
 
 
+@pytest.mark.slow
 def test_torchrun_says_what_is_wrong_once(tmp_path):
     with started("hybrid", "replicas=3", cwd=tmp_path, launcher=TORCHRUN) as process:
         output, _ = process.communicate(timeout=100)

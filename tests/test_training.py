@@ -35,6 +35,7 @@ def test_the_adding_problem_is_learned():
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_reading_the_last_padded_step_learns_far_less_on_the_same_budget():
     errors = {}
     for name, read in (("last valid step", lambda batch: batch), ("last padded step", at_last_padded_step)):

@@ -120,6 +120,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, graded):
     assert "late" in records
 
 
+@pytest.mark.slow
 def test_a_changed_submission_a_torn_record_and_again_are_graded_anew_to_the_same_marks(tmp_path):
     path = hand_in(tmp_path / "in", "half", with_answers(**HALF_RIGHT))
     (first,) = Grader(tmp_path / "out").grade(handed_in(tmp_path / "in"))

@@ -22,6 +22,7 @@ def notebook(kernel: Kernel):
     assert kernel.run("launch(dist.get_rank, ranks=2)").result == "Run of 2 ranks: [0, 1]"
 
 
+@pytest.mark.slow
 def test_a_raise_on_one_rank_is_blamed_on_that_rank_every_time(notebook):
     cell = notebook.run(
         """

@@ -38,6 +38,7 @@ def test_an_interrupt_stops_the_ranks_within_two_seconds(kernel, code):
     assert kernel.run("launch(dist.get_rank, ranks=2)").result == "Run of 2 ranks: [0, 1]"
 
 
+@pytest.mark.slow
 def test_an_interrupt_before_the_ranks_have_started_is_survived_too(new_kernel):
     request = new_kernel.start(f"{IMPORTS}\nlaunch(dist.get_rank, ranks=4)")
     assert wait_until(lambda: any("forkserver" in line for line in new_kernel.family().values()), 20)
@@ -56,6 +57,7 @@ def test_nothing_outlives_a_kernel_that_is_killed(new_kernel, kill):
     assert wait_until(lambda: not new_kernel.family(), 2), new_kernel.family()
 
 
+@pytest.mark.slow
 def test_a_restart_leaves_nothing_and_the_new_kernel_launches(new_kernel):
     new_kernel.run(IMPORTS)
     begin(new_kernel, DEADLOCK_WITH_CHILDREN)
@@ -77,6 +79,7 @@ def test_ranks_do_not_outlive_a_supervisor_that_is_killed(kernel):
     assert wait_until(lambda: not ranks_of(kernel.family()), 2)
 
 
+@pytest.mark.slow
 def test_a_killed_server_is_replaced(new_kernel):
     new_kernel.run(IMPORTS)
     new_kernel.run("launch(dist.get_rank, ranks=2)")
@@ -116,6 +119,7 @@ print(results == {k: [[k * 10, k * 10 + 1]] * 5 for k in range(3)})
     assert cell.text == "True\n", cell.message
 
 
+@pytest.mark.slow
 def test_two_kernels_can_launch_at_once(kernel, new_kernel):
     new_kernel.run(IMPORTS)
     code = "[list(launch(dist.get_rank, ranks=4)) for _ in range(5)] == [[0, 1, 2, 3]] * 5"

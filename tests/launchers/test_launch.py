@@ -185,6 +185,7 @@ def test_timeout_none_waits():
     assert list(launch(lambda: time.sleep(1.2) or 1, ranks=2, timeout=None)) == [1, 1]
 
 
+@pytest.mark.slow
 def test_where_there_is_no_fork_ranks_are_spawned(monkeypatch):
     monkeypatch.setenv("COURSE_LIB_START_METHOD", "spawn")
 
