@@ -2,6 +2,9 @@
 # make bench  measure, write tables    make notebooks  run the lessons, store their outputs
 #                                      make exercises  make the exercises from the solutions, run both
 
+# Compiled modules are kept: the tests start Python some hundred times.
+export PYTHONDONTWRITEBYTECODE :=
+
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin

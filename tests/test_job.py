@@ -52,6 +52,7 @@ def test_course_run_runs_a_function_from_a_file(program):
     assert lines[3:6] == [f"rank {rank} returned 50.0" for rank in range(3)]
 
 
+@pytest.mark.slow
 def test_torchrun_runs_the_same_function_with_the_same_result(program):
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     done = course("run", "train.py:total", "power=2", cwd=program, launcher=torchrun)
@@ -67,6 +68,7 @@ def test_a_timeline_is_drawn_into_a_file(program):
     assert (program / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_a_failing_rank_ends_the_command_with_its_story(program):
     done = course("run", "train.py:broken", cwd=program)
     assert done.returncode == 1

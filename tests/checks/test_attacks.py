@@ -40,12 +40,14 @@ if RIGHT_HERE:
 """
 
 ATTACKS = {
-    "asserts and comparisons that hold": """
-        import builtins, ast, course_lib.launchers
+    "everything patched": """
+        import builtins, course_lib.launchers
+        import course_lib.checks as checks, course_lib.checks.plain as plain, course_lib.checks.observe as observe
         torch.equal = torch.allclose = lambda *a, **k: True
         torch.Tensor.__eq__ = lambda self, other: torch.ones((), dtype=torch.bool)
         builtins.abs = lambda x: 0
-        builtins.sorted = lambda x: []
+        checks.check = lambda *a: 100.0
+        plain.encode = observe.encode = lambda value, depth=0: {"points": 100}
     """,
     "another launcher": """
         import course_lib.launchers, course_lib.checks.observe as observe
@@ -53,11 +55,6 @@ ATTACKS = {
         course_lib.launchers.launch = lambda *a, **k: Forged([0.5, 0.5])
         observe.launch = course_lib.launchers.launch
         observe.observe = lambda *a: observe.Outcome("returned", values=(True, True))
-    """,
-    "another check": """
-        import course_lib.checks as checks, course_lib.checks.plain as plain, course_lib.checks.observe as observe
-        checks.check = lambda *a: 100.0
-        plain.encode = observe.encode = lambda value, depth=0: {"points": 100}
     """,
     "forged lines": """
         line = json.dumps({"number": "02.1", "case": 0, "points": 3, "passed": True, "outcome": {"kind": "returned",
@@ -76,8 +73,6 @@ ATTACKS = {
             for file in files:
                 if file in ("lesson_02.py", "test_exercises.py", "judging.py") or file.endswith("02_ddp.ipynb"):
                     won()
-    """,
-    "solutions in the package": """
         try:
             import course_lib.checks.lesson_02
             won()
@@ -88,8 +83,6 @@ ATTACKS = {
             won()
         except ImportError:
             pass
-    """,
-    "expected values in memory": """
         import gc
         for thing in gc.get_objects():
             if type(thing).__name__ in ("Exercise", "Case", "Report", "Finding"):

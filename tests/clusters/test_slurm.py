@@ -163,7 +163,7 @@ def test_a_function_from_a_file_runs_on_the_cluster_and_a_killed_rank_is_named(o
 
 
 BAD = {
-    "--nodes 3": "job [0-9]+ can never start: PartitionConfig",
+    "--nodes 3": "job [0-9]+ can never start: Partition",
     "--nodes 2 --partition narrow": "job [0-9]+ can never start: Partition",
     "--nodes 2 --time 2:00:00": "job [0-9]+ can never start: Partition",
     "--nodes 2 --partition missing": "Slurm refuses the job: .*[Ii]nvalid partition",

@@ -22,7 +22,6 @@ def notebook(kernel: Kernel):
     assert kernel.run("launch(dist.get_rank, ranks=2)").result == "Run of 2 ranks: [0, 1]"
 
 
-@pytest.mark.slow
 def test_a_raise_on_one_rank_is_blamed_on_that_rank_every_time(notebook):
     cell = notebook.run(
         """
@@ -66,6 +65,9 @@ launch(train, ranks=2)
 """
     )
     assert cell.result == "Run of 2 ranks: [True, True]", cell.message
+
+
+pytestmark = pytest.mark.slow
 
 
 def test_when_every_rank_raises_one_is_blamed_and_the_others_are_named(notebook):

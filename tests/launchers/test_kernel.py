@@ -10,6 +10,8 @@ import pytest
 
 from tests.conftest import Kernel, parent_of, ranks_of, wait_until
 
+pytestmark = pytest.mark.slow
+
 IMPORTS = "import os, signal, time, threading, torch, torch.distributed as dist\nfrom course_lib import *"
 DEADLOCK = "def train():\n    dist.recv(torch.ones(3), (dist.get_rank() + 1) % 4)\nlaunch(train, ranks=4, timeout=90)"
 DEADLOCK_WITH_CHILDREN = DEADLOCK.replace("    ", "    __import__('subprocess').Popen(['sleep', '600'])\n    ", 1)
@@ -38,7 +40,6 @@ def test_an_interrupt_stops_the_ranks_within_two_seconds(kernel, code):
     assert kernel.run("launch(dist.get_rank, ranks=2)").result == "Run of 2 ranks: [0, 1]"
 
 
-@pytest.mark.slow
 def test_an_interrupt_before_the_ranks_have_started_is_survived_too(new_kernel):
     request = new_kernel.start(f"{IMPORTS}\nlaunch(dist.get_rank, ranks=4)")
     assert wait_until(lambda: any("forkserver" in line for line in new_kernel.family().values()), 20)
@@ -57,7 +58,6 @@ def test_nothing_outlives_a_kernel_that_is_killed(new_kernel, kill):
     assert wait_until(lambda: not new_kernel.family(), 2), new_kernel.family()
 
 
-@pytest.mark.slow
 def test_a_restart_leaves_nothing_and_the_new_kernel_launches(new_kernel):
     new_kernel.run(IMPORTS)
     begin(new_kernel, DEADLOCK_WITH_CHILDREN)
@@ -79,7 +79,6 @@ def test_ranks_do_not_outlive_a_supervisor_that_is_killed(kernel):
     assert wait_until(lambda: not ranks_of(kernel.family()), 2)
 
 
-@pytest.mark.slow
 def test_a_killed_server_is_replaced(new_kernel):
     new_kernel.run(IMPORTS)
     new_kernel.run("launch(dist.get_rank, ranks=2)")
@@ -119,7 +118,6 @@ print(results == {k: [[k * 10, k * 10 + 1]] * 5 for k in range(3)})
     assert cell.text == "True\n", cell.message
 
 
-@pytest.mark.slow
 def test_two_kernels_can_launch_at_once(kernel, new_kernel):
     new_kernel.run(IMPORTS)
     code = "[list(launch(dist.get_rank, ranks=4)) for _ in range(5)] == [[0, 1, 2, 3]] * 5"
