@@ -10,6 +10,8 @@ import pytest
 
 from tests.conftest import Kernel, ranks_of, wait_until
 
+pytestmark = pytest.mark.slow
+
 HANDLERS = "[str(signal.getsignal(s)) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD)]"
 
 
@@ -65,9 +67,6 @@ launch(train, ranks=2)
 """
     )
     assert cell.result == "Run of 2 ranks: [True, True]", cell.message
-
-
-pytestmark = pytest.mark.slow
 
 
 def test_when_every_rank_raises_one_is_blamed_and_the_others_are_named(notebook):
