@@ -10,6 +10,7 @@ import contextlib
 import json
 import linecache
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import pickle
 import resource
@@ -85,6 +86,8 @@ def _be_host(packed: bytes, sender: Any) -> None:
     checks = sys.modules["course_lib.checks"]  # without a sandbox it is the real one
     checks.check, checks.hint, checks.solution = check, hint, solution
 
+    # The server that this process was forked from runs, and will fork its ranks: nothing is to start another one.
+    multiprocessing.forkserver.ensure_running = multiprocessing.forkserver._forkserver.ensure_running = lambda: None
     submission = Submission.unpacked(packed)
 
     def say(record: dict[str, Any]) -> None:
