@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from course_lib.checks.judging import Report, assess, wrong_answers
 
 __all__ = ["check", "exercises", "find", "hint", "solution"]
 
-LESSONS = sorted(path.stem for path in Path(__file__).parent.glob("lesson_[0-9][0-9].py"))
+FILES = sorted(Path(__file__).parent.glob("lesson_*/[a-z]*.py"))  # one for each exercise
 SEED = 1  # of the inputs that a learner's answer is tried on; grading uses another
 ASK = "the exercises are numbered like 02.1: give one of "
 
@@ -77,8 +78,8 @@ def examine(exercise: Exercise, answer: Any, seed: int) -> Report:
 @cache
 def exercises() -> dict[str, Exercise]:
     """All exercises of the course, by number."""
-    modules = [importlib.import_module(f"course_lib.checks.{name}") for name in LESSONS]
-    return {exercise.number: exercise for module in modules for exercise in module.EXERCISES}
+    modules = [importlib.import_module(f"course_lib.checks.{path.parent.name}.{path.stem}") for path in FILES]
+    return {exercise.number: exercise for exercise in sorted((m.EXERCISE for m in modules), key=attrgetter("number"))}
 
 
 def find(number: str) -> Exercise:

@@ -53,6 +53,10 @@ def grade(
         check_gradebook()
     if not no_sandbox:
         sandbox.check_sandbox()
+        for folder in filter(sandbox.shows, map(Path, (submissions, out))):
+            raise BadSubmissions(
+                f"{folder}: every submission can read what lies there, as Python does; use another place"
+            )
     grader = Grader(Path(out), seed=SEED if seed is None else seed, sandboxed=not no_sandbox, jobs=jobs)
     records = grader.grade(handed, again=again)
     write_pages(records, Path(out))
@@ -112,10 +116,11 @@ class Record:
 
 @dataclass(frozen=True)
 class Handed:
-    """A notebook that a student has handed in."""
+    """A notebook that a student has handed in, and others for the same lesson, which earn nothing."""
 
     student: str
     path: Path
+    others: tuple[Path, ...] = ()
 
     @property
     def notebook(self) -> str:
@@ -127,21 +132,23 @@ class Handed:
 
 
 def handed_in(folder: Path) -> list[Handed]:
-    """Every notebook under `folder`: the first folder below it is the student's."""
+    """One notebook for each student and lesson: the first folder below `folder` is the student's.
+
+    Of several, it is the one that lies highest and has the shortest name: not the copy of an earlier day.
+    """
     if not folder.is_dir():
         raise BadSubmissions(f"{folder} is not a folder: give the one that has a folder for each student")
     lessons = {exercise.lesson for exercise in exercises().values()}
-    found = [
-        Handed(path.relative_to(folder).parts[0], path)
-        for path in sorted(folder.glob("*/**/*.ipynb"))
-        if path.stem[:2] in lessons and ".ipynb_checkpoints" not in path.parts
-    ]
+    found: dict[tuple[str, str], list[Path]] = {}
+    for path in sorted(folder.glob("*/**/*.ipynb"), key=lambda path: (len(path.parts), len(path.name), path)):
+        if path.stem[:2] in lessons and ".ipynb_checkpoints" not in path.parts:
+            found.setdefault((path.relative_to(folder).parts[0], path.stem[:2]), []).append(path)
     if not found:
         raise BadSubmissions(
             f"{folder} has no exercises in it: it should have a folder for each student, and in it their notebooks, "
             "under the names they had in exercises/"
         )
-    return found
+    return [Handed(student, first, tuple(others)) for (student, _), (first, *others) in sorted(found.items())]
 
 
 class Grader:
@@ -157,8 +164,8 @@ class Grader:
         self._judging = threading.Lock()
         self._cases: dict[str, list[Case]] = {e.number: e.cases(seed) for e in exercises().values()}
         self._wrong = {e.number: wrong_answers(e) for e in exercises().values()}
-        for exercise in exercises().values():  # what drives an answer travels by value: its module does not
-            cloudpickle.register_pickle_by_value(sys.modules[exercise.drive.__module__])
+        for exercise in exercises().values():  # what drives an answer travels by value: its lesson's checks do not
+            cloudpickle.register_pickle_by_value(sys.modules[exercise.drive.__module__.rpartition(".")[0]])
 
     def grade(self, handed: list[Handed], *, again: bool = False) -> list[Record]:
         """Grade what has not been graded yet, with a progress bar; all records, in the order of `handed`."""
@@ -182,14 +189,14 @@ class Grader:
         ours = [exercise for exercise in exercises().values() if exercise.lesson == handed.lesson]
         try:
             cells = code_of(_read(handed.path))
+            outcomes, problems = _what_was_seen(self._run(cells, ours), cells)
+            with self._judging:
+                marks = [self._mark(exercise, outcomes, cells) for exercise in ours]
         except BadNotebook as error:
-            nothing = [Mark(e.number, dict.fromkeys(e.parts, 0), attempted=False) for e in ours]
-            return Record(handed.student, handed.notebook, self._key(handed), nothing, f"{error}")
-        ended = self._run(cells, ours)
-        outcomes, problem = _what_was_seen(ended, cells)
-        with self._judging:
-            marks = [self._mark(exercise, outcomes, cells) for exercise in ours]
-        return Record(handed.student, handed.notebook, self._key(handed), marks, problem)
+            marks, problems = [Mark(e.number, dict.fromkeys(e.parts, 0), attempted=False) for e in ours], [f"{error}."]
+        if handed.others:
+            problems.append(f"Not graded, because {handed.path.name} was: {_names(handed.others)}.")
+        return Record(handed.student, handed.notebook, self._key(handed), marks, " ".join(problems))
 
     def _run(self, cells: list[str], ours: list[Exercise]) -> sandbox.Ended:
         tasks = [
@@ -222,7 +229,7 @@ class Grader:
     def _key(self, handed: Handed) -> str:
         """Changes whenever the marks might."""
         content = b"" if handed.path.is_symlink() else handed.path.read_bytes()[: LARGEST + 1]
-        return hashlib.sha256(content + f"{self.seed} {__version__}".encode()).hexdigest()
+        return hashlib.sha256(content + f"{self.seed} {__version__} {_names(handed.others)}".encode()).hexdigest()
 
 
 def remark(finding: Finding, cells: list[str]) -> str:
@@ -241,7 +248,7 @@ def remark(finding: Finding, cells: list[str]) -> str:
     return idea(finding.mistake) if outcome.kind == "returned" else f"{text} {idea(finding.mistake)}"
 
 
-def _what_was_seen(ended: sandbox.Ended, cells: list[str]) -> tuple[dict[tuple[str, int], Outcome], str]:
+def _what_was_seen(ended: sandbox.Ended, cells: list[str]) -> tuple[dict[tuple[str, int], Outcome], list[str]]:
     """The outcomes by exercise and case, and what else went wrong. The lines come from an untrusted place."""
     outcomes: dict[tuple[str, int], Outcome] = {}
     problems = [f"Grading was stopped: {ended.reason}."] if ended.reason else []
@@ -258,12 +265,16 @@ def _what_was_seen(ended: sandbox.Ended, cells: list[str]) -> tuple[dict[tuple[s
                 outcomes[str(record["number"]), int(record["case"])] = Outcome.of_record(record["outcome"])
         except (ValueError, TypeError, KeyError, RecursionError, RuntimeError):
             continue
-    return outcomes, " ".join(problems[:10])
+    return outcomes, problems[:10]
 
 
 def _cell_problem(record: dict[str, Any], cells: list[str]) -> str:
     where = _own_line(Outcome("raised", cell=f"<cell {int(record['cell'])}>", line=int(record["line"])), cells)
     return f"Code cell {int(record['cell']) + 1} raised {_error_name(str(record['error']))}{where}."
+
+
+def _names(paths: tuple[Path, ...]) -> str:
+    return ", ".join(f"{path.parent.name}/{path.name}" for path in paths[:10])
 
 
 def _own_line(outcome: Outcome, cells: list[str]) -> str:

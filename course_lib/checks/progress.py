@@ -28,7 +28,9 @@ def read() -> dict[str, dict[str, Any]]:
         known = json.loads(place().read_text())
     except (OSError, ValueError):
         return {}
-    return {number: entry for number, entry in known.items() if isinstance(entry, dict)} if _is_dict(known) else {}
+    if not isinstance(known, dict):
+        return {}
+    return {number: entry for number, entry in known.items() if isinstance(entry, dict)}
 
 
 def record(number: str, report: Report) -> None:
@@ -89,7 +91,3 @@ def _write(number: str, **changed: int) -> None:
     aside = path.with_suffix(f".{os.getpid()}.tmp")
     aside.write_text(json.dumps(known, indent=1, sort_keys=True))
     aside.replace(path)
-
-
-def _is_dict(value: Any) -> bool:
-    return isinstance(value, dict)

@@ -27,6 +27,9 @@ INSIDE = PACKAGE / "checks" / "inside"
 FIRST_USER = 61_000  # ids that nobody has: a limit on processes binds no root, and counts all of a user's
 GIGABYTE = 1 << 30
 CPUS = "/sys/devices/system/cpu"  # where torch looks how many there are
+SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache")
+PYTHON = tuple(dict.fromkeys([sys.base_prefix, sys.prefix, sysconfig.get_path("purelib")]))
+HIDDEN = (PACKAGE, PACKAGE.parent / "solutions", PACKAGE.parent / "tests")  # where they lie in what is shown
 
 
 class NoSandbox(RuntimeError):
@@ -101,6 +104,11 @@ def check_sandbox() -> None:
         raise NoSandbox(f"bubblewrap does not work here: {tried.stderr.strip()}. Allow user namespaces, or see --help")
 
 
+def shows(path: Path) -> bool:
+    """Whether a submission could see what lies there."""
+    return any(path.resolve().is_relative_to(Path(folder).resolve()) for folder in (*SYSTEM, *PYTHON))
+
+
 def _bubblewrap(limits: Limits, slot: int) -> list[str]:
     root = os.geteuid() == 0
     command = ["bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
@@ -109,10 +117,12 @@ def _bubblewrap(limits: Limits, slot: int) -> list[str]:
     command += ["--proc", "/proc", "--dev", "/dev"]
     for folder in ("/tmp", "/dev/shm"):  # before what is shown: Python and the course may lie in the real /tmp
         command += ["--perms", "1777", "--size", str(limits.disk), "--tmpfs", folder]
-    for folder in ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache"):
+    for folder in SYSTEM:
         command += ["--ro-bind-try", folder, folder]
-    for folder in dict.fromkeys([sys.base_prefix, sys.prefix, sysconfig.get_path("purelib"), CPUS]):
+    for folder in (*PYTHON, CPUS):
         command += _bind(folder, folder)
+    for folder in filter(shows, HIDDEN):
+        command += ["--tmpfs", str(folder)] if folder.is_dir() else []
     command += [*_bind(str(PACKAGE), "/course/course_lib"), "--ro-bind", str(INSIDE), "/course/course_lib/checks"]
     command += ["--setenv", "HOME", "/tmp", "--setenv", "COURSE_LIB_START_METHOD", "forkserver", "--chdir", "/tmp"]
     if root:

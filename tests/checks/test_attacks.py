@@ -71,7 +71,7 @@ ATTACKS = {
             if folder.startswith(("/proc", "/sys", "/usr")):
                 continue
             for file in files:
-                if file in ("lesson_02.py", "test_exercises.py", "judging.py") or file.endswith("02_ddp.ipynb"):
+                if file in ("every_example_once.py", "judging.py") or file.endswith("02_ddp.ipynb"):
                     won()
         try:
             import course_lib.checks.lesson_02

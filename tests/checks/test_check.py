@@ -14,7 +14,9 @@ from course_lib.checks import check, exercises, find, hint, progress, solution
 from course_lib.checks.exercise import differs
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.plain import Other, decode, encode
-from course_lib.checks.lesson_02 import adds_up, forgets_the_epoch, skips_when_empty
+from course_lib.checks.lesson_02.average_the_gradients_by_hand import adds_up
+from course_lib.checks.lesson_02.evaluate_together import skips_when_empty
+from course_lib.checks.lesson_02.every_example_once import forgets_the_epoch
 from course_lib.cli import main
 from tests.checks.class_of import ROOT
 from tests.conftest import Kernel

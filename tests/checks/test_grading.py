@@ -133,6 +133,28 @@ def test_a_changed_submission_a_torn_record_and_again_are_graded_anew_to_the_sam
     assert third.key != first.key
 
 
+def test_of_several_notebooks_for_a_lesson_one_is_graded_and_the_others_are_named(tmp_path):
+    """Twice the same answers are not twice the points."""
+    hand_in(tmp_path, "good", SOLUTION, "old/02_ddp.ipynb")
+    hand_in(tmp_path, "good", SOLUTION, "02_ddp-Copy1.ipynb")
+    hand_in(tmp_path, "good", "not JSON")
+    hand_in(tmp_path, "other", SOLUTION, "assignment/02_ddp.ipynb")
+    first, second = handed_in(tmp_path)
+    assert first.path == tmp_path / "good" / "02_ddp.ipynb"
+    assert (second.student, second.others) == ("other", ())
+    (record,) = Grader(tmp_path / "out").grade([first])
+    assert record.points == 0
+    assert "Not graded, because 02_ddp.ipynb was: good/02_ddp-Copy1.ipynb, old/02_ddp.ipynb." in record.problem
+
+
+def test_grades_do_not_lie_where_submissions_can_read(tmp_path):
+    hand_in(tmp_path / "in", "good", SOLUTION)
+    shown = Path(sys.prefix) / "grades"
+    done = course("grade", tmp_path / "in", "--out", shown)
+    assert (done.returncode, shown.exists()) == (2, False)
+    assert "every submission can read what lies there" in done.stderr
+
+
 def test_a_folder_without_submissions_gets_a_sentence(tmp_path):
     for folder, says in ((tmp_path / "none", "is not a folder"), (tmp_path, "a folder for each student")):
         with pytest.raises(BadSubmissions, match=says):

@@ -11,7 +11,6 @@ from course_lib.launchers import CollectivesDiffer, LaunchError, RankDied, RankF
 from .plain import decode, encode
 
 KINDS = {RankFailed: "raised", RankDied: "died", RanksStuck: "stuck", CollectivesDiffer: "differ"}
-NEVER_RUN = "never run"
 
 
 @dataclass(frozen=True)

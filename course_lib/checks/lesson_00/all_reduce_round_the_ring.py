@@ -1,4 +1,4 @@
-"""Exercises of lesson 00, ranks and messages: what an answer must show, and the wrong ones that are known."""
+"""00.2 All-reduce round the ring: what an answer must show, and the wrong ones that are known."""
 
 from __future__ import annotations
 
@@ -7,132 +7,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, same_as, seeded
-
-# 00.1 -----------------------------------------------------------------------------------------------------------------
-
-
-def pass_on_cases(seed: int) -> list[Case]:
-    def case(part: str, ranks: int) -> Case:
-        numbers = (10 + torch.randperm(90, generator=seeded(seed))[:ranks]).tolist()
-        return Case(part, ranks, {"numbers": numbers}, f"with the numbers {numbers}")
-
-    return [case("two ranks", 2), case("a ring", 3), case("a ring", 4)]
+from course_lib.checks.lesson_00 import neighbours
 
 
-def drive_pass_on(answer, numbers: list[int]):
-    return float(answer(numbers[dist.get_rank()]))
-
-
-def right_pass_on(case: Case) -> list[float]:
-    numbers = case.inputs["numbers"]
-    return [float(numbers[rank - 1]) for rank in range(case.ranks)]
-
-
-def _neighbours():
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    return (rank - 1) % ranks, (rank + 1) % ranks
-
-
-def returns_its_own(number):
-    """This is your own number: what arrives must be received into a tensor of its own, and that one returned."""
-    left, right = _neighbours()
-    mine, theirs = torch.tensor([float(number)]), torch.empty(1)
-    sending = dist.isend(mine, right)
-    dist.recv(theirs, left)
-    sending.wait()
-    return mine
-
-
-def leaves_the_ring_open(number):
-    """The last rank sends to nobody and rank 0 receives from nobody: that is a chain. In a ring, rank 0 comes after the
-    last one.
-    """
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    theirs = torch.zeros(1)
-    sending = dist.isend(torch.tensor([float(number)]), rank + 1) if rank + 1 < ranks else None
-    if rank > 0:
-        dist.recv(theirs, rank - 1)
-    if sending:
-        sending.wait()
-    return theirs
-
-
-def all_get_rank_0s(number):
-    """All ranks have rank 0's number: a broadcast. Every rank has something to send, and something else to receive."""
-    theirs = torch.tensor([float(number)])
-    dist.broadcast(theirs, src=0)
-    return theirs
-
-
-def adds_on_the_way(number):
-    """What arrives has more in it than one number: each rank waited, added its own and passed the sum on. Send your
-    number alone, before you have received anything.
-    """
-    left, right = _neighbours()
-    token, mine = torch.zeros(1), torch.tensor([float(number)])
-    if dist.get_rank() == 0:
-        dist.send(mine, right)
-        dist.recv(token, left)
-    else:
-        dist.recv(token, left)
-        dist.send(token + mine, right)
-    return token
-
-
-def wrong_way_round(number):
-    """The numbers go round the other way: you have the next rank's. With two ranks nobody can tell. Send to the next
-    rank, receive from the one before.
-    """
-    left, right = _neighbours()
-    theirs = torch.empty(1)
-    sending = dist.isend(torch.tensor([float(number)]), left)
-    dist.recv(theirs, right)
-    sending.wait()
-    return theirs
-
-
-def all_wait(number):
-    """A deadlock: every rank waits for its neighbour, be it that all receive first or that all send first, or that the
-    last one sends to a rank which does not exist. The sending must not wait (`dist.isend`), and neighbours in a ring
-    are counted modulo the number of ranks.
-    """
-    left, right = _neighbours()
-    theirs = torch.empty(1)
-    dist.recv(theirs, left)
-    dist.send(torch.tensor([float(number)]), right)
-    return theirs
-
-
-PASS_ON = Exercise(
-    number="00.1",
-    title="Pass it on",
-    answer="pass_on",
-    level="warm-up",
-    minutes=10,
-    parts={"two ranks": 1, "a ring": 1},
-    read="3 · A message",
-    hints=(
-        "Who is the next rank of the last one? `(rank + 1) % ranks`.",
-        "`dist.send` may wait until somebody receives. What if all ranks call it first, or all call `dist.recv` first?",
-        "`sending = dist.isend(tensor, to)` returns at once; `sending.wait()`, at the end, makes sure that it is done.",
-    ),
-    cases=pass_on_cases,
-    drive=drive_pass_on,
-    judge=same_as(right_pass_on),
-    mistakes=(
-        returns_its_own,
-        leaves_the_ring_open,
-        all_get_rank_0s,
-        adds_on_the_way,
-        wrong_way_round,
-    ),
-    hanging=all_wait,
-)
-
-# 00.2 -----------------------------------------------------------------------------------------------------------------
-
-
-def ring_cases(seed: int) -> list[Case]:
+def cases(seed: int) -> list[Case]:
     generator = seeded(seed)
 
     def case(part: str, ranks: int, length: int) -> Case:
@@ -146,12 +24,12 @@ def ring_cases(seed: int) -> list[Case]:
     ]
 
 
-def drive_ring(answer, vectors: list[Tensor]):
+def drive(answer, vectors: list[Tensor]):
     total, received = answer(vectors[dist.get_rank()].clone())
     return {"the sum": total, "received": list(received)}
 
 
-def right_ring(case: Case) -> list:
+def expected(case: Case) -> list:
     ranks = case.ranks
     pieces = [list(vector.clone().tensor_split(ranks)) for vector in case.inputs["vectors"]]
     received = [[] for _ in range(ranks)]
@@ -165,7 +43,7 @@ def right_ring(case: Case) -> list:
 
 
 def _pass_piece(outgoing, like):
-    left, right = _neighbours()
+    left, right = neighbours()
     arriving = torch.empty_like(like)
     sending = dist.isend(outgoing.contiguous(), right)
     dist.recv(arriving, left)
@@ -251,13 +129,13 @@ def all_send_first(vector):
     """All ranks wait in the same round: a send may wait until it is received, and nobody receives yet. Begin the send
     without waiting (`dist.isend`), receive, then wait for it.
     """
-    left, right = _neighbours()
+    left, right = neighbours()
     pieces = list(vector.tensor_split(dist.get_world_size()))
     dist.send(pieces[dist.get_rank()], right)
     dist.recv(torch.empty_like(pieces[left]), left)
 
 
-RING = Exercise(
+EXERCISE = Exercise(
     number="00.2",
     title="All-reduce round the ring",
     answer="ring_all_reduce",
@@ -272,9 +150,9 @@ RING = Exercise(
         "In the second half the piece that you received last is the one you send next: from the first round on.",
         "`torch.tensor_split(vector, n)` makes n pieces of any length; `torch.cat` joins them again.",
     ),
-    cases=ring_cases,
-    drive=drive_ring,
-    judge=same_as(right_ring),
+    cases=cases,
+    drive=drive,
+    judge=same_as(expected),
     mistakes=(
         stops_half_way,
         adds_in_both_halves,
@@ -286,5 +164,3 @@ RING = Exercise(
     ),
     hanging=all_send_first,
 )
-
-EXERCISES = (PASS_ON, RING)
