@@ -182,6 +182,7 @@ def test_what_is_no_plain_data_leaves_only_its_name():
         {"tensor": "float64", "shape": [2], "data": "AAAA"},
         {"tensor": "float99", "shape": [], "data": ""},
         {"tensor": "int64", "shape": [-1], "data": ""},
+        {"tensor": "int64", "shape": [1_000_000], "data": ""},
         {"dict": [[{"dict": []}, 1]]},
         {"dict": [1]},
         {"other": 5},

@@ -72,7 +72,7 @@ def _decode_tensor(data: dict[str, Any]) -> torch.Tensor:
     if dtype is None or not all(type(size) is int and size >= 0 for size in shape):
         raise ValueError("this is not a tensor")
     content = bytearray(base64.b64decode(data["data"]))
-    if not content:
+    if not content and 0 in shape:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(content, dtype=dtype).reshape(shape)
 
