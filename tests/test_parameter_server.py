@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from functools import partial
 
 import pytest
@@ -65,16 +66,17 @@ def test_an_update_of_all_workers_is_never_stale():
 
 def test_workers_of_equal_pace_are_as_stale_as_there_are_others():
     updates, _ = launch(trained, False, dict.fromkeys((1, 2, 3), 0.06), updates=21, ranks=4)[0]
-    settled = [update.staleness for update in updates[3:]]
-    assert settled.count(2) > len(settled) / 2
-    assert [update.staleness for update in updates[:3]] == [0, 1, 2]  # all three began with the first weights
+    assert statistics.median(update.staleness for update in updates) == 2
+    for worker in (1, 2, 3):  # all three began with the first weights
+        first = next(index for index, update in enumerate(updates) if update.workers == (worker,))
+        assert updates[first].staleness == first
 
 
 def test_a_slow_worker_is_rarely_heard_and_very_stale():
     updates, _ = launch(trained, False, {1: 0.02, 2: 0.2}, updates=30, ranks=3)[0]
-    slow = [update for update in updates if update.workers == (2,)]
-    assert 1 <= len(slow) <= 6
-    assert all(update.staleness >= 4 for update in slow)
+    fast, slow = ([update.staleness for update in updates if update.workers == (worker,)] for worker in (1, 2))
+    assert 1 <= len(slow) < len(fast) / 2
+    assert statistics.median(slow) > 2 * statistics.median(fast)
 
 
 def test_a_server_without_workers_is_refused():

@@ -158,7 +158,7 @@ class Grader:
         self.out, self.seed, self.sandboxed = out, seed, sandboxed
         self.limits = sandbox.Limits()
         self.slots: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self.jobs = jobs or os.cpu_count() or 1
+        self.jobs = min(jobs or os.cpu_count() or 1, sandbox.SLOTS)
         for slot in range(self.jobs):
             self.slots.put(slot)
         self._judging = threading.Lock()

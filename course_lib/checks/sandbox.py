@@ -24,7 +24,7 @@ from course_lib.checks.inside.runner import Submission
 
 PACKAGE = Path(__file__).resolve().parent.parent
 INSIDE = PACKAGE / "checks" / "inside"
-FIRST_USER = 61_000  # ids that nobody has: a limit on processes binds no root, and counts all of a user's
+SLOTS = 64  # submissions that one process may run at a time
 GIGABYTE = 1 << 30
 CPUS = "/sys/devices/system/cpu"  # where torch looks how many there are
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache")
@@ -104,6 +104,15 @@ def check_sandbox() -> None:
         raise NoSandbox(f"bubblewrap does not work here: {tried.stderr.strip()}. Allow user namespaces, or see --help")
 
 
+def user(slot: int) -> int:
+    """An id that nobody has, for what is run in this slot of this process.
+
+    A limit on processes does not bind root, and it counts all of a user's processes, in whichever sandbox they are: a
+    fork bomb must not take those of another submission, of this class or of one that is graded beside it.
+    """
+    return 0x7000_0000 + SLOTS * os.getpid() + slot
+
+
 def shows(path: Path) -> bool:
     """Whether a submission could see what lies there."""
     return any(path.resolve().is_relative_to(Path(folder).resolve()) for folder in (*SYSTEM, *PYTHON))
@@ -126,18 +135,9 @@ def _bubblewrap(limits: Limits, slot: int) -> list[str]:
     command += [*_bind(str(PACKAGE), "/course/course_lib"), "--ro-bind", str(INSIDE), "/course/course_lib/checks"]
     command += ["--setenv", "HOME", "/tmp", "--setenv", "COURSE_LIB_START_METHOD", "forkserver", "--chdir", "/tmp"]
     if root:
-        user = str(FIRST_USER + slot)
         command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-        command += [
-            "setpriv",
-            "--reuid",
-            user,
-            "--regid",
-            user,
-            "--clear-groups",
-            "--no-new-privs",
-            "--bounding-set=-all",
-        ]
+        command += ["setpriv", f"--reuid={user(slot)}", f"--regid={user(slot)}", "--clear-groups"]
+        command += ["--no-new-privs", "--bounding-set=-all"]
     return command
 
 
