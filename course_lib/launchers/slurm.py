@@ -11,7 +11,6 @@ own, and passes on what they say through a shared folder. So an error, a death o
 from __future__ import annotations
 
 import contextlib
-import itertools
 import pickle
 import shlex
 import shutil
@@ -108,14 +107,14 @@ class Slurm:
 
     def _attempts(self, submitted: SlurmJob, folder: Path, ranks: int, timeout: float | None) -> Run:
         """Watch the job, and after Slurm has put it back into the queue, watch it again."""
-        for attempt in itertools.count():
-            submitted.wait_for_its_turn(attempt)
+        attempt = submitted.wait_for_its_turn()
+        while True:
             nodes = Nodes(submitted, folder, self, attempt)
             try:
                 return Watch(nodes, ranks, timeout, start_within=START_WITHIN, grace=GRACE).result()
             except Requeued:
                 print(f"[launch] job {submitted.number} was put back into the queue", flush=True)
-        raise AssertionError("attempts have no end")
+                attempt = submitted.wait_for_its_turn(again=True)
 
     def script(self, folder: Path) -> str:
         """What `sbatch` gets."""

@@ -71,10 +71,13 @@ class SlurmJob:
                 self._state = State("FORGOTTEN")
         return self._state
 
-    def wait_for_its_turn(self, attempt: int) -> None:
-        """Return when the job runs, or has run. Says what it waits for."""
+    def wait_for_its_turn(self, again: bool = False) -> int:
+        """Return when the job runs, or has run: how often Slurm had to start it again. Says what it waits for.
+
+        A job that was put back has its new count at once, while what is left of the old run is still `COMPLETING`.
+        """
         said = ""
-        while (state := self.state()).waits or state.restarts < attempt:
+        while (state := self.state()).waits or (again and state.name == "COMPLETING"):
             if NEVER.search(state.reason):
                 raise LaunchError(
                     f"job {self.number} can never start: {state.reason}. Compare its nodes, time, partition and "
@@ -85,6 +88,7 @@ class SlurmJob:
                 print(f"[launch] job {self.number} is waiting: {said}", flush=True)
             time.sleep(ASK_EVERY / 4)
         print(f"[launch] job {self.number} runs on {state.nodes}", flush=True)
+        return state.restarts
 
     def end(self, within: float = 0.0) -> None:
         """Give the job some seconds to end by itself, then cancel it. Returns when none of it is left."""

@@ -39,6 +39,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 JobRequeue=1
 KillWait=5
+Epilog={folder}/epilog
 ReturnToService=2
 MpiDefault=none
 AccountingStorageType=accounting_storage/none
@@ -89,6 +90,8 @@ def _configure(folder: Path) -> dict[str, str]:
     ports = {"controller": controller, "first": first, "second": second}
     (folder / "slurm.conf").write_text(CONFIGURATION.format(**places, **ports))
     (folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
+    (folder / "epilog").write_text(f"#!/bin/sh\n[ ! -e {folder}/slow ] || sleep 3\n")  # as on clusters that clean up
+    (folder / "epilog").chmod(0o755)
     return {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": _path()}
 
 

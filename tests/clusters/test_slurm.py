@@ -121,6 +121,16 @@ def test_an_interrupt_cancels_the_job_and_says_how_to_go_on(on_cluster):
     assert wait_until(lambda: not processes_with(family), 10)
 
 
+@pytest.fixture
+def slow_to_clean_up(slurm_variables) -> Iterator[None]:
+    """A node needs seconds after a job: what was put back into the queue is not off its nodes yet."""
+    flag = Path(slurm_variables["SLURM_CONF"]).with_name("slow")
+    flag.touch()
+    yield
+    flag.unlink()
+
+
+@pytest.mark.usefixtures("slow_to_clean_up")
 def test_a_requeued_ddp_job_goes_on_from_its_checkpoint(on_cluster, of_one_process):
     run = [*SMALL_FLAGS, *["--updates", "60", "--every", "10", "--checkpoint", "saved", "--log", "run.jsonl"]]
     with course("train", "ddp", *run, *FLAGS) as process:
@@ -129,7 +139,8 @@ def test_a_requeued_ddp_job_goes_on_from_its_checkpoint(on_cluster, of_one_proce
         subprocess.run(["scontrol", "requeue", number], check=True)
         output, _ = process.communicate(timeout=150)
     assert process.returncode == 0, output
-    assert f"job {number} was put back into the queue" in output
+    assert output.count(f"job {number} was put back into the queue") == 1
+    assert output.count(f"job {number} runs on") == 2
     assert re.search(r"going on from update \d+", output)
     launch(train.run, Settings("ddp", updates=60, log="whole.jsonl", **SMALL), ranks=4)
     assert losses("run.jsonl") == losses("whole.jsonl")
