@@ -46,7 +46,11 @@ def backwards(blocks: int, stages: int) -> Placement:
     return Placement(tuple(stages - 1 - stage for stage in equal_count(blocks, stages).stage_of))
 
 
-EVERY = [(place, ranks) for place in (equal_count, balanced_by_cost, round_robin) for ranks in (2, 3, 4)]
+EVERY = [
+    pytest.param(place, ranks, marks=[pytest.mark.slow] if ranks == 3 else [])
+    for place in (equal_count, balanced_by_cost, round_robin)
+    for ranks in (2, 3, 4)
+]
 
 
 @pytest.mark.parametrize(("place", "ranks"), [(equal_count, 1), *EVERY, (backwards, 3)])
