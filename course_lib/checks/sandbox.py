@@ -29,7 +29,7 @@ GIGABYTE = 1 << 30
 CPUS = "/sys/devices/system/cpu"  # where torch looks how many there are
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache")
 PYTHON = tuple(dict.fromkeys([sys.base_prefix, sys.prefix, sysconfig.get_path("purelib")]))
-HIDDEN = (PACKAGE, PACKAGE.parent / "solutions", PACKAGE.parent / "tests")  # where they lie in what is shown
+HIDDEN = (PACKAGE.parent / "solutions", PACKAGE.parent / "tests")  # if they lie in what is shown
 
 
 class NoSandbox(RuntimeError):
@@ -132,7 +132,9 @@ def _bubblewrap(limits: Limits, slot: int) -> list[str]:
         command += _bind(folder, folder)
     for folder in filter(shows, HIDDEN):
         command += ["--tmpfs", str(folder)] if folder.is_dir() else []
-    command += [*_bind(str(PACKAGE), "/course/course_lib"), "--ro-bind", str(INSIDE), "/course/course_lib/checks"]
+    command += _bind(str(PACKAGE), "/course/course_lib")
+    for library in ("/course/course_lib", *filter(shows, [PACKAGE])):
+        command += ["--ro-bind", str(INSIDE), f"{library}/checks"]
     command += ["--setenv", "HOME", "/tmp", "--setenv", "COURSE_LIB_START_METHOD", "forkserver", "--chdir", "/tmp"]
     if root:
         command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
+import pytest
+
+from course_lib.checks import sandbox
 from course_lib.checks.notebooks import answer_id, read, source
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOLUTION = read(ROOT / "solutions" / "02_ddp.ipynb")
 EXERCISE = read(ROOT / "exercises" / "02_ddp.ipynb")
+
+
+def need_a_sandbox() -> None:
+    """Skip where bubblewrap is missing or is not allowed to work. Where it works at all, ours must."""
+    if shutil.which("bwrap") is None:
+        pytest.skip("there is no bwrap: apt-get install bubblewrap")
+    plain = ["bwrap", "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    tried = subprocess.run(plain, capture_output=True, text=True)
+    if tried.returncode:
+        pytest.skip(f"bubblewrap does not work here: {tried.stderr.strip()}")
+    sandbox.check_sandbox()
 
 
 def with_answers(**answers: str) -> dict:

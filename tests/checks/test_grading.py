@@ -13,11 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.checks import exercises, sandbox
+from course_lib.checks import exercises
 from course_lib.checks.grading import BadSubmissions, Grader, Record, _what_was_seen, handed_in
 from course_lib.checks.notebooks import code_of, read
 from course_lib.checks.page import page, table
-from tests.checks.class_of import EXERCISE, ROOT, SOLUTION, hand_in, right_answers, with_answers, with_first_cell
+from tests.checks.class_of import (
+    EXERCISE,
+    ROOT,
+    SOLUTION,
+    hand_in,
+    need_a_sandbox,
+    right_answers,
+    with_answers,
+    with_first_cell,
+)
 
 HALF_RIGHT = {
     "_1": "def average_gradients(model):\n    for p in model.parameters():\n"
@@ -37,10 +46,7 @@ BROKEN = {
 
 @pytest.fixture(scope="module", autouse=True)
 def sandboxed() -> None:
-    try:
-        sandbox.check_sandbox()
-    except sandbox.NoSandbox as error:
-        pytest.skip(str(error))
+    need_a_sandbox()
 
 
 @pytest.fixture(scope="module")
