@@ -8,7 +8,7 @@ import os
 import queue
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -161,7 +161,7 @@ class Grader:
         self.jobs = min(jobs or os.cpu_count() or 1, sandbox.SLOTS)
         for slot in range(self.jobs):
             self.slots.put(slot)
-        self._judging = threading.Lock()
+        self._judging, self._stop = threading.Lock(), threading.Event()
         self._cases: dict[str, list[Case]] = {e.number: e.cases(seed) for e in exercises().values()}
         self._wrong = {e.number: wrong_answers(e) for e in exercises().values()}
         for exercise in exercises().values():  # what drives an answer travels by value: its lesson's checks do not
@@ -179,17 +179,23 @@ class Grader:
                 known.save(path)
             return known
 
-        pool = ThreadPoolExecutor(self.jobs)
-        try:
-            return list(tqdm(pool.map(one, handed), total=len(handed), desc="grading", unit="notebook"))
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._stop.clear()
+        with ThreadPoolExecutor(self.jobs) as pool:
+            try:
+                return list(tqdm(pool.map(one, handed), total=len(handed), desc="grading", unit="notebook"))
+            except BaseException:
+                self._stop.set()
+                pool.shutdown(cancel_futures=True)
+                raise
 
     def _grade_one(self, handed: Handed) -> Record:
         ours = [exercise for exercise in exercises().values() if exercise.lesson == handed.lesson]
         try:
             cells = code_of(_read(handed.path))
-            outcomes, problems = _what_was_seen(self._run(cells, ours), cells)
+            ended = self._run(cells, ours)
+            if self._stop.is_set():
+                raise CancelledError  # what was not run to its end is not graded
+            outcomes, problems = _what_was_seen(ended, cells)
             with self._judging:
                 marks = [self._mark(exercise, outcomes, cells) for exercise in ours]
         except BadNotebook as error:
@@ -211,7 +217,7 @@ class Grader:
         slot = self.slots.get()
         try:
             submission = Submission(cells, tasks, TIMEOUT)
-            return sandbox.run(submission, self.limits, slot=slot, sandboxed=self.sandboxed)
+            return sandbox.run(submission, self.limits, slot=slot, sandboxed=self.sandboxed, stop=self._stop)
         finally:
             self.slots.put(slot)
 

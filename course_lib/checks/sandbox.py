@@ -65,8 +65,15 @@ class Ended:
     reason: str = ""
 
 
-def run(submission: Submission, limits: Limits, *, slot: int = 0, sandboxed: bool = True) -> Ended:
-    """Run a submission to its end or to its limits. Two that run at the same time need different slots."""
+def run(
+    submission: Submission,
+    limits: Limits,
+    *,
+    slot: int = 0,
+    sandboxed: bool = True,
+    stop: threading.Event | None = None,
+) -> Ended:
+    """Run a submission to its end, to its limits or until `stop`. Two at the same time need different slots."""
     command = [*(_bubblewrap(limits, slot) if sandboxed else ()), sys.executable, "-I", "-c", START]
     environment = {"PATH": os.environ.get("PATH", ""), "HOME": "/tmp", "COURSE_LIB_START_METHOD": "forkserver"}
     where = "/course" if sandboxed else str(PACKAGE.parent)
@@ -78,7 +85,7 @@ def run(submission: Submission, limits: Limits, *, slot: int = 0, sandboxed: boo
         env=environment,
         start_new_session=True,
     )
-    guard = Guard(process, limits)
+    guard = Guard(process, limits, stop or threading.Event())
     try:
         lines = guard.converse(json.dumps(limits.of_resource()).encode() + b"\n" + submission.packed())
     finally:
@@ -152,8 +159,8 @@ def _bind(source: str, place: str) -> list[str]:
 class Guard:
     """Watches one sandbox from outside: its time, its memory, and how much it says."""
 
-    def __init__(self, process: subprocess.Popen, limits: Limits) -> None:
-        self.process, self.limits, self.reason = process, limits, ""
+    def __init__(self, process: subprocess.Popen, limits: Limits, stop: threading.Event) -> None:
+        self.process, self.limits, self.stop, self.reason = process, limits, stop, ""
         self._deadline = time.monotonic() + limits.seconds
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -194,7 +201,8 @@ class Guard:
                 self._stop(f"it ran for more than {self.limits.seconds:g} s")
             elif sum(map(memory_of, descendants(self.process.pid))) > self.limits.total_memory:
                 self._stop("it used too much memory")
-            time.sleep(0.1)
+            elif self.stop.wait(0.1):
+                self._stop("somebody interrupted it")
 
     def _stop(self, reason: str) -> None:
         self.reason = self.reason or reason
