@@ -10,7 +10,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib.checks import check, exercises, find, hint, progress, solution
+from course_lib.checks import check, examine, exercises, find, hint, progress, solution
 from course_lib.checks.exercise import differs
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.plain import Other, decode, encode
@@ -57,6 +57,17 @@ def test_a_hang_is_shown_as_the_launcher_shows_it(capsys):
     told = capsys.readouterr().out
     assert "rank 1 is the odd one out" in told
     assert "waits in all_reduce" in told
+
+
+def test_after_a_hang_nobody_waits_for_the_next_one():
+    def waits(*_):
+        if dist.get_rank() == 0:
+            dist.barrier()
+
+    report = examine(find("00.2"), waits, seed=1)
+    assert report.findings["two ranks"].outcome.kind == "stuck"
+    assert report.untried == ("more ranks", "pieces of unequal length")
+    assert report.points == 0
 
 
 def test_an_answer_of_another_form_is_refused_in_words(capsys):
