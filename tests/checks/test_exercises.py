@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 
 from course_lib.checks import examine, exercises
 from course_lib.checks.exercise import LEVELS, Case, Exercise, idea
@@ -147,6 +148,15 @@ def test_no_inputs_make_a_known_mistake_pass(exercise, mistake):
         pytest.skip("a hang does not depend on numbers, and takes long")
     for seed in SEEDS:
         assert not report_on(exercise, mistake, seed).passed, f"passed with seed {seed}"
+
+
+@all_exercises
+@pytest.mark.parametrize("value", [-7.5, "text", [], [[None, [1]]], {"a": {}}, torch.full((2,), torch.nan)], ids=repr)
+def test_whatever_is_returned_a_judge_says_what_is_wrong(exercise, value):
+    for case in cases_of(exercise.number, 1):
+        outcome = Outcome("returned", values=(encode(value),) * case.ranks)
+        report = assess(exercise, [case], lambda _, same=outcome: same, lambda *_: Outcome("missing"))
+        assert report.findings[case.part].what
 
 
 @all_exercises

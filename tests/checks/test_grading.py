@@ -130,16 +130,17 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, graded):
 
 
 @pytest.mark.slow
-def test_a_changed_submission_a_torn_record_and_again_are_graded_anew_to_the_same_marks(tmp_path):
+def test_again_a_changed_submission_and_a_torn_record_are_graded_anew_to_the_same_marks(tmp_path):
     path = hand_in(tmp_path / "in", "half", with_answers(**HALF_RIGHT))
     (first,) = Grader(tmp_path / "out").grade(handed_in(tmp_path / "in"))
     (second,) = Grader(tmp_path / "out").grade(handed_in(tmp_path / "in"), again=True)
     assert second == first
-    (tmp_path / "out" / "records" / "half" / "02_ddp.json").write_text('{"student": "ha')
     path.write_text(json.dumps(with_first_cell(with_answers(**HALF_RIGHT), "x = 1")))
     (third,) = Grader(tmp_path / "out").grade(handed_in(tmp_path / "in"))
     assert third.marks == first.marks
     assert third.key != first.key
+    (tmp_path / "out" / "records" / "half" / "02_ddp.json").write_text('{"student": "ha')
+    assert Grader(tmp_path / "out").grade(handed_in(tmp_path / "in")) == [third]
 
 
 def test_of_several_notebooks_for_a_lesson_one_is_graded_and_the_others_are_named(tmp_path):
