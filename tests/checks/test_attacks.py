@@ -18,6 +18,7 @@ import pytest
 
 from course_lib.checks import find, sandbox
 from course_lib.checks.grading import SEED, Grader, Record, handed_in
+from course_lib.checks.inside.runner import END, Submission
 from course_lib.checks.page import page, write_pages
 from tests.checks.class_of import (
     EXERCISE,
@@ -163,16 +164,17 @@ ATTACKS = {
                     break
     """,
     "output flood": """
-        for name in glob.glob("/proc/*/fd/*"):
-            def flood(name=name):
+        message = (1 << 16).to_bytes(4, "big") + b"x" * (1 << 16)  # as the pipe to the outside takes it
+        pipes = {os.readlink(name): name for name in glob.glob("/proc/self/fd/*") if os.path.exists(name)}
+        for what, name in pipes.items():
+            if what.startswith("pipe:") and os.fork() == 0:
                 try:
-                    with open(name, "wb") as file:
+                    with open(name, "wb", buffering=0) as file:
                         while True:
-                            file.write(bytes(1 << 20))
+                            file.write(message)
                 except OSError:
-                    pass
-            if os.fork() == 0:
-                flood()
+                    os._exit(0)
+        time.sleep(8)
     """,
     "exit": "os._exit(0)",
     "kill everybody": "os.kill(-1, signal.SIGKILL)",
@@ -348,6 +350,14 @@ def test_a_submission_that_is_stopped_is_told_why(graded):
     assert "wrote too much" in graded.records["output flood"].problem
     assert "ended its own process" in graded.records["exit"].problem
     assert all(record.problem == "" for name, record in graded.records.items() if name == "ada")
+
+
+def test_a_submission_has_no_more_processes_than_its_limit():
+    need_a_sandbox()
+    forks = Submission(["import os, time\nfor _ in range(100):\n    os.fork() or time.sleep(60)"], [], timeout=5.0)
+    few, many = (dataclasses.replace(sandbox.Limits(seconds=10), processes=n, total_memory=1 << 60) for n in (60, 200))
+    assert b'"BlockingIOError"' in sandbox.run(forks, few).lines[0]
+    assert sandbox.run(forks, many).lines == [END]
 
 
 def test_the_grades_were_written_by_nobody_else(graded):
