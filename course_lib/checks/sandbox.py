@@ -212,9 +212,10 @@ class Guard:
 def children(pid: int) -> list[int]:
     """The processes that this one has started."""
     found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        with contextlib.suppress(OSError):
-            found += map(int, (task / "children").read_text().split())
+    with contextlib.suppress(OSError):  # it may end, or a thread of it, while we look
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
     return found
 
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
-
-import cloudpickle
 
 from course_lib import launch
 from course_lib.checks import exercises
 from course_lib.checks.grading import SEED, TIMEOUT, Grader, handed_in
 from course_lib.checks.inside.observe import observe
-from course_lib.checks.inside.runner import Submission, Task
 from course_lib.checks.notebooks import code_of, read
-from course_lib.checks.sandbox import Limits, check_sandbox, run
+from course_lib.checks.sandbox import check_sandbox
 from tests.bench.table import describe_machine, write_section
 from tests.checks.class_of import EXERCISE, ROOT, SOLUTION, hand_in
 
@@ -39,15 +35,13 @@ def class_of_thirty() -> float:
 def one_submission() -> tuple[float, float, float]:
     """Seconds until a submission's cells have run, for each case after that, and for a case outside a sandbox."""
     ours = [exercise for exercise in exercises().values() if exercise.lesson == "02"]
-    cloudpickle.register_pickle_by_value(sys.modules[ours[0].drive.__module__])
-    cases = {e.number: [(c.part, c.ranks, c.inputs) for c in e.cases(SEED)] for e in ours}
-    tasks = [Task(e.number, e.answer, cloudpickle.dumps(e.drive), cases[e.number]) for e in ours]
-    empty, full = (Submission(code_of(SOLUTION), some, TIMEOUT) for some in ([], tasks))
-    count = sum(map(len, cases.values()))
+    cells, count = code_of(SOLUTION), sum(len(exercise.cases(SEED)) for exercise in ours)
+    grader = Grader(Path(tempfile.gettempdir()))
+    assert len(grader._run(cells, ours).lines) == count + 1
     launch(int, ranks=2)
     starts, each, outside = [], [], []
     for _ in range(ROUNDS):
-        start, whole = seconds(run, empty, Limits()), seconds(run, full, Limits())
+        start, whole = seconds(grader._run, cells, []), seconds(grader._run, cells, ours)
         starts.append(start)
         each.append((whole - start) / count)
         mistakes = [(e, e.mistakes[0], case) for e in ours for case in e.cases(SEED)]
