@@ -252,8 +252,9 @@ def _progress(_: argparse.Namespace) -> int:
 
 def _grade(options: argparse.Namespace) -> int:
     from course_lib.checks.gradebook import NoGradebook
-    from course_lib.checks.grading import BadSubmissions, grade
+    from course_lib.checks.grading import grade
     from course_lib.checks.sandbox import NoSandbox
+    from course_lib.checks.submissions import BadSubmissions
 
     try:
         print(grade(**{name: value for name, value in vars(options).items() if name != "run"}))

@@ -8,8 +8,8 @@ import sysconfig
 import warnings
 
 from course_lib.checks import exercises
-from course_lib.checks.grading import Record
 from course_lib.checks.notebooks import check_id
+from course_lib.checks.records import Record
 
 
 class NoGradebook(RuntimeError):

@@ -9,7 +9,6 @@ import queue
 import sys
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,14 @@ from course_lib.checks.exercise import Case, Exercise, idea
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.runner import END, Submission, Task
 from course_lib.checks.judging import Finding, assess, wrong_answers
-from course_lib.checks.notebooks import BadNotebook, code_of, read
+from course_lib.checks.notebooks import BadNotebook, code_of
+from course_lib.checks.records import Mark, Record
+from course_lib.checks.submissions import BadSubmissions, Handed, handed_in
 from course_lib.version import __version__
 
 SEED = 20  # of the inputs; a learner's own checks use others
 TIMEOUT = 6.0  # seconds for one case: many times what an answer needs, also on a busy machine
-LARGEST = 20 << 20  # bytes of a notebook
 LONGEST_LINE = 1 << 20  # bytes that one case may say
-
-
-class BadSubmissions(ValueError):
-    """There is nothing to grade; the sentence says why."""
 
 
 def grade(
@@ -54,9 +50,7 @@ def grade(
     if not no_sandbox:
         sandbox.check_sandbox()
         for folder in filter(sandbox.shows, map(Path, (submissions, out))):
-            raise BadSubmissions(
-                f"{folder}: every submission can read what lies there, as Python does; use another place"
-            )
+            raise BadSubmissions(f"{folder}: every submission can read what lies there; use another place")
     grader = Grader(Path(out), seed=SEED if seed is None else seed, sandboxed=not no_sandbox, jobs=jobs)
     records = grader.grade(handed, again=again)
     write_pages(records, Path(out))
@@ -67,88 +61,6 @@ def grade(
     return f"{len(records)} notebooks of {students} students: {out}/grades.csv, {out}/pages/" + (
         f"; {troubled} had problems as a whole" if troubled else ""
     )
-
-
-@dataclass(frozen=True)
-class Mark:
-    """What one exercise earned, part by part, and what its student is told."""
-
-    number: str
-    parts: dict[str, int]
-    remarks: dict[str, str] = field(default_factory=dict)  # by part
-    attempted: bool = True
-
-    @property
-    def points(self) -> int:
-        return sum(self.parts.values())
-
-
-@dataclass(frozen=True)
-class Record:
-    """A graded notebook, as it is kept in a file."""
-
-    student: str
-    notebook: str
-    key: str
-    marks: list[Mark]
-    problem: str = ""  # with the notebook as a whole
-
-    @property
-    def points(self) -> int:
-        return sum(mark.points for mark in self.marks)
-
-    @property
-    def most(self) -> int:
-        return sum(exercises()[mark.number].points for mark in self.marks)
-
-    def save(self, path: Path) -> None:
-        """Written aside and renamed: a record is whole, or not there."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_suffix(".tmp")
-        aside.write_text(json.dumps(asdict(self), indent=1))
-        aside.replace(path)
-
-    @classmethod
-    def load(cls, path: Path) -> Record:
-        fields = json.loads(path.read_text())
-        return cls(**{**fields, "marks": [Mark(**mark) for mark in fields["marks"]]})
-
-
-@dataclass(frozen=True)
-class Handed:
-    """A notebook that a student has handed in, and others for the same lesson, which earn nothing."""
-
-    student: str
-    path: Path
-    others: tuple[Path, ...] = ()
-
-    @property
-    def notebook(self) -> str:
-        return self.path.stem
-
-    @property
-    def lesson(self) -> str:
-        return self.notebook[:2]
-
-
-def handed_in(folder: Path) -> list[Handed]:
-    """One notebook for each student and lesson: the first folder below `folder` is the student's.
-
-    Of several, it is the one that lies highest and has the shortest name: not the copy of an earlier day.
-    """
-    if not folder.is_dir():
-        raise BadSubmissions(f"{folder} is not a folder: give the one that has a folder for each student")
-    lessons = {exercise.lesson for exercise in exercises().values()}
-    found: dict[tuple[str, str], list[Path]] = {}
-    for path in sorted(folder.glob("*/**/*.ipynb"), key=lambda path: (len(path.parts), len(path.name), path)):
-        if path.stem[:2] in lessons and ".ipynb_checkpoints" not in path.parts:
-            found.setdefault((path.relative_to(folder).parts[0], path.stem[:2]), []).append(path)
-    if not found:
-        raise BadSubmissions(
-            f"{folder} has no exercises in it: it should have a folder for each student, and in it their notebooks, "
-            "under the names they had in exercises/"
-        )
-    return [Handed(student, first, tuple(others)) for (student, _), (first, *others) in sorted(found.items())]
 
 
 class Grader:
@@ -173,7 +85,7 @@ class Grader:
 
         def one(each: Handed) -> Record:
             path = self.out / "records" / each.student / f"{each.notebook}.json"
-            known = None if again else _known(path, self._key(each))
+            known = None if again else Record.known(path, self._key(each))
             if known is None:
                 known = self._grade_one(each)
                 known.save(path)
@@ -191,7 +103,7 @@ class Grader:
     def _grade_one(self, handed: Handed) -> Record:
         ours = [exercise for exercise in exercises().values() if exercise.lesson == handed.lesson]
         try:
-            cells = code_of(_read(handed.path))
+            cells = code_of(handed.read())
             ended = self._run(cells, ours)
             if self._stop.is_set():
                 raise CancelledError  # what was not run to its end is not graded
@@ -201,7 +113,7 @@ class Grader:
         except BadNotebook as error:
             marks, problems = [Mark(e.number, dict.fromkeys(e.parts, 0), attempted=False) for e in ours], [f"{error}."]
         if handed.others:
-            problems.append(f"Not graded, because {handed.path.name} was: {_names(handed.others)}.")
+            problems.append(f"Not graded, because {handed.path.name} was: {handed.other_names}.")
         return Record(handed.student, handed.notebook, self._key(handed), marks, " ".join(problems))
 
     def _run(self, cells: list[str], ours: list[Exercise]) -> sandbox.Ended:
@@ -234,8 +146,8 @@ class Grader:
 
     def _key(self, handed: Handed) -> str:
         """Changes whenever the marks might."""
-        content = b"" if handed.path.is_symlink() else handed.path.read_bytes()[: LARGEST + 1]
-        return hashlib.sha256(content + f"{self.seed} {__version__} {_names(handed.others)}".encode()).hexdigest()
+        about = f"{self.seed} {__version__} {handed.other_names}"
+        return hashlib.sha256(handed.content() + about.encode()).hexdigest()
 
 
 def remark(finding: Finding, cells: list[str]) -> str:
@@ -279,10 +191,6 @@ def _cell_problem(record: dict[str, Any], cells: list[str]) -> str:
     return f"Code cell {int(record['cell']) + 1} raised {_error_name(str(record['error']))}{where}."
 
 
-def _names(paths: tuple[Path, ...]) -> str:
-    return ", ".join(f"{path.parent.name}/{path.name}" for path in paths[:10])
-
-
 def _own_line(outcome: Outcome, cells: list[str]) -> str:
     """The student's own line, from what they have handed in."""
     try:
@@ -298,19 +206,3 @@ def _error_name(name: str) -> str:
 
     known = getattr(builtins, name, None)
     return name if isinstance(known, type) and issubclass(known, BaseException) else "an exception"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if path.is_symlink() or not path.is_file():
-        raise BadNotebook("it is a link to another file, not a notebook")
-    if path.stat().st_size > LARGEST:
-        raise BadNotebook(f"it is larger than {LARGEST >> 20} MB; clear its outputs")
-    return read(path)
-
-
-def _known(path: Path, key: str) -> Record | None:
-    try:
-        record = Record.load(path)
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    return record if record.key == key else None

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from course_lib.checks import exercises
-from course_lib.checks.grading import Mark, Record
+from course_lib.checks.records import Mark, Record
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem; color: #222; }

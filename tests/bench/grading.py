@@ -9,10 +9,11 @@ from pathlib import Path
 
 from course_lib import launch
 from course_lib.checks import exercises
-from course_lib.checks.grading import SEED, TIMEOUT, Grader, handed_in
+from course_lib.checks.grading import SEED, TIMEOUT, Grader
 from course_lib.checks.inside.observe import observe
 from course_lib.checks.notebooks import code_of, read
 from course_lib.checks.sandbox import check_sandbox
+from course_lib.checks.submissions import handed_in
 from tests.bench.table import describe_machine, write_section
 from tests.checks.class_of import EXERCISE, ROOT, SOLUTION, hand_in
 

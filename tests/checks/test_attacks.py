@@ -17,9 +17,11 @@ from pathlib import Path
 import pytest
 
 from course_lib.checks import find, sandbox
-from course_lib.checks.grading import SEED, Grader, Record, handed_in
+from course_lib.checks.grading import SEED, Grader
 from course_lib.checks.inside.runner import END, Submission
 from course_lib.checks.page import page, write_pages
+from course_lib.checks.records import Record
+from course_lib.checks.submissions import handed_in
 from tests.checks.class_of import (
     EXERCISE,
     ROOT,

@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from course_lib.checks import exercises, sandbox
-from course_lib.checks.grading import BadSubmissions, Grader, Record, _what_was_seen, handed_in
+from course_lib.checks.grading import Grader, _what_was_seen
 from course_lib.checks.notebooks import code_of, read
 from course_lib.checks.page import page, table
+from course_lib.checks.records import Record
+from course_lib.checks.submissions import BadSubmissions, handed_in
 from tests.checks.class_of import (
     EXERCISE,
     ROOT,

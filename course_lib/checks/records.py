@@ -1,0 +1,63 @@
+"""What was graded: the marks of a notebook, kept in a file of their own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from course_lib.checks import exercises
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What one exercise earned, part by part, and what its student is told."""
+
+    number: str
+    parts: dict[str, int]
+    remarks: dict[str, str] = field(default_factory=dict)  # by part
+    attempted: bool = True
+
+    @property
+    def points(self) -> int:
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True)
+class Record:
+    """A graded notebook, as it is kept in a file."""
+
+    student: str
+    notebook: str
+    key: str
+    marks: list[Mark]
+    problem: str = ""  # with the notebook as a whole
+
+    @property
+    def points(self) -> int:
+        return sum(mark.points for mark in self.marks)
+
+    @property
+    def most(self) -> int:
+        return sum(exercises()[mark.number].points for mark in self.marks)
+
+    def save(self, path: Path) -> None:
+        """Written aside and renamed: a record is whole, or not there."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_suffix(".tmp")
+        aside.write_text(json.dumps(asdict(self), indent=1))
+        aside.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Record:
+        fields = json.loads(path.read_text())
+        return cls(**{**fields, "marks": [Mark(**mark) for mark in fields["marks"]]})
+
+    @classmethod
+    def known(cls, path: Path, key: str) -> Record | None:
+        """The record in this file, if it is whole and of what has this key."""
+        try:
+            record = cls.load(path)
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        return record if record.key == key else None
