@@ -16,10 +16,12 @@ import cloudpickle
 
 from course_lib.checks import exercises, sandbox
 from course_lib.checks.exercise import Case, Exercise, idea
+from course_lib.checks.gradebook import check_gradebook, write_gradebook
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.runner import END, Submission, Task
 from course_lib.checks.judging import Finding, assess, wrong_answers
 from course_lib.checks.notebooks import BadNotebook, code_of
+from course_lib.checks.page import write_pages
 from course_lib.checks.records import Mark, Record
 from course_lib.checks.submissions import BadSubmissions, Handed, handed_in
 from course_lib.version import __version__
@@ -39,9 +41,6 @@ def grade(
     no_sandbox: bool = False,
 ) -> str:
     """Grade a folder of submissions into a folder of results. Returns what to tell whoever asked."""
-    from course_lib.checks.gradebook import check_gradebook, write_gradebook
-    from course_lib.checks.page import write_pages
-
     if jobs is not None and jobs < 1:
         raise BadSubmissions(f"--jobs {jobs}: give 1 or more")
     handed = handed_in(Path(submissions))
@@ -113,7 +112,7 @@ class Grader:
         except BadNotebook as error:
             marks, problems = [Mark(e.number, dict.fromkeys(e.parts, 0), attempted=False) for e in ours], [f"{error}."]
         if handed.others:
-            problems.append(f"Not graded, because {handed.path.name} was: {handed.other_names}.")
+            problems.append(f"Not graded, because {handed.notebook}.ipynb was: {handed.other_names}.")
         return Record(handed.student, handed.notebook, self._key(handed), marks, " ".join(problems))
 
     def _run(self, cells: list[str], ours: list[Exercise]) -> sandbox.Ended:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,7 +19,7 @@ import pytest
 from course_lib.checks import exercises, sandbox
 from course_lib.checks.grading import Grader, _what_was_seen
 from course_lib.checks.notebooks import code_of, read
-from course_lib.checks.page import page, table
+from course_lib.checks.page import page, table, write_pages
 from course_lib.checks.records import Record
 from course_lib.checks.submissions import BadSubmissions, handed_in
 from tests.checks.class_of import (
@@ -157,6 +159,25 @@ def test_of_several_notebooks_for_a_lesson_one_is_graded_and_the_others_are_name
     (record,) = Grader(tmp_path / "out").grade([first])
     assert record.points == 0
     assert "Not graded, because 02_ddp.ipynb was: good/02_ddp-Copy1.ipynb, old/02_ddp.ipynb." in record.problem
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "endless file", "link", "name of odd bytes"])
+def test_what_is_no_file_of_text_costs_only_itself(tmp_path, kind):
+    path = hand_in(tmp_path / "in", "eve", "{}")
+    if kind == "name of odd bytes":
+        os.rename(path.parent, os.fsencode(path.parent) + b"\xff")
+    elif kind == "endless file":
+        os.truncate(path, 1 << 40)
+    else:
+        path.unlink()
+        {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "link": lambda: path.symlink_to("/dev/zero")}[kind]()
+    hand_in(tmp_path / "in", "zoe", "{}")
+    records = Grader(tmp_path / "out").grade(handed_in(tmp_path / "in"))
+    write_pages(records, tmp_path / "out")
+    assert len(list((tmp_path / "out" / "pages").iterdir())) == 2
+    for record in records:
+        assert record.points == 0
+        assert re.search("not a notebook|larger than", record.problem)
 
 
 def test_grades_do_not_lie_where_submissions_can_read(tmp_path):
