@@ -1,4 +1,4 @@
-# make lab    open the course          make test   run every check
+# make lab    open the course          make test   run the checks
 # make bench  measure, write tables    make notebooks  run the lessons, store their outputs
 #                                      make exercises  make the exercises from the solutions, run both
 
