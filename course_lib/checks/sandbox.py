@@ -178,14 +178,14 @@ class Guard:
 
     def end(self) -> None:
         """Leave nothing running: when the sandbox's first process is gone, so are all the others in it."""
-        for first in children(self.process.pid):
-            with contextlib.suppress(OSError):
-                os.kill(first, signal.SIGKILL)
-        try:
-            self.process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        deadline = time.monotonic() + 10
+        while self.process.poll() is None and time.monotonic() < deadline:
+            for first in children(self.process.pid):  # bubblewrap may only be about to start it
+                with contextlib.suppress(OSError):
+                    os.kill(first, signal.SIGKILL)
+            time.sleep(0.01)
+        self.process.kill()
+        self.process.wait()
         self.process.stdout.close()
 
     def _send(self, job: bytes) -> None:

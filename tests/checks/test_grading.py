@@ -224,6 +224,7 @@ def test_without_bubblewrap_it_refuses_and_says_what_that_risks(tmp_path):
     assert not (tmp_path / "grades").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_an_interrupt_ends_at_once_and_says_how_to_go_on(tmp_path):
     loop = "import signal\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True: pass"
