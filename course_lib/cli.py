@@ -97,7 +97,11 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         help="train an LSTM, with any of the course's strategies",
         description="Train an LSTM on several ranks. Under torchrun, be one of its ranks.",
     )
-    train.add_argument("strategy", metavar="STRATEGY", help="single, ddp, accumulation, model, pipeline or hybrid")
+    train.add_argument(
+        "strategy",
+        metavar="STRATEGY",
+        help="single, ddp, accumulation, model, tensor, pipeline, hybrid, or module:Class for your own",
+    )
     train.add_argument("arguments", nargs="*", metavar="NAME=VALUE", help="options of the strategy")
     train.add_argument("--ranks", type=_ranks, help="how many (default: 2, single: 1; under torchrun, it decides)")
     train.add_argument("--data", default="adding", metavar="adding|text|FILE", help="default: the adding problem")
@@ -164,16 +168,21 @@ def _lab(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from course_lib.launchers import job
+    from course_lib.launchers import torchrun
 
     try:
-        if job.started_by_torchrun():
-            run = job.run_rank(options.target, options.arguments, peer_timeout=options.peer_timeout)
+        if torchrun.started_by_torchrun():
+            run = torchrun.run_rank(
+                options.target,
+                options.arguments,
+                peer_timeout=options.peer_timeout,
+                record=options.timeline is not None,
+            )
         else:
             place, timeout = _cluster(options), options.timeout or None
             ranks = place.ranks if place else options.ranks or 2
-            run = job.run_job(options.target, options.arguments, ranks=ranks, timeout=timeout, on=place)
-    except (BadPlace, job.BadJob, LaunchError) as error:
+            run = torchrun.run_job(options.target, options.arguments, ranks=ranks, timeout=timeout, on=place)
+    except (BadPlace, torchrun.BadJob, LaunchError) as error:
         return _complain(error)
     except KeyboardInterrupt:
         print("course: interrupted; all ranks have been stopped", file=sys.stderr)
@@ -183,37 +192,40 @@ def _run(options: argparse.Namespace) -> int:
             print(f"rank {rank} returned {value!r}")
         print(f"{len(run)} {'rank' if len(run) == 1 else 'ranks'}, {run.seconds:.2f} s")
         if options.timeline:
-            run.timeline().save(options.timeline)
+            from course_lib import pictures
+
+            pictures.timeline(run).save(options.timeline)
     return 0
 
 
 def _train(options: argparse.Namespace) -> int:
-    from course_lib.launchers import job, warm_up
+    from course_lib.launchers import torchrun, warm_up
 
-    under_torchrun, speaks = job.started_by_torchrun(), True
+    under_torchrun, speaks = torchrun.started_by_torchrun(), True
     if under_torchrun:
-        speaks = job.speak_as_rank() == 0  # the others would say the same
+        speaks = torchrun.speak_as_rank() == 0  # the others would say the same
     elif not options.slurm:
         warm_up()  # it imports torch while this process does
-    from course_lib import train
+    from course_lib.training.job import launch_job, resume_hint, run_job_as_rank
+    from course_lib.training.settings import BadSettings, Settings
 
-    settings = train.Settings(**{name: getattr(options, name) for name in TRAIN_OPTIONS})
+    settings = Settings(**{name: getattr(options, name) for name in TRAIN_OPTIONS})
     try:
-        settings = replace(settings, options=job.parse(options.arguments))
+        settings = replace(settings, options=torchrun.parse(options.arguments))
         place, peer_timeout = _cluster(options), options.peer_timeout
         ranks = place.ranks if place else options.ranks or (1 if settings.strategy == "single" else 2)
-        run = train.as_rank(settings, peer_timeout) if under_torchrun else train.launched(settings, ranks, on=place)
-    except (BadPlace, job.BadJob, train.BadSettings) as error:
+        run = run_job_as_rank(settings, peer_timeout) if under_torchrun else launch_job(settings, ranks, on=place)
+    except (BadPlace, torchrun.BadJob, BadSettings) as error:
         return _complain(error, status=2) if speaks else 2
     except PeersLost as error:
         status = _complain(error)
-        print(f"course: the job has ended{train.how_to_go_on(settings)}", file=sys.stderr)
+        print(f"course: the job has ended{resume_hint(settings)}", file=sys.stderr)
         return status
     except LaunchError as error:
         return _complain(error)
     except KeyboardInterrupt:
         if speaks:
-            print(f"course: interrupted; all ranks have been stopped{train.how_to_go_on(settings)}", file=sys.stderr)
+            print(f"course: interrupted; all ranks have been stopped{resume_hint(settings)}", file=sys.stderr)
         return 130
     if run is not None:
         print("{updates} updates, loss {loss:.4f}, {tokens per second:,.0f} tokens/s".format(**run[0]))
@@ -221,10 +233,11 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _plot(options: argparse.Namespace) -> int:
-    from course_lib.log import LogError, plot
+    from course_lib.pictures import losses
+    from course_lib.training.log import LogError
 
     try:
-        plot(*options.logs).save(options.out)
+        losses(*options.logs).save(options.out)
     except (LogError, OSError, ValueError) as error:
         return _complain(error, status=2)
     return 0
@@ -251,10 +264,10 @@ def _progress(_: argparse.Namespace) -> int:
 
 
 def _grade(options: argparse.Namespace) -> int:
-    from course_lib.checks.gradebook import NoGradebook
-    from course_lib.checks.grading import grade
-    from course_lib.checks.sandbox import NoSandbox
-    from course_lib.checks.submissions import BadSubmissions
+    from course_lib.grading.gradebook import NoGradebook
+    from course_lib.grading.grader import grade
+    from course_lib.grading.sandbox import NoSandbox
+    from course_lib.grading.submissions import BadSubmissions
 
     try:
         print(grade(**{name: value for name, value in vars(options).items() if name != "run"}))

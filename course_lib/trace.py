@@ -3,7 +3,7 @@
     with trace.span("forward"):
         out = model(batch)
 
-A launch hands every rank's spans back as `run.spans`, and `run.timeline()` draws them.
+A launch hands every rank's spans back as `run.spans`, and `pictures.timeline(run)` draws them.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ class Span:
         return replace(self, start=self.start - zero, end=self.end - zero)
 
 
+MOST_SPANS = 100_000  # of one rank: a picture of more shows nothing, and a long run must not grow
+
+
 class Recorder:
     """Collects the spans of one process. Appending to a list is atomic, so threads may share it."""
 
@@ -50,8 +53,14 @@ class Recorder:
         """Forget what was recorded and record as `rank` from now on."""
         self.rank, self.spans, self.on = rank, [], True
 
+    def add(self, span: Span) -> None:
+        """Keep a span, up to a limit: the first ones stay."""
+        if self.on:
+            self.spans.append(span)
+            self.on = len(self.spans) < MOST_SPANS
 
-recorder = Recorder()  # on a rank it is always on; in a notebook, inside `recording()`
+
+recorder = Recorder()  # on a rank that a notebook launched it is on; elsewhere, inside `recording()`
 
 
 @contextmanager
@@ -69,10 +78,20 @@ def recording() -> Iterator[list[Span]]:
 
 
 @contextmanager
+def paused() -> Iterator[None]:
+    """Record nothing inside the block: for runs so long that nobody looks at their spans."""
+    was_on, recorder.on = recorder.on, False
+    try:
+        yield
+    finally:
+        recorder.on = was_on
+
+
+@contextmanager
 def span(name: str, at_least: float = 0.0, peer: int | None = None) -> Iterator[None]:
     """Record the time the block takes. With `at_least`, sleep until it has taken that many seconds.
 
-    Spans named `send` and `receive` with a `peer` are what `run.messages()` draws.
+    Spans named `send` and `receive` with a `peer` are what `pictures.messages(run)` draws.
 
     With more ranks than cores, ranks wait for a core and their times lie. A sleep needs no core: blocks
     of a fixed length overlap as they would on devices of their own. Such a span is marked *paced*.
@@ -91,7 +110,7 @@ def span(name: str, at_least: float = 0.0, peer: int | None = None) -> Iterator[
         remaining = start + at_least - time.monotonic()
         if remaining > 0:
             time.sleep(remaining)
-        recorder.spans.append(Span(recorder.rank, name, start, time.monotonic(), at_least > 0, peer))
+        recorder.add(Span(recorder.rank, name, start, time.monotonic(), at_least > 0, peer))
 
 
 def _wait_for_gpu() -> None:

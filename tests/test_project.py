@@ -82,7 +82,8 @@ def test_the_core_imports_without_jupyter_and_pictures():
     code = (
         "import sys\n"
         "for name in ('IPython', 'ipywidgets', 'matplotlib', 'jupyterlab', 'nbval'): sys.modules[name] = None\n"
-        "import course_lib, course_lib.cli, course_lib.doctor, course_lib.launchers.job, course_lib.simulation\n"
+        "import course_lib, course_lib.cli, course_lib.doctor, course_lib.launchers.torchrun\n"
         "assert 'torch' not in sys.modules, 'importing course_lib must not wait for torch'\n"
+        "import course_lib.training, course_lib.training.examples, course_lib.training.tasks\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -1,6 +1,6 @@
 """Run one function on many ranks: on this machine, on a Slurm cluster, or as a job under torchrun."""
 
-from course_lib.launchers.errors import (
+from course_lib.launchers.diagnosis.errors import (
     CannotSend,
     CollectivesDiffer,
     LaunchError,
@@ -11,7 +11,7 @@ from course_lib.launchers.errors import (
 )
 from course_lib.launchers.local import launch, warm_up
 from course_lib.launchers.run import Run
-from course_lib.launchers.slurm import Slurm, slurm
+from course_lib.launchers.slurm.cluster import Slurm, slurm
 
 __all__ = [
     "CannotSend",

@@ -11,29 +11,38 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from course_lib.launchers import messages, payload
-from course_lib.launchers.errors import LaunchError
-from course_lib.launchers.rank import INSIDE_A_RANK
+from course_lib.launchers.diagnosis.errors import LaunchError
+from course_lib.launchers.diagnosis.stacks import cell_sources
+from course_lib.launchers.process import messages, payload
+from course_lib.launchers.process.listener import Listener
+from course_lib.launchers.process.rank import INSIDE_A_RANK
+from course_lib.launchers.process.supervisor import supervise
 from course_lib.launchers.run import Run
-from course_lib.launchers.stacks import cell_sources
-from course_lib.launchers.supervisor import supervise
-from course_lib.launchers.watch import Watch
 
-if TYPE_CHECKING:
-    from course_lib.launchers.slurm import Slurm
+
+class Cluster(Protocol):
+    """Somewhere else to run the ranks."""
+
+    def check(self, ranks: int) -> None:
+        """Refuse a number of ranks that does not fit."""
+
+    def run(self, spec: messages.LaunchSpec, timeout: float | None) -> Run:
+        """Run the ranks there."""
+        ...
+
 
 # Imported once, in the server. torch imports `_dynamo` (two seconds) when a model is first wrapped or optimised.
 PRELOADED = [
     *("torch", "torch.distributed", "torch.distributed.checkpoint", "torch.nn.parallel", "torch._dynamo"),
-    "course_lib.launchers.supervisor",
+    "course_lib.launchers.process.supervisor",
 ]
 MOST_RANKS = 64
 
 
 def launch(
-    fn: Callable, *args: Any, ranks: int, timeout: float | None = 60.0, on: Slurm | None = None, **kwargs: Any
+    fn: Callable, *args: Any, ranks: int, timeout: float | None = 60.0, on: Cluster | None = None, **kwargs: Any
 ) -> Run:
     """Run `fn(*args, **kwargs)` on `ranks` processes of this machine and return what each returned.
 
@@ -48,7 +57,7 @@ def launch(
         raise ValueError(
             f"ranks={ranks}: at most {MOST_RANKS} ranks on one machine; use torchrun on several, or on=slurm(...)"
         )
-    job = messages.Job(
+    spec = messages.LaunchSpec(
         call=payload.pack_call(fn, args, kwargs),
         ranks=ranks,
         environment=dict(os.environ),
@@ -57,10 +66,10 @@ def launch(
         here=range(ranks),
     )
     if on is not None:
-        return on.run(job, timeout)
+        return on.run(spec, timeout)
     try:
-        with supervisor_of(job) as supervisor:
-            return Watch(supervisor, ranks, timeout).result()
+        with supervisor_of(spec) as supervisor:
+            return Listener(supervisor, ranks, timeout).result()
     except KeyboardInterrupt:
         raise KeyboardInterrupt("all ranks were stopped") from None
 
@@ -97,13 +106,13 @@ def _check(fn: Any, ranks: Any, timeout: Any) -> None:
 
 
 @contextlib.contextmanager
-def supervisor_of(job: messages.Job) -> Iterator[Connection]:
+def supervisor_of(spec: messages.LaunchSpec) -> Iterator[Connection]:
     """A connection to a fresh supervisor. Closing it ends the launch and everything that belongs to it."""
     method = start_method()
     context = multiprocessing.get_context(method)
     here, there = context.Pipe()
     ranks_method = "fork" if method == "forkserver" else "spawn"
-    process = context.Process(target=supervise, args=(job, there, ranks_method), name="supervisor")
+    process = context.Process(target=supervise, args=(spec, there, ranks_method), name="supervisor")
     try:
         with _main_module_hidden():
             try:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from course_lib.trace import Span
-
-if TYPE_CHECKING:
-    from course_lib.pictures import Picture
 
 
 @dataclass(frozen=True, repr=False)
@@ -18,7 +15,8 @@ class Run(Sequence):
     """The ranks' values, in order of rank: `run[2]` is what rank 2 returned.
 
     `seconds` counts from the first rank that began the function to the last that ended it, without the
-    time it took to start the ranks. `output` holds (rank, line) pairs, `spans` what `trace.span` recorded.
+    time it took to start the ranks. `output` holds (rank, line) pairs, `spans` what `trace.span` recorded:
+    `pictures.timeline(run)` and `pictures.messages(run)` draw them.
     """
 
     values: tuple[Any, ...]
@@ -35,15 +33,3 @@ class Run(Sequence):
     def __repr__(self) -> str:
         ranks = "1 rank" if len(self) == 1 else f"{len(self)} ranks"
         return f"Run of {ranks}: [{', '.join(reprlib.repr(value) for value in self.values)}]"
-
-    def timeline(self) -> Picture:
-        """A picture of every rank's spans over time."""
-        from course_lib.pictures import timeline
-
-        return timeline(self.spans, ranks=len(self))
-
-    def messages(self) -> Picture:
-        """A picture of who sent to whom: every `send` span with a peer, and the `receive` that took it."""
-        from course_lib.pictures import messages
-
-        return messages(self.spans, ranks=len(self))

@@ -2,13 +2,14 @@
 
 from course_lib.pictures.curves import curves, panels
 from course_lib.pictures.link import link
-from course_lib.pictures.memory import memory
+from course_lib.pictures.losses import losses
+from course_lib.pictures.memory_bars import memory
 from course_lib.pictures.mesh import mesh
-from course_lib.pictures.messages import messages
+from course_lib.pictures.message_arrows import messages
 from course_lib.pictures.padding import padding
 from course_lib.pictures.picture import Picture
-from course_lib.pictures.placement import placement
-from course_lib.pictures.schedule import schedule
+from course_lib.pictures.placement_bars import placement
+from course_lib.pictures.schedule_chart import schedule
 from course_lib.pictures.timeline import timeline
 from course_lib.pictures.widgets import explore_batches, explore_placement, explore_schedules
 
@@ -19,6 +20,7 @@ __all__ = [
     "explore_placement",
     "explore_schedules",
     "link",
+    "losses",
     "memory",
     "mesh",
     "messages",

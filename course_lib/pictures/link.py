@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from course_lib.network import Link
 from course_lib.pictures.palette import COLOURS, INK
 from course_lib.pictures.picture import Picture
+from course_lib.planning.network import Link
 
 
 def link(link: Link) -> Picture:

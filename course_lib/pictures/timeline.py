@@ -8,16 +8,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from course_lib.launchers.run import Run
 from course_lib.pictures.palette import INK, colours_for
 from course_lib.pictures.picture import Picture
 from course_lib.trace import Span
 
 
-def timeline(spans: Sequence[Span], ranks: int) -> Picture:
-    """Draw the spans of `ranks` ranks, rank 0 on top; time counts from the first span.
+def timeline(run: Run | Sequence[Span], ranks: int | None = None) -> Picture:
+    """Draw what a run recorded, rank 0 on top; time counts from the first span. Spans alone need their `ranks`.
 
     What happens *during* something else on the same rank is drawn at half height, so that both can be seen.
     """
+    spans, ranks = spans_of(run, ranks)
     first = min((span.start for span in spans), default=0.0)
     spans = [span.since(first) for span in spans]
     names = list(dict.fromkeys(span.name for span in sorted(spans, key=lambda span: span.start)))
@@ -39,6 +41,15 @@ def timeline(spans: Sequence[Span], ranks: int) -> Picture:
         handles = [Patch(facecolor=colours[name], label=name) for name in names]
         figure.legend(handles=handles, loc="outside upper right", ncols=min(6, len(names)), frameon=False)
     return Picture(figure, _describe(names, ranks, paced))
+
+
+def spans_of(run: Run | Sequence[Span], ranks: int | None) -> tuple[list[Span], int]:
+    """The spans of a run, or the given ones, and how many ranks they are of."""
+    if isinstance(run, Run):
+        return list(run.spans), len(run)
+    if ranks is None:
+        raise ValueError("spans alone do not say how many ranks there were: give ranks=4, or the whole run")
+    return list(run), ranks
 
 
 def _is_inside_another(span: Span, spans: Sequence[Span]) -> bool:

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from course_lib.data import BucketedBatches, Load, load_of
 from course_lib.pictures.palette import COLOURS, INK
 from course_lib.pictures.picture import Picture
-from course_lib.pictures.placement import placement
-from course_lib.placement import Cost, Placement, balanced, step_cost
-from course_lib.schedules import SCHEDULES
-from course_lib.simulation import Costs, simulate
+from course_lib.pictures.placement_bars import placement
+from course_lib.planning.placement import BlockCost, Placement, balanced, step_cost
+from course_lib.planning.schedules import SCHEDULES
+from course_lib.planning.simulation import ActionCosts, simulate
 
 SHOWN = 40  # batches in the picture
 
@@ -33,7 +33,7 @@ def explore_batches(lengths: Sequence[int], ranks: int = 4):
     return explorer(lambda **chosen: bucketed_epoch(lengths, **chosen), controls, labels)
 
 
-def explore_placement(costs: Sequence[Cost], stages: int):
+def explore_placement(costs: Sequence[BlockCost], stages: int):
     """A slider for each cut between stages: share the blocks out by hand, and compare with the solver."""
     import ipywidgets
 
@@ -47,7 +47,7 @@ def explore_placement(costs: Sequence[Cost], stages: int):
     return explorer(lambda **chosen: cut_by_hand(costs, list(chosen.values())), controls, labels)
 
 
-def cut_by_hand(costs: Sequence[Cost], cuts: Sequence[int]) -> Picture:
+def cut_by_hand(costs: Sequence[BlockCost], cuts: Sequence[int]) -> Picture:
     """The placement that these cuts make, above the best there is. A cut that would leave a stage empty moves on."""
     yours = Placement.of_cuts(len(costs), rising(cuts, len(costs)))
     best = balanced(costs, yours.stages)
@@ -75,7 +75,7 @@ def explore_schedules():
 
     def draw(schedule: str, stages: int, micro_batches: int, chunks: int, backward: float, link: float) -> Picture:
         made = SCHEDULES[schedule](stages, micro_batches, chunks)
-        return simulate(made, Costs(1.0, backward, link).split_over(made)).picture()
+        return schedule(simulate(made, ActionCosts(1.0, backward, link).split_over(made)))
 
     controls = {
         "schedule": ipywidgets.Dropdown(options=list(SCHEDULES), value="1f1b"),

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from course_lib.data import Batch
-from course_lib.loss import Loss
+from course_lib.lstm.loss import Loss
+from course_lib.lstm.model import SequenceModel
 from course_lib.machine import device
-from course_lib.model import SequenceModel, States
-from course_lib.placement import Placement, equal_count
-from course_lib.schedules import Schedule
-from course_lib.simulation import Costs
+from course_lib.planning.placement import Placement, equal_count
+from course_lib.planning.schedules import Schedule
+from course_lib.planning.simulation import ActionCosts
+from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, Strategy, broadcast_weights, sum_over_ranks
 from course_lib.strategies.pipeline import Execution, Schedules, Stage
-from course_lib.strategies.strategy import (
-    MakeOptimizer,
-    NamedTensors,
-    agree_on_weights,
-    clip_gradients,
-    gathered,
-    gradients_of,
-    state_of,
-)
 from course_lib.trace import span
 
 
-class Hybrid:
+class Hybrid(Strategy):
     """`replicas` pipelines side by side, on replicas x stages ranks.
 
     Pieces of a replica's share flow through its stages; a stage adds up its gradients, and then over the ranks that
@@ -45,54 +39,38 @@ class Hybrid:
         micro_batches: int = 4,
         chunks: int = 1,
         placement: Placement | None = None,
-        carry_state: bool = False,
-        clip: float | None = None,
-        pace: Costs | None = None,
+        pace: ActionCosts | None = None,
+        **options: Any,
     ) -> None:
-        self.device = device()
         self.mesh = mesh_of(replicas)
-        self.replica, place = self.mesh.get_coordinate()
+        self.replica, place = self.mesh.get_local_rank("replica"), self.mesh.get_local_rank("stage")
         self.replicas, stages = self.mesh.shape
         self.schedules = Schedules(schedule, stages, micro_batches, chunks)
-        self.micro_batches = self.schedules.micro_batches
-        agree_on_weights(model)
+        broadcast_weights(model)
         placement = placement or equal_count(len(model), stages)
-        self.stage = Stage.of(model, placement, place, self.mesh.mesh[self.replica].tolist(), loss, pace)
-        self.model = self.stage.part
-        self.sum_over_replicas = GradientSum(self.model, self.mesh.get_group("replica"))
-        self.optimizer = optimizer(self.model.parameters())
-        self.carry_state, self.clip = carry_state, clip
-        self.states: dict[int, States] = {}
+        stage_ranks = self.mesh.mesh[self.replica].tolist()
+        self.stage = Stage.of(model, placement, place, stage_ranks, self.sum_of_losses, pace)
+        super().__init__(self.stage.part, optimizer, loss, **options)
+        self.model.one_call = None if self.replicas == 1 else False  # as in DDP: layer by layer, gradients can leave
+        self.model_group, self.replica_group = self.mesh.get_group("stage"), self.mesh.get_group("replica")
+        self.sum_over_replicas = GradientSum(self.model, self.replica_group)
+        self.micro_batches = self.schedules.micro_batches
 
     def share(self, batch: Batch) -> Batch:
         """The replica's sequences, the same for all of its stages."""
         return batch.shard(self.replica, self.replicas)
 
-    def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """One update for the global batch, of which `batch` is this replica's share."""
-        batch = batch.to(self.device, non_blocking=True)
-        count = batch.mask.sum()
-        with span("communication"):
-            dist.all_reduce(count, group=self.mesh.get_group("replica"))
-        self.optimizer.zero_grad()
+    def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
+        count = sum_over_ranks(batch.mask.sum(), self.replica_group)
         schedule, started = self.schedules.of(batch), self.sum_over_replicas.start
         self.execution = Execution(self.stage, schedule, batch, count.clamp(min=1), self.states, started)
         total = self.execution.run()
+        return sum_over_ranks(total), count, self.execution.states  # only last stages have something to add
+
+    def reduce_gradients(self) -> None:
+        """What the last backward pass has not sent yet."""
         with span("communication"):
             self.sum_over_replicas.finish()
-            dist.all_reduce(total)  # only last stages have something to add
-        with span("update"):
-            if self.clip is not None:
-                clip_gradients(self.model, self.clip, self.mesh.get_group("stage"))
-            self.optimizer.step()
-        self.states = self.execution.final_states() if self.carry_state else {}
-        return total / count.clamp(min=1), count
-
-    def full_state(self) -> NamedTensors:
-        return gathered(state_of(self.model), self.mesh.get_group("stage"))
-
-    def full_gradients(self) -> NamedTensors:
-        return gathered(gradients_of(self.model), self.mesh.get_group("stage"))
 
 
 def mesh_of(replicas: int) -> DeviceMesh:

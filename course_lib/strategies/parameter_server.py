@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -18,10 +18,10 @@ from torch.nn import Parameter
 from torch.nn.utils import parameters_to_vector
 
 from course_lib.data import Batch
-from course_lib.loss import Loss
-from course_lib.machine import device
-from course_lib.model import SequenceModel
-from course_lib.strategies.strategy import MakeOptimizer, NamedTensors, agree_on_weights, gradients_of, state_of
+from course_lib.lstm.loss import Loss
+from course_lib.lstm.model import SequenceModel
+from course_lib.strategies.base import MakeOptimizer, Strategy, broadcast_weights
+from course_lib.strategies.shards import NamedTensors, Shard
 from course_lib.trace import span
 
 SERVER = 0
@@ -39,7 +39,7 @@ class Update:
     seconds: float  # since the server was made
 
 
-class ParameterServer:
+class ParameterServer(Strategy):
     """Rank 0 serves, the others work.
 
     A message to the server is a gradient of the *sum* of losses, that sum, its count, and the version of the weights.
@@ -56,18 +56,19 @@ class ParameterServer:
         synchronous: bool = False,
         pace: float = 0.0,
     ) -> None:
-        self.rank, self.workers = dist.get_rank(), range(1, dist.get_world_size())
+        self.workers = range(1, dist.get_world_size())
         if not self.workers:
             raise ValueError("a parameter server on 1 rank has no workers: give at least 2 ranks")
+        broadcast_weights(model)
+        super().__init__(model, optimizer, loss)
         self.is_server = self.rank == SERVER
-        self.device = device() if not self.is_server else torch.device("cpu")
-        agree_on_weights(model)
-        self.model = model.to(self.device)
+        if self.is_server:
+            self.device, self.model = torch.device("cpu"), self.model.cpu()
+            self.optimizer = optimizer(self.model.parameters())
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.optimizer = optimizer(self.parameters) if self.is_server else None
-        self.loss, self.synchronous, self.pace = loss, synchronous, pace
-        self.version, self.last = 0, torch.zeros(2)  # the loss and the count of the last update
-        self.updates: list[Update] = []
+        self.synchronous, self.pace = synchronous, pace
+        self.last = torch.zeros(2)  # the loss and the count of the last update
+        self.history: list[Update] = []
         self.began = time.monotonic()
 
     def share(self, batch: Batch) -> Batch:
@@ -91,22 +92,26 @@ class ParameterServer:
         The server returns them. What a worker computes meanwhile, and brings too late, is not used.
         """
         if self.is_server:
-            while self.version < updates:
+            while self.updates < updates:
                 self._serve()
             waiting = 0 if self.synchronous else len(self.workers) - 1  # whoever brought the last one knows
             for _ in range(waiting):
                 self._answer(self._receive(None)[0])
         else:
-            for batch in itertools.takewhile(lambda _: self.version < updates, batches):
+            for batch in itertools.takewhile(lambda _: self.updates < updates, batches):
                 self._work(batch)
-        return self.updates
+        return self.history
+
+    def shards(self) -> dict[str, Shard]:
+        """The server's weights are the model; a worker's are a copy, and may be older."""
+        return {name: replace(shard, copy=self.rank) for name, shard in super().shards().items()}
 
     def full_state(self) -> NamedTensors:
         """The server's weights."""
-        return self._from_server(state_of(self.model))
+        return self._from_server(super().full_state())
 
     def full_gradients(self) -> NamedTensors:
-        return self._from_server(gradients_of(self.model))
+        return self._from_server(super().full_gradients())
 
     def _work(self, batch: Batch) -> None:
         """Compute a gradient, bring it to the server, and take the weights it answers with."""
@@ -116,14 +121,14 @@ class ParameterServer:
         with span("backward", at_least=(1 - FORWARD_SHARE) * seconds):
             gradients = torch.autograd.grad(total, self.parameters)
         with span("communication", peer=SERVER):
-            notes = torch.stack([total.detach(), count.to(total), torch.full_like(total, self.version)])
+            notes = torch.stack([total.detach(), count.to(total), torch.full_like(total, self.updates)])
             message = torch.cat([*(gradient.flatten() for gradient in gradients), notes]).cpu()
             dist.send(message, SERVER)
             dist.recv(message, SERVER)
         with torch.no_grad():  # into the same memory: cuDNN wants an LSTM's weights in one piece
             for parameter, piece in self._pieces(message[:-NOTES].to(self.device)):
                 parameter.copy_(piece)
-        self.last, self.version = message[-NOTES:-1], int(message[-1])
+        self.last, self.updates = message[-NOTES:-1], int(message[-1])
 
     def _serve(self) -> None:
         """One update, of the gradients of all workers, or of the one that comes first."""
@@ -137,8 +142,8 @@ class ParameterServer:
             self.optimizer.step()
         self.last = torch.stack([total / count, count])
         seconds = time.monotonic() - self.began
-        self.updates.append(Update(tuple(brought), self.version - oldest, self.last[0].item(), seconds))
-        self.version += 1
+        self.history.append(Update(tuple(brought), self.updates - oldest, self.last[0].item(), seconds))
+        self.updates += 1
         for worker in brought:
             self._answer(worker)
 
@@ -153,7 +158,7 @@ class ParameterServer:
     def _message(self) -> Tensor:
         """The weights, the loss and the count of the last update, and the version."""
         weights = parameters_to_vector(self.parameters).detach()
-        return torch.cat([weights, self.last.to(weights), torch.tensor([self.version]).to(weights)])
+        return torch.cat([weights, self.last.to(weights), torch.tensor([self.updates]).to(weights)])
 
     def _pieces(self, vector: Tensor) -> Iterator[tuple[Parameter, Tensor]]:
         """Each parameter, with its piece of the vector, in its shape."""

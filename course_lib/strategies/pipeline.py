@@ -9,39 +9,41 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.data import Batch
-from course_lib.edges import Receiving, Sending, receive, send
-from course_lib.loss import Loss
+from course_lib.lstm.loss import Loss
+from course_lib.lstm.model import SequenceModel, State, States
 from course_lib.machine import device
-from course_lib.model import SequenceModel, State, States, detached
-from course_lib.placement import Placement, check_placement, equal_count
-from course_lib.schedules import SCHEDULES, Action, Schedule, check
-from course_lib.simulation import Costs
-from course_lib.strategies.strategy import (
+from course_lib.planning.placement import Placement, check_placement, equal_count
+from course_lib.planning.schedules import SCHEDULES, Action, Schedule, check
+from course_lib.planning.simulation import ActionCosts
+from course_lib.strategies.base import (
     MakeOptimizer,
-    NamedTensors,
-    agree_on_weights,
-    clip_gradients,
-    gathered,
-    gradients_of,
-    state_of,
+    StatesByMicroBatch,
+    Strategy,
+    broadcast_weights,
+    rank_and_ranks,
 )
+from course_lib.strategies.point_to_point import PendingReceive, PendingSend, gradient_of, receive, send
 from course_lib.trace import span
 
 FORWARD, BACKWARD = 1, 2  # tags: activations and gradients between two ranks do not get mixed up
 
+SumOfLosses = Callable[[Tensor, Batch], Tensor]
 
-class Pipeline:
+
+class Pipeline(Strategy):
     """One stage per rank. A batch is cut into `micro_batches` and each of them into `chunks` of time.
 
     `schedule` is a name (naive, gpipe, 1f1b, wavefront) or a `Schedule` of your own, which then says how many pieces
     there are. A batch with fewer steps than `chunks` is cut into as many as it has. With `pace`, an action takes at
-    least as long as those costs say.
+    least as long as those costs say. Every rank reads the whole batch: the first stage its inputs, the last its
+    targets, and all of them its shape.
     """
 
     def __init__(
@@ -54,45 +56,26 @@ class Pipeline:
         micro_batches: int = 4,
         chunks: int = 1,
         placement: Placement | None = None,
-        carry_state: bool = False,
-        clip: float | None = None,
-        pace: Costs | None = None,
+        pace: ActionCosts | None = None,
+        **options: Any,
     ) -> None:
-        self.device, stages = device(), dist.get_world_size()
+        rank, stages = rank_and_ranks()
         self.schedules = Schedules(schedule, stages, micro_batches, chunks)
-        self.micro_batches = self.schedules.micro_batches
-        agree_on_weights(model)
+        broadcast_weights(model)
         placement = placement or equal_count(len(model), stages)
-        self.stage = Stage.of(model, placement, dist.get_rank(), range(stages), loss, pace)
-        self.model = self.stage.part
-        self.optimizer = optimizer(self.model.parameters())
-        self.carry_state, self.clip = carry_state, clip
-        self.states: dict[int, States] = {}  # per micro-batch
+        self.stage = Stage.of(model, placement, rank, range(stages), self.sum_of_losses, pace)
+        super().__init__(self.stage.part, optimizer, loss, **options)
+        self.model_group = dist.group.WORLD
+        self.micro_batches = self.schedules.micro_batches
 
-    def share(self, batch: Batch) -> Batch:
-        """The whole batch: the first stage reads its inputs, the last its targets, and all of them its shape."""
-        return batch
-
-    def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """One update for the batch, after *all* of its pieces: until then, no weight changes."""
-        batch = batch.to(self.device, non_blocking=True)
+    def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
+        """All pieces of the batch: until they are done, no weight changes."""
         count = batch.mask.sum()
-        self.optimizer.zero_grad()
         self.execution = Execution(self.stage, self.schedules.of(batch), batch, count.clamp(min=1), self.states)
         total = self.execution.run()
-        dist.broadcast(total, dist.get_world_size() - 1)
-        with span("update"):
-            if self.clip is not None:
-                clip_gradients(self.model, self.clip)
-            self.optimizer.step()
-        self.states = self.execution.final_states() if self.carry_state else {}
-        return total / count.clamp(min=1), count
-
-    def full_state(self) -> NamedTensors:
-        return gathered(state_of(self.model))
-
-    def full_gradients(self) -> NamedTensors:
-        return gathered(gradients_of(self.model))
+        with span("communication"):
+            dist.broadcast(total, self.ranks - 1)  # only the last stage knows it
+        return total, count, self.execution.states
 
 
 class Schedules:
@@ -121,11 +104,11 @@ class Stage:
     """The blocks of one rank, and where they stand in the pipeline."""
 
     part: SequenceModel
-    loss: Loss
+    sum_of_losses: SumOfLosses
     place: int
     ranks: tuple[int, ...]  # of all stages, in order
     width: int  # numbers per step and sequence in what it receives
-    pace: Costs | None
+    pace: ActionCosts | None
     groups: dict[int, dist.ProcessGroup | None]  # for each direction: NCCL keeps only the order within a group
 
     @classmethod
@@ -135,8 +118,8 @@ class Stage:
         placement: Placement,
         place: int,
         ranks: Iterable[int],
-        loss: Loss,
-        pace: Costs | None = None,
+        sum_of_losses: SumOfLosses,
+        pace: ActionCosts | None = None,
     ) -> Stage:
         """The stage at `place` of the pipeline whose stages live on `ranks`. Only its blocks go to the device."""
         ranks = tuple(ranks)
@@ -145,7 +128,7 @@ class Stage:
         width = dict(model.numbered())[start - 1].width if start else 0
         own_groups = "cuda:nccl" in dist.get_backend_config()
         groups = {direction: dist.new_group() if own_groups else None for direction in (FORWARD, BACKWARD)}
-        return cls(model.part(start, stop).to(device()), loss, place, ranks, width, pace, groups)
+        return cls(model.part(start, stop).to(device()), sum_of_losses, place, ranks, width, pace, groups)
 
     @property
     def is_first(self) -> bool:
@@ -163,12 +146,12 @@ class Stage:
         """How long an action takes at least."""
         return self.pace.of(action, self.place) if self.pace else 0.0
 
-    def send(self, tensor: Tensor, direction: int) -> Sending:
+    def send(self, tensor: Tensor, direction: int) -> PendingSend:
         """Begin to send activations to the next stage, or gradients to the one before."""
         peer = self.ranks[self.place + (1 if direction == FORWARD else -1)]
         return send(tensor, peer, direction, self.groups[direction])
 
-    def receive(self, piece: Batch, direction: int) -> Receiving:
+    def receive(self, piece: Batch, direction: int) -> PendingReceive:
         """Begin to receive the activations of this piece, or the gradient of what was sent for it."""
         width = self.width if direction == FORWARD else [block for _, block in self.part.numbered()][-1].width
         shape, peer = (
@@ -179,7 +162,7 @@ class Stage:
 
 
 @dataclass
-class Kept:
+class SavedForward:
     """What the forward pass of one action leaves for its backward pass."""
 
     inputs: Tensor
@@ -208,9 +191,9 @@ class Execution:
         self.count, self.total = count.to(stage.dtype), torch.zeros((), dtype=stage.dtype, device=count.device)
         self.states = {m: states.get(m, {}) for m in range(schedule.micro_batches)}
         self.state_gradients: dict[int, dict[int, State]] = {}
-        self.kept: dict[tuple[int, int], Kept] = {}
+        self.saved: dict[tuple[int, int], SavedForward] = {}
         self.peak = 0  # the most actions whose activations were held at once
-        self.sent: list[Sending] = []
+        self.sent: list[PendingSend] = []
         before = () if stage.is_first else schedule.stages[stage.place - 1]
         after = () if stage.is_last else schedule.stages[stage.place + 1]
         self.activations = Inbox([action for action in before if action.kind == "F"], self._post(FORWARD))
@@ -223,14 +206,10 @@ class Execution:
             if self.before_action is not None:
                 self.before_action(number == len(self.actions) - 1)
             do[action.kind](action)
-            self.peak = max(self.peak, len(self.kept))
+            self.peak = max(self.peak, len(self.saved))
         for sending in self.sent:
             sending.wait()
         return self.total
-
-    def final_states(self) -> dict[int, States]:
-        """The state in which each micro-batch ended: where the next batch may begin."""
-        return {m: detached(states) for m, states in self.states.items()}
 
     def _forward(self, action: Action) -> None:
         m, stage = action.micro_batch, self.stage
@@ -240,43 +219,43 @@ class Execution:
         with span("forward", at_least=stage.seconds_for(action)):
             outputs, new_states = stage.part(inputs, states)
             if stage.is_last:
-                outputs, _ = stage.loss(outputs, piece)
+                outputs = stage.sum_of_losses(outputs, piece)
                 self.total += outputs.detach()
         if not stage.is_last:
             self._send(outputs, FORWARD)
         self.states[m] = new_states
-        self.kept[m, action.chunk] = Kept(inputs, states, outputs, new_states)
+        self.saved[m, action.chunk] = SavedForward(inputs, states, outputs, new_states)
 
     def _backward(self, action: Action) -> None:
         m, stage = action.micro_batch, self.stage
-        kept = self.kept.pop((m, action.chunk))
-        ends = [(kept.outputs, 1 / self.count if stage.is_last else self.gradients.take(action))]
+        saved = self.saved.pop((m, action.chunk))
+        ends = [(saved.outputs, 1 / self.count if stage.is_last else self.gradients.take(action))]
         for place, from_next_chunk in self.state_gradients.pop(m, {}).items():
-            ends += zip(kept.new_states[place], from_next_chunk, strict=True)
+            ends += zip(saved.new_states[place], from_next_chunk, strict=True)
         with span("backward", at_least=stage.seconds_for(action)):
             trained = [(end, gradient) for end, gradient in ends if end.requires_grad]
             if trained:  # a stage may have nothing to train
                 torch.autograd.backward(*zip(*trained, strict=True))
         if not stage.is_first:
-            self._send(_gradient_of(kept.inputs), BACKWARD)
+            self._send(gradient_of(saved.inputs), BACKWARD)
         if action.chunk:
-            states = kept.states.items()
-            self.state_gradients[m] = {place: (_gradient_of(h), _gradient_of(c)) for place, (h, c) in states}
+            states = saved.states.items()
+            self.state_gradients[m] = {place: (gradient_of(h), gradient_of(c)) for place, (h, c) in states}
 
     def _send(self, tensor: Tensor, direction: int) -> None:
         self.sent = [sending for sending in self.sent if not sending.done]  # their buffers are free
         self.sent.append(self.stage.send(tensor, direction))
 
-    def _post(self, direction: int) -> Callable[[Action], Receiving]:
+    def _post(self, direction: int) -> Callable[[Action], PendingReceive]:
         return lambda action: self.stage.receive(self.pieces[action.micro_batch][action.chunk], direction)
 
 
 class Inbox:
     """Messages from a neighbour. They are received in the order in which they are sent, and taken in any order."""
 
-    def __init__(self, order: Iterable[Action], post: Callable[[Action], Receiving]) -> None:
+    def __init__(self, order: Iterable[Action], post: Callable[[Action], PendingReceive]) -> None:
         self.order, self.post = iter(order), post
-        self.posted: dict[Action, Receiving] = {}
+        self.posted: dict[Action, PendingReceive] = {}
         self._post_next()
 
     def take(self, action: Action) -> Tensor:
@@ -297,10 +276,6 @@ class Inbox:
 def _leaves(states: States) -> States:
     """The same states as the beginning of a new graph, in which a gradient arrives at them."""
     return {place: (h.detach().requires_grad_(), c.detach().requires_grad_()) for place, (h, c) in states.items()}
-
-
-def _gradient_of(tensor: Tensor) -> Tensor:
-    return tensor.grad if tensor.grad is not None else torch.zeros_like(tensor)
 
 
 def _check_stages(given: int, ranks: int) -> None:

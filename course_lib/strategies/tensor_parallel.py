@@ -13,19 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.data import Batch
-from course_lib.edges import can_carry
-from course_lib.loss import Loss
-from course_lib.machine import device
-from course_lib.model import Recurrent, SequenceModel, State, States, detached
-from course_lib.strategies.strategy import (
-    MakeOptimizer,
-    NamedTensors,
-    agree_on_weights,
-    clip_gradients,
-    gradients_of,
-    state_of,
-)
+from course_lib.lstm.loss import Loss
+from course_lib.lstm.model import Recurrent, SequenceModel, State
+from course_lib.strategies.base import MakeOptimizer, Strategy, broadcast_weights
+from course_lib.strategies.point_to_point import can_send_from
+from course_lib.strategies.shards import Shard
 from course_lib.trace import span
 
 GATES = 4
@@ -42,7 +34,10 @@ class ShardedRecurrent(nn.Module):
         self.width = whole.width
         self.sizes = shares(whole.width, dist.get_world_size())
         named = whole.lstm.named_parameters()
-        self.lstm = nn.ParameterDict({name: _own_rows(parameter, self.sizes) for name, parameter in named})
+        first = sum(self.sizes[: dist.get_rank()])
+        own = range(first, first + self.sizes[dist.get_rank()])  # units; the gates' rows lie one gate below the other
+        self.rows = tuple(range(g * self.width + own.start, g * self.width + own.stop) for g in range(GATES))
+        self.lstm = nn.ParameterDict({name: _own_rows(parameter, self.rows) for name, parameter in named})
 
     def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         own = self.lstm
@@ -93,7 +88,7 @@ class Whole(torch.autograd.Function):
         return (sum(parts).split(context.sizes, dim=-1)[dist.get_rank()] if parts else None), None
 
 
-class TensorParallel:
+class TensorParallel(Strategy):
     """Every LSTM layer cut by hidden unit; the other blocks are replicated.
 
     Replicated blocks need no all-reduce: they see the same whole activations on every rank, and, behind `UsedInParts`
@@ -101,63 +96,21 @@ class TensorParallel:
     (Where a GPU adds up in an order of its own, as for an embedding's gradient, replicas may differ in the last bits.)
     """
 
-    def __init__(
-        self,
-        model: SequenceModel,
-        optimizer: MakeOptimizer,
-        loss: Loss,
-        *,
-        carry_state: bool = False,
-        clip: float | None = None,
-    ) -> None:
-        self.device = device()
-        agree_on_weights(model)
-        self.model = SequenceModel({place: _sharded(block) for place, block in model.numbered()}).to(self.device)
-        self.optimizer = optimizer(self.model.parameters())
-        self.loss, self.carry_state, self.clip = loss, carry_state, clip
-        self.states: States = {}
+    def __init__(self, model: SequenceModel, optimizer: MakeOptimizer, loss: Loss, **options: Any) -> None:
+        broadcast_weights(model)
+        cut = SequenceModel({place: _sharded(block) for place, block in model.numbered()})
+        super().__init__(cut, optimizer, loss, **options)
+        self.model_group = dist.group.WORLD
 
-    def share(self, batch: Batch) -> Batch:
-        """The whole batch: every rank computes some units of all of it."""
-        return batch
-
-    def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """One update for the batch. Returns the same on all ranks."""
-        batch = batch.to(self.device, non_blocking=True)
-        self.optimizer.zero_grad()
-        with span("forward"):
-            outputs, states = self.model(batch.inputs, self.states)
-            total, count = self.loss(outputs, batch)
-            loss = total / count.clamp(min=1)
-        with span("backward"):
-            loss.backward()
-        with span("update"):
-            if self.clip is not None:
-                replicated = [p for name, p in self.model.named_parameters() if not self._is_in_parts(name)]
-                clip_gradients(self.model, self.clip, replicated=replicated)
-            self.optimizer.step()
-        self.states = detached(states) if self.carry_state else {}
-        return loss.detach(), count
-
-    def full_state(self) -> NamedTensors:
-        return self._put_together(state_of(self.model))
-
-    def full_gradients(self) -> NamedTensors:
-        return self._put_together(gradients_of(self.model))
-
-    def _put_together(self, mine: NamedTensors) -> NamedTensors:
-        """The layers' matrices from every rank's rows; the rest is the same everywhere."""
-        everyone: list[NamedTensors] = [{}] * dist.get_world_size()
-        dist.all_gather_object(everyone, {name: mine[name] for name in mine if self._is_in_parts(name)})
-        return {
-            name: _joined([part[name] for part in everyone]) if self._is_in_parts(name) else tensor
-            for name, tensor in mine.items()
-        }
-
-    def _is_in_parts(self, name: str) -> bool:
-        """Whether the parameter of that name belongs to a layer that is cut."""
-        _, place, _ = name.split(".", 2)
-        return isinstance(self.model.blocks[place], ShardedRecurrent)
+    def shards(self) -> dict[str, Shard]:
+        """Of each layer that is cut, this rank's rows of every gate; all of the other blocks."""
+        shards = super().shards()
+        for place, block in self.model.numbered():
+            if isinstance(block, ShardedRecurrent):
+                for name, parameter in block.lstm.items():
+                    whole = (GATES * block.width, *parameter.shape[1:])
+                    shards[f"blocks.{place}.lstm.{name}"] = Shard(parameter, whole, block.rows)
+        return shards
 
 
 def shares(units: int, ranks: int) -> list[int]:
@@ -170,16 +123,9 @@ def _sharded(block: nn.Module) -> nn.Module:
     return ShardedRecurrent(block) if isinstance(block, Recurrent) else block
 
 
-def _own_rows(parameter: nn.Parameter, sizes: list[int]) -> nn.Parameter:
-    """Of each gate's rows, those of this rank's units. The four gates lie one below the other."""
-    gates = parameter.detach().chunk(GATES)
-    own = torch.cat([gate.split(sizes)[dist.get_rank()] for gate in gates])
+def _own_rows(parameter: nn.Parameter, rows: tuple[range, ...]) -> nn.Parameter:
+    own = torch.cat([parameter.detach()[each.start : each.stop] for each in rows])
     return nn.Parameter(own, requires_grad=parameter.requires_grad)
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    """The whole from every rank's rows: gate by gate, and in each the ranks' units in order."""
-    return torch.cat([rows for gate in zip(*(part.chunk(GATES) for part in parts), strict=True) for rows in gate])
 
 
 def _put_together(part: Tensor, sizes: list[int]) -> Tensor:
@@ -187,7 +133,7 @@ def _put_together(part: Tensor, sizes: list[int]) -> Tensor:
     if not part.shape[0]:
         return part.new_zeros(0, sum(sizes))
     padded = nn.functional.pad(part.detach(), (0, max(sizes) - part.shape[-1]))
-    here = padded if can_carry(padded.device) else padded.cpu()
+    here = padded if can_send_from(padded.device) else padded.cpu()
     everyone = [torch.empty_like(here) for _ in sizes]
     with span("communication"):
         dist.all_gather(everyone, here)

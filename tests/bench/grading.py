@@ -9,11 +9,11 @@ from pathlib import Path
 
 from course_lib import launch
 from course_lib.checks import exercises
-from course_lib.checks.grading import SEED, TIMEOUT, Grader
 from course_lib.checks.inside.observe import observe
 from course_lib.checks.notebooks import code_of, read
-from course_lib.checks.sandbox import check_sandbox
-from course_lib.checks.submissions import handed_in
+from course_lib.grading.grader import SEED, TIMEOUT, Grader
+from course_lib.grading.sandbox import check_sandbox
+from course_lib.grading.submissions import find_submissions
 from tests.bench.table import describe_machine, write_section
 from tests.checks.class_of import EXERCISE, ROOT, SOLUTION, hand_in
 
@@ -29,7 +29,7 @@ def class_of_thirty() -> float:
             notebook = (SOLUTION, half_right, EXERCISE)[number % 3]
             hand_in(Path(folder, "in"), f"student{number:02}", notebook)
         began = time.monotonic()
-        Grader(Path(folder, "out")).grade(handed_in(Path(folder, "in")))
+        Grader(Path(folder, "out")).grade(find_submissions(Path(folder, "in")))
         return time.monotonic() - began
 
 

@@ -17,13 +17,13 @@ from tqdm import tqdm
 
 from course_lib import launch, trace
 from course_lib.data import AddingProblem, Batch, pad
-from course_lib.loss import cross_entropy, squared_error
-from course_lib.model import SequenceModel, lstm_model
-from course_lib.network import measure_all_reduce, measure_link
-from course_lib.placement import Cost, equal_count
-from course_lib.planner import Network, Plan, Work, plans
-from course_lib.schedules import SCHEDULES, Schedule, gpipe, naive, one_f_one_b, wavefront
-from course_lib.simulation import Costs, makespan, measured, simulate
+from course_lib.lstm.loss import cross_entropy, squared_error
+from course_lib.lstm.model import SequenceModel, lstm_model
+from course_lib.planning.network import measure_all_reduce, measure_link
+from course_lib.planning.placement import BlockCost, equal_count
+from course_lib.planning.planner import Network, Plan, Work, plans
+from course_lib.planning.schedules import SCHEDULES, Schedule, gpipe, naive, one_f_one_b, wavefront
+from course_lib.planning.simulation import ActionCosts, makespan, measured, simulate
 from course_lib.strategies import Hybrid, Pipeline
 from course_lib.strategies.pipeline import Execution, Stage
 from tests.bench.data_parallel import alternate
@@ -40,7 +40,7 @@ def small_model() -> SequenceModel:
 BATCH = AddingProblem(16, (32, 32)).batch(range(16))
 
 
-def paced_steps(schedule: Schedule, pace: Costs, rounds: int = ROUNDS) -> list[list[trace.Span]]:
+def paced_steps(schedule: Schedule, pace: ActionCosts, rounds: int = ROUNDS) -> list[list[trace.Span]]:
     """On a rank: the spans of each of several training steps, after one that warms up."""
     strategy, steps = Pipeline(small_model(), sgd, squared_error, schedule=schedule, pace=pace), []
     for _ in range(rounds + 1):
@@ -51,7 +51,7 @@ def paced_steps(schedule: Schedule, pace: Costs, rounds: int = ROUNDS) -> list[l
     return steps[1:]
 
 
-def paced_seconds(schedule: Schedule, pace: Costs) -> float:
+def paced_seconds(schedule: Schedule, pace: ActionCosts) -> float:
     """The median time of a step, from the first action to the last."""
     run = launch(paced_steps, schedule, pace, ranks=len(schedule.stages))
     steps = zip(*run, strict=True)
@@ -63,7 +63,7 @@ def paced_seconds(schedule: Schedule, pace: Costs) -> float:
 def against_the_simulator() -> list[str]:
     rows = []
     for schedule in tqdm((gpipe(4, 8), one_f_one_b(4, 8), wavefront(4, 1, 16), wavefront(4, 2, 8)), desc="schedules"):
-        pace = Costs(0.02, 0.02)
+        pace = ActionCosts(0.02, 0.02)
         spent, simulated = paced_seconds(schedule, pace), simulate(schedule, pace).makespan
         pieces = f"{schedule.micro_batches} x {schedule.chunks}"
         cells = f"{simulated * 1000:.0f} | {spent * 1000:.0f} | {spent / simulated:.3f}"
@@ -73,7 +73,7 @@ def against_the_simulator() -> list[str]:
 
 def against_naive() -> tuple[float, float]:
     """Seconds for the same batch, 0.32 s of work forward and as much backward on each of 4 stages."""
-    whole = Costs(0.32, 0.32)
+    whole = ActionCosts(0.32, 0.32)
     return tuple(paced_seconds(schedule, whole.split_over(schedule)) for schedule in (naive(4, 1), wavefront(4, 1, 16)))
 
 
@@ -171,7 +171,7 @@ def plan_seconds(plan: Plan, batch: Batch) -> float:
 
 def planner() -> list[str]:
     batch = words()
-    work = Work.of(big_model(), batch, [Cost(0.02, 0), *[Cost(0.16, 0)] * 6, Cost(0.02, 0)])
+    work = Work.of(big_model(), batch, [BlockCost(0.02, 0), *[BlockCost(0.16, 0)] * 6, BlockCost(0.02, 0)])
     network = Network.flat(measure_link(sizes=(4, 40_000, 4_000_000)), measure_all_reduce(4))
     overhead = max(launch(hybrid_seconds, {"replicas": 1}, batch, ranks=4)) / 14
     candidates = plans(work, 4, network, micro_batches=(1, 2, 4), chunks=(2, 4), overhead=overhead)

@@ -16,10 +16,10 @@ from tqdm import tqdm
 
 from course_lib import device
 from course_lib.data import AddingProblem
-from course_lib.loss import squared_error
-from course_lib.model import lstm_model
+from course_lib.lstm.loss import squared_error
+from course_lib.lstm.model import lstm_model
 from course_lib.strategies import Single
-from course_lib.training import seconds_per_update
+from course_lib.training.loop import seconds_per_update
 from tests.bench.table import describe_machine, write_section
 
 LAYERS, STEPS, SEQUENCES = 4, 128, 128

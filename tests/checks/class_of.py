@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.checks import sandbox
 from course_lib.checks.notebooks import answer_id, read, source
+from course_lib.grading import sandbox
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOLUTION = read(ROOT / "solutions" / "02_ddp.ipynb")

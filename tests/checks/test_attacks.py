@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.checks import find, sandbox
-from course_lib.checks.grading import SEED, Grader
+from course_lib.checks import find
 from course_lib.checks.inside.runner import END, Submission
-from course_lib.checks.page import page, write_pages
-from course_lib.checks.records import Record
-from course_lib.checks.submissions import handed_in
+from course_lib.grading import sandbox
+from course_lib.grading.grader import SEED, Grader
+from course_lib.grading.pages import page, write_pages
+from course_lib.grading.records import Record
+from course_lib.grading.submissions import find_submissions
 from tests.checks.class_of import (
     EXERCISE,
     ROOT,
@@ -284,7 +285,7 @@ def graded(tmp_path_factory) -> Iterator[Graded]:
     (submissions / "link" / "02_ddp.ipynb").symlink_to(hand_in(submissions, "ada", SOLUTION))
     grader = Grader(out)
     grader.limits = dataclasses.replace(grader.limits, seconds=25)
-    records = grader.grade(handed_in(submissions))
+    records = grader.grade(find_submissions(submissions))
     write_pages(records, out)
     yield Graded({record.student: record for record in records}, out, visits, canary)
     server.close()
@@ -371,7 +372,7 @@ def test_without_a_sandbox_the_same_attack_works(tmp_path):
     """The attacks are real: what earns nothing above earns everything where nothing stops it."""
     cell = hostile("the other students", places=[str(tmp_path)])
     hand_in(tmp_path / "class", "eve", cell)
-    (record,) = Grader(tmp_path / "out", sandboxed=False).grade(handed_in(tmp_path / "class"))
+    (record,) = Grader(tmp_path / "out", sandboxed=False).grade(find_submissions(tmp_path / "class"))
     assert record.points == 10
 
 

@@ -12,7 +12,6 @@ import torch
 
 from course_lib.checks import examine, exercises
 from course_lib.checks.exercise import LEVELS, Case, Exercise, idea
-from course_lib.checks.grading import SEED as GRADING_SEED
 from course_lib.checks.inside.observe import Outcome, observe
 from course_lib.checks.inside.plain import encode
 from course_lib.checks.judging import Report, assess
@@ -26,6 +25,7 @@ from course_lib.checks.notebooks import (
     source,
     without_answers,
 )
+from course_lib.grading.grader import SEED as GRADING_SEED
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOLUTIONS = sorted((ROOT / "solutions").glob("*.ipynb"))

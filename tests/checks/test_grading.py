@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.checks import exercises, sandbox
-from course_lib.checks.grading import Grader, _what_was_seen
+from course_lib.checks import exercises
 from course_lib.checks.notebooks import code_of, read
-from course_lib.checks.page import page, table, write_pages
-from course_lib.checks.records import Record
-from course_lib.checks.submissions import BadSubmissions, handed_in
+from course_lib.grading import sandbox
+from course_lib.grading.grader import Grader, _what_was_seen
+from course_lib.grading.pages import page, table, write_pages
+from course_lib.grading.records import Record
+from course_lib.grading.submissions import BadSubmissions, find_submissions
 from tests.checks.class_of import (
     EXERCISE,
     ROOT,
@@ -67,7 +68,7 @@ def graded(tmp_path_factory) -> dict[str, Record]:
     hand_in(folder / "in", "no metadata", bare)
     for name, text in BROKEN.items():
         hand_in(folder / "in", name, text)
-    records = Grader(folder / "out").grade(handed_in(folder / "in"))
+    records = Grader(folder / "out").grade(find_submissions(folder / "in"))
     return {record.student: record for record in records}
 
 
@@ -124,11 +125,11 @@ def test_a_name_from_a_student_is_only_text():
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, graded):
     hand_in(tmp_path / "in", "good", SOLUTION)
     first = Grader(tmp_path / "out")
-    (before,) = first.grade(handed_in(tmp_path / "in"))
+    (before,) = first.grade(find_submissions(tmp_path / "in"))
     hand_in(tmp_path / "in", "late", "not JSON")
     second = Grader(tmp_path / "out")
     second._run = lambda *_: pytest.fail("it was graded already")
-    records = {record.student: record for record in second.grade(handed_in(tmp_path / "in"))}
+    records = {record.student: record for record in second.grade(find_submissions(tmp_path / "in"))}
     assert records["good"] == before
     assert "late" in records
 
@@ -136,15 +137,15 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, graded):
 @pytest.mark.slow
 def test_again_a_changed_submission_and_a_torn_record_are_graded_anew_to_the_same_marks(tmp_path):
     path = hand_in(tmp_path / "in", "half", with_answers(**HALF_RIGHT))
-    (first,) = Grader(tmp_path / "out").grade(handed_in(tmp_path / "in"))
-    (second,) = Grader(tmp_path / "out").grade(handed_in(tmp_path / "in"), again=True)
+    (first,) = Grader(tmp_path / "out").grade(find_submissions(tmp_path / "in"))
+    (second,) = Grader(tmp_path / "out").grade(find_submissions(tmp_path / "in"), again=True)
     assert second == first
     path.write_text(json.dumps(with_first_cell(with_answers(**HALF_RIGHT), "x = 1")))
-    (third,) = Grader(tmp_path / "out").grade(handed_in(tmp_path / "in"))
+    (third,) = Grader(tmp_path / "out").grade(find_submissions(tmp_path / "in"))
     assert third.marks == first.marks
     assert third.key != first.key
     (tmp_path / "out" / "records" / "half" / "02_ddp.json").write_text('{"student": "ha')
-    assert Grader(tmp_path / "out").grade(handed_in(tmp_path / "in")) == [third]
+    assert Grader(tmp_path / "out").grade(find_submissions(tmp_path / "in")) == [third]
 
 
 def test_of_several_notebooks_for_a_lesson_one_is_graded_and_the_others_are_named(tmp_path):
@@ -153,7 +154,7 @@ def test_of_several_notebooks_for_a_lesson_one_is_graded_and_the_others_are_name
     hand_in(tmp_path, "good", SOLUTION, "02_ddp-Copy1.ipynb")
     hand_in(tmp_path, "good", "not JSON")
     hand_in(tmp_path, "other", SOLUTION, "assignment/02_ddp.ipynb")
-    first, second = handed_in(tmp_path)
+    first, second = find_submissions(tmp_path)
     assert first.path == tmp_path / "good" / "02_ddp.ipynb"
     assert (second.student, second.others) == ("other", ())
     (record,) = Grader(tmp_path / "out").grade([first])
@@ -172,7 +173,7 @@ def test_what_is_no_file_of_text_costs_only_itself(tmp_path, kind):
         path.unlink()
         {"folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "link": lambda: path.symlink_to("/dev/zero")}[kind]()
     hand_in(tmp_path / "in", "zoe", "{}")
-    records = Grader(tmp_path / "out").grade(handed_in(tmp_path / "in"))
+    records = Grader(tmp_path / "out").grade(find_submissions(tmp_path / "in"))
     write_pages(records, tmp_path / "out")
     assert len(list((tmp_path / "out" / "pages").iterdir())) == 2
     for record in records:
@@ -191,7 +192,7 @@ def test_grades_do_not_lie_where_submissions_can_read(tmp_path):
 def test_a_folder_without_submissions_gets_a_sentence(tmp_path):
     for folder, says in ((tmp_path / "none", "is not a folder"), (tmp_path, "a folder for each student")):
         with pytest.raises(BadSubmissions, match=says):
-            handed_in(folder)
+            find_submissions(folder)
 
 
 def course(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
@@ -283,6 +284,6 @@ def test_a_student_who_solves_the_whole_course_gets_all_points(tmp_path):
     solutions = sorted((ROOT / "solutions").glob("*.ipynb"))
     for path in solutions:
         hand_in(tmp_path / "in", "good", read(path), path.name)
-    records = Grader(tmp_path / "out").grade(handed_in(tmp_path / "in"))
+    records = Grader(tmp_path / "out").grade(find_submissions(tmp_path / "in"))
     assert [record.notebook for record in records] == [path.stem for path in solutions]
     assert all(record.most and (record.problem, record.points) == ("", record.most) for record in records), records

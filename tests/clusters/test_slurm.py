@@ -17,12 +17,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import LaunchError, RankFailed, RanksStuck, checkpoint, launch, log, slurm, trace, train
+from course_lib import LaunchError, RankFailed, RanksStuck, launch, slurm, trace
 from course_lib.cli import main
-from course_lib.launchers.journal import Journal
-from course_lib.launchers.slurm import BadPlace
-from course_lib.launchers.slurm_queue import clean_environment
-from course_lib.train import Settings
+from course_lib.launchers.slurm.cluster import BadPlace
+from course_lib.launchers.slurm.message_file import MessageFile
+from course_lib.launchers.slurm.queue import clean_environment
+from course_lib.training.checkpoint_folder import latest_checkpoint, read_checkpoint
+from course_lib.training.job import train_job
+from course_lib.training.log import read_log
+from course_lib.training.settings import Settings
 from tests.conftest import MARK as FAMILY
 from tests.conftest import processes_with, ranks_of, wait_until
 
@@ -35,13 +38,13 @@ SMALL_FLAGS = ["--hidden", "8", "--batch", "8"]
 
 
 def losses(file: str | Path) -> list[float]:
-    return [record.loss for record in log.read(file)]
+    return [record.loss for record in read_log(file)]
 
 
 @pytest.fixture(scope="module")
 def of_one_process(tmp_path_factory) -> list[float]:
     file = tmp_path_factory.mktemp("one") / "run.jsonl"
-    launch(train.run, Settings(updates=60, log=str(file), **SMALL), ranks=1)
+    launch(train_job, Settings(updates=60, log=str(file), **SMALL), ranks=1)
     return losses(file)
 
 
@@ -110,11 +113,11 @@ def test_an_interrupt_cancels_the_job_and_says_how_to_go_on(on_cluster):
     family = uuid.uuid4().hex
     endless = [*SMALL_FLAGS, *["--updates", "1000000", "--every", "5", "--checkpoint", "saved"]]
     with course("train", "ddp", *endless, *FLAGS, **{FAMILY: family}) as process:
-        assert wait_until(lambda: checkpoint.latest("saved"), 60)
+        assert wait_until(lambda: latest_checkpoint("saved"), 60)
         assert len(ranks_of(processes_with(family))) > 4
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=150)
-    saved = checkpoint.read(checkpoint.latest("saved")).position.updates
+    saved = read_checkpoint(latest_checkpoint("saved")).position.updates
     assert process.returncode == 130
     assert f"all ranks have been stopped; update {saved} is saved, and --resume goes on from there" in output
     assert queue() == []
@@ -134,7 +137,7 @@ def slow_to_clean_up(slurm_variables) -> Iterator[None]:
 def test_a_requeued_ddp_job_goes_on_from_its_checkpoint(on_cluster, of_one_process):
     run = [*SMALL_FLAGS, *["--updates", "60", "--every", "10", "--checkpoint", "saved", "--log", "run.jsonl"]]
     with course("train", "ddp", *run, *FLAGS) as process:
-        assert wait_until(lambda: checkpoint.latest("saved"), 60)
+        assert wait_until(lambda: latest_checkpoint("saved"), 60)
         number = queue()[0].split()[0]
         subprocess.run(["scontrol", "requeue", number], check=True)
         output, _ = process.communicate(timeout=150)
@@ -142,7 +145,7 @@ def test_a_requeued_ddp_job_goes_on_from_its_checkpoint(on_cluster, of_one_proce
     assert output.count(f"job {number} was put back into the queue") == 1
     assert output.count(f"job {number} runs on") == 2
     assert re.search(r"going on from update \d+", output)
-    launch(train.run, Settings("ddp", updates=60, log="whole.jsonl", **SMALL), ranks=4)
+    launch(train_job, Settings("ddp", updates=60, log="whole.jsonl", **SMALL), ranks=4)
     assert losses("run.jsonl") == losses("whole.jsonl")
     assert losses("run.jsonl") == pytest.approx(of_one_process, rel=1e-4)
 
@@ -241,7 +244,7 @@ def test_an_outer_job_does_not_leak_into_ours(monkeypatch):
 
 
 def test_a_journal_gives_whole_messages_once(tmp_path):
-    writer, reader = Journal(tmp_path / "said"), Journal(tmp_path / "said")
+    writer, reader = MessageFile(tmp_path / "said"), MessageFile(tmp_path / "said")
     assert reader.read() == []
     writer.append("one", {"two": 2})
     whole = writer.path.read_bytes()

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from course_lib import checkpoint, launch, log, train
-from course_lib.train import Settings
+from course_lib import launch
+from course_lib.training.checkpoint_folder import latest_checkpoint
+from course_lib.training.job import train_job
+from course_lib.training.log import read_log
+from course_lib.training.settings import Settings
 from tests.clusters import two_hosts
 from tests.clusters.two_hosts import Host
 from tests.conftest import wait_until
@@ -50,13 +53,13 @@ def torchrun(hosts: tuple[Host, Host], *words: str, cwd: Path) -> Iterator[list[
 
 
 def losses(file: Path) -> list[float]:
-    return [record.loss for record in log.read(file)]
+    return [record.loss for record in read_log(file)]
 
 
 @pytest.fixture(scope="module")
 def of_one_process(tmp_path_factory) -> list[float]:
     file = tmp_path_factory.mktemp("one") / "run.jsonl"
-    launch(train.run, Settings(log=str(file), **SMALL), ranks=1)
+    launch(train_job, Settings(log=str(file), **SMALL), ranks=1)
     return losses(file)
 
 
@@ -71,7 +74,7 @@ def test_hybrid_on_two_hosts_has_the_losses_of_one_process(tmp_path, hosts, of_o
 def test_a_cut_cable_ends_the_job_and_it_goes_on_when_mended(tmp_path, hosts, of_one_process):
     words = ["train", "ddp", *FLAGS, "--every", "10", "--checkpoint", "saved", "--log-file", "run.jsonl", "--resume"]
     with torchrun(hosts, *words, cwd=tmp_path) as jobs:
-        assert wait_until(lambda: checkpoint.latest(tmp_path / "saved"), 60)
+        assert wait_until(lambda: latest_checkpoint(tmp_path / "saved"), 60)
         hosts[0].plug("down")
         try:
             outputs = [job.communicate(timeout=90)[0] for job in jobs]  # 8 s of waiting, and time to ask who is gone
@@ -85,6 +88,6 @@ def test_a_cut_cable_ends_the_job_and_it_goes_on_when_mended(tmp_path, hosts, of
         outputs = [job.communicate(timeout=150)[0] for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0], outputs
     assert "[rank 0] going on from update" in outputs[0]
-    launch(train.run, Settings("ddp", log=str(tmp_path / "whole.jsonl"), **SMALL), ranks=4)
+    launch(train_job, Settings("ddp", log=str(tmp_path / "whole.jsonl"), **SMALL), ranks=4)
     assert losses(tmp_path / "run.jsonl") == losses(tmp_path / "whole.jsonl")
     assert losses(tmp_path / "run.jsonl") == pytest.approx(of_one_process, rel=1e-4)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from course_lib import jobs, launch
-from course_lib.placement import equal_count, round_robin
+from course_lib import launch
+from course_lib.planning.placement import equal_count, round_robin
 from course_lib.strategies import ModelParallel, TensorParallel
-from tests.test_accumulation import UNEVEN, plain, prove, text_batches
-from tests.test_model_parallel import BLOCKS, first_blocks_frozen, model
+from course_lib.training import examples
+from tests.strategies.test_accumulation import UNEVEN, plain, prove, text_batches
+from tests.strategies.test_model_parallel import BLOCKS, first_blocks_frozen, model
 
 pytestmark = [
     pytest.mark.gpu,
@@ -38,5 +39,5 @@ def test_units_that_share_the_gpu_are_the_same_as_one_process(ranks):
 
 
 def test_the_lessons_job_is_cut_over_ranks_that_share_the_gpu():
-    run = launch(jobs.adding, strategy="model", updates=15, hidden=16, layers=2, ranks=2)
+    run = launch(examples.adding, strategy="model", updates=15, hidden=16, layers=2, ranks=2)
     assert run[0]["error"] == pytest.approx(run[1]["error"], abs=1e-6)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from course_lib.strategies import Hybrid, Pipeline
-from tests.test_pipeline import prove_all
+from tests.strategies.test_pipeline import prove_all
 
 pytestmark = [
     pytest.mark.gpu,

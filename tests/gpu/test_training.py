@@ -7,14 +7,15 @@ from functools import partial
 import pytest
 import torch
 
-from course_lib import jobs
 from course_lib.data import AddingProblem, Batch, Corpus, pack, unpack
-from course_lib.loss import cross_entropy, squared_error
-from course_lib.memory import measure_memory, predict_memory
-from course_lib.model import lstm_model
-from course_lib.proof import same_as_one_process
+from course_lib.lstm.loss import cross_entropy, squared_error
+from course_lib.lstm.memory import predict_memory
+from course_lib.lstm.model import lstm_model
 from course_lib.strategies import DDP, Accumulation, Single
-from tests.test_accumulation import UNEVEN, UNIFORM, frozen_and_tied, plain, text_batches
+from course_lib.training import examples
+from course_lib.training.measurement import measure_memory
+from course_lib.training.proof import same_as_one_process
+from tests.strategies.test_accumulation import UNEVEN, UNIFORM, frozen_and_tied, plain, text_batches
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,7 +30,7 @@ def model():
 
 def test_the_adding_problem_is_learned_on_the_gpu():
     for bfloat16 in (False, True):
-        assert jobs.adding(updates=300, bfloat16=bfloat16)["error"] < 0.05
+        assert examples.adding(updates=300, bfloat16=bfloat16)["error"] < 0.05
 
 
 def test_cudnn_gives_the_cpus_loss_and_gradient():

@@ -18,9 +18,11 @@ import torch
 import torch.distributed as dist
 
 from course_lib import CollectivesDiffer, LaunchError, RankFailed, RanksStuck, device, launch, trace
-from course_lib.launchers import flight, local, watch
-from course_lib.launchers.messages import Raised
-from course_lib.launchers.verdict import verdict
+from course_lib.launchers import local
+from course_lib.launchers.diagnosis import flight_recorder
+from course_lib.launchers.process import listener
+from course_lib.launchers.process.messages import Raised
+from course_lib.launchers.process.verdict import verdict
 from course_lib.machine import cores
 
 
@@ -133,12 +135,12 @@ def test_a_hundred_thousand_lines_are_kept_but_not_all_shown(capsys):
     shown = capsys.readouterr().out.splitlines()
     assert len(run.output) == 100_000
     assert [int(line) for rank, line in run.output if rank == 1] == list(range(50_000))
-    assert len(shown) == watch.LINES_SHOWN + 1
+    assert len(shown) == listener.LINES_SHOWN + 1
     assert shown[-1] == "[launch] 99,000 more lines are in run.output (error.output if the launch failed)"
 
 
 def test_endless_output_is_dropped_in_time_and_says_so(capsys, monkeypatch):
-    monkeypatch.setattr(watch, "BYTES_KEPT", 1000)
+    monkeypatch.setattr(listener, "BYTES_KEPT", 1000)
     run = launch(lambda: [print("x" * 100) for _ in range(100)] and None, ranks=1)
     assert len(run.output) == 10
     assert "90 lines were dropped" in capsys.readouterr().out
@@ -323,7 +325,7 @@ def test_pytorchs_own_comparison_is_not_taken_for_the_learners_calls(monkeypatch
         x = torch.ones(3)
         for _ in range(100):
             dist.all_reduce(x)
-        before = len(flight.calls())
+        before = len(flight_recorder.calls())
         time.sleep(1.0 if dist.get_rank() == 1 else 0.0)  # the others wait, and say so
         dist.all_reduce(x)
         return before

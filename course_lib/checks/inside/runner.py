@@ -21,7 +21,7 @@ from typing import Any
 
 CELL_SECONDS = 10
 # No more than most answers need: a submission starts its own Python, and whatever is imported here, it waits for.
-PRELOADED = ["torch", "torch.distributed", "course_lib.launchers.supervisor"]
+PRELOADED = ["torch", "torch.distributed", "course_lib.launchers.process.supervisor"]
 END = b'{"end": true}'  # of what is said by a submission that was run to its end
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, same_as, seeded
-from course_lib.model import SequenceModel, detached, lstm_model
+from course_lib.lstm.model import SequenceModel, detach_states, lstm_model
 
 
 def cases(seed: int) -> list[Case]:
@@ -43,9 +43,9 @@ def expected(case: Case) -> list:
     def carried(model, optimizer, windows):
         losses, states = [], {}
         for inputs, targets in windows:
-            outputs, states = model(inputs, detached(states))
+            outputs, states = model(inputs, detach_states(states))
             losses.append(_update(optimizer, outputs, targets))
-        return losses, detached(states)
+        return losses, detach_states(states)
 
     return [drive(carried, **case.inputs)]
 
@@ -125,7 +125,7 @@ def never_zeroes(model, optimizer, windows):
     """
     losses, states = [], {}
     for inputs, targets in windows:
-        outputs, states = model(inputs, detached(states))
+        outputs, states = model(inputs, detach_states(states))
         loss = (outputs - targets).square().mean()
         loss.backward()
         optimizer.step()
@@ -144,7 +144,7 @@ EXERCISE = Exercise(
     hints=(
         "What does the model need to begin a window where the one before it ended? It gave it to you.",
         "The numbers of the state go on; their history does not. On which line does the history end?",
-        "`course_lib.model.detached(states)` cuts every h and c from the graph that made them.",
+        "`course_lib.lstm.model.detach_states(states)` cuts every h and c from the graph that made them.",
     ),
     cases=cases,
     drive=drive,

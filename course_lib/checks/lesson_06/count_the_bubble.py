@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from course_lib.checks.exercise import Case, Exercise, same_as, seeded
-from course_lib.schedules import gpipe
-from course_lib.simulation import Costs, simulate
+from course_lib.planning.schedules import gpipe
+from course_lib.planning.simulation import ActionCosts, simulate
 
 
 def cases(seed: int) -> list[Case]:
@@ -38,7 +38,7 @@ def drive(answer, micro_batches: int, forward: list[float], backward: list[float
 def expected(case: Case) -> list:
     forward, backward = case.inputs["forward"], case.inputs["backward"]
     schedule = gpipe(len(forward), case.inputs["micro_batches"])
-    simulation = simulate(schedule, Costs(forward, backward).split_over(schedule))
+    simulation = simulate(schedule, ActionCosts(forward, backward).split_over(schedule))
     return [{"makespan": simulation.makespan, "bubble": simulation.bubble}]
 
 

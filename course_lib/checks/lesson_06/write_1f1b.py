@@ -7,8 +7,8 @@ from itertools import chain, zip_longest
 import torch
 
 from course_lib.checks.exercise import Case, Exercise, seeded
-from course_lib.schedules import IllegalSchedule, Schedule
-from course_lib.simulation import simulate
+from course_lib.planning.schedules import IllegalSchedule, Schedule
+from course_lib.planning.simulation import simulate
 
 
 def cases(seed: int) -> list[Case]:
@@ -173,8 +173,8 @@ EXERCISE = Exercise(
         "the length of the first phase depends on the stage.",
         "The last stage can go back after one forward, the one before it after two. With a limit, no more than `most`; "
         "and there may be fewer micro-batches than that.",
-        "`Schedule.of([...]).picture()`, from `course_lib.schedules`, draws what all your stages do together, or says "
-        "why they cannot.",
+        "`pictures.schedule(Schedule.of([...]))`, with `Schedule` from `course_lib.planning`, draws what all your "
+        "stages do together, or says why they cannot.",
     ),
     cases=cases,
     drive=drive,

@@ -1,0 +1,145 @@
+"""How a launch fails: always with a `LaunchError` that names the guilty rank."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from course_lib.launchers.diagnosis.stacks import Frame, Where, describe_stack
+
+
+class LaunchError(RuntimeError):
+    """A launch that did not return. `output` and `spans` hold what the ranks left behind."""
+
+    output: Sequence[tuple[int, str]] = ()
+    spans: Sequence = ()
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the ranks' story, without the launcher's own frames above it."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class CannotSend(LaunchError, TypeError):
+    """A value cannot travel between the notebook and the ranks."""
+
+
+class RankFailed(LaunchError):
+    """A rank raised. `rank` is the one to blame; `exception` is what it raised, if that could be sent."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rank: int,
+        exception: BaseException | None = None,
+        stack: Sequence[Frame] = (),
+        also: Sequence[int] = (),
+    ) -> None:
+        self.rank, self.exception, self.stack, self.also = rank, exception, tuple(stack), tuple(also)
+        text = f"rank {rank} raised {message}"
+        if stack:
+            text += "\n\n" + describe_stack(stack)
+        if also:
+            text += f"\n\n{name_ranks(also)} raised too."
+        super().__init__(text)
+
+
+class CollectivesDiffer(LaunchError):
+    """Ranks met in one collective and meant different ones. `calls[rank]` is what that rank called.
+
+    `rank` is the one that differs from the majority, or None where there is none.
+    """
+
+    def __init__(self, *, odd: int | None, calls: dict[int, str], places: dict[int, str], after: str = "") -> None:
+        self.rank, self.calls = odd, calls
+        width = max(map(len, calls.values()))
+        rows = [f"  rank {rank}  {call:<{width}}  {places.get(rank, '')}" for rank, call in sorted(calls.items())]
+        blame = "" if odd is None else f"; rank {odd} is the odd one out"
+        super().__init__(
+            f"the ranks called different collectives{blame}\n\n"
+            + "\n".join(row.rstrip() for row in rows)
+            + "\n\nEvery rank must make the same call, with the same shape and dtype, in the same order."
+            + (f"\n\n{after}" if after else "")
+        )
+
+
+class RankDied(LaunchError):
+    """A rank's process ended before its function returned. `exitcode` is negative for a signal."""
+
+    def __init__(self, *, rank: int, exitcode: int, stack: Sequence[Frame] = ()) -> None:
+        self.rank, self.exitcode, self.stack = rank, exitcode, tuple(stack)
+        text = f"rank {rank} {self._how(exitcode)} before its function returned"
+        if stack:
+            text += "\n\n" + describe_stack(stack)
+        super().__init__(text)
+
+    @staticmethod
+    def _how(exitcode: int) -> str:
+        if exitcode >= 0:
+            return f"ended with exit code {exitcode}"
+        try:
+            name = signal.Signals(-exitcode).name
+        except ValueError:
+            name = f"signal {-exitcode}"
+        hint = " (out of memory is the usual reason)" if name == "SIGKILL" else ""
+        return f"was killed by {name}{hint}"
+
+
+class PeersLost(LaunchError):
+    """Ranks on other machines no longer answer. `rank` says so, `lost` are the ones it misses."""
+
+    def __init__(self, *, rank: int, lost: Sequence[int], hosts: str, place: str, cause: BaseException) -> None:
+        self.rank, self.lost, self.exception = rank, tuple(lost), cause
+        super().__init__(
+            f"rank {rank} lost {name_ranks(lost)} on {hosts}: no answer. Most likely {hosts} is down, or the network "
+            f"between is\n\n  it waited at {place}\n  {cause}"
+        )
+
+    def __reduce__(self) -> tuple:
+        return LaunchError, (str(self),)
+
+
+class RanksStuck(LaunchError):
+    """Time is up. `where[rank]` says what each rank was doing, `odd` which ranks differ from the rest."""
+
+    def __init__(self, *, seconds: float, where: dict[int, Where]) -> None:
+        self.where = where
+        self.odd = odd_ones_out(where)
+        rows = "\n".join(f"  rank {rank}  {state}" for rank, state in sorted(where.items()))
+        super().__init__(f"not finished after {seconds:g} s; {self._verdict()}\n\n{rows}")
+
+    def _verdict(self) -> str:
+        if self.odd:
+            be = "is the odd one out" if len(self.odd) == 1 else "are the odd ones out"
+            return f"{name_ranks(self.odd)} {be}"
+        states = {(state.doing, state.collective) for state in self.where.values()}
+        if len(states) == 1:
+            ((doing, collective),) = states
+            if collective in ("recv", "irecv"):
+                return "every rank waits in recv, and no rank sends"
+            if collective in ("send", "isend"):
+                return "every rank waits in send, and no rank receives"
+            if doing == "running":
+                return "every rank is still computing (raise timeout= if it only needs more time)"
+        return "no rank stands out"
+
+
+def odd_ones_out(where: dict[int, Where]) -> tuple[int, ...]:
+    """The ranks that do something else than the majority; in a tie, those that wait for nobody."""
+    groups: dict[tuple, list[int]] = {}
+    for rank, state in where.items():
+        groups.setdefault(state.kind, []).append(rank)
+    if len(groups) < 2:
+        return ()
+    largest = max(map(len, groups.values()))
+    majorities = [ranks for ranks in groups.values() if len(ranks) == largest]
+    if len(majorities) == 1:
+        return tuple(sorted(set(where) - set(majorities[0])))
+    busy = tuple(rank for rank, state in sorted(where.items()) if state.doing != "waiting")
+    return busy if len(busy) < len(where) else ()
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """`rank 2`, `ranks 0 and 3`, `ranks 0, 1 and 3`."""
+    *first, last = map(str, ranks)
+    return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"

@@ -1,0 +1,143 @@
+"""Stacks of a rank, as a learner wants to read them: the cell's own lines, no machine paths."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+
+ENTRY_POINTS = ("course_lib/launchers/process/rank.py", "course_lib/launchers/torchrun.py")
+COLLECTIVE_MODULES = ("torch/distributed/distributed_c10d.py", "torch/distributed/nn/functional.py")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of a stack: file, line number, function, and the source text if it is known."""
+
+    file: str
+    line: int
+    function: str
+    source: str = ""
+
+    def __str__(self) -> str:
+        text = f"{short_name(self.file)}, line {self.line}"
+        source = self.source or linecache.getline(self.file, self.line).strip()
+        return f"{text}: {source}" if source else text
+
+
+@dataclass(frozen=True)
+class Where:
+    """What a rank is doing: `waiting` in a collective, `running` its own code, or `returned`."""
+
+    doing: str
+    collective: str | None = None
+    frame: Frame | None = None
+
+    @property
+    def kind(self) -> tuple:
+        """Equal for two ranks that do the same thing in the same place."""
+        return (self.doing, self.collective, self.frame and (self.frame.file, self.frame.line))
+
+    def __str__(self) -> str:
+        if self.doing == "returned":
+            return "has returned"
+        what = f"waits in {self.collective}" if self.doing == "waiting" else "is running"
+        return f"{what} at {self.frame}" if self.frame else what
+
+
+def stack_of_exception(tb: TracebackType | None) -> list[Frame]:
+    """The frames of a traceback, oldest first, without the launcher's own."""
+    return _from_summaries(traceback.extract_tb(tb))
+
+
+def stack_of_frame(frame: FrameType) -> list[Frame]:
+    """The frames of a running thread, oldest first, without the launcher's own."""
+    return _from_summaries(traceback.extract_stack(frame))
+
+
+def stack_of_dump(text: str) -> list[Frame]:
+    """The frames of the last dump that `faulthandler` wrote, oldest first. It carries no source text."""
+    last = re.split(r"^(?=(?:Current thread|Thread|Stack) .*$)", text, flags=re.MULTILINE)[-1]
+    found = re.findall(r'File "(.+?)", line (\d+) in (.+)', last)
+    frames = [Frame(file, int(line), function) for file, line, function in reversed(found)]
+    return _below_launcher(frames)
+
+
+def where(stack: Sequence[Frame], pending: str | None = None) -> Where:
+    """What a rank with this stack is doing. `pending` is a collective it has begun and not finished.
+
+    A blocking call is on the stack by its name. A wait for work begun earlier, by hand or by the backward
+    pass of a model in DistributedDataParallel, is C code: there, `pending` is what it waits for.
+    """
+    collective = next((f.function for f in stack if _file_is(f, COLLECTIVE_MODULES)), None)
+    if collective is None and stack and re.search(r"\.wait\(|run_backward\(", stack[-1].source):
+        collective = pending or ("wait" if ".wait(" in stack[-1].source else None)
+    own = [frame for frame in stack if not _is_library(frame.file)]
+    frame = own[-1] if own else (stack[-1] if stack else None)
+    return Where("waiting" if collective else "running", collective, frame)
+
+
+def describe_stack(stack: Sequence[Frame]) -> str:
+    """A stack as text, oldest call first, like Python's own tracebacks."""
+    lines = []
+    for frame in stack:
+        lines.append(f"  {short_name(frame.file)}, line {frame.line}, in {frame.function}")
+        source = frame.source or linecache.getline(frame.file, frame.line).strip()
+        if source:
+            lines.append(f"    {source}")
+    return "\n".join(lines)
+
+
+def short_name(file: str) -> str:
+    """`Cell In[3]` for a notebook's cell; otherwise the path as seen from its package or folder."""
+    cell = _cell_name(file)
+    if cell:
+        return cell
+    roots = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib")]
+    roots += [path for path in sys.path if path] + [os.getcwd()]
+    for root in sorted((r for r in roots if r), key=len, reverse=True):
+        if file.startswith(root.rstrip(os.sep) + os.sep):
+            return os.path.relpath(file, root)
+    return os.path.basename(file) if os.path.isabs(file) else file
+
+
+def cell_sources() -> dict[str, tuple]:
+    """The `linecache` entries of code that lies in no file: send them along, and tracebacks show it."""
+    return {name: entry for name, entry in list(linecache.cache.items()) if len(entry) == 4 and entry[1] is None}
+
+
+def _cell_name(file: str) -> str | None:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(file)
+    return None if number is None else f"Cell In[{number}]"
+
+
+def _from_summaries(summaries: Iterable[traceback.FrameSummary]) -> list[Frame]:
+    frames = [Frame(s.filename, s.lineno or 0, s.name, (s.line or "").strip()) for s in summaries]
+    return _below_launcher(frames)
+
+
+def _below_launcher(frames: list[Frame]) -> list[Frame]:
+    """What the learner's function did: everything under the rank's entry point, and under a check that called it."""
+    entry = [i for i, f in enumerate(frames) if _file_is(f, ENTRY_POINTS)]
+    frames = frames[entry[-1] + 1 :] if entry else frames
+    checks = [i for i, f in enumerate(frames) if "/course_lib/checks/" in f.file.replace(os.sep, "/")]
+    return (frames[checks[-1] + 1 :] if checks else frames) or frames
+
+
+def _file_is(frame: Frame, endings: tuple[str, ...]) -> bool:
+    return frame.file.replace(os.sep, "/").endswith(endings)
+
+
+def _is_library(file: str) -> bool:
+    path = file.replace(os.sep, "/")
+    if "/course_lib/" in path:
+        return False
+    stdlib = sysconfig.get_path("stdlib").replace(os.sep, "/")
+    return "/site-packages/" in path or "/dist-packages/" in path or path.startswith((stdlib, "<frozen"))

@@ -1,0 +1,169 @@
+"""The notebook's side of a launch: listen until there is an answer, or a reason why there is none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from course_lib.launchers.diagnosis.errors import CannotSend, LaunchError, RanksStuck
+from course_lib.launchers.diagnosis.flight_recorder import Call, first_difference
+from course_lib.launchers.diagnosis.stacks import Where
+from course_lib.launchers.process import messages, payload
+from course_lib.launchers.process.progress_bar import Bar, Progress
+from course_lib.launchers.process.verdict import verdict
+from course_lib.launchers.run import Run
+
+LINES_SHOWN = 1000  # a notebook with 100,000 lines of output is no longer usable
+BYTES_KEPT = 64 << 20
+START_WITHIN = 120.0
+GRACE = 0.3  # after the first fault, how long to wait for the other ranks' side of the story
+ANSWERS_WITHIN = 2.0
+
+
+class Listener:
+    """Listens to one launch until it has an answer or a reason why there is none."""
+
+    def __init__(
+        self,
+        supervisor: Connection,
+        ranks: int,
+        timeout: float | None,
+        *,
+        start_within: float = START_WITHIN,
+        grace: float = GRACE,
+    ) -> None:
+        self.supervisor, self.ranks, self.timeout = supervisor, ranks, timeout
+        self.start_within, self.grace = start_within, grace
+        self.started: set[int] = set()
+        self.returned: dict[int, messages.Returned] = {}
+        self.raised: list[messages.Raised] = []
+        self.died: list[messages.Died] = []
+        self.located: dict[int, Where] = {}
+        self.calls: dict[int, list[Call]] = {}
+        self.disagreement: dict[int, Call] | None = None
+        self.output = Output()
+
+    def result(self) -> Run:
+        """The finished run; raises what went wrong, with the output so far attached."""
+        try:
+            self._listen(self.start_within, until=lambda: len(self.started) == self.ranks or self._faulty())
+            self._listen(self.timeout, until=lambda: len(self.returned) == self.ranks or self._faulty())
+            if self._faulty():
+                self._listen(self.grace, until=lambda: len(self.raised) + len(self.died) == self.ranks)
+                self._ask_where()
+                raise verdict(self.raised, self.died, self.located, self.disagreement)
+            if len(self.returned) < self.ranks:
+                raise self._stuck()
+            self.supervisor.send(messages.DISMISS)
+            return self._run()
+        except LaunchError as error:
+            error.output = self.output.lines
+            error.spans = [span for report in (*self.returned.values(), *self.raised) for span in report.spans]
+            raise error from getattr(error, "exception", None)
+        finally:
+            self.output.finish()
+
+    def _faulty(self) -> bool:
+        return bool(self.raised or self.died or self.disagreement)
+
+    def _listen(self, seconds: float | None, until: Callable[[], bool]) -> None:
+        """Take what the ranks report for at most `seconds`."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while not until():
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                return
+            if self.supervisor.poll(remaining):
+                try:
+                    self._take(self.supervisor.recv())
+                except (EOFError, ConnectionError):
+                    raise LaunchError("the ranks' supervisor ended before they did; run it again") from None
+
+    def _take(self, message: Any) -> None:
+        match message:
+            case messages.Lines(rank, lines):
+                self.output.add(rank, lines)
+            case messages.Started(rank):
+                self.started.add(rank)
+            case messages.Returned(rank):
+                self.returned[rank] = message
+            case messages.Raised():
+                self.raised.append(message)
+            case messages.Died(rank):
+                if rank not in self.returned and all(report.rank != rank for report in self.raised):
+                    self.died.append(message)
+            case messages.Located(rank, where):
+                self.located[rank] = where
+        if getattr(message, "calls", None):
+            self.calls[message.rank] = message.calls
+            self.disagreement = first_difference(self.calls) or self.disagreement  # old calls drop out of records
+
+    def _ask_where(self) -> None:
+        """Ask every rank that lives where it is and which collectives it has called."""
+        dead = {report.rank for report in self.died}
+        self.located = {rank: where for rank, where in self.located.items() if rank in dead}
+        self.supervisor.send(messages.LOCATE)
+        self._listen(ANSWERS_WITHIN, until=lambda: len(self.located.keys() | dead) == self.ranks)
+
+    def _stuck(self) -> LaunchError:
+        if len(self.started) < self.ranks:
+            missing = sorted(set(range(self.ranks)) - self.started)
+            return LaunchError(f"ranks {missing} did not start within {self.start_within:g} s; run `course doctor`")
+        self._ask_where()
+        if self._faulty():
+            return verdict(self.raised, self.died, self.located, self.disagreement)
+        unknown = {rank: Where("running") for rank in range(self.ranks)}
+        return RanksStuck(seconds=self.timeout, where={**unknown, **self.located})
+
+    def _run(self) -> Run:
+        reports = [self.returned[rank] for rank in range(self.ranks)]
+        began = min(report.began for report in reports)
+        return Run(
+            values=tuple(_unpack(report) for report in reports),
+            seconds=max(report.ended for report in reports) - began,
+            output=self.output.lines,
+            spans=[span.since(began) for report in reports for span in report.spans],
+        )
+
+
+class Output:
+    """Shows the ranks' lines as they come, up to a limit, and keeps them. What says how far they are becomes a bar."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[int, str]] = []
+        self._bytes = 0
+        self._dropped = 0
+        self._bar = Bar()
+
+    def add(self, rank: int, lines: list[str]) -> None:
+        """Take lines of a rank, in order."""
+        for progress in filter(None, map(Progress.of_line, lines)):
+            self._bar.show(progress)
+        lines = [line for line in lines if not Progress.of_line(line)]
+        room = max(0, LINES_SHOWN - len(self.lines))
+        if room and lines:
+            self._bar.step_aside()
+            print("\n".join(f"[rank {rank}] {line}" for line in lines[:room]), flush=True)
+        for line in lines:
+            self._bytes += len(line)
+            if self._bytes > BYTES_KEPT:
+                self._dropped += 1
+            else:
+                self.lines.append((rank, line))
+
+    def finish(self) -> None:
+        self._bar.close()
+        hidden = len(self.lines) - LINES_SHOWN
+        if hidden > 0:
+            print(f"[launch] {hidden:,} more lines are in run.output (error.output if the launch failed)")
+        if self._dropped:
+            print(f"[launch] {self._dropped:,} lines were dropped: output is kept up to {BYTES_KEPT >> 20} MB")
+
+
+def _unpack(report: messages.Returned) -> Any:
+    try:
+        return payload.unpack(report.value)
+    except Exception as error:
+        raise CannotSend(f"what rank {report.rank} returned cannot be read here: {error}") from error

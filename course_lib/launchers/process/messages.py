@@ -1,0 +1,98 @@
+"""What a rank, its supervisor and the notebook say to each other. Values travel as packed bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from course_lib.launchers.diagnosis.flight_recorder import Call
+from course_lib.launchers.diagnosis.stacks import Frame, Where
+from course_lib.trace import Span
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """One launch, as its supervisor receives it: all of it, or the ranks that one of several machines runs."""
+
+    call: bytes
+    ranks: int
+    environment: dict[str, str]
+    folder: str
+    sources: dict[str, tuple] = field(repr=False)
+    here: range  # the ranks that run on this machine
+    rendezvous: Rendezvous | None = None  # None: all ranks are on this machine, and meet in a file
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Where ranks of several machines find each other, and the attempt of a job that may be started again."""
+
+    address: str
+    port: int
+    job: str
+    restarts: int = 0
+    peer_timeout: float | None = None  # seconds a rank waits for another; None: as long as PyTorch does
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Whole lines a rank printed."""
+
+    rank: int
+    lines: list[str]
+
+
+@dataclass(frozen=True)
+class Started:
+    """The rank's process group is up and its function begins."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class Returned:
+    """The rank's function returned; `began` and `ended` are monotonic times."""
+
+    rank: int
+    value: bytes
+    spans: list[Span]
+    calls: list[Call]
+    began: float
+    ended: float
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The rank's function raised. `exception` is packed, or None if it cannot travel."""
+
+    rank: int
+    at: float
+    type_name: str
+    text: str
+    stack: list[Frame]
+    exception: bytes | None
+    spans: list[Span]
+    calls: list[Call]
+
+
+@dataclass(frozen=True)
+class Died:
+    """The rank's process ended on its own."""
+
+    rank: int
+    exitcode: int
+    stack: list[Frame]
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where a rank is: said when asked, and unasked by a rank that has waited for a while."""
+
+    rank: int
+    where: Where
+    calls: list[Call]
+
+
+# What the notebook tells the supervisor, and the supervisor a rank.
+LOCATE = "where are you?"
+DISMISS = "you may go"
+STILL_HERE = "I am still listening"

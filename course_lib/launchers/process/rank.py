@@ -1,0 +1,235 @@
+"""The inside of a rank: bring the process group up, run the learner's function, report."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import linecache
+import os
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
+
+from course_lib import machine, trace
+from course_lib.launchers.diagnosis import flight_recorder
+from course_lib.launchers.diagnosis.errors import CannotSend, PeersLost
+from course_lib.launchers.diagnosis.lost_peers import PeerRoster
+from course_lib.launchers.diagnosis.stacks import Where, stack_of_exception, stack_of_frame, where
+from course_lib.launchers.process import output, payload
+from course_lib.launchers.process.messages import DISMISS, LOCATE, LaunchSpec, Located, Raised, Returned, Started
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+INSIDE_A_RANK = "COURSE_LIB_INSIDE_A_RANK"
+A_DAY = 86_400.0  # the notebook's timeout is the one that counts
+WAIT_IS_LONG = 0.3
+
+
+def main(rank: int, spec: LaunchSpec, folder: str, control: Connection, stdout: Connection, stderr: Connection) -> None:
+    """The rank's process, from its first line to its last. `folder` is the launch's own, for its store."""
+    _stand_alone(folder, rank)
+    output.redirect(stdout, stderr)
+    rank_process = RankProcess(rank, control)
+    roster: PeerRoster | None = None
+    try:
+        os.environ.update(rank_environment(rank, spec))
+        linecache.cache.update(spec.sources)
+        if spec.rendezvous is None:
+            join_process_group(rank, spec.ranks, store_file=os.path.join(folder, "store"), peer_timeout=A_DAY)
+        else:
+            store = join_process_group(rank, spec.ranks, peer_timeout=spec.rendezvous.peer_timeout)
+            roster = PeerRoster(store, rank, spec.ranks)
+        rank_process.run(spec.call)
+    except BaseException as error:
+        rank_process.report((roster and roster.explain(error)) or error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    rank_process.dismissed.wait()
+
+
+class RankProcess:
+    """One rank's talk with its supervisor: it reports, and a thread of it answers while it computes."""
+
+    def __init__(self, rank: int, control: Connection) -> None:
+        self.rank, self._control = rank, control
+        self._sending = threading.RLock()
+        self._returned = False
+        self._place: tuple | None = None
+        self._looks = 0
+        self.dismissed = threading.Event()
+        trace.recorder.start(rank)
+        threading.Thread(target=self._answer, daemon=True, name="course_lib answers").start()
+        self._on_abort = self._speak_before_abort()
+
+    def run(self, call: bytes) -> None:
+        """Run the packed call and report what it returned."""
+        fn, args, kwargs = payload.unpack(call)
+        self._send(Started(self.rank))
+        began = time.monotonic()
+        value = fn(*args, **kwargs)
+        ended = time.monotonic()
+        self._returned = True
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._send(
+            Returned(self.rank, payload.pack_value(value), trace.recorder.spans, flight_recorder.calls(), began, ended)
+        )
+
+    def report(self, error: BaseException) -> None:
+        """Tell the supervisor what was raised, with the learner's own lines."""
+        at = time.monotonic()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        stack = [] if isinstance(error, (CannotSend, PeersLost)) else stack_of_exception(error.__traceback__)
+        name, text = type(error).__qualname__, _text_of(error)
+        self._send(
+            Raised(self.rank, at, name, text, stack, _packed(error), trace.recorder.spans, flight_recorder.calls())
+        )
+
+    def _answer(self) -> None:
+        """Answer the supervisor, and speak up after a long wait; if the supervisor is gone, so is the launch."""
+        while True:
+            try:
+                if not self._control.poll(WAIT_IS_LONG):
+                    self._mention_long_wait()
+                    continue
+                message = self._control.recv()
+            except (EOFError, OSError):
+                os._exit(1)
+            if message == LOCATE:
+                self._send(Located(self.rank, self._where(), flight_recorder.calls()))
+            elif message == DISMISS:
+                self.dismissed.set()
+                return
+
+    def _mention_long_wait(self) -> None:
+        """Tell which collectives led here, once, if the main thread has not moved since we last looked."""
+        frame = sys._current_frames().get(threading.main_thread().ident)
+        place = (id(frame), frame.f_lasti) if frame and not self._returned else None
+        looks = self._looks + 1 if place == self._place else 0
+        self._place, self._looks = place, looks
+        if place and looks == 1 and (here := self._where()).doing == "waiting":
+            self._send(Located(self.rank, here, flight_recorder.calls()))
+
+    def _speak_before_abort(self) -> Any:
+        """Say which collectives were called before `abort()` ends this process.
+
+        gloo aborts a rank that receives a message of the wrong size, from a thread of its own: Python's
+        signal handlers would never run, and whoever called with the wrong shape would take it to the grave.
+        """
+        if not hasattr(os, "setsid"):
+            return None
+
+        @ctypes.CFUNCTYPE(None, ctypes.c_int)
+        def last_words(_: int) -> None:
+            self._send(Located(self.rank, self._where(), flight_recorder.calls()))
+
+        libc = ctypes.CDLL(None)
+        libc.signal.restype = ctypes.c_void_p
+        libc.signal(signal.SIGABRT, last_words)
+        return last_words  # to be kept as long as the process lives
+
+    def _where(self) -> Where:
+        if self._returned:
+            return Where("returned")
+        frame = sys._current_frames().get(threading.main_thread().ident)
+        return where(stack_of_frame(frame), flight_recorder.pending()) if frame else Where("running")
+
+    def _send(self, message: Any) -> None:
+        with self._sending:
+            self._control.send(message)
+
+
+def rank_environment(rank: int, spec: LaunchSpec) -> dict[str, str]:
+    """The variables that torchrun would set."""
+    variables = {
+        "RANK": rank,
+        "LOCAL_RANK": spec.here.index(rank),
+        "WORLD_SIZE": spec.ranks,
+        "LOCAL_WORLD_SIZE": len(spec.here),
+        "OMP_NUM_THREADS": machine.threads_per_rank(len(spec.here)),
+        INSIDE_A_RANK: rank,
+    }
+    if spec.rendezvous is None:
+        interface = machine.loopback_interface()
+        variables |= {"GLOO_SOCKET_IFNAME": interface} if interface else {}
+    else:
+        variables |= {
+            "MASTER_ADDR": spec.rendezvous.address,
+            "MASTER_PORT": spec.rendezvous.port,
+            "TORCHELASTIC_RUN_ID": spec.rendezvous.job,
+            "TORCHELASTIC_RESTART_COUNT": spec.rendezvous.restarts,
+        }
+    return {name: str(value) for name, value in variables.items()}
+
+
+def join_process_group(
+    rank: int, ranks: int, *, store_file: str | None = None, peer_timeout: float | None = None
+) -> dist.Store:
+    """Bring up the process group on this rank's device: through a private file, or torchrun's rendezvous.
+
+    A rank that waits for another longer than `peer_timeout` seconds raises; None leaves that to PyTorch.
+    Returns the store through which the ranks have met.
+    """
+    import torch
+    import torch.distributed as dist
+
+    local_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
+    torch.set_num_threads(machine.threads_per_rank(local_ranks))
+    device = machine.device()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()  # ranks are forks of one process: without this, they draw alike
+    dist.set_debug_level_from_env()  # read at import, which was before this launch's environment
+    store = dist.FileStore(store_file, ranks) if store_file else _torchruns_store()
+    timeout = None if peer_timeout is None else timedelta(seconds=peer_timeout)
+    dist.init_process_group(machine.backend(local_ranks), store=store, rank=rank, world_size=ranks, timeout=timeout)
+    return store
+
+
+def _torchruns_store() -> dist.Store:
+    """The store of a torchrun job, with a place in it for each attempt.
+
+    After a restart it is the same store as before, with the addresses of ranks that are dead: one that finds such an
+    address, and not yet the new one, waits for it for ever.
+    """
+    import torch.distributed as dist
+
+    store, _, _ = next(dist.rendezvous("env://"))
+    return dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+def _stand_alone(folder: str, rank: int) -> None:
+    """A process group of our own: an interrupt meant for the notebook passes us by, and our children die with us."""
+    dump = open(os.path.join(folder, f"stack.{rank}"), "w")  # noqa: SIM115  (open as long as the process)
+    faulthandler.enable(dump, all_threads=False)
+    if hasattr(os, "setsid"):
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        faulthandler.register(signal.SIGUSR1, dump, all_threads=False)
+    if sys.platform.startswith("linux"):
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+def _packed(error: BaseException) -> bytes | None:
+    """The exception as bytes, if it survives the journey: some unpickle only into another error."""
+    try:
+        data = payload.pack_value(error.with_traceback(None))
+        payload.unpack(data)
+        return data
+    except Exception:
+        return None
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "(its message could not be read)"

@@ -1,0 +1,75 @@
+"""Who is to blame: from what all ranks reported, the one error to show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from course_lib.launchers.diagnosis.errors import CannotSend, CollectivesDiffer, LaunchError, RankDied, RankFailed
+from course_lib.launchers.diagnosis.flight_recorder import Call, odd_caller
+from course_lib.launchers.diagnosis.lost_peers import CONSEQUENCE
+from course_lib.launchers.diagnosis.stacks import Where, where
+from course_lib.launchers.process import payload
+from course_lib.launchers.process.messages import Died, Raised
+
+# It is no cause either, but says who is: rank 0's word after `dist.monitored_barrier`.
+NAMES_THE_MISSING = re.compile(r"Ranks? [\d, ]+ failed to pass monitoredBarrier")
+
+
+def verdict(
+    raised: Sequence[Raised],
+    died: Sequence[Died],
+    located: Mapping[int, Where],
+    disagreement: Mapping[int, Call] | None = None,
+) -> LaunchError:
+    """The error that explains the launch. `disagreement` is the first collective on which ranks differed."""
+    causes = [report for report in raised if not CONSEQUENCE.search(report.text)]
+    if disagreement:  # whatever a rank raised after that, it raised over a wrong number
+        return _collectives_differ(disagreement, raised, died, located)
+    if died:
+        first = died[0]
+        last = located.get(first.rank)
+        stack = first.stack or ([last.frame] if last and last.frame else [])
+        return RankDied(rank=first.rank, exitcode=first.exitcode, stack=stack)
+    witnesses = [report for report in raised if NAMES_THE_MISSING.search(report.text)]
+    return _rank_failed(causes or witnesses or raised)
+
+
+def _rank_failed(causes: Sequence[Raised]) -> LaunchError:
+    """The first to raise; where all raised the same, rank 0, so that the same mistake gives the same message."""
+    alike = len({(report.type_name, report.text) for report in causes}) == 1
+    first = min(causes, key=lambda report: report.rank if alike else report.at)
+    if first.type_name == CannotSend.__name__:
+        return CannotSend(f"rank {first.rank}: {first.text}")
+    message = f"{first.type_name}: {first.text}" if first.text else first.type_name
+    also = sorted(report.rank for report in causes if report is not first)
+    return RankFailed(message, rank=first.rank, exception=_exception(first), stack=first.stack, also=also)
+
+
+def _collectives_differ(
+    disagreement: Mapping[int, Call], raised: Sequence[Raised], died: Sequence[Died], located: Mapping[int, Where]
+) -> CollectivesDiffer:
+    calls = {rank: str(call) for rank, call in disagreement.items()}
+    places = {rank: _place(state, disagreement.get(rank)) for rank, state in located.items()}
+    places |= {report.rank: str(where(report.stack).frame or "") for report in raised}
+    for report in died:
+        calls.setdefault(report.rank, "died")
+    causes = [report for report in raised if not CONSEQUENCE.search(report.text)]
+    after = [f"rank {report.rank} then raised {report.type_name}: {report.text}" for report in causes[:1]]
+    return CollectivesDiffer(odd=odd_caller(disagreement), calls=calls, places=places, after="".join(after))
+
+
+def _place(state: Where, call: Call | None) -> str:
+    """Where a rank is: inside the call in question, or already somewhere behind it."""
+    if state.frame is None:
+        return ""
+    return f"now at {state.frame}" if call is not None and call.finished else str(state.frame)
+
+
+def _exception(report: Raised) -> BaseException | None:
+    if report.exception is None:
+        return None
+    try:
+        return payload.unpack(report.exception)
+    except Exception:
+        return None

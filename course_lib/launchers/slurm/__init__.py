@@ -1,0 +1,5 @@
+"""Ranks on the nodes of a Slurm cluster."""
+
+from course_lib.launchers.slurm.cluster import BadPlace, Slurm, slurm
+
+__all__ = ["BadPlace", "Slurm", "slurm"]

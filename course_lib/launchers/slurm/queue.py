@@ -1,0 +1,138 @@
+"""A job in Slurm's queue, through Slurm's own commands: submitted, asked after, cancelled.
+
+`squeue` forgets a job the moment it ends, and `sacct` needs a database that not every cluster has: the state comes
+from `scontrol show job`, which remembers a job for some minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from course_lib.launchers.diagnosis.errors import LaunchError
+
+ASK_EVERY = 1.0  # seconds: the controller answers everybody's questions
+ENDS_WITHIN = 60.0  # after `scancel`; Slurm's own patience with a process (KillWait) is 30 s
+WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
+RUNNING = {"RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "SIGNALING", "STAGE_OUT", "RESIZING"}
+# Reasons to wait that no amount of waiting removes.
+NEVER = re.compile(
+    r"Partition(Config|NodeLimit|TimeLimit)|BadConstraints|Invalid(Account|QOS)|AccountNotAllowed|QOSNotAllowed"
+)
+
+
+@dataclass(frozen=True)
+class State:
+    """What Slurm says of a job."""
+
+    name: str  # RUNNING, PENDING, FAILED ...
+    reason: str = ""
+    restarts: int = 0
+    nodes: str = ""
+
+    @property
+    def waits(self) -> bool:
+        return self.name in WAITING
+
+    @property
+    def has_ended(self) -> bool:
+        return self.name not in WAITING | RUNNING
+
+
+class SlurmJob:
+    """One submitted job."""
+
+    def __init__(self, number: str) -> None:
+        self.number = number
+        self._state = State("PENDING")
+        self._asked = 0.0
+
+    @classmethod
+    def submit(cls, script: Path) -> SlurmJob:
+        """Hand a script to Slurm."""
+        done = _slurm("sbatch", "--parsable", str(script))
+        if done.returncode:
+            raise LaunchError(f"Slurm refuses the job: {_complaint(done)}. `sinfo` shows what the cluster has")
+        return cls(done.stdout.strip().partition(";")[0])
+
+    def state(self, at_most_old: float = ASK_EVERY) -> State:
+        """The job's state, a second ago or later. While the controller does not answer, it is what it last was."""
+        if time.monotonic() - self._asked >= at_most_old:
+            done = _slurm("scontrol", "--oneliner", "show", "job", self.number)
+            self._asked = time.monotonic()
+            if done.returncode == 0:
+                self._state = _parse(done.stdout)
+            elif "Invalid job id" in done.stderr:
+                self._state = State("FORGOTTEN")
+        return self._state
+
+    def wait_for_its_turn(self, again: bool = False) -> int:
+        """Return when the job runs, or has run: how often Slurm had to start it again. Says what it waits for.
+
+        A job that was put back has its new count at once, while what is left of the old run is still `COMPLETING`.
+        """
+        said = ""
+        while (state := self.state()).waits or (again and state.name == "COMPLETING"):
+            if NEVER.search(state.reason):
+                raise LaunchError(
+                    f"job {self.number} can never start: {state.reason}. Compare its nodes, time, partition and "
+                    "account with what `sinfo` and `scontrol show partition` show"
+                )
+            if state.reason not in (said, "None", ""):
+                said = state.reason
+                print(f"[launch] job {self.number} is waiting: {said}", flush=True)
+            time.sleep(ASK_EVERY / 4)
+        print(f"[launch] job {self.number} runs on {state.nodes}", flush=True)
+        return state.restarts
+
+    def end(self, within: float = 0.0) -> None:
+        """Give the job some seconds to end by itself, then cancel it. Returns when none of it is left."""
+        if not self._ends_within(within):
+            _slurm("scancel", self.number)
+            self._ends_within(ENDS_WITHIN)
+
+    def _ends_within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while not self.state(at_most_old=0.0).has_ended:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(ASK_EVERY / 10)
+        return True
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment without what an outer Slurm job says of itself: a notebook may run inside one."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
+
+
+def address_of_first_node(nodes: str) -> str:
+    """The address by which Slurm itself reaches the first of `nodes`, which are written as in `n[1-2]`."""
+    first = _slurm("scontrol", "show", "hostnames", nodes).stdout.split()[0]
+    found = re.search(r"NodeAddr=(\S+)", _slurm("scontrol", "--oneliner", "show", "node", first).stdout)
+    return found[1] if found else first
+
+
+def _slurm(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    if shutil.which(program) is None:
+        raise LaunchError(
+            f"there is no {program} here: call launch(on=slurm(...)) and `course ... --slurm` on a machine from which "
+            "jobs are submitted (a login node), or leave out `on` to run on this machine"
+        )
+    return subprocess.run([program, *arguments], capture_output=True, text=True, env=clean_environment())
+
+
+def _complaint(done: subprocess.CompletedProcess[str]) -> str:
+    """The last thing a program said, without its name."""
+    lines = done.stderr.strip().splitlines() or [f"it ended with exit code {done.returncode}"]
+    return lines[-1].removeprefix("sbatch: ").removeprefix("error: ")
+
+
+def _parse(line: str) -> State:
+    facts = dict(re.findall(r"(\w+)=(\S*)", line))
+    restarts, nodes = int(facts.get("Restarts", 0)), facts.get("NodeList", "").replace("(null)", "")
+    return State(facts.get("JobState", "FORGOTTEN"), facts.get("Reason", ""), restarts, nodes)

@@ -1,0 +1,20 @@
+"""What is trained: an LSTM as a list of blocks, its loss, and where its memory goes."""
+
+from course_lib.lstm.loss import Loss, cross_entropy, squared_error
+from course_lib.lstm.memory import Memory, predict_block_memory, predict_memory, saved_for_backward
+from course_lib.lstm.model import SequenceModel, State, States, detach_states, lstm_model
+
+__all__ = [
+    "Loss",
+    "Memory",
+    "SequenceModel",
+    "State",
+    "States",
+    "cross_entropy",
+    "detach_states",
+    "lstm_model",
+    "predict_block_memory",
+    "predict_memory",
+    "saved_for_backward",
+    "squared_error",
+]

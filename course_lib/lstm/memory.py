@@ -1,0 +1,118 @@
+"""Where the memory of a training step goes, by formula, and what autograd keeps for the backward pass, counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.data import Batch
+from course_lib.lstm.model import Project, Recurrent, SequenceModel
+
+# What the backward pass of an LSTM cell must know, in numbers per hidden unit: the four gates, c, tanh(c) and h.
+NUMBERS_PER_UNIT = 7
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that a training step needs, by what they are for."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        return sum(astuple(self))
+
+    def __str__(self) -> str:
+        parts = [f"{name} {size / 2**20:.2f} MiB" for name, size in vars(self).items()]
+        return ", ".join(parts) + f": {self.total / 2**20:.2f} MiB"
+
+
+def predict_memory(model: SequenceModel, batch: Batch, *, optimizer_numbers: int = 2) -> Memory:
+    """Counted, without running anything.
+
+    `optimizer_numbers` is per parameter: 2 for Adam, 1 for momentum, 0 for plain SGD.
+
+    Activations: 7 numbers per hidden unit, step and sequence in every LSTM layer, and the inputs of the way out.
+    """
+    blocks = [predict_block_memory(*numbered, batch, optimizer_numbers) for numbered in model.numbered()]
+    return Memory(*(sum(parts) for parts in zip(*map(astuple, blocks), strict=True)))
+
+
+def predict_block_memory(place: int, block: nn.Module, batch: Batch, optimizer_numbers: int = 2) -> Memory:
+    """The share of the block at this place of the model. The first block's inputs are the batch: they count nowhere."""
+    size = next(block.parameters()).element_size()
+    parameters = size * count_parameters(block)
+    numbers = 0
+    if isinstance(block, Recurrent):
+        numbers = NUMBERS_PER_UNIT * block.lstm.hidden_size
+    elif isinstance(block, Project) and place > 0:
+        numbers = block.linear.in_features
+    activations = size * batch.steps * batch.sequences * numbers
+    return Memory(parameters, parameters, optimizer_numbers * parameters, activations)
+
+
+def count_parameters(block: nn.Module) -> int:
+    """By formula: an LSTM layer has 4 gates, each with two square matrices and two biases."""
+    if isinstance(block, Recurrent):
+        hidden = block.lstm.hidden_size
+        return 4 * (2 * hidden * hidden + 2 * hidden)
+    linear = getattr(block, "linear", None)
+    if linear is not None:
+        return linear.in_features * linear.out_features + linear.out_features
+    return block.table.num_embeddings * block.table.embedding_dim
+
+
+@dataclass
+class SavedBytes:
+    """Bytes that autograd keeps for backward passes to come: now, and at most so far."""
+
+    bytes: int = 0
+    peak: int = 0
+    _users: Counter = field(default_factory=Counter, repr=False)  # of each storage: several tensors may share one
+
+    def take(self, storage: int, size: int) -> None:
+        self._users[storage] += 1
+        if self._users[storage] == 1:
+            self.bytes += size
+            self.peak = max(self.peak, self.bytes)
+
+    def give_back(self, storage: int, size: int) -> None:
+        self._users[storage] -= 1
+        if not self._users[storage]:
+            self.bytes -= size
+
+
+@contextmanager
+def saved_for_backward(model: nn.Module, *others: Tensor) -> Iterator[SavedBytes]:
+    """Count what autograd saves inside the block, and what it lets go again.
+
+    The model's parameters, and `others` that are there anyway, do not count.
+    """
+    saved, known = SavedBytes(), {_storage(tensor) for tensor in (*model.parameters(), *others)}
+
+    class SavedTensor:
+        """A tensor for as long as the graph needs it."""
+
+        def __init__(self, tensor: Tensor) -> None:
+            self.tensor, self.storage, self.size = tensor, _storage(tensor), tensor.untyped_storage().nbytes()
+            if self.storage not in known:
+                saved.take(self.storage, self.size)
+
+        def __del__(self) -> None:
+            if self.storage not in known:
+                saved.give_back(self.storage, self.size)
+
+    with torch.autograd.graph.saved_tensors_hooks(SavedTensor, lambda saved_tensor: saved_tensor.tensor):
+        yield saved
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

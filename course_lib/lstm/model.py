@@ -1,0 +1,157 @@
+"""The LSTM as a list of blocks that can be cut anywhere: between blocks for pipelines, in time for wavefronts.
+
+Every block takes (steps, sequences, ...) and a state, and returns the same; its outputs have `width` numbers for each
+step of each sequence. State is never hidden inside a module:
+whoever runs a block hands the state in and gets the new one back, so that a sequence can be run in chunks, on
+whichever rank, and the gradient flows back through the state from chunk to chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.lstm.stack import Stack, State, keep_flat, pays
+
+States = dict[int, State]  # of the blocks that have one, by their place in the model
+
+
+class Embed(nn.Module):
+    """(steps, sequences) tokens to (steps, sequences, hidden)."""
+
+    def __init__(self, vocabulary: int, hidden: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, hidden)
+        self.width = hidden
+
+    def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, None]:
+        return self.table(inputs), None
+
+
+class Project(nn.Module):
+    """(steps, sequences, width) to (steps, sequences, another width): the way in for numbers, and the way out."""
+
+    def __init__(self, width: int, outputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, outputs)
+        self.width = outputs
+
+    def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, None]:
+        return self.linear(inputs), None
+
+
+class Recurrent(nn.Module):
+    """One LSTM layer: (steps, sequences, hidden) and (h, c) to the same. On a GPU, cuDNN runs it.
+
+    The forget gate starts open (bias 1): a new LSTM remembers, and learns what to forget.
+    """
+
+    def __init__(self, hidden: int, forget_bias: float = 1.0) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(hidden, hidden)
+        self.width = hidden
+        with torch.no_grad():
+            self.lstm.bias_ih_l0[hidden : 2 * hidden].fill_(forget_bias)
+            self.lstm.bias_hh_l0[hidden : 2 * hidden].zero_()
+
+    def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        keep_flat(self.lstm)
+        return self.lstm(inputs, state)
+
+
+class SequenceModel(nn.Module):
+    """Some consecutive blocks of a model, each under its place in the *whole* model.
+
+    A part has the same parameter names as the whole, so that state dictionaries of parts simply add up.
+    LSTM layers that stand side by side here may run in one call: `one_call` says so, and None lets their size decide.
+    """
+
+    def __init__(self, blocks: Mapping[int, nn.Module]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleDict({str(place): block for place, block in blocks.items()})
+        self.one_call: bool | None = None
+        self._stacks: dict[tuple[int, ...], Stack] = {}
+
+    def forward(self, inputs: Tensor, states: States | None = None) -> tuple[Tensor, States]:
+        """The output of the last block, and the new state of every block that has one."""
+        outputs, states, new_states = inputs, states or {}, {}
+        for places, blocks in self._neighbours():
+            if isinstance(blocks[0], Recurrent) and self._in_one_call(blocks, outputs):
+                own = [states.get(place) for place in places]
+                outputs, ended = self._stack(places, blocks)(outputs, own)
+                new_states |= zip(places, ended, strict=True)
+                continue
+            for place, block in zip(places, blocks, strict=True):
+                outputs, state = block(outputs, states.get(place))
+                if state is not None:
+                    new_states[place] = state
+        return outputs, new_states
+
+    def numbered(self) -> list[tuple[int, Any]]:
+        """(place, block), in order."""
+        return [(int(place), block) for place, block in self.blocks.items()]
+
+    def _neighbours(self) -> Iterator[tuple[list[int], list[Any]]]:
+        """Places and blocks, those LSTM layers together that have one width and stand side by side."""
+        for _, group in groupby(self.numbered(), key=_stacks_with):
+            places, blocks = zip(*group, strict=True)
+            yield list(places), list(blocks)
+
+    def _in_one_call(self, blocks: list[Any], inputs: Tensor) -> bool:
+        if len(blocks) == 1:
+            return False
+        return pays(len(blocks), blocks[0].width, inputs) if self.one_call is None else self.one_call
+
+    def _stack(self, places: list[int], blocks: list[Any]) -> Stack:
+        layers = [block.lstm for block in blocks]
+        stack = self._stacks.get(tuple(places))
+        if stack is None or not stack.is_of(layers):
+            stack = self._stacks[tuple(places)] = Stack(layers)
+        return stack
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_stacks": {}}  # a copy makes its own, of its own weights
+
+    def part(self, start: int, stop: int) -> SequenceModel:
+        """The blocks at places `start` to `stop - 1`: the same modules, not copies."""
+        chosen = {place: block for place, block in self.numbered() if start <= place < stop}
+        if not chosen:
+            raise ValueError(f"part({start}, {stop}): there is no block there; this model has {len(self)}")
+        return SequenceModel(chosen)
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+
+def lstm_model(
+    *,
+    features: int | None = None,
+    vocabulary: int | None = None,
+    hidden: int = 64,
+    layers: int = 2,
+    outputs: int | None = None,
+) -> SequenceModel:
+    """A way in (numbers or tokens), `layers` LSTM layers, and a way out. For tokens, `outputs` is the vocabulary."""
+    if (features is None) == (vocabulary is None):
+        raise ValueError("give features= for sequences of numbers, or vocabulary= for tokens, and not both")
+    if min(hidden, layers) < 1:
+        raise ValueError(f"hidden={hidden}, layers={layers}: a model needs at least one of each")
+    way_in = Project(features, hidden) if vocabulary is None else Embed(vocabulary, hidden)
+    way_out = Project(hidden, outputs or vocabulary or 1)
+    return SequenceModel(dict(enumerate([way_in, *(Recurrent(hidden) for _ in range(layers)), way_out])))
+
+
+def _stacks_with(numbered: tuple[int, Any]) -> tuple:
+    """The same for neighbours that may run in one call; a block that somebody watches with a hook runs by itself."""
+    place, block = numbered
+    watched = isinstance(block, nn.Module) and (block._forward_hooks or block._forward_pre_hooks)
+    return ("layer", block.width) if type(block) is Recurrent and not watched else ("block", place)
+
+
+def detach_states(states: States) -> States:
+    """The same states, cut from the graph that made them: the gradient stops here."""
+    return {place: (h.detach(), c.detach()) for place, (h, c) in states.items()}

@@ -1,0 +1,65 @@
+"""Several LSTM layers in one call.
+
+On a GPU, cuDNN runs a stack of layers as a wavefront of its own: while one layer is at step t, the next is at step t-1.
+For wide layers that is faster than layer after layer. For narrow ones it is not; `pays` has what was measured. One call
+is also one node of the autograd graph: no gradient of it is there before all are, so a strategy that sends gradients
+while the backward pass goes on keeps the layers apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+State = tuple[Tensor, Tensor]  # (h, c), each (1, sequences, hidden)
+
+WIDE = 1024  # hidden units, from which one call was the faster way on an H200 (tests/bench)
+
+
+def pays(layers: int, hidden: int, inputs: Tensor) -> bool:
+    """Whether one call for so many layers is expected to be faster than one for each."""
+    return layers > 1 and inputs.is_cuda and hidden >= WIDE
+
+
+class Stack:
+    """LSTM layers of one width as a single `nn.LSTM` *over the layers' own weights*: the very same parameters."""
+
+    def __init__(self, layers: Sequence[nn.LSTM]) -> None:
+        self.weights = [parameter for layer in layers for parameter in layer.parameters()]
+        hidden = layers[0].hidden_size
+        self.lstm = nn.LSTM(hidden, hidden, len(layers), device="meta")
+        for number, layer in enumerate(layers):
+            for name, parameter in layer.named_parameters():
+                setattr(self.lstm, name.replace("_l0", f"_l{number}"), parameter)
+
+    def is_of(self, layers: Sequence[nn.LSTM]) -> bool:
+        """Whether these layers still have the weights that the stack was made of."""
+        now = [parameter for layer in layers for parameter in layer.parameters()]
+        return len(now) == len(self.weights) and all(a is b for a, b in zip(now, self.weights, strict=True))
+
+    def __call__(self, inputs: Tensor, states: Sequence[State | None]) -> tuple[Tensor, list[State]]:
+        """The last layer's outputs, and every layer's new state. A state that is None begins at zero."""
+        keep_flat(self.lstm)
+        given = None
+        if any(state is not None for state in states):
+            zeros = inputs.new_zeros(1, inputs.shape[1], self.lstm.hidden_size)
+            pairs = [state if state is not None else (zeros, zeros) for state in states]
+            given = tuple(torch.cat(parts) for parts in zip(*pairs, strict=True))
+        outputs, (h, c) = self.lstm(inputs, given)
+        return outputs, list(zip(h.split(1), c.split(1), strict=True))
+
+
+def keep_flat(lstm: nn.LSTM) -> None:
+    """Have the weights in one piece of memory, as cuDNN wants them for this call; otherwise it copies them each time.
+
+    A layer may be run by itself now and in a stack then, and each wants its own order: whoever runs puts it right.
+    """
+    first = lstm.weight_ih_l0
+    if not first.is_cuda:
+        return
+    where = (first.data_ptr(), lstm.bias_ih_l0.data_ptr())
+    if getattr(lstm, "flat_at", None) != where:
+        lstm.flatten_parameters()
+        lstm.flat_at = (first.data_ptr(), lstm.bias_ih_l0.data_ptr())

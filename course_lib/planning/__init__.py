@@ -1,0 +1,60 @@
+"""Who does what, where and when: schedules, played through or planned, placements, and what a network costs."""
+
+from course_lib.planning.network import Link, measure_all_reduce, measure_link
+from course_lib.planning.placement import (
+    BlockCost,
+    CannotPlace,
+    Placement,
+    analytic_costs,
+    balanced,
+    equal_count,
+    forward_flops,
+    measured_costs,
+    round_robin,
+    step_cost,
+)
+from course_lib.planning.planner import Network, Plan, Work, plans
+from course_lib.planning.schedules import (
+    SCHEDULES,
+    Action,
+    IllegalSchedule,
+    Schedule,
+    gpipe,
+    naive,
+    one_f_one_b,
+    wavefront,
+)
+from course_lib.planning.simulation import ActionCosts, bubble, makespan, measured, simulate
+
+__all__ = [
+    "SCHEDULES",
+    "Action",
+    "ActionCosts",
+    "BlockCost",
+    "CannotPlace",
+    "IllegalSchedule",
+    "Link",
+    "Network",
+    "Placement",
+    "Plan",
+    "Schedule",
+    "Work",
+    "analytic_costs",
+    "balanced",
+    "bubble",
+    "equal_count",
+    "forward_flops",
+    "gpipe",
+    "makespan",
+    "measure_all_reduce",
+    "measure_link",
+    "measured",
+    "measured_costs",
+    "naive",
+    "one_f_one_b",
+    "plans",
+    "round_robin",
+    "simulate",
+    "step_cost",
+    "wavefront",
+]

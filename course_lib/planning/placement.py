@@ -1,0 +1,248 @@
+"""Which block lives on which stage: what a block costs, and how to share the blocks out."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.data import Batch
+from course_lib.lstm.memory import predict_block_memory
+from course_lib.lstm.model import Project, Recurrent, SequenceModel
+from course_lib.machine import device
+
+
+class CannotPlace(ValueError):
+    """There is no such placement, and the message says what would do."""
+
+
+@dataclass(frozen=True)
+class BlockCost:
+    """What a block, or a stage, needs for one training step: time, and memory."""
+
+    seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Placement:
+    """For each block, in order, the stage on which it lives. Every stage from 0 up has at least one."""
+
+    stage_of: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stage_of", tuple(self.stage_of))
+        if sorted(set(self.stage_of)) != list(range(self.stages)) or not self.stage_of:
+            raise ValueError(f"stage_of={self.stage_of}: give each block a stage, and every stage from 0 up a block")
+
+    @classmethod
+    def of_cuts(cls, blocks: int, cuts: Sequence[int]) -> Placement:
+        """Consecutive blocks on each stage: a new stage begins at each block named in `cuts`."""
+        bounds = [0, *cuts, blocks]
+        if any(start >= stop for start, stop in pairwise(bounds)):
+            raise ValueError(f"cuts={tuple(cuts)}: give rising numbers from 1 to {blocks - 1}, one for each new stage")
+        parts = enumerate(pairwise(bounds))
+        return cls(tuple(stage for stage, (start, stop) in parts for _ in range(start, stop)))
+
+    @property
+    def stages(self) -> int:
+        return 1 + max(self.stage_of, default=-1)
+
+    @property
+    def hops(self) -> int:
+        """How often the activations change stages on their way through the model, and the gradients on theirs back."""
+        return sum(here != there for here, there in pairwise(self.stage_of))
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether each stage has consecutive blocks, in the order of the stages."""
+        return list(self.stage_of) == sorted(self.stage_of)
+
+    @property
+    def parts(self) -> list[tuple[int, int]]:
+        """(start, stop) of each stage's blocks, as `SequenceModel.part` takes them."""
+        if not self.is_contiguous:
+            raise ValueError(f"{self.stage_of} is not one part per stage: ask blocks_of(stage) which blocks it has")
+        blocks = [self.blocks_of(stage) for stage in range(self.stages)]
+        return [(chosen[0], chosen[-1] + 1) for chosen in blocks]
+
+    def blocks_of(self, stage: int) -> list[int]:
+        """The places of this stage's blocks."""
+        return [place for place, owner in enumerate(self.stage_of) if owner == stage]
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What one training step costs each stage."""
+
+    stages: tuple[BlockCost, ...]
+
+    @property
+    def seconds(self) -> float:
+        """The slowest stage's: a full pipeline moves at its pace."""
+        return max(cost.seconds for cost in self.stages)
+
+    @property
+    def bytes(self) -> int:
+        """The largest stage's: every device must have that much."""
+        return max(cost.bytes for cost in self.stages)
+
+
+def step_cost(placement: Placement, costs: Sequence[BlockCost]) -> StepCost:
+    """What each stage needs for its blocks. The hops are not in it: what they take depends on the link."""
+    if len(costs) != len(placement.stage_of):
+        raise ValueError(f"{len(costs)} costs for {len(placement.stage_of)} blocks: give one for each block")
+    own = [[costs[place] for place in placement.blocks_of(stage)] for stage in range(placement.stages)]
+    return StepCost(tuple(BlockCost(sum(c.seconds for c in stage), sum(c.bytes for c in stage)) for stage in own))
+
+
+def round_robin(blocks: int, stages: int) -> Placement:
+    """Block 0 on stage 0, block 1 on stage 1, and so on in turn: as often recommended, with a hop at every block."""
+    _check_counts(blocks, stages)
+    return Placement(tuple(place % stages for place in range(blocks)))
+
+
+def equal_count(blocks: int, stages: int) -> Placement:
+    """Consecutive blocks, equally many on each stage; the first stages have one more if it does not divide."""
+    _check_counts(blocks, stages)
+    each, extra = divmod(blocks, stages)
+    return Placement.of_cuts(blocks, [stage * each + min(stage, extra) for stage in range(1, stages)])
+
+
+def balanced(costs: Sequence[BlockCost], stages: int, memory: int | None = None) -> Placement:
+    """Consecutive blocks such that the slowest stage is as fast as can be, with at most `memory` bytes on each stage.
+
+    It is exact. Of the placements that are equally fast, it is one whose largest stage is smallest.
+    """
+    _check_counts(len(costs), stages)
+    seconds, sizes = [cost.seconds for cost in costs], [cost.bytes for cost in costs]
+    limit = float("inf") if memory is None else memory
+    fastest = _smallest_largest(seconds, stages, lambda part: sum(sizes[part]) <= limit)
+    if fastest is None:
+        least, _ = _smallest_largest(sizes, stages, lambda part: True)
+        raise CannotPlace(
+            f"no {stages} consecutive parts of these {len(costs)} blocks fit into {memory:,} bytes each: "
+            f"the smallest memory that would do is {least:,} bytes"
+        )
+    pace = fastest[0]
+    _, cuts = _smallest_largest(sizes, stages, lambda part: sum(seconds[part]) <= pace)
+    return Placement.of_cuts(len(costs), cuts)
+
+
+Best = tuple[float, list[int]]  # the largest sum of a part, and where the parts after the first begin
+
+
+def _smallest_largest(values: Sequence[float], parts: int, allowed: Callable[[slice], bool]) -> Best | None:
+    """Cut `values` into consecutive allowed parts whose largest sum is smallest; None if there is no way.
+
+    Dynamic programming: best[stop] is the best way to cut the values before `stop` into as many parts as done so far.
+    """
+    best: dict[int, Best] = {0: (float("-inf"), [])}
+    for _ in range(parts):
+        longer: dict[int, Best] = {}
+        for start, (largest, cuts) in best.items():
+            for stop in range(start + 1, len(values) + 1):
+                part = slice(start, stop)
+                candidate = (max(largest, sum(values[part])), [*cuts, start])
+                if allowed(part) and (stop not in longer or candidate < longer[stop]):
+                    longer[stop] = candidate
+        best = longer
+    if len(values) not in best:
+        return None
+    largest, cuts = best[len(values)]
+    return largest, cuts[1:]
+
+
+def check_placement(placement: Placement, model: SequenceModel, ranks: int) -> None:
+    """Refuse a placement of another model, of more or fewer stages than ranks, or that parts a shared weight."""
+    if len(placement.stage_of) != len(model):
+        raise ValueError(f"a placement of {len(placement.stage_of)} blocks for a model of {len(model)}: place each one")
+    if placement.stages != ranks:
+        raise ValueError(f"a placement on {placement.stages} stages for {ranks} ranks: there is one rank per stage")
+    for (one, stage), (other, other_stage) in _pairs_that_share(model, placement):
+        if stage != other_stage:
+            raise ValueError(
+                f"blocks {one} and {other} share a weight, but live on stages {stage} and {other_stage}: "
+                "place them on one stage, or give each a weight of its own"
+            )
+
+
+def _pairs_that_share(model: SequenceModel, placement: Placement) -> Iterable[tuple[tuple[int, int], tuple[int, int]]]:
+    """((place, stage), (place, stage)) of blocks that have a parameter in common."""
+    users: dict[int, list[tuple[int, int]]] = {}
+    for (place, block), stage in zip(model.numbered(), placement.stage_of, strict=True):
+        for parameter in block.parameters():
+            users.setdefault(id(parameter), []).append((place, stage))
+    return [pair for blocks in users.values() for pair in pairwise(blocks)]
+
+
+def analytic_costs(model: SequenceModel, batch: Batch, flops_per_second: float = 1e12) -> list[BlockCost]:
+    """Each block's cost by formula. The seconds are relative: only their ratios mean anything.
+
+    Time counts multiplications and additions, and the backward pass as two forward passes. Bytes are the parameters,
+    their gradients, Adam's two numbers for each, and the activations of this batch.
+    """
+    cells = batch.steps * batch.sequences
+    return [
+        BlockCost(3 * cells * forward_flops(block) / flops_per_second, predict_block_memory(place, block, batch).total)
+        for place, block in model.numbered()
+    ]
+
+
+def forward_flops(block: nn.Module) -> int:
+    """Multiplications and additions for one step of one sequence: two for each number of each matrix.
+
+    An LSTM layer has 4 gates with two square matrices each. Looking up an embedding computes nothing.
+    """
+    if isinstance(block, Recurrent):
+        return 2 * 4 * 2 * block.lstm.hidden_size**2
+    if isinstance(block, Project):
+        return 2 * block.linear.in_features * block.linear.out_features
+    return 0
+
+
+def measured_costs(model: SequenceModel, batch: Batch, repeats: int = 5) -> list[BlockCost]:
+    """Each block's cost with the time it takes here: the median of `repeats` forward and backward passes of it alone.
+
+    The bytes are those of `analytic_costs`. The model is left as it is.
+    """
+    if repeats < 1:
+        raise ValueError(f"repeats={repeats}: a measurement needs at least one")
+    twin, inputs, costs = copy.deepcopy(model).to(device()), batch.inputs.to(device()), []
+    for (place, block), analytic in zip(twin.numbered(), analytic_costs(model, batch), strict=True):
+        inputs = inputs.detach().requires_grad_(place > 0)  # the batch itself needs no gradient
+        _pass(block, inputs)  # the first one also sets up libraries and memory
+        costs.append(BlockCost(statistics.median(_pass(block, inputs) for _ in range(repeats)), analytic.bytes))
+        with torch.no_grad():
+            inputs, _ = block(inputs)
+    return costs
+
+
+def _pass(block: nn.Module, inputs: Tensor) -> float:
+    """Seconds for one forward and one backward pass."""
+    block.zero_grad()
+    _wait(inputs)
+    began = time.perf_counter()
+    outputs, _ = block(inputs)
+    outputs.backward(torch.ones_like(outputs))
+    _wait(inputs)
+    return time.perf_counter() - began
+
+
+def _wait(tensor: Tensor) -> None:
+    """Kernels run behind the caller's back: without this, their launch would be timed."""
+    if tensor.is_cuda:
+        torch.cuda.synchronize(tensor.device)
+
+
+def _check_counts(blocks: int, stages: int) -> None:
+    if stages < 1:
+        raise CannotPlace(f"stages={stages}: there must be at least one")
+    if stages > blocks:
+        raise CannotPlace(f"{blocks} blocks on {stages} stages: a stage needs a block, so give at most {blocks} stages")

@@ -1,0 +1,174 @@
+"""One skeleton for every way to train. A strategy says only what is particular to it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from functools import cached_property
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import Module, Parameter
+from torch.optim import Optimizer
+
+from course_lib.data import Batch
+from course_lib.lstm.loss import Loss
+from course_lib.lstm.model import SequenceModel, States, detach_states
+from course_lib.machine import device
+from course_lib.strategies.shards import NamedTensors, Shard, gather_outlines, join
+from course_lib.trace import span
+
+MakeOptimizer = Callable[[Iterable[Parameter]], Optimizer]
+StatesByMicroBatch = dict[int, States]
+
+
+class Strategy:
+    """Owns a model, or this rank's part of it, its optimizer, and the states that are carried from batch to batch.
+
+    `step` is the same for all. A strategy of your own overrides what differs: `share` (who gets which sequences),
+    `sum_counts`, `reduce_gradients`, or the whole of `forward_backward`; and, where a rank has only some rows of a
+    parameter, `shards`. It can then be compared with one process, saved, resumed and loaded as any other.
+
+    With `carry_state`, a batch begins in the state in which the previous one ended (and the gradient stops there):
+    for streams of text. With `clip`, the gradient of the whole model is scaled down to that norm.
+    """
+
+    micro_batches = 1
+    gradient_scale = 1  # the number of ranks where gradients, or weights, are *averaged* over them afterwards
+    model_group: dist.ProcessGroup | None = None  # the ranks that have one model together; None: each has all of it
+
+    def __init__(
+        self,
+        model: SequenceModel,
+        optimizer: MakeOptimizer,
+        loss: Loss,
+        *,
+        carry_state: bool = False,
+        clip: float | None = None,
+    ) -> None:
+        self.device = device()
+        self.rank, self.ranks = rank_and_ranks()
+        self.model = model.to(self.device)
+        self.optimizer = optimizer(self.model.parameters())
+        self.loss, self.carry_state, self.clip = loss, carry_state, clip
+        self.states: StatesByMicroBatch = {}
+        self.updates = 0
+
+    def share(self, batch: Batch) -> Batch:
+        """What this rank feeds to `step`, of a batch that is meant for all ranks together."""
+        return batch
+
+    def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """One update for the global batch, of which `batch` is this rank's share.
+
+        Returns the loss per counted step of the global batch, and how many steps counted; both on the device.
+        """
+        batch = batch.to(self.device, non_blocking=True)
+        self.optimizer.zero_grad()
+        total, count, states = self.forward_backward(batch)
+        self.reduce_gradients()
+        with span("update"):
+            self.clip_gradients()
+            self.optimizer.step()
+        self.states = {m: detach_states(own) for m, own in states.items()} if self.carry_state else {}
+        self.updates += 1
+        return total / count.clamp(min=1), count
+
+    def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
+        """Add the gradient of this rank's sum of losses, divided by the *global* count, to the parameters' gradients.
+
+        It is multiplied by `gradient_scale`, where that is not 1. Returns the global batch's sum of losses and count,
+        and the states in which this rank's sequences ended, by micro-batch.
+        """
+        with span("forward"), self.precision():
+            outputs, states = self.forward(batch.inputs, self.states.get(0))
+            total, count = self.loss(outputs, batch)
+        global_total, global_count = self.sum_counts(total.detach(), count)
+        with span("backward"):  # where nothing counts, nothing moves
+            (total * self.gradient_scale / global_count.clamp(min=1)).backward()
+        return global_total, global_count, {0: states}
+
+    def sum_counts(self, total: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of losses and the count of the global batch, from those of this rank's share."""
+        return total, count
+
+    def reduce_gradients(self) -> None:
+        """Sum the gradients over the ranks that have the same parameters, if the backward pass has not."""
+
+    def clip_gradients(self) -> None:
+        """Scale the gradient down to a norm of at most `clip`: the norm of the *whole* model's gradient."""
+        if self.clip is None:
+            return
+        if self.model_group is None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+            return
+        some = next(self.model.parameters())
+        squares = torch.zeros((), dtype=some.dtype, device=some.device)
+        for parameter in self._counted_here:
+            if parameter.grad is not None:  # on a rank whose blocks are all frozen, there is none
+                squares += parameter.grad.square().sum()
+        dist.all_reduce(squares, group=self.model_group)
+        torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), self.clip, squares.sqrt())
+
+    def shards(self) -> dict[str, Shard]:
+        """What this rank has of each parameter of the whole model, by its name there."""
+        return {name: Shard.whole(parameter) for name, parameter in self.model.named_parameters()}
+
+    def full_state(self) -> NamedTensors:
+        """The whole model's parameters by name, on the CPU, whatever the split; for all ranks to call."""
+        if self.model_group is not None:
+            return join(self.shards(), self.model_group)
+        return {name: shard.tensor.detach().cpu().clone() for name, shard in self.shards().items()}
+
+    def full_gradients(self) -> NamedTensors:
+        """The gradients of the last step, the same way. A parameter that is not trained has none."""
+        if self.model_group is not None:
+            return join(self.shards(), self.model_group, gradients=True)
+        gradients = {name: shard.tensor.grad for name, shard in self.shards().items()}
+        return {name: gradient.cpu().clone() for name, gradient in gradients.items() if gradient is not None}
+
+    def forward(self, inputs: Tensor, states: States | None) -> tuple[Tensor, States]:
+        """The forward pass: outputs, and the states in which the sequences ended."""
+        return self.model(inputs, states)
+
+    def sum_of_losses(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """The loss, for those who took its count from the masks, beforehand. The first update sees if the two agree."""
+        total, count = self.loss(outputs, batch)
+        if self.updates == 0 and int(count) != int(batch.mask.sum()):
+            raise ValueError(
+                f"the loss counts {int(count)} steps where the mask has {int(batch.mask.sum())}: {type(self).__name__} "
+                "divides by the count before it knows the loss, so the two must agree. Put what counts into the mask"
+            )
+        return total
+
+    def precision(self) -> contextlib.AbstractContextManager:
+        """The context in which the forward pass computes."""
+        return contextlib.nullcontext()
+
+    @cached_property
+    def _counted_here(self) -> list[Tensor]:
+        """The tensors that this rank counts into the norm: of a part that several ranks have, the first one does."""
+        shards, everyone = self.shards(), gather_outlines(self.shards(), self.model_group)
+        here = dist.get_rank(self.model_group)
+        seen = {(name, box) for part in everyone[:here] for name, outline in part.items() for box in outline.boxes}
+        own = everyone[here]
+        return [shard.tensor for name, shard in shards.items() if not seen & {(name, box) for box in own[name].boxes}]
+
+
+def rank_and_ranks() -> tuple[int, int]:
+    """This process's rank and how many there are: 0 of 1 where no process group is up."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+def broadcast_weights(model: Module) -> None:
+    """Give every rank rank 0's weights: each made its model from a seed of its own."""
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, 0)
+
+
+def sum_over_ranks(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
+    """The sum of every rank's tensor, on every rank."""
+    with span("communication"):
+        dist.all_reduce(tensor, group=group)
+    return tensor

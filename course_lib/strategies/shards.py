@@ -1,0 +1,188 @@
+"""Which part of the whole model lies on a rank: said by a strategy, used by all that compares, saves or resumes one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+NamedTensors = dict[str, Tensor]
+Offsets = tuple[int, ...]
+
+
+class BadShards(ValueError):
+    """The ranks' shards are no whole model; the sentence says whose is wrong."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What this rank has of one parameter of the whole model: all of it, or some ranges along one dimension.
+
+    `ranges` are indices into the whole, and `tensor` holds them one behind another: a rank with units 2 and 3 of an
+    LSTM layer of 8 units has rows 2-3, 10-11, 18-19 and 26-27 of its matrices, some of each gate.
+
+    Ranks may have the same part, and then it has the same values on all of them. Where it has not, because the ranks'
+    weights are allowed to differ for a while, each gives another number as `copy`; copy 0 counts as the model.
+    """
+
+    tensor: Tensor
+    shape: tuple[int, ...]  # of the whole
+    ranges: tuple[range, ...] | None = None  # None: all of it
+    dim: int = 0
+    copy: int = 0
+
+    @classmethod
+    def whole(cls, tensor: Tensor) -> Shard:
+        """All of a parameter."""
+        return cls(tensor, tuple(tensor.shape))
+
+    def pieces(self, of: Tensor | None = None) -> list[tuple[Offsets, Tensor]]:
+        """(where it begins in the whole, the piece) for each range; of the tensor, or of one that is cut like it."""
+        tensor = self.tensor if of is None else of
+        if self.ranges is None:
+            return [((0,) * len(self.shape), tensor)]
+        parts = tensor.split([len(each) for each in self.ranges], dim=self.dim)
+        starts = [each.start for each in self.ranges]
+        return [
+            (tuple(start if dim == self.dim else 0 for dim in range(len(self.shape))), part)
+            for start, part in zip(starts, parts, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A piece of a parameter, without its numbers: where it begins in the whole, and how large it is."""
+
+    offsets: Offsets
+    sizes: tuple[int, ...]
+
+    @property
+    def numbers(self) -> int:
+        return math.prod(self.sizes)
+
+    def overlaps(self, other: Box) -> bool:
+        mine, theirs = zip(self.offsets, self.sizes, strict=True), zip(other.offsets, other.sizes, strict=True)
+        return all(a < b + m and b < a + n for (a, n), (b, m) in zip(mine, theirs, strict=True))
+
+    def __str__(self) -> str:
+        spans = [f"{start}:{start + size}" for start, size in zip(self.offsets, self.sizes, strict=True)]
+        return f"[{', '.join(spans)}]"
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A shard without its numbers: what the others need to know of it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    boxes: tuple[Box, ...]
+    copy: int
+
+
+Outlines = dict[str, Outline]  # of one rank, by the parameter's name in the whole model
+
+
+def outlines_of(shards: Mapping[str, Shard]) -> Outlines:
+    """What this rank has, without the numbers. Raises `BadShards` where a shard does not fit its tensor."""
+    for name, shard in shards.items():
+        _check_fits(name, shard)
+    return {
+        name: Outline(
+            tuple(shard.shape),
+            str(shard.tensor.dtype),
+            tuple(Box(offsets, tuple(piece.shape)) for offsets, piece in shard.pieces() if piece.numel()),
+            shard.copy,
+        )
+        for name, shard in shards.items()
+    }
+
+
+def _check_fits(name: str, shard: Any) -> None:
+    if not isinstance(shard, Shard):
+        raise BadShards(f"shards() gives a {type(shard).__name__} for {name}: give a Shard, for example Shard.whole(p)")
+    here, whole = tuple(shard.tensor.shape), tuple(shard.shape)
+    if shard.ranges is None:
+        if here != whole:
+            raise BadShards(f"shards() says that all {whole} of {name} is here, but the tensor is {here}: give ranges")
+        return
+    if not 0 <= shard.dim < len(whole):
+        raise BadShards(f"shards() cuts {name} along dimension {shard.dim}, but it has {len(whole)}")
+    long, ends = whole[shard.dim], [each.stop for each in shard.ranges]
+    if any(each.step != 1 or each.start < 0 for each in shard.ranges) or max(ends, default=0) > long:
+        raise BadShards(f"shards() gives {list(shard.ranges)} of {name}: give ranges from 0 to {long}, without steps")
+    expected = tuple(sum(map(len, shard.ranges)) if d == shard.dim else size for d, size in enumerate(whole))
+    if here != expected:
+        raise BadShards(f"shards() says that {expected} of {name} is here, but the tensor is {here}")
+
+
+def check_outlines(ranks: Sequence[Outlines]) -> None:
+    """Refuse shards that are no whole model: one that overlaps another, or that leaves a hole."""
+    for name in dict.fromkeys(name for outlines in ranks for name in outlines):
+        holders = {rank: outlines[name] for rank, outlines in enumerate(ranks) if name in outlines}
+        (first, outline), *others = holders.items()
+        for rank, other in others:
+            if (other.shape, other.dtype) != (outline.shape, outline.dtype):
+                raise BadShards(
+                    f"ranks {first} and {rank} disagree on {name}: {outline.shape} in {outline.dtype} on the one, "
+                    f"and {other.shape} in {other.dtype} on the other"
+                )
+        boxes: dict[Box, int] = {}  # and the first rank that has it: the same box on several ranks is a replica
+        for rank, other in holders.items():
+            if other.copy == 0:
+                for box in other.boxes:
+                    boxes.setdefault(box, rank)
+        for (one, rank), (another, other_rank) in combinations(boxes.items(), 2):
+            if one.overlaps(another):
+                raise BadShards(f"{name}: rank {other_rank}'s shard {another} overlaps rank {rank}'s {one}")
+        _check_no_hole(name, outline.shape, list(boxes))
+
+
+def _check_no_hole(name: str, shape: tuple[int, ...], boxes: list[Box]) -> None:
+    if sum(box.numbers for box in boxes) == math.prod(shape):
+        return
+    has = torch.zeros(shape, dtype=torch.bool)
+    for box in boxes:
+        _at(has, box.offsets, box.sizes).fill_(True)
+    where = tuple(int(index) for index in (~has).nonzero()[0])
+    raise BadShards(f"{name}: no rank has {list(where)} of its {shape}; shards() must leave no hole")
+
+
+def gather_outlines(shards: Mapping[str, Shard], group: dist.ProcessGroup | None = None) -> list[Outlines]:
+    """What each rank of the group has; for all of them to call."""
+    mine = outlines_of(shards)
+    if not dist.is_initialized():
+        return [mine]
+    everyone: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyone, mine, group)
+    return everyone
+
+
+def join(shards: Mapping[str, Shard], group: dist.ProcessGroup, gradients: bool = False) -> NamedTensors:
+    """The whole model's parameters, or their gradients, from what the ranks of the group have; on the CPU."""
+    mine = {
+        name: (shard.shape, [(offsets, piece.cpu()) for offsets, piece in shard.pieces(of=values)])
+        for name, shard in shards.items()
+        if (values := shard.tensor.grad if gradients else shard.tensor.detach()) is not None
+    }
+    everyone: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyone, mine, group)
+    whole: NamedTensors = {}
+    for part in [*everyone, mine]:  # mine once more: of what several ranks have, a rank reports its own
+        for name, (shape, pieces) in part.items():
+            for offsets, piece in pieces:
+                target = whole.setdefault(name, torch.zeros(shape, dtype=piece.dtype))
+                _at(target, offsets, piece.shape).copy_(piece)
+    return whole
+
+
+def _at(whole: Tensor, offsets: Sequence[int], sizes: Sequence[int]) -> Tensor:
+    """The piece of the whole that begins at `offsets`, as a view."""
+    for dim, (start, size) in enumerate(zip(offsets, sizes, strict=True)):
+        whole = whole.narrow(dim, start, size)
+    return whole

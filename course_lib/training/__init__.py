@@ -1,0 +1,35 @@
+"""A whole training run: the loop, what it measures and saves, and the proof that it does what one process does."""
+
+from course_lib.training.checkpoint import load_checkpoint, save_checkpoint
+from course_lib.training.checkpoint_folder import (
+    Checkpoint,
+    CheckpointError,
+    Position,
+    latest_checkpoint,
+    read_checkpoint,
+)
+from course_lib.training.job import Settings, train_job
+from course_lib.training.loop import BatchReader, History, epochs, evaluate, train
+from course_lib.training.measurement import measure_memory, seconds_per_update
+from course_lib.training.proof import Proof, same_as_one_process
+
+__all__ = [
+    "BatchReader",
+    "Checkpoint",
+    "CheckpointError",
+    "History",
+    "Position",
+    "Proof",
+    "Settings",
+    "epochs",
+    "evaluate",
+    "latest_checkpoint",
+    "load_checkpoint",
+    "measure_memory",
+    "read_checkpoint",
+    "same_as_one_process",
+    "save_checkpoint",
+    "seconds_per_update",
+    "train",
+    "train_job",
+]

@@ -1,0 +1,128 @@
+"""The job that `course train` runs on every rank: a whole training run, with checkpoints and a log.
+
+launch(train_job, Settings("pipeline", updates=100, checkpoint="saved"), ranks=4, timeout=None)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+
+import torch.distributed as dist
+
+from course_lib import trace
+from course_lib.data import Corpus
+from course_lib.launchers import RankFailed, Run, Slurm, launch, torchrun
+from course_lib.launchers.process import progress_bar
+from course_lib.launchers.process.progress_bar import Progress
+from course_lib.strategies import Strategy, make_strategy
+from course_lib.training import tasks
+from course_lib.training.checkpoint import load_checkpoint, on_rank_0, save_checkpoint
+from course_lib.training.checkpoint_folder import Checkpoint, Position, latest_checkpoint, read_checkpoint
+from course_lib.training.log import Log
+from course_lib.training.loop import BatchReader, updates_on
+from course_lib.training.metrics import MetricsLogger
+from course_lib.training.settings import BadSettings, Settings, check_numbers, check_settings, find_checkpoint
+
+MOST_COMMON = 4_000  # words of a text that have a number of their own
+
+
+def train_job(settings: Settings, show: Callable[[Progress], None] = progress_bar.send) -> dict[str, float]:
+    """Train on all ranks, from the last checkpoint on if there is one to resume; for every rank to call.
+
+    Rank 0 writes the log, and calls `show` with how far the run is. Returns the updates done, the loss of the last
+    one, and the global batches' tokens per second.
+    """
+    is_rank_0 = dist.get_rank() == 0
+    try:
+        check_numbers(settings, dist.get_world_size())
+        resumes = on_rank_0(lambda: find_checkpoint(settings, may_restart=torchrun.started_by_torchrun())) is not None
+        task = _task(settings)
+        strategy = _strategy(settings, task)
+        reader = BatchReader(task.dataset, task.sampler)
+        saved = _resume(strategy, reader, settings) if resumes else None
+        done, loss = (saved.position.updates, saved.notes["loss"]) if saved else (0, float("nan"))
+        log = Log(settings.log, after=done) if settings.log and is_rank_0 else None
+    except ValueError as error:
+        raise BadSettings(str(error)) from error
+    metrics = MetricsLogger(done, settings.updates, loss, log=log, show=show if is_rank_0 else None)
+    with trace.paused():  # nobody asked for a timeline of a run that may take days
+        for update in updates_on(strategy, reader, settings.updates - done):
+            metrics.add(update)
+            if settings.checkpoint and (metrics.updates == settings.updates or metrics.updates % settings.every == 0):
+                metrics.flush()  # whatever a checkpoint has seen is in the log, and what is later will be dropped
+                position = Position(metrics.updates, reader.epoch, reader.batch)
+                notes = {"loss": metrics.loss, "order": settings.order}
+                save_checkpoint(strategy, settings.checkpoint, position, notes=notes)
+                metrics.skip_time()
+    return {"updates": metrics.updates, "loss": metrics.loss, "tokens per second": metrics.tokens_per_second}
+
+
+def launch_job(settings: Settings, ranks: int, on: Slurm | None = None) -> Run:
+    """The job on `ranks` ranks of this machine or a cluster. Raises BadSettings if a rank has found them to be bad."""
+    check_settings(settings, ranks, may_restart=on is not None)
+    with _bad_settings_without_stacks():
+        return launch(train_job, settings, ranks=ranks, timeout=None, on=on)
+
+
+def run_job_as_rank(settings: Settings, peer_timeout: float | None = None) -> Run | None:
+    """The job as one rank of torchrun's, with the bar drawn by rank 0. The other ranks return None."""
+    check_numbers(settings, int(os.environ["WORLD_SIZE"]))  # before the ranks meet, which takes a while
+    bar = progress_bar.Bar(sys.__stderr__)
+    try:
+        with _bad_settings_without_stacks():
+            return torchrun.run_here(train_job, settings, show=bar.show, peer_timeout=peer_timeout)
+    finally:
+        bar.close()
+
+
+def resume_hint(settings: Settings) -> str:
+    """The end of the sentence that says a run was interrupted."""
+    found = latest_checkpoint(settings.checkpoint) if settings.checkpoint else None
+    if found is None:
+        return ""
+    return f"; update {read_checkpoint(found).position.updates} is saved, and --resume goes on from there"
+
+
+def _task(settings: Settings) -> tasks.Task:
+    size = (settings.hidden, settings.layers)
+    if settings.data == "adding":
+        return tasks.adding(settings.batch, (5, 20), *size, settings.seed)
+    if settings.data == "text":
+        corpus = Corpus.from_python_docs(most_common=MOST_COMMON)
+    else:
+        corpus = Corpus.from_file(settings.data, most_common=MOST_COMMON)
+    if settings.options.get("carry_state"):
+        return tasks.streams(corpus, settings.tokens, *size)
+    return tasks.sentences(corpus, settings.tokens, *size, settings.seed)
+
+
+def _strategy(settings: Settings, task: tasks.Task) -> Strategy:
+    make = make_strategy(settings.strategy, settings.learning_rate, settings.options)
+    return make(tasks.seeded_model(task, settings.seed), loss=task.loss)
+
+
+def _resume(strategy: Strategy, reader: BatchReader, settings: Settings) -> Checkpoint:
+    """Put strategy and reader where the last checkpoint left off."""
+    first = next(iter(BatchReader(reader.dataset, reader.sampler)))
+    strategy.step(strategy.share(first))  # overwritten at once: see `load_checkpoint`
+    saved = load_checkpoint(strategy, settings.checkpoint or "")
+    reader.epoch, reader.batch = saved.position.epoch, saved.position.batch
+    if saved.position.updates > settings.updates:
+        raise BadSettings(f"{saved.path} has {saved.position.updates} updates already: give --updates a larger number")
+    if dist.get_rank() == 0:
+        print(f"going on from update {saved.position.updates}")
+    return saved
+
+
+@contextlib.contextmanager
+def _bad_settings_without_stacks() -> Iterator[None]:
+    """Where all ranks found the settings to be bad, the sentence is enough, without their stacks."""
+    try:
+        yield
+    except RankFailed as error:
+        if isinstance(error.exception, BadSettings):
+            raise error.exception from None
+        raise

@@ -1,0 +1,156 @@
+"""The same answer as one process: the proof that every strategy of the course must pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from course_lib.data import Batch
+from course_lib.launchers import launch
+from course_lib.lstm.loss import Loss
+from course_lib.lstm.model import SequenceModel
+from course_lib.strategies import Single, Strategy
+from course_lib.strategies.base import MakeOptimizer
+from course_lib.strategies.registry import check_is_strategy
+from course_lib.strategies.shards import NamedTensors, check_outlines, gather_outlines
+
+TOLERANCE = 1e-10
+
+
+@dataclass(frozen=True)
+class Step:
+    """After one update: how far a rank's numbers are from the single process's, at most, and where."""
+
+    number: int
+    rank: int
+    gradients: float
+    parameters: float
+    loss: float
+    worst: str
+
+    @property
+    def same(self) -> bool:
+        return max(self.gradients, self.parameters, self.loss) <= TOLERANCE
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The comparison, step by step and rank by rank. It is true if they agree everywhere."""
+
+    ranks: int
+    steps: tuple[Step, ...]
+
+    def __bool__(self) -> bool:
+        return all(step.same for step in self.steps)
+
+    def __repr__(self) -> str:
+        updates = len({step.number for step in self.steps})
+        who = f"{self.ranks} {'rank' if self.ranks == 1 else 'ranks'}"
+        if self:
+            return (
+                f"the same as one process: {who}, after each of {updates} updates, "
+                f"loss, gradients and parameters agree to {TOLERANCE:g}"
+            )
+        first = next(step for step in self.steps if not step.same)
+        return (
+            f"NOT the same as one process: after update {first.number} rank {first.rank} is off by "
+            f"{first.gradients:.1g} in the gradients, {first.parameters:.1g} in the parameters "
+            f"(most in {first.worst}) and {first.loss:.1g} in the loss"
+        )
+
+
+def same_as_one_process(
+    strategy: Callable[..., Strategy],
+    *,
+    ranks: int,
+    model: Callable[[], SequenceModel],
+    batches: Sequence[Batch],
+    optimizer: MakeOptimizer,
+    loss: Loss,
+    **options: Any,
+) -> Proof:
+    """Train `strategy` on `ranks` ranks and a twin in this process, on the same global batches, and compare.
+
+    Every rank makes its model from a seed of its own, on purpose: a strategy that forgets to agree on the weights
+    is found out. The twin starts from rank 0's. Everything is in float64, compared after every update.
+    """
+    (proof,) = prove_all([options], strategy, ranks=ranks, model=model, batches=batches, optimizer=optimizer, loss=loss)
+    return proof
+
+
+def prove_all(
+    variations: Sequence[dict[str, Any]],
+    strategy: Callable[..., Strategy],
+    *,
+    ranks: int,
+    model: Callable[[], SequenceModel],
+    batches: Sequence[Batch],
+    optimizer: MakeOptimizer,
+    loss: Loss,
+) -> list[Proof]:
+    """The same for several sets of options, one after another on the same ranks: one proof for each."""
+    arguments = (strategy, model, batches, optimizer, loss)
+    run = launch(_train_and_report, variations, *arguments, ranks=ranks, timeout=60 * len(variations))
+    twins: dict[tuple, list[Report]] = {}
+    proofs = []
+    for number, options in enumerate(variations):
+        for_twin = {name: value for name, value in options.items() if name in ("carry_state", "clip")}
+        key = tuple(sorted(for_twin.items()))
+        if key not in twins:
+            twin = Single(_seeded(model, rank=0), optimizer, loss, **for_twin)
+            twins[key] = [_after_step(twin, batch) for batch in batches]
+        proofs.append(_compare_all(ranks, [values[number] for values in run], twins[key]))
+    return proofs
+
+
+Report = tuple[float, NamedTensors, NamedTensors]
+
+
+def _train_and_report(variations, strategy, model, batches, optimizer, loss) -> list[list[Report]]:
+    reports = []
+    for options in variations:
+        trained = strategy(_seeded(model, dist.get_rank()), optimizer, loss, **options)
+        check_is_strategy(trained)
+        check_outlines(gather_outlines(trained.shards()))
+        reports.append([_after_step(trained, batch) for batch in batches])
+    return reports
+
+
+def _seeded(model: Callable[[], SequenceModel], rank: int) -> SequenceModel:
+    torch.manual_seed(1000 + rank)
+    return model().double()
+
+
+def _after_step(strategy: Strategy, batch: Batch) -> Report:
+    value, _ = strategy.step(strategy.share(batch))
+    return value.item(), strategy.full_gradients(), strategy.full_state()
+
+
+def _compare_all(ranks: int, reports: list[list[Report]], references: list[Report]) -> Proof:
+    steps = [
+        _compare(number + 1, rank, reports[rank][number], reference)
+        for number, reference in enumerate(references)
+        for rank in range(ranks)
+    ]
+    return Proof(ranks, tuple(steps))
+
+
+def _compare(number: int, rank: int, report: Report, reference: Report) -> Step:
+    loss, gradients, parameters = report
+    true_loss, true_gradients, true_parameters = reference
+    if gradients.keys() != true_gradients.keys() or parameters.keys() != true_parameters.keys():
+        raise ValueError(f"rank {rank} reports other parameters than the whole model has: {sorted(parameters)}")
+    off = {name: _distance(parameters[name], true_parameters[name]) for name in parameters}
+    off_gradients = {name: _distance(gradients[name], true_gradients[name]) for name in gradients}
+    worst = max(off_gradients, key=off_gradients.get)
+    loss_off = _distance(*torch.tensor([loss, true_loss], dtype=torch.float64))
+    return Step(number, rank, max(off_gradients.values()), max(off.values()), loss_off, worst)
+
+
+def _distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """The largest difference of two tensors; infinite where one is not a number."""
+    return (ours - theirs).abs().nan_to_num(nan=float("inf")).max().item()

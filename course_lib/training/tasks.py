@@ -1,0 +1,69 @@
+"""What there is to train on: the data, the order in which it is read, the model that fits it, and the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy
+import torch
+
+from course_lib.data import AddingProblem, Batch, BucketedBatches, Corpus, ShardedBatches, Streams
+from course_lib.data.samplers import Batches
+from course_lib.lstm.loss import Loss, cross_entropy, squared_error
+from course_lib.lstm.model import SequenceModel, lstm_model
+
+WINDOW = 32  # steps of a stream that are read before the gradient stops
+
+
+@dataclass(frozen=True)
+class Task:
+    """A dataset that makes batches of indices, a sampler that chooses them, a maker of models, and a loss."""
+
+    dataset: Any
+    sampler: Batches
+    model: Callable[[], SequenceModel]
+    loss: Loss
+
+
+def adding(batch: int, lengths: tuple[int, int], hidden: int, layers: int, seed: int) -> Task:
+    """The adding problem, `batch` sequences at a time."""
+    data = AddingProblem(20_000, lengths, seed=seed)
+    model = partial(lstm_model, features=2, hidden=hidden, layers=layers, outputs=1)
+    return Task(data, ShardedBatches(len(data), batch, seed=seed), model, squared_error)
+
+
+def sentences(corpus: Corpus, tokens: int, hidden: int, layers: int, seed: int, bucketed: bool = True) -> Task:
+    """The next word of a text's sentences, about `tokens` at a time, of similar length or, not `bucketed`, any."""
+    sampler: Batches = BucketedBatches(corpus.lengths, tokens, seed=seed)
+    if not bucketed:
+        mean = numpy.asarray(corpus.lengths).mean()
+        sampler = ShardedBatches(len(corpus.lengths), max(1, round(tokens / mean)), seed=seed)
+    model = partial(lstm_model, vocabulary=len(corpus.vocabulary), hidden=hidden, layers=layers)
+    return Task(corpus, sampler, model, cross_entropy)
+
+
+def streams(corpus: Corpus, tokens: int, hidden: int, layers: int) -> Task:
+    """The next word of a text that is read by several readers at once, for a state that is carried along."""
+    windows = Windows(Streams(corpus.tokens, streams=max(1, tokens // WINDOW), window=WINDOW))
+    model = partial(lstm_model, vocabulary=len(corpus.vocabulary), hidden=hidden, layers=layers)
+    return Task(windows, ShardedBatches(len(windows.streams), 1, shuffle=False), model, cross_entropy)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Streams as a dataset: batch `[i]` is window i."""
+
+    streams: Streams
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        (index,) = indices
+        return self.streams[index]
+
+
+def seeded_model(task: Task, seed: int) -> SequenceModel:
+    """The task's model, with the weights that follow from the seed."""
+    torch.manual_seed(seed)
+    return task.model()

@@ -1,0 +1,137 @@
+"""The same function as a job: `course run` and torchrun."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from course_lib.launchers.torchrun import BadJob, find_function, parse
+
+PROGRAM = """
+import torch
+import torch.distributed as dist
+
+from course_lib import trace
+
+SCALE = 10
+
+
+def total(power=1, name="none"):
+    x = torch.tensor([float(dist.get_rank() ** power)])
+    with trace.span("communication"):
+        dist.all_reduce(x)
+    print(f"{name}: rank {dist.get_rank()} of {dist.get_world_size()}")
+    return x.item() * SCALE
+
+
+def broken():
+    if dist.get_rank() == 1:
+        raise ValueError("no data")
+    dist.barrier()
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    (tmp_path / "train.py").write_text(PROGRAM)
+    return tmp_path
+
+
+def course(*arguments: str, cwd, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
+    command = [sys.executable, *launcher, "-m", "course_lib", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=100)
+
+
+def test_course_run_runs_a_function_from_a_file(program):
+    done = course("run", "train.py:total", "--ranks", "3", "power=2", "name=adam", cwd=program)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert sorted(lines[:3]) == [f"[rank {rank}] adam: rank {rank} of 3" for rank in range(3)]
+    assert lines[3:6] == [f"rank {rank} returned 50.0" for rank in range(3)]
+
+
+@pytest.mark.slow
+def test_torchrun_runs_the_same_function_with_the_same_result(program):
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = course("run", "train.py:total", "power=2", cwd=program, launcher=torchrun)
+    assert done.returncode == 0, done.stderr
+    assert {"[rank 0] none: rank 0 of 2", "[rank 1] none: rank 1 of 2"} <= set(done.stdout.splitlines())
+    assert "rank 1 returned 10.0" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_timeline_is_drawn_into_a_file(program):
+    done = course("run", "train.py:total", "--timeline", "out.png", cwd=program)
+    assert done.returncode == 0, done.stderr
+    assert (program / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_a_failing_rank_ends_the_command_with_its_story(program):
+    done = course("run", "train.py:broken", cwd=program)
+    assert done.returncode == 1
+    assert "course: RankFailed: rank 1 raised ValueError: no data" in done.stderr
+    assert 'raise ValueError("no data")' in done.stderr
+
+
+@pytest.mark.slow
+def test_a_failing_rank_ends_a_torchrun_job(program):
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = course("run", "train.py:broken", cwd=program, launcher=torchrun)
+    assert done.returncode != 0
+    assert "[rank 1] course: RankFailed: rank 1 raised ValueError: no data" in done.stderr
+    assert '[rank 1]     raise ValueError("no data")' in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["train.py"], "name a file and a function in it"),
+        (["missing.py:f"], "missing.py: there is no such file or module"),
+        (["train.py:missing"], "train.py has no function 'missing'; it defines total, broken"),
+        (["train.py:total", "power"], "give the function's arguments as name=value"),
+        (["train.py:total", "--ranks", "0"], "give a number of ranks from 1 to 64"),
+        (["train.py:total", "--ranks", "four"], "give a number of ranks from 1 to 64"),
+        (["train.py:total", "--timeout", "-1"], "give a number of seconds"),
+    ],
+)
+def test_bad_input_gets_a_sentence(program, arguments, says):
+    done = course("run", *arguments, cwd=program)
+    assert done.returncode in (1, 2)
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_function_can_be_named_by_its_module():
+    assert find_function("course_lib.machine:cores")() >= 1
+
+
+def test_arguments_are_literals_where_they_can_be():
+    assert parse(["a=1", "b=[2, 3]", "c=adam", "d=1e-3"]) == {"a": 1, "b": [2, 3], "c": "adam", "d": 1e-3}
+
+
+def test_a_file_that_is_not_python_is_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(BadJob, match=r"must end in \.py"):
+        find_function(f"{tmp_path / 'notes.txt'}:main")
+
+
+SCRIPT = """
+import torch.distributed as dist
+from course_lib import launch
+print("this line runs once")
+print(launch(lambda: dist.get_rank() * 2, ranks=2))
+"""
+
+
+@pytest.mark.parametrize("from_pipe", [False, True])
+@pytest.mark.slow
+def test_a_script_can_launch_without_a_main_guard(tmp_path, from_pipe):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "-"] if from_pipe else [sys.executable, "script.py"]
+    done = subprocess.run(
+        command, input=SCRIPT if from_pipe else None, cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.splitlines() == ["this line runs once", "Run of 2 ranks: [0, 2]"], done.stderr

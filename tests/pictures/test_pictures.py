@@ -1,0 +1,211 @@
+"""Pictures show what was recorded, and say it in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from matplotlib.colors import to_hex
+
+from course_lib.data import AddingProblem, at_last_padded_step
+from course_lib.pictures import (
+    explore_batches,
+    explore_schedules,
+    mesh,
+    messages,
+    padding,
+    panels,
+    placement,
+    schedule,
+    timeline,
+)
+from course_lib.pictures.message_arrows import matched
+from course_lib.pictures.palette import COLOURS, OTHERS, colours_for
+from course_lib.planning.placement import BlockCost, balanced, round_robin
+from course_lib.planning.schedules import gpipe, naive, one_f_one_b, wavefront
+from course_lib.planning.simulation import simulate
+from course_lib.trace import Span, span
+
+
+def bars(picture) -> list[tuple[float, float, float]]:
+    """(left, right, row) of every bar drawn, in milliseconds."""
+    (axes,) = picture.figure.axes
+    boxes = [path.get_extents() for bar in axes.collections for path in bar.get_paths()]
+    return sorted((round(box.x0, 3), round(box.x1, 3), round((box.y0 + box.y1) / 2)) for box in boxes)
+
+
+def test_a_timeline_has_one_bar_per_span_on_its_ranks_row():
+    spans = [Span(0, "forward", 0.0, 0.010), Span(1, "forward", 0.010, 0.020), Span(1, "backward", 0.020, 0.050)]
+    picture = timeline(spans, ranks=2)
+    assert bars(picture) == [(0, 10, 0), (10, 20, 1), (20, 50, 1)]
+    assert picture.alt == "Timeline of 2 ranks: forward, backward"
+
+
+def test_what_happens_during_something_else_is_drawn_at_half_height():
+    picture = timeline([Span(0, "backward", 5.0, 5.1), Span(0, "communication", 5.02, 5.05)], ranks=1)
+    heights = [path.get_extents().height for bar in picture.figure.axes[0].collections for path in bar.get_paths()]
+    assert heights == pytest.approx([0.76, 0.38])
+    assert bars(picture)[0][:2] == (0, 100)
+
+
+def test_a_paced_timeline_says_so():
+    picture = timeline([Span(0, "forward", 0.0, 0.01, paced=True)], ranks=1)
+    assert "paced" in picture.figure.axes[0].get_xlabel()
+    assert picture.alt == "Paced timeline of 1 rank: forward"
+
+
+def test_a_timeline_without_spans_says_how_to_record_some():
+    assert "trace.span" in timeline([], ranks=2).alt
+
+
+def test_a_notebook_gets_a_png_with_alt_text():
+    data, metadata = timeline([Span(0, "forward", 0.0, 0.01)], ranks=1)._repr_mimebundle_()
+    assert data["image/png"].startswith(b"\x89PNG")
+    assert metadata["image/png"]["alt"] == data["text/plain"] == "Timeline of 1 rank: forward"
+
+
+def test_a_meaning_keeps_its_colour_and_strangers_take_others():
+    colours = colours_for(["load", "forward", "save"])
+    assert colours["forward"] == COLOURS["forward"]
+    assert (colours["load"], colours["save"]) == OTHERS[:2]
+    assert not set(COLOURS.values()) & set(OTHERS)
+
+
+def test_messages_pair_the_nth_send_with_the_nth_receive():
+    spans = [
+        Span(0, "send", 0.00, 0.01, peer=1),
+        Span(0, "send", 0.02, 0.03, peer=1),
+        Span(0, "send", 0.03, 0.04, peer=2),
+        Span(1, "receive", 0.00, 0.02, peer=0),
+        Span(1, "receive", 0.02, 0.05, peer=0),
+        Span(1, "forward", 0.05, 0.06),
+    ]
+    assert [(send.start, receive.end) for send, receive in matched(spans)] == [(0.0, 0.02), (0.02, 0.05)]
+    picture = messages(spans, ranks=3)
+    assert picture.alt == "Messages between 3 ranks: 2, over the links 0 to 1"
+
+
+def test_a_span_of_negative_length_is_refused():
+    with pytest.raises(ValueError, match="at_least=-1"), span("forward", at_least=-1):
+        pass
+
+
+def boxes(axes) -> list[tuple[float, float, int, str]]:
+    """(left, right, row, colour) of every box, row by row."""
+    found = [
+        (path.get_extents(), to_hex(bars.get_facecolor()[0])) for bars in axes.collections for path in bars.get_paths()
+    ]
+    return [(box.x0, box.x1, round((box.y0 + box.y1) / 2), colour) for box, colour in found]
+
+
+def words(axes) -> list[str]:
+    return [text.get_text() for text in axes.texts]
+
+
+def test_a_schedule_has_one_box_per_action_on_its_stages_row():
+    picture = schedule(simulate(naive(2)))
+    forward, backward, idle = (COLOURS[name].lower() for name in ("forward", "backward", "idle"))
+    left, right = picture.figure.axes
+    assert boxes(left) == [
+        *[(0, 4, 0, idle), (0, 1, 0, forward), (3, 4, 0, backward)],
+        *[(0, 4, 1, idle), (1, 2, 1, forward), (2, 3, 1, backward)],
+    ]
+    assert words(left) == ["0", "0", "0", "0"]
+    assert words(right) == ["1", "1"]
+
+
+def test_a_schedule_says_its_makespan_bubble_and_what_it_holds():
+    picture = schedule(simulate(one_f_one_b(4, 8)))
+    left, right = picture.figure.axes
+    assert left.get_title(loc="left") == "1f1b: makespan 22, bubble 27.3%"
+    assert words(right) == ["4", "3", "2", "1"]
+    assert picture.alt == (
+        "Schedule 1f1b on 4 stages: makespan 22, bubble 27.3%; micro-batches held at most: 4, 3, 2, 1"
+    )
+    assert schedule(gpipe(4, 8)).alt.endswith("8, 8, 8, 8")
+
+
+def test_chunks_are_named_where_there_is_room():
+    left, right = schedule(simulate(wavefront(3, 2, 4))).figure.axes
+    assert words(left)[:2] == ["0.0", "0.1"]
+    assert words(right) == ["1.5", "1.25", "1"]
+    assert words(schedule(simulate(wavefront(3, 8, 16))).figure.axes[0]) == []
+
+
+def test_a_measured_schedule_looks_like_a_simulated_one():
+    simulation = simulate(one_f_one_b(2, 3))
+    run = [replace(one, start=5 + one.start / 100, end=5 + one.end / 100, paced=True) for one in simulation.timed]
+    picture = schedule(run, name="1f1b")
+    left, _ = picture.figure.axes
+    simulated, _ = schedule(simulation).figure.axes
+    assert [box[:2] for box in boxes(left)] == [pytest.approx((10 * a, 10 * b)) for a, b, *_ in boxes(simulated)]
+    assert [box[2:] for box in boxes(left)] == [box[2:] for box in boxes(simulated)]
+    assert words(left) == words(simulated)
+    assert "milliseconds (paced" in left.get_xlabel()
+    assert picture.alt.startswith("Paced schedule 1f1b on 2 stages: makespan 80 milliseconds, bubble 25.0%")
+
+
+def test_a_schedule_without_actions_says_what_to_give():
+    assert "give a Simulation" in schedule([]).alt
+
+
+def test_placements_show_each_block_on_its_stage_with_its_time_and_memory():
+    costs = [BlockCost(0.0, 2**20), BlockCost(0.002, 2**21), BlockCost(0.004, 2**20), BlockCost(0.001, 3 * 2**20)]
+    picture = placement({"in turn": round_robin(4, 2), "balanced": balanced(costs, 2)}, costs)
+    time, memory, *_ = picture.figure.axes
+    drawn = [[(bar.get_x(), bar.get_width(), round(bar.get_y())) for bar in axes.patches] for axes in (time, memory)]
+    assert drawn[0] == [(0, 0, 0), (0, 2, 1), (0, 4, 0), (2, 1, 1)]
+    assert drawn[1] == [(0, 1, 0), (0, 2, 1), (1, 1, 0), (2, 3, 1)]
+    assert words(time) == ["1", "2", "out"]
+    assert words(memory) == ["in", "1", "2", "out"]
+    assert picture.alt == (
+        "Placements: in turn: 3 hops, slowest 4 milliseconds, largest 5 MiB; "
+        "balanced: 1 hop, slowest 5 milliseconds, largest 4 MiB"
+    )
+
+
+def test_padding_is_drawn_as_a_share_of_the_cells():
+    batch = AddingProblem(6, (4, 12)).batch(range(6))
+    picture = padding({"last column": [at_last_padded_step(batch)], "two": [batch, batch]})
+    assert f"last column {batch.padding:.0%}, two {batch.padding:.0%}" in picture.alt
+    assert len(picture.png()) > 1000
+
+
+def test_the_bucket_explorer_draws_again_when_a_slider_moves():
+    lengths = list(range(1, 200))
+    *sliders, words, image = explore_batches(lengths, ranks=2).children
+    assert [slider.description for slider in sliders] == ["tokens per batch", "batches per pool", "ranks"]
+    before = image.value
+    sliders[1].value = 1
+    assert "pools of 1, 2 ranks" in words.value
+    assert image.value != before
+
+
+def test_the_schedule_explorer_draws_the_same_batch_for_every_choice():
+    *controls, words, image = explore_schedules().children
+    chosen = {control.description: control for control in controls}
+    chosen["schedule"].value = "gpipe"
+    chosen["micro-batches"].value = 8
+    assert "Schedule gpipe on 4 stages" in words.value
+    before = image.value
+    chosen["schedule"].value = "naive"
+    assert image.value != before
+    assert "bubble 75.0%" in words.value
+
+
+def test_panels_share_their_height_and_a_curve_keeps_its_colour():
+    losses = {"slow": [(0, 1.0), (1, 0.5)], "fast": [(0, 1.0), (1, 0.2)]}
+    times = {name: [(2 * x, y) for x, y in points] for name, points in losses.items()}
+    picture = panels({"update": losses, "seconds": times}, y="loss", top=2)
+    left, right = picture.figure.axes
+    assert [line.get_color() for line in left.lines] == [line.get_color() for line in right.lines]
+    assert [line.get_xdata()[-1] for line in left.lines + right.lines] == [1, 1, 2, 2]
+    assert left.get_ylim() == right.get_ylim() == (0, 2)
+    assert picture.alt == "loss against update and against seconds: slow, fast"
+
+
+def test_the_mesh_names_every_rank():
+    picture = mesh(replicas=2, stages=3)
+    texts = [text.get_text() for text in picture.figure.axes[0].texts if text.get_text()]
+    assert texts == [f"rank {rank}" for rank in range(6)]
+    assert "2 replicas of 3 stages on 6 ranks" in picture.alt

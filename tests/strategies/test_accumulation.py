@@ -1,0 +1,196 @@
+"""Padding x data parallelism x accumulation gives the same answer as one process."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import launch
+from course_lib.data import Batch, Corpus, Streams, pad
+from course_lib.launchers.diagnosis import flight_recorder
+from course_lib.lstm.loss import cross_entropy
+from course_lib.lstm.model import SequenceModel, lstm_model
+from course_lib.strategies import DDP, Accumulation
+from course_lib.training import examples
+from course_lib.training.proof import prove_all, same_as_one_process
+
+adam = partial(torch.optim.Adam, lr=0.01)
+VOCABULARY, UPDATES = 11, 5
+UNIFORM, UNEVEN = [4] * 11, [1, 14, 2, 2, 9, 1, 3, 12, 1, 1, 2]  # 11 sequences: nothing divides them
+
+
+def plain() -> SequenceModel:
+    return lstm_model(vocabulary=VOCABULARY, hidden=5, layers=2)
+
+
+def frozen() -> SequenceModel:
+    model = plain()
+    model.blocks["0"].requires_grad_(False).table.weight.data.fill_(0.1)  # frozen weights are not averaged either
+    model.blocks["1"].lstm.bias_ih_l0.requires_grad_(False)
+    return model
+
+
+def tied() -> SequenceModel:
+    model = plain()
+    model.blocks["3"].linear.weight = model.blocks["0"].table.weight
+    return model
+
+
+def frozen_and_tied() -> SequenceModel:
+    model = tied()
+    model.blocks["1"].lstm.bias_ih_l0.requires_grad_(False)
+    model.blocks["2"].lstm.weight_hh_l0.requires_grad_(False)
+    return model
+
+
+def text_batches(lengths: list[int]) -> list[Batch]:
+    generator = torch.Generator().manual_seed(0)
+
+    def tokens(length: int) -> torch.Tensor:
+        return torch.randint(0, VOCABULARY, (length,), generator=generator)
+
+    return [pad([tokens(n) for n in lengths], [tokens(n) for n in lengths]) for _ in range(UPDATES)]
+
+
+prove = partial(same_as_one_process, optimizer=adam, loss=cross_entropy)
+
+
+@pytest.mark.parametrize("model", [plain, frozen_and_tied])
+@pytest.mark.parametrize("lengths", [UNIFORM, UNEVEN], ids=["uniform", "uneven"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_the_full_product_is_the_same_as_one_process(ranks, lengths, model):
+    variations = [{"micro_batches": k} for k in (1, 2, 3, 5)]
+    batches = text_batches(lengths)
+    proofs = prove_all(
+        variations, Accumulation, ranks=ranks, model=model, batches=batches, optimizer=adam, loss=cross_entropy
+    )
+    for variation, proof in zip(variations, proofs, strict=True):
+        assert proof, f"{variation}: {proof}"
+        assert len(proof.steps) == ranks * UPDATES
+
+
+@pytest.mark.parametrize("model", [frozen, tied])
+def test_ddp_bears_frozen_and_tied_weights(model):
+    proof = prove(DDP, ranks=3, model=model, batches=text_batches(UNEVEN))
+    assert proof, proof
+
+
+def test_frozen_weights_have_no_gradient_and_tied_ones_have_one():
+    def names(model):
+        strategy = Accumulation(model(), adam, cross_entropy, micro_batches=2)
+        strategy.step(text_batches(UNEVEN)[0])
+        return len(strategy.full_gradients()), len(strategy.full_state())
+
+    whole = len(list(plain().parameters()))
+    assert launch(names, frozen, ranks=1)[0] == (whole - 2, whole)
+    assert launch(names, tied, ranks=1)[0] == (whole - 1, whole - 1)
+
+
+def test_the_gradient_is_clipped_once_by_the_norm_of_the_whole_batch():
+    proof = prove(Accumulation, ranks=2, micro_batches=3, model=plain, batches=text_batches(UNEVEN), clip=0.05)
+    assert proof, proof
+
+
+def test_each_micro_batch_carries_the_state_of_its_own_streams():
+    corpus = Corpus.from_text("every micro-batch has its own streams, from window to window. " * 12)
+    model = partial(lstm_model, vocabulary=len(corpus.vocabulary), hidden=5, layers=1)
+    windows = list(Streams(corpus.tokens, streams=7, window=6))[:4]
+    proof = prove(Accumulation, ranks=2, micro_batches=3, model=model, batches=windows, carry_state=True)
+    assert proof, proof
+
+
+def test_gradients_are_sent_once_however_many_micro_batches_there_are():
+    def calls_of_an_update(micro_batches):
+        strategy = Accumulation(plain(), adam, cross_entropy, micro_batches=micro_batches)
+        (batch, *_) = text_batches(UNEVEN)
+        for _ in range(2):  # after the first backward pass the buckets are built again, in the order of arrival
+            strategy.step(strategy.share(batch))
+        before = len(flight_recorder.calls())
+        strategy.step(strategy.share(batch))
+        return [(call.op, call.shape) for call in flight_recorder.calls()[before:]]
+
+    parameters = sum(parameter.numel() for parameter in plain().parameters())
+    expected = [("all_reduce", ()), ("all_reduce", (parameters,)), ("all_reduce", ())]
+    for micro_batches in (1, 4):
+        assert [(op, tuple(shape)) for op, shape in launch(calls_of_an_update, micro_batches, ranks=2)[0]] == expected
+
+
+class ByHand(Accumulation):
+    """Accumulation without DistributedDataParallel: one all-reduce of every gradient, after the last backward pass."""
+
+    def step(self, batch):
+        global_count = batch.mask.sum()
+        dist.all_reduce(global_count)
+        self.optimizer.zero_grad()
+        micro_batches = batch.micro_batches(self.micro_batches)
+        totals = torch.zeros((), dtype=torch.float64)
+        for place, micro_batch in enumerate(micro_batches):
+            self.is_last = place == len(micro_batches) - 1
+            total, _ = self.loss(self.model(micro_batch.inputs)[0], micro_batch)
+            (total * self.ranks / global_count).backward()
+            totals += total.detach()
+        self.average()
+        dist.all_reduce(totals)
+        self.optimizer.step()
+        return totals / global_count, global_count
+
+    def average(self):
+        for parameter in self.model.parameters():
+            mean(parameter.grad)
+
+
+class OnlyTheLastGradient(ByHand):
+    """Published: a hook averages the gradient that just came, and not what had been added up before it."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        for parameter in self.model.parameters():
+            parameter.register_hook(lambda gradient: mean(gradient.clone()) if self.is_last else gradient)
+
+    def average(self):
+        pass
+
+
+class TheParameter(ByHand):
+    """Published: a hook averages the parameter instead of its gradient."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        for parameter in self.model.parameters():
+            parameter.register_post_accumulate_grad_hook(average_the_parameter)
+
+    def average(self):
+        pass
+
+
+def average_the_parameter(parameter: torch.Tensor) -> None:
+    mean(parameter.data)
+
+
+def mean(tensor: torch.Tensor) -> torch.Tensor:
+    dist.all_reduce(tensor)
+    return tensor.div_(dist.get_world_size())
+
+
+@pytest.mark.parametrize(("strategy", "right"), [(ByHand, True), (OnlyTheLastGradient, False), (TheParameter, False)])
+def test_two_published_hooks_are_found_out(strategy, right):
+    # Without DistributedDataParallel around them: wrapping has given all ranks the same weights, and is not used again.
+    proof = prove(strategy, ranks=2, micro_batches=2, model=plain, batches=text_batches(UNEVEN)[:2])
+    assert bool(proof) == right, proof
+
+
+def test_less_than_one_micro_batch_gets_a_sentence():
+    with pytest.raises(ValueError, match="micro_batches=0: a share is cut into at least one"):
+        Accumulation(plain(), adam, cross_entropy, micro_batches=0)
+
+
+def test_the_lessons_job_accumulates():
+    run = launch(examples.adding, strategy="accumulation", micro_batches=4, updates=15, hidden=16, ranks=2)
+    assert run[0]["error"] == pytest.approx(run[1]["error"], abs=1e-7)
+    with pytest.raises(ValueError, match="strategy=single has no option micro_batches"):
+        examples.adding(strategy="single", micro_batches=4)
+    with pytest.raises(ValueError, match="strategy=accumulation needs micro_batches: give it as micro_batches=4"):
+        examples.sentences(strategy="accumulation")

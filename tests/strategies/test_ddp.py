@@ -1,0 +1,133 @@
+"""Data parallelism gives the same answer as one process, for every spread of lengths and number of ranks."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from course_lib import launch
+from course_lib.data import AddingProblem, Corpus, Streams
+from course_lib.lstm.loss import cross_entropy, squared_error
+from course_lib.lstm.model import lstm_model
+from course_lib.strategies import DDP
+from course_lib.training import examples
+from course_lib.training.proof import same_as_one_process
+
+adam = partial(torch.optim.Adam, lr=0.01)
+CORPUS = Corpus.from_text("every rank has its own streams, and keeps them from window to window. " * 12)
+
+
+def numbers_model():
+    return lstm_model(features=2, hidden=6, layers=2, outputs=1)
+
+
+def text_model():
+    return lstm_model(vocabulary=len(CORPUS.vocabulary), hidden=5, layers=1)
+
+
+def adding_batches(sequences: int, lengths: tuple[int, int]) -> list:
+    data = AddingProblem(3 * sequences, lengths, dtype=torch.float64)
+    return [data.batch(range(start, start + sequences)) for start in range(0, 3 * sequences, sequences)]
+
+
+def sentence_batches() -> list:
+    return [CORPUS.batch(range(start, start + 4)) for start in (0, 4, 8)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_ddp_is_the_same_as_one_process(ranks):
+    assert same_as_one_process(
+        DDP,
+        ranks=ranks,
+        model=numbers_model,
+        batches=adding_batches(8, (3, 12)),
+        optimizer=adam,
+        loss=squared_error,
+    )
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_ranks_that_count_different_numbers_of_tokens_still_agree(clip):
+    corpus = Corpus.from_text("a b. c d e f g h i j k l m n. o p q. r s t u v w x y z. one two. three four five six.")
+    batches = [corpus.batch([0, 1, 2]), corpus.batch([3, 4, 5]), corpus.batch([1, 0, 5, 2])]
+    counts = [[batch.shard(rank, 2).count for rank in range(2)] for batch in batches]
+    assert all(one != other for one, other in counts)
+    assert same_as_one_process(
+        DDP,
+        ranks=2,
+        model=partial(lstm_model, vocabulary=len(corpus.vocabulary), hidden=5, layers=1),
+        batches=batches,
+        optimizer=adam,
+        loss=cross_entropy,
+        clip=clip,
+    )
+
+
+def test_a_rank_with_an_empty_share_takes_part():
+    assert same_as_one_process(
+        DDP, ranks=4, model=numbers_model, batches=adding_batches(3, (3, 9)), optimizer=adam, loss=squared_error
+    )
+
+
+def test_each_rank_carries_the_state_of_its_own_streams():
+    windows = list(Streams(CORPUS.tokens, streams=4, window=6))[:4]
+    assert same_as_one_process(
+        DDP, ranks=2, model=text_model, batches=windows, optimizer=adam, loss=cross_entropy, carry_state=True
+    )
+
+
+def test_the_lessons_job_gives_every_rank_the_same_model():
+    run = launch(examples.adding, strategy="ddp", updates=15, hidden=16, ranks=2)
+    assert run[0]["error"] == pytest.approx(run[1]["error"], abs=1e-7)
+
+
+def test_a_job_with_an_unknown_strategy_gets_a_sentence():
+    with pytest.raises(ValueError, match="choose single, ddp"):
+        examples.adding(strategy="magic")
+    with pytest.raises(ValueError, match="strategy=ddp has no option autocast: it takes carry_state, clip"):
+        examples.adding(strategy="ddp", bfloat16=True)
+
+
+class MeanOfMeans(DDP):
+    """The popular way: each rank divides by its own count."""
+
+    def step(self, batch):
+        batch = batch.to(self.device)
+        self.optimizer.zero_grad()
+        outputs, _ = self.parallel(batch.inputs, {})
+        total, count = self.loss(outputs, batch)
+        (total / count.clamp(min=1)).backward()
+        self.optimizer.step()
+        return total.detach() / count.clamp(min=1), count
+
+
+def test_the_mean_of_means_is_found_out():
+    corpus = Corpus.from_text("a b. c d e f g h i j k l m n. o p q. r s t u v w x y z.")
+    proof = same_as_one_process(
+        MeanOfMeans,
+        ranks=2,
+        model=partial(lstm_model, vocabulary=len(corpus.vocabulary), hidden=5, layers=1),
+        batches=[corpus.batch([0, 1])],
+        optimizer=adam,
+        loss=cross_entropy,
+    )
+    assert not proof
+
+
+def test_gradients_are_one_all_reduce_per_bucket_and_the_counts_one_more():
+    def count_calls():
+        from course_lib.launchers.diagnosis import flight_recorder
+
+        strategy = DDP(numbers_model().double(), adam, squared_error)
+        (batch, *_) = adding_batches(4, (3, 6))
+        for _ in range(2):  # after the first backward pass the buckets are built again, in the order of arrival
+            strategy.step(strategy.share(batch))
+        before = len(flight_recorder.calls())
+        strategy.step(strategy.share(batch))
+        made = flight_recorder.calls()[before:]
+        return [(call.op, call.shape) for call in made], sum(p.numel() for p in strategy.model.parameters())
+
+    calls, parameters = launch(count_calls, ranks=2)[0]
+    assert calls == [("all_reduce", (2,)), ("all_reduce", (parameters,))]

@@ -1,0 +1,219 @@
+"""A model cut between its blocks gives the same answer as one process, wherever it is cut."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+
+import pytest
+import torch
+
+from course_lib import RankFailed, launch, pictures
+from course_lib.data import Corpus, Streams
+from course_lib.lstm.loss import cross_entropy
+from course_lib.lstm.memory import Memory
+from course_lib.lstm.model import SequenceModel, lstm_model
+from course_lib.pictures.widgets import cut_by_hand, rising
+from course_lib.planning.placement import BlockCost, Placement, analytic_costs, balanced, equal_count, round_robin
+from course_lib.strategies import ModelParallel
+from course_lib.strategies.model_parallel import segments_of
+from course_lib.training import examples
+from tests.strategies.test_accumulation import UNEVEN, UNIFORM, VOCABULARY, adam, prove, text_batches, tied
+
+UPDATES, BLOCKS = 3, 5
+
+
+def model() -> SequenceModel:
+    return lstm_model(vocabulary=VOCABULARY, hidden=5, layers=BLOCKS - 2)
+
+
+def first_blocks_frozen() -> SequenceModel:
+    frozen = model()
+    frozen.part(0, 2).requires_grad_(False)  # a stage of its own, on four ranks: no gradient at all
+    frozen.blocks["3"].requires_grad_(False)
+    return frozen
+
+
+def batches(lengths=UNEVEN):
+    return text_batches(lengths)[:UPDATES]
+
+
+def balanced_by_cost(blocks: int, stages: int) -> Placement:
+    return balanced(analytic_costs(model(), batches()[0]), stages)
+
+
+def backwards(blocks: int, stages: int) -> Placement:
+    """The last stage first: ranks need not follow the order of the blocks."""
+    return Placement(tuple(stages - 1 - stage for stage in equal_count(blocks, stages).stage_of))
+
+
+EVERY = [
+    pytest.param(place, ranks, marks=[pytest.mark.slow] if ranks == 3 else [])
+    for place in (equal_count, balanced_by_cost, round_robin)
+    for ranks in (2, 3, 4)
+]
+
+
+@pytest.mark.parametrize(("place", "ranks"), [(equal_count, 1), *EVERY, (backwards, 3)])
+def test_every_placement_is_the_same_as_one_process(place, ranks):
+    uniform, (uneven, *_) = batches(UNIFORM), batches(UNEVEN)
+    changing = [uniform[0], uneven, uniform[2]]  # shapes change from one update to the next
+    proof = prove(ModelParallel, ranks=ranks, model=model, batches=changing, placement=place(BLOCKS, ranks))
+    assert proof, proof
+    assert len(proof.steps) == ranks * UPDATES
+
+
+def test_frozen_blocks_stay_and_the_others_learn():
+    placement = Placement((0, 0, 1, 2, 3))
+    proof = prove(ModelParallel, ranks=4, model=first_blocks_frozen, batches=batches(), placement=placement, clip=0.05)
+    assert proof, proof
+
+
+def test_the_gradient_is_clipped_by_the_norm_of_the_whole():
+    proof = prove(ModelParallel, ranks=3, model=model, batches=batches(), clip=0.05)
+    assert proof, proof
+
+
+def test_every_stage_carries_its_own_layers_states():
+    corpus = Corpus.from_text("a state stays on the rank whose layer it belongs to. " * 12)
+    make = partial(lstm_model, vocabulary=len(corpus.vocabulary), hidden=5, layers=3)
+    windows = list(Streams(corpus.tokens, streams=4, window=6))[:4]
+    options = {"placement": round_robin(BLOCKS, 2), "carry_state": True}
+    proof = prove(ModelParallel, ranks=2, model=make, batches=windows, **options)
+    assert proof, proof
+
+
+def test_an_empty_batch_moves_nothing_and_nothing_hangs():
+    first, second, third = batches()
+    proof = prove(ModelParallel, ranks=3, model=model, batches=[first, second.rows([]), third])
+    assert proof, proof
+
+
+def test_weights_may_be_shared_on_one_stage_but_not_between_two():
+    together = Placement((0, 1, 1, 0))
+    proof = prove(ModelParallel, ranks=2, model=tied, batches=batches(), placement=together)
+    assert proof, proof
+    with pytest.raises(RankFailed, match="blocks 0 and 3 share a weight, but live on stages 0 and 1"):
+        prove(ModelParallel, ranks=2, model=tied, batches=batches())
+
+
+class KeepsTheGradient(ModelParallel):
+    """A stage that does not send its gradient back; so that nothing hangs, it sends zeros."""
+
+    def send(self, tensor, to):
+        super().send(torch.zeros_like(tensor) if to < self.rank else tensor, to)
+
+
+class KeepsTheGradientOnce(KeepsTheGradient):
+    """The same, between the last two stages only."""
+
+    def send(self, tensor, to):
+        last = self.rank == self.ranks - 1
+        (super() if last else super(KeepsTheGradient, self)).send(tensor, to)
+
+
+class MixesTheOrder(ModelParallel):
+    """The legs in the order of the ranks, and not of the blocks."""
+
+    def __init__(self, whole, *arguments, **options):
+        super().__init__(whole, *arguments, **options)
+        way_in, *middle, way_out = self.segments
+        self.segments = [way_in, *reversed(middle), way_out]
+
+
+@pytest.mark.parametrize("strategy", [KeepsTheGradient, KeepsTheGradientOnce, MixesTheOrder])
+def test_wrong_ways_are_found_out(strategy):
+    proof = prove(strategy, ranks=4, model=model, batches=batches()[:1])
+    assert not proof
+    assert proof.steps[0].worst.startswith("blocks.")
+
+
+@pytest.mark.parametrize("place", [equal_count, round_robin])
+def test_an_update_sends_two_messages_per_hop(place):
+    placement = place(BLOCKS, 3)
+
+    def update():
+        strategy = ModelParallel(model(), adam, cross_entropy, placement=placement)
+        strategy.step(batches()[0])
+
+    spans = launch(update, ranks=3).spans
+    for name in ("send", "receive"):
+        assert sum(span.name == name for span in spans) == 2 * placement.hops
+    assert sum(span.name in ("forward", "backward") for span in spans) == 2 * (placement.hops + 1)
+
+
+def test_one_rank_computes_at_a_time():
+    def update():
+        ModelParallel(model(), adam, cross_entropy).step(batches()[0])
+
+    work = [span for span in launch(update, ranks=3).spans if span.name in ("forward", "backward")]
+    work.sort(key=lambda span: span.start)
+    assert [span.rank for span in work] == [0, 1, 2, 2, 1, 0]
+    assert all(one.end <= other.start for one, other in pairwise(work))
+
+
+def test_a_rank_keeps_only_its_own_blocks():
+    def names():
+        strategy = ModelParallel(model(), adam, cross_entropy, placement=Placement((0, 1, 0, 1, 1)))
+        return list(strategy.model.blocks), len(strategy.full_state())
+
+    run = launch(names, ranks=2)
+    whole = len(list(model().parameters()))
+    assert list(run) == [(["0", "2"], whole), (["1", "3", "4"], whole)]
+
+
+def test_legs_are_the_way_of_the_activations():
+    legs = segments_of(model(), Placement((0, 0, 1, 0, 1)))
+    assert [(leg.rank, leg.places, leg.width) for leg in legs] == [
+        (0, (0, 1), 5),
+        (1, (2,), 5),
+        (0, (3,), 5),
+        (1, (4,), VOCABULARY),
+    ]
+
+
+def test_a_placement_that_does_not_fit_gets_a_sentence():
+    for placement, sentence in (
+        (Placement((0, 0, 1, 2, 2)), "a placement on 3 stages for 2 ranks: there is one rank per stage"),
+        (Placement((0, 1)), "a placement of 2 blocks for a model of 5: place each one"),
+    ):
+        with pytest.raises(RankFailed, match=sentence):
+            prove(ModelParallel, ranks=2, model=model, batches=batches(), placement=placement)
+
+
+def test_the_lessons_job_is_cut_over_ranks():
+    run = launch(examples.adding, strategy="model", updates=15, hidden=16, layers=2, ranks=2)
+    alone = examples.adding(updates=15, hidden=16, layers=2)
+    assert run[0]["error"] == run[1]["error"] == pytest.approx(alone["error"], abs=1e-4)
+
+
+COSTS = [BlockCost(0.0, 8), *[BlockCost(1.0, 2)] * 8, BlockCost(0.5, 8)]
+
+
+def test_cuts_move_on_until_every_stage_has_a_block():
+    assert rising([3, 5, 7], 10) == [3, 5, 7]
+    assert rising([5, 5, 2], 10) == [5, 6, 7]
+    assert rising([9, 9, 9], 10) == [7, 8, 9]
+    assert rising([1, 1, 1], 4) == [1, 2, 3]
+
+
+def test_nobody_beats_the_solver_and_the_widget_says_by_how_much():
+    best = cut_by_hand(COSTS, [part[0] for part in balanced(COSTS, 4).parts[1:]])
+    assert best.alt.startswith("Your slowest stage takes 1.00 times the solver's, your largest has 1.00 times")
+    assert cut_by_hand(COSTS, [3, 6, 8]).alt.startswith("Your slowest stage takes 1.20 times the solver's")
+
+
+def test_moving_a_slider_draws_again():
+    *sliders, words, image = pictures.explore_placement(COSTS, 4).children
+    assert [slider.value for slider in sliders] == [2, 5, 7]
+    before = image.value
+    assert "Your slowest stage takes 1.20" in words.value
+    sliders[0].value = 3
+    assert image.value != before
+    assert "Your slowest stage takes 1.00" in words.value
+
+
+def test_memory_bars_name_what_is_above_the_budget():
+    bars = {"whole": Memory(6, 6, 12, 6), "half": Memory(3, 3, 6, 3)}
+    assert pictures.memory(bars, budget=20).alt.endswith("MiB: whole")
+    assert pictures.memory(bars, budget=30).alt.endswith("MiB: none")

@@ -1,0 +1,219 @@
+"""A pipeline gives the same answer as one process, whatever the schedule, the cut and the lengths."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from course_lib import launch
+from course_lib.data import Batch, Corpus, Streams, pad
+from course_lib.launchers.diagnosis import flight_recorder
+from course_lib.lstm.loss import cross_entropy
+from course_lib.lstm.model import SequenceModel, lstm_model
+from course_lib.planning.placement import Placement, round_robin
+from course_lib.planning.schedules import SCHEDULES, Action, IllegalSchedule, Schedule, gpipe, one_f_one_b
+from course_lib.planning.simulation import ActionCosts, measured, simulate
+from course_lib.strategies import Pipeline
+from course_lib.training import examples
+from course_lib.training.proof import prove_all, same_as_one_process
+from tests.planning.legal_schedules import legal_schedules
+
+adam = partial(torch.optim.Adam, lr=0.01)
+VOCABULARY = 9
+UNIFORM, UNEVEN = [8] * 9, [1, 11, 2, 1, 9, 3, 10, 1, 2]
+
+
+def model(layers: int = 2) -> SequenceModel:
+    return lstm_model(vocabulary=VOCABULARY, hidden=4, layers=layers)
+
+
+def text_batch(lengths: list[int], seed: int = 0) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    texts = [torch.randint(0, VOCABULARY, (length + 1,), generator=generator) for length in lengths]
+    return pad([text[:-1] for text in texts], [text[1:] for text in texts])
+
+
+# Uniform and uneven in turn: the shapes of all messages change from step to step.
+BATCHES = [text_batch(lengths, seed) for seed, lengths in enumerate((UNIFORM, UNEVEN))]
+with_ours = {"model": model, "batches": BATCHES, "optimizer": adam, "loss": cross_entropy}
+prove, prove_all = partial(same_as_one_process, **with_ours), partial(prove_all, **with_ours)
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("schedule", list(SCHEDULES))
+@pytest.mark.parametrize("stages", [*(pytest.param(stages, marks=SLOW) for stages in (1, 2, 3)), 4])
+def test_every_schedule_is_the_same_as_one_process(stages, schedule):
+    cuts = list(itertools.product([1, 2, 5, 8], [1, 3, 7]))
+    variations = [{"schedule": schedule, "micro_batches": m, "chunks": c} for m, c in cuts]
+    proofs = prove_all(variations, Pipeline, ranks=stages)
+    for variation, proof in zip(variations, proofs, strict=True):
+        assert proof, f"{variation}: {proof}"
+        assert len(proof.steps) == stages * len(BATCHES)
+
+
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@given(legal_schedules(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3)))
+def test_any_legal_schedule_is_executed(schedule):
+    proof = prove(Pipeline, ranks=len(schedule.stages), schedule=schedule, batches=BATCHES[:2])
+    assert proof, f"{schedule}\n{proof}"
+
+
+ILLEGAL = {
+    "backward before forward": ["F0 B0 B1 F1", "F0 B0 F1 B1"],
+    "an action is missing": ["F0 F1 B0 B1", "F0 B0 F1"],
+    "an action comes twice": ["F0 F1 B0 B1", "F0 F1 F1 B0 B1"],
+    "deadlock": ["F0 B0 F1 B1", "F0 F1 B0 B1"],
+    "state before it is there": ["F0.1 F0.0 B0.1 B0.0", "F0.0 F0.1 B0.1 B0.0"],
+}
+
+
+@pytest.mark.parametrize("stages", ILLEGAL.values(), ids=ILLEGAL)
+def test_an_illegal_schedule_is_refused_before_a_message_is_sent(stages):
+    rows = tuple(tuple(map(Action.of, row.split())) for row in stages)
+    illegal = Schedule(
+        "illegal", rows, 1 + any("1" in row.replace(".1", "") for row in stages), 1 + (".1" in stages[0])
+    )
+
+    def try_it():
+        try:
+            Pipeline(model(), adam, cross_entropy, schedule=illegal)
+        except IllegalSchedule as error:
+            return str(error), len(flight_recorder.calls())
+
+    for sentence, calls in launch(try_it, ranks=2):
+        assert "stage" in sentence
+        assert calls == 0
+
+
+@pytest.mark.slow
+def test_the_activations_held_are_those_of_the_simulator():
+    def peaks(name, micro_batches, chunks):
+        strategy = Pipeline(model(), adam, cross_entropy, schedule=name, micro_batches=micro_batches, chunks=chunks)
+        strategy.step(BATCHES[0])
+        return strategy.execution.peak
+
+    for name, micro_batches, chunks in (("gpipe", 8, 1), ("1f1b", 8, 1), ("wavefront", 2, 4), ("1f1b", 3, 2)):
+        run = launch(peaks, name, micro_batches, chunks, ranks=4)
+        assert tuple(run) == simulate(SCHEDULES[name](4, micro_batches, chunks)).peak
+    assert tuple(launch(peaks, "gpipe", 8, 1, ranks=4)) == (8, 8, 8, 8)
+    assert tuple(launch(peaks, "1f1b", 8, 1, ranks=4)) == (4, 3, 2, 1)
+
+
+def test_what_ranks_recorded_is_the_schedule_they_ran():
+    schedule = one_f_one_b(3, 4)
+
+    def one_step():
+        Pipeline(model(), adam, cross_entropy, schedule=schedule, pace=ActionCosts(0.01, 0.02)).step(BATCHES[0])
+
+    timed = measured(schedule, launch(one_step, ranks=3).spans)
+    assert len(timed) == 3 * 8
+    assert all(one.paced and one.end - one.start >= 0.01 for one in timed)
+
+
+def test_stages_may_be_cut_anywhere_in_order():
+    placement = Placement.of_cuts(5, [3, 4])
+    proof = prove(Pipeline, ranks=3, model=partial(model, layers=3), placement=placement, micro_batches=3, chunks=2)
+    assert proof, proof
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "wavefront"])
+def test_the_gradient_is_clipped_by_the_norm_over_all_stages(schedule):
+    proof = prove(Pipeline, ranks=3, schedule=schedule, micro_batches=2, chunks=2, clip=0.05)
+    assert proof, proof
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "wavefront"])
+def test_the_state_is_carried_from_batch_to_batch_on_every_stage(schedule):
+    corpus = Corpus.from_text("every stage keeps the state of its layers, from window to window. " * 12)
+    windows = list(Streams(corpus.tokens, streams=5, window=6))[:4]
+    whole = partial(lstm_model, vocabulary=len(corpus.vocabulary), hidden=5, layers=2)
+    proof = prove(
+        Pipeline,
+        ranks=2,
+        model=whole,
+        batches=windows,
+        schedule=schedule,
+        micro_batches=2,
+        chunks=3,
+        carry_state=True,
+    )
+    assert proof, proof
+
+
+def frozen_first_stage() -> SequenceModel:
+    made = model()
+    made.blocks["0"].requires_grad_(False)
+    made.blocks["2"].requires_grad_(False)
+    return made
+
+
+def test_stages_in_which_nothing_is_trained_pass_the_gradient_on():
+    proof = prove(Pipeline, ranks=4, model=frozen_first_stage, micro_batches=3, chunks=2)
+    assert proof, proof
+
+
+def test_a_batch_without_sequences_moves_nothing():
+    proof = prove(Pipeline, ranks=2, batches=[BATCHES[0].rows([]), BATCHES[1]])
+    assert proof, proof
+
+
+class UpdatesTooEarly(Pipeline):
+    """Updates the weights when half of the pieces are through."""
+
+    def step(self, batch):
+        super().step(batch.rows(range(batch.sequences // 2)))
+        return super().step(batch)
+
+
+class LosesTheState(Pipeline):
+    """Begins every chunk in the zero state."""
+
+    def step(self, batch):
+        parts = [super(LosesTheState, self).step(chunk) for chunk in batch.chunks(2)]
+        return sum(loss * count for loss, count in parts) / batch.count, batch.mask.sum()
+
+
+@pytest.mark.parametrize("wrong", [UpdatesTooEarly, LosesTheState])
+def test_pipelines_that_are_not_the_same_are_found_out(wrong):
+    assert not prove(wrong, ranks=2, micro_batches=2, batches=BATCHES[:1])
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"schedule": "fastest"}, "schedule='fastest': choose naive, gpipe, 1f1b, wavefront"),
+        ({"micro_batches": 0}, "micro_batches=0: a schedule needs at least one"),
+        ({"schedule": gpipe(3, 2)}, "3 stages on 1 ranks: every stage needs a rank"),
+        ({"placement": Placement((0, 0, 1, 1))}, "a placement on 2 stages for 1 ranks"),
+    ],
+)
+def test_bad_options_get_a_sentence(options, sentence):
+    with pytest.raises(Exception, match=sentence):
+        launch(lambda: Pipeline(model(), adam, cross_entropy, **options), ranks=1)
+
+
+def test_a_weight_that_two_stages_use_gets_a_sentence():
+    def tied():
+        made = model()
+        made.blocks["3"].linear.weight = made.blocks["0"].table.weight
+        Pipeline(made, adam, cross_entropy)
+
+    with pytest.raises(Exception, match="blocks 0 and 3 share a weight, but live on stages 0 and 1"):
+        launch(tied, ranks=2)
+
+
+def test_a_placement_that_is_not_in_order_gets_a_sentence():
+    with pytest.raises(Exception, match="is not one part per stage"):
+        launch(lambda: Pipeline(model(), adam, cross_entropy, placement=round_robin(4, 2)), ranks=2)
+
+
+def test_the_lessons_job_runs_as_a_pipeline():
+    run = launch(examples.adding, strategy="pipeline", micro_batches=4, updates=10, hidden=16, layers=2, ranks=2)
+    assert run[0]["error"] == pytest.approx(run[1]["error"], abs=1e-7)

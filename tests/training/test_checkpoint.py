@@ -1,0 +1,283 @@
+"""Interrupted and resumed is the same as never stopped, whatever the split; and a crash costs no checkpoint."""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+
+from course_lib import RankDied, launch
+from course_lib.data import Corpus, Streams
+from course_lib.lstm.loss import cross_entropy
+from course_lib.lstm.model import lstm_model
+from course_lib.strategies import Single
+from course_lib.strategies.registry import STRATEGIES
+from course_lib.training.checkpoint import load_checkpoint, save_checkpoint
+from course_lib.training.checkpoint_folder import CheckpointError, Position, latest_checkpoint
+from tests.strategies.test_pipeline import BATCHES, adam, model
+
+NEEDS = {"accumulation": {"micro_batches": 2}, "hybrid": {"replicas": 2}}
+CORPUS = Corpus.from_text("every rank writes what it has, and one of them what all have. " * 20)
+WINDOWS = list(Streams(CORPUS.tokens, streams=8, window=4))
+
+
+def build(name, options, whole=model, dtype=torch.float64):
+    torch.manual_seed(7)
+    return STRATEGIES[name](whole(3).to(dtype), adam, cross_entropy, **{**NEEDS.get(name, {}), **options})
+
+
+def steps(strategy, start, stop, batches=BATCHES):
+    return [strategy.step(strategy.share(batches[number % len(batches)]))[0].item() for number in range(start, stop)]
+
+
+def everything_of(strategy):
+    """What decides how training goes on from here: this rank's part of it."""
+    state = {f"{name}.{slot}": value for name, parameter in strategy.model.named_parameters()
+             for slot, value in strategy.optimizer.state[parameter].items()}  # fmt: skip
+    return strategy.full_state() | state | {"random": torch.rand(3)}
+
+
+def train_and_save(folder, name, options, at, stop, **others):
+    strategy = build(name, options, **others)
+    losses = steps(strategy, 0, at)
+    save_checkpoint(strategy, folder, Position(at))
+    return losses + steps(strategy, at, stop), everything_of(strategy)
+
+
+def load_and_train(folder, name, options, stop, practice=True, **others):
+    strategy = build(name, options, **others)
+    torch.manual_seed(dist.get_rank() + 100)  # other random numbers than those that were saved
+    if practice:
+        steps(strategy, 0, 1)
+    start = load_checkpoint(strategy, folder).position.updates
+    return steps(strategy, start, stop), everything_of(strategy)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_on_the_same_layout_it_goes_on_to_the_last_bit(tmp_path, name):
+    ranks = 1 if name == "single" else 4
+    options = {"clip": 0.1}
+    whole = launch(train_and_save, tmp_path, name, options, 4, 9, dtype=torch.float32, ranks=ranks)
+    resumed = launch(load_and_train, tmp_path, name, options, 9, dtype=torch.float32, ranks=ranks)
+    for (losses, expected), (losses_after, found) in zip(whole, resumed, strict=True):
+        assert losses_after == losses[4:]
+        assert expected.keys() == found.keys()
+        for key in expected:
+            assert torch.equal(expected[key], found[key]), key
+
+
+@pytest.mark.slow
+def test_on_another_layout_it_goes_on_as_one_process_would(tmp_path):
+    """A pipeline's checkpoint goes on as data parallelism, that one's as a hybrid, and so on, to one process."""
+    alone = build("single", {})
+    expected = steps(alone, 0, 12)
+    losses, _ = launch(train_and_save, tmp_path, "pipeline", {}, 2, 2, ranks=4)[0]
+    ways = [("ddp", 2, {}), ("hybrid", 4, {}), ("accumulation", 3, {}), ("pipeline", 2, {}), ("single", 1, {})]
+    for place, (name, ranks, options) in enumerate(ways):
+        resumed = launch(load_train_and_save, tmp_path, name, options, 2 * place + 4, ranks=ranks)[0]
+        losses += resumed[0]
+    assert losses == pytest.approx(expected, abs=1e-10)
+    for key, tensor in everything_of(alone).items():
+        if key != "random":
+            assert torch.allclose(resumed[1][key], tensor, rtol=0, atol=1e-10), key
+
+
+def load_train_and_save(folder, name, options, stop):
+    strategy = build(name, options)
+    losses = steps(strategy, load_checkpoint(strategy, folder).position.updates, stop)
+    save_checkpoint(strategy, folder, Position(stop))
+    return losses, everything_of(strategy)
+
+
+def reads_text(layers):
+    return lstm_model(vocabulary=len(CORPUS.vocabulary), hidden=5, layers=layers)
+
+
+def carries(folder, name, options, save):
+    """Losses on the text's windows, with a checkpoint after the third; and the warnings that loading it gave."""
+    strategy = build(name, {"carry_state": True, **options}, reads_text)
+    start = 0
+    with warnings.catch_warnings(record=True) as said:
+        if not save:
+            steps(strategy, 0, 1, WINDOWS)
+            start = load_checkpoint(strategy, folder).position.updates
+    losses = steps(strategy, start, 3, WINDOWS)
+    if save:
+        save_checkpoint(strategy, folder, Position(3))
+    return losses + steps(strategy, 3, 6, WINDOWS), [str(warning.message) for warning in said]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_carried_states_are_saved_too(tmp_path, name):
+    ranks = 1 if name == "single" else 2
+    whole = launch(carries, tmp_path, name, {}, True, ranks=ranks)
+    resumed = launch(carries, tmp_path, name, {}, False, ranks=ranks)
+    for (losses, _), (after, said) in zip(whole, resumed, strict=True):
+        assert after == losses[3:]
+        assert said == []
+
+
+@pytest.mark.parametrize("options", [{"micro_batches": 2}, {"micro_batches": 4, "ranks": 3}])
+def test_on_another_layout_a_carried_state_begins_at_zero_with_a_warning(tmp_path, options):
+    ranks = options.pop("ranks", 2)
+    losses, _ = launch(carries, tmp_path, "pipeline", {}, True, ranks=2)[0]
+    after, said = launch(carries, tmp_path, "pipeline", options, False, ranks=ranks)[0]
+    assert len(after) == 3
+    assert after != losses[3:]
+    assert said == [
+        "update-00000003 was saved by Pipeline on 2 ranks in 4 micro-batches, and is loaded by Pipeline on "
+        f"{ranks} ranks in {options['micro_batches']} micro-batches: the carried state begins at zero"
+    ]
+
+
+def test_it_needs_no_process_group(tmp_path):
+    strategy = build("single", {})
+    losses = steps(strategy, 0, 3)
+    path = save_checkpoint(strategy, tmp_path, Position(3, epoch=1, batch=2), notes={"loss": losses[-1]})
+    other = build("single", {})
+    loaded = load_checkpoint(other, tmp_path)
+    assert (loaded.path, loaded.position, loaded.notes) == (path, Position(3, 1, 2), {"loss": losses[-1]})
+    assert steps(strategy, 3, 5) == steps(other, 3, 5)
+
+
+def test_what_all_ranks_have_is_written_once(tmp_path):
+    wide = partial(lstm_model, vocabulary=9, hidden=64)
+
+    def saved(folder, name, ranks):
+        launch(save_at, folder, name, 1, lambda layers: wide(layers=layers), ranks=ranks)
+        files = list((folder / "update-00000001").glob("*.distcp"))
+        return [file.stat().st_size for file in files]
+
+    alone, shared = saved(tmp_path / "a", "single", 1), saved(tmp_path / "b", "ddp", 4)
+    assert len(shared) == 4
+    assert sum(shared) < 1.1 * sum(alone)
+    assert max(shared) < 0.6 * sum(alone)  # and the ranks share the work
+
+
+def save_at(folder, name, update, whole=model, spoil=None):
+    strategy = build(name, {}, whole)
+    with spoil or nullcontext():
+        save_checkpoint(strategy, folder, Position(update))
+
+
+def test_the_last_two_are_kept(tmp_path):
+    strategy = build("single", {})
+    for update in (5, 10, 15, 100):
+        save_checkpoint(strategy, tmp_path, Position(update))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["update-00000015", "update-00000100"]
+
+
+class Spoiled:
+    """In the block, rank 1 dies, or fails, at the moment when it writes its part."""
+
+    def __init__(self, how, when="write_data"):
+        self.how, self.when = how, when
+
+    def __enter__(self):
+        if dist.get_rank() == 1:
+            setattr(dcp.FileSystemWriter, self.when, lambda *_, **__: self.how())
+
+    def __exit__(self, *_):
+        pass
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def disk_is_full():
+    raise OSError(28, "No space left on device")
+
+
+def test_a_crash_while_it_is_written_leaves_the_one_before(tmp_path):
+    launch(save_at, tmp_path, "ddp", 5, ranks=2)
+    with pytest.raises(RankDied):
+        launch(save_at, tmp_path, "ddp", 6, spoil=Spoiled(die), ranks=2)
+    assert (tmp_path / "update-00000006.tmp").is_dir()
+    assert latest_checkpoint(tmp_path).name == "update-00000005"
+    assert launch(load_and_train, tmp_path, "pipeline", {}, 6, ranks=2)
+    launch(save_at, tmp_path, "ddp", 7, ranks=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["update-00000005", "update-00000007"]
+
+
+def test_a_full_disk_is_said_and_leaves_the_one_before(tmp_path):
+    launch(save_at, tmp_path, "ddp", 5, ranks=2)
+    with pytest.raises(Exception, match=r"rank 1 cannot write its part of the checkpoint: .*No space left on device"):
+        launch(save_at, tmp_path, "ddp", 6, spoil=Spoiled(disk_is_full), ranks=2)
+    assert latest_checkpoint(tmp_path).name == "update-00000005"
+
+
+@pytest.mark.parametrize("moment", ["json.dump", "_sync", "shutil.rmtree"])
+def test_a_crash_before_or_after_the_renaming_leaves_a_complete_one(tmp_path, monkeypatch, moment):
+    strategy = build("single", {})
+    for update in (5, 6):
+        save_checkpoint(strategy, tmp_path, Position(update))
+    monkeypatch.setattr(f"course_lib.training.checkpoint_folder.{moment}", lambda *_, **__: disk_is_full())
+    with pytest.raises(CheckpointError, match=r"cannot be written: .*No space left"):
+        save_checkpoint(strategy, tmp_path, Position(7))
+    monkeypatch.undo()
+    assert latest_checkpoint(tmp_path).name == ("update-00000007" if moment == "shutil.rmtree" else "update-00000006")
+    load_checkpoint(build("single", {}), tmp_path)
+
+
+def test_latest_takes_only_complete_ones(tmp_path):
+    assert latest_checkpoint(tmp_path / "missing") is None
+    for name in ("update-00000009.tmp", "update-00000008", "other", "update-3"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "update-00000009.tmp" / "training.json").write_text("{}")
+    assert latest_checkpoint(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (
+            lambda: lstm_model(vocabulary=9, hidden=5, layers=3).double(),
+            r"it has blocks.0.table.weight of shape \(9, 4\)",
+        ),
+        (
+            lambda: model(2).double(),
+            r"it has no blocks.3.linear.bias, and this one has blocks.3.linear.bias of shape \(9,\) in float64",
+        ),
+        (
+            lambda: model(4).double(),
+            r"it has blocks.4.linear.bias of shape \(9,\) in float64, and this one has no blocks.4.linear",
+        ),
+        (lambda: model(3), r"in float64, and this one has .* in float32"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused(tmp_path, other, says):
+    save_checkpoint(build("single", {}), tmp_path, Position(1))
+    with pytest.raises(CheckpointError, match=rf"update-00000001 is of another model: .*{says}"):
+        load_checkpoint(Single(other(), adam, cross_entropy), tmp_path)
+
+
+def test_the_whole_model_is_compared_on_every_rank(tmp_path):
+    """No rank goes on alone: the difference is in another rank's part."""
+    launch(save_at, tmp_path, "pipeline", 1, ranks=2)
+
+    def load_another():
+        with pytest.raises(CheckpointError, match="another model"):
+            load_checkpoint(build("pipeline", {}, lambda _: model(2)), tmp_path)
+
+    launch(load_another, ranks=2)
+
+
+def test_nothing_is_written_over(tmp_path):
+    save = partial(save_checkpoint, build("single", {}), tmp_path, Position(1))
+    save()
+    with pytest.raises(CheckpointError, match="update-00000001 exists: load it and go on from there"):
+        save()
+
+
+def test_an_empty_folder_gets_a_sentence(tmp_path):
+    with pytest.raises(CheckpointError, match=f"there is no checkpoint in {Path(tmp_path)}"):
+        load_checkpoint(build("single", {}), tmp_path)

@@ -1,0 +1,353 @@
+"""`course train`: one command for every strategy, with a log, checkpoints and restarts."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from course_lib import launch
+from course_lib.cli import main
+from course_lib.launchers.process.progress_bar import MARK, Bar, Progress, send
+from course_lib.pictures import losses
+from course_lib.strategies.registry import STRATEGIES
+from course_lib.training import job
+from course_lib.training.checkpoint_folder import Position, latest_checkpoint, read_checkpoint
+from course_lib.training.job import train_job
+from course_lib.training.log import Log, Record, read_log
+from course_lib.training.loop import BatchReader
+from course_lib.training.settings import Settings
+from tests.conftest import MARK as FAMILY
+from tests.conftest import parent_of, processes_with, ranks_of, wait_until
+
+SMALL = {"hidden": 8, "batch": 8}
+NEEDS = {"accumulation": ["micro_batches=2"], "hybrid": ["replicas=2"]}
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+def flags(**settings) -> list[str]:
+    return [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def losses_in(path) -> list[float]:
+    return [record.loss for record in read_log(path)]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_trains_from_the_command_line(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    ranks = 1 if name == "single" else 2
+    assert main(["train", name, *NEEDS.get(name, []), *flags(**SMALL, ranks=ranks, updates=12, log="run.jsonl")]) == 0
+    assert re.fullmatch(r"12 updates, loss 0\.\d{4}, [\d,]+ tokens/s\n", capsys.readouterr().out)
+    records = read_log("run.jsonl")
+    assert [record.update for record in records] == list(range(1, 13))
+    assert all(record.tokens_per_second > 0 for record in records)
+    assert [record.seconds for record in records] == sorted(record.seconds for record in records)
+    assert main(["plot", "run.jsonl", "--out", "loss.png"]) == 0
+    assert Path("loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_all_strategies_agree_on_the_loss(tmp_path):
+    found = {}
+    for name in STRATEGIES:
+        options = {option.partition("=")[0]: int(option.partition("=")[2]) for option in NEEDS.get(name, [])}
+        file = str(tmp_path / f"{name}.jsonl")
+        settings = Settings(name, options, updates=10, log=file, **SMALL)
+        launch(train_job, settings, ranks=1 if name == "single" else 2)
+        found[name] = losses_in(file)
+    for name, its_losses in found.items():
+        assert its_losses == pytest.approx(found["single"], rel=1e-3), name
+
+
+@pytest.mark.parametrize("options", [{}, {"carry_state": True}], ids=["sentences", "streams"])
+def test_a_text_of_ones_own_is_learned(tmp_path, options):
+    text = tmp_path / "text.txt"
+    text.write_text("The first rank reads. The second rank reads and writes. All ranks wait for the last one. " * 30)
+    settings = Settings("ddp", options, data=str(text), tokens=256, updates=40, hidden=16, log=str(tmp_path / "log"))
+    launch(train_job, settings, ranks=2)
+    losses = losses_in(tmp_path / "log")
+    assert losses[-1] < 0.6 * losses[0]
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_where_its_checkpoint_is_with_another_strategy_and_through_epochs(tmp_path, monkeypatch):
+    """20,000 sequences in batches of 3,000 are 7 updates an epoch, and the last one is smaller."""
+    monkeypatch.chdir(tmp_path)
+    size = flags(batch=3000, hidden=4)
+    assert main(["train", "single", *size, *flags(updates=17, log="whole.jsonl")]) == 0
+    assert (
+        main(["train", "pipeline", *size, *flags(ranks=4, updates=10, every=4, checkpoint="c", log="run.jsonl")]) == 0
+    )
+    assert read_checkpoint(latest_checkpoint("c")).position == Position(10, epoch=1, batch=3)
+    again = [*size, *flags(every=4, checkpoint="c", log="run.jsonl"), "--resume"]
+    assert main(["train", "ddp", *again, *flags(ranks=2, updates=14)]) == 0
+    assert main(["train", "single", *again, *flags(updates=17)]) == 0
+    assert [record.update for record in read_log("run.jsonl")] == list(range(1, 18))
+    assert losses_in("run.jsonl") == pytest.approx(losses_in("whole.jsonl"), rel=1e-3)
+
+
+def test_the_reader_goes_on_with_the_batch_that_comes_next():
+    class Sampler:
+        def set_epoch(self, epoch):
+            self.epoch = epoch
+
+        def global_batches(self):
+            return [[10 * self.epoch + number] for number in range(3)]
+
+    class Data:
+        def batch(self, indices):
+            return indices[0]
+
+    for seen in range(8):
+        reader = BatchReader(Data(), Sampler())
+        batches = iter(reader)
+        first = [next(batches) for _ in range(seen)]
+        again = iter(BatchReader(Data(), Sampler(), reader.epoch, reader.batch))
+        assert first + [next(again) for _ in range(9 - seen)] == [0, 1, 2, 10, 11, 12, 20, 21, 22]
+
+
+def test_a_log_drops_what_the_checkpoint_has_not_seen_and_a_line_cut_short(tmp_path):
+    file = tmp_path / "run.jsonl"
+    records = [Record(update, 1 / update, 100.0, update / 10) for update in range(1, 6)]
+    Log(file).write(records)
+    with file.open("a") as open_file:
+        open_file.write('{"update": 6, "lo')
+    assert read_log(file) == records
+    again = Log(file, after=3)
+    assert again.seconds == 0.3
+    again.write([Record(4, 0.0, 1.0, 0.4)])
+    assert [(record.update, record.loss) for record in read_log(file)] == [(1, 1), (2, 1 / 2), (3, 1 / 3), (4, 0.0)]
+    Log(file)
+    assert read_log(file) == []
+
+
+def test_a_log_draws_itself_in_a_cell(tmp_path):
+    file = tmp_path / "run.jsonl"
+    Log(file).write(Record(update, 1.0, 1.0, 1.0) for update in (1, 2))
+    assert "loss, mean of 20 updates against update: run" in repr(losses(file))
+
+
+BAD = {
+    "train hybrid replicas=3 --ranks 4": "replicas=3 on 4 ranks: replicas x stages = ranks, so choose one of [1, 2, 4]",
+    "train hybrid --ranks 4": "strategy=hybrid needs replicas",
+    "train pipeline --ranks 5": "4 blocks on 5 stages: a stage needs a block",
+    "train pipeline schedule=zigzag": "schedule='zigzag': choose naive, gpipe, 1f1b, wavefront",
+    "train pipeline placement=3": "placement=3: give the stage of each block",
+    "train accumulation micro_batches=two": "micro_batches=two: give a whole number",
+    "train ddp speed=3": "strategy=ddp has no option speed: it takes carry_state, clip",
+    "train ddp fast": "fast: give the function's arguments as name=value",
+    "train magic": "strategy=magic: choose single, ddp",
+    "train single --ranks 2": "single trains on one rank, not on 2",
+    "train ddp carry_state=True": "nothing to carry; give --data text",
+    "train ddp --data missing.txt": "missing.txt does not exist: give the path of a UTF-8 text file",
+    "train ddp --data .": ". is a folder: give one text file in it",
+    "train ddp --data binary": "binary does not look like text",
+    "train ddp --updates 0": "updates=0: give 1 or more",
+    "train ddp --learning-rate 0": "learning_rate=0.0: give a number above 0",
+    "train ddp --seed -1": "seed=-1: a seed is 0 or more",
+    "train ddp --resume": "--resume needs to know from where: give --checkpoint",
+    "train ddp --resume --checkpoint empty": "there is no checkpoint in empty: leave out --resume",
+    "train ddp --checkpoint saved": "saved has a checkpoint of update 2: give --resume to go on from there",
+    "train ddp --checkpoint saved --resume --seed 1": "saved was saved with seed=0: go on with the same",
+    "train ddp --checkpoint saved --resume --batch 9": "saved was saved with batch=8: go on with the same",
+    "train ddp --checkpoint saved --resume --batch 8": "saved/update-00000002 is of another model",
+    "train single --checkpoint saved --resume --batch 8 --hidden 8 --updates 1": "has 2 updates already: give",
+    "train ddp --checkpoint binary": "binary cannot be made (File exists): give another folder",
+    "train ddp --log binary/run": "binary/run cannot be written (File exists): give --log another file",
+    "plot missing --out loss.png": "missing cannot be read: give the file that `course train --log FILE` wrote",
+    "plot binary --out loss.png": "binary cannot be read",
+    "plot text --out loss.png": "text is not a log",
+    "plot empty.jsonl --out loss.png": "empty.jsonl has no records yet",
+}
+
+
+@pytest.fixture(scope="module")
+def used_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("used")
+    (folder / "binary").write_bytes(b"\x00\xff\x00")
+    (folder / "text").write_text("hello\n")
+    (folder / "empty.jsonl").write_text("")
+    launch(train_job, Settings(updates=2, checkpoint=str(folder / "saved"), **SMALL), ranks=1)
+    return folder
+
+
+@pytest.mark.parametrize(("command", "says"), BAD.items(), ids=BAD)
+def test_bad_options_get_one_sentence(used_folder, monkeypatch, capsys, command, says):
+    monkeypatch.chdir(used_folder)
+    assert main(command.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("course: ")
+    assert says in line
+
+
+def test_a_line_that_only_begins_like_progress_is_output():
+    def print_them():
+        print(MARK + "not JSON")
+        print(MARK + '{"done": 1}')
+        print(MARK + "[1, 2, 3, 4]")
+        print(MARK + '{"done": 1, "total": 2, "loss": "low", "tokens_per_second": 1}')
+
+    assert len(launch(print_them, ranks=1).output) == 4
+
+
+def test_progress_becomes_a_bar_and_is_no_output():
+    def says():
+        send(Progress(5, 10, 0.25, 1000.0))
+        print("hello")
+
+    assert launch(says, ranks=1).output == [(0, "hello")]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_the_bar_shows_updates_loss_and_speed_in_a_terminal_and_lines_elsewhere(monkeypatch):
+    terminal = Terminal()
+    bar = Bar(terminal)
+    for done in (1, 7):
+        bar.show(Progress(done, 10, 0.25, 12_345.0))
+    bar._bar.refresh()
+    assert re.search(r"7/10 .*loss 0.2500, 12,345 tokens/s", terminal.getvalue())
+    file = io.StringIO()
+    bar = Bar(file)
+    bar.show(Progress(1, 10, 0.5, 1000.0))
+    assert file.getvalue() == ""  # not every quarter of a second
+    monkeypatch.setattr("course_lib.launchers.process.progress_bar.LINE_EVERY", 0.0)
+    bar.show(Progress(2, 10, 0.5, 1000.0))
+    assert file.getvalue() == "2 of 10 updates, loss 0.5000, 1,000 tokens/s\n"
+
+
+def test_a_run_tells_how_far_it_is():
+    def told():
+        seen = []
+        train_job(Settings("ddp", updates=5, **SMALL), show=seen.append)
+        return [(progress.done, progress.total) for progress in seen]
+
+    run = launch(told, ranks=2)
+    assert run[0][-1] == (5, 5)
+    assert run[1] == []
+    assert not any(MARK in line for _, line in run.output)
+
+
+@contextlib.contextmanager
+def started(*arguments, cwd, launcher=(), **environment):
+    """A command that runs while the block does; at the latest when the block ends, it is ended."""
+    command = [sys.executable, *launcher, "-m", "course_lib", "train", *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = subprocess.Popen(command, cwd=cwd, env=os.environ | environment, **pipes)
+    try:
+        yield process
+    finally:
+        process.terminate()  # torchrun and our launcher both end their ranks
+        process.wait(30)
+
+
+def test_an_interrupt_leaves_nothing_half_and_says_how_to_go_on(tmp_path):
+    family = uuid.uuid4().hex
+    endless = flags(**SMALL, updates=1_000_000, every=5, checkpoint="saved")
+    with started("ddp", *endless, cwd=tmp_path, **{FAMILY: family}) as process:
+        assert wait_until(lambda: latest_checkpoint(tmp_path / "saved"), 60)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=30)
+    saved = read_checkpoint(latest_checkpoint(tmp_path / "saved")).position.updates
+    assert process.returncode == 130
+    said = f"interrupted; all ranks have been stopped; update {saved} is saved, and --resume goes on from there"
+    assert output.splitlines()[-1] == f"course: {said}"
+    assert wait_until(lambda: not ranks_of(processes_with(family)), 5)
+    assert main(["train", "ddp", *flags(**SMALL, updates=saved + 1, checkpoint=tmp_path / "saved"), "--resume"]) == 0
+
+
+@pytest.mark.slow
+def test_torchrun_runs_the_same_and_resumes(tmp_path):
+    run = flags(**SMALL, every=10, checkpoint="saved", log_file="run.jsonl")
+    for updates in (10, 25):  # the first one, too, may ask to resume: there is nothing yet
+        with started("pipeline", *run, *flags(updates=updates), "--resume", cwd=tmp_path, launcher=TORCHRUN) as process:
+            output, _ = process.communicate(timeout=100)
+        assert process.returncode == 0, output
+        assert re.search(rf"\[rank 0\] {updates} updates, loss 0\.\d+", output)
+    launch(train_job, Settings("pipeline", updates=25, log=str(tmp_path / "whole.jsonl"), **SMALL), ranks=2)
+    assert losses_in(tmp_path / "run.jsonl") == losses_in(tmp_path / "whole.jsonl")
+
+
+@pytest.mark.slow
+def test_torchrun_says_what_is_wrong_once(tmp_path):
+    with started("hybrid", "replicas=3", cwd=tmp_path, launcher=TORCHRUN) as process:
+        output, _ = process.communicate(timeout=100)
+    assert process.returncode != 0
+    assert output.count("replicas=3 on 2 ranks: replicas x stages = ranks") == 1
+
+
+def rank_of(torchrun: subprocess.Popen, rank: int) -> int:
+    """The process of a torchrun job's rank."""
+    children = [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if parent_of(pid) == torchrun.pid]
+    return next(pid for pid in children if f"\0RANK={rank}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes())
+
+
+@pytest.mark.timeout(300)
+def test_a_killed_rank_brings_the_job_back_from_its_checkpoint(tmp_path):
+    restarting = (*TORCHRUN[:-2], "--max-restarts", "3", *TORCHRUN[-2:])
+    run = flags(**SMALL, updates=400, every=20, checkpoint="saved", log_file="run.jsonl")
+    with started("ddp", *run, "--resume", cwd=tmp_path, launcher=restarting) as process:
+        assert wait_until(lambda: latest_checkpoint(tmp_path / "saved"), 60)
+        os.kill(rank_of(process, 0), signal.SIGKILL)
+        output, _ = process.communicate(timeout=100)
+    assert process.returncode == 0, output
+    assert "400 updates" in output
+    assert re.search(r"going on from update \d+", output)
+    launch(train_job, Settings("ddp", updates=400, log=str(tmp_path / "whole.jsonl"), **SMALL), ranks=2)
+    assert losses_in(tmp_path / "run.jsonl") == losses_in(tmp_path / "whole.jsonl")
+    assert [json.loads(line)["update"] for line in (tmp_path / "run.jsonl").open()] == list(range(1, 401))
+
+
+def test_a_bad_setting_found_on_a_rank_is_an_error_there_too():
+    with pytest.raises(Exception, match="strategy=ddp has no option speed"):
+        launch(train_job, Settings("ddp", {"speed": 3}), ranks=2)
+
+
+def test_nothing_is_left_to_do_when_all_updates_are_done(tmp_path):
+    settings = Settings("ddp", updates=4, checkpoint=str(tmp_path), **SMALL)
+    done = launch(train_job, settings, ranks=2)[0]
+    again = launch(train_job, Settings(**{**vars(settings), "resume": True}), ranks=2)[1]
+    assert (again["updates"], again["loss"]) == (4, done["loss"])
+
+
+@pytest.mark.parametrize("sees_it", [0, 1])
+def test_rank_0_decides_for_all_whether_there_is_a_checkpoint(tmp_path, monkeypatch, sees_it):
+    """On NFS a rank may see a folder as it was: here, one of two ranks sees it empty."""
+    monkeypatch.chdir(tmp_path)
+    launch(train_job, Settings("ddp", updates=4, checkpoint="saved", **SMALL), ranks=2)
+
+    def go_on():
+        os.environ["MASTER_ADDR"] = "a job that may come back: it need not find a checkpoint"
+        folder = "saved" if os.environ["RANK"] == str(sees_it) else "empty"
+        settings = Settings("ddp", updates=4, every=100, checkpoint=folder, resume=True, **SMALL)
+        saves = []
+        monkeypatch.setattr(job, "save_checkpoint", lambda *_, **__: saves.append(folder))
+        return train_job(settings)["updates"], len(saves)
+
+    assert list(launch(go_on, ranks=2)) == [(4, 0 if sees_it == 0 else 1)] * 2
+
+
+def test_the_readmes_commands_work_as_written(tmp_path):
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    section = readme.partition("## On your GPUs")[2].partition("\n## ")[0]
+    launched, under_torchrun = section.split("```")[1].strip().splitlines()
+    programs = {"course": ["course_lib"], "torchrun": ["torch.distributed.run"]}
+    for command in (launched, under_torchrun):
+        program, *words = command.split()
+        whole = [sys.executable, "-m", *programs[program], *words, *flags(**SMALL, updates=3)]
+        done = subprocess.run(whole, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stderr
+        assert "3 updates, loss 0." in done.stdout
+    assert {path.name for path in tmp_path.iterdir()} == {"saved", "saved_hybrid", "run.jsonl"}
