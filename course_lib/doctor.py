@@ -117,17 +117,18 @@ def _jupyter() -> Finding:
 def _gpus() -> Finding:
     import torch
 
-    if not torch.cuda.is_available():
+    if not machine.gpus():
         return Finding("GPUs", "none: every lesson runs on the CPU")
+    if not torch.cuda.is_available():
+        advice = "CUDA does not start: update the driver, or set CUDA_VISIBLE_DEVICES= (empty) to use the CPU"
+        return Finding("GPUs", f"{machine.gpus()}, but this PyTorch cannot use them", advice)
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return Finding("GPUs", f"{len(names)} x {names[0]}" if len(set(names)) == 1 else ", ".join(names))
 
 
 def _ranks() -> Finding:
     """How many ranks are sensible, over which backend."""
-    import torch
-
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    gpus = machine.gpus()
     total = machine.memory_bytes()
     most = min(8, total // 2 // BYTES_PER_RANK) if total else 4
     if gpus:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+COUNTED_GPUS = "COURSE_LIB_GPUS"  # set for the ranks of a launch
+
 
 def cores() -> int:
     """Cores this process may use: its affinity mask, and a container's quota where there is one."""
@@ -40,13 +42,36 @@ def threads_per_rank(ranks: int) -> int:
     return max(1, cores() // ranks)
 
 
+def gpus() -> int:
+    """How many GPUs this process may use.
+
+    `torch.cuda.is_available()` starts the driver, which takes 0.2 s in every process, one process after another. To
+    count, PyTorch asks NVML, which does not; and ranks are told by their supervisor, who has asked once for all.
+    """
+    if COUNTED_GPUS in os.environ:
+        return int(os.environ[COUNTED_GPUS])
+    import torch
+
+    return torch.cuda.device_count()
+
+
 def device() -> torch.device:
     """This rank's device: its own GPU, the GPU it shares with other ranks, or the CPU."""
     import torch
 
-    if not torch.cuda.is_available():
+    index = gpu_index()
+    if index is None:
         return torch.device("cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    if "LOCAL_RANK" in os.environ and not torch.cuda.is_initialized():
+        torch.cuda.set_device(
+            index
+        )  # before PyTorch chooses one: of ranks that share a GPU, it would want more of them
+    return torch.device("cuda", index)
+
+
+def gpu_index() -> int | None:
+    """The number of this rank's GPU, without starting it; None where there is none."""
+    return int(os.environ.get("LOCAL_RANK", "0")) % gpus() if gpus() else None
 
 
 def backend(ranks: int) -> str:
@@ -55,10 +80,9 @@ def backend(ranks: int) -> str:
     NCCL refuses two ranks on one GPU, so ranks that share a GPU talk over gloo.
     With a GPU each, CUDA tensors go over NCCL and CPU tensors still go over gloo.
     """
-    import torch
     import torch.distributed as dist
 
-    has_a_gpu_each = torch.cuda.is_available() and torch.cuda.device_count() >= ranks
+    has_a_gpu_each = gpus() >= ranks
     return "cpu:gloo,cuda:nccl" if has_a_gpu_each and dist.is_nccl_available() else "gloo"
 
 

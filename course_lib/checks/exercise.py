@@ -60,7 +60,9 @@ class Exercise:
 
 def idea(mistake: Callable) -> str:
     """What is wrong with a wrong answer, and what would mend it."""
-    return " ".join(inspect.getdoc(mistake).split())
+    text = inspect.getdoc(mistake)
+    assert text is not None, f"{mistake} has no docstring to tell it"
+    return " ".join(text.split())
 
 
 def same_as(expected: Callable[[Case], Sequence[Any]], tolerance: float = TOLERANCE) -> Callable:

@@ -69,7 +69,7 @@ class AddingProblem:
         sequences, answers = zip(*items, strict=True)
         lengths = torch.tensor([len(sequence) for sequence in sequences])
         mask = torch.arange(int(lengths.max()))[:, None] == lengths - 1
-        return Batch(pad_sequence(sequences), mask * torch.stack(answers), lengths, mask)
+        return Batch(pad_sequence(list(sequences)), mask * torch.stack(answers), lengths, mask)
 
     def _make(self, index: int) -> tuple[Tensor, Tensor]:
         generator = self._generator(index)

@@ -70,10 +70,10 @@ class Batch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """This batch on `device`, except for the lengths, which stay on the CPU."""
-        inputs, targets, mask = (
-            tensor.to(device, non_blocking=non_blocking) for tensor in (self.inputs, self.targets, self.mask)
-        )
-        return Batch(inputs, targets, self.lengths, mask)
+        here = (self.inputs, self.targets, self.mask)
+        inputs, targets, mask = (tensor.to(device, non_blocking=non_blocking) for tensor in here)
+        is_there = inputs is self.inputs and targets is self.targets and mask is self.mask
+        return self if is_there else Batch(inputs, targets, self.lengths, mask)
 
     def rows(self, indices: Sequence[int] | Tensor) -> Batch:
         """A copy of some of the sequences, in that order, with as many steps as before."""
@@ -100,7 +100,7 @@ class Batch:
         """`n` chunks of time, one after another, as equal as possible."""
         if not 1 <= n <= self.steps:
             raise ValueError(f"chunks({n}): a batch of {self.steps} steps can be cut into 1 to {self.steps} chunks")
-        bounds = [part[0].item() for part in torch.arange(self.steps).tensor_split(n)] + [self.steps]
+        bounds = [int(part[0]) for part in torch.arange(self.steps).tensor_split(n)] + [self.steps]
         return [self.between(start, stop) for start, stop in pairwise(bounds)]
 
     def micro_batches(self, n: int) -> list[Batch]:

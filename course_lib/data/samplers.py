@@ -7,11 +7,12 @@ and every rank makes the same number of steps, because a rank that makes one few
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy
+from numpy.typing import ArrayLike
 
 from course_lib.data.checks import check_at_least, check_rank
 
@@ -87,7 +88,7 @@ class BucketedBatches(Batches):
 
     def __init__(
         self,
-        lengths: Sequence[int],
+        lengths: ArrayLike,
         tokens: int,
         rank: int = 0,
         ranks: int = 1,
@@ -166,7 +167,7 @@ class Load:
         )
 
 
-def load_of(global_batches: Iterable[list[int]], lengths: Sequence[int], ranks: int = 1) -> Load:
+def load_of(global_batches: Iterable[list[int]], lengths: ArrayLike, ranks: int = 1) -> Load:
     """The padding, balance and mixing of an epoch, if each global batch is dealt out to `ranks` ranks."""
     batches = [numpy.asarray(lengths)[batch] for batch in global_batches]
     cells = [[_cells(batch[rank::ranks]) for rank in range(ranks)] for batch in batches]

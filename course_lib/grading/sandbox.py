@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BufferedReader, BufferedWriter
 from pathlib import Path
 
 from course_lib.checks.inside.runner import Submission
@@ -159,8 +160,11 @@ def _bind(source: str, place: str) -> list[str]:
 class Guard:
     """Watches one sandbox from outside: its time, its memory, and how much it says."""
 
-    def __init__(self, process: subprocess.Popen, limits: Limits, stop: threading.Event) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], limits: Limits, stop: threading.Event) -> None:
         self.process, self.limits, self.stop, self.reason = process, limits, stop, ""
+        assert isinstance(process.stdin, BufferedWriter)
+        assert isinstance(process.stdout, BufferedReader)
+        self._stdin, self._stdout = process.stdin, process.stdout
         self._deadline = time.monotonic() + limits.seconds
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -168,7 +172,7 @@ class Guard:
         """Send the job; return all lines of the answer. A line that was cut off is left out."""
         threading.Thread(target=self._send, args=(job,), daemon=True).start()
         said = bytearray()
-        while piece := self.process.stdout.read1(1 << 16):
+        while piece := self._stdout.read1(1 << 16):
             said += piece
             if len(said) > self.limits.output:
                 self._stop("it wrote too much")
@@ -186,11 +190,11 @@ class Guard:
             time.sleep(0.01)
         self.process.kill()
         self.process.wait()
-        self.process.stdout.close()
+        self._stdout.close()
 
     def _send(self, job: bytes) -> None:
         try:
-            with self.process.stdin as stdin:
+            with self._stdin as stdin:
                 stdin.write(job)
         except OSError:
             pass  # it ended before it had read everything

@@ -9,9 +9,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection
 from numbers import Real
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from course_lib.launchers.diagnosis.errors import LaunchError
 from course_lib.launchers.diagnosis.stacks import cell_sources
@@ -20,6 +19,9 @@ from course_lib.launchers.process.listener import Listener
 from course_lib.launchers.process.rank import INSIDE_A_RANK
 from course_lib.launchers.process.supervisor import supervise
 from course_lib.launchers.run import Run
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext, SpawnContext
 
 
 class Cluster(Protocol):
@@ -77,8 +79,10 @@ def launch(
 def warm_up(modules: Sequence[str] = PRELOADED) -> None:
     """Start the server that ranks are forked from; it imports torch while the learner reads on."""
     if start_method() == "forkserver":
+        from multiprocessing import forkserver
+
         multiprocessing.set_forkserver_preload(list(modules))
-        multiprocessing.forkserver.ensure_running()
+        forkserver.ensure_running()
 
 
 def start_method() -> str:
@@ -101,15 +105,16 @@ def _check(fn: Any, ranks: Any, timeout: Any) -> None:
         raise ValueError(f"ranks={ranks}: a launch needs at least one rank")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real)):
         raise TypeError(f"timeout={timeout!r}: give a number of seconds, or None to wait for ever")
-    if timeout is not None and not timeout > 0:
+    if timeout is not None and not float(timeout) > 0:
         raise ValueError(f"timeout={timeout}: give a number of seconds above 0, or None to wait for ever")
 
 
 @contextlib.contextmanager
-def supervisor_of(spec: messages.LaunchSpec) -> Iterator[Connection]:
+def supervisor_of(spec: messages.LaunchSpec) -> Iterator[messages.Channel]:
     """A connection to a fresh supervisor. Closing it ends the launch and everything that belongs to it."""
     method = start_method()
-    context = multiprocessing.get_context(method)
+    # The stubs know a context's class only where its method is written out.
+    context = cast("ForkServerContext | SpawnContext", multiprocessing.get_context(method))
     here, there = context.Pipe()
     ranks_method = "fork" if method == "forkserver" else "spawn"
     process = context.Process(target=supervise, args=(spec, there, ranks_method), name="supervisor")

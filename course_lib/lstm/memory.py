@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.data import Batch
-from course_lib.lstm.model import Project, Recurrent, SequenceModel
+from course_lib.lstm.model import Embed, Project, Recurrent, SequenceModel
 
 # What the backward pass of an LSTM cell must know, in numbers per hidden unit: the four gates, c, tanh(c) and h.
 NUMBERS_PER_UNIT = 7
@@ -64,10 +64,11 @@ def count_parameters(block: nn.Module) -> int:
     if isinstance(block, Recurrent):
         hidden = block.lstm.hidden_size
         return 4 * (2 * hidden * hidden + 2 * hidden)
-    linear = getattr(block, "linear", None)
-    if linear is not None:
-        return linear.in_features * linear.out_features + linear.out_features
-    return block.table.num_embeddings * block.table.embedding_dim
+    if isinstance(block, Project):
+        return block.linear.in_features * block.linear.out_features + block.linear.out_features
+    if isinstance(block, Embed):
+        return block.table.num_embeddings * block.table.embedding_dim
+    return sum(parameter.numel() for parameter in block.parameters())
 
 
 @dataclass

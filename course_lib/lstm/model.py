@@ -8,7 +8,7 @@ whichever rank, and the gradient flows back through the state from chunk to chun
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
@@ -55,11 +55,13 @@ class Recurrent(nn.Module):
         self.lstm = nn.LSTM(hidden, hidden)
         self.width = hidden
         with torch.no_grad():
-            self.lstm.bias_ih_l0[hidden : 2 * hidden].fill_(forget_bias)
-            self.lstm.bias_hh_l0[hidden : 2 * hidden].zero_()
+            bias_ih, bias_hh = self.lstm.get_parameter("bias_ih_l0"), self.lstm.get_parameter("bias_hh_l0")
+            bias_ih[hidden : 2 * hidden].fill_(forget_bias)
+            bias_hh[hidden : 2 * hidden].zero_()
 
     def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        keep_flat(self.lstm)
+        if inputs.is_cuda:
+            keep_flat(self.lstm)
         return self.lstm(inputs, state)
 
 
@@ -74,15 +76,16 @@ class SequenceModel(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleDict({str(place): block for place, block in blocks.items()})
         self.one_call: bool | None = None
+        self._runs = [tuple(place for place, _ in run) for _, run in groupby(self.numbered(), key=_stacks_with)]
         self._stacks: dict[tuple[int, ...], Stack] = {}
 
     def forward(self, inputs: Tensor, states: States | None = None) -> tuple[Tensor, States]:
         """The output of the last block, and the new state of every block that has one."""
         outputs, states, new_states = inputs, states or {}, {}
-        for places, blocks in self._neighbours():
-            if isinstance(blocks[0], Recurrent) and self._in_one_call(blocks, outputs):
-                own = [states.get(place) for place in places]
-                outputs, ended = self._stack(places, blocks)(outputs, own)
+        for places in self._runs:
+            blocks = [self.blocks[str(place)] for place in places]
+            if len(blocks) > 1 and self._in_one_call(blocks, outputs):
+                outputs, ended = self._stack(places, blocks)(outputs, [states.get(place) for place in places])
                 new_states |= zip(places, ended, strict=True)
                 continue
             for place, block in zip(places, blocks, strict=True):
@@ -95,22 +98,17 @@ class SequenceModel(nn.Module):
         """(place, block), in order."""
         return [(int(place), block) for place, block in self.blocks.items()]
 
-    def _neighbours(self) -> Iterator[tuple[list[int], list[Any]]]:
-        """Places and blocks, those LSTM layers together that have one width and stand side by side."""
-        for _, group in groupby(self.numbered(), key=_stacks_with):
-            places, blocks = zip(*group, strict=True)
-            yield list(places), list(blocks)
-
     def _in_one_call(self, blocks: list[Any], inputs: Tensor) -> bool:
-        if len(blocks) == 1:
+        """Whether these LSTM layers run as one. A block that somebody watches with a hook runs by itself."""
+        if self.one_call is False or (self.one_call is None and not pays(blocks[0].width, inputs)):
             return False
-        return pays(len(blocks), blocks[0].width, inputs) if self.one_call is None else self.one_call
+        return not any(block._forward_hooks or block._forward_pre_hooks for block in blocks)
 
-    def _stack(self, places: list[int], blocks: list[Any]) -> Stack:
+    def _stack(self, places: tuple[int, ...], blocks: list[Any]) -> Stack:
         layers = [block.lstm for block in blocks]
-        stack = self._stacks.get(tuple(places))
+        stack = self._stacks.get(places)
         if stack is None or not stack.is_of(layers):
-            stack = self._stacks[tuple(places)] = Stack(layers)
+            stack = self._stacks[places] = Stack(layers)
         return stack
 
     def __getstate__(self) -> dict[str, Any]:
@@ -140,16 +138,15 @@ def lstm_model(
         raise ValueError("give features= for sequences of numbers, or vocabulary= for tokens, and not both")
     if min(hidden, layers) < 1:
         raise ValueError(f"hidden={hidden}, layers={layers}: a model needs at least one of each")
-    way_in = Project(features, hidden) if vocabulary is None else Embed(vocabulary, hidden)
+    way_in = Embed(vocabulary, hidden) if vocabulary is not None else Project(features or 0, hidden)
     way_out = Project(hidden, outputs or vocabulary or 1)
     return SequenceModel(dict(enumerate([way_in, *(Recurrent(hidden) for _ in range(layers)), way_out])))
 
 
 def _stacks_with(numbered: tuple[int, Any]) -> tuple:
-    """The same for neighbours that may run in one call; a block that somebody watches with a hook runs by itself."""
+    """The same for neighbours that may run in one call: LSTM layers of one width."""
     place, block = numbered
-    watched = isinstance(block, nn.Module) and (block._forward_hooks or block._forward_pre_hooks)
-    return ("layer", block.width) if type(block) is Recurrent and not watched else ("block", place)
+    return ("layer", block.width) if type(block) is Recurrent else ("block", place)
 
 
 def detach_states(states: States) -> States:

@@ -9,18 +9,20 @@ while the backward pass goes on keeps the layers apart.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 State = tuple[Tensor, Tensor]  # (h, c), each (1, sequences, hidden)
 
-WIDE = 1024  # hidden units, from which one call was the faster way on an H200 (tests/bench)
+WIDE = 1024  # hidden units, from which one call was the faster way on an H200 in float32 (tests/bench)
 
 
-def pays(layers: int, hidden: int, inputs: Tensor) -> bool:
-    """Whether one call for so many layers is expected to be faster than one for each."""
-    return layers > 1 and inputs.is_cuda and hidden >= WIDE
+def pays(hidden: int, inputs: Tensor) -> bool:
+    """Whether one call for several layers is expected to be faster than one for each. In half precision it is not."""
+    in_half = inputs.dtype != torch.float32 or torch.is_autocast_enabled("cuda")
+    return inputs.is_cuda and hidden >= WIDE and not in_half
 
 
 class Stack:
@@ -56,10 +58,7 @@ def keep_flat(lstm: nn.LSTM) -> None:
 
     A layer may be run by itself now and in a stack then, and each wants its own order: whoever runs puts it right.
     """
-    first = lstm.weight_ih_l0
-    if not first.is_cuda:
-        return
-    where = (first.data_ptr(), lstm.bias_ih_l0.data_ptr())
-    if getattr(lstm, "flat_at", None) != where:
+    weight, bias = cast(Tensor, lstm.weight_ih_l0), cast(Tensor, lstm.bias_ih_l0)
+    if weight.is_cuda and getattr(lstm, "flat_at", None) != (weight.data_ptr(), bias.data_ptr()):
         lstm.flatten_parameters()
-        lstm.flat_at = (first.data_ptr(), lstm.bias_ih_l0.data_ptr())
+        lstm.flat_at = (weight.data_ptr(), bias.data_ptr())

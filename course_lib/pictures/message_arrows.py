@@ -42,7 +42,7 @@ def messages(run: Run | Sequence[Span], ranks: int | None = None) -> Picture:
 
 def matched(spans: Sequence[Span]) -> list[tuple[Span, Span]]:
     """Every send with the receive that took it, in the order of sending."""
-    receives: dict[tuple[int, int | None], list[Span]] = defaultdict(list)
+    receives: dict[tuple[int | None, int | None], list[Span]] = defaultdict(list)  # by sender and receiver
     for span in sorted(spans, key=lambda span: span.start):
         if span.name == "receive":
             receives[span.peer, span.rank].append(span)

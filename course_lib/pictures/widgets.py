@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from course_lib.data import BucketedBatches, Load, load_of
+from course_lib.pictures import schedule_chart
 from course_lib.pictures.palette import COLOURS, INK
 from course_lib.pictures.picture import Picture
 from course_lib.pictures.placement_bars import placement
@@ -75,7 +76,7 @@ def explore_schedules():
 
     def draw(schedule: str, stages: int, micro_batches: int, chunks: int, backward: float, link: float) -> Picture:
         made = SCHEDULES[schedule](stages, micro_batches, chunks)
-        return schedule(simulate(made, ActionCosts(1.0, backward, link).split_over(made)))
+        return schedule_chart.schedule(simulate(made, ActionCosts(1.0, backward, link).split_over(made)))
 
     controls = {
         "schedule": ipywidgets.Dropdown(options=list(SCHEDULES), value="1f1b"),

@@ -125,14 +125,14 @@ def balanced(costs: Sequence[BlockCost], stages: int, memory: int | None = None)
     limit = float("inf") if memory is None else memory
     fastest = _smallest_largest(seconds, stages, lambda part: sum(sizes[part]) <= limit)
     if fastest is None:
-        least, _ = _smallest_largest(sizes, stages, lambda part: True)
+        least, _ = _smallest_largest(sizes, stages, lambda part: True) or (sum(sizes), [])
         raise CannotPlace(
             f"no {stages} consecutive parts of these {len(costs)} blocks fit into {memory:,} bytes each: "
             f"the smallest memory that would do is {least:,} bytes"
         )
     pace = fastest[0]
-    _, cuts = _smallest_largest(sizes, stages, lambda part: sum(seconds[part]) <= pace)
-    return Placement.of_cuts(len(costs), cuts)
+    smallest = _smallest_largest(sizes, stages, lambda part: sum(seconds[part]) <= pace) or fastest
+    return Placement.of_cuts(len(costs), smallest[1])
 
 
 Best = tuple[float, list[int]]  # the largest sum of a part, and where the parts after the first begin

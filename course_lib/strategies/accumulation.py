@@ -42,6 +42,6 @@ class Accumulation(DDP):
                     outputs, states[place] = self.forward(micro_batch.inputs, self.states.get(place))
                     its_total = self.sum_of_losses(outputs, micro_batch)
                 with span("backward"):  # of the last one: and, overlapped with it, the all-reduce of the gradients
-                    (its_total * self.gradient_scale / count.clamp(min=1)).backward()
+                    self.backward(its_total, count)
             total = total + its_total.detach()
         return sum_over_ranks(total), count, states

@@ -85,9 +85,14 @@ class Strategy:
             outputs, states = self.forward(batch.inputs, self.states.get(0))
             total, count = self.loss(outputs, batch)
         global_total, global_count = self.sum_counts(total.detach(), count)
-        with span("backward"):  # where nothing counts, nothing moves
-            (total * self.gradient_scale / global_count.clamp(min=1)).backward()
+        with span("backward"):
+            self.backward(total, global_count)
         return global_total, global_count, {0: states}
+
+    def backward(self, total: Tensor, global_count: Tensor) -> None:
+        """The backward pass of a sum of losses, divided by the global count. Where nothing counts, nothing moves."""
+        scaled = total if self.gradient_scale == 1 else total * self.gradient_scale
+        (scaled / global_count.clamp(min=1)).backward()
 
     def sum_counts(self, total: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         """The sum of losses and the count of the global batch, from those of this rank's share."""

@@ -93,7 +93,7 @@ class GradientSum:
         self.group = group
         self.parameters = [parameter for parameter in reversed(list(model.parameters())) if parameter.requires_grad]
         self.ready: set[Tensor] = set()
-        self.sending: list[dist.Work] = []
+        self.sending: list[Any] = []  # of dist.Work
         self.is_last_action = False
         for parameter in self.parameters:
             parameter.register_post_accumulate_grad_hook(self._note)

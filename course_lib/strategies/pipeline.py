@@ -6,7 +6,7 @@ from a neighbour, in a message, or from an earlier action of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -109,7 +109,7 @@ class Stage:
     ranks: tuple[int, ...]  # of all stages, in order
     width: int  # numbers per step and sequence in what it receives
     pace: ActionCosts | None
-    groups: dict[int, dist.ProcessGroup | None]  # for each direction: NCCL keeps only the order within a group
+    groups: Mapping[int, Any]  # None, or a process group, for each direction: NCCL keeps only the order within a group
 
     @classmethod
     def of(
@@ -235,7 +235,7 @@ class Execution:
         with span("backward", at_least=stage.seconds_for(action)):
             trained = [(end, gradient) for end, gradient in ends if end.requires_grad]
             if trained:  # a stage may have nothing to train
-                torch.autograd.backward(*zip(*trained, strict=True))
+                torch.autograd.backward([end for end, _ in trained], [gradient for _, gradient in trained])
         if not stage.is_first:
             self._send(gradient_of(saved.inputs), BACKWARD)
         if action.chunk:

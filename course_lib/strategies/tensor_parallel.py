@@ -41,8 +41,8 @@ class ShardedRecurrent(nn.Module):
 
     def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         own = self.lstm
-        if state is None:
-            state = (inputs.new_zeros(1, inputs.shape[1], self.width),) * 2
+        zeros = inputs.new_zeros(1, inputs.shape[1], self.width)
+        state = state or (zeros, zeros)
         inputs, h, c = (UsedInParts.apply(tensor) for tensor in (inputs, state[0][0], state[1][0]))
         c = c.split(self.sizes, dim=-1)[dist.get_rank()]
         from_inputs = nn.functional.linear(inputs, own["weight_ih_l0"], own["bias_ih_l0"] + own["bias_hh_l0"])
@@ -52,18 +52,18 @@ class ShardedRecurrent(nn.Module):
             c = f.sigmoid() * c + i.sigmoid() * g.tanh()
             h, output = Whole.apply(o.sigmoid() * c.tanh(), self.sizes)
             outputs.append(output)
-        return torch.stack(outputs), (output[None], Whole.apply(c, self.sizes)[1][None])
+        return torch.stack(outputs), (outputs[-1][None], Whole.apply(c, self.sizes)[1][None])
 
 
 class UsedInParts(torch.autograd.Function):
     """Forward: nothing. Backward: the sum over ranks, for each knows only the gradient that its own units caused."""
 
     @staticmethod
-    def forward(context: Any, whole: Tensor) -> Tensor:
+    def forward(ctx: Any, whole: Tensor) -> Tensor:
         return whole.view_as(whole)
 
     @staticmethod
-    def backward(context: Any, gradient: Tensor) -> Tensor:
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         return _summed(gradient)
 
 
@@ -75,17 +75,20 @@ class Whole(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(context: Any, part: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
-        context.sizes = sizes
-        context.set_materialize_grads(False)  # after the last step there are no gates: nothing to add up, nor to send
+    def forward(ctx: Any, part: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
+        ctx.sizes = sizes
+        ctx.set_materialize_grads(False)  # after the last step there are no gates: nothing to add up, nor to send
         whole = _put_together(part, sizes)
         return whole, whole.clone()
 
     @staticmethod
-    def backward(context: Any, from_gates: Tensor | None, from_output: Tensor | None) -> tuple[Tensor | None, None]:
-        parts = [_summed(from_gates)] if from_gates is not None else []
-        parts += [from_output] if from_output is not None else []
-        return (sum(parts).split(context.sizes, dim=-1)[dist.get_rank()] if parts else None), None
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # PyTorch declares it with *gradients
+        ctx: Any, from_gates: Tensor | None, from_output: Tensor | None
+    ) -> tuple[Tensor | None, None]:
+        gradient = None if from_gates is None else _summed(from_gates)
+        if from_output is not None:
+            gradient = from_output if gradient is None else gradient + from_output
+        return (None if gradient is None else gradient.split(ctx.sizes, dim=-1)[dist.get_rank()]), None
 
 
 class TensorParallel(Strategy):

@@ -22,8 +22,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from course_lib.machine import device
 from course_lib.strategies import Strategy
@@ -67,8 +70,8 @@ def save_checkpoint(
     }
     on_rank_0(lambda: make_room(final, aside))
     try:
-        dcp.save(_state_dict(strategy), storage_writer=dcp.FileSystemWriter(aside), planner=SavePieces())
-    except dcp.CheckpointException as error:  # every rank gets it, whichever failed
+        dcp_save(_state_dict(strategy), storage_writer=FileSystemWriter(aside), planner=SavePieces())
+    except CheckpointException as error:  # every rank gets it, whichever failed
         rank, (cause, _) = next(iter(error.failures.items()))
         raise CheckpointError(f"rank {rank} cannot write its part of the checkpoint: {cause}") from error
     on_rank_0(lambda: complete(final, aside, facts, keep))
@@ -92,7 +95,7 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
     parts = _parts_of(strategy)
     _check_same_model(checkpoint, _parameters(parts))
     same_layout = checkpoint.layout == _layout(strategy, parts)
-    saved = dcp.FileSystemReader(found).read_metadata().state_dict_metadata
+    saved = FileSystemReader(found).read_metadata().state_dict_metadata
     shards = strategy.shards()
     wanted = {_copy(shard, same_layout) + f"model.{name}": Pieces.of(shard) for name, shard in shards.items()}
     slots: dict[str, NamedTensors] = {name: {} for name in shards}
@@ -105,7 +108,7 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
                 wanted[key] = Pieces.of(shard, slots[name][slot])
     own = _empty_own(saved) if same_layout else {}
     wanted |= {key: Pieces.whole(tensor) for key, tensor in own.items()}
-    dcp.load(wanted, storage_reader=dcp.FileSystemReader(found), planner=LoadPieces())
+    dcp_load(wanted, storage_reader=FileSystemReader(found), planner=LoadPieces())
     _restore_optimizer(strategy, {shards[name].tensor: of_name for name, of_name in slots.items() if of_name})
     _restore_rank(strategy, own)
     strategy.updates = checkpoint.position.updates

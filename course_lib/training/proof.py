@@ -146,7 +146,7 @@ def _compare(number: int, rank: int, report: Report, reference: Report) -> Step:
         raise ValueError(f"rank {rank} reports other parameters than the whole model has: {sorted(parameters)}")
     off = {name: _distance(parameters[name], true_parameters[name]) for name in parameters}
     off_gradients = {name: _distance(gradients[name], true_gradients[name]) for name in gradients}
-    worst = max(off_gradients, key=off_gradients.get)
+    worst = max(off_gradients, key=lambda name: off_gradients[name])
     loss_off = _distance(*torch.tensor([loss, true_loss], dtype=torch.float64))
     return Step(number, rank, max(off_gradients.values()), max(off.values()), loss_off, worst)
 

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import torch.distributed as dist
+from torch import Tensor
 
 
 def neighbours():
     rank, ranks = dist.get_rank(), dist.get_world_size()
     return (rank - 1) % ranks, (rank + 1) % ranks
+
+
+def exchange(outgoing: Tensor, receiver: int, arriving: Tensor, sender: int) -> None:
+    """Send to one neighbour while receiving from another."""
+    sending = dist.isend(outgoing, receiver)
+    dist.recv(arriving, sender)
+    assert sending is not None  # only outside the process group would there be nothing to wait for
+    sending.wait()

@@ -107,7 +107,7 @@ def updates_once(model, optimizer, windows):
     """One update for all windows together, through all of their history: an exact gradient, but all activations are
     kept for it, which is what windows are to avoid. Update after each of them.
     """
-    losses, states, total = [], {}, 0.0
+    losses, states, total = [], {}, torch.zeros(())
     for inputs, targets in windows:
         outputs, states = model(inputs, states)
         loss = (outputs - targets).square().mean()

@@ -94,7 +94,8 @@ def one_bias(inputs, hidden, cell, **weights):
     """PyTorch has two biases, and both are added: one comes with the inputs, one with the hidden state. One would be
     enough for a model, but these weights have two.
     """
-    return _state(_gates(inputs, hidden, **weights | {"bias_hh": torch.zeros_like(weights["bias_hh"])}), cell)
+    weights["bias_hh"] = torch.zeros_like(weights["bias_hh"])
+    return _state(_gates(inputs, hidden, **weights), cell)
 
 
 def not_transposed(inputs, hidden, cell, weight_ih, weight_hh, bias_ih, bias_hh):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler, TensorDataset
 
 from course_lib.checks.exercise import Case, Exercise
 
@@ -51,7 +51,7 @@ def repeats_to_even_out(count, rank, ranks, epoch, seed):
     """`DistributedSampler` repeats examples until the ranks have equally many. For training that is harmless; an
     evaluation counts those examples twice.
     """
-    sampler = DistributedSampler(range(count), ranks, rank, seed=seed)
+    sampler = DistributedSampler(TensorDataset(torch.arange(count)), ranks, rank, seed=seed)
     sampler.set_epoch(epoch)
     return list(sampler)
 

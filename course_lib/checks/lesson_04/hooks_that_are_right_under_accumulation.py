@@ -34,8 +34,10 @@ def drive(answer, passes: Tensor):
         for inputs in update:
             (model.weight @ inputs + model.bias * inputs[0].square()).sum().backward()
             number = len(seen) // 2 + 1
-            seen[f"the weight's gradient after pass {number}"] = model.weight.grad[0].clone()
-            seen[f"the bias's gradient after pass {number}"] = model.bias.grad.clone()
+            for name, parameter in (("weight", model.weight), ("bias", model.bias)):
+                gradient = parameter.grad  # None if a hook has taken it away
+                copy = None if gradient is None else gradient.flatten().clone()
+                seen[f"the {name}'s gradient after pass {number}"] = copy
         model.zero_grad()
     return seen
 

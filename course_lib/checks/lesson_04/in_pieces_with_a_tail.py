@@ -125,9 +125,10 @@ def divides_by_the_first(model, optimizer, micro_batches, k):
         totals = [
             (model(inputs) - targets).square().sum() / (len(pieces) * len(pieces[0][0])) for inputs, targets in pieces
         ]
-        sum(totals).backward()
+        loss = sum(totals, start=torch.zeros(()))
+        loss.backward()
         optimizer.step()
-        losses.append(sum(totals).item())
+        losses.append(loss.item())
     return losses
 
 

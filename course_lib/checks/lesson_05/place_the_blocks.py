@@ -35,7 +35,7 @@ def memory_for(part: str, seconds: list[int], sizes: list[int], stages: int) -> 
     """More than enough; less than the fastest placement needs, and enough for another; or too little for any."""
     if part == "the fastest":
         return sum(sizes)
-    least, needed = (largest(sizes, fastest(values, values, stages, sum(values))) for values in (sizes, seconds))
+    least, needed = (largest(sizes, fastest_of_all(values, stages)) for values in (sizes, seconds))
     if part == "nothing fits":
         return least - 1 if least > max(sizes) else None
     return needed - 1 if least < needed else None
@@ -93,6 +93,11 @@ def fastest(seconds: list[int], sizes: list[int], stages: int, memory: int) -> P
     return min(fitting, key=partial(largest, seconds), default=None)
 
 
+def fastest_of_all(seconds: list[int], stages: int) -> Parts:
+    """As if memory were no limit."""
+    return min(all_parts(len(seconds), stages), key=partial(largest, seconds))
+
+
 def filled(values: list[int], stages: int, is_full: Callable[[list[int]], bool]) -> Parts:
     """Block after block on a stage until `is_full`; one block at least is left for each stage that follows."""
     parts: Parts = [[]]
@@ -147,21 +152,21 @@ def balanced_in_memory(seconds, sizes, stages, memory):
     """This makes the largest stage as small as can be. Memory only has to fit: of all placements that fit, the fastest
     is asked for.
     """
-    return fastest(sizes, seconds, stages, sum(seconds))
+    return fastest_of_all(sizes, stages)
 
 
 def ignores_the_memory(seconds, sizes, stages, memory):
     """The fastest placement, and a stage of it does not fit. Leave out the placements that do not fit before you
     choose.
     """
-    return fastest(seconds, sizes, stages, sum(sizes))
+    return fastest_of_all(seconds, stages)
 
 
 def moves_what_does_not_fit(seconds, sizes, stages, memory):
     """You start from the fastest placement and push on what does not fit. The placement that fits is not always near
     the fastest one, and the last stage has nobody to push to: choose among all placements that fit.
     """
-    parts = fastest(seconds, sizes, stages, sum(sizes))
+    parts = fastest_of_all(seconds, stages)
     for part, after in pairwise(parts):
         while len(part) > 1 and sum(sizes[block] for block in part) > memory:
             after.insert(0, part.pop())
@@ -172,14 +177,14 @@ def never_gives_up(seconds, sizes, stages, memory):
     """Here no placement fits, and you return one all the same: the job would run out of memory in its first step.
     Return None.
     """
-    return fastest(seconds, sizes, stages, memory) or fastest(sizes, seconds, stages, sum(seconds))
+    return fastest(seconds, sizes, stages, memory) or fastest_of_all(sizes, stages)
 
 
 def gives_up_too_soon(seconds, sizes, stages, memory):
     """There are placements that fit, and you return None: that the *fastest* does not fit does not mean that none
     does.
     """
-    parts = fastest(seconds, sizes, stages, sum(sizes))
+    parts = fastest_of_all(seconds, stages)
     return parts if largest(sizes, parts) <= memory else None
 
 

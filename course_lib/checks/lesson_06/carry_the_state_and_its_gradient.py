@@ -72,7 +72,8 @@ def right_carry(case: Case) -> list[dict]:
             states.append(state)
         values = outputs
         seen.append((stage, outputs, states[1:-1]))
-    loss = sum((output * by).sum() for output, by in zip(values, case.inputs["gradients"], strict=True))
+    losses = ((output * by).sum() for output, by in zip(values, case.inputs["gradients"], strict=True))
+    loss = sum(losses, start=torch.zeros(()))
     carried = [[list(torch.autograd.grad(loss, pair, retain_graph=True)) for pair in states] for _, _, states in seen]
     loss.backward()
     return [
@@ -111,7 +112,7 @@ def backwards(kept, gradients, hand_back):
         if dist.get_rank() == 0:
             dist.recv(gradient, 1)
         pairs = [(outputs, gradient), *(hand_back(end, carried[0]) if carried else [])]
-        torch.autograd.backward(*map(list, zip(*pairs, strict=True)))
+        torch.autograd.backward([result for result, _ in pairs], [of_result for _, of_result in pairs])
         carried = [[part.grad for part in start], *carried] if start else carried
     return carried
 

@@ -60,7 +60,8 @@ def scaled(model, norm, limit, always=False):
 
 
 def squares_of(model) -> Tensor:
-    return sum(parameter.grad.square().sum() for parameter in model.parameters() if parameter.grad is not None)
+    squares = (parameter.grad.square().sum() for parameter in model.parameters() if parameter.grad is not None)
+    return sum(squares, start=torch.zeros(()))
 
 
 def own_norm(model, limit, row, column):

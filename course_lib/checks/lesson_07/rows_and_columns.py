@@ -8,7 +8,7 @@ from course_lib.checks.exercise import Case, Exercise, seeded
 
 
 def cases(seed: int) -> list[Case]:
-    more = torch.randint(2, (), generator=seeded(seed)).item()
+    more = int(torch.randint(2, (), generator=seeded(seed)))
 
     def case(part: str, replicas: int, stages: int) -> Case:
         return Case(part, 1, {"replicas": replicas, "stages": stages}, f"{replicas} replicas of {stages} stages")

@@ -15,7 +15,7 @@ def cases(seed: int) -> list[Case]:
     def case(part: str, files: int, ranks: int, workers: int) -> Case:
         sizes = (20 + torch.randint(3, (files,), generator=generator)).tolist()
         if part == "equal work":  # a large file for each reader, but near one another
-            first = torch.randint(files // 2, (), generator=generator).item()
+            first = int(torch.randint(files // 2, (), generator=generator))
             for file in (first, first + 1, first + 4, first + 5):
                 sizes[file] *= 4
         how = f"{workers} workers each" if workers else "which load by themselves: worker is None"

@@ -18,7 +18,7 @@ from course_lib.launchers.diagnosis.errors import PeersLost
 from course_lib.launchers.diagnosis.stacks import stack_of_exception, where
 
 if TYPE_CHECKING:
-    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import Store
 
 # What a rank sees when another one has gone: never the cause.
 CONSEQUENCE = re.compile(
@@ -34,12 +34,12 @@ LOOK_EVERY = 0.2
 class PeerRoster:
     """All ranks of a job with their hosts; made by every rank when they have just met."""
 
-    def __init__(self, store: dist.Store, rank: int, ranks: int) -> None:
+    def __init__(self, store: Store, rank: int, ranks: int) -> None:
         self.store, self.rank, self.ranks = store, rank, ranks
         store.set(f"host of {rank}", socket.gethostname())
         self.hosts = [store.get(f"host of {each}").decode() for each in range(ranks)]
 
-    def explain(self, error: Exception) -> PeersLost | None:
+    def explain(self, error: BaseException) -> PeersLost | None:
         """Which ranks are gone, if that is why `error` was raised."""
         if not CONSEQUENCE.search(str(error)):
             return None

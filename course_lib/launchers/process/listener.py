@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any
 
 from course_lib.launchers.diagnosis.errors import CannotSend, LaunchError, RanksStuck
@@ -27,7 +26,7 @@ class Listener:
 
     def __init__(
         self,
-        supervisor: Connection,
+        supervisor: messages.Channel,
         ranks: int,
         timeout: float | None,
         *,
@@ -96,7 +95,7 @@ class Listener:
                     self.died.append(message)
             case messages.Located(rank, where):
                 self.located[rank] = where
-        if getattr(message, "calls", None):
+        if isinstance(message, (messages.Returned, messages.Raised, messages.Located)) and message.calls:
             self.calls[message.rank] = message.calls
             self.disagreement = first_difference(self.calls) or self.disagreement  # old calls drop out of records
 
@@ -114,6 +113,7 @@ class Listener:
         self._ask_where()
         if self._faulty():
             return verdict(self.raised, self.died, self.located, self.disagreement)
+        assert self.timeout is not None, "without a timeout, we would still be listening"
         unknown = {rank: Where("running") for rank in range(self.ranks)}
         return RanksStuck(seconds=self.timeout, where={**unknown, **self.located})
 

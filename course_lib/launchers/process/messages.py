@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from course_lib.launchers.diagnosis.flight_recorder import Call
 from course_lib.launchers.diagnosis.stacks import Frame, Where
@@ -90,6 +91,16 @@ class Located:
     rank: int
     where: Where
     calls: list[Call]
+
+
+class Channel(Protocol):
+    """The notebook's end of the talk: a pipe to its supervisor, or what stands for the supervisors of several nodes."""
+
+    def send(self, order: Any, /) -> None: ...
+
+    def recv(self) -> Any: ...
+
+    def poll(self, seconds: float | None, /) -> bool: ...
 
 
 # What the notebook tells the supervisor, and the supervisor a rank.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import _ConnectionBase as Connection  # a pipe's end has another class on Windows
 
 CHUNK = 1 << 16
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
-from multiprocessing.connection import Connection
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from course_lib import machine, trace
@@ -23,7 +23,9 @@ from course_lib.launchers.process import output, payload
 from course_lib.launchers.process.messages import DISMISS, LOCATE, LaunchSpec, Located, Raised, Returned, Started
 
 if TYPE_CHECKING:
-    import torch.distributed as dist
+    from multiprocessing.connection import _ConnectionBase as Connection  # a pipe's end has another class on Windows
+
+    from torch.distributed.distributed_c10d import Store
 
 INSIDE_A_RANK = "COURSE_LIB_INSIDE_A_RANK"
 A_DAY = 86_400.0  # the notebook's timeout is the one that counts
@@ -109,7 +111,7 @@ class RankProcess:
 
     def _mention_long_wait(self) -> None:
         """Tell which collectives led here, once, if the main thread has not moved since we last looked."""
-        frame = sys._current_frames().get(threading.main_thread().ident)
+        frame = _frame_of_main_thread()
         place = (id(frame), frame.f_lasti) if frame and not self._returned else None
         looks = self._looks + 1 if place == self._place else 0
         self._place, self._looks = place, looks
@@ -137,12 +139,17 @@ class RankProcess:
     def _where(self) -> Where:
         if self._returned:
             return Where("returned")
-        frame = sys._current_frames().get(threading.main_thread().ident)
+        frame = _frame_of_main_thread()
         return where(stack_of_frame(frame), flight_recorder.pending()) if frame else Where("running")
 
     def _send(self, message: Any) -> None:
         with self._sending:
             self._control.send(message)
+
+
+def _frame_of_main_thread() -> FrameType | None:
+    ident = threading.main_thread().ident
+    return None if ident is None else sys._current_frames().get(ident)
 
 
 def rank_environment(rank: int, spec: LaunchSpec) -> dict[str, str]:
@@ -170,7 +177,7 @@ def rank_environment(rank: int, spec: LaunchSpec) -> dict[str, str]:
 
 def join_process_group(
     rank: int, ranks: int, *, store_file: str | None = None, peer_timeout: float | None = None
-) -> dist.Store:
+) -> Store:
     """Bring up the process group on this rank's device: through a private file, or torchrun's rendezvous.
 
     A rank that waits for another longer than `peer_timeout` seconds raises; None leaves that to PyTorch.
@@ -179,30 +186,33 @@ def join_process_group(
     import torch
     import torch.distributed as dist
 
+    # torch offers both under this name alone, and does not mark them as exported.
+    from torch.distributed import FileStore, set_debug_level_from_env  # pyright: ignore[reportPrivateImportUsage]
+
     local_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
     torch.set_num_threads(machine.threads_per_rank(local_ranks))
-    device = machine.device()
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    if index := machine.gpu_index():  # GPU 0 is the current one anyway, and to set it would start the driver
+        torch.cuda.set_device(index)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()  # ranks are forks of one process: without this, they draw alike
-    dist.set_debug_level_from_env()  # read at import, which was before this launch's environment
-    store = dist.FileStore(store_file, ranks) if store_file else _torchruns_store()
+    set_debug_level_from_env()  # read at import, which was before this launch's environment
+    store = FileStore(store_file, ranks) if store_file else _torchruns_store()
     timeout = None if peer_timeout is None else timedelta(seconds=peer_timeout)
     dist.init_process_group(machine.backend(local_ranks), store=store, rank=rank, world_size=ranks, timeout=timeout)
     return store
 
 
-def _torchruns_store() -> dist.Store:
+def _torchruns_store() -> Store:
     """The store of a torchrun job, with a place in it for each attempt.
 
     After a restart it is the same store as before, with the addresses of ranks that are dead: one that finds such an
     address, and not yet the new one, waits for it for ever.
     """
-    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
 
-    store, _, _ = next(dist.rendezvous("env://"))
-    return dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    store, _, _ = next(rendezvous("env://"))
+    return PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def _stand_alone(folder: str, rank: int) -> None:

@@ -14,13 +14,19 @@ import signal
 import sys
 import tempfile
 import time
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
+from course_lib import machine
 from course_lib.launchers.diagnosis.stacks import Frame, stack_of_dump, where
 from course_lib.launchers.process import rank as rank_module
 from course_lib.launchers.process.messages import DISMISS, LOCATE, Died, LaunchSpec, Lines, Located
 from course_lib.launchers.process.output import LineReader
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import _ConnectionBase as Connection  # a pipe's end has another class on Windows
+    from multiprocessing.context import ForkContext, SpawnContext
 
 TICK = 0.05  # how often to look whether a rank has died: its pipes may live on in its children
 ANSWER_WITHIN = 1.0  # a rank that is silent for longer holds the interpreter's lock
@@ -33,10 +39,13 @@ def supervise(spec: LaunchSpec, notebook: Connection, start_method: str) -> None
     os.environ.clear()
     os.environ.update(spec.environment)
     os.chdir(spec.folder)
+    if "torch" in sys.modules:  # it was there before the fork, and may count the GPUs for all ranks
+        os.environ[machine.COUNTED_GPUS] = str(machine.gpus())
     with tempfile.TemporaryDirectory(prefix="course_lib-", ignore_cleanup_errors=True) as folder:
         team: list[RankHandle] = []
         try:
-            context = multiprocessing.get_context(start_method)
+            # The stubs know a context's class only where its method is written out.
+            context = cast("ForkContext | SpawnContext", multiprocessing.get_context(start_method))
             for rank in spec.here:
                 team.append(RankHandle(rank, spec, folder, context))
             _serve(team, notebook)
@@ -49,16 +58,19 @@ def supervise(spec: LaunchSpec, notebook: Connection, start_method: str) -> None
 class RankHandle:
     """One rank, as its supervisor sees it: a process and three pipes."""
 
-    def __init__(self, rank: int, spec: LaunchSpec, folder: str, context: multiprocessing.context.BaseContext) -> None:
+    def __init__(self, rank: int, spec: LaunchSpec, folder: str, context: ForkContext | SpawnContext) -> None:
         self.rank = rank
         self.dump = Path(folder, f"stack.{rank}")
         self.alive = True
+        self.control: Connection
         self.control, control = context.Pipe()
         stdout_reader, stdout = context.Pipe(duplex=False)
         stderr_reader, stderr = context.Pipe(duplex=False)
         ends = (control, stdout, stderr)
         self.process = context.Process(target=rank_module.main, args=(rank, spec, folder, *ends), name=f"rank {rank}")
         self.process.start()
+        assert self.process.pid is not None  # as soon as it is started
+        self.pid = self.process.pid
         for end in ends:
             end.close()
         self.readers = [LineReader(stdout_reader), LineReader(stderr_reader)]
@@ -75,7 +87,7 @@ class RankHandle:
     def kill(self) -> None:
         """End the rank and every process in its group."""
         with contextlib.suppress(OSError, AttributeError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
         self.process.kill()
 
 
@@ -130,7 +142,7 @@ def _ask_the_silent(team: list[RankHandle], notebook: Connection, unanswered: di
         del unanswered[rank]
         member = next(member for member in team if member.rank == rank)
         if hasattr(signal, "SIGUSR1"):
-            os.kill(member.process.pid, signal.SIGUSR1)
+            os.kill(member.pid, signal.SIGUSR1)
             time.sleep(TICK)
         notebook.send(Located(rank, where(member.stack()), calls=[]))
 

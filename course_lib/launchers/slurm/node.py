@@ -10,12 +10,11 @@ import pickle
 import sys
 import time
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from course_lib.launchers.local import supervisor_of
-from course_lib.launchers.process.messages import STILL_HERE, Died, LaunchSpec, Raised, Rendezvous, Returned
+from course_lib.launchers.process.messages import STILL_HERE, Channel, Died, LaunchSpec, Raised, Rendezvous, Returned
 from course_lib.launchers.slurm.cluster import Slurm, message_files, orders
 from course_lib.launchers.slurm.message_file import MessageFile
 from course_lib.launchers.slurm.queue import address_of_first_node
@@ -51,7 +50,7 @@ def _part_of(spec: LaunchSpec, place: Slurm, node: int, attempt: int) -> LaunchS
     return replace(spec, here=here, rendezvous=rendezvous, environment=dict(os.environ))
 
 
-def _pass_on(supervisor: Connection, spec: LaunchSpec, reports: MessageFile, orders: MessageFile) -> None:
+def _pass_on(supervisor: Channel, spec: LaunchSpec, reports: MessageFile, orders: MessageFile) -> None:
     """Pass messages both ways until the ranks are dismissed, or done and forgotten."""
     done: set[int] = set()
     heard = time.monotonic()
@@ -69,7 +68,7 @@ def _pass_on(supervisor: Connection, spec: LaunchSpec, reports: MessageFile, ord
                 supervisor.send(order)
 
 
-def _waiting(supervisor: Connection) -> list[Any]:
+def _waiting(supervisor: Channel) -> list[Any]:
     """What the ranks have said by now; waits a moment for the first word."""
     messages = []
     while len(messages) < 100 and supervisor.poll(0 if messages else LOOK_EVERY):
