@@ -29,6 +29,8 @@ test-all:
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
 
 bench: .venv-bench/.ready
 	.venv-bench/bin/python -m tests.bench.launch_latency

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 
@@ -87,8 +87,7 @@ def paused() -> Iterator[None]:
         recorder.on = was_on
 
 
-@contextmanager
-def span(name: str, at_least: float = 0.0, peer: int | None = None) -> Iterator[None]:
+def span(name: str, at_least: float = 0.0, peer: int | None = None) -> AbstractContextManager[None]:
     """Record the time the block takes. With `at_least`, sleep until it has taken that many seconds.
 
     Spans named `send` and `receive` with a `peer` are what `pictures.messages(run)` draws.
@@ -98,9 +97,14 @@ def span(name: str, at_least: float = 0.0, peer: int | None = None) -> Iterator[
     """
     if at_least < 0:
         raise ValueError(f"at_least={at_least}: a span lasts a number of seconds, 0 or more")
-    if not recorder.on and not at_least:
-        yield
-        return
+    return _timed(name, at_least, peer) if recorder.on or at_least else NOTHING
+
+
+NOTHING = nullcontext()
+
+
+@contextmanager
+def _timed(name: str, at_least: float, peer: int | None) -> Iterator[None]:
     _wait_for_gpu()
     start = time.monotonic()
     try:

@@ -87,3 +87,16 @@ def test_the_core_imports_without_jupyter_and_pictures():
         "import course_lib.training, course_lib.training.examples, course_lib.training.tasks\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_imports_go_down_from_room_to_room_and_never_in_a_circle():
+    pytest.importorskip("importlinter")
+    lint_imports = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([lint_imports], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_nothing_lies_loose_in_the_library():
+    loose = {path.name for path in (ROOT / "course_lib").glob("*.py")}
+    typed_by_a_user, ground = {"__init__", "__main__", "cli", "doctor", "lab"}, {"trace", "machine", "version"}
+    assert loose == {f"{name}.py" for name in typed_by_a_user | ground}

@@ -19,8 +19,9 @@ Loss = Callable[[Tensor, Batch], tuple[Tensor, Tensor]]
 
 def squared_error(outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     """The sum of squared errors over the steps that count, and their number. `outputs` is (steps, sequences, 1)."""
-    errors = (outputs.squeeze(-1) - batch.targets).where(batch.mask, 0)
-    return errors.square().sum(), batch.mask.sum()
+    # Where a step does not count it is its own target: whatever came out there, not-a-number too, adds nothing.
+    counted = outputs.squeeze(-1).where(batch.mask, batch.targets)
+    return functional.mse_loss(counted, batch.targets, reduction="sum"), batch.mask.sum()
 
 
 def cross_entropy(outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from course_lib.lstm.stack import Stack, State, keep_flat, pays
 
+Run = tuple[tuple[int, Any], ...]  # (place, block) of LSTM layers of one width side by side, or of one other block
 States = dict[int, State]  # of the blocks that have one, by their place in the model
 
 
@@ -76,20 +77,20 @@ class SequenceModel(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleDict({str(place): block for place, block in blocks.items()})
         self.one_call: bool | None = None
-        self._runs = [tuple(place for place, _ in run) for _, run in groupby(self.numbered(), key=_stacks_with)]
-        self._stacks: dict[tuple[int, ...], Stack] = {}
+        self._runs = [tuple(run) for _, run in groupby(self.numbered(), key=_stacks_with)]
+        self._stacks: dict[int, Stack] = {}  # by the place of their first layer
 
     def forward(self, inputs: Tensor, states: States | None = None) -> tuple[Tensor, States]:
         """The output of the last block, and the new state of every block that has one."""
         outputs, states, new_states = inputs, states or {}, {}
-        for places in self._runs:
-            blocks = [self.blocks[str(place)] for place in places]
-            if len(blocks) > 1 and self._in_one_call(blocks, outputs):
-                outputs, ended = self._stack(places, blocks)(outputs, [states.get(place) for place in places])
-                new_states |= zip(places, ended, strict=True)
+        for run in self._runs:
+            if len(run) > 1 and self._in_one_call(run, outputs):
+                outputs, ended = self._stack(run)(outputs, [states.get(place) for place, _ in run])
+                new_states |= zip((place for place, _ in run), ended, strict=True)
                 continue
-            for place, block in zip(places, blocks, strict=True):
-                outputs, state = block(outputs, states.get(place))
+            zero = outputs.new_zeros(1, outputs.shape[1], run[0][1].width) if len(run) > 1 else None
+            for place, block in run:
+                outputs, state = block(outputs, states.get(place, zero if zero is None else (zero, zero)))
                 if state is not None:
                     new_states[place] = state
         return outputs, new_states
@@ -98,17 +99,17 @@ class SequenceModel(nn.Module):
         """(place, block), in order."""
         return [(int(place), block) for place, block in self.blocks.items()]
 
-    def _in_one_call(self, blocks: list[Any], inputs: Tensor) -> bool:
+    def _in_one_call(self, run: Run, inputs: Tensor) -> bool:
         """Whether these LSTM layers run as one. A block that somebody watches with a hook runs by itself."""
-        if self.one_call is False or (self.one_call is None and not pays(blocks[0].width, inputs)):
+        if self.one_call is False or (self.one_call is None and not pays(run[0][1].width, inputs)):
             return False
-        return not any(block._forward_hooks or block._forward_pre_hooks for block in blocks)
+        return not any(block._forward_hooks or block._forward_pre_hooks for _, block in run)
 
-    def _stack(self, places: tuple[int, ...], blocks: list[Any]) -> Stack:
-        layers = [block.lstm for block in blocks]
-        stack = self._stacks.get(places)
+    def _stack(self, run: Run) -> Stack:
+        layers = [block.lstm for _, block in run]
+        stack = self._stacks.get(run[0][0])
         if stack is None or not stack.is_of(layers):
-            stack = self._stacks[places] = Stack(layers)
+            stack = self._stacks[run[0][0]] = Stack(layers)
         return stack
 
     def __getstate__(self) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Accumulation(DDP):
             with contextlib.nullcontext() if is_last else self.parallel.no_sync():
                 with span("forward"):
                     outputs, states[place] = self.forward(micro_batch.inputs, self.states.get(place))
-                    its_total = self.sum_of_losses(outputs, micro_batch)
+                    its_total, _ = self.checked_loss(outputs, micro_batch)
                 with span("backward"):  # of the last one: and, overlapped with it, the all-reduce of the gradients
                     self.backward(its_total, count)
             total = total + its_total.detach()

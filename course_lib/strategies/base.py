@@ -137,7 +137,7 @@ class Strategy:
         """The forward pass: outputs, and the states in which the sequences ended."""
         return self.model(inputs, states)
 
-    def sum_of_losses(self, outputs: Tensor, batch: Batch) -> Tensor:
+    def checked_loss(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """The loss, for those who took its count from the masks, beforehand. The first update sees if the two agree."""
         total, count = self.loss(outputs, batch)
         if self.updates == 0 and int(count) != int(batch.mask.sum()):
@@ -145,7 +145,7 @@ class Strategy:
                 f"the loss counts {int(count)} steps where the mask has {int(batch.mask.sum())}: {type(self).__name__} "
                 "divides by the count before it knows the loss, so the two must agree. Put what counts into the mask"
             )
-        return total
+        return total, count
 
     def precision(self) -> contextlib.AbstractContextManager:
         """The context in which the forward pass computes."""

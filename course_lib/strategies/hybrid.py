@@ -49,7 +49,7 @@ class Hybrid(Strategy):
         broadcast_weights(model)
         placement = placement or equal_count(len(model), stages)
         stage_ranks = self.mesh.mesh[self.replica].tolist()
-        self.stage = Stage.of(model, placement, place, stage_ranks, self.sum_of_losses, pace)
+        self.stage = Stage.of(model, placement, place, stage_ranks, self.checked_loss, pace)
         super().__init__(self.stage.part, optimizer, loss, **options)
         self.model.one_call = None if self.replicas == 1 else False  # as in DDP: layer by layer, gradients can leave
         self.model_group, self.replica_group = self.mesh.get_group("stage"), self.mesh.get_group("replica")

@@ -104,7 +104,7 @@ class ModelParallel(Strategy):
             outputs, new_states = part(inputs, self.states.get(0))
             states.update(new_states)
             if number == len(self.segments) - 1:
-                return SavedForward(inputs, self.sum_of_losses(outputs, batch))
+                return SavedForward(inputs, self.checked_loss(outputs, batch)[0])
         self.send(outputs, self.segments[number + 1].rank)
         return SavedForward(inputs, outputs)
 

@@ -34,8 +34,6 @@ from course_lib.trace import span
 
 FORWARD, BACKWARD = 1, 2  # tags: activations and gradients between two ranks do not get mixed up
 
-SumOfLosses = Callable[[Tensor, Batch], Tensor]
-
 
 class Pipeline(Strategy):
     """One stage per rank. A batch is cut into `micro_batches` and each of them into `chunks` of time.
@@ -63,7 +61,7 @@ class Pipeline(Strategy):
         self.schedules = Schedules(schedule, stages, micro_batches, chunks)
         broadcast_weights(model)
         placement = placement or equal_count(len(model), stages)
-        self.stage = Stage.of(model, placement, rank, range(stages), self.sum_of_losses, pace)
+        self.stage = Stage.of(model, placement, rank, range(stages), self.checked_loss, pace)
         super().__init__(self.stage.part, optimizer, loss, **options)
         self.model_group = dist.group.WORLD
         self.micro_batches = self.schedules.micro_batches
@@ -104,7 +102,7 @@ class Stage:
     """The blocks of one rank, and where they stand in the pipeline."""
 
     part: SequenceModel
-    sum_of_losses: SumOfLosses
+    loss: Loss
     place: int
     ranks: tuple[int, ...]  # of all stages, in order
     width: int  # numbers per step and sequence in what it receives
@@ -118,7 +116,7 @@ class Stage:
         placement: Placement,
         place: int,
         ranks: Iterable[int],
-        sum_of_losses: SumOfLosses,
+        loss: Loss,
         pace: ActionCosts | None = None,
     ) -> Stage:
         """The stage at `place` of the pipeline whose stages live on `ranks`. Only its blocks go to the device."""
@@ -128,7 +126,7 @@ class Stage:
         width = dict(model.numbered())[start - 1].width if start else 0
         own_groups = "cuda:nccl" in dist.get_backend_config()
         groups = {direction: dist.new_group() if own_groups else None for direction in (FORWARD, BACKWARD)}
-        return cls(model.part(start, stop).to(device()), sum_of_losses, place, ranks, width, pace, groups)
+        return cls(model.part(start, stop).to(device()), loss, place, ranks, width, pace, groups)
 
     @property
     def is_first(self) -> bool:
@@ -219,7 +217,7 @@ class Execution:
         with span("forward", at_least=stage.seconds_for(action)):
             outputs, new_states = stage.part(inputs, states)
             if stage.is_last:
-                outputs = stage.sum_of_losses(outputs, piece)
+                outputs, _ = stage.loss(outputs, piece)
                 self.total += outputs.detach()
         if not stage.is_last:
             self._send(outputs, FORWARD)
