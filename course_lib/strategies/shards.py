@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 NamedTensors = dict[str, Tensor]
+SAMPLED = 16
 Offsets = tuple[int, ...]
 
 
@@ -77,12 +78,13 @@ class Box:
 
 @dataclass(frozen=True)
 class Outline:
-    """A shard without its numbers: what the others need to know of it."""
+    """A shard without its numbers, but for a few of each piece: what the others need to know of it."""
 
     shape: tuple[int, ...]
     dtype: str
     boxes: tuple[Box, ...]
     copy: int
+    samples: tuple[tuple[float, ...], ...] = field(compare=False)  # of each box
 
 
 Outlines = dict[str, Outline]  # of one rank, by the parameter's name in the whole model
@@ -92,15 +94,24 @@ def outlines_of(shards: Mapping[str, Shard]) -> Outlines:
     """What this rank has, without the numbers. Raises `BadShards` where a shard does not fit its tensor."""
     for name, shard in shards.items():
         _check_fits(name, shard)
-    return {
-        name: Outline(
-            tuple(shard.shape),
-            str(shard.tensor.dtype),
-            tuple(Box(offsets, tuple(piece.shape)) for offsets, piece in shard.pieces() if piece.numel()),
-            shard.copy,
-        )
-        for name, shard in shards.items()
-    }
+    return {name: _outline(shard) for name, shard in shards.items()}
+
+
+def _outline(shard: Shard) -> Outline:
+    pieces = [(offsets, piece) for offsets, piece in shard.pieces() if piece.numel()]
+    return Outline(
+        tuple(shard.shape),
+        str(shard.tensor.dtype),
+        tuple(Box(offsets, tuple(piece.shape)) for offsets, piece in pieces),
+        shard.copy,
+        tuple(_sample(piece) for _, piece in pieces),
+    )
+
+
+def _sample(piece: Tensor) -> tuple[float, ...]:
+    """A few numbers from all over a piece, by which it is told from another one."""
+    places = torch.linspace(0, piece.numel() - 1, SAMPLED, device=piece.device).long()
+    return tuple(piece.detach().reshape(-1)[places].tolist())
 
 
 def _check_fits(name: str, shard: Any) -> None:
@@ -121,8 +132,11 @@ def _check_fits(name: str, shard: Any) -> None:
         raise BadShards(f"shards() says that {expected} of {name} is here, but the tensor is {here}")
 
 
-def check_outlines(ranks: Sequence[Outlines]) -> None:
-    """Refuse shards that are no whole model: one that overlaps another, or that leaves a hole."""
+def check_outlines(ranks: Sequence[Outlines], *, replicas_agree: bool = False) -> None:
+    """Refuse shards that are no whole model: one that overlaps another, or that leaves a hole.
+
+    With `replicas_agree`, also those that claim to be the same part, but whose numbers are not the same.
+    """
     for name in dict.fromkeys(name for outlines in ranks for name in outlines):
         holders = {rank: outlines[name] for rank, outlines in enumerate(ranks) if name in outlines}
         (first, outline), *others = holders.items()
@@ -135,12 +149,26 @@ def check_outlines(ranks: Sequence[Outlines]) -> None:
         boxes: dict[Box, int] = {}  # and the first rank that has it: the same box on several ranks is a replica
         for rank, other in holders.items():
             if other.copy == 0:
-                for box in other.boxes:
-                    boxes.setdefault(box, rank)
+                for box, sample in zip(other.boxes, other.samples, strict=True):
+                    first = boxes.setdefault(box, rank)
+                    if replicas_agree:
+                        _check_replica(name, box, (first, holders[first]), (rank, sample))
         for (one, rank), (another, other_rank) in combinations(boxes.items(), 2):
             if one.overlaps(another):
                 raise BadShards(f"{name}: rank {other_rank}'s shard {another} overlaps rank {rank}'s {one}")
         _check_no_hole(name, outline.shape, list(boxes))
+
+
+def _check_replica(name: str, box: Box, first: tuple[int, Outline], here: tuple[int, tuple[float, ...]]) -> None:
+    (first_rank, outline), (rank, sample) = first, here
+    expected = outline.samples[outline.boxes.index(box)]
+    for theirs, ours in zip(expected, sample, strict=True):
+        if not math.isclose(theirs, ours, rel_tol=1e-2, abs_tol=1e-6) and not (math.isnan(theirs) and math.isnan(ours)):
+            raise BadShards(
+                f"ranks {first_rank} and {rank} both say that they have {name}{box}, but with other numbers "
+                f"({theirs:.4g} and {ours:.4g}): if each has other rows of it, shards() must give their ranges; if the "
+                "ranks' weights may differ for a while, give each shard a copy number, copy=rank"
+            )
 
 
 def _check_no_hole(name: str, shape: tuple[int, ...], boxes: list[Box]) -> None:

@@ -90,7 +90,7 @@ def main() -> None:
         "",
         f"On {describe_machine()}.",
         "",
-        "| hidden | precision | bare, one call for all layers | bare, a call for each | lesson 01's job | of the better |",
+        "| hidden | precision | bare, one call for all | bare, a call for each | lesson 01's job | of the better |",
         "|--:|---|--:|--:|--:|--:|",
         *rows,
     ]

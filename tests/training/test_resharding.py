@@ -1,0 +1,178 @@
+"""What any strategy has saved on any number of ranks, any other loads on any number, and nothing changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import RankFailed, launch
+from course_lib.lstm.loss import cross_entropy
+from course_lib.strategies import STRATEGIES, Single, Strategy, TensorParallel
+from course_lib.strategies.shards import join
+from course_lib.training.checkpoint import load_checkpoint, save_checkpoint
+from course_lib.training.checkpoint_folder import Position
+from tests.strategies.test_pipeline import BATCHES, adam, model
+
+RANKS = (1, 2, 3, 4)
+LAYOUTS = [(name, ranks) for ranks in RANKS for name in STRATEGIES if name != "single" or ranks == 1]
+NAMES = [f"{name}-{ranks}" for name, ranks in LAYOUTS]
+
+
+def build(name: str, seed: int) -> Strategy:
+    ranks = dist.get_world_size()
+    needs = {"accumulation": {"micro_batches": 2}, "hybrid": {"replicas": 2 if ranks % 2 == 0 else 1}}
+    torch.manual_seed(seed)
+    return STRATEGIES[name](model(3).double(), adam, cross_entropy, clip=0.1, **needs.get(name, {}))
+
+
+def everything(strategy: Strategy) -> dict[str, torch.Tensor]:
+    """The whole model and all that Adam keeps for it, put together from all ranks."""
+    shards = strategy.shards()
+    slots = {
+        f"{name}.{slot}": replace(shard, tensor=value, **({} if value.dim() else {"shape": (), "ranges": None}))
+        for name, shard in shards.items()
+        for slot, value in strategy.optimizer.state[shard.tensor].items()
+    }
+    group = strategy.model_group or dist.new_group([dist.get_rank()], use_local_synchronization=True)
+    return strategy.full_state() | join(slots, group)
+
+
+def train_and_save(folder, names) -> dict[str, dict[str, torch.Tensor]]:
+    saved = {}
+    for name in names:
+        strategy = build(name, seed=7)
+        for batch in BATCHES:
+            strategy.step(strategy.share(batch))
+        save_checkpoint(strategy, folder / f"{name}-{dist.get_world_size()}", Position(2))
+        saved[f"{name}-{dist.get_world_size()}"] = everything(strategy)
+    return saved
+
+
+def load_all(folder, name, saved_as) -> dict[str, dict[str, torch.Tensor]]:
+    found = {}
+    for each in saved_as:
+        strategy = build(name, seed=100 + dist.get_rank())
+        load_checkpoint(strategy, folder / each)
+        assert strategy.updates == 2
+        found[each] = everything(strategy)
+    return found
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A folder with a checkpoint of every layout, and what each of them held."""
+    folder, contents = tmp_path_factory.mktemp("saved"), {}
+    for ranks in RANKS:
+        names = [name for name, its_ranks in LAYOUTS if its_ranks == ranks]
+        contents |= launch(train_and_save, folder, names, ranks=ranks, timeout=120)[0]
+    return folder, contents
+
+
+def test_what_was_saved_is_the_same_model_whoever_trained_it(saved):
+    _, contents = saved
+    assert contents.keys() == set(NAMES)
+    for name, content in contents.items():
+        assert content.keys() == contents["single-1"].keys()
+        assert len(content) == 4 * 15  # 15 parameters, and Adam's step and two moments of each
+        for key, tensor in content.items():
+            assert torch.allclose(tensor, contents["single-1"][key], rtol=0, atol=1e-10), f"{name}: {key}"
+
+
+# Each strategy on one number of ranks; on all of them, it takes minutes.
+QUICK = {"single-1", "ddp-3", "accumulation-2", "model-4", "tensor-3", "pipeline-2", "hybrid-4"}
+loaders = [
+    pytest.param(name, ranks, id=f"{name}-{ranks}", marks=() if f"{name}-{ranks}" in QUICK else pytest.mark.slow)
+    for name, ranks in LAYOUTS
+]
+
+
+@pytest.mark.parametrize(("name", "ranks"), loaders)
+def test_every_checkpoint_loads_as(saved, name, ranks):
+    folder, contents = saved
+    for rank, found in enumerate(launch(load_all, folder, name, NAMES, ranks=ranks, timeout=120)):
+        for saved_as, content in found.items():
+            for key, tensor in contents[saved_as].items():
+                same = torch.equal(content[key], tensor)  # to the last bit, also on another layout: nothing is computed
+                assert same, f"saved by {saved_as}, loaded as {name} on {ranks} ranks: rank {rank} has another {key}"
+
+
+class Forgetful(TensorParallel):
+    """Cuts the layers, and says of its rows that they are all there is."""
+
+    def shards(self):
+        return Strategy.shards(self)
+
+
+class Overlapping(TensorParallel):
+    """Rank 1 says that it begins a row earlier than it does."""
+
+    def shards(self):
+        shards, too_early = super().shards(), dist.get_rank()
+        for name, shard in shards.items():
+            if shard.ranges is not None:
+                ranges = (range(each.start - too_early, each.stop - too_early) for each in shard.ranges)
+                shards[name] = replace(shard, ranges=tuple(ranges))
+        return shards
+
+
+class WithAHole(Single):
+    """Has all, and tells of the first number of the last bias only."""
+
+    def shards(self):
+        shards = super().shards()
+        bias = shards["blocks.4.linear.bias"]
+        return shards | {"blocks.4.linear.bias": replace(bias, tensor=bias.tensor[:1], ranges=(range(1),))}
+
+
+class Drifting(Single):
+    """Every rank trains its own model, and says that it is everybody's."""
+
+
+class Misfit(Single):
+    """Says that more of a parameter is here than there is."""
+
+    def shards(self):
+        return {name: replace(shard, shape=(99, *shard.shape[1:])) for name, shard in super().shards().items()}
+
+
+class Duck:
+    """Trains, in its way, and knows nothing of strategies."""
+
+    def __init__(self, *_):
+        pass
+
+    def share(self, batch):
+        return batch
+
+    def step(self, batch):
+        return torch.zeros(()), torch.ones(())
+
+
+def save_with(kind, folder):
+    torch.manual_seed(dist.get_rank() if kind is Drifting else 0)
+    save_checkpoint(kind(model(3).double(), adam, cross_entropy), folder, Position(1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks", "says"),
+    [
+        (
+            Forgetful,
+            2,
+            r"0 and 1 both say that they have blocks\.1\.lstm\.bias_hh_l0\[0:8\], .* shards\(\) must give",
+        ),
+        (Forgetful, 3, r"ranks 0 and 1 disagree on blocks\.1\.lstm\.bias_hh_l0: \(8,\) .* on the one, and \(4,\)"),
+        (Overlapping, 2, r"blocks\.1\.lstm\.bias_hh_l0: rank 1's shard \[1:3\] overlaps rank 0's \[0:2\]"),
+        (WithAHole, 2, r"blocks\.4\.linear\.bias: no rank has \[1\] of its \(9,\); shards\(\) must leave no hole"),
+        (Drifting, 2, r"ranks 0 and 1 both say that they have blocks\.0\.table\.weight.*give each shard a copy number"),
+        (Misfit, 1, r"all \(99, 4\) of blocks\.0\.table\.weight is here, but the tensor is \(9, 4\): give ranges"),
+        (Duck, 2, r"Duck has no shards\(\): derive it from course_lib\.strategies\.Strategy"),
+    ],
+)
+def test_shards_that_are_no_whole_model_are_refused_before_anything_is_written(tmp_path, kind, ranks, says):
+    with pytest.raises(RankFailed, match=says):
+        launch(save_with, kind, tmp_path, ranks=ranks)
+    assert not list(tmp_path.iterdir())
