@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import linecache
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib import launch
+from course_lib import launch, trace
 from course_lib.cli import main
 from course_lib.launchers.process.progress_bar import MARK, Bar, Progress, send
 from course_lib.pictures import losses
@@ -351,3 +352,33 @@ def test_the_readmes_commands_work_as_written(tmp_path):
         assert done.returncode == 0, done.stderr
         assert "3 updates, loss 0." in done.stdout
     assert {path.name for path in tmp_path.iterdir()} == {"saved", "saved_hybrid", "run.jsonl"}
+
+
+def blocks_along_the_way(folder, updates: int) -> list[tuple[int, int]]:
+    """(updates done, blocks of memory that Python holds), several times a second, while this rank trains with a log."""
+    held = []
+
+    def count(progress: Progress) -> None:
+        linecache.clearcache()  # source lines, for whoever asks a rank where it is: as many as there are files
+        held.append((progress.done, sys.getallocatedblocks()))
+
+    settings = Settings("ddp", updates=updates, batch=64, hidden=2, layers=1, log=f"{folder}/run.jsonl")
+    train_job(settings, show=count)
+    assert trace.recorder.spans == []
+    return held
+
+
+BOUNDED_IS_FULL = (
+    2_200  # updates, after which every sequence was made once, and PyTorch's record of 2,000 calls is full
+)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("updates", [3_000, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_a_long_run_does_not_grow(tmp_path, updates):
+    """A span, a loss or a tensor kept for each update would be a block for each update, or several."""
+    held = launch(blocks_along_the_way, tmp_path, updates, ranks=2, timeout=600)[0]
+    assert held[-1][0] == updates
+    early = next((done, blocks) for done, blocks in held if done > BOUNDED_IS_FULL)
+    grown, meanwhile = held[-1][1] - early[1], held[-1][0] - early[0]
+    assert grown < 0.3 * meanwhile, f"{grown} blocks more after {meanwhile} updates"
