@@ -29,7 +29,7 @@ class Stack:
     """LSTM layers of one width as a single `nn.LSTM` *over the layers' own weights*: the very same parameters."""
 
     def __init__(self, layers: Sequence[nn.LSTM]) -> None:
-        self.weights = [parameter for layer in layers for parameter in layer.parameters()]
+        self.weights = [parameter for layer in layers for parameter in layer._parameters.values()]
         hidden = layers[0].hidden_size
         self.lstm = nn.LSTM(hidden, hidden, len(layers), device="meta")
         for number, layer in enumerate(layers):
@@ -38,12 +38,13 @@ class Stack:
 
     def is_of(self, layers: Sequence[nn.LSTM]) -> bool:
         """Whether these layers still have the weights that the stack was made of."""
-        now = [parameter for layer in layers for parameter in layer.parameters()]
-        return len(now) == len(self.weights) and all(a is b for a, b in zip(now, self.weights, strict=True))
+        now = [parameter for layer in layers for parameter in layer._parameters.values()]  # `parameters()` is slow
+        return all(a is b for a, b in zip(now, self.weights, strict=True))
 
     def __call__(self, inputs: Tensor, states: Sequence[State | None]) -> tuple[Tensor, list[State]]:
         """The last layer's outputs, and every layer's new state. A state that is None begins at zero."""
-        keep_flat(self.lstm)
+        if inputs.is_cuda:
+            keep_flat(self.lstm)
         given = None
         if any(state is not None for state in states):
             zeros = inputs.new_zeros(1, inputs.shape[1], self.lstm.hidden_size)
@@ -54,11 +55,11 @@ class Stack:
 
 
 def keep_flat(lstm: nn.LSTM) -> None:
-    """Have the weights in one piece of memory, as cuDNN wants them for this call; otherwise it copies them each time.
+    """Have the weights on a GPU in one piece of memory, as cuDNN wants them for this call, or it copies them each time.
 
     A layer may be run by itself now and in a stack then, and each wants its own order: whoever runs puts it right.
     """
     weight, bias = cast(Tensor, lstm.weight_ih_l0), cast(Tensor, lstm.bias_ih_l0)
-    if weight.is_cuda and getattr(lstm, "flat_at", None) != (weight.data_ptr(), bias.data_ptr()):
+    if getattr(lstm, "flat_at", None) != (weight.data_ptr(), bias.data_ptr()):
         lstm.flatten_parameters()
         lstm.flat_at = (weight.data_ptr(), bias.data_ptr())

@@ -1,11 +1,14 @@
-"""Strategies by name, for the command line: those of the course, and one of your own as `module:Class`."""
+"""Strategies by name, for the command line: ours, and one of your own as `module:Class` or `file.py:Class`."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -35,17 +38,25 @@ def find_strategy(name: str) -> type[Strategy]:
     """The strategy of that name, or the class that `module:Class` names."""
     if name in STRATEGIES:
         return STRATEGIES[name]
-    module, colon, class_name = name.partition(":")
+    module, colon, class_name = name.rpartition(":")
     if not colon:
         raise ValueError(f"strategy={name}: choose {', '.join(STRATEGIES)}, or name your own as module:Class")
     try:
-        found = getattr(importlib.import_module(module), class_name, None)
+        found = getattr(_import(module), class_name, None)
     except ImportError as error:
         raise ValueError(f"strategy={name}: the module {module} cannot be imported: {error}") from error
     if found is None:
         raise ValueError(f"strategy={name}: {module} has no {class_name}")
     check_is_strategy(found)
     return found
+
+
+def _import(module: str) -> ModuleType:
+    """A module by its name, also one that lies where the command was given, or by its file's."""
+    file = Path(module).absolute() if module.endswith(".py") else Path.cwd() / module
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    return importlib.import_module(file.stem if module.endswith(".py") else module)
 
 
 def check_is_strategy(candidate: Any) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import shutil
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -128,6 +132,14 @@ def test_the_command_line_knows_it_by_its_module(tmp_path, monkeypatch, capsys):
     assert len(read_log("run.jsonl")) == 12
     assert main([*command, "--updates", "15", "--resume"]) == 0
     assert "going on from update 12" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("named", ["mine:LocalSGD", "mine.py:LocalSGD"])
+def test_a_file_that_lies_where_the_command_is_given_is_found(tmp_path, named):
+    shutil.copy(local_sgd.__file__, tmp_path / "mine.py")
+    command = [Path(sys.executable).with_name("course"), "train", named, "--ranks", "2", "--updates", "2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert "2 updates, loss" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(
