@@ -68,6 +68,7 @@ class ModelParallel(Strategy):
         super().__init__(SequenceModel(dict(own)), optimizer, loss, **options)
         self.model_group = dist.group.WORLD
         self.segments = segments_of(model, placement)
+        self._parts: dict[Segment, SequenceModel] = {}
         self.dtype = next(model.parameters()).dtype
 
     def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
@@ -100,8 +101,7 @@ class ModelParallel(Strategy):
             before = self.segments[number - 1]
             inputs = self.receive((batch.steps, batch.sequences, before.width), before.rank).requires_grad_()
         with self.computing("forward", segment):
-            part = self.model.part(segment.places[0], segment.places[-1] + 1)
-            outputs, new_states = part(inputs, self.states.get(0))
+            outputs, new_states = self._part(segment)(inputs, self.states.get(0))
             states.update(new_states)
             if number == len(self.segments) - 1:
                 return SavedForward(inputs, self.checked_loss(outputs, batch)[0])
@@ -118,6 +118,12 @@ class ModelParallel(Strategy):
                 outputs.backward(gradient)
         if number > 0:
             self.send(point_to_point.gradient_of(saved.inputs), self.segments[number - 1].rank)
+
+    def _part(self, segment: Segment) -> SequenceModel:
+        """The segment's blocks, made once: layers that run in one call remember how their weights lie."""
+        if segment not in self._parts:
+            self._parts[segment] = self.model.part(segment.places[0], segment.places[-1] + 1)
+        return self._parts[segment]
 
     def _total_for_all(self, saved: dict[int, SavedForward]) -> Tensor:
         """The sum of losses, which only the last segment's rank knows, on every rank."""

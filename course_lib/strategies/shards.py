@@ -84,27 +84,27 @@ class Outline:
     dtype: str
     boxes: tuple[Box, ...]
     copy: int
-    samples: tuple[tuple[float, ...], ...] = field(compare=False)  # of each box
+    samples: tuple[tuple[float, ...], ...] = field(default=(), compare=False)  # of each box, if they were asked for
 
 
 Outlines = dict[str, Outline]  # of one rank, by the parameter's name in the whole model
 
 
-def outlines_of(shards: Mapping[str, Shard]) -> Outlines:
+def outlines_of(shards: Mapping[str, Shard], *, sampled: bool = False) -> Outlines:
     """What this rank has, without the numbers. Raises `BadShards` where a shard does not fit its tensor."""
     for name, shard in shards.items():
         _check_fits(name, shard)
-    return {name: _outline(shard) for name, shard in shards.items()}
+    return {name: _outline(shard, sampled) for name, shard in shards.items()}
 
 
-def _outline(shard: Shard) -> Outline:
+def _outline(shard: Shard, sampled: bool) -> Outline:
     pieces = [(offsets, piece) for offsets, piece in shard.pieces() if piece.numel()]
     return Outline(
         tuple(shard.shape),
         str(shard.tensor.dtype),
         tuple(Box(offsets, tuple(piece.shape)) for offsets, piece in pieces),
         shard.copy,
-        tuple(_sample(piece) for _, piece in pieces),
+        tuple(_sample(piece) for _, piece in pieces) if sampled else (),
     )
 
 
@@ -132,10 +132,10 @@ def _check_fits(name: str, shard: Any) -> None:
         raise BadShards(f"shards() says that {expected} of {name} is here, but the tensor is {here}")
 
 
-def check_outlines(ranks: Sequence[Outlines], *, replicas_agree: bool = False) -> None:
+def check_outlines(ranks: Sequence[Outlines]) -> None:
     """Refuse shards that are no whole model: one that overlaps another, or that leaves a hole.
 
-    With `replicas_agree`, also those that claim to be the same part, but whose numbers are not the same.
+    Where they were sampled, also those that claim to be the same part, but whose numbers are not the same.
     """
     for name in dict.fromkeys(name for outlines in ranks for name in outlines):
         holders = {rank: outlines[name] for rank, outlines in enumerate(ranks) if name in outlines}
@@ -149,10 +149,10 @@ def check_outlines(ranks: Sequence[Outlines], *, replicas_agree: bool = False) -
         boxes: dict[Box, int] = {}  # and the first rank that has it: the same box on several ranks is a replica
         for rank, other in holders.items():
             if other.copy == 0:
-                for box, sample in zip(other.boxes, other.samples, strict=True):
+                for number, box in enumerate(other.boxes):
                     first = boxes.setdefault(box, rank)
-                    if replicas_agree:
-                        _check_replica(name, box, (first, holders[first]), (rank, sample))
+                    if other.samples:
+                        _check_replica(name, box, (first, holders[first]), (rank, other.samples[number]))
         for (one, rank), (another, other_rank) in combinations(boxes.items(), 2):
             if one.overlaps(another):
                 raise BadShards(f"{name}: rank {other_rank}'s shard {another} overlaps rank {rank}'s {one}")
@@ -181,9 +181,11 @@ def _check_no_hole(name: str, shape: tuple[int, ...], boxes: list[Box]) -> None:
     raise BadShards(f"{name}: no rank has {list(where)} of its {shape}; shards() must leave no hole")
 
 
-def gather_outlines(shards: Mapping[str, Shard], group: dist.ProcessGroup | None = None) -> list[Outlines]:
+def gather_outlines(
+    shards: Mapping[str, Shard], group: dist.ProcessGroup | None = None, *, sampled: bool = False
+) -> list[Outlines]:
     """What each rank of the group has; for all of them to call."""
-    mine = outlines_of(shards)
+    mine = outlines_of(shards, sampled=sampled)
     if not dist.is_initialized():
         return [mine]
     everyone: list[Any] = [None] * dist.get_world_size(group)

@@ -61,7 +61,7 @@ def save_checkpoint(
     """
     final = Path(folder) / f"update-{position.updates:08d}"
     aside = final.with_suffix(".tmp")
-    parts = _parts_of(strategy, replicas_agree=True)
+    parts = _parts_of(strategy, sampled=True)
     facts = {
         "position": asdict(position),
         "layout": _layout(strategy, parts),
@@ -216,11 +216,11 @@ def _nest_states(flat: NamedTensors, where: torch.device) -> StatesByMicroBatch:
     return states
 
 
-def _parts_of(strategy: Strategy, replicas_agree: bool = False) -> list[Outlines]:
+def _parts_of(strategy: Strategy, sampled: bool = False) -> list[Outlines]:
     """Who has what of the model, seen to be the whole of it; the same on every rank."""
     check_is_strategy(strategy)
-    parts = gather_outlines(strategy.shards())
-    check_outlines(parts, replicas_agree=replicas_agree)
+    parts = gather_outlines(strategy.shards(), sampled=sampled)
+    check_outlines(parts)
     return parts
 
 
