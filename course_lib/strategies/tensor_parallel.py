@@ -63,7 +63,8 @@ class UsedInParts(torch.autograd.Function):
         return whole.view_as(whole)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (gradient,) = gradients
         return _summed(gradient)
 
 
@@ -82,9 +83,8 @@ class Whole(torch.autograd.Function):
         return whole, whole.clone()
 
     @staticmethod
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # PyTorch declares it with *gradients
-        ctx: Any, from_gates: Tensor | None, from_output: Tensor | None
-    ) -> tuple[Tensor | None, None]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
+        from_gates, from_output = gradients
         gradient = None if from_gates is None else _summed(from_gates)
         if from_output is not None:
             gradient = from_output if gradient is None else gradient + from_output

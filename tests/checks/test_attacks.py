@@ -84,7 +84,7 @@ ATTACKS = {
             if folder.startswith(("/proc", "/sys", "/usr")):
                 continue
             for file in files:
-                if file in ("every_example_once.py", "judging.py") or file.endswith("02_ddp.ipynb"):
+                if file in ("every_example_once.py", "judging.py", "grader.py") or file.endswith("02_ddp.ipynb"):
                     won()
         try:
             import course_lib.checks.lesson_02
@@ -93,6 +93,11 @@ ATTACKS = {
             pass
         try:
             from course_lib.checks import exercises
+            won()
+        except ImportError:
+            pass
+        try:
+            import course_lib.grading.grader
             won()
         except ImportError:
             pass

@@ -41,7 +41,10 @@ def test_whoever_runs_finds_the_weights_in_one_piece():
             part(torch.zeros(3, 5, 6, device=device(), dtype=torch.float64))
 
 
-@pytest.mark.parametrize(("hidden", "precision", "calls"), [(1024, None, 1), (256, None, 0), (1024, torch.bfloat16, 0)])
+@pytest.mark.parametrize(
+    ("hidden", "precision", "calls"),
+    [(1024, None, 1), (256, None, 0), (2048, torch.bfloat16, 1), (1024, torch.bfloat16, 0)],
+)
 def test_wide_layers_run_in_one_call_where_that_was_faster(monkeypatch, hidden, precision, calls):
     made, call = [], Stack.__call__
     monkeypatch.setattr(Stack, "__call__", lambda *given: made.append(1) or call(*given))

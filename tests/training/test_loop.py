@@ -8,12 +8,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import trace
+from course_lib import launch, trace
 from course_lib.data import AddingProblem, Corpus, ShardedBatches, Streams, at_last_padded_step
 from course_lib.lstm.loss import cross_entropy, squared_error
 from course_lib.lstm.memory import predict_memory
 from course_lib.lstm.model import lstm_model
-from course_lib.strategies import Single
+from course_lib.strategies import STRATEGIES, Single
 from course_lib.training import examples
 from course_lib.training.loop import epochs, evaluate, train
 from course_lib.training.measurement import measure_memory
@@ -129,6 +129,28 @@ def test_parameters_gradients_and_optimizer_take_what_the_formula_says():
     assert measured.gradients == predicted.gradients
     counters = 4 * len(list(strategy.model.parameters()))  # Adam also counts its steps
     assert measured.optimizer == predicted.optimizer + counters
+
+
+def memory_on_this_rank(name: str):
+    torch.manual_seed(0)
+    strategy = STRATEGIES[name](small_model().double(), adam, squared_error)
+    return measure_memory(strategy, strategy.share(batches(1)[0]))
+
+
+@pytest.mark.parametrize("name", ["ddp", "model", "tensor", "pipeline"])
+def test_the_memory_of_every_strategy_is_measured_by_what_lies_on_its_ranks(name):
+    (alone,), ranks = launch(memory_on_this_rank, "single", ranks=1), launch(memory_on_this_rank, name, ranks=2)
+    parameters = [memory.parameters for memory in ranks]
+    if name == "ddp":
+        assert parameters == [alone.parameters] * 2
+    elif name == "tensor":  # the LSTM layers are shared out, the rest is on both
+        assert alone.parameters < sum(parameters) < 2 * alone.parameters
+    else:
+        assert sum(parameters) == alone.parameters
+    for memory in ranks:
+        assert memory.gradients == memory.parameters
+        assert memory.optimizer >= 2 * memory.parameters
+        assert 0 < memory.activations < 3 * alone.activations
 
 
 def test_activations_grow_with_steps_and_sequences_and_the_rest_does_not():
