@@ -16,7 +16,7 @@ from course_lib.data import Batch
 from course_lib.lstm.loss import Loss
 from course_lib.lstm.model import SequenceModel, States, detach_states
 from course_lib.machine import device
-from course_lib.strategies.shards import NamedTensors, Shard, gather_outlines, join
+from course_lib.strategies.shards import NamedTensors, Offsets, Shard, check_has_all, gather_outlines, join
 from course_lib.trace import span
 
 MakeOptimizer = Callable[[Iterable[Parameter]], Optimizer]
@@ -110,9 +110,11 @@ class Strategy:
             return
         some = next(self.model.parameters())
         squares = torch.zeros((), dtype=some.dtype, device=some.device)
-        for parameter in self._counted_here:
-            if parameter.grad is not None:  # on a rank whose blocks are all frozen, there is none
-                squares += parameter.grad.square().sum()
+        for name, shard in self.shards().items():
+            if shard.tensor.grad is not None:  # on a rank whose blocks are all frozen, there is none
+                for offsets, piece in shard.pieces(of=shard.tensor.grad):
+                    if (name, offsets) not in self._counted_elsewhere:
+                        squares += piece.square().sum()
         dist.all_reduce(squares, group=self.model_group)
         torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), self.clip, squares.sqrt())
 
@@ -151,14 +153,18 @@ class Strategy:
         """The context in which the forward pass computes."""
         return contextlib.nullcontext()
 
+    def checked_shards(self) -> dict[str, Shard]:
+        """`shards()`, seen to be all that this rank has."""
+        shards = self.shards()
+        check_has_all(shards, dict(self.model.named_parameters()), self.model_group)
+        return shards
+
     @cached_property
-    def _counted_here(self) -> list[Tensor]:
-        """The tensors that this rank counts into the norm: of a part that several ranks have, the first one does."""
-        shards, everyone = self.shards(), gather_outlines(self.shards(), self.model_group)
-        here = dist.get_rank(self.model_group)
-        seen = {(name, box) for part in everyone[:here] for name, outline in part.items() for box in outline.boxes}
-        own = everyone[here]
-        return [shard.tensor for name, shard in shards.items() if not seen & {(name, box) for box in own[name].boxes}]
+    def _counted_elsewhere(self) -> set[tuple[str, Offsets]]:
+        """The pieces that another rank counts into the norm: of a piece that several ranks have, the first one does."""
+        everyone, here = gather_outlines(self.checked_shards(), self.model_group), dist.get_rank(self.model_group)
+        first = [(name, outline.boxes) for part in everyone[:here] for name, outline in part.items()]
+        return {(name, box.offsets) for name, boxes in first for box in boxes}
 
 
 def rank_and_ranks() -> tuple[int, int]:

@@ -7,6 +7,8 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,6 +36,9 @@ STRATEGIES: dict[str, type[Strategy]] = {
 }
 
 
+GIVEN = ("model", "optimizer", "loss")  # to every strategy; what else it takes are its options
+
+
 def find_strategy(name: str) -> type[Strategy]:
     """The strategy of that name, or the class that `module:Class` names."""
     if name in STRATEGIES:
@@ -43,26 +48,34 @@ def find_strategy(name: str) -> type[Strategy]:
         raise ValueError(f"strategy={name}: choose {', '.join(STRATEGIES)}, or name your own as module:Class")
     try:
         found = getattr(_import(module), class_name, None)
-    except ImportError as error:
-        raise ValueError(f"strategy={name}: the module {module} cannot be imported: {error}") from error
-    if found is None:
-        raise ValueError(f"strategy={name}: {module} has no {class_name}")
+    except Exception as error:  # it is somebody's own code: it may raise anything
+        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+        raise ValueError(f"strategy={name}: the module {module} cannot be imported: {kind}{error}") from error
+    if not isinstance(found, type):
+        raise ValueError(f"strategy={name}: {module} has no class {class_name}")
     check_is_strategy(found)
     return found
 
 
 def _import(module: str) -> ModuleType:
     """A module by its name, also one that lies where the command was given, or by its file's."""
-    file = Path(module).absolute() if module.endswith(".py") else Path.cwd() / module
+    file = Path(module).absolute()
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
-    return importlib.import_module(file.stem if module.endswith(".py") else module)
+    if not module.endswith(".py"):
+        return importlib.import_module(module)
+    loader = SourceFileLoader(f"course_lib strategy {file.stem}", str(file))  # json.py must not be taken for Python's
+    loaded = module_from_spec(spec_from_loader(loader.name, loader) or ModuleSpec(loader.name, loader))
+    loader.exec_module(loaded)
+    return loaded
 
 
 def check_is_strategy(candidate: Any) -> None:
     """Refuse what cannot be trained, compared and saved as a strategy."""
     kind = candidate if isinstance(candidate, type) else type(candidate)
-    missing = [name for name in ("share", "step", "shards") if not callable(getattr(kind, name, None))]
+    missing = [
+        name for name in ("share", "step", "shards", "checked_shards") if not callable(getattr(kind, name, None))
+    ]
     if missing:
         raise ValueError(
             f"{kind.__name__} has no {missing[0]}(): derive it from course_lib.strategies.Strategy, which has one"
@@ -72,14 +85,15 @@ def check_is_strategy(candidate: Any) -> None:
 def make_strategy(name: str, learning_rate: float, options: Mapping[str, Any]) -> Callable[..., Strategy]:
     """What makes the strategy of a model and a loss: with Adam, and gradients clipped to a norm of 1."""
     kind, given = find_strategy(name), dict(options)
-    if given.pop("bfloat16", False):
+    in_bfloat16 = given.pop("bfloat16", False)
+    _check_option("bfloat16", in_bfloat16, bool)
+    if in_bfloat16:
         given["autocast"] = torch.bfloat16
     known = options_of(kind)
     for option, value in given.items():
         if option not in known:
             raise ValueError(f"strategy={name} has no option {option}: it takes {', '.join(known)}")
-        if known[option].annotation in ("int", int) and type(value) is not int:
-            raise ValueError(f"{option}={value}: give a whole number")
+        _check_option(option, value, known[option].annotation)
     for option, parameter in known.items():
         if parameter.default is inspect.Parameter.empty and option not in given:
             raise ValueError(f"strategy={name} needs {option}: give it as {option}=4")
@@ -97,10 +111,23 @@ def options_of(kind: type[Strategy]) -> dict[str, inspect.Parameter]:
         if "__init__" not in vars(base):
             continue
         parameters = inspect.signature(base).parameters.values()
-        options |= {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in options}
+        own = [p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in GIVEN]
+        options |= {p.name: p for p in own if p.name not in options}
         if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
             break
     return options
+
+
+def _check_option(name: str, value: Any, annotation: Any) -> None:
+    if annotation in ("int", int) and type(value) is not int:
+        raise ValueError(f"{name}={value}: give a whole number")
+    if annotation in ("bool", bool) and type(value) is not bool:
+        raise ValueError(f"{name}={value}: give True or False")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if annotation in ("float", float) and not is_number:
+        raise ValueError(f"{name}={value}: give a number")
+    if name == "clip" and value is not None and not (is_number and value > 0):
+        raise ValueError(f"clip={value}: give a norm above 0, or None to leave gradients as they are")
 
 
 def _placement(stage_of: Any) -> Placement:

@@ -90,10 +90,30 @@ class Outline:
 Outlines = dict[str, Outline]  # of one rank, by the parameter's name in the whole model
 
 
+def check_has_all(shards: Any, parameters: Mapping[str, Tensor], model_group: Any) -> None:
+    """Refuse shards that are not the parameters of this rank's model, all of them."""
+    if not isinstance(shards, Mapping):
+        raise BadShards(f"shards() gives a {type(shards).__name__}: give a dict of a Shard for each parameter, by name")
+    for name, shard in shards.items():
+        if not isinstance(name, str):
+            raise BadShards(f"shards() names a parameter {name!r}: give its name in the whole model, as text")
+        _check_fits(name, shard)
+    told, here = {id(shard.tensor) for shard in shards.values()}, {id(each) for each in parameters.values()}
+    for name, parameter in parameters.items():
+        if id(parameter) not in told:
+            raise BadShards(f"shards() leaves out {name}, which this rank has: give a Shard for each of its parameters")
+    for name, shard in shards.items():
+        if id(shard.tensor) not in here:
+            raise BadShards(f"the shard of {name} is not a parameter of this rank's model: give the parameter itself")
+        if shard.ranges is not None and model_group is None and dist.is_initialized() and dist.get_world_size() > 1:
+            raise BadShards(
+                f"{name} is cut, but model_group is None: set self.model_group to the ranks that have the model "
+                "together, for example dist.group.WORLD"
+            )
+
+
 def outlines_of(shards: Mapping[str, Shard], *, sampled: bool = False) -> Outlines:
     """What this rank has, without the numbers. Raises `BadShards` where a shard does not fit its tensor."""
-    for name, shard in shards.items():
-        _check_fits(name, shard)
     return {name: _outline(shard, sampled) for name, shard in shards.items()}
 
 
@@ -110,7 +130,7 @@ def _outline(shard: Shard, sampled: bool) -> Outline:
 
 def _sample(piece: Tensor) -> tuple[float, ...]:
     """A few numbers from all over a piece, by which it is told from another one."""
-    places = torch.linspace(0, piece.numel() - 1, SAMPLED, device=piece.device).long()
+    places = [(piece.numel() - 1) * number // (SAMPLED - 1) for number in range(SAMPLED)]
     return tuple(piece.detach().reshape(-1)[places].tolist())
 
 
@@ -122,10 +142,12 @@ def _check_fits(name: str, shard: Any) -> None:
         if here != whole:
             raise BadShards(f"shards() says that all {whole} of {name} is here, but the tensor is {here}: give ranges")
         return
-    if not 0 <= shard.dim < len(whole):
-        raise BadShards(f"shards() cuts {name} along dimension {shard.dim}, but it has {len(whole)}")
+    if not isinstance(shard.ranges, tuple) or not all(isinstance(each, range) for each in shard.ranges):
+        raise BadShards(f"shards() gives ranges={shard.ranges!r} for {name}: give a tuple of ranges, (range(0, 4),)")
+    if shard.dim not in range(len(whole)):
+        raise BadShards(f"shards() cuts {name} along dimension {shard.dim}: give one from 0 to {len(whole) - 1}")
     long, ends = whole[shard.dim], [each.stop for each in shard.ranges]
-    if any(each.step != 1 or each.start < 0 for each in shard.ranges) or max(ends, default=0) > long:
+    if any(each.step != 1 or not 0 <= each.start <= each.stop for each in shard.ranges) or max(ends, default=0) > long:
         raise BadShards(f"shards() gives {list(shard.ranges)} of {name}: give ranges from 0 to {long}, without steps")
     expected = tuple(sum(map(len, shard.ranges)) if d == shard.dim else size for d, size in enumerate(whole))
     if here != expected:

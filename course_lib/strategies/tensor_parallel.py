@@ -100,6 +100,7 @@ class TensorParallel(Strategy):
     """
 
     def __init__(self, model: SequenceModel, optimizer: MakeOptimizer, loss: Loss, **options: Any) -> None:
+        _check_shares_nothing(model)
         broadcast_weights(model)
         cut = SequenceModel({place: _sharded(block) for place, block in model.numbered()})
         super().__init__(cut, optimizer, loss, **options)
@@ -120,6 +121,16 @@ def shares(units: int, ranks: int) -> list[int]:
     """How many of the units each rank has: as equal as possible; the first have one more if it does not divide."""
     each, extra = divmod(units, ranks)
     return [each + (rank < extra) for rank in range(ranks)]
+
+
+def _check_shares_nothing(model: SequenceModel) -> None:
+    """Refuse layers that share a weight: each is cut by itself, and they would be trained apart."""
+    users: dict[int, int] = {}
+    for place, block in model.numbered():
+        for parameter in block.parameters() if isinstance(block, Recurrent) else ():
+            other = users.setdefault(id(parameter), place)
+            if other != place:
+                raise ValueError(f"blocks {other} and {place} share a weight: give each a weight of its own")
 
 
 def _sharded(block: nn.Module) -> nn.Module:

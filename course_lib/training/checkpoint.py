@@ -59,6 +59,8 @@ def save_checkpoint(
 
     Until the last byte is written it has another name, so a crash at any moment leaves the previous one to resume from.
     """
+    if keep < 1:
+        raise ValueError(f"keep={keep}: at least the checkpoint that is saved is kept")
     final = Path(folder) / f"update-{position.updates:08d}"
     aside = final.with_suffix(".tmp")
     parts = _parts_of(strategy, sampled=True)
@@ -67,6 +69,7 @@ def save_checkpoint(
         "layout": _layout(strategy, parts),
         "parameters": _parameters(parts),
         "notes": notes or {},
+        "optimizer": type(strategy.optimizer).__name__ if any(strategy.optimizer.state.values()) else "",
     }
     on_rank_0(lambda: make_room(final, aside))
     try:
@@ -94,8 +97,12 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
     checkpoint = on_rank_0(lambda: read_checkpoint(found))
     parts = _parts_of(strategy)
     _check_same_model(checkpoint, _parameters(parts))
+    _check_same_optimizer(checkpoint, strategy)
     same_layout = checkpoint.layout == _layout(strategy, parts)
-    saved = FileSystemReader(found).read_metadata().state_dict_metadata
+    try:
+        saved = FileSystemReader(found).read_metadata().state_dict_metadata
+    except Exception as error:  # a pickle that is cut short may raise anything
+        raise CheckpointError(f"{found} is damaged ({error}): remove it, to go on from the one before") from error
     shards = strategy.shards()
     wanted = {_copy(shard, same_layout) + f"model.{name}": Pieces.of(shard) for name, shard in shards.items()}
     slots: dict[str, NamedTensors] = {name: {} for name in shards}
@@ -104,11 +111,17 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
         for key, entry in saved.items():
             slot = key.removeprefix(prefix)
             if key.startswith(prefix) and "." not in slot:
-                slots[name][slot] = _empty_slot(shard, entry)
+                slots[name][slot] = _empty_slot(shard, name, slot, entry)
                 wanted[key] = Pieces.of(shard, slots[name][slot])
     own = _empty_own(saved) if same_layout else {}
     wanted |= {key: Pieces.whole(tensor) for key, tensor in own.items()}
-    dcp_load(wanted, storage_reader=FileSystemReader(found), planner=LoadPieces())
+    try:
+        dcp_load(wanted, storage_reader=FileSystemReader(found), planner=LoadPieces())
+    except CheckpointException as error:
+        rank, (cause, _) = next(iter(error.failures.items()))
+        raise CheckpointError(
+            f"{found} is damaged (rank {rank}: {str(cause).splitlines()[0]}): remove it, to go on from the one before"
+        ) from error
     _restore_optimizer(strategy, {shards[name].tensor: of_name for name, of_name in slots.items() if of_name})
     _restore_rank(strategy, own)
     strategy.updates = checkpoint.position.updates
@@ -149,9 +162,12 @@ def _state_dict(strategy: Strategy) -> dict[str, Pieces]:
         pieces[_copy(shard) + f"model.{name}"] = Pieces.of(shard)
         for slot, value in strategy.optimizer.state.get(shard.tensor, {}).items():
             if value is not None:
-                pieces[_copy(shard) + f"optimizer.{name}.{slot}"] = Pieces.of(shard, torch.as_tensor(value))
+                value = torch.as_tensor(value)
+                _check_slot(shard, name, slot, tuple(value.shape), tuple(shard.tensor.shape))
+                pieces[_copy(shard) + f"optimizer.{name}.{slot}"] = Pieces.of(shard, value)
     own = {f"random.{place}": state for place, state in _random_states().items()}
     own |= {f"state.{path}": tensor for path, tensor in _flatten_states(strategy.states) if tensor.numel()}
+    own |= {f"buffer.{name}": tensor for name, tensor in strategy.model.named_buffers()}
     return pieces | {_own_prefix() + name: Pieces.whole(tensor) for name, tensor in own.items()}
 
 
@@ -164,8 +180,27 @@ def _own_prefix() -> str:
     return f"rank-{rank_and_ranks()[0]}."
 
 
-def _empty_slot(shard: Shard, saved: Any) -> Tensor:
+def _check_slot(shard: Shard, name: str, slot: str, shape: tuple[int, ...], parameters: tuple[int, ...]) -> None:
+    """Refuse what an optimizer keeps for a part of a parameter in a form of its own: nobody knows how it is cut."""
+    if shard.ranges is not None and shape not in ((), parameters):
+        raise CheckpointError(
+            f"the optimizer keeps {slot} of shape {shape} for {name}, which is cut over ranks: such a state cannot be "
+            "saved or loaded in parts. Use an optimizer that keeps numbers of the parameter's own shape, like Adam"
+        )
+
+
+def _check_same_optimizer(checkpoint: Checkpoint, strategy: Strategy) -> None:
+    ours = type(strategy.optimizer).__name__
+    if checkpoint.optimizer not in ("", ours):
+        raise CheckpointError(
+            f"{checkpoint.path} was saved with {checkpoint.optimizer}, and this run has {ours}, which keeps other "
+            "numbers: go on with the same optimizer"
+        )
+
+
+def _empty_slot(shard: Shard, name: str, slot: str, saved: Any) -> Tensor:
     """Room for what an optimizer keeps for a parameter: cut as the shard, or whole: a number of steps, say."""
+    _check_slot(shard, name, slot, tuple(saved.size), tuple(shard.shape))
     if tuple(saved.size) == tuple(shard.shape):
         return torch.empty(shard.tensor.shape, dtype=saved.properties.dtype)
     return torch.empty(saved.size, dtype=saved.properties.dtype)
@@ -185,7 +220,7 @@ def _restore_optimizer(strategy: Strategy, slots: Mapping[Tensor, NamedTensors])
 
 
 def _restore_rank(strategy: Strategy, loaded: NamedTensors) -> None:
-    """This rank's random numbers and carried states, if it has the same part of the same work as before."""
+    """This rank's random numbers, carried states and buffers, if it has the same part of the same work as before."""
     own = {key.removeprefix(_own_prefix()): tensor for key, tensor in loaded.items()}
     if "random.cpu" in own:
         torch.set_rng_state(own["random.cpu"])
@@ -193,6 +228,9 @@ def _restore_rank(strategy: Strategy, loaded: NamedTensors) -> None:
         torch.cuda.set_rng_state(own["random.cuda"], device())
     states = {key.removeprefix("state."): tensor for key, tensor in own.items() if key.startswith("state.")}
     strategy.states = _nest_states(states, strategy.device)
+    for name, buffer in strategy.model.named_buffers():
+        if f"buffer.{name}" in own:
+            buffer.copy_(own[f"buffer.{name}"])
 
 
 def _random_states() -> NamedTensors:
@@ -219,7 +257,7 @@ def _nest_states(flat: NamedTensors, where: torch.device) -> StatesByMicroBatch:
 def _parts_of(strategy: Strategy, sampled: bool = False) -> list[Outlines]:
     """Who has what of the model, seen to be the whole of it; the same on every rank."""
     check_is_strategy(strategy)
-    parts = gather_outlines(strategy.shards(), sampled=sampled)
+    parts = gather_outlines(strategy.checked_shards(), sampled=sampled)
     check_outlines(parts)
     return parts
 
@@ -256,8 +294,14 @@ def _check_same_model(checkpoint: Checkpoint, ours: dict[str, list]) -> None:
         if theirs.get(name) != ours.get(name):
             raise CheckpointError(
                 f"{checkpoint.path} is of another model: it has {_describe(name, theirs)}, and this one has "
-                f"{_describe(name, ours)}. Give the hidden, layers and data that it was trained with"
+                f"{_describe(name, ours)}. {_advice(theirs.get(name), ours.get(name))}"
             )
+
+
+def _advice(theirs: list | None, ours: list | None) -> str:
+    if theirs and ours and theirs[0] == ours[0]:
+        return "Give the model that type: model.double(), model.float()"
+    return "Give the hidden, layers and data that it was trained with"
 
 
 def _describe(name: str, parameters: dict[str, list]) -> str:

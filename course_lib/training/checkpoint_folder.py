@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 FACTS = "training.json"
-COMPLETE = re.compile(r"update-\d{8}")
+COMPLETE = re.compile(r"update-(\d{8,})")
 
 
 class CheckpointError(ValueError):
@@ -36,17 +36,30 @@ class Checkpoint:
     layout: dict[str, Any]  # the strategy, its ranks, and which parameters each has
     parameters: dict[str, list]  # shape and dtype of each, by its name in the whole model
     notes: dict[str, Any] = field(default_factory=dict)  # the caller's own
+    optimizer: str = ""  # the name of its class, if it had anything to keep
 
 
 def latest_checkpoint(folder: str | Path) -> Path | None:
     """The last complete checkpoint in `folder`, or None."""
-    return max(_complete_ones(Path(folder)), default=None)
+    return max(_complete_ones(Path(folder)), key=_updates, default=None)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """What the checkpoint at `path` says of itself."""
-    facts = json.loads((path / FACTS).read_text())
-    return Checkpoint(path, Position(**facts["position"]), facts["layout"], facts["parameters"], facts["notes"])
+    try:
+        facts = json.loads((path / FACTS).read_text())
+        position = Position(**facts["position"])
+        return Checkpoint(
+            path, position, facts["layout"], facts["parameters"], facts["notes"], facts.get("optimizer", "")
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path} is damaged ({FACTS}: {error}): remove it, to go on from the one before"
+        ) from error
+
+
+def _updates(path: Path) -> int:
+    return int(path.name.rpartition("-")[2])
 
 
 def _complete_ones(folder: Path) -> list[Path]:
@@ -59,6 +72,12 @@ def make_room(final: Path, aside: Path) -> None:
     """Remove what crashes have left behind, and refuse to write over a checkpoint."""
     if final.exists():
         raise CheckpointError(f"{final} exists: load it and go on from there, or save into another folder")
+    newest = latest_checkpoint(final.parent)
+    if newest is not None and _updates(newest) > _updates(final):
+        raise CheckpointError(
+            f"{newest} is further than update {_updates(final)}: load it and go on from there, or save into another "
+            "folder"
+        )
     for leftover in final.parent.glob("update-*.tmp"):
         shutil.rmtree(leftover)
     aside.mkdir(parents=True)
@@ -73,7 +92,7 @@ def complete(final: Path, aside: Path, facts: dict[str, Any], keep: int) -> None
     _sync(aside)
     aside.rename(final)
     _sync(final.parent)
-    for old in sorted(_complete_ones(final.parent))[:-keep]:
+    for old in sorted(_complete_ones(final.parent), key=_updates)[:-keep]:
         doomed = old.with_suffix(".tmp")  # a crash while it is removed must not leave half of it under its name
         old.rename(doomed)
         shutil.rmtree(doomed)

@@ -271,6 +271,46 @@ def test_the_whole_model_is_compared_on_every_rank(tmp_path):
     launch(load_another, ranks=2)
 
 
+def test_an_older_one_is_not_saved_beside_a_newer_one_which_would_be_loaded_in_its_place(tmp_path):
+    strategy = build("single", {})
+    save_checkpoint(strategy, tmp_path, Position(100))
+    with pytest.raises(CheckpointError, match="update-00000100 is further than update 5: load it and go on from there"):
+        save_checkpoint(strategy, tmp_path, Position(5))
+    with pytest.raises(ValueError, match="keep=0: at least the checkpoint that is saved is kept"):
+        save_checkpoint(strategy, tmp_path, Position(200), keep=0)
+    save_checkpoint(strategy, tmp_path, Position(123_456_789))
+    assert load_checkpoint(strategy, tmp_path).position.updates == 123_456_789
+
+
+def test_another_optimizer_is_refused(tmp_path):
+    strategy = build("single", {})
+    steps(strategy, 0, 1)
+    save_checkpoint(strategy, tmp_path, Position(1))
+    other = Single(model(3).double(), partial(torch.optim.SGD, lr=0.1, momentum=0.9), cross_entropy)
+    with pytest.raises(CheckpointError, match="was saved with Adam, and this run has SGD, which keeps other numbers"):
+        load_checkpoint(other, tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["training.json", ".metadata", "__0_0.distcp"])
+def test_a_damaged_one_gets_a_sentence(tmp_path, damage):
+    strategy = build("single", {})
+    path = save_checkpoint(strategy, tmp_path, Position(1))
+    (path / damage).write_bytes(b"{")
+    with pytest.raises(
+        CheckpointError, match=r"update-00000001 is damaged .*: remove it, to go on from the one before"
+    ):
+        load_checkpoint(strategy, tmp_path)
+
+
+def test_buffers_are_saved_too(tmp_path):
+    saved, loaded = build("single", {}), build("single", {})
+    for strategy, value in ((saved, 3.0), (loaded, 0.0)):
+        strategy.model.register_buffer("running_mean", torch.full((2,), value))
+    save_checkpoint(saved, tmp_path, Position(1))
+    load_checkpoint(loaded, tmp_path)
+    assert loaded.model.running_mean.tolist() == [3.0, 3.0]
+
+
 def test_nothing_is_written_over(tmp_path):
     save = partial(save_checkpoint, build("single", {}), tmp_path, Position(1))
     save()

@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from course_lib import RankFailed, launch
 from course_lib.lstm.loss import cross_entropy
-from course_lib.strategies import STRATEGIES, Single, Strategy, TensorParallel
-from course_lib.strategies.shards import join
+from course_lib.strategies import STRATEGIES, Shard, Single, Strategy, TensorParallel
+from course_lib.strategies.shards import join, outlines_of
 from course_lib.training.checkpoint import load_checkpoint, save_checkpoint
 from course_lib.training.checkpoint_folder import Position
 from tests.strategies.test_pipeline import BATCHES, adam, model
@@ -118,13 +118,51 @@ class Overlapping(TensorParallel):
         return shards
 
 
-class WithAHole(Single):
-    """Has all, and tells of the first number of the last bias only."""
+class WithAHole(TensorParallel):
+    """Rank 1 says nothing of a layer's bias, as if rank 0 had all of it."""
 
     def shards(self):
         shards = super().shards()
-        bias = shards["blocks.4.linear.bias"]
-        return shards | {"blocks.4.linear.bias": replace(bias, tensor=bias.tensor[:1], ranges=(range(1),))}
+        for name, shard in shards.items():
+            if dist.get_rank() == 1 and shard.ranges is not None:
+                shards[name] = replace(shard, copy=1)
+        return shards
+
+
+class LeavesOut(Single):
+    """Forgets a parameter that it has."""
+
+    def shards(self):
+        return {name: shard for name, shard in super().shards().items() if name != "blocks.4.linear.bias"}
+
+
+class Cloned(Single):
+    """Tells of copies: what is loaded into them would be lost."""
+
+    def shards(self):
+        return {name: Shard.whole(shard.tensor.clone()) for name, shard in super().shards().items()}
+
+
+class WithoutGroup(TensorParallel):
+    """Does not say who has the model together: the norm of its gradient would be that of a part."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.model_group = None
+
+
+class OneRange(Single):
+    """Gives a range where a tuple of ranges is wanted."""
+
+    def shards(self):
+        return {name: replace(shard, ranges=range(4)) for name, shard in super().shards().items()}
+
+
+class Silent(Single):
+    """Says nothing at all."""
+
+    def shards(self):
+        return None
 
 
 class Drifting(Single):
@@ -166,7 +204,12 @@ def save_with(kind, folder):
         ),
         (Forgetful, 3, r"ranks 0 and 1 disagree on blocks\.1\.lstm\.bias_hh_l0: \(8,\) .* on the one, and \(4,\)"),
         (Overlapping, 2, r"blocks\.1\.lstm\.bias_hh_l0: rank 1's shard \[1:3\] overlaps rank 0's \[0:2\]"),
-        (WithAHole, 2, r"blocks\.4\.linear\.bias: no rank has \[1\] of its \(9,\); shards\(\) must leave no hole"),
+        (WithAHole, 2, r"blocks\.1\.lstm\.bias_hh_l0: no rank has \[2\] of its \(16,\); shards\(\) must leave no hole"),
+        (LeavesOut, 2, r"shards\(\) leaves out blocks\.4\.linear\.bias, which this rank has"),
+        (Cloned, 1, r"the shard of blocks\.0\.table\.weight is not a parameter of this rank's model|leaves out"),
+        (WithoutGroup, 2, r"blocks\.1\.lstm\.\w+ is cut, but model_group is None: set self\.model_group"),
+        (OneRange, 1, r"gives ranges=range\(0, 4\) for blocks\.0\.table\.weight: give a tuple of ranges"),
+        (Silent, 1, r"shards\(\) gives a NoneType: give a dict of a Shard for each parameter"),
         (Drifting, 2, r"ranks 0 and 1 both say that they have blocks\.0\.table\.weight.*give each shard a copy number"),
         (Misfit, 1, r"all \(99, 4\) of blocks\.0\.table\.weight is here, but the tensor is \(9, 4\): give ranges"),
         (Duck, 2, r"Duck has no shards\(\): derive it from course_lib\.strategies\.Strategy"),
@@ -176,3 +219,52 @@ def test_shards_that_are_no_whole_model_are_refused_before_anything_is_written(t
     with pytest.raises(RankFailed, match=says):
         launch(save_with, kind, tmp_path, ranks=ranks)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_parameter_of_many_millions_can_be_told_from_another():
+    large = torch.zeros(1).expand(4 * 2050**2)  # float32 cannot count so far
+    outline = outlines_of({"weight": Shard.whole(large)}, sampled=True)["weight"]
+    assert len(outline.samples[0]) == 16
+
+
+def clipped():
+    """The gradient after clipping, of a vector whose first two numbers lie on both ranks, and the rest on rank 1."""
+    strategy = Single(model(1).double(), adam, cross_entropy, clip=0.5)
+    strategy.model_group = dist.group.WORLD
+    vector = torch.nn.Parameter(torch.zeros(2 if dist.get_rank() == 0 else 6).double())
+    vector.grad = torch.arange(1.0, len(vector) + 1).double()
+    ranges = (range(0, 2),) if dist.get_rank() == 0 else (range(0, 2), range(2, 6))
+    strategy.model = torch.nn.ParameterDict({"vector": vector})
+    strategy.shards = lambda: {"vector": Shard(vector, (6,), ranges)}
+    strategy.clip_gradients()
+    return vector.grad
+
+
+def test_the_norm_counts_every_piece_once():
+    whole = torch.arange(1.0, 7.0).double()
+    expected = whole * 0.5 / whole.norm()
+    first, second = launch(clipped, ranks=2)
+    torch.testing.assert_close(second, expected, rtol=1e-5, atol=0)
+    torch.testing.assert_close(first, expected[:2], rtol=1e-5, atol=0)
+
+
+def adafactor(folder):
+    strategy = TensorParallel(model(3).double(), torch.optim.Adafactor, cross_entropy)
+    strategy.step(BATCHES[0])
+    save_checkpoint(strategy, folder, Position(1))
+
+
+def test_an_optimizer_whose_state_is_cut_in_a_way_of_its_own_is_refused(tmp_path):
+    with pytest.raises(RankFailed, match=r"the optimizer keeps row_var of shape \(\d+, 1\) for .* is cut over ranks"):
+        launch(adafactor, tmp_path, ranks=2)
+
+
+def tied():
+    whole = model(3)
+    whole.blocks["2"].lstm = whole.blocks["1"].lstm
+    TensorParallel(whole.double(), adam, cross_entropy)
+
+
+def test_layers_that_share_a_weight_are_not_cut_apart():
+    with pytest.raises(RankFailed, match="blocks 1 and 2 share a weight: give each a weight of its own"):
+        launch(tied, ranks=2)
