@@ -108,12 +108,13 @@ class Strategy:
         if self.model_group is None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
             return
+        elsewhere = self._counted_elsewhere  # found out by all ranks together, also by those without gradients
         some = next(self.model.parameters())
         squares = torch.zeros((), dtype=some.dtype, device=some.device)
         for name, shard in self.shards().items():
             if shard.tensor.grad is not None:  # on a rank whose blocks are all frozen, there is none
                 for offsets, piece in shard.pieces(of=shard.tensor.grad):
-                    if (name, offsets) not in self._counted_elsewhere:
+                    if (name, offsets) not in elsewhere:
                         squares += piece.square().sum()
         dist.all_reduce(squares, group=self.model_group)
         torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), self.clip, squares.sqrt())
