@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,3 +92,10 @@ def loopback_interface() -> str | None:
     if sys.platform.startswith("linux"):
         return "lo"
     return "lo0" if sys.platform == "darwin" else None
+
+
+def free_port() -> int:
+    """A port on the loopback interface that nobody uses now. It is chosen, not opened."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import multiprocessing
 import os
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from course_lib.launchers.diagnosis.errors import LaunchError
 from course_lib.launchers.diagnosis.stacks import cell_sources
 from course_lib.launchers.process import messages, payload
+from course_lib.launchers.process.folders import use_own_folder
+from course_lib.launchers.process.limits import explain_failure
 from course_lib.launchers.process.listener import Listener
 from course_lib.launchers.process.rank import INSIDE_A_RANK
 from course_lib.launchers.process.supervisor import supervise
@@ -41,6 +44,7 @@ PRELOADED = [
     "course_lib.launchers.process.supervisor",
 ]
 MOST_RANKS = 64
+LONGEST = 1e7  # seconds: what a system call still takes
 
 
 def launch(
@@ -63,9 +67,10 @@ def launch(
         call=payload.pack_call(fn, args, kwargs),
         ranks=ranks,
         environment=dict(os.environ),
-        folder=os.getcwd(),
+        folder=_working_folder(),
         sources=cell_sources(),
         here=range(ranks),
+        argv=_arguments(),
     )
     if on is not None:
         return on.run(spec, timeout)
@@ -81,6 +86,7 @@ def warm_up(modules: Sequence[str] = PRELOADED) -> None:
     if start_method() == "forkserver":
         from multiprocessing import forkserver
 
+        use_own_folder()
         multiprocessing.set_forkserver_preload(list(modules))
         forkserver.ensure_running()
 
@@ -89,6 +95,21 @@ def start_method() -> str:
     """`forkserver` on Linux. Elsewhere `spawn`: Windows has no fork, and macOS's frameworks do not survive one."""
     default = "forkserver" if sys.platform.startswith("linux") else "spawn"
     return os.environ.get("COURSE_LIB_START_METHOD", default)
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise LaunchError(
+            "the folder in which this program works no longer exists: change to another one with os.chdir(...)"
+        ) from None
+
+
+def _arguments() -> list[str]:
+    """What a function that reads its command line should find: the script's, and nothing of a notebook's kernel."""
+    in_a_kernel = "ipykernel" in sys.modules and "get_ipython" in vars(builtins)
+    return list(sys.argv[:1] if in_a_kernel else sys.argv)
 
 
 def _check(fn: Any, ranks: Any, timeout: Any) -> None:
@@ -105,7 +126,7 @@ def _check(fn: Any, ranks: Any, timeout: Any) -> None:
         raise ValueError(f"ranks={ranks}: a launch needs at least one rank")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real)):
         raise TypeError(f"timeout={timeout!r}: give a number of seconds, or None to wait for ever")
-    if timeout is not None and not float(timeout) > 0:
+    if timeout is not None and not 0 < float(timeout) < LONGEST:
         raise ValueError(f"timeout={timeout}: give a number of seconds above 0, or None to wait for ever")
 
 
@@ -115,24 +136,42 @@ def supervisor_of(spec: messages.LaunchSpec) -> Iterator[messages.Channel]:
     method = start_method()
     # The stubs know a context's class only where its method is written out.
     context = cast("ForkServerContext | SpawnContext", multiprocessing.get_context(method))
-    here, there = context.Pipe()
     ranks_method = "fork" if method == "forkserver" else "spawn"
-    process = context.Process(target=supervise, args=(spec, there, ranks_method), name="supervisor")
+    with _sentences_for_limits():
+        here, there = context.Pipe()
+        process = context.Process(target=supervise, args=(spec, there, ranks_method), name="supervisor")
+        _start(process)
+    there.close()
     try:
-        with _main_module_hidden():
-            try:
-                warm_up()
-                process.start()
-            except (EOFError, ConnectionError):  # the server was killed a moment ago
-                time.sleep(0.2)
-                warm_up()
-                process.start()
-        there.close()
         yield here
     finally:
         here.close()
-        if process.pid is not None:
-            process.join()
+        process.join()
+
+
+def _start(process: Any) -> None:
+    """Start the supervisor; a second time, if the server that it is forked from was killed a moment ago."""
+    with _main_module_hidden():
+        try:
+            warm_up()
+            process.start()
+        except (EOFError, ConnectionError):
+            time.sleep(0.2)
+            warm_up()
+            process.start()
+
+
+@contextlib.contextmanager
+def _sentences_for_limits() -> Iterator[None]:
+    try:
+        yield
+    except EOFError as error:
+        raise LaunchError(
+            "the process from which ranks are forked ended at once. Most likely too few processes, files or bytes of "
+            "memory are allowed here (`ulimit -a`): raise the limit, or end what else is running"
+        ) from error
+    except (OSError, MemoryError) as error:
+        raise LaunchError(f"the ranks cannot be started: {explain_failure(error)}") from error
 
 
 _starting = threading.Lock()

@@ -7,24 +7,33 @@ torchrun --nproc-per-node 4 -m course_lib run train.py:main steps=10
 from __future__ import annotations
 
 import ast
+import atexit
 import importlib
 import importlib.util
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from course_lib import trace
 from course_lib.launchers.diagnosis.errors import RankFailed
 from course_lib.launchers.diagnosis.lost_peers import PeerRoster
 from course_lib.launchers.diagnosis.stacks import stack_of_exception
 from course_lib.launchers.local import launch
-from course_lib.launchers.process.rank import INSIDE_A_RANK, join_process_group
+from course_lib.launchers.process import payload
+from course_lib.launchers.process.rank import A_DAY, INSIDE_A_RANK, join_process_group
+from course_lib.launchers.process.second_init import accept_second_init
 from course_lib.launchers.run import Run
 from course_lib.launchers.slurm.cluster import Slurm
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+PIECE = 16 << 20  # bytes of a result that are put into the store at once
 
 
 class BadJob(ValueError):
@@ -33,7 +42,7 @@ class BadJob(ValueError):
 
 def started_by_torchrun() -> bool:
     """Whether this process is one rank of a job that another program started, and may start again."""
-    return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
+    return {"RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"} <= os.environ.keys()
 
 
 def restarts() -> int:
@@ -60,7 +69,10 @@ def speak_as_rank() -> int:
     """Tag what this rank of a torchrun job prints from now on. Returns the rank."""
     rank = int(os.environ["RANK"])
     os.environ[INSIDE_A_RANK] = str(rank)
-    sys.stdout, sys.stderr = TaggedStream(sys.stdout, rank), TaggedStream(sys.stderr, rank)
+    streams = TaggedStream(sys.stdout, rank), TaggedStream(sys.stderr, rank)
+    for stream in streams:
+        atexit.register(stream.finish)
+    sys.stdout, sys.stderr = streams
     return rank
 
 
@@ -74,26 +86,56 @@ def run_here(
     import torch.distributed as dist
 
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    roster = PeerRoster(join_process_group(rank, ranks, peer_timeout=peer_timeout), rank, ranks)
+    store = join_process_group(rank, ranks, peer_timeout=peer_timeout)
+    roster = PeerRoster(store, rank, ranks)
+    accept_second_init(store, timeout=peer_timeout)
     if record:
         trace.recorder.start(rank)
     began = time.monotonic()
     try:
-        value = fn(*args, **kwargs)
+        value = _value_of(fn, *args, **kwargs)
+        seconds = time.monotonic() - began
+        spans = [span.since(began) for span in trace.recorder.spans]
+        gathered = _gather((value, seconds, spans), store, rank, ranks, peer_timeout)
     except Exception as error:
         if lost := roster.explain(error):
             raise lost from error
         stack = stack_of_exception(error.__traceback__)
         raise RankFailed(f"{type(error).__qualname__}: {error}", rank=rank, exception=error, stack=stack) from error
-    seconds = time.monotonic() - began
-    spans = [span.since(began) for span in trace.recorder.spans]
-    gathered: list[Any] | None = [None] * ranks if rank == 0 else None
-    dist.gather_object((value, seconds, spans), gathered)
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
     if gathered is None:
         return None
     values, all_seconds, all_spans = zip(*gathered, strict=True)
     return Run(tuple(values), max(all_seconds), spans=[span for spans in all_spans for span in spans])
+
+
+def _value_of(fn: Callable, *args: Any, **kwargs: Any) -> Any:
+    """What the function returns; None if it ends the program without an error."""
+    try:
+        return fn(*args, **kwargs)
+    except SystemExit as leaving:
+        if leaving.code in (None, 0):
+            return None
+        raise RuntimeError(f"sys.exit({leaving.code!r})") from leaving
+
+
+def _gather(part: Any, store: Store, rank: int, ranks: int, timeout: float | None) -> list[Any] | None:
+    """Every rank's part, on rank 0. Through the store: the function may have destroyed the process group."""
+    if rank != 0:
+        packed = payload.pack_value(part)
+        pieces = [packed[start : start + PIECE] for start in range(0, len(packed), PIECE)]
+        for number, piece in enumerate(pieces):
+            store.set(f"result {rank}/{number}", piece)
+        store.set(f"result {rank}", str(len(pieces)))
+        return None
+    patience = timedelta(seconds=timeout or A_DAY)
+    parts = [part]
+    for other in range(1, ranks):
+        store.wait([f"result {other}"], patience)
+        pieces = [store.get(f"result {other}/{number}") for number in range(int(store.get(f"result {other}")))]
+        parts.append(payload.unpack(b"".join(pieces)))
+    return parts
 
 
 def find_function(target: str) -> Callable:
@@ -161,6 +203,11 @@ class TaggedStream:
 
     def flush(self) -> None:
         self._stream.flush()
+
+    def finish(self) -> None:
+        """Write what no newline has ended."""
+        if self._rest:
+            self.write("\n")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -45,7 +45,7 @@ class RankFailed(LaunchError):
 
 
 class CollectivesDiffer(LaunchError):
-    """Ranks met in one collective and meant different ones. `calls[rank]` is what that rank called.
+    """Ranks met in one collective, or in one message, and meant different ones. `calls[rank]` is what that rank called.
 
     `rank` is the one that differs from the majority, or None where there is none.
     """
@@ -100,28 +100,38 @@ class PeersLost(LaunchError):
 
 
 class RanksStuck(LaunchError):
-    """Time is up. `where[rank]` says what each rank was doing, `odd` which ranks differ from the rest."""
+    """Ranks that wait for ever, or time is up. `where[rank]` says what each was doing, `odd` which ones differ.
 
-    def __init__(self, *, seconds: float, where: dict[int, Where]) -> None:
+    `because` tells why they would wait for ever, where that is known before the time is up.
+    """
+
+    def __init__(
+        self, *, seconds: float | None, where: dict[int, Where], because: str = "", odd: Sequence[int] = ()
+    ) -> None:
         self.where = where
-        self.odd = odd_ones_out(where)
+        self.odd = tuple(odd) or odd_ones_out(where)
         rows = "\n".join(f"  rank {rank}  {state}" for rank, state in sorted(where.items()))
-        super().__init__(f"not finished after {seconds:g} s; {self._verdict()}\n\n{rows}")
+        head = (
+            f"the ranks wait for ever: {because}" if because else f"not finished after {seconds:g} s; {self._verdict()}"
+        )
+        super().__init__(f"{head}\n\n{rows}")
 
     def _verdict(self) -> str:
         if self.odd:
             be = "is the odd one out" if len(self.odd) == 1 else "are the odd ones out"
             return f"{name_ranks(self.odd)} {be}"
-        states = {(state.doing, state.collective) for state in self.where.values()}
-        if len(states) == 1:
-            ((doing, collective),) = states
-            if collective in ("recv", "irecv"):
-                return "every rank waits in recv, and no rank sends"
-            if collective in ("send", "isend"):
-                return "every rank waits in send, and no rank receives"
-            if doing == "running":
-                return "every rank is still computing (raise timeout= if it only needs more time)"
-        return "no rank stands out"
+        return all_alike(self.where) or "no rank stands out"
+
+
+def all_alike(where: dict[int, Where]) -> str:
+    """What all ranks do, if they all do the same and it says enough."""
+    states = {(state.doing, state.collective) for state in where.values()}
+    says = {
+        ("waiting", "recv"): "every rank waits in recv, and no rank sends",
+        ("waiting", "send"): "every rank waits in send, and no rank receives",
+        ("running", None): "every rank is still computing (raise timeout= if it only needs more time)",
+    }
+    return says.get(next(iter(states)), "") if len(states) == 1 else ""
 
 
 def odd_ones_out(where: dict[int, Where]) -> tuple[int, ...]:
@@ -135,6 +145,9 @@ def odd_ones_out(where: dict[int, Where]) -> tuple[int, ...]:
     majorities = [ranks for ranks in groups.values() if len(ranks) == largest]
     if len(majorities) == 1:
         return tuple(sorted(set(where) - set(majorities[0])))
+    stopped = tuple(rank for rank, state in sorted(where.items()) if state.doing == "stopped")
+    if stopped:
+        return stopped
     busy = tuple(rank for rank, state in sorted(where.items()) if state.doing != "waiting")
     return busy if len(busy) < len(where) else ()
 

@@ -10,10 +10,20 @@ import sysconfig
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from types import FrameType, TracebackType
 
 ENTRY_POINTS = ("course_lib/launchers/process/rank.py", "course_lib/launchers/torchrun.py")
-COLLECTIVE_MODULES = ("torch/distributed/distributed_c10d.py", "torch/distributed/nn/functional.py")
+ON_THE_WAY = (
+    "course_lib/launchers/diagnosis/call_log.py",
+    "course_lib/launchers/process/second_init.py",
+    "course_lib/launchers/process/no_keyboard.py",
+)
+COLLECTIVE_MODULES = (
+    "torch/distributed/distributed_c10d.py",
+    "torch/distributed/nn/functional.py",
+    "torch/distributed/_functional_collectives.py",
+)
 
 
 @dataclass(frozen=True)
@@ -33,21 +43,29 @@ class Frame:
 
 @dataclass(frozen=True)
 class Where:
-    """What a rank is doing: `waiting` in a collective, `running` its own code, or `returned`."""
+    """What a rank is doing: `waiting` in a collective, `running` its own code, `stopped` by a signal, or `returned`.
+
+    `whom` says for whom it waits, where that is not simply everybody: `for rank 1`, `with ranks 0 and 1`.
+    """
 
     doing: str
     collective: str | None = None
     frame: Frame | None = None
+    whom: str = ""
+    group: str = ""
 
     @property
     def kind(self) -> tuple:
         """Equal for two ranks that do the same thing in the same place."""
-        return (self.doing, self.collective, self.frame and (self.frame.file, self.frame.line))
+        return (self.doing, self.collective, self.frame and (self.frame.file, self.frame.line), self.group)
 
     def __str__(self) -> str:
         if self.doing == "returned":
             return "has returned"
-        what = f"waits in {self.collective}" if self.doing == "waiting" else "is running"
+        if self.doing == "waiting":
+            what = f"waits in {self.collective}" + (f" {self.whom}" if self.whom else "")
+        else:
+            what = "is stopped (by SIGSTOP or a debugger)" if self.doing == "stopped" else "is running"
         return f"{what} at {self.frame}" if self.frame else what
 
 
@@ -76,6 +94,8 @@ def where(stack: Sequence[Frame], pending: str | None = None) -> Where:
     pass of a model in DistributedDataParallel, is C code: there, `pending` is what it waits for.
     """
     collective = next((f.function for f in stack if _file_is(f, COLLECTIVE_MODULES)), None)
+    if collective in ("wait", "wait_tensor", "trigger_wait"):
+        collective = pending or collective
     if collective is None and stack and re.search(r"\.wait\(|run_backward\(", stack[-1].source):
         collective = pending or ("wait" if ".wait(" in stack[-1].source else None)
     own = [frame for frame in stack if not _is_library(frame.file)]
@@ -84,13 +104,19 @@ def where(stack: Sequence[Frame], pending: str | None = None) -> Where:
 
 
 def describe_stack(stack: Sequence[Frame]) -> str:
-    """A stack as text, oldest call first, like Python's own tracebacks."""
+    """A stack as text, oldest call first, like Python's own tracebacks; what happened inside a library is counted."""
     lines = []
-    for frame in stack:
-        lines.append(f"  {short_name(frame.file)}, line {frame.line}, in {frame.function}")
-        source = frame.source or linecache.getline(frame.file, frame.line).strip()
-        if source:
-            lines.append(f"    {source}")
+    shows_own = any(not _is_library(frame.file) for frame in stack)
+    for library, run in groupby(stack, key=lambda frame: _library_of(frame.file)):
+        frames = list(run)
+        if library and shows_own and len(frames) > 2:
+            lines.append(f"  ... {len(frames)} calls inside {library}")
+            continue
+        for frame in frames:
+            lines.append(f"  {short_name(frame.file)}, line {frame.line}, in {frame.function}")
+            source = frame.source or linecache.getline(frame.file, frame.line).strip()
+            if source:
+                lines.append(f"    {source}")
     return "\n".join(lines)
 
 
@@ -127,6 +153,7 @@ def _below_launcher(frames: list[Frame]) -> list[Frame]:
     """What the learner's function did: everything under the rank's entry point, and under a check that called it."""
     entry = [i for i, f in enumerate(frames) if _file_is(f, ENTRY_POINTS)]
     frames = frames[entry[-1] + 1 :] if entry else frames
+    frames = [frame for frame in frames if not _file_is(frame, ON_THE_WAY)]
     checks = [i for i, f in enumerate(frames) if "/course_lib/checks/" in f.file.replace(os.sep, "/")]
     return (frames[checks[-1] + 1 :] if checks else frames) or frames
 
@@ -141,3 +168,11 @@ def _is_library(file: str) -> bool:
         return False
     stdlib = sysconfig.get_path("stdlib").replace(os.sep, "/")
     return "/site-packages/" in path or "/dist-packages/" in path or path.startswith((stdlib, "<frozen"))
+
+
+def _library_of(file: str) -> str:
+    """`torch` for a file of an installed package, `Python` for the standard library's, "" for the learner's own."""
+    if not _is_library(file):
+        return ""
+    package = re.search(r"/(?:site|dist)-packages/([^/]+)/", file.replace(os.sep, "/"))
+    return package[1] if package else "Python"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
 
-from course_lib.launchers.diagnosis.errors import CannotSend, LaunchError, RanksStuck
-from course_lib.launchers.diagnosis.flight_recorder import Call, first_difference
+from course_lib.launchers.diagnosis.call_log import Record
+from course_lib.launchers.diagnosis.deadlock import Deadlock, find_deadlock
+from course_lib.launchers.diagnosis.differences import Difference, first_difference
+from course_lib.launchers.diagnosis.errors import CannotSend, LaunchError, RanksStuck, all_alike
 from course_lib.launchers.diagnosis.stacks import Where
 from course_lib.launchers.process import messages, payload
 from course_lib.launchers.process.progress_bar import Bar, Progress
@@ -16,9 +19,13 @@ from course_lib.launchers.run import Run
 
 LINES_SHOWN = 1000  # a notebook with 100,000 lines of output is no longer usable
 BYTES_KEPT = 64 << 20
-START_WITHIN = 120.0
+START_WITHIN = 300.0  # on a busy machine, 64 ranks take a while
 GRACE = 0.3  # after the first fault, how long to wait for the other ranks' side of the story
 ANSWERS_WITHIN = 2.0
+SUPERVISOR_IS_GONE = (
+    "the process that looks after the ranks was killed before they ended. If you did not do it, this machine is short "
+    "of memory: launch fewer ranks, or run `course doctor`"
+)
 
 
 class Listener:
@@ -40,8 +47,10 @@ class Listener:
         self.raised: list[messages.Raised] = []
         self.died: list[messages.Died] = []
         self.located: dict[int, Where] = {}
-        self.calls: dict[int, list[Call]] = {}
-        self.disagreement: dict[int, Call] | None = None
+        self.records: dict[int, Record] = {}
+        self.disagreement: Difference | None = None
+        self.deadlock: Deadlock | None = None
+        self.trouble: str = ""  # the supervisor's own
         self.output = Output()
 
     def result(self) -> Run:
@@ -52,10 +61,10 @@ class Listener:
             if self._faulty():
                 self._listen(self.grace, until=lambda: len(self.raised) + len(self.died) == self.ranks)
                 self._ask_where()
-                raise verdict(self.raised, self.died, self.located, self.disagreement)
+                raise self._verdict()
             if len(self.returned) < self.ranks:
                 raise self._stuck()
-            self.supervisor.send(messages.DISMISS)
+            self._order(messages.DISMISS)
             return self._run()
         except LaunchError as error:
             error.output = self.output.lines
@@ -65,7 +74,17 @@ class Listener:
             self.output.finish()
 
     def _faulty(self) -> bool:
-        return bool(self.raised or self.died or self.disagreement)
+        return bool(self.raised or self.died or self.disagreement or self.deadlock or self.trouble)
+
+    def _verdict(self) -> LaunchError:
+        """Why this launch failed: the ranks' own story comes before their supervisor's."""
+        if self.raised or self.died or self.disagreement:
+            return verdict(self.raised, self.died, self.located, self.disagreement)
+        if self.deadlock:
+            where = self._everywhere()
+            because = all_alike(where) or self.deadlock.describe()
+            return RanksStuck(seconds=self.timeout, where=where, because=because, odd=sorted(self.deadlock.returned))
+        return LaunchError(self.trouble)
 
     def _listen(self, seconds: float | None, until: Callable[[], bool]) -> None:
         """Take what the ranks report for at most `seconds`."""
@@ -78,7 +97,8 @@ class Listener:
                 try:
                     self._take(self.supervisor.recv())
                 except (EOFError, ConnectionError):
-                    raise LaunchError("the ranks' supervisor ended before they did; run it again") from None
+                    self.trouble = self.trouble or SUPERVISOR_IS_GONE
+                    raise self._verdict() from None
 
     def _take(self, message: Any) -> None:
         match message:
@@ -95,16 +115,27 @@ class Listener:
                     self.died.append(message)
             case messages.Located(rank, where):
                 self.located[rank] = where
-        if isinstance(message, (messages.Returned, messages.Raised, messages.Located)) and message.calls:
-            self.calls[message.rank] = message.calls
-            self.disagreement = first_difference(self.calls) or self.disagreement  # old calls drop out of records
+            case messages.SupervisorFailed(text):
+                self.trouble = text
+        if isinstance(message, (messages.Returned, messages.Raised, messages.Located)) and message.record:
+            self._compare(message.rank, message.record)
+
+    def _compare(self, rank: int, record: Record) -> None:
+        """What a rank has said to the others, beside what they have said."""
+        self.records[rank] = record
+        self.disagreement = first_difference(self.records) or self.disagreement  # old calls drop out of records
+        self.deadlock = find_deadlock(self.records, set(self.returned)) or self.deadlock
 
     def _ask_where(self) -> None:
         """Ask every rank that lives where it is and which collectives it has called."""
         dead = {report.rank for report in self.died}
         self.located = {rank: where for rank, where in self.located.items() if rank in dead}
-        self.supervisor.send(messages.LOCATE)
+        self._order(messages.LOCATE)
         self._listen(ANSWERS_WITHIN, until=lambda: len(self.located.keys() | dead) == self.ranks)
+
+    def _order(self, order: str) -> None:
+        with contextlib.suppress(OSError):  # a supervisor that is gone has left word, or is missed when we listen
+            self.supervisor.send(order)
 
     def _stuck(self) -> LaunchError:
         if len(self.started) < self.ranks:
@@ -112,10 +143,12 @@ class Listener:
             return LaunchError(f"ranks {missing} did not start within {self.start_within:g} s; run `course doctor`")
         self._ask_where()
         if self._faulty():
-            return verdict(self.raised, self.died, self.located, self.disagreement)
-        assert self.timeout is not None, "without a timeout, we would still be listening"
-        unknown = {rank: Where("running") for rank in range(self.ranks)}
-        return RanksStuck(seconds=self.timeout, where={**unknown, **self.located})
+            return self._verdict()
+        return RanksStuck(seconds=self.timeout, where=self._everywhere())
+
+    def _everywhere(self) -> dict[int, Where]:
+        """Where each rank is; one that says nothing is busy."""
+        return {rank: self.located.get(rank, Where("running")) for rank in range(self.ranks)}
 
     def _run(self) -> Run:
         reports = [self.returned[rank] for rank in range(self.ranks)]

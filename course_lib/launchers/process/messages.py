@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from course_lib.launchers.diagnosis.flight_recorder import Call
+from course_lib.launchers.diagnosis.call_log import Record
 from course_lib.launchers.diagnosis.stacks import Frame, Where
 from course_lib.trace import Span
 
@@ -20,6 +20,7 @@ class LaunchSpec:
     folder: str
     sources: dict[str, tuple] = field(repr=False)
     here: range  # the ranks that run on this machine
+    argv: list[str] = field(default_factory=list)  # what the function finds in sys.argv
     rendezvous: Rendezvous | None = None  # None: all ranks are on this machine, and meet in a file
 
 
@@ -56,7 +57,7 @@ class Returned:
     rank: int
     value: bytes
     spans: list[Span]
-    calls: list[Call]
+    record: Record
     began: float
     ended: float
 
@@ -72,7 +73,7 @@ class Raised:
     stack: list[Frame]
     exception: bytes | None
     spans: list[Span]
-    calls: list[Call]
+    record: Record
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,21 @@ class Died:
 
 @dataclass(frozen=True)
 class Located:
-    """Where a rank is: said when asked, and unasked by a rank that has waited for a while."""
+    """Where a rank is: said when asked, and unasked by a rank that has waited for a while.
+
+    Without a record, the supervisor says it for a rank that cannot.
+    """
 
     rank: int
     where: Where
-    calls: list[Call]
+    record: Record | None
+
+
+@dataclass(frozen=True)
+class SupervisorFailed:
+    """The supervisor could not start the ranks, or broke down: `text` says why, and what to do."""
+
+    text: str
 
 
 class Channel(Protocol):

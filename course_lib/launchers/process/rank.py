@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import linecache
@@ -10,17 +11,20 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from datetime import timedelta
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from course_lib import machine, trace
-from course_lib.launchers.diagnosis import flight_recorder
-from course_lib.launchers.diagnosis.errors import CannotSend, PeersLost
+from course_lib.launchers.diagnosis.call_log import CallLog, Record, Wait
+from course_lib.launchers.diagnosis.errors import CannotSend, PeersLost, name_ranks
 from course_lib.launchers.diagnosis.lost_peers import PeerRoster
 from course_lib.launchers.diagnosis.stacks import Where, stack_of_exception, stack_of_frame, where
 from course_lib.launchers.process import output, payload
 from course_lib.launchers.process.messages import DISMISS, LOCATE, LaunchSpec, Located, Raised, Returned, Started
+from course_lib.launchers.process.no_keyboard import close_keyboard
+from course_lib.launchers.process.second_init import accept_second_init
 
 if TYPE_CHECKING:
     from multiprocessing.connection import _ConnectionBase as Connection  # a pipe's end has another class on Windows
@@ -36,21 +40,25 @@ def main(rank: int, spec: LaunchSpec, folder: str, control: Connection, stdout: 
     """The rank's process, from its first line to its last. `folder` is the launch's own, for its store."""
     _stand_alone(folder, rank)
     output.redirect(stdout, stderr)
+    close_keyboard()
+    sys.argv = list(spec.argv)
     rank_process = RankProcess(rank, control)
     roster: PeerRoster | None = None
     try:
         os.environ.update(rank_environment(rank, spec))
         linecache.cache.update(spec.sources)
         if spec.rendezvous is None:
-            join_process_group(rank, spec.ranks, store_file=os.path.join(folder, "store"), peer_timeout=A_DAY)
+            store_file, peer_timeout = os.path.join(folder, "store"), A_DAY
         else:
-            store = join_process_group(rank, spec.ranks, peer_timeout=spec.rendezvous.peer_timeout)
-            roster = PeerRoster(store, rank, spec.ranks)
+            store_file, peer_timeout = None, spec.rendezvous.peer_timeout
+        store = join_process_group(rank, spec.ranks, store_file=store_file, peer_timeout=peer_timeout)
+        roster = PeerRoster(store, rank, spec.ranks) if spec.rendezvous else None
+        rank_process.log.install()
+        accept_second_init(store, timeout=peer_timeout, on_new_group=rank_process.log.new_generation)
         rank_process.run(spec.call)
     except BaseException as error:
         rank_process.report((roster and roster.explain(error)) or error)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     rank_process.dismissed.wait()
 
 
@@ -60,12 +68,14 @@ class RankProcess:
     def __init__(self, rank: int, control: Connection) -> None:
         self.rank, self._control = rank, control
         self._sending = threading.RLock()
+        self.log = CallLog()
         self._returned = False
         self._place: tuple | None = None
         self._looks = 0
         self.dismissed = threading.Event()
         trace.recorder.start(rank)
-        threading.Thread(target=self._answer, daemon=True, name="course_lib answers").start()
+        self._answering = threading.Thread(target=self._answer, daemon=True, name="course_lib answers")
+        self._answering.start()
         self._on_abort = self._speak_before_abort()
 
     def run(self, call: bytes) -> None:
@@ -73,25 +83,25 @@ class RankProcess:
         fn, args, kwargs = payload.unpack(call)
         self._send(Started(self.rank))
         began = time.monotonic()
-        value = fn(*args, **kwargs)
+        try:
+            value = fn(*args, **kwargs)
+        except SystemExit as leaving:
+            if leaving.code not in (None, 0):
+                raise
+            value = None
         ended = time.monotonic()
         self._returned = True
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self._send(
-            Returned(self.rank, payload.pack_value(value), trace.recorder.spans, flight_recorder.calls(), began, ended)
-        )
+        _flush()
+        packed = payload.pack_value(value)
+        self._send(Returned(self.rank, packed, trace.recorder.spans, self._record(), began, ended))
 
     def report(self, error: BaseException) -> None:
         """Tell the supervisor what was raised, with the learner's own lines."""
         at = time.monotonic()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         stack = [] if isinstance(error, (CannotSend, PeersLost)) else stack_of_exception(error.__traceback__)
         name, text = type(error).__qualname__, _text_of(error)
-        self._send(
-            Raised(self.rank, at, name, text, stack, _packed(error), trace.recorder.spans, flight_recorder.calls())
-        )
+        self._send(Raised(self.rank, at, name, text, stack, _packed(error), trace.recorder.spans, self._record()))
 
     def _answer(self) -> None:
         """Answer the supervisor, and speak up after a long wait; if the supervisor is gone, so is the launch."""
@@ -104,7 +114,7 @@ class RankProcess:
             except (EOFError, OSError):
                 os._exit(1)
             if message == LOCATE:
-                self._send(Located(self.rank, self._where(), flight_recorder.calls()))
+                self._send(Located(self.rank, *self._look()))
             elif message == DISMISS:
                 self.dismissed.set()
                 return
@@ -115,8 +125,10 @@ class RankProcess:
         place = (id(frame), frame.f_lasti) if frame and not self._returned else None
         looks = self._looks + 1 if place == self._place else 0
         self._place, self._looks = place, looks
-        if place and looks == 1 and (here := self._where()).doing == "waiting":
-            self._send(Located(self.rank, here, flight_recorder.calls()))
+        if place and looks == 1:
+            here, record = self._look()
+            if here.doing == "waiting":
+                self._send(Located(self.rank, here, record))
 
     def _speak_before_abort(self) -> Any:
         """Say which collectives were called before `abort()` ends this process.
@@ -129,22 +141,56 @@ class RankProcess:
 
         @ctypes.CFUNCTYPE(None, ctypes.c_int)
         def last_words(_: int) -> None:
-            self._send(Located(self.rank, self._where(), flight_recorder.calls()))
+            self._send(Located(self.rank, *self._look()))
 
         libc = ctypes.CDLL(None)
         libc.signal.restype = ctypes.c_void_p
         libc.signal(signal.SIGABRT, last_words)
         return last_words  # to be kept as long as the process lives
 
-    def _where(self) -> Where:
+    def _look(self) -> tuple[Where, Record]:
+        """Where the rank is and what it has said; both of one moment, or else nothing is said of a wait."""
         if self._returned:
-            return Where("returned")
+            return Where("returned"), self._record()
         frame = _frame_of_main_thread()
-        return where(stack_of_frame(frame), flight_recorder.pending()) if frame else Where("running")
+        before = frame and (id(frame), frame.f_lasti)
+        stack = stack_of_frame(frame) if frame else []
+        record = self._record(wait_of=threading.main_thread().ident)
+        here = where(stack, record.wait.op if record.wait else self.log.pending())
+        frame = _frame_of_main_thread()
+        if here.doing != "waiting" or record.wait is None or before != (frame and (id(frame), frame.f_lasti)):
+            return here, replace(record, wait=None)
+        return replace(here, whom=_whom(record.wait), group=record.wait.group), record
+
+    def _record(self, wait_of: int | None = None) -> Record:
+        busy = [
+            thread
+            for thread in threading.enumerate()
+            if thread is not threading.main_thread()
+            and thread is not self._answering
+            and not type(thread).__module__.startswith("tqdm")
+        ]
+        return self.log.record(wait_of, busy_elsewhere=bool(busy))
 
     def _send(self, message: Any) -> None:
         with self._sending:
             self._control.send(message)
+
+
+def _whom(wait: Wait) -> str:
+    """For whom a rank waits, where that is not simply everybody."""
+    if wait.peer is not None:
+        return f"{'for' if wait.op == 'recv' else 'to'} rank {wait.peer}"
+    if wait.root is not None:
+        return f"{'to' if wait.op in ('reduce', 'gather') else 'from'} rank {wait.root}"
+    everybody = int(os.environ.get("WORLD_SIZE", "0"))
+    return f"with {name_ranks(wait.members)}" if 0 < len(wait.members) < everybody else ""
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # a program may have closed or replaced it
+            stream.flush()
 
 
 def _frame_of_main_thread() -> FrameType | None:
@@ -160,11 +206,17 @@ def rank_environment(rank: int, spec: LaunchSpec) -> dict[str, str]:
         "WORLD_SIZE": spec.ranks,
         "LOCAL_WORLD_SIZE": len(spec.here),
         "OMP_NUM_THREADS": machine.threads_per_rank(len(spec.here)),
+        "GROUP_RANK": spec.here.start // len(spec.here),
+        "GROUP_WORLD_SIZE": spec.ranks // len(spec.here),
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": spec.ranks,
+        "ROLE_NAME": "default",
         INSIDE_A_RANK: rank,
     }
     if spec.rendezvous is None:
+        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ.get("MASTER_PORT", "29500")}
         interface = machine.loopback_interface()
-        variables |= {"GLOO_SOCKET_IFNAME": interface} if interface else {}
+        variables |= {"GLOO_SOCKET_IFNAME": interface, "TP_SOCKET_IFNAME": interface} if interface else {}
     else:
         variables |= {
             "MASTER_ADDR": spec.rendezvous.address,

@@ -12,16 +12,25 @@ import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 import time
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from course_lib import machine
-from course_lib.launchers.diagnosis.stacks import Frame, stack_of_dump, where
+from course_lib.launchers.diagnosis.stacks import Frame, Where, stack_of_dump, where
 from course_lib.launchers.process import rank as rank_module
-from course_lib.launchers.process.messages import DISMISS, LOCATE, Died, LaunchSpec, Lines, Located
+from course_lib.launchers.process.folders import sweep_temporary_folders, temporary_folder
+from course_lib.launchers.process.limits import CannotStart, explain_failure
+from course_lib.launchers.process.messages import (
+    DISMISS,
+    LOCATE,
+    Died,
+    LaunchSpec,
+    Lines,
+    Located,
+    SupervisorFailed,
+)
 from course_lib.launchers.process.output import LineReader
 
 if TYPE_CHECKING:
@@ -36,23 +45,65 @@ LEAVE_WITHIN = 2.0  # how long a dismissed rank may take to end its threads
 def supervise(spec: LaunchSpec, notebook: Connection, start_method: str) -> None:
     """Run one launch. Returns when the ranks were dismissed or the notebook has gone."""
     _detach_from_notebook()
+    line = LineToNotebook(notebook)
+    try:
+        _prepare(spec)
+        with temporary_folder() as folder:
+            team: list[RankHandle] = []
+            try:
+                _start(team, spec, folder, start_method)
+                sweep_temporary_folders()
+                _serve(team, line)
+            finally:
+                _end(team)
+    except HungUp:
+        pass
+    except Exception as error:
+        with contextlib.suppress(HungUp):
+            line.send(SupervisorFailed(explain_failure(error)))
+
+
+class HungUp(Exception):
+    """The notebook is gone, or wants no more of this launch."""
+
+
+class LineToNotebook:
+    """The connection to the notebook. That it breaks is no fault; that something else breaks is one."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def send(self, message: Any) -> None:
+        try:
+            self.connection.send(message)
+        except OSError as error:
+            raise HungUp from error
+
+    def recv(self) -> Any:
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError) as error:
+            raise HungUp from error
+
+
+def _prepare(spec: LaunchSpec) -> None:
+    """The environment and the folder of the cell that launches."""
     os.environ.clear()
     os.environ.update(spec.environment)
     os.chdir(spec.folder)
+    os.environ["MASTER_PORT"] = str(machine.free_port())
     if "torch" in sys.modules:  # it was there before the fork, and may count the GPUs for all ranks
         os.environ[machine.COUNTED_GPUS] = str(machine.gpus())
-    with tempfile.TemporaryDirectory(prefix="course_lib-", ignore_cleanup_errors=True) as folder:
-        team: list[RankHandle] = []
+
+
+def _start(team: list[RankHandle], spec: LaunchSpec, folder: str, start_method: str) -> None:
+    # The stubs know a context's class only where its method is written out.
+    context = cast("ForkContext | SpawnContext", multiprocessing.get_context(start_method))
+    for rank in spec.here:
         try:
-            # The stubs know a context's class only where its method is written out.
-            context = cast("ForkContext | SpawnContext", multiprocessing.get_context(start_method))
-            for rank in spec.here:
-                team.append(RankHandle(rank, spec, folder, context))
-            _serve(team, notebook)
-        except (EOFError, OSError):
-            pass  # the notebook has hung up
-        finally:
-            _end(team)
+            team.append(RankHandle(rank, spec, folder, context))
+        except (OSError, MemoryError) as error:
+            raise CannotStart(f"rank {rank} of {spec.ranks} could not be started: {explain_failure(error)}") from error
 
 
 class RankHandle:
@@ -74,30 +125,66 @@ class RankHandle:
         for end in ends:
             end.close()
         self.readers = [LineReader(stdout_reader), LineReader(stderr_reader)]
+        # Becomes readable when the rank ends, whoever still holds its pipes.
+        self.death = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
+
+    def exitcode(self) -> int | None:
+        """How the rank ended, or None. It is not reaped: as long as it is a zombie, nobody else gets its number."""
+        if not hasattr(os, "waitid"):
+            return self.process.exitcode
+        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+    def control_has_more(self) -> bool:
+        """Whether something the rank has said is still unread."""
+        try:
+            return self.control.poll(0)
+        except OSError:
+            return False
 
     def stack(self) -> list[Frame]:
         """What `faulthandler` has written of this rank."""
         return stack_of_dump(self.dump.read_text(errors="replace")) if self.dump.exists() else []
 
-    def drain(self, notebook: Connection) -> None:
+    def drain(self, notebook: LineToNotebook) -> None:
         """Pass on all that the rank has printed so far."""
         for reader in self.readers:
             _pass_on(notebook, self.rank, reader.read_all())
+
+    def is_stopped(self) -> bool:
+        """Whether a signal has halted the rank: then it cannot answer, and its faulthandler cannot either."""
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+        except OSError:
+            return False
 
     def kill(self) -> None:
         """End the rank and every process in its group."""
         with contextlib.suppress(OSError, AttributeError):
             os.killpg(self.pid, signal.SIGKILL)
-        self.process.kill()
+        with contextlib.suppress(OSError):
+            self.process.kill()
+
+    def reap(self) -> None:
+        """Take note of its end, after it was killed or has left."""
+        self.process.join()
+        if self.death is not None:
+            os.close(self.death)
+            self.death = None
 
 
-def _serve(team: list[RankHandle], notebook: Connection) -> None:
+def _serve(team: list[RankHandle], notebook: LineToNotebook) -> None:
     """Pass messages both ways until the notebook dismisses the ranks."""
     unanswered: dict[int, float] = {}
     while True:
         controls = {member.control: member for member in team if member.alive}
         readers = {r.pipe: (m, r) for m in team if m.alive for r in m.readers if not r.closed}
-        for ready in wait([notebook, *controls, *readers], timeout=TICK):
+        deaths = {member.death for member in team if member.alive and member.death is not None}
+        for ready in wait([notebook.connection, *controls, *readers, *deaths], timeout=TICK):
+            if ready in deaths:
+                continue
             if ready in readers:
                 member, reader = readers[ready]
                 _pass_on(notebook, member.rank, reader.read())
@@ -112,7 +199,7 @@ def _serve(team: list[RankHandle], notebook: Connection) -> None:
         _ask_the_silent(team, notebook, unanswered)
 
 
-def _pass_report(member: RankHandle, notebook: Connection, unanswered: dict[int, float]) -> None:
+def _pass_report(member: RankHandle, notebook: LineToNotebook, unanswered: dict[int, float]) -> None:
     try:
         report = member.control.recv()
     except (EOFError, OSError):
@@ -123,28 +210,35 @@ def _pass_report(member: RankHandle, notebook: Connection, unanswered: dict[int,
     notebook.send(report)
 
 
-def _pass_on(notebook: Connection, rank: int, lines: list[str]) -> None:
+def _pass_on(notebook: LineToNotebook, rank: int, lines: list[str]) -> None:
     if lines:
         notebook.send(Lines(rank, lines))
 
 
-def _look_for_the_dead(team: list[RankHandle], notebook: Connection) -> None:
+def _look_for_the_dead(team: list[RankHandle], notebook: LineToNotebook) -> None:
     for member in team:
-        if member.alive and member.process.exitcode is not None:
+        if member.alive and (exitcode := member.exitcode()) is not None:
             member.alive = False
+            while member.control_has_more():
+                _pass_report(member, notebook, {})
             member.drain(notebook)
-            notebook.send(Died(member.rank, member.process.exitcode, member.stack()))
+            notebook.send(Died(member.rank, exitcode, member.stack()))
 
 
-def _ask_the_silent(team: list[RankHandle], notebook: Connection, unanswered: dict[int, float]) -> None:
+def _ask_the_silent(team: list[RankHandle], notebook: LineToNotebook, unanswered: dict[int, float]) -> None:
     """A rank whose threads cannot run still dumps its stack on a signal: the handler is C code."""
     for rank in [rank for rank, due in unanswered.items() if time.monotonic() > due]:
         del unanswered[rank]
         member = next(member for member in team if member.rank == rank)
+        if not member.alive:
+            continue
+        if member.is_stopped():
+            notebook.send(Located(rank, Where("stopped"), record=None))
+            continue
         if hasattr(signal, "SIGUSR1"):
             os.kill(member.pid, signal.SIGUSR1)
             time.sleep(TICK)
-        notebook.send(Located(rank, where(member.stack()), calls=[]))
+        notebook.send(Located(rank, where(member.stack()), record=None))
 
 
 def _tell(team: list[RankHandle], order: str) -> None:
@@ -156,8 +250,11 @@ def _tell(team: list[RankHandle], order: str) -> None:
 def _dismiss(team: list[RankHandle]) -> None:
     _tell(team, DISMISS)
     deadline = time.monotonic() + LEAVE_WITHIN
-    for member in team:
-        member.process.join(max(0.0, deadline - time.monotonic()))
+    while (remaining := deadline - time.monotonic()) > 0:
+        staying = [member for member in team if member.exitcode() is None]
+        if not staying:
+            return
+        wait([member.death for member in staying if member.death is not None], min(remaining, TICK))
 
 
 def _end(team: list[RankHandle]) -> None:
@@ -165,7 +262,7 @@ def _end(team: list[RankHandle]) -> None:
     for member in team:
         member.kill()
     for member in team:
-        member.process.join()
+        member.reap()
     while children := _children():
         for child in children:
             with contextlib.suppress(OSError):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from course_lib.launchers.diagnosis.call_log import Call, Message
+from course_lib.launchers.diagnosis.differences import Difference, odd_caller
 from course_lib.launchers.diagnosis.errors import CannotSend, CollectivesDiffer, LaunchError, RankDied, RankFailed
-from course_lib.launchers.diagnosis.flight_recorder import Call, odd_caller
 from course_lib.launchers.diagnosis.lost_peers import CONSEQUENCE
 from course_lib.launchers.diagnosis.stacks import Where, where
 from course_lib.launchers.process import payload
@@ -20,7 +21,7 @@ def verdict(
     raised: Sequence[Raised],
     died: Sequence[Died],
     located: Mapping[int, Where],
-    disagreement: Mapping[int, Call] | None = None,
+    disagreement: Difference | None = None,
 ) -> LaunchError:
     """The error that explains the launch. `disagreement` is the first collective on which ranks differed."""
     causes = [report for report in raised if not CONSEQUENCE.search(report.text)]
@@ -47,7 +48,7 @@ def _rank_failed(causes: Sequence[Raised]) -> LaunchError:
 
 
 def _collectives_differ(
-    disagreement: Mapping[int, Call], raised: Sequence[Raised], died: Sequence[Died], located: Mapping[int, Where]
+    disagreement: Difference, raised: Sequence[Raised], died: Sequence[Died], located: Mapping[int, Where]
 ) -> CollectivesDiffer:
     calls = {rank: str(call) for rank, call in disagreement.items()}
     places = {rank: _place(state, disagreement.get(rank)) for rank, state in located.items()}
@@ -59,11 +60,11 @@ def _collectives_differ(
     return CollectivesDiffer(odd=odd_caller(disagreement), calls=calls, places=places, after="".join(after))
 
 
-def _place(state: Where, call: Call | None) -> str:
+def _place(state: Where, call: Call | Message | None) -> str:
     """Where a rank is: inside the call in question, or already somewhere behind it."""
     if state.frame is None:
         return ""
-    return f"now at {state.frame}" if call is not None and call.finished else str(state.frame)
+    return f"now at {state.frame}" if isinstance(call, Call) and call.finished else str(state.frame)
 
 
 def _exception(report: Raised) -> BaseException | None:
