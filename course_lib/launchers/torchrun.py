@@ -126,7 +126,7 @@ def _gather(part: Any, store: Store, rank: int, ranks: int, timeout: float | Non
         packed = payload.pack_value(part)
         pieces = [packed[start : start + PIECE] for start in range(0, len(packed), PIECE)]
         for number, piece in enumerate(pieces):
-            store.set(f"result {rank}/{number}", piece)
+            store.set(f"result {rank}/{number}", piece)  # pyright: ignore[reportArgumentType]  (it takes both)
         store.set(f"result {rank}", str(len(pieces)))
         return None
     patience = timedelta(seconds=timeout or A_DAY)

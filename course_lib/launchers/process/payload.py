@@ -7,10 +7,12 @@ value on the CPU, so that neither side holds memory on the other's GPU.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import io
 import sys
 from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any
 
 import cloudpickle
@@ -45,6 +47,40 @@ def pack_value(value: Any) -> bytes:
 def unpack(data: bytes) -> Any:
     """What `pack_call` or `pack_value` packed."""
     return cloudpickle.loads(data)
+
+
+def send_cells_to_workers() -> None:
+    """Let processes that this one starts (a DataLoader's workers, `mp.spawn`) have what was defined in a cell.
+
+    `multiprocessing` sends functions and classes by name, to be looked up in the main module; a worker's is empty.
+    """
+    from multiprocessing.reduction import ForkingPickler
+
+    def reducer_override(_: Any, obj: Any) -> Any:
+        if isinstance(obj, (type, FunctionType)) and obj.__module__ == "__main__":
+            return _land_in_worker, (cloudpickle.dumps(obj),)
+        return NotImplemented
+
+    ForkingPickler.reducer_override = reducer_override  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _land_in_worker(data: bytes) -> Any:
+    send_cells_to_workers()  # a worker sends instances back
+    return cloudpickle.loads(data)
+
+
+def fill_main_module(fn: Callable) -> None:
+    """Put the classes and functions that a call brought along where `pickle` looks for them, by name.
+
+    So a rank can save a model of a class from a cell, or send one to another rank.
+    """
+    main = sys.modules["__main__"]
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    method = fn if inspect.isfunction(fn) or inspect.ismethod(fn) else fn.__call__
+    for name, value in getattr(getattr(method, "__func__", method), "__globals__", {}).items():
+        if isinstance(value, (type, FunctionType)) and value.__module__ == "__main__" and not hasattr(main, name):
+            setattr(main, name, value)
 
 
 class _Pickler(cloudpickle.Pickler):

@@ -53,6 +53,7 @@ def main(rank: int, spec: LaunchSpec, folder: str, control: Connection, stdout: 
             store_file, peer_timeout = None, spec.rendezvous.peer_timeout
         store = join_process_group(rank, spec.ranks, store_file=store_file, peer_timeout=peer_timeout)
         roster = PeerRoster(store, rank, spec.ranks) if spec.rendezvous else None
+        payload.send_cells_to_workers()
         rank_process.log.install()
         accept_second_init(store, timeout=peer_timeout, on_new_group=rank_process.log.new_generation)
         rank_process.run(spec.call)
@@ -81,6 +82,7 @@ class RankProcess:
     def run(self, call: bytes) -> None:
         """Run the packed call and report what it returned."""
         fn, args, kwargs = payload.unpack(call)
+        payload.fill_main_module(fn)
         self._send(Started(self.rank))
         began = time.monotonic()
         try:

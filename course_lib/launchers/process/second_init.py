@@ -54,6 +54,28 @@ def accept_second_init(store: Store, *, timeout: float | None, on_new_group: Cal
         on_new_group()
 
     dist.init_process_group = distributed_c10d.init_process_group = init_process_group
+    _keep_destroyed_groups()
+
+
+def _keep_destroyed_groups() -> None:
+    """Let no group die before its process.
+
+    A gloo group that is destroyed while a model in DistributedDataParallel still has it dies with the model: the
+    thread that frees it holds Python's lock and waits for the group's own threads, and these wait for the lock to let
+    go of their last work. Of 22 launches of a function that ends with `destroy_process_group()`, 17 hung (torch 2.13).
+    """
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    destroy = dist.destroy_process_group
+    kept: list[Any] = []
+
+    @functools.wraps(destroy)
+    def destroy_process_group(*arguments: Any, **keywords: Any) -> None:
+        kept.extend(distributed_c10d._world.pg_map)
+        destroy(*arguments, **keywords)
+
+    dist.destroy_process_group = distributed_c10d.destroy_process_group = destroy_process_group
 
 
 def _check(asked: dict[str, Any]) -> None:

@@ -1,0 +1,18 @@
+"""Other programs, started from a rank: their output is caught, their exit is seen."""
+
+import subprocess
+import sys
+
+
+def main():
+    subprocess.run([sys.executable, "-c", "print('a child speaks')"], check=True)
+    found = subprocess.run(["sh", "-c", "read line; echo got:$line"], capture_output=True, text=True)
+    failed = subprocess.run([sys.executable, "-c", "raise SystemExit(7)"])
+    return found.stdout.strip(), failed.returncode
+
+
+SAYS = "a child speaks"
+
+
+def check(values):
+    assert set(values) == {("got:", 7)}
