@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import sys
 import threading
 import time
@@ -66,6 +65,7 @@ class Call:
         None  # of an all-to-all: what goes to, and comes from, each
     )
     finished: bool = field(default=False, compare=False)
+    order: int = field(default=0, compare=False)  # among all that this rank did in the group, messages too
 
     def __str__(self) -> str:
         text = f"{self.op} of {self.dtype} {list(self.shape)}" if self.shape is not None else self.op
@@ -154,11 +154,9 @@ class CallLog:
         """All that is known now. `wait_of` is the thread that stands for the rank."""
         calls = self.calls()
         begun: dict[str, int] = {}
-        for group, number in itertools.chain(((c.group, c.number) for c in calls), list(self._details)):
-            begun[group] = max(number, begun.get(group, 0))
-        wait = self._waits.get(wait_of) if wait_of is not None else None
-        if wait is None and wait_of is not None:
-            wait = self._pending_wait(calls)
+        for call in calls:
+            begun[call.group] = max(call.number, begun.get(call.group, 0))
+        wait = self._wait(calls, wait_of) if wait_of is not None else None
         return Record(calls, list(self._messages), begun, dict(self._sent), wait, not busy_elsewhere)
 
     def calls(self) -> list[Call]:
@@ -190,11 +188,22 @@ class CallLog:
             DTYPES.get(dtype, dtype.lower()),
             None if shape is None else tuple(shape),
             finished=bool(entry.get("retired", False)),
+            order=entry.get("op_id", 0),
         )
-        more = self._details.get((group, number))
+        more = self._details.get((group, call.order))
         if more is None or not op.replace("_", "").startswith(more.op.replace("_", "")):
             return call
         return replace(call, root=more.root, reduction=more.reduction, splits=more.splits)
+
+    def _wait(self, calls: list[Call], thread: int) -> Wait | None:
+        """What a thread waits for, if that is certain."""
+        wait = self._waits.get(thread)
+        if wait is None:
+            return self._pending_wait(calls)
+        if wait.peer is not None:
+            return wait
+        same = [call for call in calls if (call.group, call.order) == (wait.group, wait.number)]
+        return replace(wait, number=same[-1].number) if same else None
 
     def _pending_wait(self, calls: list[Call]) -> Wait | None:
         """What a wait in C++ is for, if only one collective is under way."""
@@ -217,18 +226,17 @@ class CallLog:
         ranks = _ranks_of(group)
         options = next((a for a in (*arguments, *keywords.values()) if type(a).__name__.endswith("Options")), None)
         root = getattr(options, "rootRank", None)
-        number = group._get_sequence_number_for_group()
-        name = self._group(group)
+        name, order = self._group(group), group._get_sequence_number_for_group()
         splits = None
         if op == "all_to_all" and len(arguments) >= 4 and all(isinstance(a, list) for a in arguments[2:4]):
             splits = (tuple(arguments[3]), tuple(arguments[2]))
         root = None if root is None or root < 0 or not ranks else ranks[root]
         reduction = _reduction(getattr(options, "reduceOp", None))
-        self._details[name, number] = Call(name, number, op, root=root, reduction=reduction, splits=splits)
+        self._details[name, order] = Call(name, 0, op, root=root, reduction=reduction, splits=splits, order=order)
         while len(self._details) > 2 * KEPT:
             self._details.pop(next(iter(self._details)), None)
         if work is not None:
-            self._works[work] = Wait(op, name, number, ranks, root)
+            self._works[work] = Wait(op, name, order, ranks, root)
 
     def _note_message(self, kind: str, group: Any, work: Any, arguments: tuple, keywords: Mapping[str, Any]) -> None:
         if len(arguments) < 3:  # from whoever sends first
