@@ -275,9 +275,8 @@ def checkpoint_in_the_background(turn: Turn) -> bool:
     folder = [tempfile.mkdtemp() if turn.rank == 0 else None]
     dist.broadcast_object_list(folder)
     group = dist.new_group(backend="gloo")
-    saving = dcp.async_save(
-        {"x": torch.arange(4.0)}, checkpoint_id=os.path.join(str(folder[0]), "c"), process_group=group
-    )
+    place = os.path.join(str(folder[0]), "c")
+    saving = dcp.async_save({"x": torch.arange(4.0)}, checkpoint_id=place, process_group=group)
     x = turn.mine()
     dist.all_reduce(x)  # while it is written
     saving.result()

@@ -22,6 +22,7 @@ from typing import Any
 from course_lib.launchers.diagnosis import flight_recorder
 
 KEPT = 2000  # as many as the flight recorder
+ANYBODY = -1
 SENDS = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 # What `dist.all_reduce` calls, and the name by which the flight recorder and people know it.
 COLLECTIVES = {
@@ -240,6 +241,7 @@ class CallLog:
 
     def _note_message(self, kind: str, group: Any, work: Any, arguments: tuple, keywords: Mapping[str, Any]) -> None:
         if len(arguments) < 3:  # from whoever sends first
+            self._sent["recv", self._group(group), ANYBODY, arguments[1]] += 1
             return
         (tensor, *_), peer, tag = arguments[:3]
         ranks = _ranks_of(group)

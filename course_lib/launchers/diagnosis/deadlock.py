@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from course_lib.launchers.diagnosis.call_log import Record, Wait
+from course_lib.launchers.diagnosis.call_log import ANYBODY, Record, Wait
 from course_lib.launchers.diagnosis.errors import name_ranks
 
 NEEDS_ROOT = ("broadcast", "scatter")
@@ -87,7 +87,9 @@ def _needs(rank: int, wait: Wait, records: Mapping[int, Record], gone: set[int])
     if wait.peer is not None:
         other = records.get(wait.peer)
         line = (ANSWER[wait.op], wait.group, rank, wait.tag)
-        return {wait.peer} if other and other.sent.get(line, 0) < wait.number else set()
+        if other is None or (ANSWER[wait.op], wait.group, ANYBODY, wait.tag) in other.sent:
+            return set()
+        return {wait.peer} if other.sent.get(line, 0) < wait.number else set()
     wanted = set(wait.members)
     if wait.op in NEEDS_ROOT:
         wanted &= {wait.root, *gone}

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from math import prod
 
-from course_lib.launchers.diagnosis.call_log import Call, Message, Record
+from course_lib.launchers.diagnosis.call_log import ANYBODY, Call, Message, Record
 
 # Over gloo; elsewhere an all_gather may have uneven parts. All-to-all has a rule of its own.
 MUST_AGREE_ON_SHAPE = {
@@ -73,7 +73,7 @@ def _messages(records: Mapping[int, Record]) -> Difference | None:
         (m.peer, rank, m.group, m.tag, m.number): m
         for rank, record in records.items()
         for m in record.messages
-        if m.kind == "recv"
+        if m.kind == "recv" and ("recv", m.group, ANYBODY, m.tag) not in record.sent  # else they cannot be counted
     }
     for rank, record in records.items():
         for sent in record.messages:
