@@ -54,6 +54,9 @@ def _main(words: list[str]) -> int:
     parser = make_parser()
     if behind is not None and ours[:1] != ["run"]:
         parser.error("only `course run` takes words behind --, for the function that it runs")
+    for word in ours:
+        if word.startswith("--") and word.endswith("=--"):  # argparse would take it for an empty list
+            parser.error(f"{word}: give a value")
     with leaving_at_once():  # some arguments are looked up in matplotlib, which takes a while to import
         options, rest = parser.parse_known_args(ours)
     # argparse takes no positional arguments behind an option: `course run f.py:g --ranks 2 steps=10`
