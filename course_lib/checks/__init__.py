@@ -30,19 +30,29 @@ def check(number: str, answer: Any) -> float:
 
 
 def check_notebook(path: str) -> bool:
-    """Check every answer in a notebook of exercises; whether all have passed. Raises `BadNotebook` if it is none."""
-    from course_lib.checks.notebooks import BadNotebook, names_of, read
+    """Check every answer in a notebook of exercises; whether all have passed. Raises `BadNotebook` if it is none.
 
-    names = names_of(read(Path(path)))
-    ours = [
-        exercise
-        for exercise in exercises().values()
-        if exercise.answer in names and Path(path).stem[:2] == exercise.lesson
-    ]
-    if not ours:
+    A cell that raises takes along what it would have defined, and nothing else.
+    """
+    from course_lib.checks.notebooks import BadNotebook, read, run_cells
+
+    if not Path(path).is_file():
+        raise BadNotebook(f"{path} is not a notebook: there is no such file")
+    try:
+        notebook = read(Path(path))
+    except BadNotebook as error:
+        raise BadNotebook(f"{path}: {error}") from error
+    names, problems = run_cells(notebook)
+    print("".join(f"{problem}\n" for problem in problems), end="")
+    lesson = [exercise for exercise in exercises().values() if exercise.lesson == Path(path).stem[:2]]
+    ours = [exercise for exercise in lesson if exercise.answer in names]
+    if not ours and not (lesson and problems):
         raise BadNotebook(f"{path} has no exercises in it: give one of exercises/, under its own name")
+    untried = [exercise for exercise in lesson if exercise not in ours] if problems else []
+    for exercise in untried:
+        print(f"{exercise.number} {exercise.title}: not checked, because no cell has defined {exercise.answer}")
     earned = [check(exercise.number, names[exercise.answer]) for exercise in ours]
-    return sum(earned) == sum(exercise.points for exercise in ours)
+    return sum(earned) == sum(exercise.points for exercise in ours) and not untried
 
 
 def hint(number: str) -> None:

@@ -9,6 +9,7 @@ import copy
 import json
 import linecache
 import re
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +99,34 @@ def code_of(notebook: Notebook) -> list[str]:
 
 
 def names_of(notebook: Notebook) -> dict[str, Any]:
-    """Run the code cells in this process, without the checks in them, and return what they define."""
+    """What the code cells define. Raises `BadNotebook` if one of them raises."""
+    names, problems = run_cells(notebook)
+    if problems:
+        raise BadNotebook(problems[0])
+    return names
+
+
+def run_cells(notebook: Notebook) -> tuple[dict[str, Any], list[str]]:
+    """Run the code cells in this process, without the checks in them: what they define, and what some have raised."""
     names: dict[str, Any] = {"__name__": "__main__"}
+    problems = []
     for number, text in enumerate(code_of(notebook)):
         text, name = re.sub(r"^(check|hint|solution)\(.*$", "", text, flags=re.M), f"<code cell {number + 1}>"
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-        exec(compile(text, name, "exec"), names)
-    return names
+        try:
+            exec(compile(text, name, "exec"), names)
+        except (Exception, SystemExit) as error:  # a learner's own: it may raise anything
+            problems.append(_problem(name, text, error))
+    return names, problems
+
+
+def _problem(name: str, text: str, error: BaseException) -> str:
+    """What a cell has raised, and at which of its lines."""
+    own = [frame.lineno or 0 for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]
+    at = error.lineno or 0 if isinstance(error, SyntaxError) else own[-1] if own else 0
+    line = dict(enumerate(text.splitlines(), 1)).get(at, "").strip()
+    told = f"{name[1:-1]} raised {type(error).__name__}: {error}".rstrip(": ")
+    return f"{told}, at line {at}: {line}" if line else told
 
 
 def source(cell: Cell) -> str:

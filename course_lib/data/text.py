@@ -183,9 +183,11 @@ def next_token_batch(sentences: list[Tensor]) -> Batch:
 
 
 def _read(path: Path, limit: int | None) -> str:
-    if path.is_dir():
-        raise CorpusError(f"{path} is a folder: give one text file in it")
     try:
+        if path.is_dir():
+            raise CorpusError(f"{path} is a folder: give one text file in it")
+        if path.exists() and not path.is_file():  # some devices can be read for ever
+            raise CorpusError(f"{path} is not a file: give a UTF-8 text file")
         with path.open(encoding="utf-8-sig") as file:  # without the byte-order mark that some editors write
             text = file.read(limit)
     except FileNotFoundError:

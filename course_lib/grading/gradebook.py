@@ -6,6 +6,7 @@ import importlib.util
 import os
 import sysconfig
 import warnings
+from pathlib import Path
 
 from course_lib.checks import exercises
 from course_lib.checks.notebooks import check_id
@@ -13,17 +14,40 @@ from course_lib.grading.records import Record
 
 
 class NoGradebook(RuntimeError):
-    """nbgrader is not installed; the sentence says how to install it."""
+    """There is no nbgrader, or no such database; the sentence says what to do."""
 
 
-def check_gradebook() -> None:
-    """Raise `NoGradebook` where there is no nbgrader."""
+def check_gradebook(database: str) -> None:
+    """Raise `NoGradebook` where there is no nbgrader, and for what is no database, without opening it."""
     if importlib.util.find_spec("nbgrader") is None:
         raise NoGradebook("nbgrader is not installed: pip install -e '.[nbgrader]', or leave out --gradebook")
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        url = make_url(database)
+        url.get_dialect().import_dbapi()
+    except (ArgumentError, ImportError, ValueError) as error:
+        raise NoGradebook(f"--gradebook {database}: {error}; give one like sqlite:///gradebook.db") from error
+    if url.get_backend_name() == "sqlite" and not Path(url.database or "").absolute().parent.is_dir():
+        raise NoGradebook(f"--gradebook {database}: there is no such folder; make it first")
 
 
 def write_gradebook(records: list[Record], database: str) -> None:
     """Put every mark into the database, for example `sqlite:///gradebook.db`; an assignment is a lesson."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        _write_gradebook(records, database)
+    except SQLAlchemyError as error:
+        reason = str(error).splitlines()[0]
+        raise NoGradebook(
+            f"--gradebook {database} cannot be written ({reason}); the other results are complete, and the "
+            "same command with another database writes only that"
+        ) from error
+
+
+def _write_gradebook(records: list[Record], database: str) -> None:
     from nbgrader.api import Gradebook
 
     # nbgrader calls `alembic` by its name, and an environment may be used without being activated.

@@ -45,8 +45,9 @@ def grade(
     if jobs is not None and jobs < 1:
         raise BadSubmissions(f"--jobs {jobs}: give 1 or more")
     handed = find_submissions(Path(submissions))
+    _check_out(Path(out), Path(submissions))
     if gradebook:
-        check_gradebook()
+        check_gradebook(gradebook)
     if not no_sandbox:
         sandbox.check_sandbox()
         for folder in filter(sandbox.shows, map(Path, (submissions, out))):
@@ -61,6 +62,14 @@ def grade(
     return f"{len(records)} notebooks of {students} students: {out}/grades.csv, {out}/pages/" + (
         f"; {troubled} had problems as a whole" if troubled else ""
     )
+
+
+def _check_out(out: Path, submissions: Path) -> None:
+    """Refuse a place for the results that cannot be one, before the first notebook is graded."""
+    if os.path.lexists(out) and not out.is_dir():
+        raise BadSubmissions(f"--out {out} is not a folder: give one for pages, table and records")
+    if out.resolve().is_relative_to(submissions.resolve()):
+        raise BadSubmissions(f"--out {out} lies in {submissions}: results do not belong among what was handed in")
 
 
 class Grader:

@@ -6,6 +6,7 @@ import builtins
 import contextlib
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
@@ -44,7 +45,7 @@ PRELOADED = [
     "course_lib.launchers.process.supervisor",
 ]
 MOST_RANKS = 64
-LONGEST = 1e7  # seconds: what a system call still takes
+LONGEST_WAIT = 2_000_000  # seconds: three weeks. In milliseconds it still fits the 32 bits that a system call takes
 
 
 def launch(
@@ -88,7 +89,21 @@ def warm_up(modules: Sequence[str] = PRELOADED) -> None:
 
         use_own_folder()
         multiprocessing.set_forkserver_preload(list(modules))
-        forkserver.ensure_running()
+        with _deaf_to_interrupts():
+            forkserver.ensure_running()
+
+
+@contextlib.contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Let a process that starts in the block ignore Ctrl-C: the server would show which import that has interrupted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a new process inherits that
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def start_method() -> str:
@@ -126,8 +141,10 @@ def _check(fn: Any, ranks: Any, timeout: Any) -> None:
         raise ValueError(f"ranks={ranks}: a launch needs at least one rank")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real)):
         raise TypeError(f"timeout={timeout!r}: give a number of seconds, or None to wait for ever")
-    if timeout is not None and not 0 < float(timeout) < LONGEST:
-        raise ValueError(f"timeout={timeout}: give a number of seconds above 0, or None to wait for ever")
+    if timeout is not None and not 0 < float(timeout) <= LONGEST_WAIT:
+        raise ValueError(
+            f"timeout={timeout}: give a number of seconds above 0 and up to {LONGEST_WAIT}, or None to wait for ever"
+        )
 
 
 @contextlib.contextmanager

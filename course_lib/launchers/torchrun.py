@@ -1,22 +1,22 @@
 """The same function as a job: from a file, on ranks that this module launches or that torchrun started.
 
-course run train.py:main --ranks 4 steps=10
-torchrun --nproc-per-node 4 -m course_lib run train.py:main steps=10
+course run train.py:main --ranks 4 steps=10 -- --lr 3
+torchrun --nproc-per-node 4 -m course_lib run train.py:main steps=10 -- --lr 3
 """
 
 from __future__ import annotations
 
-import ast
 import atexit
-import importlib
-import importlib.util
+import contextlib
+import inspect
 import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from pathlib import Path
-from types import ModuleType
+from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 from course_lib import trace
@@ -29,15 +29,12 @@ from course_lib.launchers.process.rank import A_DAY, INSIDE_A_RANK, join_process
 from course_lib.launchers.process.second_init import accept_second_init
 from course_lib.launchers.run import Run
 from course_lib.launchers.slurm.cluster import Slurm
+from course_lib.launchers.target import check_arguments, find_function, parse
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 PIECE = 16 << 20  # bytes of a result that are put into the store at once
-
-
-class BadJob(ValueError):
-    """The job cannot start: the sentence says what to change."""
 
 
 def started_by_torchrun() -> bool:
@@ -50,19 +47,67 @@ def restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) if started_by_torchrun() else 0
 
 
+@contextlib.contextmanager
+def leaving_at_once() -> Iterator[None]:
+    """While nothing runs yet, Ctrl-C ends the program here and now.
+
+    In the middle of an import an exception is not safe: some modules swallow it, others make another error of it.
+    """
+
+    def leave(*_: Any) -> None:
+        os.write(2, b"course: interrupted\n")
+        os._exit(130)
+
+    in_charge = threading.current_thread() is threading.main_thread()
+    if not in_charge or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def run_job(
-    target: str, arguments: Iterable[str], *, ranks: int, timeout: float | None, on: Slurm | None = None
+    target: str,
+    arguments: Iterable[str],
+    *,
+    ranks: int,
+    timeout: float | None,
+    on: Slurm | None = None,
+    argv: Sequence[str] = (),
 ) -> Run:
-    """Launch a function from a file on this machine or a cluster, exactly as a cell would."""
-    return launch(find_function(target), ranks=ranks, timeout=timeout, on=on, **parse(arguments))
+    """Launch a function from a file on this machine or a cluster, exactly as a cell would, with `argv` to parse."""
+    with leaving_at_once():
+        fn, kwargs = _find_call(target, arguments, argv, launch)
+    return launch(fn, ranks=ranks, timeout=timeout, on=on, **kwargs)
 
 
 def run_rank(
-    target: str, arguments: Iterable[str], *, peer_timeout: float | None = None, record: bool = False
+    target: str,
+    arguments: Iterable[str],
+    *,
+    peer_timeout: float | None = None,
+    record: bool = False,
+    argv: Sequence[str] = (),
 ) -> Run | None:
     """Be one rank of a torchrun job. Rank 0 returns the whole run, the others None."""
     speak_as_rank()
-    return run_here(find_function(target), peer_timeout=peer_timeout, record=record, **parse(arguments))
+    with leaving_at_once():
+        fn, kwargs = _find_call(target, arguments, argv, run_here)
+    return run_here(fn, peer_timeout=peer_timeout, record=record, **kwargs)
+
+
+def _find_call(
+    target: str, arguments: Iterable[str], argv: Sequence[str], runner: Callable
+) -> tuple[Callable, dict[str, Any]]:
+    """What `runner` is to call, with which keyword arguments: those it would take for its own are bound already."""
+    sys.argv = [target.rpartition(":")[0], *argv]  # as if the file were the program; it may look while it is imported
+    fn, kwargs = find_function(target), parse(arguments)
+    check_arguments(target, fn, kwargs)
+    bound = {name: value for name, value in kwargs.items() if name in inspect.signature(runner).parameters}
+    return (partial(fn, **bound) if bound else fn), {name: kwargs[name] for name in kwargs.keys() - bound.keys()}
 
 
 def speak_as_rank() -> int:
@@ -136,56 +181,6 @@ def _gather(part: Any, store: Store, rank: int, ranks: int, timeout: float | Non
         pieces = [store.get(f"result {other}/{number}") for number in range(int(store.get(f"result {other}")))]
         parts.append(payload.unpack(b"".join(pieces)))
     return parts
-
-
-def find_function(target: str) -> Callable:
-    """The function named by `path/to/file.py:function` or `package.module:function`."""
-    place, colon, name = target.rpartition(":")
-    if not colon or not place or not name:
-        raise BadJob(f"{target}: name a file and a function in it, for example train.py:main")
-    module = _load_file(Path(place))
-    fn = getattr(module, name, None)
-    if not callable(fn):
-        own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
-        raise BadJob(f"{place} has no function {name!r}; it defines {', '.join(own) or 'none'}")
-    return fn
-
-
-def _load_file(file: Path) -> ModuleType:
-    if not file.is_file():
-        return _load_module(str(file))
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    if spec is None or spec.loader is None:
-        raise BadJob(f"{file}: not a Python file; its name must end in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(file.absolute().parent))
-    sys.modules[file.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _load_module(name: str) -> ModuleType:
-    try:
-        found = importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
-        found = False
-    if not found:
-        raise BadJob(f"{name}: there is no such file or module (looked from {Path.cwd().name}/)")
-    return importlib.import_module(name)
-
-
-def parse(arguments: Iterable[str]) -> dict[str, Any]:
-    """`steps=10 name=adam` as keyword arguments: Python literals where they are some, else text."""
-    parsed = {}
-    for argument in arguments:
-        name, equals, text = argument.partition("=")
-        if not equals or not name.isidentifier():
-            raise BadJob(f"{argument}: give the function's arguments as name=value, for example steps=10")
-        try:
-            parsed[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            parsed[name] = text
-    return parsed
 
 
 class TaggedStream:

@@ -60,15 +60,19 @@ def predict_block_memory(place: int, block: nn.Module, batch: Batch, optimizer_n
 
 
 def count_parameters(block: nn.Module) -> int:
-    """By formula: an LSTM layer has 4 gates, each with two square matrices and two biases."""
+    """By formula."""
     if isinstance(block, Recurrent):
-        hidden = block.lstm.hidden_size
-        return 4 * (2 * hidden * hidden + 2 * hidden)
+        return count_lstm_parameters(block.lstm.hidden_size)
     if isinstance(block, Project):
         return block.linear.in_features * block.linear.out_features + block.linear.out_features
     if isinstance(block, Embed):
         return block.table.num_embeddings * block.table.embedding_dim
     return sum(parameter.numel() for parameter in block.parameters())
+
+
+def count_lstm_parameters(hidden: int) -> int:
+    """An LSTM layer has 4 gates, each with two square matrices and two biases."""
+    return 4 * (2 * hidden * hidden + 2 * hidden)
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -56,9 +57,10 @@ def panels(series_of: Mapping[str, Mapping[str, Points]], *, y: str, top: float 
 
 
 def _draw(axes: Axes, series: Mapping[str, Points], x: str, marks: bool) -> None:
-    for colour, (name, points) in zip(SERIES, series.items(), strict=False):
+    for colour, (name, points) in zip(cycle(SERIES), series.items(), strict=False):
         xs, ys = zip(*points, strict=True)
-        axes.plot(xs, ys, "o-" if marks else "-", color=colour, label=name, markersize=4, linewidth=1.6)
+        label = name.replace("$", r"\$")  # between two of them, matplotlib reads mathematics
+        axes.plot(xs, ys, "o-" if marks else "-", color=colour, label=label, markersize=4, linewidth=1.6)
     axes.set_xlabel(x, color=INK)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

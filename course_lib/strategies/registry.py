@@ -48,7 +48,7 @@ def find_strategy(name: str) -> type[Strategy]:
         raise ValueError(f"strategy={name}: choose {', '.join(STRATEGIES)}, or name your own as module:Class")
     try:
         found = getattr(_import(module), class_name, None)
-    except Exception as error:  # it is somebody's own code: it may raise anything
+    except (Exception, SystemExit) as error:  # it is somebody's own code: it may raise anything
         kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
         raise ValueError(f"strategy={name}: the module {module} cannot be imported: {kind}{error}") from error
     if not isinstance(found, type):

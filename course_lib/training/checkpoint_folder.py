@@ -49,13 +49,27 @@ def read_checkpoint(path: Path) -> Checkpoint:
     try:
         facts = json.loads((path / FACTS).read_text())
         position = Position(**facts["position"])
-        return Checkpoint(
+        found = Checkpoint(
             path, position, facts["layout"], facts["parameters"], facts["notes"], facts.get("optimizer", "")
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        _check_kinds(found)
+        return found
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{path} is damaged ({FACTS}: {error}): remove it, to go on from the one before"
         ) from error
+
+
+def _check_kinds(found: Checkpoint) -> None:
+    """Refuse what is JSON, and not what was saved."""
+    for name, number in vars(found.position).items():
+        if type(number) is not int or number < 0:
+            raise ValueError(f"{name}={number}")
+    for name in ("layout", "parameters", "notes"):
+        if not isinstance(getattr(found, name), dict):
+            raise ValueError(f"no {name}")
+    if not isinstance(found.notes.get("order", {}), dict) or not isinstance(found.notes.get("loss", 0.0), float | int):
+        raise ValueError("no loss and order in its notes")
 
 
 def _updates(path: Path) -> int:

@@ -33,6 +33,8 @@ class Log:
 
     def __init__(self, path: str | Path, after: int = 0) -> None:
         self.path = Path(path)
+        if self.path.is_dir():
+            raise LogError(f"{path} is a folder: give --log the name of a file")
         kept = [record for record in read_log(path) if record.update <= after] if after and self.path.exists() else []
         self.seconds = kept[-1].seconds if kept else 0.0
         aside = self.path.with_name(f"{self.path.name}.tmp")  # a crash right now must not cost what was logged
@@ -54,13 +56,22 @@ class Log:
 def read_log(path: str | Path) -> list[Record]:
     """The records of a log. A last line that was cut short by a crash is left out."""
     try:
+        if not Path(path).is_file():  # some devices can be read for ever
+            raise FileNotFoundError(path)
         *lines, _cut_short = Path(path).read_text().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise LogError(f"{path} cannot be read: give the file that `course train --log FILE` wrote") from error
     try:
-        return [Record(**json.loads(line)) for line in lines]
-    except (TypeError, ValueError) as error:
+        return [_record(json.loads(line)) for line in lines]
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise LogError(f"{path} is not a log: give the file that `course train --log FILE` wrote") from error
+
+
+def _record(facts: dict) -> Record:
+    record = Record(**facts)
+    if any(isinstance(value, str | bool) for value in facts.values()):
+        raise TypeError("a record has numbers")
+    return Record(int(record.update), float(record.loss), float(record.tokens_per_second), float(record.seconds))
 
 
 def _lines(records: Iterable[Record]) -> str:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from course_lib import machine
 from course_lib.launchers import torchrun
+from course_lib.lstm.memory import count_lstm_parameters
 from course_lib.strategies import make_strategy
 from course_lib.training.checkpoint_folder import Checkpoint, CheckpointError, latest_checkpoint, read_checkpoint
+
+BYTES_PER_NUMBER = 4
+TRAINED_NUMBERS = 4  # of each parameter: itself, its gradient, and two of Adam's
+MOST_LAYERS = 10_000  # more take minutes to make, whatever their size
+LARGEST_SEED = 2**63 - 1  # that torch takes
 
 
 class BadSettings(ValueError):
@@ -47,6 +56,8 @@ def check_settings(settings: Settings, ranks: int, *, may_restart: bool = False)
     The same command starts a job that `may_restart` and restarts it: it may ask to resume before there is a checkpoint.
     """
     check_numbers(settings, ranks)
+    if not may_restart:  # otherwise it runs on other machines than this one
+        check_memory(settings, ranks)
     try:
         find_checkpoint(settings, may_restart)
     except CheckpointError as error:
@@ -62,14 +73,31 @@ def check_numbers(settings: Settings, ranks: int) -> None:
     for name in ("updates", "batch", "tokens", "hidden", "layers", "every"):
         if getattr(settings, name) < 1:
             raise BadSettings(f"{name}={getattr(settings, name)}: give 1 or more")
-    if not settings.learning_rate > 0:
+    if settings.layers > MOST_LAYERS:
+        raise BadSettings(f"layers={settings.layers}: give at most {MOST_LAYERS}")
+    if not 0 < settings.learning_rate < math.inf:
         raise BadSettings(f"learning_rate={settings.learning_rate}: give a number above 0")
-    if settings.seed < 0:
-        raise BadSettings(f"seed={settings.seed}: a seed is 0 or more")
+    if not 0 <= settings.seed <= LARGEST_SEED:
+        raise BadSettings(f"seed={settings.seed}: a seed is 0 or more, and at most {LARGEST_SEED}")
     if settings.strategy == "single" and ranks != 1:
         raise BadSettings(f"single trains on one rank, not on {ranks}: give --ranks 1, or another strategy")
     if settings.options.get("carry_state") and settings.data == "adding":
         raise BadSettings("carry_state=True: sequences of the adding problem have nothing to carry; give --data text")
+
+
+def check_memory(settings: Settings, ranks_here: int) -> None:
+    """Refuse a model that cannot fit this machine's memory, by its LSTM layers alone.
+
+    Every rank makes the whole model before it takes its part. Without a GPU, what is trained is there too.
+    """
+    available = machine.memory_bytes()
+    copies = ranks_here if machine.gpus() else max(ranks_here, TRAINED_NUMBERS)
+    needed = copies * BYTES_PER_NUMBER * settings.layers * count_lstm_parameters(settings.hidden)
+    if available is not None and needed > available:
+        raise BadSettings(
+            f"hidden={settings.hidden} and layers={settings.layers} need {needed / 2**30:,.0f} GiB of memory, and this "
+            f"machine has {available / 2**30:,.0f}: give smaller ones"
+        )
 
 
 def find_checkpoint(settings: Settings, may_restart: bool) -> Checkpoint | None:
@@ -78,12 +106,7 @@ def find_checkpoint(settings: Settings, may_restart: bool) -> Checkpoint | None:
         if settings.resume:
             raise CheckpointError("--resume needs to know from where: give --checkpoint and the folder")
         return None
-    try:
-        os.makedirs(settings.checkpoint, exist_ok=True)
-    except OSError as error:
-        raise CheckpointError(
-            f"{settings.checkpoint} cannot be made ({error.strerror}): give another folder"
-        ) from error
+    _check_can_be_made(Path(settings.checkpoint))
     path = latest_checkpoint(settings.checkpoint)
     if path is not None:
         found = read_checkpoint(path)
@@ -92,6 +115,21 @@ def find_checkpoint(settings: Settings, may_restart: bool) -> Checkpoint | None:
     if settings.resume and not may_restart:
         raise CheckpointError(f"there is no checkpoint in {settings.checkpoint}: leave out --resume to start anew")
     return None
+
+
+def _check_can_be_made(folder: Path) -> None:
+    """Refuse a folder that cannot be written, without making it: there may yet be another reason not to start."""
+    try:
+        os.lstat(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # it may still be made
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be made ({error.strerror}): give another folder") from error
+    nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not os.path.isdir(nearest):
+        raise CheckpointError(f"{folder} cannot be made ({nearest} is a file): give another folder")
+    if not os.access(nearest, os.W_OK):
+        raise CheckpointError(f"{folder} cannot be made (you may not write into {nearest}): give another folder")
 
 
 def _check_may_resume(settings: Settings, found: Checkpoint) -> None:

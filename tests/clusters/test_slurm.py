@@ -183,8 +183,8 @@ BAD = {
     "--nodes 2 --partition missing": "Slurm refuses the job: .*[Ii]nvalid partition",
     "--nodes 2 --gpus-per-node 1": "Slurm refuses the job: Invalid generic resource",
     "--nodes 2 --sbatch=--nonsense": "Slurm refuses the job: ",
-    "--nodes 0": "nodes=0: a job needs at least one node",
-    "--nodes 2 --ranks-per-node 0": "gpus_per_node=0 and ranks_per_node=0: give ranks_per_node, 1 or more",
+    "--nodes 0": "--nodes 0: give a whole number from 1 to",
+    "--nodes 2 --ranks-per-node 0": "--ranks-per-node 0: give a whole number from 1 to",
     "--nodes 2 --ranks 3": "ranks=3: 2 nodes with 1 ranks each are 2 ranks; change ranks, nodes or ranks_per_node",
 }
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from course_lib.launchers.torchrun import BadJob, find_function, parse
+from course_lib.launchers.target import BadJob, find_function, parse
 
 PROGRAM = """
 import torch

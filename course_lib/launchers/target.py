@@ -1,0 +1,123 @@
+"""What a command names: a function in a file or a module, and the arguments to call it with."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from course_lib.launchers.diagnosis.errors import LaunchError
+
+
+class BadJob(ValueError):
+    """The job cannot start: the sentence says what to change."""
+
+
+class CannotImport(LaunchError):
+    """The job's own file raises while it is imported; its lines follow the sentence."""
+
+
+def find_function(target: str) -> Callable:
+    """The function named by `path/to/file.py:function` or `package.module:function`."""
+    place, colon, name = target.rpartition(":")
+    if not colon or not place or not name:
+        raise BadJob(f"{target}: name a file and a function in it, for example train.py:main")
+    module = _load_file(Path(place))
+    fn = getattr(module, name, None)
+    if not callable(fn):
+        own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        raise BadJob(f"{place} has no function {name!r}; it defines {', '.join(own) or 'none'}")
+    return fn
+
+
+def _load_file(file: Path) -> ModuleType:
+    if not os.path.isfile(file):
+        return _load_module(str(file))
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise BadJob(f"{file}: not a Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(file.absolute().parent))
+    sys.modules[file.stem] = module
+    with _imported(file):
+        spec.loader.exec_module(module)
+    return module
+
+
+def _load_module(name: str) -> ModuleType:
+    if all(part.isidentifier() for part in name.split(".")):
+        with _imported(name):
+            if _is_module(name):
+                return importlib.import_module(name)
+    raise BadJob(f"{name}: there is no such file or module (looked from {Path.cwd().name}/)")
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None  # imports the packages above it
+    except ModuleNotFoundError as error:
+        if f"{name}.".startswith(f"{error.name}."):
+            return False
+        raise  # it is there, and misses another one
+
+
+@contextlib.contextmanager
+def _imported(name: str | Path) -> Iterator[None]:
+    """Where somebody's own code is imported: what it raises is told in its own lines, without ours above them."""
+    try:
+        yield
+    except SystemExit:
+        raise CannotImport(
+            f"{name} ends the program while it is imported; put what does so below `if __name__ == '__main__':`"
+        ) from None
+    except Exception as error:
+        own = error.__traceback__
+        while own and (own.tb_frame.f_code.co_filename == __file__ or "importlib" in own.tb_frame.f_code.co_filename):
+            own = own.tb_next
+        *lines, last = traceback.format_exception(type(error), error, own)
+        told = "".join(lines).removeprefix("Traceback (most recent call last):\n")
+        raise CannotImport(f"{name} cannot be imported, it raises {last.strip()}\n\n{told}".rstrip()) from None
+
+
+def parse(arguments: Iterable[str]) -> dict[str, Any]:
+    """`steps=10 name=adam` as keyword arguments: Python literals where they are some, else text."""
+    parsed = {}
+    for argument in arguments:
+        name, equals, text = argument.partition("=")
+        if not equals or not name.isidentifier():
+            raise BadJob(f"{argument}: give the function's arguments as name=value, for example steps=10")
+        parsed[name] = _literal(text)
+    return parsed
+
+
+def _literal(text: str) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Python, about the text as source
+            return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # TypeError: {[]: 1}; the last two: ((((
+        return text
+
+
+def check_arguments(target: str, fn: Callable, kwargs: dict[str, Any]) -> None:
+    """Refuse, before any rank starts, what the function does not take."""
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # some written in C do not say
+        return
+    try:
+        signature.bind_partial(**kwargs)  # first what it does not take, then what it misses
+        signature.bind(**kwargs)
+    except TypeError as error:
+        takes = ", ".join(map(str, signature.parameters)) or "no arguments"
+        raise BadJob(f"{target}: {error}; the function takes {takes}") from None

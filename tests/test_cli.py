@@ -1,0 +1,397 @@
+"""Every bad argument of a `course` command is a sentence, and what is good reaches what it is for."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from course_lib import cli, lab
+from course_lib.checks import exercises
+from course_lib.checks.notebooks import run_cells
+from course_lib.cli import main
+from course_lib.cli_arguments import LONGEST_WAIT
+from course_lib.launchers import target, torchrun
+from course_lib.launchers.target import BadJob, CannotImport
+from course_lib.pictures import losses
+from course_lib.training.checkpoint_folder import CheckpointError, read_checkpoint
+from course_lib.training.log import Log, LogError, Record, read_log
+from course_lib.training.settings import BadSettings, Settings, check_settings
+
+PROGRAM = """
+import sys
+
+AT_IMPORT = list(sys.argv)
+
+def anything(**given):
+    return given
+
+def typed(steps, rate=0.1):
+    return steps, rate
+
+def words():
+    return AT_IMPORT, sys.argv
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "broken.py").write_text("def load():\n    import no_such_module\n\nload()\n")
+    (tmp_path / "leaves.py").write_text("import sys\nsys.exit(0)\n")
+    (tmp_path / "file").write_text("hello\n")
+    yield tmp_path
+    for name in ("program", "broken", "leaves"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """What would have been launched; the first rank's turn is taken here."""
+    seen = []
+
+    def launch(fn, *args, ranks, timeout=60.0, on=None, **kwargs):
+        seen.append({"value": fn(*args, **kwargs), "ranks": ranks, "timeout": timeout, "on": on})
+        return torchrun.Run((seen[-1]["value"],), 0.0)
+
+    monkeypatch.setattr(torchrun, "launch", launch)
+    monkeypatch.setattr(cli, "warm_up", lambda: None)
+    return seen
+
+
+BAD = {
+    "run program.py:anything --timeout inf": "--timeout inf: give a number of seconds up to 2000000, or 0",
+    "run program.py:anything --timeout 1e300": "--timeout 1e300: give a number of seconds",
+    "run program.py:anything --timeout nan": "--timeout nan: give a number of seconds",
+    "run program.py:anything --timeline missing/a.png": "--timeline missing/a.png: there is no folder missing",
+    "run program.py:anything --timeline a.docx": "--timeline a.docx: end the picture's name in .png, or in one of",
+    "run program.py:anything --timeline picture": "--timeline picture: end the picture's name in .png",
+    "run program.py:anything --ranks 65": "--ranks 65: give a number of ranks from 1 to 64",
+    "run program.py:anything --nodes 3": "--nodes is for a Slurm cluster; add --slurm, or leave it out",
+    "run program.py:anything --slurm --nodes -1": "--nodes -1: give a whole number from 1",
+    "run program.py:anything --slurm --gpus-per-node -1": "--gpus-per-node -1: give a whole number from 0",
+    "run program.py:anything --slurm --gpus-per-node 0": "give ranks_per_node, 1 or more",
+    "run program.py:anything --slurm --ranks-per-node 0": "--ranks-per-node 0: give a whole number from 1",
+    "run program.py:anything --slurm --time tomorrow": "--time tomorrow: give a time as Slurm does",
+    "run program.py:anything --slurm --ranks 3": "ranks=3: 2 nodes with 8 ranks each are 16 ranks",
+    "run program.py:typed stps=3": "got an unexpected keyword argument 'stps'; the function takes steps, rate",
+    "run program.py:typed rate=3": "missing a required argument: 'steps'; the function takes steps, rate",
+    "run program.py:typed ranks=3": "got an unexpected keyword argument 'ranks'",
+    "run .:f": ".: there is no such file or module",
+    "run /dev/null:f": "/dev/null: there is no such file or module",
+    "lab --port=--": "--port=--: give a value",
+    "lab --port -5": "--port -5: give a whole number from 1 to 65535",
+    "lab --port 99999999": "--port 99999999: give a whole number from 1 to 65535",
+    "train ddp --layers 3000000": "layers=3000000: give at most 10000",
+    "train ddp --hidden 99999999": "GiB of memory, and this machine has",
+    "train ddp --updates -1": "--updates -1: give a whole number from 1",
+    "train ddp --learning-rate inf": "--learning-rate inf: give a number above 0",
+    "train ddp --learning-rate nan": "--learning-rate nan: give a number above 0",
+    "train ddp --seed 18446744073709551616": "--seed 18446744073709551616: give a whole number from 0",
+    "train ddp --resume --checkpoint new": "there is no checkpoint in new: leave out --resume",
+    "train leaves.py:Mine": "the module leaves.py cannot be imported: SystemExit",
+    "plot file --out a.docx": "--out a.docx: end the picture's name in .png",
+    "plot file --out missing/a.png": "--out missing/a.png: there is no folder missing",
+    "plot /dev/zero --out a.png": "/dev/zero cannot be read: give the file that `course train --log FILE` wrote",
+    "grade . --out grades --jobs -3": "--jobs -3: give a whole number from 1",
+    "grade . --out grades --jobs 0": "--jobs 0: give a whole number from 1",
+    "grade . --out grades --seed -1": "--seed -1: give a whole number from 0",
+    "grade . --out grades --seed 99999999999999999999999": "give a whole number from 0",
+    "grade file --out grades": "file is not a folder: give the one that has a folder for each student",
+    "grade in --out file": "--out file is not a folder",
+    "grade in --out in/grades": "--out in/grades lies in in",
+    "grade in --out grades --gradebook nonsense": "--gradebook nonsense: Could not parse",
+    "grade in --out grades --gradebook magic:///x": "--gradebook magic:///x: Can't load plugin",
+    "grade in --out grades --gradebook sqlite:////no/such/x.db": "there is no such folder; make it first",
+    "check /dev/zero": "/dev/zero is not a notebook: there is no such file",
+    "check .": ". is not a notebook: there is no such file",
+    "check -- file": "only `course run` takes words behind --",
+    "frobnicate": "invalid choice: 'frobnicate'",
+}
+
+
+@pytest.mark.parametrize(("command", "says"), BAD.items(), ids=BAD)
+def test_a_bad_argument_gets_one_sentence_and_leaves_nothing_behind(folder, monkeypatch, capsys, command, says):
+    monkeypatch.setattr(lab.os, "execv", lambda *_: pytest.fail("the lab has opened"))
+    monkeypatch.setattr(torchrun, "launch", lambda *_, **__: pytest.fail("ranks were started"))
+    monkeypatch.setattr(cli, "warm_up", lambda: None)
+    (folder / "in" / "somebody").mkdir(parents=True)
+    (folder / "in" / "somebody" / "02_ddp.ipynb").write_text("{}")
+    before = files(folder)
+    assert main(command.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("course: ")
+    assert says in line
+    assert files(folder) == before
+
+
+def files(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if "__pycache__" not in path.parts}
+
+
+@pytest.mark.parametrize("name", ["ranks", "timeout", "on", "fn", "args", "kwargs", "record", "peer_timeout", "class"])
+def test_an_argument_of_any_name_reaches_the_function(launched, name):
+    assert main(["run", "program.py:anything", f"{name}=3", "--ranks", "1"]) == 0
+    assert launched == [{"value": {name: 3}, "ranks": 1, "timeout": 60.0, "on": None}]
+
+
+@pytest.mark.parametrize("name", ["fn", "peer_timeout", "record", "show"])
+def test_under_torchrun_too(monkeypatch, name):
+    def run_here(fn, *args, peer_timeout=None, record=False, **kwargs):
+        return torchrun.Run((fn(*args, **kwargs),), 0.0)
+
+    for variable, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv(torchrun.INSIDE_A_RANK, "0")  # to be as before when the test ends
+    for stream in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, stream, getattr(sys, stream))
+    monkeypatch.setattr(torchrun, "run_here", run_here)
+    run = torchrun.run_rank("program.py:anything", [f"{name}=3"], argv=["--lr", "3"])
+    assert run is not None
+    assert run[0] == {name: 3}
+    assert sys.argv == ["program.py", "--lr", "3"]
+
+
+def test_words_behind_two_dashes_are_the_functions_own(launched):
+    assert main(["run", "program.py:words", "--ranks", "1", "--", "--lr", "3", "--", "--help"]) == 0
+    assert launched[0]["value"] == (["program.py", "--lr", "3", "--", "--help"],) * 2
+
+
+@pytest.mark.parametrize("words", [[], ["--"]])
+def test_without_any_the_file_is_all_that_the_function_sees(launched, words):
+    assert main(["run", "program.py:words", *words]) == 0
+    assert launched[0]["value"] == (["program.py"],) * 2
+
+
+@pytest.mark.parametrize("text", ["{[]: 1}", "(" * 5000, "-" * 100_000 + "1", "'\\d'", "9" * 5000, "\udcff", "$(ls)"])
+def test_what_is_no_literal_is_text(recwarn, text):
+    assert isinstance(target.parse([f"x={text}"])["x"], str)
+    assert not recwarn.list
+
+
+def test_a_file_that_cannot_be_imported_is_told_in_its_own_lines(capsys):
+    assert main(["run", "broken.py:load"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(
+        "course: CannotImport: broken.py cannot be imported, it raises ModuleNotFoundError: No module"
+    )
+    assert "line 4, in <module>\n    load()\n" in told
+    assert "    import no_such_module" in told
+    assert "course_lib" not in told
+    assert "importlib" not in told
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (b"def f(:\n", "SyntaxError: invalid syntax"),
+        (b"\0\xff", "cannot be imported"),
+        (b"import sys\nsys.exit(0)\n", "ends the program while it is imported"),
+    ],
+)
+def test_so_are_files_of_other_kinds(folder, source, says):
+    (folder / "broken.py").write_bytes(source)
+    with pytest.raises(CannotImport, match=says):
+        target.find_function("broken.py:f")
+
+
+def test_a_package_that_misses_another_is_not_said_to_be_missing(folder):
+    (folder / "half").mkdir()
+    (folder / "half" / "__init__.py").write_text("import no_such_module")
+    sys.path.insert(0, str(folder))
+    with pytest.raises(CannotImport, match="No module named 'no_such_module'"):
+        target.find_function("half.part:f")
+    with pytest.raises(BadJob, match="no such file or module"):
+        target.find_function("no_such_package.part:f")
+
+
+@pytest.mark.parametrize("words", [["run", "program.py:anything", "--slurm"], ["train", "ddp", "--slurm"]])
+def test_no_patience_is_endless_patience_on_a_cluster(words):
+    options = cli.make_parser().parse_args([*words, "--peer-timeout", "0"])
+    place = cli._place(options)
+    assert place is not None
+    assert place.peer_timeout == options.peer_timeout == LONGEST_WAIT
+
+
+def test_more_ranks_than_one_machine_has_room_for_fit_a_cluster():
+    options = cli.make_parser().parse_args(["run", "f.py:f", "--slurm", "--nodes", "16", "--ranks", "128"])
+    place = cli._place(options)
+    assert place is not None
+    assert place.ranks == 128
+
+
+def test_a_slurm_option_cannot_smuggle_a_line_into_the_script(capsys):
+    assert main(["run", "program.py:anything", "--slurm", "--partition", "a\nrm -rf"]) == 2
+    assert "give one line of text" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_endless_patience_is_a_time_that_pytorch_takes(folder):
+    (folder / "program.py").write_text(
+        "import torch.distributed as dist\n\ndef meet():\n    dist.barrier()\n    return 7\n"
+    )
+    torchruns = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1")
+    done = course("run", "program.py:meet", "--peer-timeout", "0", cwd=folder, launcher=torchruns)
+    assert "rank 0 returned 7" in done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_torchrun_leaves_the_functions_words_alone(folder):
+    torchruns = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1")
+    done = course("run", "program.py:words", "--", "--log", "3", cwd=folder, launcher=torchruns)
+    assert "rank 0 returned (['program.py', '--log', '3'], ['program.py', '--log', '3'])" in done.stdout, done.stderr
+
+
+def course(*arguments: str, cwd: Path, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
+    command = [sys.executable, *launcher, "-m", "course_lib", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=100)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    ["", "{", "[]", "null", "\0", "[" * 100_000, '{"position": {"updates": "x"}}']
+    + [
+        json.dumps({"position": position, "layout": {}, "parameters": {}, "notes": notes})
+        for position, notes in [({"updates": "x"}, {}), ({"updates": 1}, []), ({}, {"order": 3}), ({}, {"loss": "low"})]
+    ],
+)
+def test_a_damaged_checkpoint_is_named(folder, capsys, facts):
+    saved = folder / "saved" / "update-00000005"
+    saved.mkdir(parents=True)
+    (saved / "training.json").write_text(facts)
+    with pytest.raises(CheckpointError, match=r"is damaged \(training\.json: .*remove it"):
+        read_checkpoint(saved)
+    with pytest.raises(BadSettings, match="is damaged"):
+        check_settings(Settings(checkpoint="saved", resume=True), 1)
+
+
+def test_an_interrupt_beside_a_damaged_checkpoint_is_still_an_interrupt(folder):
+    from course_lib.training.job import resume_hint
+
+    (folder / "saved" / "update-00000005").mkdir(parents=True)
+    (folder / "saved" / "update-00000005" / "training.json").write_text("")
+    assert resume_hint(Settings(checkpoint="saved")) == ""
+
+
+def test_a_log_that_is_a_folder_is_refused_and_nothing_is_left_beside_it(folder):
+    (folder / "logs").mkdir()
+    before = files(folder)
+    for path in ("logs", "."):
+        with pytest.raises(LogError, match="is a folder"):
+            Log(path)
+    assert files(folder) == before
+
+
+@pytest.mark.parametrize("line", ['{"update": "a", "loss": 1, "tokens_per_second": 1, "seconds": 1}', "3", "[]", "{}"])
+def test_a_log_of_something_else_is_none(folder, line):
+    (folder / "log").write_text(f"{line}\n")
+    with pytest.raises(LogError, match="is not a log"):
+        read_log("log")
+
+
+def test_logs_of_the_same_name_are_told_apart(folder):
+    paths = ["r1/run.jsonl", "r2/run.jsonl", "other.jsonl", "./other.jsonl"]
+    for path in paths:
+        Log(path).write([Record(1, 1.0, 1.0, 1.0)])
+    assert repr(losses(*paths)).endswith(": r1/run.jsonl, r2/run.jsonl, other")
+    assert main(["plot", *paths, "--out", "loss.png"]) == 0
+
+
+def test_every_log_gets_a_curve_and_its_name_is_no_mathematics(folder):
+    paths = [f"run $\\{number}$.jsonl" for number in range(10)]
+    for path in paths:
+        Log(path).write([Record(1, 1.0, 1.0, 1.0)])
+    picture = losses(*paths)
+    assert len(picture.figure.axes[0].lines) == 10
+    picture.png()
+
+
+def notebook_of(*sources: str) -> dict:
+    return {"cells": [{"cell_type": "code", "source": source} for source in sources]}
+
+
+def test_a_scratch_cell_that_raises_costs_no_answer(folder, monkeypatch, capsys):
+    monkeypatch.setattr("course_lib.checks.check", lambda number, answer: float(exercises()[number].points))
+    monkeypatch.setattr(cli, "warm_up", lambda: None)
+    answers = [f"def {e.answer}(*_): pass" for e in exercises().values() if e.lesson == "02"]
+    file = folder / "02_mine.ipynb"
+    file.write_text(json.dumps(notebook_of("x = 1\nx / 0", "exit()", *answers)))
+    assert main(["check", str(file)]) == 0
+    told = capsys.readouterr().out
+    assert "code cell 1 raised ZeroDivisionError: division by zero, at line 2: x / 0" in told
+    assert "code cell 2 raised " in told
+    file.write_text(json.dumps(notebook_of("def f(:", *answers[1:])))
+    assert main(["check", str(file)]) == 1
+    told = capsys.readouterr().out
+    assert "code cell 1 raised SyntaxError" in told
+    assert "02.1 Average the gradients by hand: not checked, because no cell has defined average_gradients" in told
+
+
+def test_what_cells_define_is_kept_whatever_others_raise():
+    names, problems = run_cells(notebook_of("a = 1", "raise KeyError", "import sys; sys.exit(3)", "b = a"))
+    assert (names["a"], names["b"]) == (1, 1)
+    assert problems == [
+        "code cell 2 raised KeyError, at line 1: raise KeyError",
+        "code cell 3 raised SystemExit: 3, at line 1: import sys; sys.exit(3)",
+    ]
+
+
+@pytest.mark.parametrize(
+    "command", ["doctor", "progress", "lab", "run f.py:f", "train ddp", "check a", "plot a --out b"]
+)
+def test_a_folder_that_is_gone_gets_a_sentence(folder, monkeypatch, capsys, command):
+    (folder / "gone").mkdir()
+    monkeypatch.chdir(folder / "gone")
+    (folder / "gone").rmdir()
+    assert main(command.split()) == 1
+    assert capsys.readouterr().err == "course: the folder that you are in has been removed; go to another one with cd\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "says"),
+    [
+        (PermissionError(13, "Permission denied", "there"), 1, "course: there: Permission denied\n"),
+        (OSError("odd"), 1, "course: odd\n"),
+        (MemoryError(), 1, "course: there is not enough memory for that"),
+        (KeyboardInterrupt(), 130, "course: interrupted\n"),
+    ],
+)
+def test_what_the_system_refuses_is_a_sentence(monkeypatch, capsys, error, status, says):
+    def fails(**_):
+        raise error
+
+    monkeypatch.setattr(lab, "open_lab", fails)
+    assert main(["lab"]) == status
+    assert capsys.readouterr().err.startswith(says)
+
+
+def test_a_bug_of_ours_still_shows_itself(monkeypatch):
+    monkeypatch.setattr(lab, "open_lab", lambda **_: [][0])
+    with pytest.raises(IndexError):
+        main(["lab"])
+
+
+SLOW_IMPORT = (
+    "import os, sys, time\nopen('ready', 'w').close()\ntry:\n    time.sleep(60)\nexcept BaseException:\n    pass\n"
+)
+
+
+def test_an_interrupt_ends_even_an_import_that_swallows_it(folder):
+    (folder / "program.py").write_text(SLOW_IMPORT)
+    command = [sys.executable, "-m", "course_lib", "run", "program.py:f"]
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not (folder / "ready").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.communicate(timeout=20)[1] == "course: interrupted\n"
+    assert process.returncode == 130
