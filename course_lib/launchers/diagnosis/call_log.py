@@ -241,7 +241,8 @@ class CallLog:
 
     def _note_message(self, kind: str, group: Any, work: Any, arguments: tuple, keywords: Mapping[str, Any]) -> None:
         if len(arguments) < 3:  # from whoever sends first
-            self._sent["recv", self._group(group), ANYBODY, arguments[-1]] += 1
+            tag = arguments[1] if len(arguments) == 2 else 0
+            self._sent["recv", self._group(group), ANYBODY, tag] += 1
             return
         (tensor, *_), peer, tag = arguments[:3]
         ranks = _ranks_of(group)
