@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.run_again import pytest_configure  # noqa: F401
+
 # Two tests run at a time: threads that wait for each other on a core that is not free are slower than none.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
