@@ -18,6 +18,11 @@ from tests.run_again import pytest_configure  # noqa: F401
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 MARK = "COURSE_TEST_FAMILY"
+PATIENCE = 300  # seconds to wait for what happens in one on a quiet machine: a wait ends when the thing happens
+
+# A shell makes what it starts in the background deaf to Ctrl-C, and that is inherited by all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass
@@ -52,7 +57,7 @@ class Kernel:
         """Begin a cell and return at once."""
         return self.client.execute(code)
 
-    def finish(self, request: str, timeout: float = 60) -> Cell:
+    def finish(self, request: str, timeout: float = PATIENCE) -> Cell:
         """Wait for a cell that was begun."""
         cell, began = Cell(), time.monotonic()
         while True:
@@ -70,7 +75,7 @@ class Kernel:
                 cell.seconds = time.monotonic() - began
                 return cell
 
-    def run(self, code: str, timeout: float = 60) -> Cell:
+    def run(self, code: str, timeout: float = PATIENCE) -> Cell:
         return self.finish(self.start(code), timeout)
 
     def family(self) -> dict[int, str]:
@@ -115,7 +120,7 @@ def parent_of(pid: int) -> int | None:
         return None
 
 
-def wait_until(true, seconds: float) -> bool:
+def wait_until(true, seconds: float = PATIENCE) -> bool:
     """Whether `true()` comes to hold within `seconds`."""
     deadline = time.monotonic() + seconds
     while not true():

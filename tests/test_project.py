@@ -11,6 +11,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+from tests.conftest import PATIENCE
+
 ROOT = Path(__file__).resolve().parent.parent
 CONDA_NAMES = {"pytorch": "torch"}
 
@@ -67,7 +69,7 @@ def test_the_readme_names_the_two_commands():
 def test_the_readmes_example_runs_as_it_stands():
     example, _ = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     done = subprocess.run(
-        [sys.executable, "-c", example + "\nprint(run[2].tolist())"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", example + "\nprint(run[2].tolist())"], capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.stdout == "[0.25, 0.25, 0.25, 0.25]\n", done.stderr
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import run_again
+from tests.conftest import PATIENCE
 
 FAILS_ONCE = """
 import pathlib, pytest
@@ -44,7 +45,7 @@ def pytest_in(folder: Path, mark: str, *options: str) -> subprocess.CompletedPro
     (folder / "pytest.ini").write_text("[pytest]\nmarkers = integration\n")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
     environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # plugins take seconds to import
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("options", [(), ("-p", "xdist", "-n", "2")], ids=["one process", "two workers"])
