@@ -24,7 +24,9 @@ else:
 
 def files() -> list[Path]:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return [ROOT / name for name in listed.splitlines() if (ROOT / name).is_file()]
+    found = [ROOT / name for name in listed.splitlines() if (ROOT / name).is_file()]
+    assert Path(__file__) in found
+    return found
 
 
 def test_conda_and_pip_ask_for_the_same_packages():

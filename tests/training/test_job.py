@@ -350,6 +350,7 @@ def test_rank_0_decides_for_all_whether_there_is_a_checkpoint(tmp_path, monkeypa
     assert list(launch(go_on, ranks=2)) == [(4, 0 if sees_it == 0 else 1)] * 2
 
 
+@pytest.mark.slow  # the quicker neighbours: every strategy from the command line, and the killed rank under torchrun
 def test_the_readmes_commands_work_as_written(tmp_path):
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     section = readme.partition("## On your GPUs")[2].partition("\n## ")[0]
