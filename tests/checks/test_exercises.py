@@ -26,6 +26,7 @@ from course_lib.checks.notebooks import (
     without_answers,
 )
 from course_lib.grading.grader import SEED as GRADING_SEED
+from tests.conftest import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOLUTIONS = sorted((ROOT / "solutions").glob("*.ipynb"))
@@ -40,7 +41,7 @@ all_mistakes = pytest.mark.parametrize(
             exercise,
             mistake,
             id=f"{exercise.number} {mistake.__name__}",
-            marks=() if mistake is exercise.mistakes[0] else pytest.mark.slow,  # one of each exercise is quick
+            marks=pytest.mark.slow if mistake is exercise.hanging else (),  # one that hangs is in test_check.py, too
         )
         for exercise in exercises().values()
         for mistake in (*exercise.mistakes, *filter(None, [exercise.hanging]))
@@ -77,10 +78,9 @@ def tried(number: str, answer) -> dict[int, Outcome]:
     all of them is tried on each by itself.
     """
     exercise, outcomes = exercises()[number], {}
-    everything = [case for seed in (1, *SEEDS) for case in cases_of(number, seed)]
-    for ranks in sorted({case.ranks for case in everything}):
-        ours = [case for case in everything if case.ranks == ranks]
-        together = all_at_once(exercise.drive, answer, ranks, [case.inputs for case in ours])
+    for ranks in sorted({case.ranks for case in cases_of_all_seeds(number)}):
+        ours = [case for case in cases_of_all_seeds(number) if case.ranks == ranks]
+        together = values_of_all(number, ranks).get(answer) or values_of(exercise, answer, ranks, ours)
         for index, case in enumerate(ours):
             if together is not None:
                 outcomes[id(case)] = Outcome("returned", values=tuple(value[index] for value in together))
@@ -91,20 +91,43 @@ def tried(number: str, answer) -> dict[int, Outcome]:
     return outcomes
 
 
-def all_at_once(drive, answer, ranks: int, inputs: list[dict]) -> list | None:
-    """Each rank's values in all cases, or None if it did not come to its end."""
+@cache
+def cases_of_all_seeds(number: str) -> list[Case]:
+    return [case for seed in (1, *SEEDS) for case in cases_of(number, seed)]
+
+
+@cache
+def values_of_all(number: str, ranks: int) -> dict:
+    """Each rank's values in all cases of so many ranks, for the solution and the mistakes, tried in one launch.
+
+    Empty where that does not come to its end, because one of the answers does not.
+    """
+    exercise = exercises()[number]
+    if ranks == 1:
+        return {}
+    answers = [answer_to(exercise), *exercise.mistakes]
+    inputs = [case.inputs for case in cases_of_all_seeds(number) if case.ranks == ranks]
+    seen = observe(drive_answers, (exercise.drive, answers), ranks, {"inputs": inputs}, PATIENCE)
+    if seen.kind != "returned":
+        return {}
+    return {answer: [value[place] for value in seen.values] for place, answer in enumerate(answers)}
+
+
+def values_of(exercise: Exercise, answer, ranks: int, cases: list[Case]) -> list | None:
+    """Each rank's values in all of these cases, or None if the answer did not come to its end."""
+    inputs = [case.inputs for case in cases]
     if ranks > 1:
-        together = observe(drive_all, (drive, answer), ranks, {"inputs": inputs}, 10.0)
-        return list(together.values) if together.kind == "returned" else None
+        seen = observe(drive_answers, (exercise.drive, [answer]), ranks, {"inputs": inputs}, PATIENCE)
+        return [value[0] for value in seen.values] if seen.kind == "returned" else None
     try:
-        return [encode(drive_all((drive, answer), copy.deepcopy(inputs)))]
+        return [encode([exercise.drive(answer, **each) for each in copy.deepcopy(inputs)])]
     except Exception:
         return None
 
 
-def drive_all(drive_and_answer, inputs: list[dict]) -> list:
-    drive, answer = drive_and_answer
-    return [drive(answer, **each) for each in inputs]
+def drive_answers(drive_and_answers, inputs: list[dict]) -> list[list]:
+    drive, answers = drive_and_answers
+    return [[drive(answer, **each) for each in copy.deepcopy(inputs)] for answer in answers]
 
 
 def report_on(exercise: Exercise, answer, seed: int = 1) -> Report:

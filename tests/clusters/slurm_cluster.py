@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.conftest import PATIENCE, wait_until
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
+PROGRAMS = ("setpriv", "munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
 NODES = 2
 
 # Slurm starts a requeued job when the old credentials have expired: after 5 s here, by default after two minutes.
@@ -107,8 +107,11 @@ def _free_ports(count: int) -> Sequence[int]:
 
 
 def _start(command: list[str], variables: dict[str, str], folder: Path) -> subprocess.Popen:
+    """A daemon that does not outlive these tests, whoever ends them."""
     with (folder / "daemons.log").open("a") as log:
-        return subprocess.Popen(command, env=os.environ | variables, stdout=log, stderr=log)
+        return subprocess.Popen(
+            ["setpriv", "--pdeathsig=TERM", *command], env=os.environ | variables, stdout=log, stderr=log
+        )
 
 
 def _idle_nodes(variables: dict[str, str]) -> int:
