@@ -34,19 +34,22 @@ SEEDS = (2, 3, 4, GRADING_SEED)  # beside the one that learners get
 
 all_exercises = pytest.mark.parametrize("exercise", exercises().values(), ids=list(exercises()))
 all_notebooks = pytest.mark.parametrize("solution", SOLUTIONS, ids=[path.stem for path in SOLUTIONS])
-all_mistakes = pytest.mark.parametrize(
-    ("exercise", "mistake"),
-    [
-        pytest.param(
-            exercise,
-            mistake,
-            id=f"{exercise.number} {mistake.__name__}",
-            marks=pytest.mark.slow if mistake is exercise.hanging else (),  # one that hangs is in test_check.py, too
-        )
-        for exercise in exercises().values()
-        for mistake in (*exercise.mistakes, *filter(None, [exercise.hanging]))
-    ],
-)
+
+
+def mistakes(exercise: Exercise, hanging: bool) -> list:
+    """Parameters for a test. One that hangs takes seconds; a quicker neighbour is in test_check.py."""
+    ends = [
+        pytest.param(exercise, mistake, id=f"{exercise.number} {mistake.__name__}") for mistake in exercise.mistakes
+    ]
+    if not hanging or exercise.hanging is None:
+        return ends
+    name = f"{exercise.number} {exercise.hanging.__name__}"
+    return [*ends, pytest.param(exercise, exercise.hanging, id=name, marks=pytest.mark.slow)]
+
+
+def all_mistakes(hanging: bool):
+    parameters = [each for exercise in exercises().values() for each in mistakes(exercise, hanging)]
+    return pytest.mark.parametrize(("exercise", "mistake"), parameters)
 
 
 def notebook_of(exercise: Exercise) -> dict:
@@ -162,7 +165,7 @@ def test_the_stub_is_not_attempted(exercise):
     assert report.points == 0
 
 
-@all_mistakes
+@all_mistakes(hanging=True)
 def test_a_known_mistake_is_named(exercise, mistake):
     report = examine(exercise, mistake, seed=1) if mistake is exercise.hanging else report_on(exercise, mistake)
     taken_for = [finding.mistake for finding in report.findings.values()]
@@ -170,10 +173,8 @@ def test_a_known_mistake_is_named(exercise, mistake):
     assert idea(mistake) in str(report)
 
 
-@all_mistakes
+@all_mistakes(hanging=False)  # a hang does not depend on numbers
 def test_no_inputs_make_a_known_mistake_pass(exercise, mistake):
-    if mistake is exercise.hanging:
-        pytest.skip("a hang does not depend on numbers, and takes long")
     for seed in SEEDS:
         assert not report_on(exercise, mistake, seed).passed, f"passed with seed {seed}"
 
