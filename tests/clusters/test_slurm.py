@@ -135,8 +135,8 @@ def slow_to_clean_up(slurm_variables) -> Iterator[None]:
 
 @pytest.mark.usefixtures("slow_to_clean_up")
 def test_a_requeued_ddp_job_goes_on_from_its_checkpoint(on_cluster, of_one_process):
-    updates = 250  # enough for the job to be still there when it is put back
-    run = [*SMALL_FLAGS, *["--updates", str(updates), "--every", "10", "--checkpoint", "saved", "--log", "run.jsonl"]]
+    updates = 120  # enough for the job to be still there when it is put back
+    run = [*SMALL_FLAGS, *["--updates", str(updates), "--every", "20", "--checkpoint", "saved", "--log", "run.jsonl"]]
     with course("train", "ddp", *run, *FLAGS) as process:
         assert wait_until(lambda: latest_checkpoint("saved"))
         number = queue()[0].split()[0]
