@@ -131,6 +131,29 @@ def wait_until(true, seconds: float = PATIENCE) -> bool:
     return True
 
 
+# Workers take whole modules, in this order: none should be left alone with a long one at the end.
+LONGEST = (
+    "test_job",
+    "test_grading",
+    "test_exercises",
+    "test_slurm",
+    "test_attacks",
+    "test_pipeline",
+    "test_checkpoint",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Notebooks first, then what takes longest, then the rest."""
+
+    def place(item: pytest.Item) -> int:
+        if item.path.suffix == ".ipynb":
+            return -1
+        return LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)
+
+    items.sort(key=place)
+
+
 @pytest.fixture(scope="module")
 def kernel() -> Iterator[Kernel]:
     """One kernel for all tests of a module, as a learner keeps one for a whole lesson."""

@@ -294,5 +294,8 @@ def test_a_student_who_solves_the_whole_course_gets_all_points(tmp_path):
     for path in solutions:
         hand_in(tmp_path / "in", "good", read(path), path.name)
     records = patient_grader(tmp_path / "out").grade(find_submissions(tmp_path / "in"))
-    assert [record.notebook for record in records] == [path.stem for path in solutions]
-    assert all(record.most and (record.problem, record.points) == ("", record.most) for record in records), records
+    most = {path.stem: 0 for path in solutions}
+    for exercise in exercises().values():
+        most[next(name for name in most if name.startswith(exercise.lesson))] += exercise.points
+    found = {record.notebook: (record.points, record.problem) for record in records}
+    assert found == {name: (points, "") for name, points in most.items()}
