@@ -132,15 +132,7 @@ def wait_until(true, seconds: float = PATIENCE) -> bool:
 
 
 # Workers take whole modules, in this order: none should be left alone with a long one at the end.
-LONGEST = (
-    "test_job",
-    "test_grading",
-    "test_exercises",
-    "test_slurm",
-    "test_attacks",
-    "test_pipeline",
-    "test_checkpoint",
-)
+LONGEST = ("test_job", "test_grading", "test_exercises", "test_slurm", "test_attacks", "test_checkpoint")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
