@@ -1,4 +1,4 @@
-# make lab    open the course          make test   run the checks
+# make lab    open the course          make test       run the checks that take minutes; make test-all: all of them
 # make bench  measure, write tables    make notebooks  run the lessons, store their outputs
 #                                      make exercises  make the exercises from the solutions, run both
 
@@ -9,28 +9,37 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-NBVAL  := $(BIN)/pytest --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with tests/nbval.cfg
+
+# One more than there are cores here: many tests, and paced cells, mostly wait.
+WORKERS ?= 3
+PYTEST  := OMP_NUM_THREADS=1 COURSE_LIB_PROGRESS=$(abspath $(VENV))/progress.json $(BIN)/pytest \
+	-n $(WORKERS) --dist loadscope --no-loadscope-reorder \
+	-p nbval --nbval --nbval-current-env --nbval-cell-timeout=600 --nbval-sanitize-with tests/nbval.cfg
 
 .PHONY: lab test test-all lint bench notebooks exercises setup clean
 
 lab: setup
 	@$(BIN)/course lab
 
-# What takes long and has a quicker neighbour is left to `make test-all`.
-MARKS ?= not slow
+# What takes long and has a quicker neighbour is left to `make test-all`: see tests/README.md.
+MARKS     ?= not slow
+NOTEBOOKS ?= notebooks exercises
 
 test: setup lint
-	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -m "$(MARKS)" tests
-	OMP_NUM_THREADS=1 COURSE_LIB_PROGRESS=$(abspath $(VENV))/progress.json $(NBVAL) -n 2 --dist loadscope --no-loadscope-reorder notebooks exercises solutions
+	$(PYTEST) -m "$(MARKS)" $(NOTEBOOKS) tests
 
 test-all:
-	$(MAKE) test MARKS=
+	$(MAKE) test MARKS= NOTEBOOKS="notebooks exercises solutions"
 
-lint: setup
+lint: setup $(VENV)/.types-checked
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/basedpyright
 	$(BIN)/lint-imports
+
+# It takes twenty seconds: not again for what was found good.
+$(VENV)/.types-checked: $(READY) $(shell find course_lib -name '*.py')
+	$(BIN)/basedpyright
+	@touch $@
 
 bench: .venv-bench/.ready
 	.venv-bench/bin/python -m tests.bench.launch_latency

@@ -12,10 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.run_again import pytest_configure  # noqa: F401
+
 # Two tests run at a time: threads that wait for each other on a core that is not free are slower than none.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+collect_ignore_glob = ["checks/example_class/*"]  # students' notebooks, and one of them is hostile
 MARK = "COURSE_TEST_FAMILY"
+PATIENCE = 300  # seconds to wait for what happens in one on a quiet machine: a wait ends when the thing happens
+
+# A shell makes what it starts in the background deaf to Ctrl-C, and that is inherited by all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass
@@ -50,7 +58,7 @@ class Kernel:
         """Begin a cell and return at once."""
         return self.client.execute(code)
 
-    def finish(self, request: str, timeout: float = 60) -> Cell:
+    def finish(self, request: str, timeout: float = PATIENCE) -> Cell:
         """Wait for a cell that was begun."""
         cell, began = Cell(), time.monotonic()
         while True:
@@ -68,7 +76,7 @@ class Kernel:
                 cell.seconds = time.monotonic() - began
                 return cell
 
-    def run(self, code: str, timeout: float = 60) -> Cell:
+    def run(self, code: str, timeout: float = PATIENCE) -> Cell:
         return self.finish(self.start(code), timeout)
 
     def family(self) -> dict[int, str]:
@@ -113,7 +121,7 @@ def parent_of(pid: int) -> int | None:
         return None
 
 
-def wait_until(true, seconds: float) -> bool:
+def wait_until(true, seconds: float = PATIENCE) -> bool:
     """Whether `true()` comes to hold within `seconds`."""
     deadline = time.monotonic() + seconds
     while not true():
@@ -121,6 +129,21 @@ def wait_until(true, seconds: float) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+# Workers take whole modules, in this order: none should be left alone with a long one at the end.
+LONGEST = ("test_job", "test_grading", "test_exercises", "test_slurm", "test_attacks", "test_checkpoint")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Notebooks first, then what takes longest, then the rest."""
+
+    def place(item: pytest.Item) -> int:
+        if item.path.suffix == ".ipynb":
+            return -1
+        return LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from course_lib.checks.notebooks import answer_id, read, source
 from course_lib.grading import sandbox
+from course_lib.grading.grader import Grader
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOLUTION = read(ROOT / "solutions" / "02_ddp.ipynb")
@@ -27,6 +29,13 @@ def need_a_sandbox() -> None:
     if tried.returncode:
         pytest.skip(f"bubblewrap does not work here: {tried.stderr.strip()}")
     sandbox.check_sandbox()
+
+
+def patient_grader(out: Path, **options) -> Grader:
+    """A grader that gives submissions time enough on a busy machine."""
+    grader = Grader(out, **options)
+    grader.limits = dataclasses.replace(grader.limits, seconds=900)
+    return grader
 
 
 def with_answers(**answers: str) -> dict:

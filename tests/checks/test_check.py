@@ -203,8 +203,10 @@ def test_what_is_no_plain_data_leaves_only_its_name():
 def test_forged_data_is_refused(data):
     with pytest.raises((ValueError, TypeError, RuntimeError)):
         decode(data)
+    honest = {**vars(Outcome("returned")), "values": [encode(torch.ones(2))]}
+    assert Outcome.of_record(honest).kind == "returned"
     with pytest.raises((ValueError, TypeError, RuntimeError)):
-        Outcome.of_record({**vars(Outcome("returned")), "values": [data]})
+        Outcome.of_record({**honest, "values": [data]})
 
 
 @pytest.mark.parametrize(

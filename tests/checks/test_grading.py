@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
 import os
 import re
@@ -12,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,11 +29,12 @@ from tests.checks.class_of import (
     SOLUTION,
     hand_in,
     need_a_sandbox,
+    patient_grader,
     right_answers,
     with_answers,
     with_first_cell,
 )
-from tests.conftest import wait_until
+from tests.conftest import PATIENCE, wait_until
 
 HALF_RIGHT = {
     "_1": "def average_gradients(model):\n    for p in model.parameters():\n"
@@ -52,14 +53,23 @@ BROKEN = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def sandboxed() -> None:
+def sandboxed() -> Iterator[None]:
+    """Nobody hangs here: on a busy machine, an honest answer may take its time."""
     need_a_sandbox()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("course_lib.grading.grader.TIMEOUT", float(PATIENCE))
+        yield
 
 
 @pytest.fixture(scope="module")
-def graded(tmp_path_factory) -> dict[str, Record]:
+def folder_of_the_class(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("class")
+
+
+@pytest.fixture(scope="module")
+def graded(folder_of_the_class) -> dict[str, Record]:
     """A class in which everything that can be wrong with a notebook is wrong with one."""
-    folder = tmp_path_factory.mktemp("class")
+    folder = folder_of_the_class
     hand_in(folder / "in", "good", SOLUTION)
     hand_in(folder / "in", "half", with_answers(**HALF_RIGHT))
     hand_in(folder / "in", "stub", EXERCISE)
@@ -68,7 +78,7 @@ def graded(tmp_path_factory) -> dict[str, Record]:
     hand_in(folder / "in", "no metadata", bare)
     for name, text in BROKEN.items():
         hand_in(folder / "in", name, text)
-    records = Grader(folder / "out").grade(find_submissions(folder / "in"))
+    records = patient_grader(folder / "out").grade(find_submissions(folder / "in"))
     return {record.student: record for record in records}
 
 
@@ -122,30 +132,31 @@ def test_a_name_from_a_student_is_only_text():
     assert "\n'=1+1," in table([record])
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, graded):
-    hand_in(tmp_path / "in", "good", SOLUTION)
-    first = Grader(tmp_path / "out")
-    (before,) = first.grade(find_submissions(tmp_path / "in"))
+def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, graded, folder_of_the_class):
+    shutil.copytree(folder_of_the_class, tmp_path, dirs_exist_ok=True)
     hand_in(tmp_path / "in", "late", "not JSON")
     second = Grader(tmp_path / "out")
     second._run = lambda *_: pytest.fail("it was graded already")
     records = {record.student: record for record in second.grade(find_submissions(tmp_path / "in"))}
-    assert records["good"] == before
     assert "late" in records
+    assert {name: record for name, record in records.items() if name != "late"} == graded
 
 
 @pytest.mark.slow
 def test_again_a_changed_submission_and_a_torn_record_are_graded_anew_to_the_same_marks(tmp_path):
+    def grade(**options) -> Record:
+        (record,) = patient_grader(tmp_path / "out").grade(find_submissions(tmp_path / "in"), **options)
+        return record
+
     path = hand_in(tmp_path / "in", "half", with_answers(**HALF_RIGHT))
-    (first,) = Grader(tmp_path / "out").grade(find_submissions(tmp_path / "in"))
-    (second,) = Grader(tmp_path / "out").grade(find_submissions(tmp_path / "in"), again=True)
-    assert second == first
+    first = grade()
+    assert grade(again=True) == first
     path.write_text(json.dumps(with_first_cell(with_answers(**HALF_RIGHT), "x = 1")))
-    (third,) = Grader(tmp_path / "out").grade(find_submissions(tmp_path / "in"))
+    third = grade()
     assert third.marks == first.marks
     assert third.key != first.key
     (tmp_path / "out" / "records" / "half" / "02_ddp.json").write_text('{"student": "ha')
-    assert Grader(tmp_path / "out").grade(find_submissions(tmp_path / "in")) == [third]
+    assert grade() == third
 
 
 def test_of_several_notebooks_for_a_lesson_one_is_graded_and_the_others_are_named(tmp_path):
@@ -197,7 +208,7 @@ def test_a_folder_without_submissions_gets_a_sentence(tmp_path):
 
 def course(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "course_lib", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, **options)
 
 
 def test_one_command_grades_the_example_class_into_pages_a_table_and_nbgraders_gradebook(tmp_path):
@@ -226,7 +237,6 @@ def test_without_bubblewrap_it_refuses_and_says_what_that_risks(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
 def test_an_interrupt_ends_at_once_and_says_how_to_go_on(tmp_path):
     loop = "import signal\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True: pass"
     for name in ("ada", "eve", "ivy"):
@@ -234,17 +244,17 @@ def test_an_interrupt_ends_at_once_and_says_how_to_go_on(tmp_path):
     command = [sys.executable, "-m", "course_lib", "grade", "in", "--out", "grades"]
     started = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     said = started.stderr.read(len("\rgrading"))
-    assert wait_until(lambda: sandbox.children(started.pid), 60)
-    started.send_signal(signal.SIGINT)
+    assert wait_until(lambda: sandbox.children(started.pid))
     began = time.monotonic()
+    started.send_signal(signal.SIGINT)
     said += started.stderr.read()
-    assert started.wait(60) == 130
-    assert time.monotonic() - began < 30  # a submission has 90 s
+    assert started.wait(PATIENCE) == 130
+    assert time.monotonic() - began < sandbox.Limits().seconds, "it waited until the submissions' time was over"
     assert "run the same command again" in said
     assert not list((tmp_path / "grades").rglob("*"))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.slow  # the quicker neighbour: test_the_exercise_is_made_from_the_solution
 def test_nbgrader_makes_the_same_release_and_validates_the_solutions(tmp_path):
     solutions = sorted((ROOT / "solutions").glob("*.ipynb"))
     shutil.copytree(ROOT / "solutions", tmp_path / "source" / "course")
@@ -254,7 +264,7 @@ def test_nbgrader_makes_the_same_release_and_validates_the_solutions(tmp_path):
 
     def nbgrader(*arguments: str | Path) -> str:
         command = [sys.executable, "-m", "nbgrader", *map(str, arguments)]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=240)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
 
@@ -270,8 +280,7 @@ def test_nbgrader_makes_the_same_release_and_validates_the_solutions(tmp_path):
 def test_every_exercise_runs_in_the_sandbox(tmp_path):
     """What drives an answer travels into it by value: it must find all it needs there."""
     cells = [cell for path in sorted((ROOT / "solutions").glob("*.ipynb")) for cell in code_of(read(path))]
-    grader = Grader(tmp_path)
-    grader.limits = dataclasses.replace(grader.limits, seconds=100)  # for the whole course at once
+    grader = patient_grader(tmp_path)
     grader._cases = {number: cases[:1] for number, cases in grader._cases.items()}
     outcomes, problems = _what_was_seen(grader._run(cells, list(exercises().values())), cells)
     assert not problems
@@ -279,11 +288,14 @@ def test_every_exercise_runs_in_the_sandbox(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800)
 def test_a_student_who_solves_the_whole_course_gets_all_points(tmp_path):
     solutions = sorted((ROOT / "solutions").glob("*.ipynb"))
     for path in solutions:
         hand_in(tmp_path / "in", "good", read(path), path.name)
-    records = Grader(tmp_path / "out").grade(find_submissions(tmp_path / "in"))
-    assert [record.notebook for record in records] == [path.stem for path in solutions]
-    assert all(record.most and (record.problem, record.points) == ("", record.most) for record in records), records
+    records = patient_grader(tmp_path / "out").grade(find_submissions(tmp_path / "in"))
+    most = {path.stem: 0 for path in solutions}
+    for exercise in exercises().values():
+        most[next(name for name in most if name.startswith(exercise.lesson))] += exercise.points
+    found = {record.notebook: (record.points, record.problem) for record in records}
+    assert found == {name: (points, "") for name, points in most.items()}

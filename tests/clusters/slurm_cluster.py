@@ -10,9 +10,9 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.conftest import wait_until
+from tests.conftest import PATIENCE, wait_until
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
+PROGRAMS = ("setpriv", "munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
 NODES = 2
 
 # Slurm starts a requeued job when the old credentials have expired: after 5 s here, by default after two minutes.
@@ -68,16 +68,19 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
         munge = [f"--{name}={folder}/munge.{name.partition('-')[0]}" for name in ("key-file", "socket", "pid-file")]
         munge += [f"--log-file={folder}/munge.log", f"--seed-file={folder}/munge.seed"]
         daemons.append(_start(["munged", "--foreground", "--force", *munge], variables, folder))
-        assert wait_until((folder / "munge.socket").exists, 10), (folder / "daemons.log").read_text()
+        assert wait_until((folder / "munge.socket").exists), (folder / "daemons.log").read_text()
         daemons.append(_start(["slurmctld", "-D"], variables, folder))
         daemons += [_start(["slurmd", "-D", "-N", f"n{node + 1}"], variables, folder) for node in range(NODES)]
-        assert wait_until(lambda: _idle_nodes(variables) == NODES, 30), (folder / "daemons.log").read_text()
+        assert wait_until(lambda: _idle_nodes(variables) == NODES), (folder / "daemons.log").read_text()
         yield variables
     finally:
+        if len(daemons) > 1:  # a test that was interrupted may have left a job
+            subprocess.run(["scancel", "--full", "--user=root"], env=os.environ | variables, capture_output=True)
+            wait_until(lambda: _idle_nodes(variables) == NODES, 60)
         for daemon in reversed(daemons):
             daemon.terminate()
         for daemon in daemons:
-            daemon.wait(20)
+            daemon.wait(PATIENCE)
 
 
 def _configure(folder: Path) -> dict[str, str]:
@@ -104,8 +107,11 @@ def _free_ports(count: int) -> Sequence[int]:
 
 
 def _start(command: list[str], variables: dict[str, str], folder: Path) -> subprocess.Popen:
+    """A daemon that does not outlive these tests, whoever ends them."""
     with (folder / "daemons.log").open("a") as log:
-        return subprocess.Popen(command, env=os.environ | variables, stdout=log, stderr=log)
+        return subprocess.Popen(
+            ["setpriv", "--pdeathsig=TERM", *command], env=os.environ | variables, stdout=log, stderr=log
+        )
 
 
 def _idle_nodes(variables: dict[str, str]) -> int:

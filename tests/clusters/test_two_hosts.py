@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from course_lib import launch
-from course_lib.training.checkpoint_folder import latest_checkpoint
+from course_lib.training.checkpoint_folder import latest_checkpoint, read_checkpoint
 from course_lib.training.job import train_job
 from course_lib.training.log import read_log
 from course_lib.training.settings import Settings
 from tests.clusters import two_hosts
 from tests.clusters.two_hosts import Host
-from tests.conftest import wait_until
+from tests.conftest import PATIENCE, wait_until
 
-pytestmark = pytest.mark.timeout(400)  # real jobs: a limit for a busy machine
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(3 * PATIENCE)]
 
 UPDATES = 60
 SMALL = {"hidden": 8, "batch": 8, "updates": UPDATES}
@@ -49,7 +49,7 @@ def torchrun(hosts: tuple[Host, Host], *words: str, cwd: Path) -> Iterator[list[
         for job in jobs:
             job.terminate()
         for job in jobs:
-            job.communicate(timeout=30)
+            job.communicate(timeout=PATIENCE)
 
 
 def losses(file: Path) -> list[float]:
@@ -63,31 +63,49 @@ def of_one_process(tmp_path_factory) -> list[float]:
     return losses(file)
 
 
+@pytest.mark.slow  # the quicker neighbour: before its cable is cut, the job below trains on both hosts
 def test_hybrid_on_two_hosts_has_the_losses_of_one_process(tmp_path, hosts, of_one_process):
     with torchrun(hosts, "train", "hybrid", "replicas=2", *FLAGS, "--log-file", "run.jsonl", cwd=tmp_path) as jobs:
-        outputs = [job.communicate(timeout=150)[0] for job in jobs]
+        outputs = [job.communicate(timeout=PATIENCE)[0] for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0], outputs
     assert f"[rank 0] {UPDATES} updates, loss 0." in outputs[0]
     assert losses(tmp_path / "run.jsonl") == pytest.approx(of_one_process, rel=1e-4)  # float32, added in another order
 
 
-def test_a_cut_cable_ends_the_job_and_it_goes_on_when_mended(tmp_path, hosts, of_one_process):
-    words = ["train", "ddp", *FLAGS, "--every", "10", "--checkpoint", "saved", "--log-file", "run.jsonl", "--resume"]
-    with torchrun(hosts, *words, cwd=tmp_path) as jobs:
-        assert wait_until(lambda: latest_checkpoint(tmp_path / "saved"), 60)
+RUN = ["train", "ddp", *FLAGS, "--every", "10", "--checkpoint", "saved", "--log-file", "run.jsonl", "--resume"]
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory, hosts) -> tuple[Path, list[str]]:
+    """The folder of a job whose cable was pulled when it had a checkpoint, and what it said on each host."""
+    folder = tmp_path_factory.mktemp("cut")
+    with torchrun(hosts, *RUN, "--updates", "1000000", cwd=folder) as jobs:
+        assert wait_until(lambda: latest_checkpoint(folder / "saved"))
         hosts[0].plug("down")
         try:
-            outputs = [job.communicate(timeout=90)[0] for job in jobs]  # 8 s of waiting, and time to ask who is gone
+            outputs = [job.communicate(timeout=PATIENCE)[0] for job in jobs]  # 8 s, and time to ask who is gone
         finally:
             hosts[0].plug("up")
     assert all(job.returncode for job in jobs)
+    return folder, outputs
+
+
+def test_a_cut_cable_ends_the_job_and_each_host_says_whom_it_lost(cut):
+    _, outputs = cut
     assert "lost ranks 2 and 3 on host2: no answer. Most likely host2 is down, or the network between is" in outputs[0]
     assert "lost ranks 0 and 1 on host1: no answer. Most likely host1 is down, or the network between is" in outputs[1]
     assert "is saved, and --resume goes on from there" in outputs[0]
-    with torchrun(hosts, *words, cwd=tmp_path) as jobs:
-        outputs = [job.communicate(timeout=150)[0] for job in jobs]
+
+
+@pytest.mark.slow  # the quicker neighbours: the test above, and test_kill.py, whose jobs go on after a kill
+def test_when_the_cable_is_mended_the_job_goes_on(cut, hosts):
+    folder, _ = cut
+    saved = read_checkpoint(latest_checkpoint(folder / "saved")).position.updates
+    updates = saved + 30
+    with torchrun(hosts, *RUN, "--updates", str(updates), cwd=folder) as jobs:
+        outputs = [job.communicate(timeout=PATIENCE)[0] for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0], outputs
-    assert "[rank 0] going on from update" in outputs[0]
-    launch(train_job, Settings("ddp", log=str(tmp_path / "whole.jsonl"), **SMALL), ranks=4)
-    assert losses(tmp_path / "run.jsonl") == losses(tmp_path / "whole.jsonl")
-    assert losses(tmp_path / "run.jsonl") == pytest.approx(of_one_process, rel=1e-4)
+    assert f"[rank 0] going on from update {saved}" in outputs[0]
+    whole = Settings("ddp", log=str(folder / "whole.jsonl"), **{**SMALL, "updates": updates})
+    launch(train_job, whole, ranks=4, timeout=PATIENCE)
+    assert losses(folder / "run.jsonl") == losses(folder / "whole.jsonl")

@@ -36,7 +36,7 @@ def why_not() -> str | None:
     """Why there can be no such hosts here, or None."""
     if os.geteuid() != 0:
         return "only root can make network namespaces"
-    if missing := [program for program in ("ip", "unshare", "nsenter") if shutil.which(program) is None]:
+    if missing := [program for program in ("ip", "unshare", "nsenter", "setpriv") if shutil.which(program) is None]:
         return f"there is no {', '.join(missing)}: apt-get install iproute2 util-linux"
     made = subprocess.run(
         ["unshare", "--net", "ip", "link", "add", "one", "type", "veth", "peer", "name", "two"], capture_output=True
@@ -62,7 +62,7 @@ def two_hosts(folder: Path) -> Iterator[tuple[Host, Host]]:
 @contextlib.contextmanager
 def _host(name: str, names: Path) -> Iterator[Host]:
     setup = f"mount --bind {names} /etc/hosts && hostname {name} && ip link set lo up && echo ready && exec sleep 3600"
-    command = ["unshare", "--net", "--uts", "--mount", "sh", "-c", setup]
+    command = ["setpriv", "--pdeathsig=KILL", "unshare", "--net", "--uts", "--mount", "sh", "-c", setup]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as keeper:
         try:
             ready = keeper.stdout.readline()

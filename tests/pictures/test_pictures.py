@@ -24,7 +24,7 @@ from course_lib.pictures.palette import COLOURS, OTHERS, colours_for
 from course_lib.planning.placement import BlockCost, balanced, round_robin
 from course_lib.planning.schedules import gpipe, naive, one_f_one_b, wavefront
 from course_lib.planning.simulation import simulate
-from course_lib.trace import Span, span
+from course_lib.trace import Span
 
 
 def bars(picture) -> list[tuple[float, float, float]]:
@@ -83,11 +83,6 @@ def test_messages_pair_the_nth_send_with_the_nth_receive():
     assert [(send.start, receive.end) for send, receive in matched(spans)] == [(0.0, 0.02), (0.02, 0.05)]
     picture = messages(spans, ranks=3)
     assert picture.alt == "Messages between 3 ranks: 2, over the links 0 to 1"
-
-
-def test_a_span_of_negative_length_is_refused():
-    with pytest.raises(ValueError, match="at_least=-1"), span("forward", at_least=-1):
-        pass
 
 
 def boxes(axes) -> list[tuple[float, float, int, str]]:

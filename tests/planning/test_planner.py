@@ -91,7 +91,9 @@ def test_memory_falls_with_smaller_pieces_and_of_small_batches_with_stages():
 
 
 def test_the_link_of_an_all_reduce_explains_its_time():
-    link = measure_all_reduce(2, sizes=(4_000, 1_000_000), repeats=5)
-    assert 1e-6 < link.all_reduce_seconds(4_000, 2) < link.all_reduce_seconds(10_000_000, 2)
+    link = measure_all_reduce(2, sizes=(4_000, 32_000_000), repeats=5)
+    assert [piece for piece, _ in link.measured] == [2_000, 16_000_000]
+    for piece, seconds in link.measured:
+        assert link.all_reduce_seconds(2 * piece, 2) == pytest.approx(2 * seconds, rel=1e-3)
     with pytest.raises(ValueError, match="ranks=1: an all-reduce needs at least two"):
         measure_all_reduce(1)

@@ -156,9 +156,11 @@ def test_no_order_is_as_fast_as_the_wavefront_and_holds_less():
     ours = simulate(wavefront(2, 2, 2))
     assert ours.peak == (3, 2)  # and nobody holds less than a whole micro-batch, here 2
     rows = orders([list(map(Action.of, text.split())) for text in ("F0.0 F0.1 B0.1 B0.0", "F1.0 F1.1 B1.1 B1.0")])
+    legal = []
     for stages in itertools.product([row for row in rows if peak_held(row) < 3], rows):
         with contextlib.suppress(IllegalSchedule):
-            assert simulate(Schedule("any", stages, 2, 2)).makespan > ours.makespan
+            legal.append(simulate(Schedule("any", stages, 2, 2)).makespan)
+    assert min(legal) > ours.makespan
 
 
 @quickly

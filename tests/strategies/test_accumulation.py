@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 
 import pytest
@@ -58,9 +59,19 @@ def text_batches(lengths: list[int]) -> list[Batch]:
 prove = partial(same_as_one_process, optimizer=adam, loss=cross_entropy)
 
 
-@pytest.mark.parametrize("model", [plain, frozen_and_tied])
-@pytest.mark.parametrize("lengths", [UNIFORM, UNEVEN], ids=["uniform", "uneven"])
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+# Each number of ranks once, each model and each spread of lengths twice; the whole product takes minutes.
+QUICK = [(1, UNEVEN, frozen_and_tied), (2, UNIFORM, plain), (3, UNIFORM, frozen_and_tied), (4, UNEVEN, plain)]
+PRODUCT = [
+    pytest.param(
+        *each,
+        marks=() if each in QUICK else pytest.mark.slow,
+        id=f"{each[0]}-{'uniform' if each[1] is UNIFORM else 'uneven'}-{each[2].__name__}",
+    )
+    for each in itertools.product((1, 2, 3, 4), (UNIFORM, UNEVEN), (plain, frozen_and_tied))
+]
+
+
+@pytest.mark.parametrize(("ranks", "lengths", "model"), PRODUCT)
 def test_the_full_product_is_the_same_as_one_process(ranks, lengths, model):
     variations = [{"micro_batches": k} for k in (1, 2, 3, 5)]
     batches = text_batches(lengths)

@@ -18,10 +18,10 @@ from course_lib.strategies.hybrid import mesh_of
 from course_lib.training import examples
 from tests.strategies.test_pipeline import BATCHES, adam, frozen_first_stage, model, prove, prove_all
 
-MESHES = [(2, 2), (3, 2), (2, 3), (4, 2)]
+MESHES = [(2, 2), *(pytest.param(*mesh, marks=pytest.mark.slow) for mesh in ((3, 2), (2, 3), (4, 2)))]
 
 
-@pytest.mark.parametrize(("replicas", "stages"), MESHES, ids=[f"{r}x{s}" for r, s in MESHES])
+@pytest.mark.parametrize(("replicas", "stages"), MESHES)
 def test_every_mesh_is_the_same_as_one_process(replicas, stages):
     variations = [
         {"replicas": replicas, "schedule": schedule, "micro_batches": m, "chunks": c}

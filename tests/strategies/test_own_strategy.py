@@ -21,6 +21,7 @@ from course_lib.lstm.model import lstm_model
 from course_lib.strategies import Accumulation, Single, find_strategy
 from course_lib.training import Position, load_checkpoint, same_as_one_process, save_checkpoint, train
 from course_lib.training.log import read_log
+from tests.conftest import PATIENCE
 from tests.strategies import local_sgd
 from tests.strategies.local_sgd import LocalSGD
 
@@ -134,11 +135,11 @@ def test_the_command_line_knows_it_by_its_module(tmp_path, monkeypatch, capsys):
     assert "going on from update 12" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("named", ["mine:LocalSGD", "mine.py:LocalSGD"])
+@pytest.mark.parametrize("named", ["mine.py:LocalSGD", pytest.param("mine:LocalSGD", marks=pytest.mark.slow)])
 def test_a_file_that_lies_where_the_command_is_given_is_found(tmp_path, named):
     shutil.copy(local_sgd.__file__, tmp_path / "mine.py")
     command = [Path(sys.executable).with_name("course"), "train", named, "--ranks", "2", "--updates", "2"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
     assert "2 updates, loss" in done.stdout, done.stderr
 
 

@@ -66,14 +66,15 @@ def test_an_update_of_all_workers_is_never_stale():
 
 def test_workers_of_equal_pace_are_as_stale_as_there_are_others():
     updates, _ = launch(trained, False, dict.fromkeys((1, 2, 3), 0.06), updates=21, ranks=4)[0]
-    assert statistics.median(update.staleness for update in updates) == 2
-    for worker in (1, 2, 3):  # all three began with the first weights
-        first = next(index for index, update in enumerate(updates) if update.workers == (worker,))
-        assert updates[first].staleness == first
+    begun = dict.fromkeys([(1,), (2,), (3,)], 0)  # all three begin with the first weights
+    for index, update in enumerate(updates):
+        assert update.staleness == index - begun[update.workers]  # as stale as others were heard since
+        begun[update.workers] = index + 1
+    assert 1 <= statistics.median(update.staleness for update in updates) <= 3  # 2, were it not for a busy machine
 
 
 def test_a_slow_worker_is_rarely_heard_and_very_stale():
-    updates, _ = launch(trained, False, {1: 0.02, 2: 0.2}, updates=30, ranks=3)[0]
+    updates, _ = launch(trained, False, {1: 0.05, 2: 0.5}, updates=30, ranks=3)[0]
     fast, slow = ([update.staleness for update in updates if update.workers == (worker,)] for worker in (1, 2))
     assert 1 <= len(slow) < len(fast) / 2
     assert statistics.median(slow) > 2 * statistics.median(fast)

@@ -44,13 +44,17 @@ with_ours = {"model": model, "batches": BATCHES, "optimizer": adam, "loss": cros
 prove, prove_all = partial(same_as_one_process, **with_ours), partial(prove_all, **with_ours)
 
 
-SLOW = pytest.mark.slow
+ALL_CUTS = list(itertools.product([1, 2, 5, 8], [1, 3, 7]))
+FEW_CUTS = [(1, 3), (5, 1), (2, 7)]
+SIZES = [
+    pytest.param(4, FEW_CUTS, id="4-few"),
+    *(pytest.param(stages, ALL_CUTS, id=f"{stages}-all", marks=pytest.mark.slow) for stages in (1, 2, 3, 4)),
+]
 
 
 @pytest.mark.parametrize("schedule", list(SCHEDULES))
-@pytest.mark.parametrize("stages", [*(pytest.param(stages, marks=SLOW) for stages in (1, 2, 3)), 4])
-def test_every_schedule_is_the_same_as_one_process(stages, schedule):
-    cuts = list(itertools.product([1, 2, 5, 8], [1, 3, 7]))
+@pytest.mark.parametrize(("stages", "cuts"), SIZES)
+def test_every_schedule_is_the_same_as_one_process(stages, cuts, schedule):
     variations = [{"schedule": schedule, "micro_batches": m, "chunks": c} for m, c in cuts]
     proofs = prove_all(variations, Pipeline, ranks=stages)
     for variation, proof in zip(variations, proofs, strict=True):

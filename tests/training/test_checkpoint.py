@@ -29,6 +29,11 @@ CORPUS = Corpus.from_text("every rank writes what it has, and one of them what a
 WINDOWS = list(Streams(CORPUS.tokens, streams=8, window=4))
 
 
+def few_of(names, quick: set[str]) -> list:
+    """All of them as parameters of a test; those that are not quick are left to `make test-all`."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
+
+
 def build(name, options, whole=model, dtype=torch.float64):
     torch.manual_seed(7)
     return STRATEGIES[name](whole(3).to(dtype), adam, cross_entropy, **{**NEEDS.get(name, {}), **options})
@@ -61,7 +66,8 @@ def load_and_train(folder, name, options, stop, practice=True, **others):
     return steps(strategy, start, stop), everything_of(strategy)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+# test_kill.py resumes the others, too, to the last bit.
+@pytest.mark.parametrize("name", few_of(STRATEGIES, quick={"single", "model", "tensor"}))
 def test_on_the_same_layout_it_goes_on_to_the_last_bit(tmp_path, name):
     ranks = 1 if name == "single" else 4
     options = {"clip": 0.1}
@@ -115,7 +121,7 @@ def carries(folder, name, options, save):
     return losses + steps(strategy, 3, 6, WINDOWS), [str(warning.message) for warning in said]
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", few_of(STRATEGIES, quick={"single", "ddp", "pipeline"}))
 def test_carried_states_are_saved_too(tmp_path, name):
     ranks = 1 if name == "single" else 2
     whole = launch(carries, tmp_path, name, {}, True, ranks=ranks)

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import torch.distributed.checkpoint as dcp
 
-from course_lib import LaunchError, launch
+from course_lib import LaunchError, RanksStuck, launch
 from course_lib.training.checkpoint_folder import latest_checkpoint
 from course_lib.training.job import train_job
 from course_lib.training.log import read_log
 from course_lib.training.settings import Settings
-from tests.conftest import wait_until
+from tests.conftest import PATIENCE, wait_until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="kills by process descriptor, which is Linux's")
 
-RUNS = 20
 RANKS = 4
 LAYOUTS = [
     Settings("ddp"),
@@ -30,74 +29,116 @@ LAYOUTS = [
     Settings("hybrid", {"replicas": 2, "micro_batches": 2}),
     Settings("accumulation", {"micro_batches": 2}),
 ]
+UPDATES, EVERY = 8, 2
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a rank is killed: some time, in seconds, after the job has come to a place."""
+
+    place: str
+    update: int
+    later: float
+
+
+def some_moment(chance: random.Random, number: int) -> Moment:
+    """In turn: held in the middle of a save, about the time of a save, and at any time between two updates."""
+    place = ("in a save", "about a save", "after an update")[number % 3]
+    if place == "after an update":
+        return Moment(place, chance.randint(0, UPDATES), chance.uniform(0, 0.1))
+    return Moment(place, EVERY * chance.randint(1, UPDATES // EVERY), chance.uniform(0, 0.02))
 
 
 def settings_in(folder: Path, layout: Settings) -> Settings:
-    size = {"updates": 8, "batch": 8, "hidden": 4, "every": 2}
+    size = {"updates": UPDATES, "batch": 8, "hidden": 4, "every": EVERY}
     return replace(layout, **size, checkpoint=str(folder / "saved"), log=str(folder / "run.jsonl"))
 
 
-def job(settings: Settings, folder: Path) -> float:
-    """Train, after telling whom to kill: this rank, and its parent, with which all ranks die."""
+def job(settings: Settings, folder: Path, moment: Moment | None = None) -> float:
+    """Train, after telling whom to kill: this rank, and its parent, with which all ranks die.
+
+    Somebody who is to be killed does not end before that.
+    """
     aside = folder / f"pids.{os.environ['RANK']}.tmp"
     aside.write_text(f"{os.getpid()} {os.getppid()}")
     aside.rename(folder / f"pids.{os.environ['RANK']}")
-    return train_job(settings)["loss"]
+    if moment and moment.place == "in a save":
+        hold_in_save(folder, name_of(moment.update))
+    loss = train_job(settings)["loss"]
+    if moment:
+        time.sleep(2 * PATIENCE)
+    return loss
 
 
-def kill(folder: Path, chance: random.Random, when: str, whom: str, longest: float) -> None:
+def name_of(update: int) -> str:
+    return f"update-{update:08d}"
+
+
+def hold_in_save(folder: Path, name: str) -> None:
+    """Let this rank stop for ever where it writes its part of this checkpoint, and say so."""
+    write = dcp.FileSystemWriter.write_data
+
+    def write_or_wait(writer, *given):
+        if Path(writer.path).name == f"{name}.tmp":
+            (folder / "held").touch()
+            time.sleep(2 * PATIENCE)
+        return write(writer, *given)
+
+    dcp.FileSystemWriter.write_data = write_or_wait
+
+
+def has_come(folder: Path, moment: Moment) -> bool:
+    if moment.place == "in a save":
+        return (folder / "held").exists()
+    if moment.place == "about a save":
+        name = name_of(moment.update)
+        return any((folder / "saved" / each).exists() for each in (f"{name}.tmp", name))
+    log = folder / "run.jsonl"
+    return log.exists() and len(log.read_text().splitlines()) >= moment.update
+
+
+def kill(folder: Path, chance: random.Random, moment: Moment, whom: str) -> None:
     """Wait for the moment, then kill one rank, or all ranks at once."""
     files = [folder / f"pids.{rank}" for rank in range(RANKS)]
-    assert wait_until(lambda: all(file.exists() for file in files), 60)
+    assert wait_until(lambda: all(file.exists() for file in files))
     rank, parent = map(int, chance.choice(files).read_text().split())
     victim = os.pidfd_open(parent if whom == "all ranks" else rank)  # no other process, should it be gone by then
-    if when == "in a save":
-        name = f"update-{2 * chance.randint(1, 4):08d}"
-        places = [folder / "saved" / f"{name}.tmp", folder / "saved" / name]
-        assert wait_until(lambda: any(place.exists() for place in places), 60)
-        time.sleep(chance.uniform(0, 0.02))
-    else:
-        time.sleep(chance.uniform(0, longest))
-    with contextlib.suppress(ProcessLookupError):  # the job was faster
-        signal.pidfd_send_signal(victim, signal.SIGKILL)
+    assert wait_until(lambda: has_come(folder, moment))
+    time.sleep(moment.later)
+    signal.pidfd_send_signal(victim, signal.SIGKILL)
     os.close(victim)
 
 
 @pytest.fixture(scope="module")
-def never_killed(tmp_path_factory):
-    """For each layout: the final loss, all losses, and how long the job took, its checkpoints included."""
+def never_killed(tmp_path_factory) -> dict[str, tuple[float, list[float]]]:
+    """For each layout: the final loss, and all losses."""
     found = {}
     for layout in LAYOUTS:
         folder = tmp_path_factory.mktemp(layout.strategy)
-        run = launch(job, settings_in(folder, layout), folder, ranks=RANKS)
-        losses = [record.loss for record in read_log(folder / "run.jsonl")]
-        found[layout.strategy] = run[0], losses, run.seconds
+        run = launch(job, settings_in(folder, layout), folder, ranks=RANKS, timeout=PATIENCE)
+        found[layout.strategy] = run[0], [record.loss for record in read_log(folder / "run.jsonl")]
     return found
 
 
-@pytest.mark.timeout(600)
-def test_killed_at_random_moments_and_resumed_it_ends_with_the_same_loss(tmp_path, never_killed):
-    chance = random.Random(6)
-    killed = torn = 0
-    for number in range(RUNS):
-        layout = LAYOUTS[number % len(LAYOUTS)]
-        when, whom = ("in a save", "any time")[number // 4 % 2], ("one rank", "all ranks")[number // 8 % 2]
-        loss, losses, seconds = never_killed[layout.strategy]
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        settings = settings_in(folder, layout)
-        killer = threading.Thread(target=kill, args=(folder, chance, when, whom, seconds))
-        killer.start()
-        try:
-            launch(job, settings, folder, ranks=RANKS)
-        except LaunchError:
-            killed += 1
-        killer.join()
-        torn += any((folder / "saved").glob("*.tmp"))
-        resumed = replace(settings, resume=latest_checkpoint(settings.checkpoint) is not None)
-        what = f"run {number}: {layout.strategy}, {whom} killed {when}"
-        assert launch(job, resumed, folder, ranks=RANKS)[0] == loss, what
-        assert [record.loss for record in read_log(settings.log)] == losses, what
-    assert killed >= RUNS // 2, f"only {killed} of {RUNS} jobs were killed in time"
-    assert torn >= 2, f"only {torn} of {RUNS} jobs were killed while they saved"
-    print(f"{killed} of {RUNS} killed, {torn} of them in the middle of a save")
+@pytest.mark.timeout(3 * PATIENCE)
+@pytest.mark.parametrize(
+    "number", [pytest.param(number, marks=() if number < 6 else pytest.mark.slow) for number in range(24)]
+)
+def test_killed_at_a_random_moment_and_resumed_it_ends_with_the_same_loss(tmp_path, never_killed, number):
+    chance = random.Random(number)
+    layout, whom = LAYOUTS[number % len(LAYOUTS)], ("one rank", "all ranks")[number // 4 % 2]
+    moment = some_moment(chance, number)
+    loss, losses = never_killed[layout.strategy]
+    settings = settings_in(tmp_path, layout)
+    killer = threading.Thread(target=kill, args=(tmp_path, chance, moment, whom))
+    killer.start()
+    with pytest.raises(LaunchError) as ended:
+        launch(job, settings, tmp_path, moment, ranks=RANKS, timeout=PATIENCE)
+    killer.join()
+    assert not isinstance(ended.value, RanksStuck), "nobody was killed"
+    if moment.place == "in a save":
+        assert (tmp_path / "saved" / f"{name_of(moment.update)}.tmp").exists()
+        assert (latest_checkpoint(settings.checkpoint) is None) == (moment.update == EVERY)
+    resumed = replace(settings, resume=latest_checkpoint(settings.checkpoint) is not None)
+    assert launch(job, resumed, tmp_path, ranks=RANKS, timeout=PATIENCE)[0] == loss
+    assert [record.loss for record in read_log(settings.log)] == losses
