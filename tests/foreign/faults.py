@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
+from tqdm import tqdm
 
 from course_lib import CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck, launch
 from tests.foreign import collectives
@@ -80,8 +81,8 @@ def program(case: Case) -> bool:
     if case.after:
         steps.append(getattr(collectives, case.after))
     if rank != case.rank:
-        return all([step(turn) for step in steps])
-    return all(_deviate(case.fault, steps, turn, others))
+        return [step(turn) for step in steps].count(False) == 0
+    return list(_deviate(case.fault, steps, turn, others)).count(False) == 0
 
 
 def _deviate(fault: str, steps: list, turn: Turn, others: dist.ProcessGroup) -> Iterator[bool]:
@@ -160,10 +161,10 @@ def _is_between_two(odd: tuple[int, ...], case: Case) -> bool:
     return case.ranks == 2 and not odd
 
 
-def judge_all(chosen: Iterable[Case], at_once: int = 3) -> list[Outcome]:
+def judge_all(chosen: Iterable[Case], at_once: int = 3) -> Iterator[Outcome]:
     """Several at a time: most of a broken program is waiting."""
     with ThreadPoolExecutor(at_once) as pool:
-        return list(pool.map(judge, chosen))
+        yield from pool.map(judge, chosen)
 
 
 def table(outcomes: Iterable[Outcome]) -> str:
@@ -181,11 +182,13 @@ def table(outcomes: Iterable[Outcome]) -> str:
 
 
 def main(number: int, seed: int) -> None:
-    outcomes = judge_all(cases(number, seed))
-    print(table(outcomes))
-    for outcome in outcomes:
+    outcomes = []
+    for outcome in tqdm(judge_all(cases(number, seed)), total=number, unit="fault"):
+        outcomes.append(outcome)
         if not outcome.detected or not outcome.named:
-            print(f"\n{'MISSED' if not outcome.detected else 'MISNAMED'}  {outcome.case}\n{outcome.says}")
+            wrong = "MISSED" if not outcome.detected else "MISNAMED"
+            print(f"\n{wrong}  {outcome.case}  ({outcome.seconds:.0f} s)\n{outcome.says}", flush=True)
+    print(table(outcomes))
 
 
 if __name__ == "__main__":

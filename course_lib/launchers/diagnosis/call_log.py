@@ -218,7 +218,8 @@ class CallLog:
     def _members(self) -> dict[str, tuple[int, ...]]:
         """The ranks of each group that now exists, by the name it has in a record."""
         world = sys.modules["torch.distributed.distributed_c10d"]._world
-        return {self._group(group): tuple(ranks) for group, ranks in list(world.pg_group_ranks.items()) if group}
+        groups = list(world.pg_group_ranks.items())  # of a group that it is not in, a rank has a number
+        return {self._group(group): tuple(ranks) for group, ranks in groups if hasattr(group, "group_name")}
 
     def _group(self, group: Any) -> str:
         return f"{len(self._generations) - 1}/{group.group_name}/0"

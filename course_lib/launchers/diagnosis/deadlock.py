@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from course_lib.launchers.diagnosis.call_log import ANYBODY, Record, Wait
 from course_lib.launchers.diagnosis.errors import name_ranks
+from course_lib.launchers.diagnosis.stacks import Where
 
 NEEDS_ROOT = ("broadcast", "scatter")
 ROOT_NEEDS_ALL = ("gather", "reduce")
@@ -72,6 +73,18 @@ def find_deadlock(records: Mapping[int, Record], returned: set[int]) -> Deadlock
     waits = {rank: wait for rank in remaining if (wait := records[rank].wait)}
     missing = frozenset().union(*remaining.values()) & gone
     return Deadlock(waits, {rank: frozenset(needed) for rank, needed in remaining.items()}, frozenset(missing))
+
+
+def awaited_ranks(records: Mapping[int, Record], where: Mapping[int, Where]) -> tuple[int, ...]:
+    """The few for whom others wait and who wait for nobody: they hold the rest up, for now or for ever."""
+    waiting = {rank for rank, state in where.items() if state.doing == "waiting"}
+    known = {rank: records.get(rank, Record()) for rank in where}
+    needed: set[int] = set()
+    for rank in waiting:
+        if wait := known[rank].wait:
+            needed |= _needs(rank, wait, known, gone=set(where) - waiting)
+    awaited = tuple(sorted(needed - waiting))
+    return awaited if 2 * len(awaited) < len(where) else ()
 
 
 def _in_vain(ranks: list[int], op: str, missing: list[int]) -> str:

@@ -141,13 +141,12 @@ def odd_ones_out(where: dict[int, Where]) -> tuple[int, ...]:
         groups.setdefault(state.kind, []).append(rank)
     if len(groups) < 2:
         return ()
+    if stopped := tuple(rank for rank, state in sorted(where.items()) if state.doing == "stopped"):
+        return stopped
     largest = max(map(len, groups.values()))
     majorities = [ranks for ranks in groups.values() if len(ranks) == largest]
     if len(majorities) == 1:
         return tuple(sorted(set(where) - set(majorities[0])))
-    stopped = tuple(rank for rank, state in sorted(where.items()) if state.doing == "stopped")
-    if stopped:
-        return stopped
     busy = tuple(rank for rank, state in sorted(where.items()) if state.doing != "waiting")
     return busy if len(busy) < len(where) else ()
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from course_lib.launchers.diagnosis.call_log import Record
-from course_lib.launchers.diagnosis.deadlock import Deadlock, find_deadlock
+from course_lib.launchers.diagnosis.deadlock import Deadlock, awaited_ranks, find_deadlock
 from course_lib.launchers.diagnosis.differences import Difference, first_difference
 from course_lib.launchers.diagnosis.errors import CannotSend, LaunchError, RanksStuck, all_alike
 from course_lib.launchers.diagnosis.stacks import Where
@@ -144,7 +144,8 @@ class Listener:
         self._ask_where()
         if self._faulty():
             return self._verdict()
-        return RanksStuck(seconds=self.timeout, where=self._everywhere())
+        where = self._everywhere()
+        return RanksStuck(seconds=self.timeout, where=where, odd=awaited_ranks(self.records, where))
 
     def _everywhere(self) -> dict[int, Where]:
         """Where each rank is; one that says nothing is busy."""

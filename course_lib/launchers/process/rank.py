@@ -157,7 +157,12 @@ class RankProcess:
         frame = _frame_of_main_thread()
         before = frame and (id(frame), frame.f_lasti)
         stack = stack_of_frame(frame) if frame else []
-        record = self._record(wait_of=threading.main_thread().ident)
+        try:
+            record = self._record(wait_of=threading.main_thread().ident)
+        except (
+            Exception
+        ):  # read beside a thread that writes, and partly of PyTorch's own: better no record than no answer
+            record = Record(alone=False)
         here = where(stack, record.wait.op if record.wait else self.log.pending())
         frame = _frame_of_main_thread()
         if here.doing != "waiting" or record.wait is None or before != (frame and (id(frame), frame.f_lasti)):

@@ -199,15 +199,17 @@ def _serve(team: list[RankHandle], notebook: LineToNotebook) -> None:
         _ask_the_silent(team, notebook, unanswered)
 
 
-def _pass_report(member: RankHandle, notebook: LineToNotebook, unanswered: dict[int, float]) -> None:
+def _pass_report(member: RankHandle, notebook: LineToNotebook, unanswered: dict[int, float]) -> bool:
+    """Whether the rank had anything to say."""
     try:
         report = member.control.recv()
     except (EOFError, OSError):
-        return  # it is dying: its exit code will say how
+        return False  # it is dying: its exit code will say how
     if isinstance(report, Located):
         unanswered.pop(member.rank, None)
     member.drain(notebook)
     notebook.send(report)
+    return True
 
 
 def _pass_on(notebook: LineToNotebook, rank: int, lines: list[str]) -> None:
@@ -219,8 +221,9 @@ def _look_for_the_dead(team: list[RankHandle], notebook: LineToNotebook) -> None
     for member in team:
         if member.alive and (exitcode := member.exitcode()) is not None:
             member.alive = False
-            while member.control_has_more():
-                _pass_report(member, notebook, {})
+            member.kill()  # what it leaves behind may hold its pipes
+            while member.control_has_more() and _pass_report(member, notebook, {}):
+                pass
             member.drain(notebook)
             notebook.send(Died(member.rank, exitcode, member.stack()))
 
