@@ -28,7 +28,7 @@ STEPS = {step.__name__: step for step in BREAKABLE}
 EVERYWHERE = ("skip", "order", "late", "raise", "exit", "kill", "stop", "hold the lock")
 IN_THE_CALL = ("shape", "dtype", "root", "group")
 ENDLESS = ("stop", "hold the lock")  # nothing but the time-out ends these
-TIMEOUT = {True: 8.0, False: 120.0}
+TIMEOUT = {True: 8.0, False: 30.0}
 
 
 @dataclass(frozen=True)
@@ -185,8 +185,9 @@ def main(number: int, seed: int) -> None:
     outcomes = []
     for outcome in tqdm(judge_all(cases(number, seed)), total=number, unit="fault"):
         outcomes.append(outcome)
-        if not outcome.detected or not outcome.named:
-            wrong = "MISSED" if not outcome.detected else "MISNAMED"
+        late = outcome.seconds > 0.8 * TIMEOUT[False]
+        if not outcome.detected or not outcome.named or late:
+            wrong = "MISSED" if not outcome.detected else "MISNAMED" if not outcome.named else "LATE"
             print(f"\n{wrong}  {outcome.case}  ({outcome.seconds:.0f} s)\n{outcome.says}", flush=True)
     print(table(outcomes))
 

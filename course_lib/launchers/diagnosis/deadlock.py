@@ -11,6 +11,7 @@ needs its root, but not every other member.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -40,6 +41,14 @@ class Deadlock:
                     groups.setdefault((self.waits[rank].op, missing), []).append(rank)
             return "; ".join(_in_vain(ranks, op, sorted(missing)) for (op, missing), ranks in groups.items())
         return ", ".join(f"rank {rank} waits for {name_ranks(sorted(self.needs[rank]))}" for rank in self._circle())
+
+    def culprits(self) -> tuple[int, ...]:
+        """Those that have returned; or else the one for whom most others wait, if there is one."""
+        if self.returned:
+            return tuple(sorted(self.returned))
+        counts = Counter(rank for needed in self.needs.values() for rank in needed).most_common(2)
+        stands_out = len(counts) == 1 or counts[0][1] > counts[1][1]
+        return (counts[0][0],) if stands_out else ()
 
     def _circle(self) -> list[int]:
         """Ranks that wait for each other, in that order."""

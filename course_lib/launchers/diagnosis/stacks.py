@@ -24,6 +24,8 @@ COLLECTIVE_MODULES = (
     "torch/distributed/nn/functional.py",
     "torch/distributed/_functional_collectives.py",
 )
+# Python code of PyTorch's that calls collectives in C++: a model that is wrapped compares its shapes there.
+TALKS_IN_C = r"/torch/(distributed|nn/parallel)/"
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ def where(stack: Sequence[Frame], pending: str | None = None) -> Where:
         collective = pending or collective
     if collective is None and stack and re.search(r"\.wait\(|run_backward\(", stack[-1].source):
         collective = pending or ("wait" if ".wait(" in stack[-1].source else None)
+    if collective is None and stack and re.search(TALKS_IN_C, stack[-1].file.replace(os.sep, "/")):
+        collective = pending
     own = [frame for frame in stack if not _is_library(frame.file)]
     frame = own[-1] if own else (stack[-1] if stack else None)
     return Where("waiting" if collective else "running", collective, frame)

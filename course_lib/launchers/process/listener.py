@@ -10,7 +10,7 @@ from typing import Any
 from course_lib.launchers.diagnosis.call_log import Record
 from course_lib.launchers.diagnosis.deadlock import Deadlock, awaited_ranks, find_deadlock
 from course_lib.launchers.diagnosis.differences import Difference, first_difference
-from course_lib.launchers.diagnosis.errors import CannotSend, LaunchError, RanksStuck, all_alike
+from course_lib.launchers.diagnosis.errors import CannotSend, LaunchError, RanksStuck, all_alike, odd_ones_out
 from course_lib.launchers.diagnosis.stacks import Where
 from course_lib.launchers.process import messages, payload
 from course_lib.launchers.process.progress_bar import Bar, Progress
@@ -83,7 +83,8 @@ class Listener:
         if self.deadlock:
             where = self._everywhere()
             because = all_alike(where) or self.deadlock.describe()
-            return RanksStuck(seconds=self.timeout, where=where, because=because, odd=sorted(self.deadlock.returned))
+            odd = self.deadlock.returned or odd_ones_out(where) or self.deadlock.culprits()
+            return RanksStuck(seconds=self.timeout, where=where, because=because, odd=sorted(odd))
         return LaunchError(self.trouble)
 
     def _listen(self, seconds: float | None, until: Callable[[], bool]) -> None:
