@@ -182,7 +182,7 @@ def _start(process: Any) -> None:
 def _sentences_for_limits() -> Iterator[None]:
     try:
         yield
-    except EOFError as error:
+    except (EOFError, ConnectionError) as error:
         raise LaunchError(
             "the process from which ranks are forked ended at once. Most likely too few processes, files or bytes of "
             "memory are allowed here (`ulimit -a`): raise the limit, or end what else is running"

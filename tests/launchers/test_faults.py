@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import Kernel, ranks_of, wait_until
+from tests.conftest import PATIENCE, Kernel, ranks_of, wait_until
 
-pytestmark = pytest.mark.slow
+slow = pytest.mark.slow
 
 HANDLERS = "[str(signal.getsignal(s)) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD)]"
 
@@ -19,13 +19,16 @@ HANDLERS = "[str(signal.getsignal(s)) for s in (signal.SIGINT, signal.SIGTERM, s
 def notebook(kernel: Kernel):
     before = kernel.run(HANDLERS).result
     yield kernel
-    assert wait_until(lambda: not ranks_of(kernel.family()), 2), ranks_of(kernel.family())
+    assert wait_until(lambda: not ranks_of(kernel.family()), PATIENCE), ranks_of(kernel.family())
     assert kernel.run(HANDLERS).result == before
     assert kernel.run("launch(dist.get_rank, ranks=2)").result == "Run of 2 ranks: [0, 1]"
 
 
-def test_a_raise_on_one_rank_is_blamed_on_that_rank_every_time(notebook):
+@pytest.mark.parametrize("attempts", [5, pytest.param(50, marks=slow)])
+def test_a_raise_on_one_rank_is_blamed_on_that_rank_every_time(notebook, attempts):
     cell = notebook.run(
+        f"""
+attempts = {attempts}"""
         """
 def train():
     if dist.get_rank() == 3:
@@ -33,16 +36,15 @@ def train():
     dist.all_reduce(torch.ones(10))
 
 blamed = []
-for attempt in range(50):
+for attempt in range(attempts):
     try:
         launch(train, ranks=4)
     except RankFailed as error:
         blamed.append((error.rank, "raise ValueError" in str(error), type(error.exception).__name__))
 print(set(blamed), len(blamed))
-""",
-        timeout=100,
+"""
     )
-    assert cell.text == "{(3, True, 'ValueError')} 50\n", cell.message
+    assert cell.text == f"{{(3, True, 'ValueError')}} {attempts}\n", cell.message
 
 
 def test_the_error_shows_the_cells_own_line_and_no_machine_path(notebook):
@@ -112,11 +114,11 @@ launch(train, ranks=2)
     [
         ("os._exit(3)", "rank 1 ended with exit code 3"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "rank 1 was killed by SIGKILL"),
-        ("os.kill(os.getpid(), signal.SIGSEGV)", "rank 1 was killed by SIGSEGV"),
+        pytest.param("os.kill(os.getpid(), signal.SIGSEGV)", "rank 1 was killed by SIGSEGV", marks=slow),
         ("__import__('ctypes').string_at(0)", "rank 1 was killed by SIGSEGV"),
     ],
 )
-def test_a_rank_that_dies_is_named_within_three_seconds(notebook, death, says):
+def test_a_rank_that_dies_is_named_without_a_timeout(notebook, death, says):
     cell = notebook.run(
         f"""
 def train():
@@ -124,14 +126,13 @@ def train():
         {death}
     dist.barrier()
 try:
-    launch(train, ranks=4)
+    launch(train, ranks=4, timeout=None)
 except RankDied as error:
     print(error.rank, error.exitcode, error)
 """
     )
     assert says in cell.text, cell.message
     assert cell.text.count("rank 1 ") == 1 or "[rank" in cell.text
-    assert cell.seconds < 3
 
 
 def test_a_segmentation_fault_shows_the_line_it_happened_on(notebook):
@@ -145,10 +146,12 @@ def test_a_segmentation_fault_shows_the_line_it_happened_on(notebook):
     [
         ("dist.broadcast(torch.ones(4), 0)", "rank 2  broadcast of float32 [4]"),
         ("dist.all_reduce(torch.ones(5))", "rank 2  all_reduce of float32 [5]"),
-        ("dist.all_reduce(torch.ones(90000))", "rank 2  all_reduce of float32 [90000]"),
-        ("dist.all_reduce(torch.ones(1))", "rank 2  all_reduce of float32 [1]"),
-        ("dist.all_reduce(torch.ones(2, 2))", "rank 2  all_reduce of float32 [2, 2]"),
-        ("dist.all_reduce(torch.ones(4, dtype=torch.float64))", "rank 2  all_reduce of float64 [4]"),
+        pytest.param("dist.all_reduce(torch.ones(90000))", "rank 2  all_reduce of float32 [90000]", marks=slow),
+        pytest.param("dist.all_reduce(torch.ones(1))", "rank 2  all_reduce of float32 [1]", marks=slow),
+        pytest.param("dist.all_reduce(torch.ones(2, 2))", "rank 2  all_reduce of float32 [2, 2]", marks=slow),
+        pytest.param(
+            "dist.all_reduce(torch.ones(4, dtype=torch.float64))", "rank 2  all_reduce of float64 [4]", marks=slow
+        ),
         ("dist.all_reduce(torch.ones(4, dtype=torch.int32))", "rank 2  all_reduce of int32 [4]"),
     ],
 )
@@ -161,12 +164,11 @@ def train():
     else:
         dist.all_reduce(torch.ones(4))
 try:
-    launch(train, ranks=4)
+    launch(train, ranks=4, timeout=None)
 except CollectivesDiffer as error:
     print(error.rank, error)
 """
     )
-    assert cell.seconds < 3
     assert "2 the ranks called different collectives; rank 2 is the odd one out" in cell.text, cell.message
     assert says in cell.text
     for rank in (0, 1, 3):
@@ -174,9 +176,6 @@ except CollectivesDiffer as error:
 
 
 STUCK = [
-    ("one rank skips", "if rank != 2: dist.all_reduce(x)", "(2,)", "rank 0  waits in all_reduce"),
-    ("recv without send", "if rank == 1: dist.recv(x, 0)", "(1,)", "rank 1  waits in recv"),
-    ("all receive", "dist.recv(x, (rank + 1) % 4)", "()", "every rank waits in recv, and no rank sends"),
     ("endless loop", "while rank == 3: pass\n    dist.barrier()", "(3,)", "rank 3  is running"),
     ("sleep", "rank == 3 and time.sleep(99)\n    dist.barrier()", "(3,)", "rank 3  is running"),
     (
@@ -197,7 +196,7 @@ def train():
     rank, x, libc = dist.get_rank(), torch.ones(3), ctypes.PyDLL(None)  # its calls keep Python's lock
     {body}
 try:
-    launch(train, ranks=4, timeout=1)
+    launch(train, ranks=4, timeout=4)
 except RanksStuck as error:
     print("odd:", error.odd)
     print(error)
@@ -205,18 +204,60 @@ except RanksStuck as error:
 """
     )
     assert f"odd: {odd}\n" in cell.text, cell.message or cell.text
+    assert "not finished after 4 s" in cell.text
     assert says in cell.text
     assert "Cell In[" in cell.text
-    if odd == "(3,)":
-        assert "3: 4}" in cell.text  # the line on which rank 3 is, even where it cannot answer
-    assert 1 <= cell.seconds < 6
+    assert "3: 4}" in cell.text  # the line on which rank 3 is, even where it cannot answer
+
+
+FOR_EVER = [
+    (
+        "one rank skips",
+        "if rank != 2: dist.all_reduce(x)",
+        "(2,)",
+        "ranks 0, 1 and 3 wait in all_reduce for rank 2, which has returned",
+    ),
+    (
+        "recv without send",
+        "if rank == 1: dist.recv(x, 0)",
+        "(0,)",
+        "rank 1 waits in recv for rank 0, which has returned",
+    ),
+    ("all receive", "dist.recv(x, (rank + 1) % 4)", "()", "every rank waits in recv, and no rank sends"),
+    ("all send", "dist.send(x, (rank + 1) % 4)", "()", "every rank waits in send, and no rank receives"),
+    (
+        "one receives where the others reduce",
+        "dist.all_reduce(x) if rank != 1 else dist.recv(x, 2)",
+        "(1,)",
+        "rank 1  waits in recv for rank 2",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "odd", "says"), [row[1:] for row in FOR_EVER], ids=[row[0] for row in FOR_EVER])
+def test_ranks_that_would_wait_for_ever_are_found_without_a_timeout(notebook, body, odd, says):
+    cell = notebook.run(
+        f"""
+def train():
+    rank, x = dist.get_rank(), torch.ones(3)
+    {body}
+try:
+    launch(train, ranks=4, timeout=None)
+except RanksStuck as error:
+    print("odd:", error.odd)
+    print(error)
+"""
+    )
+    assert f"odd: {odd}\n" in cell.text, cell.message or cell.text
+    assert "the ranks wait for ever: " in cell.text
+    assert says in cell.text
 
 
 @pytest.mark.parametrize(
     ("begin", "collective"),
     [
         ("dist.all_reduce(torch.ones(3), async_op=True)", "all_reduce"),
-        ("dist.irecv(torch.ones(3), 1)", "wait"),
+        ("dist.irecv(torch.ones(3), 1)", "recv for rank 1"),
     ],
 )
 def test_a_wait_for_work_begun_earlier_says_which_collective_it_waits_for(notebook, begin, collective):
@@ -226,11 +267,11 @@ def train():
     if dist.get_rank() != 1:
         work = {begin}
         work.wait()
-launch(train, ranks=3, timeout=1)
+launch(train, ranks=3, timeout=None)
 """
     )
     assert cell.error == "RanksStuck"
-    assert "rank 1 is the odd one out" in cell.message
+    assert "for rank 1, which has returned" in cell.message
     assert f"rank 0  waits in {collective} at" in cell.message
     assert ": work.wait()" in cell.message
 
@@ -244,11 +285,11 @@ def train():
     loss = model(torch.ones(3)).sum()
     if dist.get_rank() != 1:
         loss.backward()
-launch(train, ranks=3, timeout=2)
+launch(train, ranks=3, timeout=None)
 """
     )
     assert cell.error == "RanksStuck", cell.message
-    assert "rank 1 is the odd one out" in cell.message
+    assert "ranks 0 and 2 wait in all_reduce for rank 1, which has returned" in cell.message
     assert "line 6: loss.backward()" in cell.message
     assert "rank 0  waits in all_reduce at" in cell.message
 
@@ -269,7 +310,7 @@ def test_bad_input_gets_a_sentence_before_any_process_starts(notebook, call, err
     cell = notebook.run(f"try:\n    {call}\nexcept Exception as error:\n    print(type(error).__name__, error)")
     assert cell.text.startswith(error)
     assert says in cell.text
-    assert cell.seconds < 0.5
+    assert not ranks_of(notebook.family())
 
 
 def test_launch_on_a_rank_is_refused(notebook):
@@ -315,7 +356,6 @@ launch(train, ranks=2)
 """
     )
     assert cell.error == "RankDied", cell.message
-    assert cell.seconds < 5
 
 
 def test_children_of_a_rank_that_returns_go_with_it(notebook):
@@ -323,4 +363,3 @@ def test_children_of_a_rank_that_returns_go_with_it(notebook):
         "import subprocess\nlaunch(lambda: subprocess.Popen(['sleep', '600'], start_new_session=True).pid > 0, ranks=2)"
     )
     assert cell.result == "Run of 2 ranks: [True, True]", cell.message
-    assert cell.seconds < 5

@@ -8,41 +8,41 @@ import time
 
 import pytest
 
-from tests.conftest import Kernel, parent_of, ranks_of, wait_until
-
-pytestmark = pytest.mark.slow
+from tests.conftest import PATIENCE, Kernel, parent_of, ranks_of, wait_until
 
 IMPORTS = "import os, signal, time, threading, torch, torch.distributed as dist\nfrom course_lib import *"
-DEADLOCK = "def train():\n    dist.recv(torch.ones(3), (dist.get_rank() + 1) % 4)\nlaunch(train, ranks=4, timeout=90)"
+# All but one wait for it, and it does not come.
+DEADLOCK = (
+    "def train():\n    dist.get_rank() or time.sleep(9999)\n    dist.barrier()\nlaunch(train, ranks=4, timeout=None)"
+)
 DEADLOCK_WITH_CHILDREN = DEADLOCK.replace("    ", "    __import__('subprocess').Popen(['sleep', '600'])\n    ", 1)
 COMPUTE = (
-    "def train():\n    while True: torch.ones(200, 200) @ torch.ones(200, 200)\nlaunch(train, ranks=4, timeout=90)"
+    "def train():\n    while True: torch.ones(200, 200) @ torch.ones(200, 200)\nlaunch(train, ranks=4, timeout=None)"
 )
 
 
 def begin(kernel: Kernel, code: str) -> str:
     """Start a cell and wait until its four ranks and their supervisor are up."""
     request = kernel.start(code)
-    assert wait_until(lambda: len(ranks_of(kernel.family())) >= 5, 20)
+    assert wait_until(lambda: len(ranks_of(kernel.family())) >= 5, PATIENCE)
     time.sleep(0.5)
     return request
 
 
 @pytest.mark.parametrize("code", [COMPUTE, DEADLOCK], ids=["computing", "deadlocked"])
-def test_an_interrupt_stops_the_ranks_within_two_seconds(kernel, code):
+def test_an_interrupt_stops_the_ranks(kernel, code):
     request = begin(kernel, code)
-    interrupted = time.monotonic()
     kernel.manager.interrupt_kernel()
     cell = kernel.finish(request)
     assert cell.error == "KeyboardInterrupt"
-    assert time.monotonic() - interrupted < 2
     assert not ranks_of(kernel.family())
     assert kernel.run("launch(dist.get_rank, ranks=2)").result == "Run of 2 ranks: [0, 1]"
 
 
+@pytest.mark.slow
 def test_an_interrupt_before_the_ranks_have_started_is_survived_too(new_kernel):
     request = new_kernel.start(f"{IMPORTS}\nlaunch(dist.get_rank, ranks=4)")
-    assert wait_until(lambda: any("forkserver" in line for line in new_kernel.family().values()), 20)
+    assert wait_until(lambda: any("forkserver" in line for line in new_kernel.family().values()), PATIENCE)
     time.sleep(1.5)  # the kernel has imported torch, the server has not
     new_kernel.manager.interrupt_kernel()
     assert new_kernel.finish(request).error in ("KeyboardInterrupt", None)
@@ -50,21 +50,24 @@ def test_an_interrupt_before_the_ranks_have_started_is_survived_too(new_kernel):
     assert cell.result == "Run of 2 ranks: [0, 1]", cell.message
 
 
-@pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["kernel", "group"])
+@pytest.mark.parametrize(
+    "kill", [pytest.param(os.kill, id="kernel"), pytest.param(os.killpg, id="group", marks=pytest.mark.slow)]
+)
 def test_nothing_outlives_a_kernel_that_is_killed(new_kernel, kill):
     new_kernel.run(IMPORTS)
     begin(new_kernel, DEADLOCK_WITH_CHILDREN)
     kill(new_kernel.pid, signal.SIGKILL)
-    assert wait_until(lambda: not new_kernel.family(), 2), new_kernel.family()
+    assert wait_until(lambda: not new_kernel.family(), PATIENCE), new_kernel.family()
 
 
+@pytest.mark.slow
 def test_a_restart_leaves_nothing_and_the_new_kernel_launches(new_kernel):
     new_kernel.run(IMPORTS)
     begin(new_kernel, DEADLOCK_WITH_CHILDREN)
     old = set(new_kernel.family())
     new_kernel.manager.restart_kernel(now=True)
-    assert wait_until(lambda: not old & set(new_kernel.family()), 2), new_kernel.family()
-    new_kernel.client.wait_for_ready(timeout=30)
+    assert wait_until(lambda: not old & set(new_kernel.family()), PATIENCE), new_kernel.family()
+    new_kernel.client.wait_for_ready(timeout=PATIENCE)
     new_kernel.run(IMPORTS)
     assert new_kernel.run("launch(dist.get_rank, ranks=2)").result == "Run of 2 ranks: [0, 1]"
 
@@ -76,9 +79,10 @@ def test_ranks_do_not_outlive_a_supervisor_that_is_killed(kernel):
     (supervisor,) = [pid for pid in family if parent_of(pid) == server]
     os.kill(supervisor, signal.SIGKILL)
     assert kernel.finish(request).error == "LaunchError"
-    assert wait_until(lambda: not ranks_of(kernel.family()), 2)
+    assert wait_until(lambda: not ranks_of(kernel.family()), PATIENCE)
 
 
+@pytest.mark.slow
 def test_a_killed_server_is_replaced(new_kernel):
     new_kernel.run(IMPORTS)
     new_kernel.run("launch(dist.get_rank, ranks=2)")
@@ -118,6 +122,7 @@ print(results == {k: [[k * 10, k * 10 + 1]] * 5 for k in range(3)})
     assert cell.text == "True\n", cell.message
 
 
+@pytest.mark.slow
 def test_two_kernels_can_launch_at_once(kernel, new_kernel):
     new_kernel.run(IMPORTS)
     code = "[list(launch(dist.get_rank, ranks=4)) for _ in range(5)] == [[0, 1, 2, 3]] * 5"
@@ -127,4 +132,4 @@ def test_two_kernels_can_launch_at_once(kernel, new_kernel):
 
 def test_the_server_is_warm_before_the_first_launch(new_kernel):
     new_kernel.run("import course_lib")
-    assert wait_until(lambda: any("forkserver" in line for line in new_kernel.family().values()), 2)
+    assert wait_until(lambda: any("forkserver" in line for line in new_kernel.family().values()), PATIENCE)

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from course_lib import CollectivesDiffer, LaunchError, RankFailed, RanksStuck, device, launch, trace
 from course_lib.launchers import local
 from course_lib.launchers.diagnosis import flight_recorder
+from course_lib.launchers.diagnosis.call_log import Record
 from course_lib.launchers.process import listener
 from course_lib.launchers.process.messages import Raised
 from course_lib.launchers.process.verdict import verdict
@@ -314,7 +315,7 @@ def test_after_a_monitored_barrier_the_rank_that_knows_who_is_missing_speaks(abs
 
 def test_an_error_of_a_ranks_own_comes_before_a_monitored_barrier_that_missed_it():
     def raised(rank, at, name, text):
-        return Raised(rank, at, name, text, stack=[], exception=None, spans=[], calls=[])
+        return Raised(rank, at, name, text, stack=[], exception=None, spans=[], record=Record())
 
     barrier = raised(0, 1.0, "RuntimeError", "[Rank 0]: Rank 1 failed to pass monitoredBarrier in 500 ms")
     assert verdict([barrier, raised(1, 1.1, "ValueError", "no data")], died=[], located={}).rank == 1
@@ -325,7 +326,7 @@ def test_pytorchs_own_comparison_is_not_taken_for_the_learners_calls(monkeypatch
         x = torch.ones(3)
         for _ in range(100):
             dist.all_reduce(x)
-        before = len(flight_recorder.calls())
+        before = len(flight_recorder.entries())
         time.sleep(1.0 if dist.get_rank() == 1 else 0.0)  # the others wait, and say so
         dist.all_reduce(x)
         return before

@@ -41,7 +41,7 @@ def program(tmp_path):
 
 def course(*arguments: str, cwd, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
     command = [sys.executable, *launcher, "-m", "course_lib", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=400)
 
 
 def test_course_run_runs_a_function_from_a_file(program):
@@ -132,6 +132,6 @@ def test_a_script_can_launch_without_a_main_guard(tmp_path, from_pipe):
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "-"] if from_pipe else [sys.executable, "script.py"]
     done = subprocess.run(
-        command, input=SCRIPT if from_pipe else None, cwd=tmp_path, capture_output=True, text=True, timeout=60
+        command, input=SCRIPT if from_pipe else None, cwd=tmp_path, capture_output=True, text=True, timeout=400
     )
     assert done.stdout.splitlines() == ["this line runs once", "Run of 2 ranks: [0, 2]"], done.stderr

@@ -21,6 +21,7 @@ from typing import IO, Any
 PREFIX = "course_lib-"
 LOCK = "in_use"
 YOUNG = 60.0  # seconds: a folder that was made just now may not be locked yet
+LONGEST_NAME = 68  # bytes: the name of a socket has 108, and ours lie 37 deeper
 OLD = 86_400.0  # one that has no lock at all may belong to an older version of this library
 
 
@@ -51,12 +52,19 @@ def use_own_folder() -> None:
     configuration = _configuration()
     if sys.platform == "win32" or configuration.get("tempdir") is not None:
         return
-    folder = tempfile.mkdtemp(prefix=PREFIX)
+    folder = tempfile.mkdtemp(prefix=PREFIX, dir=_short_folder())
     lock = locked(folder)
     lock.__enter__()  # until the process ends
     configuration["tempdir"] = folder
     last = -100  # after everything that may have a file there
     util.Finalize(None, _forget, args=(folder, lock), exitpriority=last)
+
+
+def _short_folder() -> str:
+    """Where temporary files go; elsewhere, if that has so long a name that a socket in it could have none."""
+    usual = tempfile.gettempdir()
+    fits = len(os.fsencode(usual)) <= LONGEST_NAME
+    return usual if fits or not os.access("/tmp", os.W_OK) else "/tmp"
 
 
 def _forget(folder: str, lock: contextlib.AbstractContextManager[None]) -> None:
@@ -74,11 +82,12 @@ def sweep_temporary_folders() -> None:
     """Remove the folders that nobody uses any more."""
     if sys.platform == "win32":
         return
-    with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
-        for entry in entries:
-            with contextlib.suppress(OSError):
-                if entry.name.startswith(PREFIX) and _is_ours(entry) and not _in_use(Path(entry.path)):
-                    shutil.rmtree(entry.path, ignore_errors=True)
+    for parent in {tempfile.gettempdir(), _short_folder()}:
+        with contextlib.suppress(OSError), os.scandir(parent) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    if entry.name.startswith(PREFIX) and _is_ours(entry) and not _in_use(Path(entry.path)):
+                        shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _is_ours(entry: os.DirEntry[str]) -> bool:

@@ -31,6 +31,8 @@ def explain_failure(error: BaseException) -> str:
         return "this machine has too little memory: launch fewer ranks"
     if number == errno.ENOSPC:
         return "the disk for temporary files is full: make room there, or set TMPDIR to another folder"
+    if "AF_UNIX path too long" in str(error):
+        return "the name of the folder for temporary files is too long: set TMPDIR to one with a shorter name"
     if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
         return "there is no folder for temporary files: set TMPDIR to one that exists and can be written to"
     return f"{type(error).__name__}: {error}"

@@ -1,0 +1,161 @@
+"""Machines that lack something: the launch works all the same, or a sentence says what to do.
+
+Each program runs in a process of its own, inside a shell that takes something away first.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import torch, torch.distributed as dist
+from course_lib import launch, LaunchError
+
+def work():
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return total.item()
+
+try:
+    print(launch(work, ranks={ranks}, timeout=300))
+except LaunchError as error:
+    print(type(error).__name__, error)
+"""
+WORKS = "Run of {ranks} ranks: [{ranks}.0"
+
+
+def run(shell: str, folder: Path, *, ranks: int = 2, **environment: str) -> str:
+    """What the program prints in a shell that first does something; it is `PYTHON program.py` there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "program.py").write_text(PROGRAM.format(ranks=ranks))
+    root = str(Path(__file__).parents[2])
+    known = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1", **environment}
+    known.pop("PYTEST_CURRENT_TEST", None)
+    command = shell.replace("PYTHON", sys.executable)
+    done = subprocess.run(["bash", "-c", command], cwd=folder, env=known, capture_output=True, text=True, timeout=500)
+    assert "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_too_few_open_files_are_named_with_the_limit(tmp_path):
+    said = run("ulimit -n 64; PYTHON program.py", tmp_path, ranks=16)
+    assert "too many open files (64 are allowed)" in said
+    assert "launch fewer ranks" in said
+
+
+@pytest.mark.parametrize("files", [30, 40])
+def test_still_fewer_files_are_a_sentence_too(tmp_path, files):
+    said = run(f"ulimit -n {files}; PYTHON program.py", tmp_path)
+    assert WORKS.format(ranks=2) in said or "LaunchError" in said, said
+    assert "EOFError" not in said
+
+
+ENOUGH = "Run of 4 ranks"
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root may become another user")
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv")
+@pytest.mark.parametrize("processes", [3, 8, 25])
+def test_too_few_processes_are_named(tmp_path, processes):
+    tmp_path.chmod(0o777)
+    for parent in tmp_path.parents[:3]:
+        parent.chmod(0o755)
+    user = 40_000 + os.getpid() % 20_000
+    shell = f"ulimit -u {processes}; exec setpriv --reuid {user} --clear-groups PYTHON program.py"
+    said = run(shell, tmp_path, ranks=4, TMPDIR=str(tmp_path), HOME=str(tmp_path))
+    assert ENOUGH in said or "processes" in said or "hreads" in said or "Resource temporarily" in said, said
+    assert "EOFError" not in said
+
+
+def test_a_folder_for_temporary_files_that_is_missing_is_not_needed(tmp_path):
+    assert WORKS.format(ranks=2) in run("PYTHON program.py", tmp_path, TMPDIR=str(tmp_path / "nowhere"))
+
+
+IN_A_NAMESPACE = pytest.mark.skipif(
+    os.name != "posix" or os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare"
+)
+
+
+@IN_A_NAMESPACE
+def test_no_room_for_temporary_files_is_told(tmp_path):
+    full = tmp_path / "full"
+    full.mkdir()
+    shell = (
+        f"unshare -m bash -c 'mount -t tmpfs -o size=4k,nr_inodes=3 none {full}; touch {full}/a {full}/b; "
+        "exec PYTHON program.py'"
+    )
+    said = run(shell, tmp_path, TMPDIR=str(full))
+    assert WORKS.format(ranks=2) in said or "temporary files" in said, said
+
+
+@IN_A_NAMESPACE
+@pytest.mark.parametrize(
+    "take_away",
+    [
+        pytest.param("umount /dev/shm || mount -t tmpfs -o ro none /dev/shm", id="no shared memory"),
+        pytest.param("echo > hosts; mount --bind hosts /etc/hosts", id="no name for loopback"),
+        pytest.param("mount -t tmpfs -o ro none /root", id="nothing at home"),
+    ],
+)
+def test_what_a_launch_does_not_need_may_be_missing(tmp_path, take_away):
+    said = run(f"unshare -m bash -c '{{ {take_away}; }} 2>/dev/null; exec PYTHON program.py'", tmp_path)
+    assert WORKS.format(ranks=2) in said, said
+
+
+@pytest.mark.parametrize("home", ["read only", "missing"])
+def test_a_home_that_cannot_be_written_to_is_not_needed(tmp_path, home):
+    (tmp_path / "home").mkdir(mode=0o555)
+    path = tmp_path / ("home" if home == "read only" else "gone")
+    assert WORKS.format(ranks=2) in run("PYTHON program.py", tmp_path, HOME=str(path))
+
+
+def test_a_closed_keyboard_is_not_needed(tmp_path):
+    assert WORKS.format(ranks=2) in run("PYTHON program.py <&-", tmp_path)
+
+
+def test_a_closed_output_does_not_stop_a_launch(tmp_path):
+    assert "Error" not in run("PYTHON program.py >&-", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["with spaces in it", "ein Ordner mit Umlauten äöü 文"])
+def test_any_name_of_a_folder_will_do(tmp_path, name):
+    assert WORKS.format(ranks=2) in run("PYTHON program.py", tmp_path / name)
+    temporary = tmp_path / f"{name} for temporary files"
+    temporary.mkdir()
+    assert WORKS.format(ranks=2) in run("PYTHON program.py", tmp_path / name, TMPDIR=str(temporary))
+
+
+def test_a_path_that_is_too_long_for_a_socket_will_do(tmp_path):
+    temporary = tmp_path / ("x" * 100) / ("y" * 100)
+    temporary.mkdir(parents=True)
+    said = run("PYTHON program.py", tmp_path, TMPDIR=str(temporary))
+    assert WORKS.format(ranks=2) in said, said
+
+
+def test_a_working_folder_that_is_gone_is_told(tmp_path):
+    said = run(f"mkdir gone; cd gone; rmdir ../gone; exec PYTHON {tmp_path}/program.py", tmp_path)
+    assert "no longer exists" in said, said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_sixty_four_ranks_run_on_two_cores(tmp_path):
+    assert WORKS.format(ranks=64) in run("PYTHON program.py", tmp_path, ranks=64)
+
+
+def test_memory_that_is_short_ends_a_rank_and_not_the_supervisor(tmp_path):
+    program = PROGRAM.replace("total = torch.ones(1)", "total = torch.ones(1); hog = bytearray(8 << 30)")
+    (tmp_path / "hog").mkdir()
+    (tmp_path / "hog" / "program.py").write_text(program.format(ranks=2))
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = f"ulimit -v $((6 << 20)); exec {sys.executable} program.py"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path / "hog", env=environment, capture_output=True, text=True, timeout=500
+    )
+    assert "rank 0 raised MemoryError" in done.stdout, done.stdout + done.stderr
