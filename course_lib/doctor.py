@@ -11,10 +11,11 @@ from importlib.metadata import PackageNotFoundError, version
 
 from course_lib import machine
 from course_lib.launchers import LaunchError, launch
+from course_lib.launchers.diagnosis import flight_recorder
 from course_lib.launchers.local import start_method
 
 OLDEST_PYTHON = (3, 10)
-OLDEST_TORCH = (2, 6)
+OLDEST_TORCH = (2, 8)
 BYTES_PER_RANK = 400 << 20  # a rank with torch loaded, a small model and its buffers
 
 
@@ -88,8 +89,10 @@ def _distributed() -> Finding:
     if not dist.is_available() or not dist.is_gloo_available():
         advice = "this PyTorch was built without gloo: install the one from PyPI or conda-forge"
         return Finding("collectives", "missing", advice, fatal=True)
-    backends = ["gloo"] + (["NCCL"] if dist.is_nccl_available() else [])
-    return Finding("collectives", " and ".join(backends))
+    backends = " and ".join(["gloo"] + (["NCCL"] if dist.is_nccl_available() else []))
+    if not flight_recorder.can_be_read():
+        return Finding("collectives", backends, flight_recorder.ADVICE)
+    return Finding("collectives", backends)
 
 
 def _cores() -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from course_lib import cli, doctor, machine
+from course_lib.launchers.diagnosis import flight_recorder
 
 
 def test_a_healthy_machine_passes_with_a_real_launch(capsys):
@@ -19,7 +20,7 @@ def test_a_healthy_machine_passes_with_a_real_launch(capsys):
     ("missing", "says"),
     [
         (lambda name: None if name == "torch" else "9.9", "pip install"),
-        (lambda name: "2.5.1" if name == "torch" else "9.9", "needs 2.6 or newer"),
+        (lambda name: "2.7.1" if name == "torch" else "9.9", "needs 2.8 or newer"),
     ],
 )
 def test_without_a_recent_torch_the_course_cannot_run(monkeypatch, missing, says):
@@ -50,3 +51,10 @@ def test_a_containers_quota_limits_the_cores(monkeypatch, tmp_path, text, expect
     file.write_text(text)
     monkeypatch.setattr(machine, "Path", lambda _: file)
     assert machine._cgroup_cores() == expected
+
+
+def test_a_pytorch_whose_recorder_cannot_be_read_is_noted(monkeypatch):
+    monkeypatch.setattr(flight_recorder, "can_be_read", lambda: False)
+    finding = doctor._distributed()
+    assert finding.mark == "note"
+    assert "ranks that call different collectives are not found out" in finding.advice

@@ -16,6 +16,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+ADVICE = (
+    "this PyTorch does not let its flight recorder be read: ranks that call different collectives are not found out, "
+    "they hang until the time-out or get wrong numbers. Install torch 2.8 or newer"
+)
+
 
 def can_be_read() -> bool:
     """Whether this PyTorch lets us look. Without it, ranks that call different collectives are not found out."""

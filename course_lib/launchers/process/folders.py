@@ -21,7 +21,7 @@ from typing import IO, Any
 PREFIX = "course_lib-"
 LOCK = "in_use"
 YOUNG = 60.0  # seconds: a folder that was made just now may not be locked yet
-LONGEST_NAME = 68  # bytes: the name of a socket has 108, and ours lie 37 deeper
+LONGEST_NAME = 55  # bytes: the name of a socket has 108, and ours lie some 40 deeper
 OLD = 86_400.0  # one that has no lock at all may belong to an older version of this library
 
 

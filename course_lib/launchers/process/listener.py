@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
+from course_lib.launchers.diagnosis import flight_recorder
 from course_lib.launchers.diagnosis.call_log import Record
 from course_lib.launchers.diagnosis.deadlock import Deadlock, awaited_ranks, find_deadlock
 from course_lib.launchers.diagnosis.differences import Difference, first_difference
@@ -105,8 +107,10 @@ class Listener:
         match message:
             case messages.Lines(rank, lines):
                 self.output.add(rank, lines)
-            case messages.Started(rank):
+            case messages.Started(rank, compared):
                 self.started.add(rank)
+                if rank == 0 and not compared:
+                    warnings.warn(flight_recorder.ADVICE, stacklevel=2)  # Python shows it once
             case messages.Returned(rank):
                 self.returned[rank] = message
             case messages.Raised():

@@ -45,9 +45,10 @@ class Lines:
 
 @dataclass(frozen=True)
 class Started:
-    """The rank's process group is up and its function begins."""
+    """The rank's process group is up and its function begins; `compared`: its collectives can be."""
 
     rank: int
+    compared: bool = True
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from course_lib import machine, trace
+from course_lib.launchers.diagnosis import flight_recorder
 from course_lib.launchers.diagnosis.call_log import CallLog, Record, Wait
 from course_lib.launchers.diagnosis.errors import CannotSend, PeersLost, name_ranks
 from course_lib.launchers.diagnosis.lost_peers import PeerRoster
@@ -83,7 +84,7 @@ class RankProcess:
         """Run the packed call and report what it returned."""
         fn, args, kwargs = payload.unpack(call)
         payload.fill_main_module(fn)
-        self._send(Started(self.rank))
+        self._send(Started(self.rank, compared=flight_recorder.can_be_read()))
         began = time.monotonic()
         try:
             value = fn(*args, **kwargs)

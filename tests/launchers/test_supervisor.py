@@ -1,0 +1,184 @@
+"""The process between a notebook and its ranks: what it does when things end badly, and what it leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import LaunchError, RankDied, RankFailed, RanksStuck, launch
+from course_lib.launchers.process import folders
+from tests.conftest import PATIENCE, wait_until
+
+
+@pytest.mark.parametrize("attempt", range(4))
+def test_a_rank_that_cannot_answer_and_then_ends_does_not_hide_the_others_error(attempt):
+    def work():
+        if dist.get_rank() == 0:
+            raise ValueError("no data")
+        ctypes.PyDLL(None).usleep(900_000 + 100_000 * attempt)  # holds Python's lock, and then leaves
+        os._exit(7)
+
+    with pytest.raises(RankFailed, match="rank 0 raised ValueError: no data"):
+        launch(work, ranks=2)
+
+
+def test_a_supervisor_that_is_killed_does_not_hide_what_a_rank_has_said():
+    def work():
+        if dist.get_rank() == 0:
+            raise ValueError("no data")
+        time.sleep(0.1)
+        os.kill(os.getppid(), signal.SIGKILL)
+
+    with pytest.raises(LaunchError) as caught:
+        launch(work, ranks=2)
+    assert "no data" in str(caught.value) or "was killed before they ended" in str(caught.value)
+
+
+def test_a_stopped_rank_is_said_to_be_stopped():
+    def work():
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        dist.barrier()
+
+    with pytest.raises(RanksStuck) as caught:
+        launch(work, ranks=3, timeout=5)
+    assert caught.value.odd == (1,)
+    assert "rank 1  is stopped" in str(caught.value)
+
+
+def test_a_worker_of_a_data_loader_that_dies_is_told_in_the_learners_lines():
+    from torch.utils.data import DataLoader
+
+    def die(items):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    def work():
+        for _ in DataLoader([1, 2], num_workers=1, collate_fn=die):
+            pass
+
+    with pytest.raises(RankFailed) as caught:
+        launch(work, ranks=1)
+    assert "for _ in DataLoader" in str(caught.value)
+    assert "calls inside torch" in str(caught.value)
+    assert "torch/utils/data" not in str(caught.value)
+
+
+def test_what_a_killed_launch_left_is_swept_away_by_the_next(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(folders, "YOUNG", 0.0)
+    left = tmp_path / f"{folders.PREFIX}left"
+    left.mkdir()
+    (left / folders.LOCK).touch()
+    foreign = tmp_path / "somebody_elses"
+    foreign.mkdir()
+    with folders.temporary_folder() as used:
+        folders.sweep_temporary_folders()
+        assert not left.exists()
+        assert Path(used).exists()
+        assert foreign.exists()
+    assert not Path(used).exists()
+
+
+def test_nothing_is_left_after_a_program_that_is_killed(tmp_path):
+    temporary = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # a short name, as most machines have
+    program = "import time\nfrom course_lib import launch\nlaunch(time.sleep, 9999, ranks=2, timeout=None)"
+    environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(Path(__file__).parents[2])}
+    try:
+        victim = subprocess.Popen([sys.executable, "-c", program], env=environment)
+        assert wait_until(lambda: len(list(temporary.glob("course_lib-*/stack.*"))) == 2, PATIENCE)
+        victim.kill()
+        victim.wait()
+        assert wait_until(lambda: not list(temporary.glob("course_lib-*/store")), PATIENCE)
+        sweep = "from course_lib.launchers.process import folders as f; f.YOUNG = 0; f.sweep_temporary_folders()"
+        subprocess.run([sys.executable, "-c", sweep], env=environment, check=True)
+        assert not list(temporary.iterdir())
+    finally:
+        shutil.rmtree(temporary)
+
+
+FAULTS = ("raise", "exit", "kill", "leave early", "other shape", "unpicklable", "bad argument")
+
+
+def _work(fault: str) -> float:
+    if dist.get_rank() == 1:
+        match fault:
+            case "raise":
+                raise ValueError("no data")
+            case "exit":
+                os._exit(3)
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "leave early":
+                return 0.0
+            case "unpicklable":
+                return (i for i in [])  # type: ignore[return-value]
+    total = torch.ones(2 if fault == "other shape" and dist.get_rank() == 1 else 1)
+    dist.all_reduce(total)
+    return total[0].item()
+
+
+def _descendants() -> set[int]:
+    """Every process below this one, however deep."""
+    found, unseen = set(), [os.getpid()]
+    while unseen:
+        pid = unseen.pop()
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                children = [int(child) for child in (task / "children").read_text().split()]
+                unseen += [child for child in children if child not in found]
+                found.update(children)
+    return found
+
+
+@pytest.mark.parametrize("launches", [60, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.timeout(3000)
+def test_many_launches_leave_nothing_behind(launches, capfd):
+    """One in ten fails, in some way or other. No process, folder, descriptor or memory may be left."""
+    draw = random.Random(0)
+    launch(_work, "", ranks=2)
+    processes, descriptors = _descendants(), len(os.listdir("/proc/self/fd"))
+    mine = set(Path(tempfile.gettempdir()).glob(f"{folders.PREFIX}*"))
+    failed, memory = 0, []
+    for number in range(launches):
+        fault = draw.choice(FAULTS) if number % 10 == 5 else ""
+        try:
+            launch(_work, fault, ranks=2, **({"timeout": -1} if fault == "bad argument" else {}))
+            assert not fault
+        except (LaunchError, ValueError, RankDied):
+            failed += 1
+        if number % max(1, launches // 10) == 0:
+            gc.collect()
+            memory.append(_memory())
+    capfd.readouterr()
+    assert failed == launches // 10
+    assert wait_until(lambda: _descendants() <= processes, PATIENCE)
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    ours = {path for path in set(Path(tempfile.gettempdir()).glob(f"{folders.PREFIX}*")) - mine if _is_mine(path)}
+    assert not ours
+    assert memory[-1] - memory[len(memory) // 2] < 20 << 20, memory
+
+
+def _memory() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _is_mine(folder: Path) -> bool:
+    """Other tests launch, too, and their folders are in use."""
+    try:
+        return not folders._in_use(folder) and folder.exists()
+    except OSError:
+        return False
