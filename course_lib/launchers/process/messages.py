@@ -84,6 +84,7 @@ class Died:
     rank: int
     exitcode: int
     stack: list[Frame]
+    at: float = 0.0  # when it was noticed
 
 
 @dataclass(frozen=True)

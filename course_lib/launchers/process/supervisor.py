@@ -225,7 +225,7 @@ def _look_for_the_dead(team: list[RankHandle], notebook: LineToNotebook) -> None
             while member.control_has_more() and _pass_report(member, notebook, {}):
                 pass
             member.drain(notebook)
-            notebook.send(Died(member.rank, exitcode, member.stack()))
+            notebook.send(Died(member.rank, exitcode, member.stack(), at=time.monotonic()))
 
 
 def _ask_the_silent(team: list[RankHandle], notebook: LineToNotebook, unanswered: dict[int, float]) -> None:

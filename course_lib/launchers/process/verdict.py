@@ -27,8 +27,8 @@ def verdict(
     causes = [report for report in raised if not CONSEQUENCE.search(report.text)]
     if disagreement:  # whatever a rank raised after that, it raised over a wrong number
         return _collectives_differ(disagreement, raised, died, located)
-    if died:
-        first = died[0]
+    first = died[0] if died else None
+    if first and not any(report.at < first.at for report in causes):  # or else it died of something later
         last = located.get(first.rank)
         stack = first.stack or ([last.frame] if last and last.frame else [])
         return RankDied(rank=first.rank, exitcode=first.exitcode, stack=stack)

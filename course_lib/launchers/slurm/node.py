@@ -84,6 +84,8 @@ def _in_common_time(message: Any) -> Any:
         return replace(message, spans=spans, began=message.began + shift, ended=message.ended + shift)
     if isinstance(message, Raised):
         return replace(message, spans=spans, at=message.at + shift)
+    if isinstance(message, Died):
+        return replace(message, at=message.at + shift)
     return message
 
 
