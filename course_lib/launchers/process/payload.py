@@ -78,9 +78,12 @@ def fill_main_module(fn: Callable) -> None:
     while isinstance(fn, functools.partial):
         fn = fn.func
     method = fn if inspect.isfunction(fn) or inspect.ismethod(fn) else fn.__call__
-    for name, value in getattr(getattr(method, "__func__", method), "__globals__", {}).items():
-        if isinstance(value, (type, FunctionType)) and value.__module__ == "__main__" and not hasattr(main, name):
-            setattr(main, name, value)
+    function = getattr(method, "__func__", method)
+    if getattr(function, "__module__", None) != "__main__":
+        return
+    for name, value in getattr(function, "__globals__", {}).items():
+        if issubclass(type(value), (type, FunctionType)) and value.__module__ == "__main__":
+            vars(main).setdefault(name, value)
 
 
 class _Pickler(cloudpickle.Pickler):
