@@ -15,7 +15,7 @@ from course_lib.launchers.diagnosis import flight_recorder
 from course_lib.launchers.local import start_method
 
 OLDEST_PYTHON = (3, 10)
-OLDEST_TORCH = (2, 8)
+OLDEST_TORCH = (2, 11)
 BYTES_PER_RANK = 400 << 20  # a rank with torch loaded, a small model and its buffers
 
 

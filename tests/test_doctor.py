@@ -20,7 +20,7 @@ def test_a_healthy_machine_passes_with_a_real_launch(capsys):
     ("missing", "says"),
     [
         (lambda name: None if name == "torch" else "9.9", "pip install"),
-        (lambda name: "2.7.1" if name == "torch" else "9.9", "needs 2.8 or newer"),
+        (lambda name: "2.10.0" if name == "torch" else "9.9", "needs 2.11 or newer"),
     ],
 )
 def test_without_a_recent_torch_the_course_cannot_run(monkeypatch, missing, says):

@@ -5,8 +5,8 @@ wrong number without a word. The recorder is always on and costs nothing, so the
 record and compares. (`TORCH_DISTRIBUTED_DEBUG=DETAIL` compares before each call, but triples the latency of a
 collective, and torch 2.13 crashes when a model is then wrapped in DistributedDataParallel.)
 
-The recorder's door is private and has moved between versions: where it is shut, the record is empty, and
-`can_be_read` says so.
+The recorder's door is private and has moved between versions: torch 2.8 opened it, and 2.11 is the first whose gloo
+writes anything down. Where it is shut, the record is empty, and `can_be_read` says so.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+FIRST_VERSION = (2, 11)
 ADVICE = (
     "this PyTorch does not let its flight recorder be read: ranks that call different collectives are not found out, "
-    "they hang until the time-out or get wrong numbers. Install torch 2.8 or newer"
+    "they hang until the time-out or get wrong numbers. Install torch 2.11 or newer"
 )
 
 
 def can_be_read() -> bool:
     """Whether this PyTorch lets us look. Without it, ranks that call different collectives are not found out."""
-    import torch.distributed  # noqa: F401
+    import torch.distributed
 
-    return _door() is not None
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    return _door() is not None and version >= FIRST_VERSION
 
 
 def entries() -> list[dict[str, Any]]:
