@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -37,7 +38,7 @@ def by_command(name: str, *launcher: str) -> tuple[list, str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, timeout=400, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    said = [line.partition(" returned ")[2] for line in done.stdout.splitlines() if line.startswith("rank ")]
+    said = re.findall(r"^(?:\[rank 0\] )?rank \d+ returned (.*)$", done.stdout, flags=re.MULTILINE)
     return [ast.literal_eval(value) for value in said], done.stdout + done.stderr
 
 

@@ -212,6 +212,12 @@ except RanksStuck as error:
 
 FOR_EVER = [
     (
+        "one rank does more",
+        "if rank == 2: dist.all_reduce(x)",
+        "(2,)",
+        "rank 2 waits in all_reduce for ranks 0, 1 and 3, which have returned",
+    ),
+    (
         "one rank skips",
         "if rank != 2: dist.all_reduce(x)",
         "(2,)",
@@ -249,7 +255,7 @@ except RanksStuck as error:
 """
     )
     assert f"odd: {odd}\n" in cell.text, cell.message or cell.text
-    assert "the ranks wait for ever: " in cell.text
+    assert "the ranks wait for ever; " in cell.text
     assert says in cell.text
 
 

@@ -42,10 +42,13 @@ class Deadlock:
             return "; ".join(_in_vain(ranks, op, sorted(missing)) for (op, missing), ranks in groups.items())
         return ", ".join(f"rank {rank} waits for {name_ranks(sorted(self.needs[rank]))}" for rank in self._circle())
 
-    def culprits(self) -> tuple[int, ...]:
-        """Those that have returned; or else the one for whom most others wait, if there is one."""
-        if self.returned:
-            return tuple(sorted(self.returned))
+    def culprits(self, ranks: int) -> tuple[int, ...]:
+        """Those that have returned too early; or, if they are the most, those that make a call too many."""
+        too_early = 2 * len(self.returned) <= ranks
+        return tuple(sorted(self.returned if too_early or not self.returned else self.needs))
+
+    def most_awaited(self) -> tuple[int, ...]:
+        """The one for whom most others wait, if there is one."""
         counts = Counter(rank for needed in self.needs.values() for rank in needed).most_common(2)
         stands_out = len(counts) == 1 or counts[0][1] > counts[1][1]
         return (counts[0][0],) if stands_out else ()

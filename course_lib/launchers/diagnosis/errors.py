@@ -112,7 +112,7 @@ class RanksStuck(LaunchError):
         self.odd = tuple(odd) or odd_ones_out(where)
         rows = "\n".join(f"  rank {rank}  {state}" for rank, state in sorted(where.items()))
         head = (
-            f"the ranks wait for ever: {because}" if because else f"not finished after {seconds:g} s; {self._verdict()}"
+            f"the ranks wait for ever; {because}" if because else f"not finished after {seconds:g} s; {self._verdict()}"
         )
         super().__init__(f"{head}\n\n{rows}")
 

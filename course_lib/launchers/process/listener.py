@@ -85,7 +85,7 @@ class Listener:
         if self.deadlock:
             where = self._everywhere()
             because = all_alike(where) or self.deadlock.describe()
-            odd = self.deadlock.returned or odd_ones_out(where) or self.deadlock.culprits()
+            odd = self.deadlock.culprits(self.ranks) or odd_ones_out(where) or self.deadlock.most_awaited()
             return RanksStuck(seconds=self.timeout, where=where, because=because, odd=sorted(odd))
         return LaunchError(self.trouble)
 
