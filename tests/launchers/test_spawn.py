@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import CannotSend, CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck, launch
+from course_lib.checks.inside.observe import observe
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # each imports torch three times or more
 
@@ -73,3 +74,13 @@ def test_a_spawned_rank_fails_as_a_forked_one_does(work, error, says):
         launch(work, ranks=3 if work is _differ else 2, timeout=8 if work is _sleep else None)
     assert isinstance(caught.value, error)
     assert says in str(caught.value)
+
+
+def _wrap_and_train(answer):
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    torch.optim.Adam(model.parameters())  # imports for seconds, in a process that was not forked from one that has
+    return answer(model(torch.ones(1, 2)).sum().detach())
+
+
+def test_a_check_has_patience_with_spawned_ranks():
+    assert observe(_wrap_and_train, lambda loss: loss * 0, 2, {}, timeout=2.5).kind == "returned"

@@ -7,9 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from course_lib.launchers import CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck, launch
+from course_lib.launchers.local import start_method
 
 from .plain import decode, encode
 
+SPAWNED = (
+    10  # times the patience: a spawned rank imports in the middle of its work what a forked one has from its server
+)
 KINDS = {RankFailed: "raised", RankDied: "died", RanksStuck: "stuck", CollectivesDiffer: "differ"}
 
 
@@ -48,7 +52,8 @@ class Outcome:
 def observe(drive: Callable, answer: Any, ranks: int, inputs: dict[str, Any], timeout: float) -> Outcome:
     """Call `drive(answer, **inputs)` on `ranks` ranks."""
     try:
-        run = launch(_on_rank, drive, answer, inputs, ranks=ranks, timeout=timeout)
+        patience = timeout * (SPAWNED if start_method() == "spawn" else 1)
+        run = launch(_on_rank, drive, answer, inputs, ranks=ranks, timeout=patience)
     except RankFailed as error:
         name, _, text = str(error).split("\n\n")[0].partition(" raised ")[2].partition(": ")
         frame = next((frame for frame in reversed(error.stack) if frame.file.startswith("<")), None)
