@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 
 import pytest
 
 from course_lib.launchers.target import BadJob, find_function, parse
+from course_lib.launchers.torchrun import TaggedStream
 
 PROGRAM = """
 import torch
@@ -135,3 +137,14 @@ def test_a_script_can_launch_without_a_main_guard(tmp_path, from_pipe):
         command, input=SCRIPT if from_pipe else None, cwd=tmp_path, capture_output=True, text=True, timeout=400
     )
     assert done.stdout.splitlines() == ["this line runs once", "Run of 2 ranks: [0, 2]"], done.stderr
+
+
+def test_the_last_line_needs_no_newline():
+    stream = io.StringIO()
+    tagged = TaggedStream(stream, 3)
+    tagged.write("one\ntw")
+    tagged.write("o")
+    assert stream.getvalue() == "[rank 3] one\n"
+    tagged.finish()
+    tagged.finish()
+    assert stream.getvalue() == "[rank 3] one\n[rank 3] two\n"

@@ -11,9 +11,7 @@ from course_lib.launchers.local import start_method
 
 from .plain import decode, encode
 
-SPAWNED = (
-    10  # times the patience: a spawned rank imports in the middle of its work what a forked one has from its server
-)
+SPAWNED = 10  # times the patience: such a rank imports in its work what a forked one has from its server
 KINDS = {RankFailed: "raised", RankDied: "died", RanksStuck: "stuck", CollectivesDiffer: "differ"}
 
 
