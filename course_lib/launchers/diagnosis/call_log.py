@@ -112,6 +112,7 @@ class Wait:
     root: int | None = None
     peer: int | None = None
     tag: int = 0
+    guessed: bool = False  # from what is under way: nothing in Python waits for it by name
 
 
 @dataclass(frozen=True)
@@ -213,7 +214,7 @@ class CallLog:
             return None
         (call,) = under_way
         members = self._members().get(call.group)
-        return None if members is None else Wait(call.op, call.group, call.number, members, call.root)
+        return None if members is None else Wait(call.op, call.group, call.number, members, call.root, guessed=True)
 
     def _members(self) -> dict[str, tuple[int, ...]]:
         """The ranks of each group that now exists, by the name it has in a record."""

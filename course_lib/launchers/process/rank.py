@@ -158,17 +158,16 @@ class RankProcess:
         frame = _frame_of_main_thread()
         before = frame and (id(frame), frame.f_lasti)
         stack = stack_of_frame(frame) if frame else []
-        try:
+        record = Record(alone=False)
+        with contextlib.suppress(Exception):  # it is read while another thread writes: better no record than no answer
             record = self._record(wait_of=threading.main_thread().ident)
-        except (
-            Exception
-        ):  # read beside a thread that writes, and partly of PyTorch's own: better no record than no answer
-            record = Record(alone=False)
-        here = where(stack, record.wait.op if record.wait else self.log.pending())
+        wait = record.wait
+        here = where(stack, wait.op if wait else self.log.pending())
         frame = _frame_of_main_thread()
-        if here.doing != "waiting" or record.wait is None or before != (frame and (id(frame), frame.f_lasti)):
+        moved = before != (frame and (id(frame), frame.f_lasti))
+        if wait is None or here.doing != "waiting" or moved or (wait.guessed and wait.op != here.collective):
             return here, replace(record, wait=None)
-        return replace(here, whom=_whom(record.wait), group=record.wait.group), record
+        return replace(here, whom=_whom(wait), group=wait.group), record
 
     def _record(self, wait_of: int | None = None) -> Record:
         busy = [

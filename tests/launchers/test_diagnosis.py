@@ -1,0 +1,126 @@
+"""What follows from what the ranks say: who waits in vain, and which calls do not fit together. No rank runs here."""
+
+from __future__ import annotations
+
+import pytest
+
+from course_lib.launchers.diagnosis.call_log import ANYBODY, Call, Message, Record, Wait
+from course_lib.launchers.diagnosis.deadlock import awaited_ranks, find_deadlock
+from course_lib.launchers.diagnosis.differences import first_difference, odd_caller
+from course_lib.launchers.diagnosis.stacks import Where
+
+ALL = (0, 1, 2, 3)
+
+
+def in_collective(number: int, op: str = "all_reduce", root: int | None = None, **more) -> Record:
+    """A rank that waits in the `number`-th collective of all four."""
+    return Record(begun={"g": number}, wait=Wait(op, "g", number, ALL, root=root), **more)
+
+
+def receiving(peer: int, number: int = 1, sent: dict | None = None) -> Record:
+    return Record(wait=Wait("recv", "g", number, peer=peer), sent=sent or {})
+
+
+def through(number: int, **more) -> Record:
+    """A rank that has begun so many collectives, and waits for nothing."""
+    return Record(begun={"g": number}, **more)
+
+
+def test_ranks_that_wait_for_one_that_has_returned_wait_in_vain():
+    deadlock = find_deadlock({0: in_collective(3), 1: through(2), 2: in_collective(3)}, returned={1})
+    assert deadlock is not None
+    assert deadlock.needs == {0: frozenset({1}), 2: frozenset({1})}
+    assert deadlock.describe() == "ranks 0 and 2 wait in all_reduce for rank 1, which has returned"
+    assert deadlock.culprits(ranks=4) == (1,)
+
+
+def test_a_rank_that_calls_once_too_often_is_the_culprit_when_most_have_returned():
+    records = {0: in_collective(3), 1: through(2), 2: through(2), 3: through(2)}
+    deadlock = find_deadlock(records, returned={1, 2, 3})
+    assert deadlock is not None
+    assert deadlock.culprits(ranks=4) == (0,)
+
+
+def test_ranks_in_a_circle_wait_in_vain():
+    deadlock = find_deadlock({0: receiving(1), 1: receiving(2), 2: receiving(0)}, returned=set())
+    assert deadlock is not None
+    assert deadlock.describe() == "rank 0 waits for rank 1, rank 1 waits for rank 2, rank 2 waits for rank 0"
+
+
+NO_DEADLOCK = {
+    "one still computes": ({0: in_collective(3), 1: through(2), 2: in_collective(3)}, set()),
+    "all have come": ({0: in_collective(3), 1: in_collective(3), 2: in_collective(3), 3: in_collective(3)}, set()),
+    "the message is on its way": ({0: receiving(1), 1: Record(sent={("send", "g", 0, 0): 1})}, {1}),
+    "a thread may still help": ({0: in_collective(3), 1: through(2, alone=False)}, {1}),
+    "the one who waits has threads": ({0: in_collective(3, alone=False), 1: through(2)}, {1}),
+    "a broadcast waits for its root alone": (
+        {0: through(0), 1: in_collective(1, "broadcast", root=0), 2: receiving(1)},
+        set(),
+    ),
+    "somebody takes what comes from anybody": (
+        {0: Record(wait=Wait("send", "g", 1, peer=1)), 1: Record(sent={("recv", "g", ANYBODY, 0): 1})},
+        {1},
+    ),
+    "another group": ({0: in_collective(3), 1: Record(begun={"g": 3, "h": 1}, wait=Wait("x", "h", 1, (1, 2)))}, set()),
+}
+
+
+@pytest.mark.parametrize(("records", "returned"), NO_DEADLOCK.values(), ids=NO_DEADLOCK)
+def test_what_is_not_certain_is_not_claimed(records, returned):
+    assert find_deadlock(records, returned) is None
+
+
+def test_the_one_who_holds_the_others_up_is_found_behind_those_who_wait_for_them():
+    """Rank 3 waits in the next collective, 0 and 2 in this one, and all of them for rank 1."""
+    records = {0: in_collective(2, "reduce", root=0), 2: in_collective(2, "reduce", root=0), 3: in_collective(3)}
+    where = {rank: Where("waiting") for rank in records} | {1: Where("running")}
+    assert awaited_ranks(records, where) == (1,)
+
+
+def call(**changes) -> Record:
+    return Record(calls=[Call(**{"group": "g", "number": 1, "op": "broadcast", "dtype": "float32"} | changes)])
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"op": "all_reduce"}, {"dtype": "float64"}, {"shape": (5,)}, {"root": 2}, {"reduction": "max"}],
+    ids=lambda odd: next(iter(odd)),
+)
+def test_a_call_that_differs_is_found_and_the_minority_named(odd):
+    usual = {"shape": (4,), "root": 0, "reduction": "sum"}
+    difference = first_difference({0: call(**usual), 1: call(**(usual | odd)), 2: call(**usual)})
+    assert difference is not None
+    assert odd_caller(difference) == 1
+
+
+def test_what_is_not_known_does_not_differ():
+    assert first_difference({0: call(root=1, reduction="sum"), 1: call(), 2: call(root=1)}) is None
+
+
+def test_numbers_of_another_generation_are_not_compared():
+    assert first_difference({0: call(group="0/0/0"), 1: call(group="1/0/0", op="barrier")}) is None
+
+
+def message(kind: str, peer: int, *, number: int = 1, dtype: str = "float32", shape: tuple = (4,)) -> Message:
+    return Message(kind, "g", peer, 0, number, dtype, shape)
+
+
+@pytest.mark.parametrize(("received", "fits"), [((4,), True), ((2, 2), True), ((5,), False)])
+def test_a_message_must_be_received_as_large_as_it_was_sent(received, fits):
+    records = {0: Record(messages=[message("send", 1)]), 1: Record(messages=[message("recv", 0, shape=received)])}
+    assert (first_difference(records) is None) is fits
+
+
+def test_messages_are_compared_in_order():
+    sent = [message("send", 1, number=1, shape=(2,)), message("send", 1, number=2, shape=(3,))]
+    received = [message("recv", 0, number=2, shape=(3,)), message("recv", 0, number=1, shape=(2,))]
+    assert first_difference({0: Record(messages=sent), 1: Record(messages=received)}) is None
+
+
+@pytest.mark.parametrize(("expected", "fits"), [((2, 1), True), ((2, 3), False)])
+def test_an_all_to_all_must_expect_what_is_sent(expected, fits):
+    def exchange(sends, expects):
+        return call(op="all_to_all", splits=(sends, expects))
+
+    records = {0: exchange((1, 2), (1, 1)), 1: exchange((1, 1), expected)}
+    assert (first_difference(records) is None) is fits
