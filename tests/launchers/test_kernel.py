@@ -133,3 +133,10 @@ def test_two_kernels_can_launch_at_once(kernel, new_kernel):
 def test_the_server_is_warm_before_the_first_launch(new_kernel):
     new_kernel.run("import course_lib")
     assert wait_until(lambda: any("forkserver" in line for line in new_kernel.family().values()), PATIENCE)
+
+
+def test_a_function_that_reads_its_command_line_finds_nothing_of_the_kernels(kernel):
+    cell = kernel.run(
+        "def look():\n    import sys\n    return len(sys.argv)\nprint(len(sys.argv), launch(look, ranks=1)[0])"
+    )
+    assert cell.text == "3 1\n", cell.text + cell.message
