@@ -55,7 +55,7 @@ def test_a_wrong_answer_is_told_what_was_seen_the_idea_and_what_to_do_next(capsy
 def test_a_hang_is_shown_as_the_launcher_shows_it(capsys):
     assert check("02.3", skips_when_empty) == 2.0
     told = capsys.readouterr().out
-    assert "rank 1 is the odd one out" in told
+    assert "for rank 1, which has returned" in told
     assert "waits in all_reduce" in told
 
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from course_lib import launch
 from course_lib.data import Batch, Corpus, Streams, pad
-from course_lib.launchers.diagnosis import flight_recorder
+from course_lib.launchers.diagnosis.call_log import CallLog
 from course_lib.lstm.loss import cross_entropy
 from course_lib.lstm.model import SequenceModel, lstm_model
 from course_lib.strategies import DDP, Accumulation
@@ -119,9 +119,9 @@ def test_gradients_are_sent_once_however_many_micro_batches_there_are():
         (batch, *_) = text_batches(UNEVEN)
         for _ in range(2):  # after the first backward pass the buckets are built again, in the order of arrival
             strategy.step(strategy.share(batch))
-        before = len(flight_recorder.calls())
+        before = len(CallLog().calls())
         strategy.step(strategy.share(batch))
-        return [(call.op, call.shape) for call in flight_recorder.calls()[before:]]
+        return [(call.op, call.shape) for call in CallLog().calls()[before:]]
 
     parameters = sum(parameter.numel() for parameter in plain().parameters())
     expected = [("all_reduce", ()), ("all_reduce", (parameters,)), ("all_reduce", ())]

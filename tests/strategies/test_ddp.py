@@ -118,15 +118,15 @@ def test_the_mean_of_means_is_found_out():
 
 def test_gradients_are_one_all_reduce_per_bucket_and_the_counts_one_more():
     def count_calls():
-        from course_lib.launchers.diagnosis import flight_recorder
+        from course_lib.launchers.diagnosis.call_log import CallLog
 
         strategy = DDP(numbers_model().double(), adam, squared_error)
         (batch, *_) = adding_batches(4, (3, 6))
         for _ in range(2):  # after the first backward pass the buckets are built again, in the order of arrival
             strategy.step(strategy.share(batch))
-        before = len(flight_recorder.calls())
+        before = len(CallLog().calls())
         strategy.step(strategy.share(batch))
-        made = flight_recorder.calls()[before:]
+        made = CallLog().calls()[before:]
         return [(call.op, call.shape) for call in made], sum(p.numel() for p in strategy.model.parameters())
 
     calls, parameters = launch(count_calls, ranks=2)[0]

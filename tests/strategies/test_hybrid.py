@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from course_lib import launch
 from course_lib.data import Corpus, Streams
-from course_lib.launchers.diagnosis import flight_recorder
+from course_lib.launchers.diagnosis.call_log import CallLog
 from course_lib.lstm.loss import cross_entropy
 from course_lib.lstm.model import lstm_model
 from course_lib.planning.placement import Placement
@@ -70,9 +70,9 @@ def test_gradients_are_summed_over_replicas_once_however_many_micro_batches_ther
         strategy = Hybrid(model(), adam, cross_entropy, replicas=2, micro_batches=micro_batches)
         batch = strategy.share(BATCHES[0])
         strategy.step(batch)
-        before = len(flight_recorder.calls())
+        before = len(CallLog().calls())
         strategy.step(batch)
-        made = [call for call in flight_recorder.calls()[before:] if call.op == "all_reduce"]
+        made = [call for call in CallLog().calls()[before:] if call.op == "all_reduce"]
         return len(made), len(list(strategy.model.parameters()))
 
     for micro_batches in (1, 5):

@@ -153,7 +153,7 @@ def test_a_file_that_lies_where_the_command_is_given_is_found(tmp_path, named):
         ("nowhere:Mine", "strategy=nowhere:Mine: the module nowhere cannot be imported: No module named 'nowhere'"),
         ("tests.strategies.local_sgd:Missing", "tests.strategies.local_sgd has no class Missing"),
         ("tests.strategies.local_sgd:replace", "tests.strategies.local_sgd has no class replace"),
-        (":Mine", "strategy=:Mine: the module  cannot be imported: ValueError: Empty module name"),
+        (":Mine", "strategy=:Mine: the module cannot be imported: ValueError: Empty module name"),
         ("pathlib:Path", "Path has no share(): derive it from course_lib.strategies.Strategy, which has one"),
     ],
 )

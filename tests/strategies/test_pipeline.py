@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from course_lib import launch
 from course_lib.data import Batch, Corpus, Streams, pad
-from course_lib.launchers.diagnosis import flight_recorder
+from course_lib.launchers.diagnosis.call_log import CallLog
 from course_lib.lstm.loss import cross_entropy
 from course_lib.lstm.model import SequenceModel, lstm_model
 from course_lib.planning.placement import Placement, round_robin
@@ -89,7 +89,7 @@ def test_an_illegal_schedule_is_refused_before_a_message_is_sent(stages):
         try:
             Pipeline(model(), adam, cross_entropy, schedule=illegal)
         except IllegalSchedule as error:
-            return str(error), len(flight_recorder.calls())
+            return str(error), len(CallLog().calls())
 
     for sentence, calls in launch(try_it, ranks=2):
         assert "stage" in sentence

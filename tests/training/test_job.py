@@ -340,7 +340,7 @@ def test_rank_0_decides_for_all_whether_there_is_a_checkpoint(tmp_path, monkeypa
     launch(train_job, Settings("ddp", updates=4, checkpoint="saved", **SMALL), ranks=2)
 
     def go_on():
-        os.environ["MASTER_ADDR"] = "a job that may come back: it need not find a checkpoint"
+        os.environ["TORCHELASTIC_RUN_ID"] = "a job that may come back: it need not find a checkpoint"
         folder = "saved" if os.environ["RANK"] == str(sees_it) else "empty"
         settings = Settings("ddp", updates=4, every=100, checkpoint=folder, resume=True, **SMALL)
         saves = []

@@ -50,6 +50,9 @@ COLLECTIVES = {
 }
 DTYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "Int": "int32", "Long": "int64"}
 
+Splits = tuple[tuple[int, ...], tuple[int, ...]]  # of an all-to-all: what goes to each rank, and comes from each
+Details = tuple[str, "int | None", str, "Splits | None"]  # op, root, reduction, splits: of thousands, so kept small
+
 
 @dataclass(frozen=True)
 class Call:
@@ -131,7 +134,7 @@ class CallLog:
     """Written by this rank as it calls, read by the thread that answers for it."""
 
     def __init__(self) -> None:
-        self._details: dict[tuple[str, int], Call] = {}
+        self._details: dict[tuple[str, int], Details] = {}
         self._messages: deque[Message] = deque(maxlen=KEPT)
         self._sent: Counter[tuple[str, str, int, int]] = Counter()
         self._works: weakref.WeakKeyDictionary[Any, Wait] = weakref.WeakKeyDictionary()
@@ -193,9 +196,10 @@ class CallLog:
             order=entry.get("op_id", 0),
         )
         more = self._details.get((group, call.order))
-        if more is None or not op.replace("_", "").startswith(more.op.replace("_", "")):
+        if more is None or not op.replace("_", "").startswith(more[0].replace("_", "")):
             return call
-        return replace(call, root=more.root, reduction=more.reduction, splits=more.splits)
+        _, root, reduction, splits = more
+        return replace(call, root=root, reduction=reduction, splits=splits)
 
     def _wait(self, calls: list[Call], thread: int) -> Wait | None:
         """What a thread waits for, if that is certain."""
@@ -235,8 +239,8 @@ class CallLog:
             splits = (tuple(arguments[3]), tuple(arguments[2]))
         root = None if root is None or root < 0 or not ranks else ranks[root]
         reduction = _reduction(getattr(options, "reduceOp", None))
-        self._details[name, order] = Call(name, 0, op, root=root, reduction=reduction, splits=splits, order=order)
-        while len(self._details) > 2 * KEPT:
+        self._details[name, order] = (op, root, reduction, splits)
+        while len(self._details) > KEPT:
             self._details.pop(next(iter(self._details)), None)
         if work is not None:
             self._works[work] = Wait(op, name, order, ranks, root)
