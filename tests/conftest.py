@@ -163,3 +163,12 @@ def new_kernel() -> Iterator[Kernel]:
     kernel = Kernel()
     yield kernel
     kernel.stop()
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Show the tables that tests have made, from whichever worker."""
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, text in getattr(report, "user_properties", ()):
+                if name == "table" and getattr(report, "when", "") == "call":
+                    terminalreporter.write_line(f"\n{report.nodeid}\n{text}")

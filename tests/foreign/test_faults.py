@@ -31,11 +31,10 @@ def few() -> list:
     [pytest.param(few(), id="of every kind"), pytest.param(cases(500), id="five hundred", marks=pytest.mark.slow)],
 )
 @pytest.mark.timeout(2400)
-def test_every_fault_is_noticed_and_the_right_rank_is_named(chosen, capfd):
+def test_every_fault_is_noticed_and_the_right_rank_is_named(chosen, capfd, record_property):
     outcomes = list(judge_all(chosen))
     capfd.readouterr()  # what the broken ranks have said
-    with capfd.disabled():
-        print(f"\n{table(outcomes)}")
+    record_property("table", table(outcomes))
     missed = [f"{outcome.case}: {outcome.says}" for outcome in outcomes if not outcome.detected]
     assert not missed, "\n\n".join(missed)
     misnamed = [f"{outcome.case}: {outcome.says}" for outcome in outcomes if not outcome.named]
