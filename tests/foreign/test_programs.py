@@ -68,7 +68,7 @@ def test_a_program_runs_by_course_run(name):
 def test_a_program_runs_by_torchrun(name):
     if name == "own_spawn":
         pytest.skip(
-            "torchrun's variables lead the processes that a rank starts to torchrun's own store: it hangs alone"
+            "torchrun's variables lead what a rank starts to torchrun's own store: it hangs there without us, too"
         )
     values, said = by_command(name, *TORCHRUN)
     load(name)["check"](values)
