@@ -27,13 +27,12 @@ def accept_second_init(store: Store, *, timeout: float | None, on_new_group: Cal
     from torch.distributed import distributed_c10d
 
     make_group = dist.init_process_group
-    signature = inspect.signature(make_group)
     answered, made = False, 1
 
     @functools.wraps(make_group)
     def init_process_group(*arguments: Any, **keywords: Any) -> None:
         nonlocal answered, made
-        asked = signature.bind(*arguments, **keywords)
+        asked = inspect.signature(make_group).bind(*arguments, **keywords)
         _check(asked.arguments)
         if dist.is_initialized():
             if answered:
