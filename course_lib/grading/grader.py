@@ -44,8 +44,8 @@ def grade(
     """Grade a folder of submissions into a folder of results. Returns what to tell whoever asked."""
     if jobs is not None and jobs < 1:
         raise BadSubmissions(f"--jobs {jobs}: give 1 or more")
-    handed = find_submissions(Path(submissions))
     _check_out(Path(out), Path(submissions))
+    handed = find_submissions(Path(submissions))
     if gradebook:
         check_gradebook(gradebook)
     if not no_sandbox:

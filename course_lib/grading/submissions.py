@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 from course_lib.checks import exercises
 from course_lib.checks.notebooks import BadNotebook, read
 
+MOST_FILES = 10_000  # of a student that are looked at
 LARGEST = 20 << 20  # bytes of a notebook
 
 
@@ -67,9 +70,10 @@ def find_submissions(folder: Path) -> list[SubmittedNotebook]:
         raise BadSubmissions(f"{folder} is not a folder: give the one that has a folder for each student")
     lessons = {exercise.lesson for exercise in exercises().values()}
     found: dict[tuple[str, str], list[Path]] = {}
-    for path in sorted(folder.glob("*/**/*.ipynb"), key=lambda path: (len(path.parts), len(path.name), path)):
-        if path.stem[:2] in lessons and ".ipynb_checkpoints" not in path.parts:
-            found.setdefault((_as_text(path.relative_to(folder).parts[0]), path.stem[:2]), []).append(path)
+    for student in sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()):
+        notebooks = [path for path in _files_below(student) if path.suffix == ".ipynb" and path.stem[:2] in lessons]
+        for path in sorted(notebooks, key=lambda path: (len(path.parts), len(path.name), path)):
+            found.setdefault((_as_text(student.name), path.stem[:2]), []).append(path)
     if not found:
         raise BadSubmissions(
             f"{folder} has no exercises in it: it should have a folder for each student, and in it their notebooks, "
@@ -78,6 +82,29 @@ def find_submissions(folder: Path) -> list[SubmittedNotebook]:
     return [
         SubmittedNotebook(student, first, tuple(others)) for (student, _), (first, *others) in sorted(found.items())
     ]
+
+
+def _files_below(student: Path) -> list[Path]:
+    """All in a student's folder, what lies highest first; of very many files, the deepest are not looked at."""
+    files: list[Path] = []
+    folders = deque([student])
+    while folders:
+        folder = folders.popleft()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if len(files) == MOST_FILES:
+                        say = (
+                            f"course: {_as_text(student.name)}: more than {MOST_FILES} files; the deepest are left out"
+                        )
+                        print(say, file=sys.stderr)
+                        return files
+                    files.append(Path(entry.path))
+                    if entry.is_dir(follow_symlinks=False) and entry.name != ".ipynb_checkpoints":
+                        folders.append(files[-1])
+        except OSError:  # no right to read it, or gone
+            continue
+    return files
 
 
 def _as_text(name: str) -> str:

@@ -25,7 +25,7 @@ from course_lib.launchers.diagnosis.lost_peers import PeerRoster
 from course_lib.launchers.diagnosis.stacks import stack_of_exception
 from course_lib.launchers.local import launch
 from course_lib.launchers.process import payload
-from course_lib.launchers.process.rank import A_DAY, INSIDE_A_RANK, join_process_group
+from course_lib.launchers.process.rank import A_DAY, INSIDE_A_RANK, LAUNCHED_HERE, join_process_group
 from course_lib.launchers.process.second_init import accept_second_init
 from course_lib.launchers.run import Run
 from course_lib.launchers.slurm.cluster import Slurm
@@ -39,7 +39,7 @@ PIECE = 16 << 20  # bytes of a result that are put into the store at once
 
 def started_by_torchrun() -> bool:
     """Whether this process is one rank of a job that another program started, and may start again."""
-    return {"RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"} <= os.environ.keys()
+    return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys() and LAUNCHED_HERE not in os.environ
 
 
 def restarts() -> int:

@@ -173,6 +173,17 @@ def test_of_several_notebooks_for_a_lesson_one_is_graded_and_the_others_are_name
     assert "Not graded, because 02_ddp.ipynb was: good/02_ddp-Copy1.ipynb, old/02_ddp.ipynb." in record.problem
 
 
+def test_of_very_many_files_the_highest_are_looked_at(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("course_lib.grading.submissions.MOST_FILES", 100)
+    hand_in(tmp_path, "eve", SOLUTION)
+    hand_in(tmp_path, "eve", SOLUTION, "deep/er/04_accumulation.ipynb")
+    for number in range(200):
+        (tmp_path / "eve" / "deep" / str(number)).touch()
+    hand_in(tmp_path, "zoe", SOLUTION)
+    assert [(each.student, each.lesson) for each in find_submissions(tmp_path)] == [("eve", "02"), ("zoe", "02")]
+    assert capsys.readouterr().err == "course: eve: more than 100 files; the deepest are left out\n"
+
+
 @pytest.mark.parametrize("kind", ["folder", "pipe", "endless file", "link", "name of odd bytes"])
 def test_what_is_no_file_of_text_costs_only_itself(tmp_path, kind):
     path = hand_in(tmp_path / "in", "eve", "{}")

@@ -356,3 +356,21 @@ def sharded_parameters():
 @pytest.mark.parametrize("program", [uneven_batches_in_join, sharded_parameters])
 def test_the_librarys_own_collectives_are_not_accused(program):
     assert list(launch(program, ranks=3)) == [None] * 3
+
+
+def test_a_wait_that_is_over_is_not_held_against_a_rank_whose_record_no_longer_shows_the_call():
+    """Rank 0 once waited long for rank 1 in a group of their own; thousands of collectives later, 1 returns first."""
+
+    def work():
+        pair = dist.new_group([0, 1])
+        if dist.get_rank() == 1:
+            time.sleep(1.5)
+        dist.all_reduce(torch.ones(1), group=pair)
+        works = [dist.all_reduce(torch.ones(1), async_op=True) for _ in range(2500)]  # the recorder keeps 2000
+        while not all(work.is_completed() for work in works):  # never again in a wait of which it would speak
+            time.sleep(0.01)
+        if dist.get_rank() == 0:
+            time.sleep(1.0)
+        return dist.get_rank()
+
+    assert list(launch(work, ranks=2)) == [0, 1]

@@ -20,6 +20,7 @@ import pytest
 from course_lib import launch, trace
 from course_lib.cli import main
 from course_lib.launchers.process.progress_bar import MARK, Bar, Progress, send
+from course_lib.launchers.process.rank import LAUNCHED_HERE
 from course_lib.pictures import losses
 from course_lib.strategies.registry import STRATEGIES
 from course_lib.training import job
@@ -340,7 +341,7 @@ def test_rank_0_decides_for_all_whether_there_is_a_checkpoint(tmp_path, monkeypa
     launch(train_job, Settings("ddp", updates=4, checkpoint="saved", **SMALL), ranks=2)
 
     def go_on():
-        os.environ["TORCHELASTIC_RUN_ID"] = "a job that may come back: it need not find a checkpoint"
+        del os.environ[LAUNCHED_HERE]  # as in a job that may come back: it need not find a checkpoint
         folder = "saved" if os.environ["RANK"] == str(sees_it) else "empty"
         settings = Settings("ddp", updates=4, every=100, checkpoint=folder, resume=True, **SMALL)
         saves = []

@@ -59,7 +59,7 @@ class Listener:
         """The finished run; raises what went wrong, with the output so far attached."""
         try:
             self._listen(self.start_within, until=lambda: len(self.started) == self.ranks or self._faulty())
-            self._listen(self.timeout, until=lambda: len(self.returned) == self.ranks or self._faulty())
+            self._listen_to_the_end()
             if self._faulty():
                 self._listen(self.grace, until=lambda: len(self.raised) + len(self.died) == self.ranks)
                 self._ask_where()
@@ -74,6 +74,24 @@ class Listener:
             raise error from getattr(error, "exception", None)
         finally:
             self.output.finish()
+
+    def _listen_to_the_end(self) -> None:
+        """Until all have returned, something is wrong, or time is up.
+
+        A deadlock is believed only if it still holds when every rank has been asked anew: what a rank said long ago,
+        it may have left behind, and of thousands of collectives the first drop out of its record.
+        """
+        deadline = None if self.timeout is None else time.monotonic() + self.timeout
+        while True:
+            remaining = None if deadline is None else deadline - time.monotonic()
+            self._listen(remaining, until=lambda: len(self.returned) == self.ranks or self._faulty())
+            if self.deadlock is None:
+                return
+            self.deadlock = None
+            self.records = {rank: report.record for rank, report in self.returned.items()}
+            self._ask_where()
+            if self._faulty():
+                return
 
     def _faulty(self) -> bool:
         return bool(self.raised or self.died or self.disagreement or self.deadlock or self.trouble)

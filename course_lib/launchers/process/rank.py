@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 INSIDE_A_RANK = "COURSE_LIB_INSIDE_A_RANK"
+LAUNCHED_HERE = "COURSE_LIB_LAUNCHED_HERE"  # by a notebook or a script, on one machine: nobody starts it again
 A_DAY = 86_400.0  # the notebook's timeout is the one that counts
 WAIT_IS_LONG = 0.3
 
@@ -221,7 +222,7 @@ def rank_environment(rank: int, spec: LaunchSpec) -> dict[str, str]:
         INSIDE_A_RANK: rank,
     }
     if spec.rendezvous is None:
-        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ.get("MASTER_PORT", "29500")}
+        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ["MASTER_PORT"], LAUNCHED_HERE: rank}
         interface = machine.loopback_interface()
         variables |= {"GLOO_SOCKET_IFNAME": interface, "TP_SOCKET_IFNAME": interface} if interface else {}
     else:

@@ -126,7 +126,9 @@ class RankHandle:
             end.close()
         self.readers = [LineReader(stdout_reader), LineReader(stderr_reader)]
         # Becomes readable when the rank ends, whoever still holds its pipes.
-        self.death = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
+        self.death: int | None = None
+        with contextlib.suppress(OSError, AttributeError):  # another system, an old kernel, a sandbox that forbids it
+            self.death = os.pidfd_open(self.pid)
 
     def exitcode(self) -> int | None:
         """How the rank ended, or None. It is not reaped: as long as it is a zombie, nobody else gets its number."""
@@ -257,7 +259,11 @@ def _dismiss(team: list[RankHandle]) -> None:
         staying = [member for member in team if member.exitcode() is None]
         if not staying:
             return
-        wait([member.death for member in staying if member.death is not None], min(remaining, TICK))
+        deaths = [member.death for member in staying if member.death is not None]
+        if deaths:
+            wait(deaths, min(remaining, TICK))
+        else:
+            time.sleep(min(remaining, 0.005))
 
 
 def _end(team: list[RankHandle]) -> None:
