@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.checks import progress
-from course_lib.checks.exercise import Case, Exercise
-from course_lib.checks.inside.observe import Outcome, observe
+from course_lib.checks.exercise import Exercise
+from course_lib.checks.inside.observe import Trial
 from course_lib.checks.judging import Report, assess, wrong_answers
 
 __all__ = ["check", "exercises", "find", "hint", "solution"]
@@ -78,11 +78,9 @@ def solution(number: str) -> None:
 
 def examine(exercise: Exercise, answer: Any, seed: int) -> Report:
     """Put an answer to the test in this process's own ranks; after a hang, what is left is not tried."""
-
-    def try_case(case: Case) -> Outcome:
-        return observe(exercise.drive, answer, case.ranks, case.inputs, exercise.timeout)
-
-    return assess(exercise, exercise.cases(seed), try_case, wrong_answers(exercise), after_a_hang=False)
+    cases = exercise.cases(seed)
+    trial = Trial(exercise.drive, answer, [(case.ranks, case.inputs) for case in cases], exercise.timeout)
+    return assess(exercise, cases, trial.outcome, wrong_answers(exercise), again=trial.alone, after_a_hang=False)
 
 
 @cache

@@ -7,16 +7,21 @@ returns what it saw. `judge` has the expected values and decides; it never runs 
 from __future__ import annotations
 
 import inspect
+import math
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from course_lib.checks.inside.plain import Other
 
-TOLERANCE = 1e-8
+# Right to the precision of float32, whatever the type: of the largest number that is expected, and for zeros.
+RELATIVE, ABSOLUTE = 2e-5, 1e-7
+EXACT = 1e-12
+T = TypeVar("T")
 LEVELS = ("warm-up", "exercise", "build")
 
 
@@ -28,6 +33,15 @@ class Case:
     ranks: int
     inputs: dict[str, Any]  # the keyword arguments of `drive`
     says: str  # the inputs in words, for the learner
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an answer spent on something, beside what the exercise allows."""
+
+    what: str
+    spent: float
+    budget: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +59,10 @@ class Exercise:
     cases: Callable[[int], list[Case]]  # from a seed; smallest first
     drive: Callable[..., Any]  # drive(answer, **inputs), on every rank
     judge: Callable[[Case, list[Any]], str | None]  # what is wrong with the ranks' values, or None
-    mistakes: tuple[Callable, ...]  # wrong answers that end; each one's docstring tells the idea that mends it
-    hanging: Callable | None = None  # a wrong answer whose ranks wait for ever
+    mistakes: tuple[Callable, ...] = ()  # wrong answers that end; each one's docstring tells the idea that mends it
+    symptoms: tuple[Callable[[Case, list[Any]], bool], ...] = ()  # of a whole class of wrong answers; told likewise
+    costs: Callable[[Case, list[Any]], list[Cost]] | None = None  # of the ranks' values, once `judge` is content
+    hanging: Callable | None = None  # a wrong answer whose ranks wait for ever, for the tests
     timeout: float = 2.5
 
     @property
@@ -59,18 +75,18 @@ class Exercise:
 
 
 def idea(mistake: Callable) -> str:
-    """What is wrong with a wrong answer, and what would mend it."""
+    """What is wrong with a wrong answer, or with all that show a symptom, and what would mend it."""
     text = inspect.getdoc(mistake)
     assert text is not None, f"{mistake} has no docstring to tell it"
     return " ".join(text.split())
 
 
-def same_as(expected: Callable[[Case], Sequence[Any]], tolerance: float = TOLERANCE) -> Callable:
+def same_as(expected: Callable[[Case], Sequence[Any]], *, exact: bool = False) -> Callable:
     """A judge that compares each rank's value with the one that `expected(case)` has for it."""
 
     def judge(case: Case, values: list[Any]) -> str | None:
         for rank, (value, right) in enumerate(zip(values, expected(case), strict=True)):
-            difference = differs(value, right, tolerance)
+            difference = differs(value, right, exact=exact)
             if difference:
                 return f"rank {rank}: {difference}" if case.ranks > 1 else difference
         return None
@@ -78,29 +94,56 @@ def same_as(expected: Callable[[Case], Sequence[Any]], tolerance: float = TOLERA
     return judge
 
 
-def differs(value: Any, right: Any, tolerance: float = TOLERANCE, name: str = "") -> str | None:
-    """How `value` differs from `right`, as a sentence; None if it does not. Lists and tuples are alike."""
+def differs(value: Any, right: Any, name: str = "", *, exact: bool = False) -> str | None:
+    """How `value` differs from `right`, as a sentence; None if it does not.
+
+    Lists and tuples are alike, and so are numbers and tensors of one number, and floating-point types: what is right
+    to the precision of float32 is right. `exact` asks for the very type, and for float64's precision.
+    """
     label = f"{name} " if name else ""
     if isinstance(right, (list, tuple)):
-        return _list_differs(value, right, tolerance, name)
+        return _list_differs(value, right, name, exact)
     if isinstance(right, dict):
-        return _dict_differs(value, right, tolerance, name)
+        return _dict_differs(value, right, name, exact)
     if isinstance(right, Tensor):
-        return _tensor_differs(value, right, tolerance, label)
-    if isinstance(right, float) and type(value) in (int, float):
-        return None if abs(value - right) <= tolerance else f"{label}is {value:.6g}, it should be {right:.6g}"
-    if isinstance(right, float) and isinstance(value, Tensor) and value.numel() == 1:
-        return differs(value.item(), right, tolerance, name)
+        return _tensor_differs(value, right, label, exact)
+    if isinstance(value, Tensor) and value.numel() == 1 and not exact:
+        value = value.item()
+    if isinstance(right, (int, float)) and type(right) is not bool and type(value) in (int, float):
+        return _number_differs(value, right, label, exact)
     same = type(value) is type(right) and value == right
     return None if same else f"{label}is {show(value)}, it should be {show(right)}"
 
 
-def _list_differs(value: Any, right: Sequence, tolerance: float, name: str) -> str | None:
+def _number_differs(value: float, right: float, label: str, exact: bool) -> str | None:
+    whole = isinstance(right, int)
+    if value == right and (not exact or type(value) is type(right)):
+        return None
+    if not whole and math.isfinite(value) and abs(value - right) <= _tolerance(abs(right), exact):
+        return None
+    if value == right:
+        return f"{label}is the {type(value).__name__} {value}, it should be the {type(right).__name__} {right}"
+    return f"{label}is {_digits(value, right)}, it should be {_digits(right, value)}"
+
+
+def _tolerance(largest: float, exact: bool) -> float:
+    return EXACT * max(1.0, largest) if exact else RELATIVE * largest + ABSOLUTE
+
+
+def _digits(value: float, other: float) -> str:
+    """A number with as many digits as it takes to tell it from another one."""
+    texts = (f"{value:.{digits}g}" for digits in range(6, 18) if f"{value:.{digits}g}" != f"{other:.{digits}g}")
+    return next(texts, repr(value))
+
+
+def _list_differs(value: Any, right: Sequence, name: str, exact: bool) -> str | None:
     label = f"{name} " if name else ""
+    if isinstance(value, Tensor) and value.dim() and not exact:
+        value = list(value) if len(value) == len(right) else value.tolist()
     if not isinstance(value, list):
         return f"{label}is {show(value)}, it should be a list of {len(right)}"
     for index, (item, right_item) in enumerate(zip(value, right, strict=False)):
-        difference = differs(item, right_item, tolerance, f"{name}[{index}]")
+        difference = differs(item, right_item, f"{name}[{index}]", exact=exact)
         if difference:
             return difference
     if len(value) != len(right):
@@ -108,28 +151,42 @@ def _list_differs(value: Any, right: Sequence, tolerance: float, name: str) -> s
     return None
 
 
-def _dict_differs(value: Any, right: dict, tolerance: float, name: str) -> str | None:
+def _dict_differs(value: Any, right: dict, name: str, exact: bool) -> str | None:
     label = f"{name} " if name else ""
     if not isinstance(value, dict) or value.keys() != right.keys():
         return f"{label}is {show(value)}, it should have {', '.join(map(str, right))}"
-    found = (differs(value[key], right[key], tolerance, f"{name}[{key!r}]" if name else str(key)) for key in right)
+    found = (differs(value[key], right[key], f"{name}[{key!r}]" if name else str(key), exact=exact) for key in right)
     return next(filter(None, found), None)
 
 
-def _tensor_differs(value: Any, right: Tensor, tolerance: float, label: str) -> str | None:
+def _tensor_differs(value: Any, right: Tensor, label: str, exact: bool) -> str | None:
+    if not exact and right.numel() == 1 and type(value) in (int, float):
+        value = torch.tensor(value).reshape(right.shape)
     if not isinstance(value, Tensor):
         return f"{label}is {show(value)}, it should be a tensor of shape {tuple(right.shape)}"
     if value.shape != right.shape:
         return f"{label}has shape {tuple(value.shape)}, it should have {tuple(right.shape)}"
-    if value.dtype != right.dtype:
+    alike = value.dtype == right.dtype or (not exact and value.dtype.is_floating_point == right.dtype.is_floating_point)
+    if not alike:
         return f"{label}is of {value.dtype}, it should be of {right.dtype}"
+    if not value.numel():
+        return None
     off = (value.double() - right.double()).abs().nan_to_num(nan=float("inf"))
     off[(value == right) | (value.isnan() & right.isnan())] = 0.0  # a mistake is also known by its nan and inf
-    if not off.numel() or off.max() <= tolerance:
+    finite = right.double().abs().nan_to_num(nan=0.0, posinf=0.0)
+    if off.max() <= _tolerance(finite.max().item(), exact):
         return None
-    if right.numel() <= 12:
-        return f"{label}is {show(value)}, it should be {show(right)}"
-    return f"{label}is off by {off.max():.3g} at most"
+    if right.numel() > 12:
+        return f"{label}is off by {off.max():.3g} at most, where the largest number is {finite.max():.3g}"
+    return f"{label}is {_show_beside(value, right)}, it should be {_show_beside(right, value)}"
+
+
+def _show_beside(value: Tensor, other: Tensor) -> str:
+    """Numbers, each with enough digits to tell it from the other."""
+    if not value.is_floating_point():
+        return show(value)
+    pairs = zip(value.flatten().tolist(), other.flatten().tolist(), strict=True)
+    return f"[{', '.join(f'{a:.4g}' if f'{a:.4g}' != f'{b:.4g}' or a == b else _digits(a, b) for a, b in pairs)}]"
 
 
 def show(value: Any) -> str:
@@ -142,6 +199,21 @@ def show(value: Any) -> str:
         return f"a {value.kind}"
     text = repr(value)
     return text if len(text) <= 200 else text[:200] + " ..."
+
+
+def draw(make: Callable[[random.Random], T], count: int, seed: int) -> list[T]:
+    """So many different results of `make`, the smallest first: the same ones for the same seed, on every machine.
+
+    (hypothesis also draws from the constants of whatever modules are loaded: not the same ones everywhere.)
+    """
+    found: dict[str, T] = {}
+    chance = random.Random(seed)
+    for _ in range(20 * count):
+        made = make(chance)
+        found.setdefault(repr(made), made)
+        if len(found) == count:
+            break
+    return [found[text] for text in sorted(found, key=lambda text: (len(text), text))]
 
 
 def seeded(seed: int) -> torch.Generator:

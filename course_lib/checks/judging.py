@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from course_lib.checks.exercise import Case, Exercise, differs, idea
-from course_lib.checks.inside.observe import Outcome, observe
+from course_lib.checks.exercise import Case, Cost, Exercise, differs, idea
+from course_lib.checks.hangs import explain_hang
+from course_lib.checks.inside.observe import Outcome, observe, observe_many
 
 NOT_ATTEMPTED = "NotImplementedError"
+TOO_MUCH = "the values are right, and it costs more than the exercise allows:"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The first case of a part that fails: what was seen, and the known mistake that does the same, if there is one."""
+    """The first case of a part that fails: what was seen, and the cause, where what was seen gives it away."""
 
     case: Case
     outcome: Outcome
     what: str
-    mistake: Callable | None = None
+    cause: str = ""
+    costs: tuple[Cost, ...] = ()  # if nothing else is wrong
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class Report:
     attempted: bool = True
     findings: dict[str, Finding] = field(default_factory=dict)  # by part
     untried: tuple[str, ...] = ()  # parts that were left out after a hang
+    costs: tuple[Cost, ...] = ()  # in the last case, if all passed
 
     @property
     def earned(self) -> dict[str, int]:
@@ -52,7 +57,7 @@ class Report:
         if not self.attempted:
             return f"{name}: not attempted yet, {exercise.points} points to earn"
         if self.passed:
-            return f"✓ {name}: passed, {self.points} of {exercise.points} points"
+            return "\n".join([f"✓ {name}: passed, {self.points} of {exercise.points} points", *_table(self.costs)])
         finding = next(iter(self.findings.values()))
         lines = [f"✗ {name}: {self.points} of {exercise.points} points", "", *_explain(finding)]
         lines += [f"\nNext: hint({exercise.number!r}), or read again lesson {exercise.lesson}, “{exercise.read}”."]
@@ -62,65 +67,102 @@ class Report:
 def assess(
     exercise: Exercise,
     cases: list[Case],
-    try_case: Callable[[Case], Outcome],
-    wrong: Callable[[Callable, Case], Outcome],
+    outcome_of: Callable[[int], Outcome],
+    wrong: Callable[[Case], list[Outcome]],
     *,
+    again: Callable[[int], Outcome] | None = None,
     after_a_hang: bool = True,
 ) -> Report:
-    """Try the cases, smallest first, and each part until it fails. `wrong` says what a known mistake does in a case."""
+    """Judge the cases, smallest first, and each part until it fails.
+
+    `outcome_of` has what the answer did in the case of that place, and `wrong` what the known mistakes do. Before
+    a case is refused, it is tried `again`, where that can be done.
+    """
     findings: dict[str, Finding] = {}
     untried: list[str] = []
     tried: list[tuple[Case, Outcome]] = []
-    for case in cases:
+    costs: list[Cost] = []
+    for place, case in enumerate(cases):
         if case.part in findings or case.part in untried:
             continue
         hung = any(finding.outcome.kind == "stuck" for finding in findings.values())
         if hung and not after_a_hang:
             untried.append(case.part)
             continue
-        outcome = try_case(case)
+        outcome = outcome_of(place)
+        if again and place and outcome.kind == "returned" and _what_is_wrong(exercise, case, outcome)[0]:
+            outcome = again(place)
         tried.append((case, outcome))
         if len(tried) == 1 and outcome.kind == "raised" and outcome.error == NOT_ATTEMPTED:
             return Report(exercise, attempted=False)
-        what = _what_is_wrong(exercise, case, outcome)
+        what, costs = _what_is_wrong(exercise, case, outcome)
         if what:
-            findings[case.part] = Finding(case, outcome, what, _known(exercise, tried, wrong))
-    return Report(exercise, True, findings, tuple(untried))
+            findings[case.part] = Finding(case, outcome, what, _cause(exercise, tried, wrong), tuple(costs))
+    return Report(exercise, True, findings, tuple(untried), tuple(costs))
 
 
-def wrong_answers(exercise: Exercise) -> Callable[[Callable, Case], Outcome]:
-    """What each mistake of the exercise does in a case: run when asked for, and remembered."""
-    seen: dict[tuple[int, int], Outcome] = {}
-    kept: list[Case] = []  # so that no other case gets the id of one that was forgotten
+def wrong_answers(exercise: Exercise) -> Callable[[Case], list[Outcome]]:
+    """What each mistake of the exercise does in a case: run in silence when asked for, and remembered."""
+    seen: dict[int, tuple[Case, list[Outcome]]] = {}  # a case is kept, so that no other one gets its id
 
-    def wrong(mistake: Callable, case: Case) -> Outcome:
-        key = (id(mistake), id(case))
-        if key not in seen:
-            kept.append(case)
-            seen[key] = observe(exercise.drive, mistake, case.ranks, case.inputs, exercise.timeout)
-        return seen[key]
+    def wrong(case: Case) -> list[Outcome]:
+        if id(case) not in seen:
+            calls = [(mistake, copy.deepcopy(case.inputs)) for mistake in exercise.mistakes]
+            seen[id(case)] = (
+                case,
+                observe_many(exercise.drive, calls, case.ranks, exercise.timeout)
+                or [
+                    observe(exercise.drive, mistake, case.ranks, inputs, exercise.timeout, quiet=True)
+                    for mistake, inputs in calls
+                ],
+            )
+        return seen[id(case)][1]
 
     return wrong
 
 
-def _what_is_wrong(exercise: Exercise, case: Case, outcome: Outcome) -> str | None:
+def _what_is_wrong(exercise: Exercise, case: Case, outcome: Outcome) -> tuple[str | None, list[Cost]]:
     if outcome.kind != "returned":
-        return outcome.shown or "it could not be run"
+        return outcome.shown or "it could not be run", []
     try:
         values = outcome.decoded()
-        return exercise.judge(case, values) if len(values) == case.ranks else "some ranks returned nothing"
+        if len(values) != case.ranks:
+            return "some ranks returned nothing", []
+        what = exercise.judge(case, values)
+        costs = exercise.costs(case, values) if exercise.costs and not what else []
     except Exception:  # a judge takes the values apart; an answer may return, and a forger may write, anything
-        return "what it returns has another form than the exercise asks for"
+        return "what it returns has another form than the exercise asks for", []
+    if any(cost.spent > cost.budget for cost in costs):
+        what = "\n".join([TOO_MUCH, *_table(costs)])
+    return what, costs
 
 
-def _known(exercise: Exercise, tried: list[tuple[Case, Outcome]], wrong: Callable) -> Callable | None:
-    """The mistake that does the same in the last case tried; of several, one that did the same in all of them."""
+def _cause(exercise: Exercise, tried: list[tuple[Case, Outcome]], wrong: Callable[[Case], list[Outcome]]) -> str:
+    """Why the last case tried failed, as far as that can be known; "" where only what was seen can be told."""
     case, outcome = tried[-1]
     if outcome.kind == "stuck":
-        return exercise.hanging
-    alike = [mistake for mistake in exercise.mistakes if _alike(outcome, wrong(mistake, case))]
-    always = (m for m in alike if len(alike) > 1 and all(_alike(then, wrong(m, which)) for which, then in tried))
-    return next(always, alike[0] if alike else None)
+        return explain_hang(outcome)
+    if outcome.kind == "returned":
+        values = outcome.decoded()
+        if shown := next((symptom for symptom in exercise.symptoms if _shows(symptom, case, values)), None):
+            return idea(shown)
+    if outcome.kind in ("died", "differ", "missing", "failed") or not exercise.mistakes:
+        return ""
+    alike = [place for place, other in enumerate(wrong(case)) if _alike(outcome, other)]
+    always = (
+        place
+        for place in alike
+        if len(alike) > 1 and all(_alike(then, wrong(which)[place]) for which, then in tried if which.part == case.part)
+    )
+    place = next(always, alike[0] if alike else None)
+    return "" if place is None else idea(exercise.mistakes[place])
+
+
+def _shows(symptom: Callable, case: Case, values: list) -> bool:
+    try:
+        return bool(symptom(case, values))
+    except Exception:  # values of another form show nothing
+        return False
 
 
 def _alike(outcome: Outcome, other: Outcome) -> bool:
@@ -131,18 +173,26 @@ def _alike(outcome: Outcome, other: Outcome) -> bool:
             return differs(outcome.decoded(), other.decoded()) is None
         except Exception:
             return False
-    if outcome.kind == "raised":
-        return (outcome.error, outcome.text) == (other.error, other.text)
-    return True
+    return (outcome.error, outcome.text) == (other.error, other.text)
 
 
 def _explain(finding: Finding) -> list[str]:
     case = finding.case
     where = f"{case.ranks} ranks, {case.says}" if case.ranks > 1 else case.says
     lines = [f"The smallest case that fails ({case.part}): {where}", *_indented(finding.what)]
-    if finding.mistake:
-        lines += ["", idea(finding.mistake)]
+    if finding.cause:
+        lines += ["", finding.cause]
     return lines
+
+
+def _table(costs: list[Cost] | tuple[Cost, ...]) -> list[str]:
+    """Spent and budget, side by side."""
+    if not costs:
+        return []
+    width = max(len(cost.what) for cost in costs)
+    rows = [f"  {cost.what:<{width}} {cost.spent:>12,.10g} {cost.budget:>12,.10g}" for cost in costs]
+    marked = [f"{row}  too much" if cost.spent > cost.budget else row for row, cost in zip(rows, costs, strict=True)]
+    return [f"  {'':<{width}} {'spent':>12} {'budget':>12}", *marked]
 
 
 def _indented(text: str) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import cloudpickle
 
 from course_lib.checks import exercises
-from course_lib.checks.exercise import Case, Exercise, idea
+from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.runner import END, Submission, Task
 from course_lib.checks.judging import Finding, assess, wrong_answers
@@ -145,11 +145,11 @@ class Grader:
     def _mark(self, exercise: Exercise, outcomes: dict[tuple[str, int], Outcome], cells: list[str]) -> Mark:
         cases = self._cases[exercise.number]
 
-        def look_up(case: Case) -> Outcome:
-            return outcomes.get((exercise.number, cases.index(case)), Outcome("missing"))
+        def look_up(place: int) -> Outcome:
+            return outcomes.get((exercise.number, place), Outcome("missing"))
 
         report = assess(exercise, cases, look_up, self._wrong[exercise.number])
-        attempted = report.attempted and any(look_up(case).kind != "missing" for case in cases)
+        attempted = report.attempted and any(look_up(place).kind != "missing" for place in range(len(cases)))
         remarks = {part: remark(finding, cells) for part, finding in report.findings.items()}
         return Mark(exercise.number, report.earned, remarks if attempted else {}, attempted)
 
@@ -165,14 +165,16 @@ def remark(finding: Finding, cells: list[str]) -> str:
     text = {
         "returned": "It returns something else than the exercise asks for.",
         "raised": f"It raises {_error_name(outcome.error)}{_own_line(outcome, cells)}.",
-        "stuck": "Its ranks wait for ever: one of them makes a call that another does not make.",
+        "stuck": "Its ranks wait for ever.",
         "died": "One of its ranks ends its process.",
         "differ": "Its ranks call different collectives.",
         "missing": "It was not run to its end.",
     }.get(outcome.kind, "It could not be run.")
-    if not finding.mistake:
+    if finding.costs:
+        text = "The values are right, and it costs more than the exercise allows."
+    if not finding.cause:
         return text
-    return idea(finding.mistake) if outcome.kind == "returned" else f"{text} {idea(finding.mistake)}"
+    return finding.cause if outcome.kind == "returned" else f"{text} {finding.cause}"
 
 
 def _what_was_seen(ended: sandbox.SandboxResult, cells: list[str]) -> tuple[dict[tuple[str, int], Outcome], list[str]]:

@@ -1,147 +1,41 @@
-"""Every exercise: its solution passes, its stub is not attempted, and each known mistake is refused by its name."""
+"""Every exercise: its solution passes, its stub is not attempted, and each known mistake is refused for its cause."""
 
 from __future__ import annotations
 
-import copy
 import json
-from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
 
 from course_lib.checks import examine, exercises
-from course_lib.checks.exercise import LEVELS, Case, Exercise, idea
-from course_lib.checks.inside.observe import Outcome, observe
+from course_lib.checks.exercise import LEVELS, Exercise, idea
+from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.plain import encode
-from course_lib.checks.judging import Report, assess
+from course_lib.checks.judging import assess
 from course_lib.checks.notebooks import (
     answer_metadata,
     check_metadata,
     heading,
     is_answer,
-    names_of,
     read,
     source,
     without_answers,
 )
 from course_lib.grading.grader import SEED as GRADING_SEED
-from tests.conftest import PATIENCE
+from tests.checks.tried import ROOT, SOLUTIONS, answer_to, as_text, cases_of, report_on, try_together
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-SOLUTIONS = sorted((ROOT / "solutions").glob("*.ipynb"))
 SEEDS = (2, 3, 4, GRADING_SEED)  # beside the one that learners get
 
 all_exercises = pytest.mark.parametrize("exercise", exercises().values(), ids=list(exercises()))
 all_notebooks = pytest.mark.parametrize("solution", SOLUTIONS, ids=[path.stem for path in SOLUTIONS])
-
-
-def mistakes(exercise: Exercise, hanging: bool) -> list:
-    """Parameters for a test. One that hangs takes seconds; a quicker neighbour is in test_check.py."""
-    ends = [
-        pytest.param(exercise, mistake, id=f"{exercise.number} {mistake.__name__}") for mistake in exercise.mistakes
-    ]
-    if not hanging or exercise.hanging is None:
-        return ends
-    name = f"{exercise.number} {exercise.hanging.__name__}"
-    return [*ends, pytest.param(exercise, exercise.hanging, id=name, marks=pytest.mark.slow)]
-
-
-def all_mistakes(hanging: bool):
-    parameters = [each for exercise in exercises().values() for each in mistakes(exercise, hanging)]
-    return pytest.mark.parametrize(("exercise", "mistake"), parameters)
+all_that_hang = pytest.mark.parametrize(
+    "exercise", [exercise for exercise in exercises().values() if exercise.hanging], ids=lambda each: each.number
+)
 
 
 def notebook_of(exercise: Exercise) -> dict:
     (path,) = (path for path in SOLUTIONS if path.stem.startswith(exercise.lesson))
     return read(path)
-
-
-@cache
-def names_in(lesson: str, stubs: bool) -> dict:
-    """What a lesson's solutions define, or the stubs made from them."""
-    (path,) = (path for path in SOLUTIONS if path.stem.startswith(lesson))
-    return names_of(without_answers(read(path)) if stubs else read(path))
-
-
-def answer_to(exercise: Exercise, stub: bool = False):
-    return names_in(exercise.lesson, stub)[exercise.answer]
-
-
-@cache
-def cases_of(number: str, seed: int) -> list[Case]:
-    return exercises()[number].cases(seed)
-
-
-@cache
-def tried(number: str, answer) -> dict[int, Outcome]:
-    """What an answer does in the cases of all seeds, by the id of the case: as `observe` sees it, in fewer launches.
-
-    All cases of as many ranks share one launch, and those of one rank need none. An answer that does not return from
-    all of them is tried on each by itself.
-    """
-    exercise, outcomes = exercises()[number], {}
-    for ranks in sorted({case.ranks for case in cases_of_all_seeds(number)}):
-        ours = [case for case in cases_of_all_seeds(number) if case.ranks == ranks]
-        together = values_of_all(number, ranks).get(answer) or values_of(exercise, answer, ranks, ours)
-        for index, case in enumerate(ours):
-            if together is not None:
-                outcomes[id(case)] = Outcome("returned", values=tuple(value[index] for value in together))
-            elif case in cases_of(number, 1):
-                outcomes[id(case)] = observe(exercise.drive, answer, ranks, case.inputs, exercise.timeout)
-            else:
-                outcomes[id(case)] = Outcome("raised", error="some case of this answer did not return")
-    return outcomes
-
-
-@cache
-def cases_of_all_seeds(number: str) -> list[Case]:
-    return [case for seed in (1, *SEEDS) for case in cases_of(number, seed)]
-
-
-@cache
-def values_of_all(number: str, ranks: int) -> dict:
-    """Each rank's values in all cases of so many ranks, for the solution and the mistakes, tried in one launch.
-
-    Empty where that does not come to its end, because one of the answers does not.
-    """
-    exercise = exercises()[number]
-    if ranks == 1:
-        return {}
-    answers = [answer_to(exercise), *exercise.mistakes]
-    inputs = [case.inputs for case in cases_of_all_seeds(number) if case.ranks == ranks]
-    seen = observe(drive_answers, (exercise.drive, answers), ranks, {"inputs": inputs}, PATIENCE)
-    if seen.kind != "returned":
-        return {}
-    return {answer: [value[place] for value in seen.values] for place, answer in enumerate(answers)}
-
-
-def values_of(exercise: Exercise, answer, ranks: int, cases: list[Case]) -> list | None:
-    """Each rank's values in all of these cases, or None if the answer did not come to its end."""
-    inputs = [case.inputs for case in cases]
-    if ranks > 1:
-        seen = observe(drive_answers, (exercise.drive, [answer]), ranks, {"inputs": inputs}, PATIENCE)
-        return [value[0] for value in seen.values] if seen.kind == "returned" else None
-    try:
-        return [encode([exercise.drive(answer, **each) for each in copy.deepcopy(inputs)])]
-    except Exception:
-        return None
-
-
-def drive_answers(drive_and_answers, inputs: list[dict]) -> list[list]:
-    drive, answers = drive_and_answers
-    return [[drive(answer, **each) for each in copy.deepcopy(inputs)] for answer in answers]
-
-
-def report_on(exercise: Exercise, answer, seed: int = 1) -> Report:
-    """What a learner is told of this answer."""
-    outcomes = tried(exercise.number, answer)
-
-    def wrong(mistake, case: Case) -> Outcome:
-        return tried(exercise.number, mistake)[id(case)]
-
-    cases = cases_of(exercise.number, seed)
-    return assess(exercise, cases, lambda case: outcomes[id(case)], wrong, after_a_hang=False)
 
 
 def test_every_lesson_has_exercises():
@@ -165,18 +59,30 @@ def test_the_stub_is_not_attempted(exercise):
     assert report.points == 0
 
 
-@all_mistakes(hanging=True)
-def test_a_known_mistake_is_named(exercise, mistake):
-    report = examine(exercise, mistake, seed=1) if mistake is exercise.hanging else report_on(exercise, mistake)
-    taken_for = [finding.mistake for finding in report.findings.values()]
-    assert mistake in taken_for[:1], f"taken for {taken_for}\n{report}"
-    assert idea(mistake) in str(report)
+@all_exercises
+def test_a_known_mistake_is_refused_for_its_cause(exercise):
+    """Its own message, or that of a symptom which it shows."""
+    try_together(exercise, exercise.mistakes, cases_of(exercise.number, 1))
+    for mistake in exercise.mistakes:
+        report = report_on(exercise, mistake)
+        cause = next((finding.cause for finding in report.findings.values()), "it passed")
+        assert cause in map(idea, [mistake, *exercise.symptoms]), f"{mistake.__name__}: {report}"
 
 
-@all_mistakes(hanging=False)  # a hang does not depend on numbers
-def test_no_inputs_make_a_known_mistake_pass(exercise, mistake):
+@all_exercises
+def test_no_inputs_make_a_known_mistake_pass(exercise):
     for seed in SEEDS:
-        assert not report_on(exercise, mistake, seed).passed, f"passed with seed {seed}"
+        try_together(exercise, exercise.mistakes, cases_of(exercise.number, seed))
+        for mistake in exercise.mistakes:
+            assert not report_on(exercise, mistake, seed).passed, f"{mistake.__name__} passed with seed {seed}"
+
+
+@all_that_hang
+def test_a_hang_is_explained_by_what_the_ranks_wait_in(exercise):
+    report = examine(exercise, exercise.hanging, seed=1)
+    finding = next(iter(report.findings.values()))
+    assert finding.outcome.kind == "stuck"
+    assert finding.cause
 
 
 @all_exercises
@@ -184,15 +90,14 @@ def test_no_inputs_make_a_known_mistake_pass(exercise, mistake):
 def test_whatever_is_returned_a_judge_says_what_is_wrong(exercise, value):
     for case in cases_of(exercise.number, 1):
         outcome = Outcome("returned", values=(encode(value),) * case.ranks)
-        report = assess(exercise, [case], lambda _, same=outcome: same, lambda *_: Outcome("missing"))
+        report = assess(exercise, [case], lambda _, same=outcome: same, lambda _: [])
         assert report.findings[case.part].what
 
 
 @all_exercises
 def test_an_exercise_is_complete(exercise):
-    mistakes = [*exercise.mistakes, *filter(None, [exercise.hanging])]
-    assert len(mistakes) >= 4
-    assert len({idea(mistake) for mistake in mistakes}) == len(mistakes), "each mistake has its own message"
+    causes = [*exercise.mistakes, *exercise.symptoms]
+    assert len({idea(cause) for cause in causes}) == len(causes) >= 3, "each has its own message"
     assert len(exercise.hints) >= 2
     assert exercise.level in LEVELS
     assert 5 <= exercise.minutes <= 40
@@ -203,7 +108,7 @@ def test_an_exercise_is_complete(exercise):
 
 @all_exercises
 def test_the_cases_can_be_told_apart(exercise):
-    cases = [json.dumps([case.ranks, encode(case.inputs)]) for case in exercise.cases(1)]
+    cases = list(map(as_text, exercise.cases(1)))
     assert '"other"' not in "".join(cases), "inputs are plain data, or they could not be compared"
     assert len(set(cases)) == len(cases)
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import io
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from course_lib.launchers import CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck, launch
+from course_lib.launchers.diagnosis.stacks import describe_stack, own_frames
 from course_lib.launchers.local import start_method
+from course_lib.launchers.run import Run
 
 from .plain import decode, encode
 
 SPAWNED = 10  # times the patience: such a rank imports in its work what a forked one has from its server
 KINDS = {RankFailed: "raised", RankDied: "died", RanksStuck: "stuck", CollectivesDiffer: "differ"}
+Call = tuple[Any, dict[str, Any]]  # an answer, and the inputs of `drive`
+Setting = tuple[int, dict[str, Any]]  # a number of ranks, and the inputs of `drive`
+DOING = ("waiting", "running", "returned", "stopped")
 
 
 @dataclass(frozen=True)
@@ -20,6 +27,7 @@ class Outcome:
     """What an answer did in one case: `returned`, `raised`, `died`, `stuck`, `differ`, or it could not be run.
 
     `values[rank]` is plain data, as `encode` writes it. `shown` is the launcher's own account, for the learner.
+    `states[rank]` says what a rank did when all were stuck: doing, in which call, with or for whom.
     """
 
     kind: str
@@ -29,6 +37,7 @@ class Outcome:
     cell: str = ""
     line: int = 0
     shown: str = ""
+    states: tuple = ()
 
     def decoded(self) -> list[Any]:
         """The ranks' values, as tensors, numbers, text, lists and dicts."""
@@ -42,25 +51,114 @@ class Outcome:
         texts = [record[name] for name in ("kind", "error", "text", "cell", "shown")]
         if not (all(type(text) is str for text in texts) and type(record["line"]) is int):
             raise ValueError("this is not an outcome")
-        outcome = cls(**{**record, "values": tuple(record["values"])})
+        states = tuple(map(tuple, record["states"]))
+        if not all(len(state) == 3 and state[0] in DOING and all(type(t) is str for t in state) for state in states):
+            raise ValueError("this is not an outcome")
+        outcome = cls(**{**record, "values": tuple(record["values"]), "states": states})
         outcome.decoded()
         return outcome
 
 
-def observe(drive: Callable, answer: Any, ranks: int, inputs: dict[str, Any], timeout: float) -> Outcome:
-    """Call `drive(answer, **inputs)` on `ranks` ranks."""
+def observe(
+    drive: Callable, answer: Any, ranks: int, inputs: dict[str, Any], timeout: float, *, quiet: bool = False
+) -> Outcome:
+    """Call `drive(answer, **inputs)` on `ranks` ranks. `quiet` does not show what they print."""
     try:
-        patience = timeout * (SPAWNED if start_method() == "spawn" else 1)
-        run = launch(_on_rank, drive, answer, inputs, ranks=ranks, timeout=patience)
+        run = _launch(drive, [(answer, inputs)], ranks, timeout, quiet)
     except RankFailed as error:
         name, _, text = str(error).split("\n\n")[0].partition(" raised ")[2].partition(": ")
         frame = next((frame for frame in reversed(error.stack) if frame.file.startswith("<")), None)
         place = {} if frame is None else {"cell": frame.file, "line": frame.line}
-        return Outcome("raised", error=name, text=text, shown=str(error), **place)
+        return Outcome("raised", error=name, text=text, shown=_account(error, name, text), **place)
     except LaunchError as error:
-        return Outcome(KINDS.get(type(error), "failed"), text=str(error).splitlines()[0], shown=str(error))
-    return Outcome("returned", values=tuple(run))
+        states = sorted(error.where.items()) if isinstance(error, RanksStuck) else []
+        return Outcome(
+            KINDS.get(type(error), "failed"),
+            text=str(error).splitlines()[0],
+            shown=str(error),
+            states=tuple((state.doing, state.collective or "", state.whom) for _, state in states),
+        )
+    return Outcome("returned", values=tuple(value[0] for value in run))
 
 
-def _on_rank(drive: Callable, answer: Any, inputs: dict[str, Any]) -> Any:
-    return encode(drive(answer, **inputs))
+def observe_many(drive: Callable, calls: Sequence[Call], ranks: int, timeout: float) -> list[Outcome]:
+    """Call `drive(answer, **inputs)` for each of these, one after the other, in one launch: much quicker than many.
+
+    Empty if they did not all return: which of them did not, only launches of their own can tell.
+    """
+    try:
+        run = _launch(drive, calls, ranks, timeout + 0.2 * len(calls), quiet=True)
+    except LaunchError:
+        return []
+    return [Outcome("returned", values=tuple(value[index] for value in run)) for index in range(len(calls))]
+
+
+class Trial:
+    """An answer in all its cases, each given as ranks and inputs; run when asked for.
+
+    The first case is tried by itself. The others of equally many ranks share a launch, and are tried singly if they do
+    not all come to their end.
+    """
+
+    def __init__(
+        self, drive: Callable, answer: Any, cases: Sequence[tuple[int, dict[str, Any]]], timeout: float
+    ) -> None:
+        self._drive, self._answer, self._cases, self._timeout = drive, answer, cases, timeout
+        self._seen: dict[int, Outcome] = {}
+        self._tried_together: set[int] = set()
+
+    def outcome(self, index: int) -> Outcome:
+        """What the answer does in one of the cases."""
+        ranks = self._cases[index][0]
+        if index and index not in self._seen and ranks not in self._tried_together:
+            self._tried_together.add(ranks)
+            self._try_together(ranks)
+        if index not in self._seen:
+            self._seen[index] = self.alone(index)
+        return self._seen[index]
+
+    def alone(self, index: int) -> Outcome:
+        """The same in a launch of its own, with all that it prints."""
+        ranks, inputs = self._cases[index]
+        return observe(self._drive, self._answer, ranks, inputs, self._timeout)
+
+    def _try_together(self, ranks: int) -> None:
+        places = [place for place, case in enumerate(self._cases) if case[0] == ranks and place not in self._seen]
+        if len(places) > 1:
+            calls = [(self._answer, self._cases[place][1]) for place in places]
+            outcomes = observe_many(self._drive, calls, ranks, self._timeout)
+            self._seen.update(zip(places, outcomes, strict=False))
+
+
+def _launch(drive: Callable, calls: Sequence[Call], ranks: int, timeout: float, quiet: bool) -> Run:
+    patience = timeout * (SPAWNED if start_method() == "spawn" else 1)
+    with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
+        return launch(_on_rank, drive, list(calls), ranks=ranks, timeout=patience)
+
+
+def _on_rank(drive: Callable, calls: list[Call]) -> list[Any]:
+    import torch
+    import torch.distributed as dist
+
+    values = []
+    for answer, inputs in calls:
+        torch.manual_seed(dist.get_rank())  # ranks do not draw alike, as in a real job
+        values.append(encode(drive(_anew(answer) if len(calls) > 1 else answer, **inputs)))
+    return values
+
+
+def _anew(answer: Any) -> Any:
+    """A copy of a function that shares no globals with it: what one case leaves there, the next does not find."""
+    import cloudpickle
+
+    try:
+        return cloudpickle.loads(cloudpickle.dumps(answer))
+    except Exception:
+        return answer
+
+
+def _account(error: RankFailed, name: str, text: str) -> str:
+    """What was raised, and the learner's own lines on the way there."""
+    if own := own_frames(error.stack):
+        return f"rank {error.rank} raised {name}: {text}".removesuffix(": ") + "\n\n" + describe_stack(own)
+    return f"calling it, or using what it returned, ended in {name}: {text}".removesuffix(": ")

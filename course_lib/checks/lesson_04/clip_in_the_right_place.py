@@ -154,7 +154,7 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     drive=drive,
-    judge=same_as(expected, tolerance=1e-6),  # clip_grad_norm_ adds 1e-6 to the norm; an answer by hand need not
+    judge=same_as(expected),
     mistakes=(
         clips_every_piece,
         clips_its_own,

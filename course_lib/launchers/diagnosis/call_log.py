@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import sys
 import threading
 import time
@@ -69,6 +70,11 @@ class Call:
     splits: Splits | None = None
     finished: bool = field(default=False, compare=False)
     order: int = field(default=0, compare=False)  # among all that this rank did in the group, messages too
+    numbers: int = field(default=0, compare=False)  # in all tensors that went in
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.group, self.order
 
     def __str__(self) -> str:
         text = f"{self.op} of {self.dtype} {list(self.shape)}" if self.shape is not None else self.op
@@ -149,6 +155,15 @@ class CallLog:
         for name, kind in SENDS.items():
             _wrap(dist.ProcessGroup, name, functools.partial(self._note_message, kind))
         self._wrap_wait(dist.Work)
+        _installed.append(self)
+
+    def messages_so_far(self) -> Counter[tuple[str, str, int, int]]:
+        """How many messages have gone over each line."""
+        return Counter(self._sent)
+
+    def messages_since(self, before: Mapping[tuple[str, str, int, int], int]) -> list[Message]:
+        """Those that came after so many; of thousands, the last."""
+        return [message for message in self._messages if message.number > before.get(message.line, 0)]
 
     def new_generation(self) -> None:
         """The default group was destroyed and made again: names and numbers begin anew."""
@@ -192,6 +207,7 @@ class CallLog:
             None if shape is None else tuple(shape),
             finished=bool(entry.get("retired", False)),
             order=entry.get("op_id", 0),
+            numbers=sum(map(math.prod, entry.get("input_sizes") or [])),
         )
         more = self._details.get((group, call.order))
         if more is None or not op.replace("_", "").startswith(more[0].replace("_", "")):
@@ -273,6 +289,14 @@ class CallLog:
                 self._waits[thread] = None
 
         work_class.wait = noted_wait
+
+
+_installed: list[CallLog] = []
+
+
+def of_this_process() -> CallLog | None:
+    """The log of this rank, if this process is one."""
+    return _installed[-1] if _installed else None
 
 
 def _wrap(cls: Any, name: str, note: Callable[..., None]) -> None:

@@ -107,6 +107,12 @@ def where(stack: Sequence[Frame], pending: str | None = None) -> Where:
     return Where("waiting" if collective else "running", collective, frame)
 
 
+def own_frames(stack: Sequence[Frame]) -> list[Frame]:
+    """What the learner wrote: neither a library's lines nor this one's."""
+    ours = [frame for frame in stack if "/course_lib/" not in frame.file.replace(os.sep, "/")]
+    return [frame for frame in ours if not _is_library(frame.file)]
+
+
 def describe_stack(stack: Sequence[Frame]) -> str:
     """A stack as text, oldest call first, like Python's own tracebacks; what happened inside a library is counted."""
     lines = []
