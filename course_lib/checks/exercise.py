@@ -62,6 +62,7 @@ class Exercise:
     mistakes: tuple[Callable, ...] = ()  # wrong answers that end; each one's docstring tells the idea that mends it
     symptoms: tuple[Callable[[Case, list[Any]], bool], ...] = ()  # of a whole class of wrong answers; told likewise
     costs: Callable[[Case, list[Any]], list[Cost]] | None = None  # of the ranks' values, once `judge` is content
+    read_in: str = ""  # the lesson that section is in, if it is another one
     hanging: Callable | None = None  # a wrong answer whose ranks wait for ever, for the tests
     timeout: float = 2.5
 
@@ -72,6 +73,11 @@ class Exercise:
     @property
     def lesson(self) -> str:
         return self.number.partition(".")[0]
+
+    @property
+    def where_to_read(self) -> str:
+        """Where it is explained, in words."""
+        return f"lesson {self.read_in or self.lesson}, “{self.read}”"
 
 
 def idea(mistake: Callable) -> str:

@@ -60,7 +60,7 @@ class Report:
             return "\n".join([f"✓ {name}: passed, {self.points} of {exercise.points} points", *_table(self.costs)])
         finding = next(iter(self.findings.values()))
         lines = [f"✗ {name}: {self.points} of {exercise.points} points", "", *_explain(finding)]
-        lines += [f"\nNext: hint({exercise.number!r}), or read again lesson {exercise.lesson}, “{exercise.read}”."]
+        lines += [f"\nNext: hint({exercise.number!r}), or read again {exercise.where_to_read}."]
         return "\n".join(lines)
 
 

@@ -153,7 +153,7 @@ class Grader:
         ]
         slot = self.slots.get()
         try:
-            submission = Submission(cells, tasks, TIMEOUT)
+            submission = Submission(cells, tasks, max([TIMEOUT, *(e.timeout for e in ours)]))
             return sandbox.run(submission, self.limits, slot=slot, sandboxed=self.sandboxed, stop=self._stop)
         finally:
             self.slots.put(slot)

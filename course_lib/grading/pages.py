@@ -73,7 +73,7 @@ def _exercise(mark: Mark) -> str:
     again = (
         ""
         if mark.points == exercise.points
-        else f'<p class="read">Read again: lesson {exercise.lesson}, “{exercise.read}”.</p>'
+        else f'<p class="read">Read again: {exercise.where_to_read}.</p>'
     )
     return f"{title}\n<ul>{''.join(items)}</ul>{again}"
 

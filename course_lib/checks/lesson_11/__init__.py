@@ -1,0 +1,130 @@
+"""The capstone: training jobs for a strategy of the learner's own, and the same jobs in one process.
+
+What runs on the ranks imports what it needs inside its functions: it travels by value.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from course_lib.data import Batch
+    from course_lib.strategies import Strategy
+
+Job = dict[str, Any]  # what to train, on what and how, in plain data: see `new_job`
+FEATURES, VOCABULARY, HIDDEN = 2, 5, 3
+OTHER_WEIGHTS = 100  # added to the rank: what a new object begins with
+
+
+def new_job(lengths: list[list[int]], seed: int, **others: Any) -> Job:
+    """A job: `lengths` has the sequences of each update's batch."""
+    usual = {"replicas": 1, "micro_batches": 1, "layers": 2, "tokens": False, "sparse": False}
+    how = {"carry_state": False, "clip": None, "cut": None, "measured": False}
+    return {**usual, **how, **others, "lengths": lengths, "seed": seed}
+
+
+def model_of(job: Job, rank: int) -> Any:
+    """The model that this rank makes: from a seed of its own."""
+    import torch
+
+    from course_lib.lstm.model import lstm_model
+
+    torch.manual_seed(job["seed"] + 17 * rank)
+    way_in = {"vocabulary": VOCABULARY} if job["tokens"] else {"features": FEATURES}
+    return lstm_model(hidden=HIDDEN, layers=job["layers"], **way_in).double()
+
+
+def batches_of(job: Job) -> list[Batch]:
+    """The batches for all ranks together, one for each update."""
+    import torch
+
+    from course_lib.data import pad
+
+    generator = torch.Generator().manual_seed(job["seed"])
+    batches = []
+    for lengths in job["lengths"]:
+        if job["tokens"]:
+            tokens = [torch.randint(VOCABULARY, (2, n), generator=generator) for n in lengths]
+            sequences, targets = [pair[0] for pair in tokens], [pair[1] for pair in tokens]
+        else:
+            sequences = [torch.randn(n, FEATURES, generator=generator, dtype=torch.float64) for n in lengths]
+            targets = [torch.randn(n, generator=generator, dtype=torch.float64) for n in lengths]
+        masks = None
+        if job["sparse"]:
+            masks = [torch.rand(n, generator=generator) < 0.5 for n in lengths]
+            masks[0][0] = True  # something counts
+        batches.append(pad(sequences, targets, masks))
+    return batches
+
+
+def loss_of(job: Job) -> Any:
+    from course_lib.lstm.loss import cross_entropy, squared_error
+
+    return cross_entropy if job["tokens"] else squared_error
+
+
+def adam(parameters: Any) -> Any:
+    """Adam that does not blow up rounding: where a gradient is nearly zero, it divides by nearly nothing."""
+    import torch
+
+    return torch.optim.Adam(parameters, lr=0.05, eps=1e-2)
+
+
+def after(trained: Strategy, batch: Batch) -> dict[str, Any]:
+    """What an update leaves on this rank."""
+    loss, count = trained.step(trained.share(batch))
+    gradients = {name: shard.tensor.grad.clone() for name, shard in trained.shards().items()}
+    return {"loss": float(loss), "count": int(count), "gradients": gradients, "state": state_of(trained)}
+
+
+def state_of(trained: Strategy) -> dict[str, Any]:
+    """The parameters of this rank, by their names in the whole model."""
+    return {name: shard.tensor.detach().clone() for name, shard in trained.shards().items()}
+
+
+@contextmanager
+def watching_for_ours() -> Iterator[list[str]]:
+    """Collects the names of what is the course's own answer, when one of them is made."""
+    from course_lib.strategies import Hybrid, ModelParallel, Pipeline
+    from course_lib.strategies.hybrid import GradientSum
+    from course_lib.strategies.pipeline import Execution, Stage
+
+    made: list[str] = []
+    kinds = (Hybrid, Pipeline, ModelParallel, Stage, Execution, GradientSum)
+    originals = [kind.__init__ for kind in kinds]
+
+    def noting(kind: type, original: Any) -> Any:
+        def init(self: Any, *arguments: Any, **keywords: Any) -> None:
+            made.append(kind.__name__)
+            original(self, *arguments, **keywords)
+
+        return init
+
+    for kind, original in zip(kinds, originals, strict=True):
+        kind.__init__ = noting(kind, original)
+    try:
+        yield made
+    finally:
+        for kind, original in zip(kinds, originals, strict=True):
+            kind.__init__ = original
+
+
+def derives_from_ours(kind: type) -> list[str]:
+    """The names of the course's own answers among the classes that this one derives from."""
+    ours = ("Hybrid", "Pipeline", "ModelParallel")
+    return [
+        base.__name__ for base in kind.__mro__ if base.__module__.startswith("course_lib.") and base.__name__ in ours
+    ]
+
+
+def numbers_kept() -> int:
+    """How many numbers there are in all parameters of this process."""
+    import gc
+
+    from torch.nn import Parameter
+
+    gc.collect()
+    return sum(each.numel() for each in gc.get_objects() if type(each) is Parameter)
