@@ -70,11 +70,7 @@ def _exercise(mark: Mark) -> str:
         right = earned == exercise.parts[part]
         told = f": {_remark(mark, part)}" if part in mark.remarks else ""
         items.append(f'<li class="{"right" if right else "wrong"}">{html.escape(part)}{told}</li>')
-    again = (
-        ""
-        if mark.points == exercise.points
-        else f'<p class="read">Read again: {exercise.where_to_read}.</p>'
-    )
+    again = "" if mark.points == exercise.points else f'<p class="read">Read again: {exercise.where_to_read}.</p>'
     return f"{title}\n<ul>{''.join(items)}</ul>{again}"
 
 

@@ -76,7 +76,8 @@ def adam(parameters: Any) -> Any:
 def after(trained: Strategy, batch: Batch) -> dict[str, Any]:
     """What an update leaves on this rank."""
     loss, count = trained.step(trained.share(batch))
-    gradients = {name: shard.tensor.grad.clone() for name, shard in trained.shards().items()}
+    found = {name: shard.tensor.grad for name, shard in trained.shards().items()}
+    gradients = {name: None if gradient is None else gradient.clone() for name, gradient in found.items()}
     return {"loss": float(loss), "count": int(count), "gradients": gradients, "state": state_of(trained)}
 
 
@@ -93,7 +94,7 @@ def watching_for_ours() -> Iterator[list[str]]:
     from course_lib.strategies.pipeline import Execution, Stage
 
     made: list[str] = []
-    kinds = (Hybrid, Pipeline, ModelParallel, Stage, Execution, GradientSum)
+    kinds: tuple[Any, ...] = (Hybrid, Pipeline, ModelParallel, Stage, Execution, GradientSum)
     originals = [kind.__init__ for kind in kinds]
 
     def noting(kind: type, original: Any) -> Any:

@@ -118,7 +118,8 @@ def sequences_left_out(case: Case, values: list[Any]) -> bool:
     gets. Every sequence of the batch belongs to one replica and to one of its micro-batches.
     """
     ranks = first_weights(case, values)
-    return any(all(near(weight, 0) for weight in each) for each in zip(*ranks, strict=True))
+    lost = [all(near(weight, 0) for weight in each) for each in zip(*ranks, strict=True)]
+    return any(lost) and not all(lost)
 
 
 def gradients_not_added_up(case: Case, values: list[Any]) -> bool:
@@ -299,8 +300,8 @@ def everything_held(case: Case, values: list[Any]) -> bool:
 
 
 SYMPTOMS = (
-    no_model_group,
     whole_model_everywhere,
+    no_model_group,
     column_by_column,
     weights_not_agreed,
     weights_not_resumed,

@@ -36,8 +36,9 @@ def cases(seed: int) -> list[Case]:
 
     def case(part: str, ranks: int, lengths: list[list[int]], says: str, **others: Any) -> Case:
         made = new_job(lengths, chance.randrange(10**6), **others)
-        shape = f"{made['replicas']} x {ranks // made['replicas']} stages, {made['micro_batches']} micro-batches, "
-        return Case(part, ranks, {"job": made}, shape + says)
+        counts = {"replica": made["replicas"], "stage": ranks // made["replicas"], "micro-batch": made["micro_batches"]}
+        shape = [f"{count} {name}{plural(name, count)}" for name, count in counts.items()]
+        return Case(part, ranks, {"job": made}, ", ".join([*shape, says]))
 
     def equal(sequences: int, steps: int = 3) -> list[list[int]]:
         return [[steps] * sequences] * 2
@@ -83,6 +84,10 @@ def cases(seed: int) -> list[Case]:
         ),
         case("budget", 4, equal(8, 4), f"then {2 * MANY}", replicas=2, micro_batches=2, measured=True),
     ]
+
+
+def plural(name: str, count: int) -> str:
+    return "" if count == 1 else "es" if name.endswith("ch") else "s"
 
 
 def drive(answer, job: Job):
@@ -178,8 +183,8 @@ def judge(case: Case, values: list[Any]) -> str | None:
     if wrong := not_in_stages(case, values):
         return wrong
     for rank, value in enumerate(values):
-        if difference := differs(value["start"], right["start"], "before the first update,"):
-            return f"rank {rank}: {difference}"
+        if difference := differs(value["start"], right["start"]):
+            return f"before the first update, rank {rank}: {difference}"
     for number, update in enumerate(right["updates"]):
         for rank, value in enumerate(values):
             if difference := differs(value["updates"][number], seen_by(value, update)):
