@@ -212,9 +212,7 @@ def _complete(case: Case, values: list[Any]) -> bool:
 
 
 def forgets_the_epoch(count, rank, ranks, epoch, seed):
-    """Every epoch has the same order. The epoch must change the seed, as `set_epoch` does for
-    `DistributedSampler`.
-    """
+    """The seed alone decides on the order, so that it is the same in every epoch."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     return order[rank::ranks]
 
