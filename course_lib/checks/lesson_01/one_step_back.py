@@ -80,7 +80,9 @@ def expected(case: Case) -> dict[str, Tensor]:
     cell = forget.sigmoid() * leaves["cell"] + enter.sigmoid() * new.tanh()
     loss = (leave.sigmoid() * cell.tanh() * leaves["grad_hidden"]).sum() + (cell * leaves["grad_cell"]).sum()
     names = [name for name in leaves if not name.startswith("grad_")]
-    return dict(zip(["sums", *names], torch.autograd.grad(loss, [sums, *map(leaves.get, names)]), strict=True))
+    return dict(
+        zip(["sums", *names], torch.autograd.grad(loss, [sums, *(leaves[name] for name in names)]), strict=True)
+    )
 
 
 def _back(case: Case, *, through: str = "both", tanh_slope: str = "square", slopes: bool = True, old: bool = False):
