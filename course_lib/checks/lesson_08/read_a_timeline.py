@@ -42,7 +42,8 @@ def cases(seed: int) -> list[Case]:
     def some_job(ranks: int, updates: int) -> tuple[Job, int]:
         scale = dice.choice((0.02, 0.5, 1.0, 20.0))  # nobody said that an update takes seconds
         seconds = (1.0, dice.uniform(1.5, 2.5), dice.uniform(0.6, 0.9), 0.1)
-        job = Job(ranks, updates, *(scale * each for each in seconds))
+        forward, backward, transfer, load = (scale * each for each in seconds)
+        job = Job(ranks, updates, forward, backward, transfer, load)
         return replace(job, slow_load=job.load), dice.randrange(ranks)
 
     made = []
