@@ -192,6 +192,18 @@ def _short(value: float, other: float) -> str:
     return text if close or text != f"{other:.4g}" else _digits(value, other)
 
 
+def show(value: Any) -> str:
+    """A value, briefly."""
+    if isinstance(value, Tensor):
+        if value.numel() > 12:
+            return f"a tensor of shape {tuple(value.shape)}"
+        return str([round(number, 4) if isinstance(number, float) else number for number in value.flatten().tolist()])
+    if isinstance(value, Other):
+        return f"a {value.kind}"
+    text = repr(value)
+    return text if len(text) <= 200 else text[:200] + " ..."
+
+
 def draw(make: Callable[[random.Random], T], count: int, seed: int) -> list[T]:
     """So many different results of `make`, the smallest first: the same ones for the same seed, on every machine.
 
