@@ -109,7 +109,7 @@ def differs(value: Any, right: Any, name: str = "", *, exact: bool = False) -> s
         return _tensor_differs(value, right, label, exact)
     if isinstance(value, Tensor) and value.numel() == 1 and not exact:
         value = value.item()
-    if isinstance(right, (int, float)) and type(right) is not bool and type(value) in (int, float):
+    if type(right) in (int, float) and isinstance(value, (int, float)) and type(value) is not bool:
         return _number_differs(value, right, label, exact)
     same = type(value) is type(right) and value == right
     return None if same else f"{label}is {show(value)}, it should be {show(right)}"

@@ -149,11 +149,7 @@ def _cause(exercise: Exercise, tried: list[tuple[Case, Outcome]], wrong: Callabl
     if outcome.kind in ("died", "differ", "missing", "failed") or not exercise.mistakes:
         return ""
     alike = [place for place, other in enumerate(wrong(case)) if _alike(outcome, other)]
-    always = (
-        place
-        for place in alike
-        if len(alike) > 1 and all(_alike(then, wrong(which)[place]) for which, then in tried if which.part == case.part)
-    )
+    always = (p for p in alike if len(alike) > 1 and all(_alike(then, wrong(which)[p]) for which, then in tried))
     place = next(always, alike[0] if alike else None)
     return "" if place is None else idea(exercise.mistakes[place])
 

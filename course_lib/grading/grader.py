@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import queue
+import secrets
 import sys
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -27,7 +28,7 @@ from course_lib.grading.records import Mark, Record
 from course_lib.grading.submissions import BadSubmissions, SubmittedNotebook, find_submissions
 from course_lib.version import __version__
 
-SEED = 20  # of the inputs; a learner's own checks use others
+SEED = 20  # of the inputs in tests; a class gets its own
 TIMEOUT = 6.0  # seconds for one case: many times what an answer needs, also on a busy machine
 LONGEST_LINE = 1 << 20  # bytes that one case may say
 
@@ -52,7 +53,8 @@ def grade(
         sandbox.check_sandbox()
         for folder in filter(sandbox.shows, map(Path, (submissions, out))):
             raise BadSubmissions(f"{folder}: every submission can read what lies there; use another place")
-    grader = Grader(Path(out), seed=SEED if seed is None else seed, sandboxed=not no_sandbox, jobs=jobs)
+    seed = seed_of_class(Path(out)) if seed is None else seed
+    grader = Grader(Path(out), seed=seed, sandboxed=not no_sandbox, jobs=jobs)
     records = grader.grade(handed, again=again)
     write_pages(records, Path(out))
     if gradebook:
@@ -62,6 +64,20 @@ def grade(
     return f"{len(records)} notebooks of {students} students: {out}/grades.csv, {out}/pages/" + (
         f"; {troubled} had problems as a whole" if troubled else ""
     )
+
+
+def seed_of_class(out: Path) -> int:
+    """The seed of the inputs that a class is graded on: drawn once, kept beside the results."""
+    path = out / "seed.txt"
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        seed = secrets.randbelow(2**31)
+    out.mkdir(parents=True, exist_ok=True)
+    aside = path.with_suffix(".tmp")
+    aside.write_text(f"{seed}\n")
+    aside.replace(path)
+    return seed
 
 
 def _check_out(out: Path, submissions: Path) -> None:

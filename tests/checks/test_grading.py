@@ -19,7 +19,7 @@ import pytest
 from course_lib.checks import exercises
 from course_lib.checks.notebooks import code_of, read
 from course_lib.grading import sandbox
-from course_lib.grading.grader import Grader, _what_was_seen
+from course_lib.grading.grader import Grader, _what_was_seen, seed_of_class
 from course_lib.grading.pages import page, table, write_pages
 from course_lib.grading.records import Record
 from course_lib.grading.submissions import BadSubmissions, find_submissions
@@ -262,7 +262,15 @@ def test_an_interrupt_ends_at_once_and_says_how_to_go_on(tmp_path):
     assert started.wait(PATIENCE) == 130
     assert time.monotonic() - began < sandbox.Limits().seconds, "it waited until the submissions' time was over"
     assert "run the same command again" in said
-    assert not list((tmp_path / "grades").rglob("*"))
+    assert [path.name for path in (tmp_path / "grades").rglob("*")] == ["seed.txt"], "no marks"
+
+
+def test_a_class_is_graded_on_inputs_of_its_own_which_stay(tmp_path):
+    first, second = seed_of_class(tmp_path / "a"), seed_of_class(tmp_path / "b")
+    assert first != second
+    assert seed_of_class(tmp_path / "a") == first
+    (tmp_path / "a" / "seed.txt").write_text("torn")
+    assert seed_of_class(tmp_path / "a") == seed_of_class(tmp_path / "a")
 
 
 @pytest.mark.slow  # the quicker neighbour: test_the_exercise_is_made_from_the_solution

@@ -40,8 +40,8 @@ def wrong(exercise: Exercise) -> Callable[[Case], list[Outcome]]:
 
     def in_case(case: Case) -> list[Outcome]:
         try_together(exercise, exercise.mistakes, [case])
-        missing = Outcome("missing")
-        return [_known.get(mistake, {}).get(id(case)) or missing for mistake in exercise.mistakes]
+        known = [_known.setdefault(mistake, {}) for mistake in exercise.mistakes]
+        return [of_it.setdefault(id(case), Outcome("missing")) for of_it in known]
 
     return in_case
 
@@ -56,8 +56,10 @@ def try_together(exercise: Exercise, answers: Sequence[Callable], cases: Sequenc
         new = [answer for answer in answers if any(id(case) not in _known.get(answer, {}) for case in ours)]
         for some in [new, *([answer] for answer in new)] if len(new) > 1 else [new]:
             left = [answer for answer in some if any(id(case) not in _known.get(answer, {}) for case in ours)]
+            if not left:
+                continue
             calls = [(answer, copy.deepcopy(case.inputs)) for answer in left for case in ours]
-            seen = observe_many(exercise.drive, calls, ranks, 4 * exercise.timeout)
+            seen = observe_many(exercise.drive, calls, ranks, 4 * exercise.timeout, catch=len(left) > 1)
             pairs = ((answer, case) for answer in left for case in ours)
             for (answer, case), outcome in zip(pairs, seen, strict=False):
                 _known.setdefault(answer, {})[id(case)] = outcome

@@ -81,16 +81,26 @@ def observe(
     return Outcome("returned", values=tuple(value[0] for value in run))
 
 
-def observe_many(drive: Callable, calls: Sequence[Call], ranks: int, timeout: float) -> list[Outcome]:
+def observe_many(
+    drive: Callable, calls: Sequence[Call], ranks: int, timeout: float, *, catch: bool = False
+) -> list[Outcome]:
     """Call `drive(answer, **inputs)` for each of these, one after the other, in one launch: much quicker than many.
 
-    Empty if they did not all return: which of them did not, only launches of their own can tell.
+    Empty if they did not all return: which of them did not, only launches of their own can tell. `catch` goes on
+    after one that raises, if all ranks come out of it.
     """
     try:
-        run = _launch(drive, calls, ranks, timeout + 0.2 * len(calls), quiet=True)
+        run = _launch(drive, calls, ranks, timeout + 0.2 * len(calls), quiet=True, catch=catch)
     except LaunchError:
         return []
-    return [Outcome("returned", values=tuple(value[index] for value in run)) for index in range(len(calls))]
+    return [_of_values([value[index] for value in run]) for index in range(len(calls))]
+
+
+def _of_values(values: list[Any]) -> Outcome:
+    raised = next((value for value in values if type(value) is dict and "raised" in value), None)
+    if raised:
+        return Outcome("raised", error=raised["raised"], text=raised["text"])
+    return Outcome("returned", values=tuple(values))
 
 
 class Trial:
@@ -130,20 +140,27 @@ class Trial:
             self._seen.update(zip(places, outcomes, strict=False))
 
 
-def _launch(drive: Callable, calls: Sequence[Call], ranks: int, timeout: float, quiet: bool) -> Run:
+def _launch(
+    drive: Callable, calls: Sequence[Call], ranks: int, timeout: float, quiet: bool, catch: bool = False
+) -> Run:
     patience = timeout * (SPAWNED if start_method() == "spawn" else 1)
     with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
-        return launch(_on_rank, drive, list(calls), ranks=ranks, timeout=patience)
+        return launch(_on_rank, drive, list(calls), catch, ranks=ranks, timeout=patience)
 
 
-def _on_rank(drive: Callable, calls: list[Call]) -> list[Any]:
+def _on_rank(drive: Callable, calls: list[Call], catch: bool) -> list[Any]:
     import torch
     import torch.distributed as dist
 
     values = []
     for answer, inputs in calls:
         torch.manual_seed(dist.get_rank())  # ranks do not draw alike, as in a real job
-        values.append(encode(drive(_anew(answer) if len(calls) > 1 else answer, **inputs)))
+        try:
+            values.append(encode(drive(_anew(answer) if len(calls) > 1 else answer, **inputs)))
+        except Exception as error:
+            if not catch:
+                raise
+            values.append({"raised": type(error).__name__, "text": str(error)})
     return values
 
 
