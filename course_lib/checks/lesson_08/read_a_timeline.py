@@ -41,9 +41,9 @@ def cases(seed: int) -> list[Case]:
 
     def some_job(ranks: int, updates: int) -> tuple[Job, int]:
         scale = dice.choice((0.02, 0.5, 1.0, 20.0))  # nobody said that an update takes seconds
-        seconds = (1.0, dice.uniform(1.5, 2.5), dice.uniform(0.6, 0.9), 0.1)
-        job = Job(ranks, updates, *(scale * each for each in seconds))
-        return replace(job, slow_load=job.load), dice.randrange(ranks)
+        backward, transfer = scale * dice.uniform(1.5, 2.5), scale * dice.uniform(0.6, 0.9)
+        job = Job(ranks, updates, scale, backward, transfer, load=0.1 * scale, slow_load=0.1 * scale)
+        return job, dice.randrange(ranks)
 
     made = []
     for ranks, updates in ((2, 6), (2, 5), (3, 8), (3, 7), (4, 12)):
