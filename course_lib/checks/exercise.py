@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from course_lib.checks.inside.plain import Other
-
 # Right to the precision of float32, whatever the type: of the largest number that is expected, and for zeros.
 RELATIVE, ABSOLUTE = 2e-5, 1e-7
 EXACT = 1e-12
@@ -185,8 +183,13 @@ def _show_beside(value: Tensor, other: Tensor) -> str:
     """Numbers, each with enough digits to tell it from the other."""
     if not value.is_floating_point():
         return show(value)
-    pairs = zip(value.flatten().tolist(), other.flatten().tolist(), strict=True)
-    return f"[{', '.join(f'{a:.4g}' if f'{a:.4g}' != f'{b:.4g}' or a == b else _digits(a, b) for a, b in pairs)}]"
+    return f"[{', '.join(map(_short, value.flatten().tolist(), other.flatten().tolist()))}]"
+
+
+def _short(value: float, other: float) -> str:
+    text = f"{value:.4g}"
+    close = abs(value - other) <= _tolerance(abs(other), exact=False)
+    return text if close or text != f"{other:.4g}" else _digits(value, other)
 
 
 def show(value: Any) -> str:
