@@ -284,8 +284,8 @@ EXERCISE = Exercise(
         is_wrong_from_the_last_stage_on,
     ),
     errors={
-        "has to be contiguous": "A message is a stretch of memory, and the output of a `batch_first` LSTM is a view that "
-        "is turned around: make it contiguous before you send it. The same may hold for a gradient.",
+        "has to be contiguous": "A message is a stretch of memory, and the output of a `batch_first` LSTM is a view "
+        "that is turned around: make it contiguous before you send it. The same may hold for a gradient.",
         "'NoneType' object has no attribute": "What was received has no gradient: to autograd it is a constant. It "
         "must require a gradient *before* the stage uses it, and then has one after the backward pass.",
     },
