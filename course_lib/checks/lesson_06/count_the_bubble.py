@@ -23,10 +23,9 @@ def cases(seed: int) -> list[Case]:
         says = f"{micro_batches} micro-batches; seconds for the whole batch, forward {forward}, backward {backward}"
         return Case(part, 1, inputs, says)
 
-    def stages(chance: Random) -> tuple[int, list[float], list[float]]:
-        count, pieces = chance.randint(2, 6), chance.randint(1, 12)
-        forward, backward = ([chance.randint(1, 40) / 4 for _ in range(count)] for _ in range(2))
-        return pieces, forward, backward
+    def stages(chance: Random) -> tuple[int, list[list[float]]]:
+        count = chance.randint(2, 6)
+        return chance.randint(1, 12), [[chance.randint(1, 40) / 4 for _ in range(count)] for _ in range(2)]
 
     one, another, slow = seconds(4), seconds(8), [seconds(4), seconds(30), seconds(4)]
     return [
@@ -37,7 +36,7 @@ def cases(seed: int) -> list[Case]:
         case("equal stages", 6, [one] * 3, [another] * 3, counted=True),
         case("a slow stage", 4, slow, [2 * time for time in slow]),
         case("a slow stage", 5, [*slow, slow[0]], [seconds(4), seconds(4), seconds(4), seconds(40)]),
-        *(case("a slow stage", *each) for each in draw(stages, 8, seed)),
+        *(case("a slow stage", pieces, forward, backward) for pieces, (forward, backward) in draw(stages, 8, seed)),
         case("a slow stage", 3, slow, [seconds(40), seconds(4), seconds(4)], counted=True),
     ]
 

@@ -32,8 +32,8 @@ def run(programs: Sequence[Program], groups: Mapping[str, Sequence[int]]) -> lis
 
     def partners(rank: int, step: Step) -> Sequence[int]:
         """The ranks that go on together with this one, itself included; none as long as one of them is missing."""
-        if step.op == "send":
-            other = now(step.peer) if step.peer is not None else None
+        if step.op == "send" and step.peer is not None:
+            other = now(step.peer)
             return [rank, step.peer] if other and (other.op, other.peer) == ("recv", rank) else []
         if not step.group:
             return []

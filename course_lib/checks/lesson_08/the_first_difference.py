@@ -61,18 +61,23 @@ def _in_words(each: dict) -> str:
     return f"{doing.get(each['doing'], 'has returned')}, after {each['calls']}"
 
 
+def _anywhere(dice: random.Random, right: list[Step]) -> int:
+    """A place in the program, and often its very beginning."""
+    return dice.choice((0, dice.randrange(len(right)), dice.randrange(len(right))))
+
+
 def returns(dice: random.Random, right: list[Step], size: int) -> tuple[list[Step], int, str]:
-    place = dice.randrange(1, len(right))
+    place = _anywhere(dice, right)
     return right[:place], right[place].line, "returned"
 
 
 def is_busy(dice: random.Random, right: list[Step], size: int) -> tuple[list[Step], int, str]:
-    place, line = dice.randrange(1, len(right)), dice.randrange(9, 30, 2)
+    place, line = _anywhere(dice, right), dice.randrange(9, 30, 2)
     return [*right[:place], Step("busy", line)], line, "busy"
 
 
 def calls_another(dice: random.Random, right: list[Step], size: int) -> tuple[list[Step], int, str]:
-    place, line = dice.randrange(1, len(right)), dice.randrange(31, 39)
+    place, line = _anywhere(dice, right), dice.randrange(31, 39)
     op = dice.choice([op for op in OPS if op != right[place].op])
     return [*right[:place], Step(op, line, group="world"), *right[place + 1 :]], line, "mismatch"
 

@@ -649,7 +649,7 @@ def shortest_list(record):
 @wrong("08.4", says="That is where the count ran out")
 def last_difference(record):
     found = diagnosed(record)
-    last = record[found[0]]["calls"][-1]
+    last = (record[found[0]]["calls"] or [(None, None)])[-1]
     return (found[0], last[1], found[2]) if found[2] == "extra" else found
 
 
@@ -980,7 +980,8 @@ def table_of(spans):
     table = {}
     for rank, name, begin, end in spans:
         table.setdefault((name, rank), []).append((begin, end))
-    return table, 1 + max(rank for rank, *_ in spans), max(end for *_, end in spans)
+    whole = max(end for *_, end in spans) - min(begin for _, _, begin, _ in spans)
+    return table, 1 + max(rank for rank, *_ in spans), whole
 
 
 def spent_in(table, name, rank):
@@ -1056,6 +1057,12 @@ def seconds_not_shares(spans):
     loads = [spent_in(table, "load", rank) for rank in range(ranks)]
     rank, cause = read_spans(spans)
     return (rank, cause) if cause != "data" or max(loads) > 10_000 else (None, "fine")
+
+
+@wrong("08.7", says="was not found")
+def clock_from_zero(spans):
+    first = min(begin for _, _, begin, _ in spans)
+    return read_spans(spans, share=0.15 * (1 + first / (max(end for *_, end in spans) - first)))
 
 
 @wrong("08.7", says="the rank is None")
