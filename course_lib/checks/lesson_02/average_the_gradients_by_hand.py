@@ -51,15 +51,15 @@ def drive(answer, parameters: dict[str, Tensor], gradients: list[dict[str, Tenso
             getattr(model, name).grad = gradients[dist.get_rank()][name].clone()
     answer(model)
     return {
-        "gradient of": {name: parameter.grad for name, parameter in model.named_parameters()},
-        "parameter": {name: parameter.detach() for name, parameter in model.named_parameters()},
+        "gradients": {name: parameter.grad for name, parameter in model.named_parameters()},
+        "parameters": {name: parameter.detach() for name, parameter in model.named_parameters()},
     }
 
 
 def expected(case: Case) -> list:
     gradients, means = case.inputs["gradients"], _means(case)
     parameters = case.inputs["parameters"]
-    right = {"gradient of": {name: means.get(name) for name in parameters}, "parameter": parameters}
+    right = {"gradients": {name: means.get(name) for name in parameters}, "parameters": parameters}
     return [right] * len(gradients)
 
 
@@ -70,7 +70,7 @@ def _means(case: Case) -> dict[str, Tensor]:
 
 def _all_are(values: list, right: list[dict[str, Tensor]]) -> bool:
     """Whether every rank's gradients are these."""
-    found = [{name: value["gradient of"][name] for name in right[rank]} for rank, value in enumerate(values)]
+    found = [{name: value["gradients"][name] for name in right[rank]} for rank, value in enumerate(values)]
     return differs(found, right) is None
 
 
@@ -82,7 +82,7 @@ def changed_the_parameters(case: Case, values: list[Any]) -> bool:
     """You have changed the parameters themselves. They are equal on all ranks already: it is `parameter.grad` that
     differs, and that the ranks must agree on.
     """
-    return any(differs(value["parameter"], case.inputs["parameters"]) for value in values)
+    return any(differs(value["parameters"], case.inputs["parameters"]) for value in values)
 
 
 def the_sum(case: Case, values: list[Any]) -> bool:
@@ -144,7 +144,7 @@ def makes_gradients_up(case: Case, values: list[Any]) -> bool:
     zero (Adam would move it): leave `grad` None.
     """
     unused = [name for name in case.inputs["parameters"] if name not in case.inputs["gradients"][0]]
-    return any(value["gradient of"][name] is not None for value in values for name in unused)
+    return any(value["gradients"][name] is not None for value in values for name in unused)
 
 
 def some_left_out(case: Case, values: list[Any]) -> bool:
@@ -154,7 +154,7 @@ def some_left_out(case: Case, values: list[Any]) -> bool:
     """
     means, right = _means(case), 0
     for name, mean in means.items():
-        found = [value["gradient of"][name] for value in values]
+        found = [value["gradients"][name] for value in values]
         averaged = differs(found, [mean] * case.ranks) is None
         if not averaged and differs(found, [each[name] for each in case.inputs["gradients"]]):
             return False

@@ -87,7 +87,7 @@ def drive(answer, weights: dict[str, Tensor], inputs: Tensor, limit: int):
             answer(model, outputs.square().mean(), limit)
             note("return")
             gradients = {name: None if each.grad is None else each.grad.clone() for name, each in model.items()}
-            updates.append({"gradient of": gradients, "events": list(events)})
+            updates.append({"gradients": gradients, "events": list(events)})
     finally:
         for kind, wait in waits.items():
             setattr(kind, "wait", wait)  # noqa: B010
@@ -97,7 +97,7 @@ def drive(answer, weights: dict[str, Tensor], inputs: Tensor, limit: int):
 def judge(case: Case, values: list[Any]) -> str | None:
     for update, right in enumerate(_means(case)):
         for rank, value in enumerate(values):
-            difference = differs(value[update]["gradient of"], right, "gradient of")
+            difference = differs(value[update]["gradients"], right, "gradients")
             if difference:
                 return f"update {update}, rank {rank}: {difference}"
     calls = [sum(not _is_mark(what) for what, _ in update["events"]) for update in values[0]]
@@ -164,12 +164,12 @@ def _means(case: Case) -> list[dict[str, Tensor | None]]:
 def _first_are(case: Case, values: list[Any], factor: float) -> bool:
     """Whether all gradients of the first update are so many times the mean."""
     right = {name: None if each is None else factor * each for name, each in _means(case)[0].items()}
-    return all(differs(value[0]["gradient of"], right) is None for value in values)
+    return all(differs(value[0]["gradients"], right) is None for value in values)
 
 
 def no_backward(case: Case, values: list[Any]) -> bool:
     """There are no gradients: nobody has called `loss.backward()`. Set up the hooks first, then call it."""
-    return all(each is None for value in values for each in value[0]["gradient of"].values())
+    return all(each is None for value in values for each in value[0]["gradients"].values())
 
 
 def the_sum(case: Case, values: list[Any]) -> bool:
@@ -207,7 +207,7 @@ def _own_in_first(case: Case, values: list[Any]) -> int:
     """How many parameters have each rank's own gradient after the first update."""
     own = _gradients(case, 0)
     return sum(
-        all(differs(value[0]["gradient of"][name], own[rank][name]) is None for rank, value in enumerate(values))
+        all(differs(value[0]["gradients"][name], own[rank][name]) is None for rank, value in enumerate(values))
         for name in own[0]
     )
 
