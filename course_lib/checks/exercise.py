@@ -9,12 +9,14 @@ from __future__ import annotations
 import inspect
 import math
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from course_lib.checks.inside.plain import Other
 
 # Right to the precision of float32, whatever the type: of the largest number that is expected, and for zeros.
 RELATIVE, ABSOLUTE = 2e-5, 1e-7
@@ -59,6 +61,7 @@ class Exercise:
     judge: Callable[[Case, list[Any]], str | None]  # what is wrong with the ranks' values, or None
     mistakes: tuple[Callable, ...] = ()  # wrong answers that end; each one's docstring tells the idea that mends it
     symptoms: tuple[Callable[[Case, list[Any]], bool], ...] = ()  # of a whole class of wrong answers; told likewise
+    errors: Mapping[str, str] = field(default_factory=dict)  # what is in an exception's text, and why it comes
     costs: Callable[[Case, list[Any]], list[Cost]] | None = None  # of the ranks' values, once `judge` is content
     hanging: Callable | None = None  # a wrong answer whose ranks wait for ever, for the tests
     timeout: float = 2.5

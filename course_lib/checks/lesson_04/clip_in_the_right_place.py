@@ -62,7 +62,8 @@ def gradient_of(case: Case, pieces: list, count: int | None = None) -> Tensor:
     inputs, targets = whole(pieces)
     total = (model(inputs) - targets).square().sum()
     examples = sum(len(inputs) for rank in case.inputs["micro_batches"] for inputs, _ in rank)
-    return torch.cat([part.flatten() for part in torch.autograd.grad(total / (count or examples), model.parameters())])
+    gradients = torch.autograd.grad(total / (count or examples), list(model.parameters()))
+    return torch.cat([part.flatten() for part in gradients])
 
 
 def clipped(gradient: Tensor, limit: float) -> Tensor:

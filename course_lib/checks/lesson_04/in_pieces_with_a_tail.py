@@ -44,9 +44,10 @@ def sizes_from(chance: random.Random) -> tuple[list[int], int]:
 
 
 def network(weights: list[Tensor]) -> nn.Sequential:
-    model = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 1)).double()
+    first, second = nn.Linear(FEATURES, HIDDEN), nn.Linear(HIDDEN, 1)
+    model = nn.Sequential(first, nn.Tanh(), second).double()
     with torch.no_grad():
-        for layer, weight in zip((model[0], model[2]), weights, strict=True):
+        for layer, weight in zip((first, second), weights, strict=True):
             layer.weight.copy_(weight)
             layer.bias.zero_()
     return model

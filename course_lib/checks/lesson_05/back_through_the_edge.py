@@ -132,7 +132,7 @@ def has_talked_to_everybody(case: Case, values: list) -> bool:
     return judge(case, values) is None and far.spent + collectives.spent > 0
 
 
-Way = Callable[[Tensor, Tensor, Tensor], Tensor]  # from what a stage received, sent, and got back for it
+Way = Callable[[Tensor, Tensor, Tensor], "Tensor | None"]  # from what a stage received, sent, and got back for it
 
 
 def _is_like(
@@ -152,7 +152,9 @@ def _is_like(
     (gradient,) = torch.autograd.grad(nn.functional.mse_loss(batch, case.inputs["targets"]), batch, retain_graph=True)
     for place, (own, outputs) in reversed(list(enumerate(zip(received, sent, strict=True)))):
         outputs.backward(gradient if place == case.ranks - 1 else start(own, outputs, gradient))
-        gradient = returned(own, outputs, gradient).detach()
+        sent_back = returned(own, outputs, gradient)
+        assert sent_back is not None  # what was received requires a gradient, and has got one
+        gradient = sent_back.detach()
     wrong = [{name: parameter.grad for name, parameter in stage.lstm.named_parameters()} for stage in stages]
     return judge(case, values) is not None and differs([value["gradients"] for value in values], wrong) is None
 
@@ -234,7 +236,7 @@ def across(
         outputs.backward(gradient)
     else:
         loss(outputs).backward()
-    if rank > 0:
+    if rank > 0 and inputs.grad is not None:
         dist.send(inputs.grad.contiguous(), rank - 1)
 
 
@@ -281,5 +283,11 @@ EXERCISE = Exercise(
         is_wrong_before_the_last_stage,
         is_wrong_from_the_last_stage_on,
     ),
+    errors={
+        "has to be contiguous": "A message is a stretch of memory, and the output of a `batch_first` LSTM is a view "
+        "that is turned around: make it contiguous before you send it. The same may hold for a gradient.",
+        "'NoneType' object has no attribute": "What was received has no gradient: to autograd it is a constant. It "
+        "must require a gradient *before* the stage uses it, and then has one after the backward pass.",
+    },
     hanging=waits_for_nothing,
 )

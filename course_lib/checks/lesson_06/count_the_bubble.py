@@ -36,7 +36,7 @@ def cases(seed: int) -> list[Case]:
         case("equal stages", 6, [one] * 3, [another] * 3, counted=True),
         case("a slow stage", 4, slow, [2 * time for time in slow]),
         case("a slow stage", 5, [*slow, slow[0]], [seconds(4), seconds(4), seconds(4), seconds(40)]),
-        *(case("a slow stage", pieces, *times) for pieces, times in draw(stages, 8, seed)),
+        *(case("a slow stage", pieces, forward, backward) for pieces, (forward, backward) in draw(stages, 8, seed)),
         case("a slow stage", 3, slow, [seconds(40), seconds(4), seconds(4)], counted=True),
     ]
 

@@ -15,3 +15,8 @@ def own_group(tables: list[list[int]]):
 def bytes_put_in(spent: dict[str, Any]) -> int:
     """What a rank has put into collectives and sent in messages."""
     return sum(spent["payload"].values()) + sum(spent["sent_to"].values())
+
+
+def table(replicas: int, stages: int) -> str:
+    """A table of ranks in words."""
+    return f"{replicas} replica{'s' * (replicas > 1)} of {stages} stage{'s' * (stages > 1)}"

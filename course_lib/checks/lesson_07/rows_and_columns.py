@@ -6,13 +6,14 @@ from random import Random
 from typing import Any
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw
+from course_lib.checks.lesson_07 import table
 
 GROUPS, NEIGHBOURS = ("row", "column"), ("before", "after")
 
 
 def cases(seed: int) -> list[Case]:
     def case(part: str, replicas: int, stages: int) -> Case:
-        return Case(part, 1, {"replicas": replicas, "stages": stages}, f"{replicas} replicas of {stages} stages")
+        return Case(part, 1, {"replicas": replicas, "stages": stages}, table(replicas, stages))
 
     def sizes(chance: Random) -> tuple[int, int]:
         return chance.randint(1, 6), chance.randint(1, 6)

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, same_as, seeded
-from course_lib.checks.lesson_07 import bytes_put_in, own_group
+from course_lib.checks.lesson_07 import bytes_put_in, own_group, table
 
 LARGE = 500  # numbers in a gradient, beside which a count is nothing
 
@@ -20,7 +20,7 @@ def cases(seed: int) -> list[Case]:
             [torch.randn(width, generator=generator, dtype=torch.float64) * min(count, 1) for width in widths]
             for count in counts
         ]
-        says = f"{len(counts)} replicas of {len(widths)} stages, {says}"
+        says = f"{table(len(counts), len(widths))}, {says}"
         return Case(part, len(widths) * len(counts), {"gradients": gradients, "counts": counts}, says)
 
     return [

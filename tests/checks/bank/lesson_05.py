@@ -702,3 +702,40 @@ def with_hooks_alone(weight_ih, weight_hh, bias, inputs):
         return of_gates, output
 
     return layer(weight_ih, weight_hh, bias, inputs, gather, used=lambda inputs: inputs)
+
+
+@wrong("05.1", says="make it contiguous before you send it")
+def sends_a_view(stage, inputs, loss, shape):
+    rank = dist.get_rank()
+    if inputs is None:
+        inputs = torch.empty(shape, dtype=torch.float64)
+        dist.recv(inputs, rank - 1)
+        inputs.requires_grad_()
+    outputs = stage(inputs)
+    if loss is None:
+        dist.send(outputs.detach(), rank + 1)
+        gradient = torch.empty(shape, dtype=torch.float64)
+        dist.recv(gradient, rank + 1)
+        outputs.backward(gradient)
+    else:
+        loss(outputs).backward()
+    if rank > 0:
+        dist.send(inputs.grad.contiguous(), rank - 1)
+
+
+@wrong("05.1", says="to autograd it is a constant")
+def forgets_the_leaf(stage, inputs, loss, shape):
+    rank = dist.get_rank()
+    if inputs is None:
+        inputs = torch.empty(shape, dtype=torch.float64)
+        dist.recv(inputs, rank - 1)
+    outputs = stage(inputs)
+    if loss is None:
+        dist.send(outputs.detach().contiguous(), rank + 1)
+        gradient = torch.empty(shape, dtype=torch.float64)
+        dist.recv(gradient, rank + 1)
+        outputs.backward(gradient)
+    else:
+        loss(outputs).backward()
+    if rank > 0:
+        dist.send(inputs.grad.contiguous(), rank - 1)
