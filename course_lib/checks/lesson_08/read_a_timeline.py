@@ -41,13 +41,12 @@ def cases(seed: int) -> list[Case]:
 
     def some_job(ranks: int, updates: int) -> tuple[Job, int]:
         scale = dice.choice((0.02, 0.5, 1.0, 20.0))  # nobody said that an update takes seconds
-        seconds = (1.0, dice.uniform(1.5, 2.5), dice.uniform(0.6, 0.9), 0.1)
-        forward, backward, transfer, load = (scale * each for each in seconds)
-        job = Job(ranks, updates, forward, backward, transfer, load)
-        return replace(job, slow_load=job.load), dice.randrange(ranks)
+        backward, transfer = scale * dice.uniform(1.5, 2.5), scale * dice.uniform(0.6, 0.9)
+        job = Job(ranks, updates, scale, backward, transfer, load=0.1 * scale, slow_load=0.1 * scale)
+        return job, dice.randrange(ranks)
 
     made = []
-    for ranks, updates in ((2, 6), (3, 8), (4, 12)):
+    for ranks, updates in ((2, 6), (2, 5), (3, 8), (3, 7), (4, 12)):
         job, odd = some_job(ranks, updates)
         compute, times = job.forward + job.backward, dice.uniform(1.6, 3.0)
         made += [
@@ -67,14 +66,14 @@ def _in_words(spans: list[list]) -> str:
     """The spans of one update, a line for each rank."""
     rows: dict[int, list[str]] = {}
     for rank, name, begin, end in sorted(spans, key=lambda span: span[2]):
-        rows.setdefault(rank, []).append(f"{name} {begin:.4g} to {end:.4g}")
+        rows.setdefault(rank, []).append(f"{name} {begin:.7g} to {end:.7g}")
     return "\n  ".join(f"rank {rank}: {', '.join(row)}" for rank, row in sorted(rows.items()))
 
 
 def simulate(job: Job, dice: random.Random) -> list[list]:
     """The spans of a run: an update's communication ends for all at once, when the last has brought its gradients."""
     spans: list[list] = []
-    clock = 0.0
+    clock = dice.uniform(100, 900) * job.forward  # whatever it is that the times are counted from
     turns = [rank for _ in range(job.updates) for rank in dice.sample(range(job.ranks), job.ranks)]
     for update in range(job.updates):
         ready, begun = [], []

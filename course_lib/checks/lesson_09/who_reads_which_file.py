@@ -120,7 +120,7 @@ def drive(answer, sizes: list[int], ranks: int, workers: int):
 
     readers = [(rank, worker) for rank in range(ranks) for worker in (range(workers) if workers else [None])]
     shares = [ask(*reader) for reader in reversed(readers)]
-    return {"shares": shares[::-1], "again": ask(*readers[-1])}
+    return {"shares": shares[::-1], "again": [ask(*reader) for reader in readers]}
 
 
 def judge(case: Case, values: list) -> str | None:
@@ -135,7 +135,7 @@ def judge(case: Case, values: list) -> str | None:
     if strangers:
         return f"there is no file {min(strangers)}: {len(sizes)} files have the numbers 0 to {len(sizes) - 1}"
     if asked_twice(case, values):
-        return f"the last reader, asked twice, reads {shares[-1]} and then {values[0]['again']}"
+        return f"the readers read {shares}, and, asked again, {values[0]['again']}"
     if case.part == "equal work" and max(_loads(sizes, shares)) > MOST * SHARE:
         loads = _loads(sizes, shares)
         return f"the readers have {loads} bytes: {max(loads)} is more than 4/3 of the {SHARE} that the best plan gives"
@@ -156,7 +156,7 @@ def asked_twice(case: Case, values: list) -> bool:
     """The same reader, asked twice, names other files: the plan is another one each time. Readers are processes that do
     not talk: each must come to the same plan from the same arguments.
     """
-    return sorted(values[0]["shares"][-1]) != sorted(values[0]["again"])
+    return list(map(sorted, values[0]["shares"])) != list(map(sorted, values[0]["again"]))
 
 
 def workers_read_the_same(case: Case, values: list) -> bool:
@@ -223,7 +223,8 @@ def equally_many(case: Case, values: list) -> bool:
     the bytes.
     """
     counts = [len(share) for share in values[0]["shares"]]
-    return _times(values).total() == len(case.inputs["sizes"]) and max(counts) - min(counts) <= 1
+    once = set(_times(values).values()) == {1} and len(_times(values)) == len(case.inputs["sizes"])
+    return once and max(counts) - min(counts) <= 1
 
 
 def _times(values: list) -> Counter:
