@@ -9,8 +9,8 @@ from __future__ import annotations
 import inspect
 import math
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -61,6 +61,7 @@ class Exercise:
     judge: Callable[[Case, list[Any]], str | None]  # what is wrong with the ranks' values, or None
     mistakes: tuple[Callable, ...] = ()  # wrong answers that end; each one's docstring tells the idea that mends it
     symptoms: tuple[Callable[[Case, list[Any]], bool], ...] = ()  # of a whole class of wrong answers; told likewise
+    errors: Mapping[str, str] = field(default_factory=dict)  # what is in an exception's text, and why it comes
     costs: Callable[[Case, list[Any]], list[Cost]] | None = None  # of the ranks' values, once `judge` is content
     read_in: str = ""  # the lesson that section is in, if it is another one
     hanging: Callable | None = None  # a wrong answer whose ranks wait for ever, for the tests
@@ -191,8 +192,13 @@ def _show_beside(value: Tensor, other: Tensor) -> str:
     """Numbers, each with enough digits to tell it from the other."""
     if not value.is_floating_point():
         return show(value)
-    pairs = zip(value.flatten().tolist(), other.flatten().tolist(), strict=True)
-    return f"[{', '.join(f'{a:.4g}' if f'{a:.4g}' != f'{b:.4g}' or a == b else _digits(a, b) for a, b in pairs)}]"
+    return f"[{', '.join(map(_short, value.flatten().tolist(), other.flatten().tolist()))}]"
+
+
+def _short(value: float, other: float) -> str:
+    text = f"{value:.4g}"
+    close = abs(value - other) <= _tolerance(abs(other), exact=False)
+    return text if close or text != f"{other:.4g}" else _digits(value, other)
 
 
 def show(value: Any) -> str:

@@ -146,6 +146,10 @@ def _cause(exercise: Exercise, tried: list[tuple[Case, Outcome]], wrong: Callabl
         values = outcome.decoded()
         if shown := next((symptom for symptom in exercise.symptoms if _shows(symptom, case, values)), None):
             return idea(shown)
+    if outcome.kind == "raised":
+        told = f"{outcome.error}: {outcome.text}"
+        if why := next((why for words, why in exercise.errors.items() if words in told), ""):
+            return why
     if outcome.kind in ("died", "differ", "missing", "failed") or not exercise.mistakes:
         return ""
     alike = [place for place, other in enumerate(wrong(case)) if _alike(outcome, other)]

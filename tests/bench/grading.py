@@ -16,6 +16,7 @@ from course_lib.grading.sandbox import check_sandbox
 from course_lib.grading.submissions import find_submissions
 from tests.bench.table import describe_machine, write_section
 from tests.checks.class_of import EXERCISE, ROOT, SOLUTION, hand_in
+from tests.checks.tried import answer_to
 
 STUDENTS = 30
 ROUNDS = 5
@@ -45,8 +46,8 @@ def one_submission() -> tuple[float, float, float]:
         start, whole = seconds(grader._run, cells, []), seconds(grader._run, cells, ours)
         starts.append(start)
         each.append((whole - start) / count)
-        mistakes = [(e, e.mistakes[0], case) for e in ours for case in e.cases(SEED)]
-        spent = [seconds(observe, e.drive, wrong, c.ranks, c.inputs, TIMEOUT) for e, wrong, c in mistakes]
+        tries = [(e, answer_to(e), case) for e in ours for case in e.cases(SEED)]
+        spent = [seconds(observe, e.drive, answer, c.ranks, c.inputs, TIMEOUT) for e, answer, c in tries]
         outside.append(statistics.mean(spent))
     return statistics.median(starts), statistics.median(each), statistics.median(outside)
 

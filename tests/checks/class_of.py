@@ -62,7 +62,7 @@ def cell_of(notebook: dict, number: str) -> dict:
 
 def right_answers() -> str:
     """The solutions, as one piece of code."""
-    return "\n".join(source(cell_of(SOLUTION, f"02.{number}")) for number in (1, 2, 3))
+    return "\n".join(source(cell_of(SOLUTION, f"02.{number}")) for number in (1, 2, 3, 4))
 
 
 def hand_in(folder: Path, student: str, notebook: dict | str, name: str = "02_ddp.ipynb") -> Path:

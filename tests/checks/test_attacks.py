@@ -352,11 +352,11 @@ def altered() -> dict:
 @pytest.mark.parametrize("attack", attacks(*ATTACKS, *ANSWERS, "altered points", "link"))
 def test_an_attack_earns_nothing(graded, attack):
     assert graded.records[attack].points == 0, graded.records[attack]
-    assert graded.records[attack].most == 10
+    assert graded.records[attack].most == 15
 
 
 def test_the_honest_student_among_them_has_all_points(graded):
-    assert graded.records["ada"].points == 10, graded.records["ada"]
+    assert graded.records["ada"].points == 15, graded.records["ada"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="submissions have a user of their own only if root starts them")

@@ -118,15 +118,15 @@ def test_progress_shows_a_bar_for_each_lesson_and_a_line_for_each_exercise():
     table = progress.table(exercises()).splitlines()
     lesson = next(line for line in table if line.startswith("lesson 02"))
     assert "█" in lesson
-    assert lesson.endswith("3 of 10 points")
+    assert lesson.endswith("3 of 15 points")
     assert "  ✓ 02.1 Average the gradients by hand: 3 of 3 points, 1 try, 1 hint" in table
 
 
 def test_a_notebook_is_checked_from_the_command_line(tmp_path, capsys):
     assert main(["check", str(ROOT / "solutions" / "02_ddp.ipynb")]) == 0
-    assert capsys.readouterr().out.count("passed") == 3
+    assert capsys.readouterr().out.count("passed") == 4
     assert main(["check", str(ROOT / "exercises" / "02_ddp.ipynb")]) == 1
-    assert capsys.readouterr().out.count("not attempted") == 3
+    assert capsys.readouterr().out.count("not attempted") == 4
     (tmp_path / "mine.ipynb").write_text("{")
     assert main(["check", str(tmp_path / "mine.ipynb")]) == 2
     assert "not a notebook" in capsys.readouterr().err

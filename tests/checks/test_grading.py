@@ -83,8 +83,8 @@ def graded(folder_of_the_class) -> dict[str, Record]:
 
 
 def test_right_answers_earn_everything_with_or_without_metadata(graded):
-    assert graded["good"].points == graded["good"].most == 10
-    assert graded["no metadata"].points == 10
+    assert graded["good"].points == graded["good"].most == 15
+    assert graded["no metadata"].points == 15
     assert graded["good"].problem == graded["no metadata"].problem == ""
 
 
@@ -100,7 +100,7 @@ def test_half_right_answers_earn_their_parts_and_are_told_their_mistakes(graded)
 def test_a_stub_is_not_attempted(graded):
     assert graded["stub"].points == 0
     assert not any(mark.attempted for mark in graded["stub"].marks)
-    assert page("stub", [graded["stub"]]).count("Not attempted") == 3
+    assert page("stub", [graded["stub"]]).count("Not attempted") == 4
 
 
 def test_a_syntax_error_costs_its_cell_and_is_reported(graded):
@@ -116,13 +116,13 @@ def test_a_broken_notebook_costs_only_itself(graded, name):
 
 def test_a_page_and_the_table_show_points_mistakes_and_what_to_read(graded):
     text = page("half", [graded["half"]])
-    assert "half: 3 of 10 points" in text
+    assert "half: 3 of 15 points" in text
     assert "as <code>set_epoch</code> does" in text
     assert text.count("sum of the gradients") == 1
     assert "unused parameters: the same." in text
     assert "Read again: lesson 02, “4 · Who reads what”" in text
     rows = {row["student"]: row for row in csv.DictReader(table(list(graded.values())).splitlines())}
-    assert rows["half"] | {"02.1": "0", "02.2": "3", "02.3": "0", "total": "3", "of": "10"} == rows["half"]
+    assert rows["half"] | {"02.1": "0", "02.2": "3", "02.3": "0", "total": "3", "of": "15"} == rows["half"]
     assert "not a notebook" in rows["not JSON"]["remarks"]
 
 
@@ -230,12 +230,12 @@ def test_one_command_grades_the_example_class_into_pages_a_table_and_nbgraders_g
     assert "3 notebooks of 3 students" in done.stdout
     assert len(list((tmp_path / "pages").iterdir())) == 3
     rows = csv.DictReader((tmp_path / "grades.csv").read_text().splitlines())
-    assert {row["student"]: row["total"] for row in rows} == {"good": "10", "half_right": "6", "hostile": "0"}
+    assert {row["student"]: row["total"] for row in rows} == {"good": "15", "half_right": "6", "hostile": "0"}
     from nbgrader.api import Gradebook
 
     with Gradebook(database) as book:
         scores = {each.student_id: (each.score, each.max_score) for each in book.assignment_submissions("02_ddp")}
-    assert scores == {"good": (10.0, 10.0), "half_right": (6.0, 10.0), "hostile": (0.0, 10.0)}
+    assert scores == {"good": (15.0, 15.0), "half_right": (6.0, 15.0), "hostile": (0.0, 15.0)}
 
 
 def test_without_bubblewrap_it_refuses_and_says_what_that_risks(tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 from course_lib.checks import exercises
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.inside.observe import Outcome, Trial, observe_many
-from course_lib.checks.judging import Report, assess
+from course_lib.checks.judging import Report, assess, wrong_answers
 from course_lib.checks.notebooks import names_of, read, without_answers
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -40,10 +40,15 @@ def wrong(exercise: Exercise) -> Callable[[Case], list[Outcome]]:
 
     def in_case(case: Case) -> list[Outcome]:
         try_together(exercise, exercise.mistakes, [case])
-        known = [_known.setdefault(mistake, {}) for mistake in exercise.mistakes]
-        return [of_it.setdefault(id(case), Outcome("missing")) for of_it in known]
+        known = [_known.get(mistake, {}).get(id(case)) for mistake in exercise.mistakes]
+        return list(filter(None, known)) if all(known) else _as_learners_see_them(exercise.number)(case)
 
     return in_case
+
+
+@cache
+def _as_learners_see_them(number: str) -> Callable[[Case], list[Outcome]]:
+    return wrong_answers(exercises()[number])
 
 
 _known: dict[Callable, dict[int, Outcome]] = {}  # by answer, and by the id of a case, which is kept below

@@ -2,89 +2,133 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
 import torch
 import torch.distributed as dist
 
-from course_lib.checks.exercise import Case, Exercise, same_as, seeded
-from course_lib.checks.lesson_00 import exchange, neighbours
+from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw
+from course_lib.checks.lesson_00 import neighbours
 
 
 def cases(seed: int) -> list[Case]:
-    def case(part: str, ranks: int) -> Case:
-        numbers = (10 + torch.randperm(90, generator=seeded(seed))[:ranks]).tolist()
-        return Case(part, ranks, {"numbers": numbers}, f"with the numbers {numbers}")
+    def case(part: str, numbers: list[int]) -> Case:
+        return Case(part, len(numbers), {"numbers": numbers}, f"with the numbers {numbers}")
 
-    return [case("two ranks", 2), case("a ring", 3), case("a ring", 4)]
+    def some(ranks: int):
+        def make(chance: random.Random) -> list[int]:
+            return chance.sample(range(10, 100), ranks)
+
+        return make
+
+    return [
+        *(case("two ranks", numbers) for numbers in draw(some(2), 2, seed)),
+        case("two ranks", [0, 7]),
+        *(case("a ring", numbers) for ranks in (3, 4) for numbers in draw(some(ranks), 2, seed)),
+        case("a ring", [8, 0, 8, 5]),
+    ]
 
 
 def drive(answer, numbers: list[int]):
-    return float(answer(numbers[dist.get_rank()]))
+    from course_lib.meter import meter
+
+    with meter() as spent:
+        value = answer(numbers[dist.get_rank()])
+    return {"value": value, "spent": spent.as_data()}
 
 
-def expected(case: Case) -> list[float]:
+def judge(case: Case, values: list[Any]) -> str | None:
+    for rank, (value, right) in enumerate(zip(values, _shifted(case, -1), strict=True)):
+        difference = differs(value["value"], right)
+        if difference:
+            return f"rank {rank} returns {difference.removeprefix('is ')}"
+    return None
+
+
+def costs(case: Case, values: list[Any]) -> list[Cost]:
+    """What goes elsewhere than to the next rank."""
+    elsewhere = [
+        sum(size for peer, size in value["spent"]["sent_to"].items() if peer != (rank + 1) % case.ranks)
+        for rank, value in enumerate(values)
+    ]
+    return [
+        Cost("collectives of a rank", max(sum(value["spent"]["calls"].values()) for value in values), 0),
+        Cost("bytes sent to others than the next rank", max(elsewhere), 0),
+    ]
+
+
+def _shifted(case: Case, by: int) -> list[int]:
+    """The number of the rank that comes so many places after each."""
     numbers = case.inputs["numbers"]
-    return [float(numbers[rank - 1]) for rank in range(case.ranks)]
+    return [numbers[(rank + by) % case.ranks] for rank in range(case.ranks)]
 
 
-def returns_its_own(number):
-    """This is your own number: what arrives must be received into a tensor of its own, and that one returned."""
-    left, right = neighbours()
-    mine, theirs = torch.tensor([float(number)]), torch.empty(1)
-    exchange(mine, right, theirs, left)
-    return mine
+def _returned(values: list[Any]) -> list[Any]:
+    return [value["value"] for value in values]
 
 
-def leaves_the_ring_open(number):
-    """The last rank sends to nobody and rank 0 receives from nobody: that is a chain. In a ring, rank 0 comes after the
-    last one.
+def nothing_returned(case: Case, values: list[Any]) -> bool:
+    """A rank returns nothing: `dist.recv` fills the tensor that it is given, and that one must be returned, on every
+    rank.
     """
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    theirs = torch.zeros(1)
-    sending = dist.isend(torch.tensor([float(number)]), rank + 1) if rank + 1 < ranks else None
-    if rank > 0:
-        dist.recv(theirs, rank - 1)
-    if sending:
-        sending.wait()
-    return theirs
+    return any(value is None for value in _returned(values))
 
 
-def all_get_rank_0s(number):
-    """All ranks have rank 0's number: a broadcast. Every rank has something to send, and something else to receive."""
-    theirs = torch.tensor([float(number)])
-    dist.broadcast(theirs, src=0)
-    return theirs
+def its_own(case: Case, values: list[Any]) -> bool:
+    """This is the rank's own number: what arrives must be received into a tensor of its own, and that one returned."""
+    return differs(_returned(values), _shifted(case, 0)) is None
 
 
-def adds_on_the_way(number):
-    """What arrives has more in it than one number: each rank waited, added its own and passed the sum on. Send your
-    number alone, before you have received anything.
-    """
-    left, right = neighbours()
-    token, mine = torch.zeros(1), torch.tensor([float(number)])
-    if dist.get_rank() == 0:
-        dist.send(mine, right)
-        dist.recv(token, left)
-    else:
-        dist.recv(token, left)
-        dist.send(token + mine, right)
-    return token
-
-
-def wrong_way_round(number):
+def the_other_way_round(case: Case, values: list[Any]) -> bool:
     """The numbers go round the other way: you have the next rank's. With two ranks nobody can tell. Send to the next
     rank, receive from the one before.
     """
-    left, right = neighbours()
-    theirs = torch.empty(1)
-    exchange(torch.tensor([float(number)]), left, theirs, right)
-    return theirs
+    return differs(_returned(values), _shifted(case, 1)) is None
+
+
+def all_have_the_same(case: Case, values: list[Any]) -> bool:
+    """All ranks have one rank's number: a broadcast. Every rank has something to send, and something else to
+    receive.
+    """
+    return any(differs(_returned(values), [number] * case.ranks) is None for number in case.inputs["numbers"])
+
+
+def added_up(case: Case, values: list[Any]) -> bool:
+    """What arrives has more in it than one number: several of them were added on the way. Send your number alone,
+    before you have received anything.
+    """
+    numbers, found = case.inputs["numbers"], _returned(values)
+    sums = {
+        sum(numbers[(rank - k) % case.ranks] for k in range(1, n)) for rank in range(case.ranks) for n in range(3, 6)
+    }
+    return any(differs(value, total) is None for value in found for total in sums - set(numbers))
+
+
+def an_open_chain(case: Case, values: list[Any]) -> bool:
+    """All ranks but rank 0 have the right number: that is a chain, in which the last rank sends to nobody and rank 0
+    receives from nobody. In a ring, rank 0 comes after the last one.
+    """
+    found, right = _returned(values), _shifted(case, -1)
+    return differs(found[1:], right[1:]) is None and differs(found[0], right[0]) is not None
+
+
+def a_collective(case: Case, values: list[Any]) -> bool:
+    """The numbers are right, and every rank was told all of them: that is a collective. One message from each rank to
+    the next is enough: `dist.isend` and `dist.recv`.
+    """
+    return judge(case, values) is None and costs(case, values)[0].spent > 0
+
+
+def sent_to_others(case: Case, values: list[Any]) -> bool:
+    """The numbers are right, and some were sent to a rank that has no use for them. A rank sends to the next one
+    only.
+    """
+    return judge(case, values) is None and costs(case, values)[1].spent > 0
 
 
 def all_wait(number):
-    """A deadlock: every rank waits for its neighbour, be it that all receive first or that all send first, or that the
-    last one sends to a rank which does not exist. The sending must not wait (`dist.isend`), and neighbours in a ring
-    are counted modulo the number of ranks.
-    """
+    """Every rank receives first."""
     left, right = neighbours()
     theirs = torch.empty(1)
     dist.recv(theirs, left)
@@ -97,7 +141,7 @@ EXERCISE = Exercise(
     title="Pass it on",
     answer="pass_on",
     level="warm-up",
-    minutes=10,
+    minutes=5,
     parts={"two ranks": 1, "a ring": 1},
     read="3 · A message",
     hints=(
@@ -107,13 +151,17 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     drive=drive,
-    judge=same_as(expected),
-    mistakes=(
-        returns_its_own,
-        leaves_the_ring_open,
-        all_get_rank_0s,
-        adds_on_the_way,
-        wrong_way_round,
+    judge=judge,
+    costs=costs,
+    symptoms=(
+        a_collective,
+        sent_to_others,
+        nothing_returned,
+        its_own,
+        the_other_way_round,
+        all_have_the_same,
+        added_up,
+        an_open_chain,
     ),
     hanging=all_wait,
 )

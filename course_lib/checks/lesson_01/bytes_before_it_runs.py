@@ -2,102 +2,180 @@
 
 from __future__ import annotations
 
-import torch
+import random
+from collections.abc import Callable
+from typing import Any
+
 from torch import nn
 
-from course_lib.checks.exercise import Case, Exercise, same_as, seeded
+from course_lib.checks.exercise import Case, Exercise, differs, draw
+
+NAMES = ("parameters", "gradients", "optimizer", "activations")
+ONE, SEVERAL, HALF = "one layer", "several layers", "half the bytes"
 
 
 def cases(seed: int) -> list[Case]:
-    generator = seeded(seed)
-
-    def case(part: str, layers: int, same_width: bool) -> Case:
-        hidden, features, steps, sequences = (
-            int(torch.randint(low, low + 8, (1,), generator=generator)) for low in (10, 20, 30, 40)
-        )
-        sizes = {"features": hidden if same_width else features, "hidden": hidden, "layers": layers}
-        sizes |= {"steps": steps, "sequences": sequences, "bytes_each": 2 if part == "half the bytes" else 4}
+    def case(part: str, sizes: dict[str, int]) -> Case:
         return Case(part, 1, {"sizes": sizes}, ", ".join(f"{name} {size}" for name, size in sizes.items()))
 
+    def some(layers: tuple[int, ...], widths: tuple[int, int] | None = None, bytes_each: tuple[int, ...] = (4,)):
+        def make(chance: random.Random) -> dict[str, int]:
+            hidden, features = chance.randint(10, 17), chance.randint(20, 27)
+            if widths:
+                hidden, features = widths
+            return {
+                "features": features,
+                "hidden": hidden,
+                "layers": chance.choice(layers),
+                "steps": chance.randint(30, 37),
+                "sequences": chance.randint(40, 47),
+                "bytes_each": chance.choice(bytes_each),
+            }
+
+        return make
+
     return [
-        case("one layer", 1, True),
-        case("several layers", 3, True),
-        case("several layers", 2, False),
-        case("half the bytes", 2, False),
+        *(case(ONE, sizes) for sizes in draw(some((1,), widths=(5, 5)), 1, seed)),
+        *(case(ONE, sizes) for sizes in draw(some((1,)), 2, seed)),
+        *(case(SEVERAL, sizes) for sizes in draw(some((3,), widths=(6, 6)), 1, seed)),
+        *(case(SEVERAL, sizes) for sizes in draw(some((2, 3, 5)), 3, seed)),
+        *(case(SEVERAL, sizes) for sizes in draw(some((4,), widths=(9, 1)), 1, seed)),
+        *(case(HALF, sizes) for sizes in draw(some((2, 3), bytes_each=(2,)), 2, seed)),
+        *(case(HALF, sizes) for sizes in draw(some((2,), bytes_each=(8,)), 1, seed)),
     ]
 
 
 def drive(answer, sizes: dict[str, int]):
-    return dict(answer(**sizes))
+    return answer(**sizes)
 
 
-def expected(case: Case) -> list:
+def judge(case: Case, values: list[Any]) -> str | None:
+    made, right = values[0], expected(case)
+    if not isinstance(made, dict) or not made.keys() >= set(NAMES):
+        return f"it should be a dict with {', '.join(NAMES)}"
+    return next(filter(None, (differs(made[name], right[name], name) for name in NAMES)), None)
+
+
+def expected(case: Case) -> dict[str, int]:
     sizes = case.inputs["sizes"]
     lstm = nn.LSTM(sizes["features"], sizes["hidden"], sizes["layers"], device="meta")
-    parameters = sum(parameter.numel() for parameter in lstm.parameters())
-    activations = 7 * sizes["hidden"] * sizes["layers"] * sizes["steps"] * sizes["sequences"]
-    numbers = {"parameters": parameters, "gradients": parameters, "optimizer": 2 * parameters}
-    return [{name: sizes["bytes_each"] * count for name, count in (numbers | {"activations": activations}).items()}]
+    parameters = sizes["bytes_each"] * sum(parameter.numel() for parameter in lstm.parameters())
+    activations = 7 * sizes["hidden"] * sizes["layers"] * sizes["steps"] * sizes["sequences"] * sizes["bytes_each"]
+    return {
+        "parameters": parameters,
+        "gradients": parameters,
+        "optimizer": 2 * parameters,
+        "activations": activations,
+    }
 
 
-def _bytes(
-    features, hidden, layers, steps, sequences, bytes_each, *, gates=4, biases=2, adam=2, units=7, width=None, kept=None
-):
-    widths = [features if width is None else width, *[hidden] * (layers - 1)]
-    parameters = bytes_each * sum(gates * (wide * hidden + hidden * hidden + biases * hidden) for wide in widths)
-    activations = bytes_each * units * hidden * layers * steps * sequences if kept is None else kept
-    numbers = {"parameters": parameters, "gradients": parameters, "optimizer": adam * parameters}
-    return numbers | {"activations": activations}
+def _parameters(case: Case, *, gates: int = 4, biases: int = 2, width: str = "features", squares: int = 1) -> int:
+    """The bytes of the parameters; each keyword bends one thing."""
+    sizes = case.inputs["sizes"]
+    hidden, layers = sizes["hidden"], sizes["layers"]
+    widths = [sizes[width]] + [hidden] * (layers - 1) if width != "everywhere" else [sizes["features"]] * layers
+    numbers = sum(gates * (wide * hidden + squares * hidden * hidden + biases * hidden) for wide in widths)
+    return sizes["bytes_each"] * numbers
 
 
-def one_gate(**sizes):
+def _parameters_are(case: Case, values: list[Any], **bent: Any) -> bool:
+    """Whether these are the parameters of a bent count, and not the right ones."""
+    return values[0]["parameters"] == _parameters(case, **bent) != expected(case)["parameters"]
+
+
+def _times(case: Case, values: list[Any], name: str) -> float:
+    """How many times too large a number is."""
+    return values[0][name] / expected(case)[name]
+
+
+def _near(one: float, other: float) -> bool:
+    return abs(one - other) < 1e-6 * abs(other)
+
+
+def counts_numbers(case: Case, values: list[Any]) -> bool:
+    """You count numbers, and bytes are asked for: each number has `bytes_each` of them."""
+    each = case.inputs["sizes"]["bytes_each"]
+    return all(_near(_times(case, values, name), 1 / each) for name in NAMES)
+
+
+def always_four_bytes(case: Case, values: list[Any]) -> bool:
+    """You count 4 bytes for a number whatever `bytes_each` says. That is float32; bfloat16 has 2."""
+    each = case.inputs["sizes"]["bytes_each"]
+    return each != 4 and any(_near(_times(case, values, name), 4 / each) for name in NAMES)
+
+
+def one_gate(case: Case, values: list[Any]) -> bool:
     """These are the parameters of a plain recurrent layer. An LSTM has four such sets: three gates and the new
     content.
     """
-    return _bytes(**sizes, gates=1)
+    return _parameters_are(case, values, gates=1)
 
 
-def a_single_bias(**sizes):
+def three_gates(case: Case, values: list[Any]) -> bool:
+    """You count three sets of weights, one for each gate. The new content has a set, too: four."""
+    return _parameters_are(case, values, gates=3)
+
+
+def a_single_bias(case: Case, values: list[Any]) -> bool:
     """PyTorch has two biases for each gate, one beside each matrix: 2H and not H."""
-    return _bytes(**sizes, biases=1)
+    return _parameters_are(case, values, biases=1)
 
 
-def one_number_for_adam(**sizes):
-    """Adam keeps two numbers per parameter: the mean of its gradients, and the mean of their squares. One is what
-    momentum needs.
-    """
-    return _bytes(**sizes, adam=1)
+def no_bias(case: Case, values: list[Any]) -> bool:
+    """The biases are missing: two for each gate, one beside each matrix."""
+    return _parameters_are(case, values, biases=0)
 
 
-def keeps_h_alone(**sizes):
-    """You count the outputs only, H for each step. To go back through a cell, autograd needs the four gates, c, tanh c
-    and h.
-    """
-    return _bytes(**sizes, units=1)
+def no_hidden_weights(case: Case, values: list[Any]) -> bool:
+    """The weights that the hidden state is multiplied by are missing: (4 hidden, hidden) in each layer."""
+    return _parameters_are(case, values, squares=0)
 
 
-def forgets_the_steps(**sizes):
-    """The activations of one step: but those of *all* steps must be there when the backward pass begins."""
-    one_step = sizes["bytes_each"] * 7 * sizes["hidden"] * sizes["layers"] * sizes["sequences"]
-    return _bytes(**sizes, kept=one_step)
-
-
-def one_layer_of_activations(**sizes):
-    """The activations of one layer: every layer keeps its own until the backward pass has come to it."""
-    one_layer = sizes["bytes_each"] * 7 * sizes["hidden"] * sizes["steps"] * sizes["sequences"]
-    return _bytes(**sizes, kept=one_layer)
-
-
-def all_layers_alike(**sizes):
+def all_layers_alike(case: Case, values: list[Any]) -> bool:
     """You took all layers for H wide inside and H wide in front. The first one reads the *features*: its input weights
     are as wide as these.
     """
-    return _bytes(**sizes, width=sizes["hidden"])
+    return _parameters_are(case, values, width="hidden")
 
 
-def always_four_bytes(**sizes):
-    """You count 4 bytes for a number whatever `bytes_each` says. That is float32; bfloat16 has 2."""
-    return _bytes(**sizes | {"bytes_each": 4})
+def features_everywhere(case: Case, values: list[Any]) -> bool:
+    """You took all layers for as wide as the features in front. Only the first one reads them: the others read the
+    outputs of the layer below, `hidden` numbers.
+    """
+    return _parameters_are(case, values, width="everywhere")
+
+
+def one_layer_of_parameters(case: Case, values: list[Any]) -> bool:
+    """These are the parameters of the first layer only."""
+    sizes = case.inputs["sizes"]
+    first = Case(case.part, 1, {"sizes": sizes | {"layers": 1}}, "")
+    return sizes["layers"] > 1 and values[0]["parameters"] == _parameters(first)
+
+
+def other_gradients(case: Case, values: list[Any]) -> bool:
+    """There is one gradient for each parameter: as many bytes, whatever the batch."""
+    return values[0]["gradients"] != values[0]["parameters"] == expected(case)["parameters"]
+
+
+def _optimizer_is(times: int, says: str) -> Callable[[Case, list[Any]], bool]:
+    def symptom(case: Case, values: list[Any]) -> bool:
+        return values[0]["optimizer"] == times * values[0]["parameters"]
+
+    symptom.__doc__ = says
+    return symptom
+
+
+def _activations_are(factor: Callable[[dict[str, int]], float], says: str) -> Callable[[Case, list[Any]], bool]:
+    def symptom(case: Case, values: list[Any]) -> bool:
+        return _near(_times(case, values, "activations"), factor(case.inputs["sizes"]))
+
+    symptom.__doc__ = says
+    return symptom
+
+
+def _seven(other: int, what: str) -> Callable[[Case, list[Any]], bool]:
+    says = f"You count {what} for each hidden unit and step. To go back through a cell, autograd needs seven numbers: "
+    return _activations_are(lambda _: other / 7, says + "the four gates, c, tanh c and h.")
 
 
 EXERCISE = Exercise(
@@ -105,8 +183,8 @@ EXERCISE = Exercise(
     title="Bytes before it runs",
     answer="memory_of_lstm",
     level="exercise",
-    minutes=15,
-    parts={"one layer": 1, "several layers": 2, "half the bytes": 1},
+    minutes=10,
+    parts={ONE: 1, SEVERAL: 2, HALF: 1},
     read="3 · Where the memory goes",
     hints=(
         "Count numbers first, and multiply by `bytes_each` at the end.",
@@ -117,15 +195,44 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     drive=drive,
-    judge=same_as(expected),
-    mistakes=(
-        one_gate,
-        a_single_bias,
-        one_number_for_adam,
-        keeps_h_alone,
-        forgets_the_steps,
-        one_layer_of_activations,
-        all_layers_alike,
+    judge=judge,
+    symptoms=(
+        counts_numbers,
         always_four_bytes,
+        one_gate,
+        three_gates,
+        a_single_bias,
+        no_bias,
+        no_hidden_weights,
+        all_layers_alike,
+        features_everywhere,
+        one_layer_of_parameters,
+        other_gradients,
+        _optimizer_is(
+            1,
+            "Adam keeps two numbers per parameter: the mean of its gradients, and the mean of their squares. One is "
+            "what momentum needs.",
+        ),
+        _optimizer_is(
+            3, "Adam keeps two numbers per parameter, beside the parameter and its gradient, which are counted already."
+        ),
+        _seven(1, "one number, the output,"),
+        _seven(2, "two numbers, h and c,"),
+        _seven(4, "four numbers, the gates,"),
+        _seven(5, "five numbers"),
+        _seven(6, "six numbers"),
+        _seven(8, "eight numbers"),
+        _activations_are(
+            lambda sizes: 1 / sizes["steps"],
+            "The activations of one step: but those of *all* steps must be there when the backward pass begins.",
+        ),
+        _activations_are(
+            lambda sizes: 1 / sizes["layers"],
+            "The activations of one layer: every layer keeps its own until the backward pass has come to it.",
+        ),
+        _activations_are(
+            lambda sizes: 1 / sizes["sequences"],
+            "The activations of one sequence: every sequence of the batch keeps its own.",
+        ),
     ),
 )

@@ -2,36 +2,50 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from course_lib.checks.exercise import Case, Exercise, same_as, seeded
+from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
 from course_lib.lstm.model import SequenceModel, detach_states, lstm_model
 
 
 def cases(seed: int) -> list[Case]:
     generator = seeded(seed)
 
-    def case(part: str, windows: int, layers: int) -> Case:
+    def case(part: str, windows: int, layers: int, steps: int = 3, momentum: float = 0.0) -> Case:
         shapes = {name: value.shape for name, value in _model(layers).state_dict().items()}
         weights = {name: torch.randn(s, generator=generator, dtype=torch.float64) for name, s in shapes.items()}
         inputs, targets = (
-            torch.randn(windows, 3, 2, 1, generator=generator, dtype=torch.float64) for _ in ("inputs", "targets")
+            torch.randn(windows, steps, 2, 1, generator=generator, dtype=torch.float64) for _ in ("inputs", "targets")
         )
-        says = f"{windows} window{'s' if windows > 1 else ''} of 3 steps, 2 streams, {layers} layer{'s' * (layers > 1)}"
-        return Case(part, 1, {"weights": weights, "windows": list(zip(inputs, targets, strict=True))}, says)
+        counts = {"window": windows, "step": steps, "layer": layers}
+        says = ", ".join(f"{count} {name}{'s' * (count > 1)}" for name, count in counts.items()) + ", 2 streams"
+        says += ", SGD with momentum" * bool(momentum)
+        given = {"weights": weights, "windows": list(zip(inputs, targets, strict=True)), "momentum": momentum}
+        return Case(part, 1, given, says)
 
-    return [case("one window", 1, 1), case("windows", 2, 1), case("windows", 3, 2)]
+    return [
+        case("one window", 1, 1),
+        case("one window", 1, 2, momentum=0.9),
+        case("windows", 2, 1),
+        case("windows", 2, 1, steps=1),
+        case("windows", 3, 2),
+        case("windows", 4, 1, momentum=0.9),
+        case("windows", 5, 3, steps=2, momentum=0.5),
+    ]
 
 
-def drive(answer, weights: dict[str, Tensor], windows: list):
+def drive(answer, weights: dict[str, Tensor], windows: list, momentum: float):
     model = _model(sum("weight_hh" in name for name in weights))
     model.load_state_dict(weights)
-    losses, states = answer(model, torch.optim.SGD(model.parameters(), lr=0.5), windows)
+    made = answer(model, torch.optim.SGD(model.parameters(), lr=0.5, momentum=momentum), windows)
+    losses, states = made if isinstance(made, (tuple, list)) and len(made) == 2 else (made, None)
     return {
-        "losses": [float(loss) for loss in losses],
-        "states": {place: list(state) for place, state in states.items()},
-        "weights": {name: parameter.detach() for name, parameter in model.named_parameters()},
+        "losses": losses,
+        "weights": {name: parameter.detach().clone() for name, parameter in model.named_parameters()},
+        "states": states,
     }
 
 
@@ -40,14 +54,82 @@ def _model(layers: int) -> SequenceModel:
 
 
 def expected(case: Case) -> list:
-    def carried(model, optimizer, windows):
-        losses, states = [], {}
-        for inputs, targets in windows:
-            outputs, states = model(inputs, detach_states(states))
-            losses.append(_update(optimizer, outputs, targets))
-        return losses, detach_states(states)
+    return [drive(_carried, **case.inputs)]
 
-    return [drive(carried, **case.inputs)]
+
+def _carried(model, optimizer, windows, begin=detach_states, update=True):
+    """The answer as it should be; each keyword bends one thing."""
+    losses, states = [], {}
+    for inputs, targets in windows:
+        outputs, states = model(inputs, begin(states))
+        if update:
+            losses.append(_update(optimizer, outputs, targets))
+        else:
+            losses.append((outputs - targets).square().mean().item())
+    return losses, detach_states(states)
+
+
+def _losses_are(case: Case, values: list[Any], **bent: Any) -> bool:
+    """Whether the losses are those of a bent answer, and not the right ones."""
+    losses = values[0]["losses"]
+    as_bent = drive(lambda *given: _carried(*given, **bent), **case.inputs)["losses"]
+    return differs(losses, as_bent) is None and differs(losses, expected(case)[0]["losses"]) is not None
+
+
+def begins_anew(case: Case, values: list[Any]) -> bool:
+    """Every window begins in a state of zeros, and the model remembers nothing beyond a window. Hand the state in that
+    the window before it has left.
+    """
+    return _losses_are(case, values, begin=lambda _: {})
+
+
+def carries_h_alone(case: Case, values: list[Any]) -> bool:
+    """You carry h and begin each window with c of zeros. An LSTM's state is the pair of them, and it is c that
+    remembers for long.
+    """
+
+    def h_alone(states):
+        return {place: (h.detach(), torch.zeros_like(c)) for place, (h, c) in states.items()}
+
+    return _losses_are(case, values, begin=h_alone)
+
+
+def carries_c_alone(case: Case, values: list[Any]) -> bool:
+    """You carry c and begin each window with h of zeros. An LSTM's state is the pair of them: the gates look at h."""
+
+    def c_alone(states):
+        return {place: (torch.zeros_like(h), c.detach()) for place, (h, c) in states.items()}
+
+    return _losses_are(case, values, begin=c_alone)
+
+
+def no_update(case: Case, values: list[Any]) -> bool:
+    """The weights are as they were: no update was made. `optimizer.step()` makes it, after the backward pass."""
+    return differs(values[0]["weights"], case.inputs["weights"]) is None
+
+
+def updates_at_the_end(case: Case, values: list[Any]) -> bool:
+    """All losses are those of the first weights: the update comes only after the last window. Then all activations must
+    be kept, which is what windows are to avoid. Update after each of them.
+    """
+    return _losses_are(case, values, update=False)
+
+
+def other_states(case: Case, values: list[Any]) -> bool:
+    """The training is right, and the states that you return are not those in which the last window ended."""
+    right = expected(case)[0]
+    return all(differs(values[0][name], right[name]) is None for name in ("losses", "weights"))
+
+
+def other_losses(case: Case, values: list[Any]) -> bool:
+    """The training is right, and the losses that you return are not one number for each window, in order."""
+    right = expected(case)[0]
+    return all(differs(values[0][name], right[name]) is None for name in ("states", "weights"))
+
+
+def nothing_returned(case: Case, values: list[Any]) -> bool:
+    """Two things are to be returned: the list of losses, and the states after the last window."""
+    return values[0]["states"] is None
 
 
 def _update(optimizer, outputs, targets, **options):
@@ -56,17 +138,6 @@ def _update(optimizer, outputs, targets, **options):
     loss.backward(**options)
     optimizer.step()
     return loss.item()
-
-
-def begins_anew(model, optimizer, windows):
-    """Every window begins in a state of zeros, and the model remembers nothing beyond a window. Hand the state in that
-    the window before it has left.
-    """
-    losses, states = [], {}
-    for inputs, targets in windows:
-        outputs, states = model(inputs, {})
-        losses.append(_update(optimizer, outputs, targets))
-    return losses, states
 
 
 def keeps_the_history(model, optimizer, windows):
@@ -91,34 +162,6 @@ def retains_the_graph(model, optimizer, windows):
     return losses, states
 
 
-def carries_h_alone(model, optimizer, windows):
-    """You carry h and begin each window with c of zeros. An LSTM's state is the pair of them, and it is c that
-    remembers for long.
-    """
-    losses, states = [], {}
-    for inputs, targets in windows:
-        begin = {place: (h.detach(), torch.zeros_like(c)) for place, (h, c) in states.items()}
-        outputs, states = model(inputs, begin)
-        losses.append(_update(optimizer, outputs, targets))
-    return losses, states
-
-
-def updates_once(model, optimizer, windows):
-    """One update for all windows together, through all of their history: an exact gradient, but all activations are
-    kept for it, which is what windows are to avoid. Update after each of them.
-    """
-    losses, states, total = [], {}, torch.zeros(())
-    for inputs, targets in windows:
-        outputs, states = model(inputs, states)
-        loss = (outputs - targets).square().mean()
-        losses.append(loss.item())
-        total = total + loss
-    optimizer.zero_grad()
-    (total / len(windows)).backward()
-    optimizer.step()
-    return losses, states
-
-
 def never_zeroes(model, optimizer, windows):
     """The second update still has the first window's gradient in it: `backward()` adds to what is there. Zero the
     gradients before each.
@@ -138,7 +181,7 @@ EXERCISE = Exercise(
     title="Carry the state",
     answer="train_on_windows",
     level="exercise",
-    minutes=15,
+    minutes=10,
     parts={"one window": 1, "windows": 3},
     read="5 · Text, and the state that is carried",
     hints=(
@@ -149,12 +192,15 @@ EXERCISE = Exercise(
     cases=cases,
     drive=drive,
     judge=same_as(expected),
-    mistakes=(
+    symptoms=(
+        nothing_returned,
+        no_update,
         begins_anew,
-        keeps_the_history,
-        retains_the_graph,
         carries_h_alone,
-        updates_once,
-        never_zeroes,
+        carries_c_alone,
+        updates_at_the_end,
+        other_states,
+        other_losses,
     ),
+    mistakes=(keeps_the_history, retains_the_graph, never_zeroes),
 )

@@ -3,76 +3,325 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
 
 import torch.distributed as dist
 
-from course_lib.checks.exercise import Case, Exercise
+from course_lib.checks.exercise import Case, Cost, Exercise, draw
 
-MOST_PADDING = 0.15
-MOST_APART = 0.25
+MOST_CELLS = 60
+DRAWN = 12  # cases of one input, by number of ranks
+MANY = 300  # inputs in one case, at the end
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One input, and the batches that the ranks have made of it."""
+
+    lengths: list[int]
+    limit: int
+    parts: list[list[list[int]]]  # by rank and update
+
+    @property
+    def cells(self) -> list[list[int]]:
+        """Of each rank's batches."""
+        return [[self.cells_of(batch) for batch in part] for part in self.parts]
+
+    @property
+    def batches(self) -> list[list[int]]:
+        """Of all ranks, without the empty ones."""
+        return [batch for part in self.parts for batch in part if batch]
+
+    def cells_of(self, batch: list[int]) -> int:
+        return len(batch) * max((self.lengths[index] for index in batch), default=0)
+
+    def __str__(self) -> str:
+        return f"lengths {self.lengths}, at most {self.limit} cells"
 
 
 def cases(seed: int) -> list[Case]:
-    shuffled = random.Random(seed)
+    chance = random.Random(seed)
 
-    def case(part: str, ranks: int, lengths: list[int], cells: int) -> Case:
-        says = f"at most {cells} cells, lengths {lengths if len(lengths) < 12 else f'{min(lengths)} to {max(lengths)}'}"
-        return Case(part, ranks, {"lengths": lengths, "cells": cells}, says)
+    def case(part: str, ranks: int, *problems: tuple[list[int], int]) -> Case:
+        (lengths, cells), several = problems[0], len(problems) > 1
+        one = f"at most {cells} cells, lengths {lengths}"
+        return Case(part, ranks, {"problems": list(problems)}, f"{len(problems)} inputs" if several else one)
 
-    length = 2 * shuffled.randint(2, 6)
+    def some(part: str, ranks: int, count: int) -> list[Case]:
+        return [case(part, ranks, problem) for problem in draw(problem_from, count, seed + ranks)]
+
+    length = 2 * chance.randint(2, 6)
     mixed = [step for step in range(2, 26) for _ in range(3)]
-    long_and_short = [length for _ in range(6) for length in (20, 3)]
-    shuffled.shuffle(mixed)
+    chance.shuffle(mixed)
     return [
-        case("equal counts", 2, [length] * 6, 5 * length // 2),
-        case("equal counts", 2, long_and_short, 40 + shuffled.randint(0, 9)),
-        case("little padding", 2, mixed, 100 + shuffled.randint(0, 9)),
-        case("alike on all ranks", 3, mixed, 100 + shuffled.randint(0, 9)),
+        case("equal counts", 2, ([length] * 6, 5 * length // 2)),
+        case("equal counts", 2, ([length for _ in range(6) for length in (20, 3)], 40 + chance.randint(0, 9))),
+        case("equal counts", 2, ([chance.randint(1, 9)], 10)),
+        *some("equal counts", 3, DRAWN),
+        case("few updates", 2, ([4, 4, 4, 4, 4, 4], 12)),
+        case("few updates", 2, ([3, 4, 6, 12, 3, 4, 6, 3, 4, 3], 12)),
+        case("few updates", 2, (mixed, 100 + chance.randint(0, 9))),
+        *some("few updates", 2, DRAWN),
+        case("alike on all ranks", 2, ([100, 60, 30], 100)),
+        case("alike on all ranks", 3, (mixed, 100 + chance.randint(0, 9))),
+        *(case("alike on all ranks", ranks, *draw(problem_from, MANY, seed + ranks)) for ranks in (2, 3, 4)),
     ]
 
 
-def drive(answer, lengths: list[int], cells: int):
+def problem_from(chance: random.Random) -> tuple[list[int], int]:
+    """Lengths and a limit: few sequences or many, alike or not, one of them perhaps as long as the limit."""
+    cells = chance.randint(1, MOST_CELLS)
+    longest = chance.choice([cells, max(1, cells // 2), chance.randint(1, cells)])
+    count = chance.choice([1, 2, 3, 4, 5, 6, 7, 8, 10, 15, 30])
+    kinds = chance.choice([range(1, longest + 1), [longest], [1, longest], [chance.randint(1, longest), longest]])
+    return [chance.choice(kinds) for _ in range(count)], cells
+
+
+def drive(answer, problems: list):
+    from course_lib.meter import meter
+
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    return [list(map(int, batch)) for batch in answer(lengths, cells, rank, ranks)]
+    with meter() as spent:
+        plans = [
+            [list(map(int, batch)) for batch in answer(list(lengths), cells, rank, ranks)]
+            for lengths, cells in problems
+        ]
+    return {"plans": plans, "messages": sum(spent.calls.values()) + spent.messages}
 
 
-def judge(case: Case, parts: list) -> str | None:
-    lengths, limit = case.inputs["lengths"], case.inputs["cells"]
-    wrong = _given_out(parts, len(lengths))
-    if wrong:
-        return wrong
-    cells = [[len(batch) * max((lengths[index] for index in batch), default=0) for batch in part] for part in parts]
-    largest = max(map(max, cells))
-    if largest > limit:
-        return f"a batch has {largest} cells (sequences times the longest of them), more than {limit}"
-    return _padded(lengths, cells) if case.part == "little padding" else _apart(cells, limit)
+def plans_of(case: Case, values: list) -> list[Plan]:
+    parts = zip(*(value["plans"] for value in values), strict=True)
+    return [
+        Plan(lengths, cells, list(of_ranks))
+        for (lengths, cells), of_ranks in zip(case.inputs["problems"], parts, strict=True)
+    ]
 
 
-def _given_out(parts: list, count: int) -> str | None:
-    """Whether every sequence is there once, in equally many batches on every rank."""
-    seen = sorted(index for part in parts for batch in part for index in batch)
-    missing = sorted(set(range(count)) - set(seen))
-    if missing:
-        return f"nobody has sequence {missing[0]} (of {count})"
-    if len(seen) > count:
-        twice = next(index for index in seen if seen.count(index) > 1)
-        return f"sequence {twice} is given out {seen.count(twice)} times"
-    counts = [len(part) for part in parts]
-    if len(set(counts)) > 1:
-        return f"the ranks have {counts} batches: some would wait for a batch that others do not have"
+def judge(case: Case, values: list) -> str | None:
+    for plan in plans_of(case, values):
+        wrong = wrong_in(plan) or (case.part == "alike on all ranks" and unlike(plan))
+        if wrong:
+            return f"{plan}:\n{wrong}" if len(case.inputs["problems"]) > 1 else wrong
     return None
 
 
-def _padded(lengths: list[int], cells: list[list[int]]) -> str | None:
-    padding = 1 - sum(lengths) / sum(map(sum, cells))
-    return f"{padding:.0%} of all cells are padding" if padding > MOST_PADDING else None
-
-
-def _apart(cells: list[list[int]], limit: int) -> str | None:
-    for number, ranks in enumerate(list(zip(*cells, strict=True))[:-1]):
-        if max(ranks) - min(ranks) > MOST_APART * limit:
-            return f"in update {number} the ranks have {list(ranks)} cells: some wait for others"
+def wrong_in(plan: Plan) -> str | None:
+    """Whether every sequence is there once, in batches that fit, equally many on every rank."""
+    count = len(plan.lengths)
+    seen = Counter(index for part in plan.parts for batch in part for index in batch)
+    unknown = next((index for index in seen if not 0 <= index < count), None)
+    if unknown is not None:
+        return f"there is no sequence {unknown}: they are numbered from 0 to {count - 1}"
+    missing = next((index for index in range(count) if index not in seen), None)
+    if missing is not None:
+        return f"nobody has sequence {missing} (of {count})"
+    (most, times), *_ = seen.most_common(1)
+    if times > 1:
+        return f"sequence {most} is given out {times} times"
+    updates = [len(part) for part in plan.parts]
+    if len(set(updates)) > 1:
+        return f"the ranks have {updates} batches: some would wait for a batch that others do not have"
+    largest = max(map(max, plan.cells))
+    if largest > plan.limit:
+        return f"a batch has {largest} cells (sequences times the longest of them), more than {plan.limit}"
     return None
+
+
+def unlike(plan: Plan) -> str | None:
+    for number, cells in enumerate(list(zip(*plan.cells, strict=True))[:-1]):
+        if not all(cells) or 2 * (max(cells) - min(cells)) >= plan.limit:
+            return (
+                f"in update {number} of {len(plan.parts[0])} the ranks have {list(cells)} cells: some wait for others"
+            )
+    return None
+
+
+def fewest_updates(lengths: list[int], cells: int, ranks: int) -> int:
+    """No plan has fewer: the longest that is left says how many fit beside it, and those of similar length fill it."""
+    return -(-len(_filled(lengths, _by_length(lengths, range(len(lengths))), cells)) // ranks)
+
+
+def costs(case: Case, values: list) -> list[Cost]:
+    sent = [Cost("collectives and messages of a rank", max(value["messages"] for value in values), 0)]
+    if case.part == "equal counts":
+        return sent
+    updates = [
+        Cost("updates", len(plan.parts[0]), fewest_updates(plan.lengths, plan.limit, case.ranks))
+        for plan in plans_of(case, values)
+    ]
+    return [max(updates, key=lambda cost: (cost.spent - cost.budget, cost.spent)), *sent]
+
+
+def wrong_plan(case: Case, values: list) -> Plan | None:
+    """The first input whose batches are not as they should be, in this part of the exercise."""
+    for plan in plans_of(case, values):
+        if any(not 0 <= index < len(plan.lengths) for batch in plan.batches for index in batch):
+            return None
+        if wrong_in(plan) or (case.part == "alike on all ranks" and unlike(plan)) or too_many(case, plan):
+            return plan
+    return None
+
+
+def too_many(case: Case, plan: Plan) -> bool:
+    fewest = fewest_updates(plan.lengths, plan.limit, case.ranks)
+    return case.part != "equal counts" and len(plan.parts[0]) > fewest
+
+
+def has_dropped_some(case: Case, values: list) -> bool:
+    """The counts are equal, because what is left over is thrown away: those sequences are never trained on. A share may
+    be smaller than the others, or even empty.
+    """
+    plan = wrong_plan(case, values)
+    seen = Counter(index for batch in plan.batches for index in batch) if plan else Counter()
+    return plan is not None and len(seen) < len(plan.lengths) and len({len(part) for part in plan.parts}) == 1
+
+
+def has_repeated_some(case: Case, values: list) -> bool:
+    """To make the counts equal you give some sequences out twice. They weigh twice in the gradient; a share may rather
+    be empty.
+    """
+    plan = wrong_plan(case, values)
+    return plan is not None and sum(map(len, plan.batches)) > len(plan.lengths)
+
+
+def has_dealt_out_whole_batches(case: Case, values: list) -> bool:
+    """You cut everything into batches and deal these out one by one: unless their number is a multiple of the ranks,
+    some rank has one fewer, and the others hang in the last update. All ranks know how many batches there are: those
+    that get none in the last update have an empty one.
+    """
+    plan = wrong_plan(case, values)
+    if plan is None or _equally_many(plan) or _shares_differ_by(plan) <= 1:
+        return False
+    updates = [len(part) for part in plan.parts]
+    return updates == sorted(updates, reverse=True) and updates[0] - updates[-1] == 1
+
+
+def has_cut_its_own(case: Case, values: list) -> bool:
+    """Each rank takes its sequences first and cuts batches from them on its own. One that has longer sequences, or one
+    more of them, needs more batches than the others, and hangs. Sort and cut what all ranks have, and deal out last.
+    """
+    plan = wrong_plan(case, values)
+    return plan is not None and not _equally_many(plan) and _shares_differ_by(plan) <= 1
+
+
+def has_counted_real_steps(case: Case, values: list) -> bool:
+    """You limit the *real* steps of a batch. A rectangle has padding, too: its cells are its sequences times the
+    longest of them, and these must fit.
+    """
+    plan = wrong_plan(case, values)
+    return plan is not None and _too_large(plan) and all(_steps(plan, batch) <= plan.limit for batch in plan.batches)
+
+
+def has_limited_all_ranks_together(case: Case, values: list) -> bool:
+    """You fill the limits of all ranks together, and then deal out: one rank gets more than fits. The limit is that of
+    *one* rank's batch.
+    """
+    plan = wrong_plan(case, values)
+    if plan is None or not _too_large(plan):
+        return False
+    updates = [[index for batch in batches for index in batch] for batches in zip(*plan.parts, strict=True)]
+    return all(plan.cells_of(update) <= case.ranks * plan.limit for update in updates)
+
+
+def has_measured_by_another_sequence(case: Case, values: list) -> bool:
+    """A batch is too large by its *longest* sequence: you have measured it by another one, by their mean, or left room
+    for one more. Cells are the number of sequences times the longest of them.
+    """
+    plan = wrong_plan(case, values)
+    return plan is not None and _too_large(plan)
+
+
+def has_one_sequence_in_a_batch(case: Case, values: list) -> bool:
+    """There is no padding in a batch of one sequence, and no speed: a device wants as many as fit. Take as many into a
+    batch as `cells` allows.
+    """
+    plan = wrong_plan(case, values)
+    if plan is None or not _is_whole(plan) or not too_many(case, plan):
+        return False
+    return all(len(batch) == 1 for batch in plan.batches)
+
+
+def has_stopped_below_the_limit(case: Case, values: list) -> bool:
+    """No batch has exactly `cells` cells, though some could: you stop one sequence too early. At most `cells` means
+    that a batch of just so many still fits.
+    """
+    plan = wrong_plan(case, values)
+    if plan is None or not _is_whole(plan) or not too_many(case, plan):
+        return False
+    fullest = max(
+        map(plan.cells_of, _filled(plan.lengths, _by_length(plan.lengths, range(len(plan.lengths))), plan.limit))
+    )
+    return fullest == plan.limit and max(map(max, plan.cells)) < plan.limit
+
+
+def has_mixed_long_and_short(case: Case, values: list) -> bool:
+    """Long and short sequences are in one batch: a long one makes all its neighbours long, and padding takes the place
+    of sequences. Put sequences of similar length together.
+    """
+    plan = wrong_plan(case, values)
+    return plan is not None and _is_whole(plan) and too_many(case, plan) and not _is_sorted(plan)
+
+
+def has_measured_all_ranks_by_the_longest(case: Case, values: list) -> bool:
+    """More updates than it takes: the longest sequence of an update says for *all* ranks how many they get, also for
+    those with shorter ones. It is the longest of each *batch* that counts: fill one batch after the other.
+    """
+    plan = wrong_plan(case, values)
+    if plan is None or not _is_whole(plan) or not too_many(case, plan):
+        return False
+    return all(max(sizes) - min(sizes) <= 1 for sizes in zip(*([*map(len, p)] for p in plan.parts), strict=True))
+
+
+def has_left_a_rank_without_work(case: Case, values: list) -> bool:
+    """A rank has an empty batch, or hardly any work, before the last update: the others work and it waits. Deal the
+    batches out in turn, longest first, so that full ones meet, and what is left over comes last.
+    """
+    plan = wrong_plan(case, values)
+    return plan is not None and _is_whole(plan) and unlike(plan) is not None
+
+
+def has_asked_the_others(case: Case, values: list) -> bool:
+    """Ranks talk to each other to find out what they could know: every rank has all lengths, and can work out how many
+    batches the others have.
+    """
+    return judge(case, values) is None and max(value["messages"] for value in values) > 0
+
+
+def _equally_many(plan: Plan) -> bool:
+    return len({len(part) for part in plan.parts}) == 1
+
+
+def _too_large(plan: Plan) -> bool:
+    return _equally_many(plan) and max(map(plan.cells_of, plan.batches), default=0) > plan.limit
+
+
+def _is_whole(plan: Plan) -> bool:
+    return wrong_in(plan) is None
+
+
+def _steps(plan: Plan, batch: list[int]) -> int:
+    return sum(plan.lengths[index] for index in batch)
+
+
+def _shares_differ_by(plan: Plan) -> int:
+    """How many sequences one rank has more than another."""
+    shares = [sum(map(len, part)) for part in plan.parts]
+    return max(shares) - min(shares)
+
+
+def _is_sorted(plan: Plan) -> bool:
+    """Whether batches, or the updates that they were dealt out from, have no lengths in common but at their ends."""
+    updates = [[index for batch in batches for index in batch] for batches in zip(*plan.parts, strict=True)]
+    return any(
+        _in_order([[plan.lengths[index] for index in of] for of in cut if of]) for cut in (plan.batches, updates)
+    )
+
+
+def _in_order(cut: list[list[int]]) -> bool:
+    ends = sorted((min(lengths), max(lengths)) for lengths in cut)
+    return all(longest <= shortest for (_, longest), (shortest, _) in pairwise(ends))
 
 
 def _by_length(lengths, indices):
@@ -81,86 +330,14 @@ def _by_length(lengths, indices):
 
 def _filled(lengths, order, cells):
     """Batches of neighbours, each as full as the limit allows, whoever is the longest."""
-    batches = [[]]
+    batches, longest = [[]], 0
     for index in order:
-        longest = max(lengths[other] for other in [*batches[-1], index])
-        if (len(batches[-1]) + 1) * longest > cells:
+        longest = max(longest, lengths[index])
+        if batches[-1] and (len(batches[-1]) + 1) * longest > cells:
             batches.append([])
+            longest = lengths[index]
         batches[-1].append(index)
     return batches
-
-
-def deals_out_batches(lengths, cells, rank, ranks):
-    """You cut everything into batches and deal these out one by one: unless their number is a multiple of the ranks,
-    some rank has one fewer, and the others hang in the last update. Decide on what *all* ranks take in an update, then
-    deal that out.
-    """
-    return _filled(lengths, _by_length(lengths, range(len(lengths))), cells)[rank::ranks]
-
-
-def drops_the_tail(lengths, cells, rank, ranks):
-    """The counts are equal, because the last batches are thrown away: their sequences, here the shortest ones, are
-    never trained on. A share may be smaller than the others, or even empty.
-    """
-    batches = _filled(lengths, _by_length(lengths, range(len(lengths))), cells)
-    return batches[: len(batches) // ranks * ranks][rank::ranks]
-
-
-def repeats_to_even_out(lengths, cells, rank, ranks):
-    """To make the counts equal you give some sequences out twice. They weigh twice in the gradient; a share may rather
-    be empty.
-    """
-    batches = _filled(lengths, _by_length(lengths, range(len(lengths))), cells)
-    batches += batches[: -len(batches) % ranks]
-    return batches[rank::ranks]
-
-
-def cuts_its_own(lengths, cells, rank, ranks):
-    """Each rank takes its sequences first and cuts batches from them on its own. One that has drawn the long sequences
-    needs more batches than the others, and hangs. Sort and cut what all ranks have, and deal out last.
-    """
-    return _filled(lengths, _by_length(lengths, range(len(lengths))[rank::ranks]), cells)
-
-
-def counts_tokens(lengths, cells, rank, ranks):
-    """You limit the *real* steps of a batch. A rectangle has padding, too: its cells are its sequences times the
-    longest of them, and these must fit.
-    """
-    batches = [[]]
-    for index in _by_length(lengths, range(len(lengths))):
-        if sum(lengths[other] for other in [*batches[-1], index]) > cells:
-            batches.append([])
-        batches[-1].append(index)
-    batches += [[] for _ in range(-len(batches) % ranks)]
-    return batches[rank::ranks]
-
-
-def does_not_sort(lengths, cells, rank, ranks):
-    """The sequences come as they are, so that a long one makes a whole batch of short ones long: much of what you
-    compute is padding. Put sequences of similar length together.
-    """
-    batches = _filled(lengths, range(len(lengths)), cells)
-    batches += [[] for _ in range(-len(batches) % ranks)]
-    return batches[rank::ranks]
-
-
-def limits_all_ranks_together(lengths, cells, rank, ranks):
-    """You fill the limits of all ranks together, and then deal out: where the number of sequences is no multiple of
-    the ranks, one rank gets more than fits. How many sequences as long as the longest fit on *one* rank? An update
-    takes so many for each.
-    """
-    updates = _filled(lengths, _by_length(lengths, range(len(lengths))), cells * ranks)
-    return [update[rank::ranks] for update in updates]
-
-
-def long_ones_to_rank_0(lengths, cells, rank, ranks):
-    """One rank has the long sequences and needs many batches; another has the short ones, and soon only empty batches:
-    it waits. Every rank should have some of each length in every update.
-    """
-    order = _by_length(lengths, range(len(lengths)))
-    each = -(-len(order) // ranks)
-    parts = [_filled(lengths, order[start : start + each], cells) for start in range(0, len(order), each)]
-    return parts[rank] + [[]] * (max(map(len, parts)) - len(parts[rank]))
 
 
 EXERCISE = Exercise(
@@ -168,26 +345,33 @@ EXERCISE = Exercise(
     title="Batches that cannot hang",
     answer="my_batches",
     level="build",
-    minutes=30,
-    parts={"equal counts": 2, "little padding": 1, "alike on all ranks": 2},
+    minutes=20,
+    parts={"equal counts": 2, "few updates": 1, "alike on all ranks": 2},
     read="4 · Less padding: bucketing by length",
     hints=(
-        "Every rank knows all lengths. Let each work out the updates of *all* ranks, and pick its own part last.",
-        "Sort by length, longest first. The first sequence of an update is its longest: how many of that length fit "
-        "into `cells` on one rank? And on all of them?",
-        "`update[rank::ranks]` deals an update out, so that neighbours in length go to different ranks.",
+        "Every rank knows all lengths. Let each work out the batches of *all* ranks, and pick its own last.",
+        "Sort by length, longest first. The first sequence of a batch is its longest: how many of that length fit "
+        "into `cells`?",
+        "Deal the batches out in turn: all that are full come before the one that may not be. What must the ranks have "
+        "that get none in the last update?",
     ),
     cases=cases,
     drive=drive,
     judge=judge,
-    mistakes=(
-        deals_out_batches,
-        drops_the_tail,
-        repeats_to_even_out,
-        cuts_its_own,
-        counts_tokens,
-        does_not_sort,
-        limits_all_ranks_together,
-        long_ones_to_rank_0,
+    costs=costs,
+    symptoms=(
+        has_dropped_some,
+        has_repeated_some,
+        has_dealt_out_whole_batches,
+        has_cut_its_own,
+        has_counted_real_steps,
+        has_limited_all_ranks_together,
+        has_measured_by_another_sequence,
+        has_one_sequence_in_a_batch,
+        has_stopped_below_the_limit,
+        has_mixed_long_and_short,
+        has_measured_all_ranks_by_the_longest,
+        has_left_a_rank_without_work,
+        has_asked_the_others,
     ),
 )

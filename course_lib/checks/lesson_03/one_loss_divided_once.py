@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.checks.exercise import Case, Exercise, differs, seeded
+from course_lib.checks.exercise import Case, Exercise, differs, draw, seeded
 
 
 def cases(seed: int) -> list[Case]:
@@ -22,87 +25,137 @@ def cases(seed: int) -> list[Case]:
     return [
         case("uneven counts", [[2, 1], [1, 2]], 0.5, "3 steps that count on each, and 1 of padding"),
         case("uneven counts", [[4, 3], [1, 1]], 0.5, "7 steps that count on rank 0, 2 on rank 1"),
+        *(case("uneven counts", lengths, 0.5, f"lengths {lengths}") for lengths in draw(lengths_from, 6, seed)),
         case("anything in the padding", [[2, 1], [2, 2]], float("nan"), "nan in the one cell of padding"),
+        case("anything in the padding", [[1, 3], [2, 2]], float("inf"), "infinity in the padding"),
         case("an empty share", [[2, 3], [0, 0], [1, 2]], 0.5, "no step that counts on rank 1"),
+        case("an empty share", [[0], [0], [3]], float("nan"), "steps that count on rank 2 alone, nan elsewhere"),
     ]
+
+
+def lengths_from(chance: random.Random) -> list[list[int]]:
+    """Of the sequences of two or three ranks, equally many on each."""
+    ranks, sequences = chance.choice([2, 3]), chance.randint(1, 3)
+    return [[chance.randint(1, 5) for _ in range(sequences)] for _ in range(ranks)]
 
 
 def drive(answer, slopes: Tensor, rest: Tensor, mask: Tensor):
     rank = dist.get_rank()
     weight = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
     loss = answer(weight * slopes[rank] + rest[rank], mask[rank])
-    loss.backward()
+    if isinstance(loss, Tensor) and loss.requires_grad:
+        loss.backward()
     return {"losses": loss, "gradients": weight.grad}
 
 
 def judge(case: Case, values: list) -> str | None:
-    slopes, rest, mask = (case.inputs[name] for name in ("slopes", "rest", "mask"))
-    right = {"gradients": slopes[mask].mean(), "losses": (2 * slopes + rest)[mask].mean()}
-    for name, whole in right.items():
-        mean = torch.stack([value[name] for value in values]).mean()
-        difference = differs(mean, whole, name=f"the mean of the ranks' {name}")
+    if any(value["gradients"] is None for value in values):
+        return "backward() finds no way from what it returns to the weights"
+    for name, whole in expected(case).items():
+        difference = differs(_mean(values, name), whole, name=f"the mean of the ranks' {name}")
         if difference:
             return difference
     return None
 
 
-def own_mean(losses, mask):
+def _mean(values: list, name: str) -> Tensor:
+    return torch.stack([value[name].double() for value in values]).mean()
+
+
+def expected(case: Case) -> dict[str, Tensor]:
+    slopes, losses, mask = _numbers(case)
+    return {"gradients": slopes[mask].mean(), "losses": losses[mask].mean()}
+
+
+def _numbers(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    """Each cell's gradient, its loss, and whether it counts."""
+    slopes, rest, mask = (case.inputs[name] for name in ("slopes", "rest", "mask"))
+    return slopes, 2 * slopes + rest, mask
+
+
+def _is_like(case: Case, values: list, made: Callable[[Tensor, Tensor], Tensor]) -> bool:
+    """Whether gradients, or losses, are what `made` makes of the cells' own, and that is not right."""
+    slopes, losses, mask = _numbers(case)
+    wrong = {"gradients": made(slopes, mask), "losses": made(losses, mask)}
+    right = expected(case)
+    return any(
+        differs(_mean(values, name), right[name]) and differs(_mean(values, name), wrong[name]) is None
+        for name in right
+    )
+
+
+def _sums(cells: Tensor, mask: Tensor) -> Tensor:
+    """Of each rank's cells that count."""
+    return cells.masked_fill(~mask, 0.0).flatten(1).sum(dim=1)
+
+
+def has_cut_the_graph(case: Case, values: list) -> bool:
+    """The value may be right, but `backward()` finds no way from it to the weights: it went through `item()`,
+    `detach()` or `torch.tensor`. Only counts may leave the graph; the sum of losses stays in it.
+    """
+    return any(not isinstance(value["gradients"], Tensor) for value in values)
+
+
+def has_multiplied_by_the_mask(case: Case, values: list) -> bool:
+    """Zero times nan is nan, and times infinity, too: one bad cell of padding spoils the sum, though the mask is 0
+    there. Choose the steps that count, `losses[mask]`, instead of multiplying the others away.
+    """
+    return case.part != "uneven counts" and bool(_mean(values, "losses").isnan() or _mean(values, "gradients").isnan())
+
+
+def is_a_mean_of_means(case: Case, values: list) -> bool:
     """Each rank divides by its own count: the mean of means. A step on a rank with few of them weighs more than one on
     a rank with many. Divide by the count of all ranks.
     """
-    return losses[mask].sum() / mask.sum().clamp(min=1)
+
+    def made(cells: Tensor, mask: Tensor) -> Tensor:
+        return (_sums(cells, mask) / mask.flatten(1).sum(dim=1).clamp(min=1)).mean()
+
+    return _is_like(case, values, made)
 
 
-def counts_the_padding(losses, mask):
+def has_counted_the_padding(case: Case, values: list) -> bool:
     """You divide by all cells, padding included: the more padding, the smaller the gradient. Only the steps that count
     are counted, `mask.sum()`.
     """
-    count = torch.tensor(mask.numel())
-    dist.all_reduce(count)
-    return losses[mask].sum() * dist.get_world_size() / count
+    own = _is_like(case, values, lambda cells, mask: _sums(cells, mask).mean() / mask[0].numel())
+    return own or _is_like(case, values, lambda cells, mask: _sums(cells, mask).sum() / mask.numel())
 
 
-def adds_the_padding(losses, mask):
-    """The count is right, but the sum has the padding in it: its losses are numbers like all others. Take the sum over
-    the mask.
+def has_counted_sequences(case: Case, values: list) -> bool:
+    """You count sequences, and the loss is a mean over steps: a long sequence has many of them. Divide by the number of
+    steps that count, `mask.sum()`.
     """
-    count = mask.sum()
-    dist.all_reduce(count)
-    return losses.sum() * dist.get_world_size() / count
+    return _is_like(case, values, lambda cells, mask: _sums(cells, mask).sum() / mask.any(dim=1).sum())
 
 
-def forgets_the_ranks(losses, mask):
-    """The gradient is too small by the number of ranks: you divide by the count of all ranks, and then the mean over
-    the ranks divides once more. Multiply to make up for it.
+def has_forgotten_the_ranks(case: Case, values: list) -> bool:
+    """It is too small by the number of ranks: you divide by the count of all ranks, and then the mean over the ranks
+    divides once more. Multiply to make up for it.
     """
-    count = mask.sum()
-    dist.all_reduce(count)
-    return losses[mask].sum() / count
+    return _is_like(case, values, lambda cells, mask: cells[mask].mean() / case.ranks)
 
 
-def never_divides(losses, mask):
+def has_multiplied_twice(case: Case, values: list) -> bool:
+    """It is too large by the number of ranks: the mean over the ranks divides by their number once, so multiply once;
+    and do not add up losses that were added up already.
+    """
+    return _is_like(case, values, lambda cells, mask: cells[mask].mean() * case.ranks)
+
+
+def has_never_divided(case: Case, values: list) -> bool:
     """A sum of losses grows with the batch, and the step with it. Divide by the number of steps that count, on all
     ranks.
     """
-    return losses[mask].sum()
+    mean = _is_like(case, values, lambda cells, mask: _sums(cells, mask).mean())
+    return mean or _is_like(case, values, lambda cells, mask: _sums(cells, mask).sum())
 
 
-def makes_a_new_tensor(losses, mask):
-    """The value may be right, but `backward()` finds no way from it to the weights: it went through `item()` or
-    `torch.tensor`. Only counts may leave the graph; the sum of losses stays in it.
+def has_added_the_padding(case: Case, values: list) -> bool:
+    """The count is right, but the sum has the padding in it: its losses are numbers like all others. Take the sum over
+    the mask.
     """
-    count = mask.sum()
-    dist.all_reduce(count)
-    return torch.tensor(losses[mask].sum().item() * dist.get_world_size() / count.item())
-
-
-def multiplies_by_the_mask(losses, mask):
-    """Zero times nan is nan: one bad cell of padding spoils the sum, though the mask is 0 there. Choose the steps that
-    count, `losses[mask]`, instead of multiplying the others away.
-    """
-    count = mask.sum()
-    dist.all_reduce(count)
-    return (losses * mask).sum() * dist.get_world_size() / count
+    return _is_like(case, values, lambda cells, mask: cells.nan_to_num().sum() / mask.sum())
 
 
 def skips_when_empty(losses, mask):
@@ -121,7 +174,7 @@ EXERCISE = Exercise(
     title="One loss, divided once",
     answer="share_of_loss",
     level="exercise",
-    minutes=15,
+    minutes=10,
     parts={"uneven counts": 2, "anything in the padding": 1, "an empty share": 1},
     read="3 · The mean of means",
     hints=(
@@ -134,14 +187,16 @@ EXERCISE = Exercise(
     cases=cases,
     drive=drive,
     judge=judge,
-    mistakes=(
-        own_mean,
-        counts_the_padding,
-        adds_the_padding,
-        forgets_the_ranks,
-        never_divides,
-        makes_a_new_tensor,
-        multiplies_by_the_mask,
+    symptoms=(
+        has_cut_the_graph,
+        has_multiplied_by_the_mask,
+        is_a_mean_of_means,
+        has_forgotten_the_ranks,
+        has_multiplied_twice,
+        has_counted_the_padding,
+        has_counted_sequences,
+        has_never_divided,
+        has_added_the_padding,
     ),
     hanging=skips_when_empty,
 )

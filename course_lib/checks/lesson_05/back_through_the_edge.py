@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.checks.exercise import Case, Exercise, same_as, seeded
+from course_lib.checks.exercise import Case, Cost, Exercise, differs, same_as, seeded
 
 WIDTH = 2
 
@@ -45,16 +45,28 @@ def cases(seed: int) -> list[Case]:
     return [
         case("one edge", 2, 2, 3),
         case("one edge", 2, 3, 2),
+        case("one edge", 2, 1, 1),
         case("a stage between two others", 3, 2, 3),
+        case("a stage between two others", 4, 3, 2),
     ]
 
 
 def drive(answer, weights: list[list[Tensor]], batch: Tensor, targets: Tensor):
+    from course_lib.meter import meter
+
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     stage = BatchFirst(weights[rank])
     loss = partial(nn.functional.mse_loss, target=targets) if rank == last else None
-    answer(stage, batch if rank == 0 else None, loss, tuple(batch.shape))
-    return {name: parameter.grad for name, parameter in stage.lstm.named_parameters()}
+    with meter() as spent:
+        answer(stage, batch if rank == 0 else None, loss, tuple(batch.shape))
+    return {
+        "gradients": {name: parameter.grad for name, parameter in stage.lstm.named_parameters()},
+        "runs": len(spent.forwards.get("LSTM", [])),
+        "messages": spent.messages,
+        "bytes": sum(spent.sent_to.values()),
+        "collectives": spent.calls,
+        "peers": [peer - rank for peer in {**spent.sent_to, **spent.received_from}],
+    }
 
 
 def expected(case: Case) -> list[dict]:
@@ -64,94 +76,168 @@ def expected(case: Case) -> list[dict]:
     return [{name: parameter.grad for name, parameter in stage.lstm.named_parameters()} for stage in stages]
 
 
+def judge(case: Case, values: list) -> str | None:
+    return same_as(expected)(case, [value["gradients"] for value in values])
+
+
+def costs(case: Case, values: list) -> list[Cost]:
+    edges = [(rank > 0) + (rank < case.ranks - 1) for rank in range(case.ranks)]
+    size = case.inputs["batch"].numel() * 8
+    far = [sum(abs(step) > 1 for step in value["peers"]) for value in values]
+    of_ranks = zip(values, edges, strict=True)
+    most, budget = max(((value, edge) for value, edge in of_ranks), key=lambda both: both[0]["messages"] - both[1])
+    return [
+        Cost("runs of a stage", max(value["runs"] for value in values), 1),
+        Cost("messages that a rank sends", most["messages"], budget),
+        Cost("bytes that it sends", most["bytes"], budget * size),
+        Cost("messages to or from a rank that is no neighbour", max(far), 0),
+        Cost("collectives", max(sum(value["collectives"].values()) for value in values), 0),
+    ]
+
+
+def has_no_gradients(case: Case, values: list) -> bool:
+    """The stages before the last have no gradient at all: nothing was sent back, or nobody went on with it. They would
+    stay as they are, while the loss still falls, because the last stage learns to make the best of it.
+    """
+    return all(gradient is None for value in values[:-1] for gradient in value["gradients"].values())
+
+
+def has_more_than_it_should(case: Case, values: list) -> bool:
+    """Every gradient is a multiple of what it should be: `.grad` was added to in several backward passes, or the loss
+    was scaled. Each stage goes forward once, and back once, from the loss as it is.
+    """
+    pairs = [(value["gradients"], right) for value, right in zip(values, expected(case), strict=True)]
+    ratios = [gradient / right[name] for value, right in pairs for name, gradient in value.items()]
+    same = all(bool((ratio - ratio.flatten()[0]).abs().max() < 1e-4) for ratio in ratios)
+    return same and judge(case, values) is not None
+
+
+def has_run_again(case: Case, values: list) -> bool:
+    """A stage runs more than once. Its first run has kept all that the backward pass needs: go on from its outputs."""
+    return judge(case, values) is None and max(value["runs"] for value in values) > 1
+
+
+def has_waited_for_all(case: Case, values: list) -> bool:
+    """The gradients are right, but all ranks wait for each other at a barrier. A message is enough to wait for: whoever
+    receives one knows that it was sent.
+    """
+    return judge(case, values) is None and any(set(value["collectives"]) == {"barrier"} for value in values)
+
+
+def has_talked_to_everybody(case: Case, values: list) -> bool:
+    """The gradients are right, but what one rank needs from its neighbour goes to all of them, or to a far one. Over
+    an edge go two messages: `send` and `recv` with the rank before and the rank after.
+    """
+    *_, far, collectives = costs(case, values)
+    return judge(case, values) is None and far.spent + collectives.spent > 0
+
+
+Way = Callable[[Tensor, Tensor, Tensor], "Tensor | None"]  # from what a stage received, sent, and got back for it
+
+
+def _is_like(
+    case: Case,
+    values: list,
+    start: Way = lambda i, o, gradient: gradient,
+    returned: Way = lambda i, o, gradient: i.grad,
+) -> bool:
+    """Whether these are gradients of stages that begin their way back with `start` and send `returned` on."""
+    stages = [BatchFirst(weights) for weights in case.inputs["weights"]]
+    received, sent = [], []
+    batch = case.inputs["batch"]
+    for stage in stages:
+        received.append(batch.detach().requires_grad_())
+        sent.append(stage(received[-1]))
+        batch = sent[-1]
+    (gradient,) = torch.autograd.grad(nn.functional.mse_loss(batch, case.inputs["targets"]), batch, retain_graph=True)
+    for place, (own, outputs) in reversed(list(enumerate(zip(received, sent, strict=True)))):
+        outputs.backward(gradient if place == case.ranks - 1 else start(own, outputs, gradient))
+        sent_back = returned(own, outputs, gradient)
+        assert sent_back is not None  # what was received requires a gradient, and has got one
+        gradient = sent_back.detach()
+    wrong = [{name: parameter.grad for name, parameter in stage.lstm.named_parameters()} for stage in stages]
+    return judge(case, values) is not None and differs([value["gradients"] for value in values], wrong) is None
+
+
+def has_begun_without_it(case: Case, values: list) -> bool:
+    """You receive a gradient and begin the backward pass without it: `outputs.sum().backward()` is the gradient of
+    the outputs' sum. Begin with the one that came: it says how the loss depends on each output.
+    """
+    return _is_like(case, values, start=lambda inputs, outputs, gradient: torch.ones_like(gradient))
+
+
+def has_sent_the_gradient_of_its_outputs(case: Case, values: list) -> bool:
+    """What you send back is the derivative of the loss by your *outputs*. The rank before needs the one by what it has
+    sent: your inputs. Take the gradient back through your own stage first.
+    """
+
+    def last_is_right(inputs: Tensor, outputs: Tensor, gradient: Tensor) -> Tensor:
+        return gradient if torch.equal(outputs, last) else inputs.grad if inputs.grad is not None else gradient
+
+    last = nn.Sequential(*map(BatchFirst, case.inputs["weights"]))(case.inputs["batch"])
+    all_hand_on = _is_like(case, values, returned=lambda inputs, outputs, gradient: gradient)
+    return all_hand_on or _is_like(case, values, returned=last_is_right) or _passes_on(case, values, last)
+
+
+def _passes_on(case: Case, values: list, last: Tensor) -> bool:
+    """Whether only the stages between others hand on what they have received."""
+
+    def returned(inputs: Tensor, outputs: Tensor, gradient: Tensor) -> Tensor:
+        return inputs.grad if torch.equal(outputs, last) and inputs.grad is not None else gradient
+
+    return _is_like(case, values, returned=returned)
+
+
+def has_sent_the_activations_back(case: Case, values: list) -> bool:
+    """You send back the activations that you have received. What must travel is their gradient: `.grad`, after the
+    backward pass.
+    """
+    return _is_like(case, values, returned=lambda inputs, outputs, gradient: inputs)
+
+
+def has_sent_more(case: Case, values: list) -> bool:
+    """The gradients are right, and there are more messages than two for each edge, or larger ones. All ranks know the
+    `shape`, and what a rank needs from another is one tensor.
+    """
+    return judge(case, values) is None
+
+
+def is_wrong_before_the_last_stage(case: Case, values: list) -> bool:
+    """The last stage is right, and one before it is not: look at what crosses the edge between them. Forward it is the
+    outputs, detached; back it is the gradient of just these numbers, and the backward pass goes on from it.
+    """
+    return differs(values[-1]["gradients"], expected(case)[-1]) is None
+
+
+def is_wrong_from_the_last_stage_on(case: Case, values: list) -> bool:
+    """The gradients of the last stage are not right, and it needs nobody's gradient for them: look at what it receives,
+    and at the loss that it goes back from.
+    """
+    return judge(case, values) is not None
+
+
 def across(
     stage: nn.Module,
     inputs: Tensor | None,
     loss: Callable | None,
     shape: tuple[int, ...],
-    sent: Callable = Tensor.contiguous,
-    leaf: Callable = Tensor.requires_grad_,
-    start: Callable = Tensor.backward,
-    returned: Callable = lambda inputs, outputs: inputs.grad,
 ) -> None:
-    """A right answer; each mistake below does one of the last four things in another way."""
+    """A right answer."""
     rank = dist.get_rank()
     if inputs is None:
         inputs = torch.empty(shape, dtype=torch.float64)
         dist.recv(inputs, rank - 1)
-        leaf(inputs)
-    outputs = stage(inputs)
-    outputs.retain_grad()
-    if loss is None:
-        dist.send(sent(outputs.detach()), rank + 1)
-        gradient = torch.empty(shape, dtype=torch.float64)
-        dist.recv(gradient, rank + 1)
-        start(outputs, gradient)
-    else:
-        loss(outputs).backward()
-    if rank > 0:
-        dist.send(returned(inputs, outputs), rank - 1)
-
-
-def sends_a_view(stage, inputs, loss, shape):
-    """A message is a stretch of memory, and the output of a `batch_first` LSTM is a view that is turned around: make it
-    contiguous before you send it. The same may hold for a gradient.
-    """
-    across(stage, inputs, loss, shape, sent=lambda outputs: outputs)
-
-
-def forgets_the_leaf(stage, inputs, loss, shape):
-    """What was received has no gradient: to autograd it is a constant. It must require a gradient *before* the stage
-    uses it, and then has one after the backward pass.
-    """
-    across(stage, inputs, loss, shape, leaf=lambda inputs: inputs)
-
-
-def nothing_comes_back(stage, inputs, loss, shape):
-    """The stages before the last have no gradient at all: nothing was sent back. They would stay as they are, while the
-    loss still falls, because the last stage learns to make the best of it.
-    """
-    rank = dist.get_rank()
-    if inputs is None:
-        inputs = torch.empty(shape, dtype=torch.float64)
-        dist.recv(inputs, rank - 1)
+        inputs.requires_grad_()
     outputs = stage(inputs)
     if loss is None:
         dist.send(outputs.detach().contiguous(), rank + 1)
+        gradient = torch.empty(shape, dtype=torch.float64)
+        dist.recv(gradient, rank + 1)
+        outputs.backward(gradient)
     else:
         loss(outputs).backward()
-
-
-def gradient_of_its_outputs(stage, inputs, loss, shape):
-    """What you send back is the derivative of the loss by your *outputs*. The rank before needs the one by what it has
-    sent: your inputs.
-    """
-    across(stage, inputs, loss, shape, returned=lambda inputs, outputs: outputs.grad.contiguous())
-
-
-def sends_the_activations_back(stage, inputs, loss, shape):
-    """You send back the activations that you have received. What must travel is their gradient: `.grad`, after the
-    backward pass.
-    """
-    across(stage, inputs, loss, shape, returned=lambda inputs, outputs: inputs.detach())
-
-
-def backward_of_the_sum(stage, inputs, loss, shape):
-    """You receive a gradient and begin the backward pass without it: `outputs.sum().backward()` is the gradient of
-    the outputs' sum. Begin with the one that came: it says how the loss depends on each output.
-    """
-    across(stage, inputs, loss, shape, start=lambda outputs, gradient: outputs.sum().backward())
-
-
-def passes_it_on(stage, inputs, loss, shape):
-    """Two stages work, and with three the first one's gradient is wrong: the middle stage hands on the gradient that it
-    has received. It must first take it back through its own layer.
-    """
-
-    def returned(received, outputs):
-        return (received.grad if loss else outputs.grad).contiguous()
-
-    across(stage, inputs, loss, shape, returned=returned)
+    if rank > 0 and inputs.grad is not None:
+        dist.send(inputs.grad.contiguous(), rank - 1)
 
 
 def waits_for_nothing(stage, inputs, loss, shape):
@@ -170,7 +256,7 @@ EXERCISE = Exercise(
     title="Back through the edge",
     answer="train_stage",
     level="exercise",
-    minutes=20,
+    minutes=15,
     parts={"one edge": 3, "a stage between two others": 2},
     read="2 · By hand: an edge between two ranks",
     hints=(
@@ -182,15 +268,26 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     drive=drive,
-    judge=same_as(expected),
-    mistakes=(
-        sends_a_view,
-        forgets_the_leaf,
-        nothing_comes_back,
-        gradient_of_its_outputs,
-        sends_the_activations_back,
-        backward_of_the_sum,
-        passes_it_on,
+    judge=judge,
+    costs=costs,
+    symptoms=(
+        has_no_gradients,
+        has_waited_for_all,
+        has_talked_to_everybody,
+        has_run_again,
+        has_begun_without_it,
+        has_sent_the_gradient_of_its_outputs,
+        has_sent_the_activations_back,
+        has_more_than_it_should,
+        has_sent_more,
+        is_wrong_before_the_last_stage,
+        is_wrong_from_the_last_stage_on,
     ),
+    errors={
+        "has to be contiguous": "A message is a stretch of memory, and the output of a `batch_first` LSTM is a view "
+        "that is turned around: make it contiguous before you send it. The same may hold for a gradient.",
+        "'NoneType' object has no attribute": "What was received has no gradient: to autograd it is a constant. It "
+        "must require a gradient *before* the stage uses it, and then has one after the backward pass.",
+    },
     hanging=waits_for_nothing,
 )

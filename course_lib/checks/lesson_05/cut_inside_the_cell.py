@@ -2,51 +2,69 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.checks.exercise import Case, Exercise, same_as, seeded
+from course_lib.checks.exercise import Case, Cost, Exercise, differs, seeded
 
 GATES = 4
+WEIGHTS = ("weight_ih", "weight_hh", "bias")
+FORWARD = ("outputs", "c")
+BACKWARD = (*WEIGHTS, "inputs")
 
 
 def cases(seed: int) -> list[Case]:
     generator = seeded(seed)
 
-    def case(part: str, ranks: int, hidden: int, steps: int) -> Case:
-        shapes = {"weight_ih": (GATES * hidden, 2), "weight_hh": (GATES * hidden, hidden), "bias": (GATES * hidden,)}
-        shapes["inputs"] = (steps, 2, 2)
+    def case(part: str, ranks: int, hidden: int, steps: int, sequences: int = 2, width: int = 3) -> Case:
+        shapes = {
+            "weight_ih": (GATES * hidden, width),
+            "weight_hh": (GATES * hidden, hidden),
+            "bias": (GATES * hidden,),
+            "inputs": (steps, sequences, width),
+            "slopes": (steps, sequences, hidden),
+        }
         inputs = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
-        says = f"{hidden} hidden units, {steps} step{'s' * (steps > 1)}"
+        says = f"{hidden} hidden units, {steps} step{'s' * (steps > 1)} of {sequences} sequences, {width} inputs each"
         return Case(part, ranks, inputs, says)
 
     return [
-        case("one step", 2, 2, 1),
+        case("one step", 2, 2, 1, sequences=1, width=1),
         case("one step", 2, 4, 1),
-        case("from step to step", 2, 4, 3),
-        case("from step to step", 3, 6, 2),
+        case("one step", 3, 6, 1),
+        case("from step to step", 2, 2, 2, sequences=1, width=1),
+        case("from step to step", 2, 16, 3),
+        case("from step to step", 3, 12, 2, sequences=1),
+        case("from step to step", 3, 15, 4, width=5),
     ]
 
 
-def drive(answer, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor, inputs: Tensor):
-    hidden = len(bias) // GATES
-    owner = torch.arange(len(bias)) % hidden // (hidden // dist.get_world_size())
-    others = owner != dist.get_rank()
-    for whole in (weight_ih, weight_hh, bias):
-        whole[others] = 0
-    outputs, c = answer(weight_ih, weight_hh, bias, inputs)
-    return {"outputs": outputs, "c": c}
+def drive(answer, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor, inputs: Tensor, slopes: Tensor):
+    """Forward, and the backward pass from the same loss on every rank."""
+    from course_lib.meter import meter
+
+    own = [rows_of(whole, dist.get_rank(), dist.get_world_size()) for whole in (weight_ih, weight_hh, bias)]
+    leaves = [tensor.clone().requires_grad_() for tensor in (*own, inputs)]
+    with meter() as forward:
+        outputs, c = answer(*leaves)
+    with meter() as backward:
+        if outputs.requires_grad and outputs.shape == slopes.shape:
+            (outputs * slopes).sum().backward()
+    return {
+        "outputs": outputs,
+        "c": c,
+        "gradients": [leaf.grad for leaf in leaves],
+        "calls": [sum(spent.calls.values()) + spent.messages for spent in (forward, backward)],
+        "bytes": sum(sum({**s.payload, **s.sent_to}.values()) for s in (forward, backward)),
+    }
 
 
-def expected(case: Case) -> list[dict]:
-    weight_ih, weight_hh, bias, inputs = case.inputs.values()
-    h = c = torch.zeros(inputs.shape[1], len(bias) // GATES, dtype=torch.float64)
-    outputs = []
-    for step in inputs:
-        h, c = cell(step @ weight_ih.T + h @ weight_hh.T + bias, c)
-        outputs.append(h)
-    return [{"outputs": torch.stack(outputs), "c": own} for own in c.chunk(case.ranks, dim=1)]
+def rows_of(whole: Tensor, rank: int, ranks: int) -> Tensor:
+    """Of each gate's rows, those of this rank's units."""
+    return torch.cat([gate.chunk(ranks)[rank] for gate in whole.chunk(GATES)])
 
 
 def cell(gates: Tensor, c: Tensor, order: str = "ifgo") -> tuple[Tensor, Tensor]:
@@ -56,94 +74,160 @@ def cell(gates: Tensor, c: Tensor, order: str = "ifgo") -> tuple[Tensor, Tensor]
     return named["o"].sigmoid() * c.tanh(), c
 
 
-def rows_of(whole: Tensor) -> Tensor:
-    """Of each gate's rows, this rank's."""
-    ranks, rank = dist.get_world_size(), dist.get_rank()
-    return torch.cat([gate.chunk(ranks)[rank] for gate in whole.chunk(GATES)])
-
-
-def put_together(part: Tensor) -> Tensor:
-    parts = [torch.empty_like(part) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, part.contiguous())
-    return torch.cat(parts, dim=1)
-
-
-def own_part_only(part: Tensor) -> Tensor:
-    """(sequences, hidden) with this rank's units in their place, and zeros for the others."""
-    return torch.cat([part if rank == dist.get_rank() else 0 * part for rank in range(dist.get_world_size())], dim=1)
-
-
-def cut_layer(weight_ih, weight_hh, bias, inputs, own=rows_of, order="ifgo", carried=put_together):
-    """A right answer; each mistake below does one of the last three things, or what follows, in another way."""
-    weight_ih, weight_hh, bias = own(weight_ih), own(weight_hh), own(bias)
-    c = torch.zeros(inputs.shape[1], len(bias) // GATES, dtype=torch.float64)
-    h, outputs = carried(c), []
+def expected(case: Case) -> list[dict[str, Any]]:
+    leaves = [case.inputs[name].clone().requires_grad_() for name in BACKWARD]
+    weight_ih, weight_hh, bias, inputs = leaves
+    h = c = torch.zeros(inputs.shape[1], len(bias) // GATES, dtype=torch.float64)
+    outputs = []
     for step in inputs:
-        part, c = cell(step @ weight_ih.T + h @ weight_hh.T + bias, c, order)
-        h = carried(part)
-        outputs.append(put_together(part))
-    return torch.stack(outputs), c
+        h, c = cell(step @ weight_ih.T + h @ weight_hh.T + bias, c)
+        outputs.append(h)
+    (torch.stack(outputs) * case.inputs["slopes"]).sum().backward()
+    *whole, of_inputs = (leaf.grad for leaf in leaves)
+    return [
+        {
+            "outputs": torch.stack(outputs).detach(),
+            "c": c.detach().chunk(case.ranks, dim=1)[rank],
+            "gradients": [*(rows_of(each, rank, case.ranks) for each in whole if each is not None), of_inputs],
+        }
+        for rank in range(case.ranks)
+    ]
 
 
-def one_stretch_of_rows(weight_ih, weight_hh, bias, inputs):
-    """You cut the 4 x hidden rows into one stretch per rank. The gates lie one below the other, so that a rank gets one
-    gate of all units, or two, instead of all four gates of its own units. Cut *each gate's* rows.
+def judge(case: Case, values: list) -> str | None:
+    for rank, (value, right) in enumerate(zip(values, expected(case), strict=True)):
+        for name in FORWARD:
+            difference = differs(value[name], right[name], name)
+            if difference:
+                return f"rank {rank}: {difference}"
+    for rank, (value, right) in enumerate(zip(values, expected(case), strict=True)):
+        for name, gradient, right_one in zip(BACKWARD, value["gradients"], right["gradients"], strict=True):
+            difference = differs(gradient, right_one, f"the gradient of {name}")
+            if difference:
+                return f"rank {rank}: {difference}"
+    return None
+
+
+def costs(case: Case, values: list) -> list[Cost]:
+    steps, sequences, width = case.inputs["inputs"].shape
+    hidden = case.inputs["slopes"].shape[2]
+    return [
+        Cost("collectives forward", max(value["calls"][0] for value in values), steps),
+        Cost("collectives backward", max(value["calls"][1] for value in values), steps * case.ranks + 1),
+        Cost(
+            "bytes that a rank puts in, forward and backward",
+            max(value["bytes"] for value in values),
+            8 * steps * sequences * (2 * hidden + width),
+        ),
+    ]
+
+
+def has_gathered_the_weights(case: Case, values: list) -> bool:
+    """The numbers are right, and what travels is not h, but the weights, or much more than is needed: then every rank
+    holds the whole layer, which was too large for one. Only h may travel, after every step, and gradients on the way
+    back.
     """
-
-    def own(whole):
-        return whole.chunk(dist.get_world_size())[dist.get_rank()]
-
-    return cut_layer(weight_ih, weight_hh, bias, inputs, own=own)
+    own = sum(case.inputs[name].numel() for name in WEIGHTS) // case.ranks
+    return judge(case, values) is None and any(4 * own <= value["bytes"] for value in values)
 
 
-def gathers_at_the_end(weight_ih, weight_hh, bias, inputs):
+def has_sent_more_often(case: Case, values: list) -> bool:
+    """Forward, a step needs one collective: h is all that the other ranks must know of it. Backward, the gradient of h
+    is added up once for each step, and that of the inputs once for all.
+    """
+    return judge(case, values) is None and any(cost.spent > cost.budget for cost in costs(case, values)[:2])
+
+
+def has_gates_in_another_order(case: Case, values: list) -> bool:
+    """Your gates are in the order i, g, f, o, or another one, as some libraries store them. PyTorch's rows are i, f, g,
+    o.
+    """
+    weight_ih, weight_hh, bias, inputs = (case.inputs[name] for name in BACKWARD)
+    for order in ("igfo", "figo", "ifog", "figo", "fiog", "ofgi"):
+        h = c = torch.zeros(inputs.shape[1], len(bias) // GATES, dtype=torch.float64)
+        h, _ = cell(inputs[0] @ weight_ih.T + h @ weight_hh.T + bias, c, order)
+        if all(differs(value["outputs"][0], h) is None for value in values):
+            return True
+    return False
+
+
+def has_kept_h_to_itself(case: Case, values: list) -> bool:
     """The first step is right. At the next one, each rank's gates know only the h of its own units. They need all of
     it: gather after *every* step.
     """
-    return cut_layer(weight_ih, weight_hh, bias, inputs, carried=own_part_only)
+    right = expected(case)
+    first = all(differs(v["outputs"][0], r["outputs"][0]) is None for v, r in zip(values, right, strict=True))
+    return first and any(differs(v["outputs"], r["outputs"]) for v, r in zip(values, right, strict=True))
 
 
-def adds_the_parts(weight_ih, weight_hh, bias, inputs):
-    """You add up the ranks' h with an all-reduce: units that have nothing to do with each other are mixed. Each rank
-    has *other units*: put them side by side.
+def has_only_its_own_units(case: Case, values: list) -> bool:
+    """The outputs have only this rank's units, or their h in the wrong dimension. The ranks have other *units* of the
+    same sequences: put them side by side, in the last dimension.
     """
-
-    def added(part):
-        total = part.clone()
-        dist.all_reduce(total)
-        return torch.cat([total] * dist.get_world_size(), dim=1)
-
-    outputs, c = cut_layer(weight_ih, weight_hh, bias, inputs, carried=added)
-    return torch.stack([added(step) for step in outputs.chunk(dist.get_world_size(), 2)[dist.get_rank()]]), c
+    return any(value["outputs"].shape != case.inputs["slopes"].shape for value in values)
 
 
-def stacks_the_parts(weight_ih, weight_hh, bias, inputs):
-    """The parts are put one below the other, as if the ranks had other sequences. They have other *units* of the same
-    sequences: the dimension to join is the last one.
-    """
-    outputs, c = cut_layer(weight_ih, weight_hh, bias, inputs)
-    return torch.cat(outputs.chunk(dist.get_world_size(), 2), dim=1), c
-
-
-def gates_of_another_library(weight_ih, weight_hh, bias, inputs):
-    """Your gates are in the order i, g, f, o, as some libraries store them. PyTorch's rows are i, f, g, o."""
-    return cut_layer(weight_ih, weight_hh, bias, inputs, order="igfo")
-
-
-def gathers_c_too(weight_ih, weight_hh, bias, inputs):
+def has_gathered_c(case: Case, values: list) -> bool:
     """You return all of c. A unit's c is used by that unit alone: each rank keeps its own, and nobody has to send it.
     That is half of the state that never travels.
     """
-    outputs, c = cut_layer(weight_ih, weight_hh, bias, inputs)
-    return outputs, put_together(c)
+    return any(value["c"].shape[-1] == case.inputs["slopes"].shape[2] for value in values)
 
 
-def computes_all_units(weight_ih, weight_hh, bias, inputs):
-    """You compute the gates of all units, with the rows of those that this rank does not have: they are zero here, and
-    on a real rank they are not there at all. Compute your own units, and get the others' h from their ranks.
+def _is_wrong_backward(case: Case, values: list) -> bool:
+    """Whether the outputs are right, and some gradient is not."""
+    pairs = list(zip(values, expected(case), strict=True))
+    forward = all(differs(value[name], right[name]) is None for name in FORWARD for value, right in pairs)
+    return forward and judge(case, values) is not None
+
+
+def _gradients_are_right(case: Case, values: list, names: tuple[str, ...]) -> bool:
+    places = [BACKWARD.index(name) for name in names]
+    pairs = list(zip(values, expected(case), strict=True))
+    return all(differs(v["gradients"][place], r["gradients"][place]) is None for place in places for v, r in pairs)
+
+
+def has_no_gradient(case: Case, values: list) -> bool:
+    """The outputs are right, and no gradient comes back through them: autograd knows nothing of messages, and what
+    `all_gather` fills in is a constant to it. Say what the backward pass of your gather is, with a
+    `torch.autograd.Function`, or keep your own part in the graph.
     """
-    outputs, c = cut_layer(weight_ih, weight_hh, bias, inputs, own=lambda whole: whole, carried=lambda part: part)
-    return outputs[:, :, : c.shape[1]], c.chunk(dist.get_world_size(), 1)[dist.get_rank()]
+    return _is_wrong_backward(case, values) and all(gradient is None for v in values for gradient in v["gradients"])
+
+
+def has_forgotten_the_inputs(case: Case, values: list) -> bool:
+    """The weights' gradients are right. The gradient of `inputs` is only what this rank's own gates caused: every rank
+    uses all inputs, so that their gradient is a sum over the ranks.
+    """
+    return _is_wrong_backward(case, values) and _gradients_are_right(case, values, WEIGHTS)
+
+
+def has_counted_the_output_once_per_rank(case: Case, values: list) -> bool:
+    """The outputs are right and the gradients too large: you add up over the ranks also what comes back through the
+    *outputs*. Every rank knows all of that already. Only what comes through the next step's gates is known in parts.
+    """
+    return _is_wrong_backward(case, values) and _last_step_off_by(case, values, case.ranks)
+
+
+def _last_step_off_by(case: Case, values: list, factor: float) -> bool:
+    """Whether the gradient of the last step's inputs, which no later step has a part in, is that much too large.
+
+    Where each rank has kept its own part of it, their sum is.
+    """
+    right = expected(case)[0]["gradients"][-1][-1]
+    each = [value["gradients"][-1] for value in values]
+    if any(gradient is None for gradient in each):
+        return False
+    parts = torch.stack([gradient[-1] for gradient in each])
+    kept = differs(parts, parts[:1].expand_as(parts)) is not None
+    return differs(parts.sum(dim=0) if kept else parts[0], factor * right) is None
+
+
+def has_not_summed_over_the_gates(case: Case, values: list) -> bool:
+    """What comes back to h through the next step's gates is a sum over *all* ranks: its units have a part in every
+    rank's gates. You take this rank's own, or a mean. The last step is right, and the earlier ones are not.
+    """
+    return _is_wrong_backward(case, values) and _last_step_off_by(case, values, 1.0)
 
 
 EXERCISE = Exercise(
@@ -151,26 +235,34 @@ EXERCISE = Exercise(
     title="Cut inside the cell",
     answer="run_layer",
     level="build",
-    minutes=30,
+    minutes=35,
     parts={"one step": 3, "from step to step": 3},
     read="6 · Inside the cell: tensor parallelism",
     hints=(
-        "Which rows belong to hidden unit 0? There are four of them: rows 0, hidden, 2 x hidden and 3 x hidden.",
-        "`whole.chunk(4)` gives the four gates; of each, take the rows of your units; `torch.cat` puts them together.",
         "With its own rows a rank computes the four gates, c and h of its own units. What does `h @ weight_hh.T` need "
         "at the next step?",
-        "`dist.all_gather(parts, own)` fills a list with one tensor per rank. Units are the last dimension.",
+        "`dist.all_gather(parts, own)` fills a list with one tensor per rank. Units are the last dimension. To "
+        "autograd, what it fills in is a constant.",
+        "The gradient of a gathered h comes by two ways. Through the loss: every rank has all of it. Through the next "
+        "step's gates: each rank has the part that its own gates caused.",
+        "A `torch.autograd.Function` whose forward pass gathers can return h twice, for the two ways; its backward "
+        "pass then gets a gradient for each. One of them must be summed over the ranks.",
+        "`inputs` are used by the gates of all ranks. What must happen to their gradient, once?",
     ),
     cases=cases,
     drive=drive,
-    judge=same_as(expected),
-    mistakes=(
-        one_stretch_of_rows,
-        gathers_at_the_end,
-        adds_the_parts,
-        stacks_the_parts,
-        gates_of_another_library,
-        gathers_c_too,
-        computes_all_units,
+    judge=judge,
+    costs=costs,
+    symptoms=(
+        has_only_its_own_units,
+        has_gathered_c,
+        has_gates_in_another_order,
+        has_kept_h_to_itself,
+        has_no_gradient,
+        has_gathered_the_weights,
+        has_sent_more_often,
+        has_forgotten_the_inputs,
+        has_counted_the_output_once_per_rank,
+        has_not_summed_over_the_gates,
     ),
 )

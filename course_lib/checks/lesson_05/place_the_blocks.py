@@ -2,210 +2,281 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from functools import partial
-from itertools import combinations, pairwise
+from itertools import combinations_with_replacement, pairwise, starmap
+from operator import le, lt
 
-import torch
+from course_lib.checks.exercise import Case, Exercise, draw, show
 
-from course_lib.checks.exercise import Case, Exercise, seeded
+Parts = list[list[int]]
+DRAWN = 10
+MOST_BLOCKS, MOST_DEVICES = 8, 4
 
 
 def cases(seed: int) -> list[Case]:
-    generator = seeded(seed)
+    def case(part: str, seconds: list[list[int]], sizes: list[int], memory: list[int]) -> Case:
+        inputs = {"seconds": seconds, "sizes": sizes, "memory": memory}
+        return Case(part, 1, inputs, f"{seconds=}, {sizes=}, {memory=}")
 
-    def case(part: str, blocks: int, stages: int) -> Case:
-        while True:
-            seconds, sizes = (torch.randint(1, 12, (blocks,), generator=generator).tolist() for _ in range(2))
-            memory = memory_for(part, seconds, sizes, stages)
-            if memory and is_telling(part, seconds, sizes, stages, memory):
-                break
-        inputs = {"seconds": seconds, "sizes": sizes, "stages": stages, "memory": memory}
-        return Case(part, 1, inputs, f"{stages} stages, {seconds=}, {sizes=}, {memory=}")
+    def some(part: str, make: Callable) -> list[Case]:
+        return [case(part, *problem) for problem in draw(make, DRAWN, seed)]
 
     return [
-        case("the fastest", 6, 3),
-        case("the fastest", 8, 4),
-        case("a limit on memory", 6, 3),
-        case("nothing fits", 6, 3),
+        case("the fastest", [[2, 2, 2, 9], [1, 1, 1, 7]], [3, 1, 1, 1], [9, 9]),
+        case("the fastest", [[1, 1], [9, 9], [1, 1]], [1, 1], [9, 9, 9]),
+        *some("the fastest", with_room),
+        case("a limit on memory", [[1, 1, 1, 1], [1, 1, 1, 1]], [4, 2, 1, 1], [5, 9]),
+        case("a limit on memory", [[2, 2, 2], [1, 1, 1]], [2, 2, 2], [5, 3]),
+        case("a limit on memory", [[1, 1], [1, 1]], [3, 3], [3, 3]),
+        *some("a limit on memory", with_a_limit),
+        case("nothing fits", [[1, 1], [1, 1]], [3, 3], [2, 5]),
+        *some("nothing fits", too_small),
     ]
 
 
-def memory_for(part: str, seconds: list[int], sizes: list[int], stages: int) -> int | None:
-    """More than enough; less than the fastest placement needs, and enough for another; or too little for any."""
-    if part == "the fastest":
-        return sum(sizes)
-    least, needed = (largest(sizes, fastest_of_all(values, stages)) for values in (sizes, seconds))
-    if part == "nothing fits":
-        return least - 1 if least > max(sizes) else None
-    return needed - 1 if least < needed else None
+def blocks_from(chance: random.Random) -> tuple[list[list[int]], list[int]]:
+    """Seconds and sizes. Devices differ: by a factor, or in what they are good at, or not at all."""
+    blocks, devices = chance.randint(1, MOST_BLOCKS), chance.randint(1, MOST_DEVICES)
+    sizes = [chance.randint(1, 9) for _ in range(blocks)]
+    base = [chance.randint(1, 9) for _ in range(blocks)]
+    kind = chance.choice(["factor", "factor", "own", "alike"])
+    if kind == "own":
+        return [[chance.randint(1, 9) for _ in range(blocks)] for _ in range(devices)], sizes
+    factors = [chance.choice([1, 2, 3, 9]) if kind == "factor" else 1 for _ in range(devices)]
+    return [[factor * second for second in base] for factor in factors], sizes
 
 
-def is_telling(part: str, *inputs) -> bool:
-    """Whether the mistakes of this part show, each in its own way."""
-    mistakes = {"the fastest": UNLIMITED, "a limit on memory": LIMITED, "nothing fits": (never_gives_up,)}[part]
-    answers = [mistake(*inputs) for mistake in mistakes]
-    return len(set(map(str, answers))) == len(answers) and all(wrong_placement(each, *inputs) for each in answers)
+def with_room(chance: random.Random) -> tuple[list[list[int]], list[int], list[int]]:
+    seconds, sizes = blocks_from(chance)
+    return seconds, sizes, [sum(sizes)] * len(seconds)
 
 
-def drive(answer, seconds: list[int], sizes: list[int], stages: int, memory: int):
-    return answer(seconds, sizes, stages, memory)
+def with_a_limit(chance: random.Random) -> tuple[list[list[int]], list[int], list[int]]:
+    """Just enough for one placement, and a little more here or there: the fastest of all, or any other."""
+    seconds, sizes = blocks_from(chance)
+    ways = all_parts(len(sizes), len(seconds))
+    chosen = chance.choice([chance.choice(ways), min(ways, key=partial(slowest, seconds))])
+    needed = [sum(sizes[block] for block in part) for part in chosen]
+    return seconds, sizes, [need + chance.choice([0, 0, 1, 5]) for need in needed]
+
+
+def too_small(chance: random.Random) -> tuple[list[list[int]], list[int], list[int]]:
+    """Together there is room enough, where that can be, and no cut that fits."""
+    while True:
+        seconds, sizes = blocks_from(chance)
+        each = sum(sizes) // len(seconds)
+        memory = [max(0, each + chance.randint(-3, 3)) for _ in seconds]
+        if fastest(seconds, sizes, memory) is None:
+            return seconds, sizes, memory
+
+
+def drive(answer, seconds: list[list[int]], sizes: list[int], memory: list[int]):
+    parts = answer(seconds, sizes, memory)
+    return None if parts is None else [list(map(int, part)) for part in parts]
 
 
 def judge(case: Case, values: list) -> str | None:
-    return wrong_placement(values[0], **case.inputs)
-
-
-def wrong_placement(parts, seconds: list[int], sizes: list[int], stages: int, memory: int) -> str | None:
-    best = fastest(seconds, sizes, stages, memory)
+    seconds, sizes, memory = case.inputs.values()
+    (parts,), best = values, fastest(seconds, sizes, memory)
     if parts is None or best is None:
-        return None if parts is best else f"it is {parts}, it should be {best and 'a placement: there is one'}"
+        return None if parts is best else f"it is {show(parts)}, it should be {best and 'a placement: there is one'}"
+    if sum(map(len, parts)) != len(sizes) or len(parts) != len(memory):
+        return f"{show(parts)}: there must be {len(memory)} lists, one for each device, and each block in one of them"
     blocks = [block for part in parts for block in part]
-    if sorted(blocks) != list(range(len(seconds))):
-        return f"{parts}: every block from 0 to {len(seconds) - 1} must be in it once"
+    if sorted(blocks) != list(range(len(sizes))):
+        return f"{parts}: every block from 0 to {len(sizes) - 1} must be in it once"
     if blocks != sorted(blocks):
-        return f"{parts}: the blocks of a stage must be consecutive, and the stages in order"
-    if len(parts) != stages or not all(parts):
-        return f"{parts}: there must be {stages} stages, each with a block"
-    if largest(sizes, parts) > memory:
-        return f"{parts}: a stage needs {largest(sizes, parts)} of memory, and has {memory}"
-    if largest(seconds, parts) > largest(seconds, best):
-        pace = f"its slowest stage takes {largest(seconds, parts)}"
-        return f"{parts}: {pace}, there is a placement with {largest(seconds, best)}"
+        return f"{parts}: the blocks of a device must be consecutive, and the devices in order"
+    used = [sum(sizes[block] for block in part) for part in parts]
+    full = next((device for device, need in enumerate(used) if need > memory[device]), None)
+    if full is not None:
+        return f"{parts}: device {full} needs {used[full]} of memory, and has {memory[full]}"
+    if slowest(seconds, parts) > slowest(seconds, best):
+        pace = f"its slowest device takes {slowest(seconds, parts)}"
+        return f"{parts}: {pace}, there is a placement with {slowest(seconds, best)}"
     return None
 
 
-Parts = list[list[int]]
+def all_parts(blocks: int, devices: int) -> list[Parts]:
+    """Every way to cut the blocks into consecutive parts, some of them empty."""
+    cuts = combinations_with_replacement(range(blocks + 1), devices - 1)
+    return [[list(range(start, stop)) for start, stop in pairwise((0, *chosen, blocks))] for chosen in cuts]
 
 
-def largest(values: list[int], parts: Parts) -> int:
-    return max(sum(values[block] for block in part) for part in parts)
+def times(seconds: list[list[int]], parts: Parts) -> list[int]:
+    return [sum(own[block] for block in part) for own, part in zip(seconds, parts, strict=True)]
 
 
-def all_parts(blocks: int, stages: int) -> list[Parts]:
-    """Every way to cut the blocks into consecutive parts."""
-    cuts = ((0, *chosen, blocks) for chosen in combinations(range(1, blocks), stages - 1))
-    return [[list(range(start, stop)) for start, stop in pairwise(bounds)] for bounds in cuts]
+def slowest(seconds: list[list[int]], parts: Parts) -> int:
+    return max(times(seconds, parts))
 
 
-def fastest(seconds: list[int], sizes: list[int], stages: int, memory: int) -> Parts | None:
-    fitting = [parts for parts in all_parts(len(seconds), stages) if largest(sizes, parts) <= memory]
-    return min(fitting, key=partial(largest, seconds), default=None)
+def fits(sizes: list[int], memory: list[int], parts: Parts, within: Callable[[int, int], bool] = le) -> bool:
+    used = (sum(sizes[block] for block in part) for part in parts)
+    return all(starmap(within, zip(used, memory, strict=True)))
 
 
-def fastest_of_all(seconds: list[int], stages: int) -> Parts:
-    """As if memory were no limit."""
-    return min(all_parts(len(seconds), stages), key=partial(largest, seconds))
+def fastest(seconds: list[list[int]], sizes: list[int], memory: list[int], within: Callable = le) -> Parts | None:
+    fitting = [parts for parts in all_parts(len(sizes), len(memory)) if fits(sizes, memory, parts, within)]
+    return min(fitting, key=partial(slowest, seconds), default=None)
 
 
-def filled(values: list[int], stages: int, is_full: Callable[[list[int]], bool]) -> Parts:
-    """Block after block on a stage until `is_full`; one block at least is left for each stage that follows."""
-    parts: Parts = [[]]
-    for block in range(len(values)):
-        must = len(values) - block <= stages - len(parts)
-        if parts[-1] and len(parts) < stages and (must or is_full([values[b] for b in [*parts[-1], block]])):
-            parts.append([])
-        parts[-1].append(block)
-    return parts
+def _is_best_of(
+    case: Case, parts: Parts | None, cost: Callable[[Parts], float], allowed: Callable[[Parts], bool]
+) -> bool:
+    """Whether this is what comes out if `cost` is made small among the `allowed` placements."""
+    _, sizes, memory = case.inputs.values()
+    ways = list(filter(allowed, all_parts(len(sizes), len(memory))))
+    if parts is None or not ways:
+        return parts is None and not ways
+    return parts in ways and cost(parts) == min(map(cost, ways))
 
 
-def in_turn(seconds, sizes, stages, memory):
-    """Dealt out in turn, neighbours live on different stages, and the activations change stages at every block. Give
-    each stage consecutive blocks.
+def has_dealt_out_in_turn(case: Case, values: list) -> bool:
+    """Neighbouring blocks live on different devices, and activations go back and forth between them. Each device gets
+    one stretch of the model; only the cuts are yours to choose.
     """
-    return [list(range(stage, len(seconds), stages)) for stage in range(stages)]
+    blocks = [block for part in values[0] or [] for block in part]
+    return sorted(blocks) == list(range(len(case.inputs["sizes"]))) != blocks
 
 
-def packed_by_time(seconds, sizes, stages, memory):
-    """Well balanced, but the stages' blocks are not consecutive: activations would go back and forth between stages.
-    A stage must be one stretch of the model; only the cuts are yours to choose.
+def has_given_up_too_soon(case: Case, values: list) -> bool:
+    """There are placements that fit, and you return None: that the *fastest* does not fit, or the one that you came to,
+    does not mean that none does.
     """
-    parts: Parts = [[] for _ in range(stages)]
-    for block in sorted(range(len(seconds)), key=lambda block: -seconds[block]):
-        min(parts, key=lambda part: sum(seconds[b] for b in part)).append(block)
-    return [sorted(part) for part in parts]
+    return values[0] is None
 
 
-def equally_many(seconds, sizes, stages, memory):
-    """Equally many blocks on each stage is equal work only if the blocks are alike. Balance their seconds."""
-    each, extra = divmod(len(seconds), stages)
-    bounds = [stage * each + min(stage, extra) for stage in range(stages + 1)]
-    return [list(range(start, stop)) for start, stop in pairwise(bounds)]
+def has_left_room(case: Case, values: list) -> bool:
+    """A device that is *exactly* full is refused. What needs no more than its memory fits."""
+    seconds, sizes, memory = case.inputs.values()
+    return _is_best_of(case, values[0], partial(slowest, seconds), lambda way: fits(sizes, memory, way, lt))
 
 
-def filled_to_the_mean(seconds, sizes, stages, memory):
-    """You fill each stage up to its fair share of the seconds and go on. A block that passes the share may be too much
-    here, and what is left at the end too much for the last stage: compare whole placements.
-    """
-    share = sum(seconds) / stages
-    return filled(seconds, stages, lambda values: sum(values[:-1]) >= share)
-
-
-def filled_to_the_limit(seconds, sizes, stages, memory):
-    """You fill each stage until its memory is full. Memory is a limit; what should be small is the time of the slowest
-    stage.
-    """
-    return filled(sizes, stages, lambda values: sum(values) > memory)
-
-
-def balanced_in_memory(seconds, sizes, stages, memory):
-    """This makes the largest stage as small as can be. Memory only has to fit: of all placements that fit, the fastest
-    is asked for.
-    """
-    return fastest_of_all(sizes, stages)
-
-
-def ignores_the_memory(seconds, sizes, stages, memory):
-    """The fastest placement, and a stage of it does not fit. Leave out the placements that do not fit before you
-    choose.
-    """
-    return fastest_of_all(seconds, stages)
-
-
-def moves_what_does_not_fit(seconds, sizes, stages, memory):
-    """You start from the fastest placement and push on what does not fit. The placement that fits is not always near
-    the fastest one, and the last stage has nobody to push to: choose among all placements that fit.
-    """
-    parts = fastest_of_all(seconds, stages)
-    for part, after in pairwise(parts):
-        while len(part) > 1 and sum(sizes[block] for block in part) > memory:
-            after.insert(0, part.pop())
-    return parts
-
-
-def never_gives_up(seconds, sizes, stages, memory):
+def has_never_given_up(case: Case, values: list) -> bool:
     """Here no placement fits, and you return one all the same: the job would run out of memory in its first step.
     Return None.
     """
-    return fastest(seconds, sizes, stages, memory) or fastest_of_all(sizes, stages)
+    seconds, sizes, memory = case.inputs.values()
+    return values[0] is not None and fastest(seconds, sizes, memory) is None
 
 
-def gives_up_too_soon(seconds, sizes, stages, memory):
-    """There are placements that fit, and you return None: that the *fastest* does not fit does not mean that none
-    does.
+def has_ignored_the_memory(case: Case, values: list) -> bool:
+    """A fast placement, and a device of it does not fit. Leave out the placements that do not fit before you choose."""
+    seconds, sizes, memory = case.inputs.values()
+    best = fastest(seconds, sizes, memory)
+    return (
+        not fits(sizes, memory, values[0])
+        and best is not None
+        and slowest(seconds, values[0]) <= slowest(seconds, best)
+    )
+
+
+def has_taken_one_limit_for_all(case: Case, values: list) -> bool:
+    """Every device has a memory of its own: you hold all of them to that of one."""
+    seconds, sizes, memory = case.inputs.values()
+    limits = {max(memory), min(memory), memory[0]}
+    others = ([limit] * len(memory) for limit in limits if len(set(memory)) > 1 and limit < sum(sizes))
+    pace = partial(slowest, seconds)
+    return any(_is_best_of(case, values[0], pace, lambda way, other=other: fits(sizes, other, way)) for other in others)
+
+
+def has_used_every_device(case: Case, values: list) -> bool:
+    """Every device has a block, also the slow one that all others now wait for. A device may stay empty: try these
+    placements, too.
     """
-    parts = fastest_of_all(seconds, stages)
-    return parts if largest(sizes, parts) <= memory else None
+    seconds, sizes, memory = case.inputs.values()
+    return _is_best_of(case, values[0], partial(slowest, seconds), lambda way: all(way) and fits(sizes, memory, way))
 
 
-UNLIMITED = (in_turn, packed_by_time, equally_many, filled_to_the_mean, filled_to_the_limit, balanced_in_memory)
-LIMITED = (ignores_the_memory, moves_what_does_not_fit, gives_up_too_soon)
+def has_taken_the_devices_for_alike(case: Case, values: list) -> bool:
+    """You balance as if all devices were alike. Device `d` takes `seconds[d][b]` for block `b`: what counts is the time
+    of each device's blocks on *that* device.
+    """
+    seconds, sizes, memory = case.inputs.values()
+    means = [sum(column) for column in zip(*seconds, strict=True)]
+    rows = [row for row in (*seconds, means) if [row] * len(memory) != seconds]
+
+    def like(row: list[int], full: bool) -> bool:
+        pace = partial(slowest, [row] * len(memory))
+        return _is_best_of(case, values[0], pace, lambda way: fits(sizes, memory, way) and (all(way) or not full))
+
+    return any(like(row, full) for row in rows for full in (False, True))
+
+
+def has_made_the_sum_small(case: Case, values: list) -> bool:
+    """The *sum* of all devices' seconds is as small as can be. In a pipeline the devices work at the same time, and all
+    wait for the slowest: its seconds are to be small.
+    """
+    seconds, sizes, memory = case.inputs.values()
+
+    def total(way: Parts) -> int:
+        return sum(times(seconds, way))
+
+    differ = len(set(map(total, all_parts(len(sizes), len(memory))))) > 1
+    return differ and _is_best_of(case, values[0], total, lambda way: fits(sizes, memory, way))
+
+
+def has_balanced_the_memory(case: Case, values: list) -> bool:
+    """The largest device is as small as can be. Memory only has to fit: of all placements that fit, the fastest is
+    asked for.
+    """
+    _, sizes, memory = case.inputs.values()
+    return _is_best_of(case, values[0], partial(slowest, [sizes] * len(memory)), lambda way: fits(sizes, memory, way))
+
+
+def has_counted_blocks(case: Case, values: list) -> bool:
+    """Equally many blocks on each device is equal work only if blocks and devices are alike. Compare their seconds."""
+    counts = [len(part) for part in values[0]]
+    if len(counts) != len(case.inputs["memory"]):
+        return False
+    return max(counts) - min(counts) <= 1
+
+
+def has_filled_one_after_the_other(case: Case, values: list) -> bool:
+    """You fill each device until it is full, and go on: memory is a limit, not an aim. What should be small is the time
+    of the slowest device, and to know that, whole placements must be compared.
+    """
+    _, sizes, memory = case.inputs.values()
+    return all(
+        not after or sum(sizes[block] for block in [*part, after[0]]) > memory[device]
+        for device, (part, after) in enumerate(pairwise(values[0]))
+    )
+
 
 EXERCISE = Exercise(
     number="05.2",
     title="Place the blocks",
     answer="place",
     level="exercise",
-    minutes=20,
+    minutes=15,
     parts={"the fastest": 2, "a limit on memory": 2, "nothing fits": 1},
     read="3 · Placement: which block lives where",
     hints=(
-        "A placement in consecutive parts is decided by where it is cut. How many ways are there to cut 6 blocks in 3?",
-        "So few that you can try them all: `itertools.combinations(range(1, blocks), stages - 1)` gives the cuts.",
-        "First leave out what does not fit, then take the one whose slowest stage is fastest: `min(..., default=None)`",
+        "A placement in consecutive parts is decided by where it is cut. How many ways are there to cut 6 blocks in 3, "
+        "if a part may be empty?",
+        "So few that you can try them all: `itertools.combinations_with_replacement(range(blocks + 1), devices - 1)` "
+        "gives the cuts.",
+        "First leave out what does not fit, then take the one whose slowest device is fastest: "
+        "`min(..., default=None)`",
     ),
     cases=cases,
     drive=drive,
     judge=judge,
-    mistakes=(*UNLIMITED, *LIMITED, never_gives_up),
+    symptoms=(
+        has_dealt_out_in_turn,
+        has_never_given_up,
+        has_left_room,
+        has_used_every_device,
+        has_taken_one_limit_for_all,
+        has_given_up_too_soon,
+        has_taken_the_devices_for_alike,
+        has_made_the_sum_small,
+        has_ignored_the_memory,
+        has_balanced_the_memory,
+        has_counted_blocks,
+        has_filled_one_after_the_other,
+    ),
 )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from random import Random
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.checks.exercise import Case, Exercise, differs, seeded
+from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
 
 HIDDEN, SEQUENCES = 2, 2
+FORWARD, BACK = "the state goes forward", "its gradient comes back"
+
+Cut = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # what becomes of the state between two chunks
 
 
 def cases(seed: int) -> list[Case]:
@@ -24,12 +30,16 @@ def cases(seed: int) -> list[Case]:
             "chunks": [numbers(length, SEQUENCES, HIDDEN) for length in steps],
             "gradients": [numbers(length, SEQUENCES, HIDDEN) for length in steps],
         }
-        return Case(part, 2, inputs, f"{len(steps)} chunks of {', '.join(map(str, steps))} steps")
+        chunks = "1 chunk" if len(steps) == 1 else f"{len(steps)} chunks"
+        return Case(part, 2, inputs, f"{chunks} of {', '.join(map(str, steps))} steps")
 
-    return [
-        case("the state goes forward", [2, 2]),
-        case("its gradient comes back", [2, 2]),
-        case("its gradient comes back", [1, 3, 2]),
+    def lengths(chance: Random) -> list[int]:
+        return [chance.randint(1, 4) for _ in range(chance.randint(1, 5))]
+
+    drawn = draw(lengths, 6, seed)
+    return [  # chunks of unequal length only on the way back: there, messages in the wrong order do not even fit
+        *(case(FORWARD, steps) for steps in ([2, 2], [3], [1, 1, 1], [2, 2, 2, 2])),
+        *(case(BACK, steps) for steps in ([2, 2], [3], [1, 3, 2], [1, 1, 1, 1], *drawn)),
     ]
 
 
@@ -42,136 +52,206 @@ def layer(weights: list[Tensor] | None = None) -> nn.LSTM:
 
 
 def drive(answer, weights: list[list[Tensor]], chunks: list[Tensor], gradients: list[Tensor]):
+    from course_lib.meter import meter
+
     rank = dist.get_rank()
     stage = layer(weights[rank])
     empty = [torch.zeros_like(chunk) for chunk in chunks]
-    outputs, carried = answer(stage, chunks if rank == 0 else empty, gradients if rank == 1 else empty)
-    own = [parameter.grad for parameter in stage.parameters()]
-    return {"outputs": list(outputs), "carried": [list(pair) for pair in carried], "parameters": own}
+    with meter() as spent:
+        outputs, carried = answer(stage, chunks if rank == 0 else empty, gradients if rank == 1 else empty)
+    return {
+        "outputs": outputs,
+        "carried": carried,
+        "parameters": [parameter.grad for parameter in stage.parameters()],
+        "steps": [shape[0] for shape in spent.forwards.get("LSTM", []) if shape],
+    }
 
 
 def judge(case: Case, values: list) -> str | None:
-    for rank, (value, right) in enumerate(zip(values, right_carry(case), strict=True)):
-        names = ["outputs"] if case.part == "the state goes forward" else list(right)
-        for name in names:
-            difference = differs(value[name], right[name], name=name)
+    for rank, (value, right) in enumerate(zip(values, one_process(case), strict=True)):
+        for name in ["outputs"] if case.part == FORWARD else list(right):
+            difference = differs(value[name], right[name], name)
             if difference:
                 return f"rank {rank}: {difference}"
     return None
 
 
-def right_carry(case: Case) -> list[dict]:
+def costs(case: Case, values: list) -> list[Cost]:
+    longest = max(len(chunk) for chunk in case.inputs["chunks"])
+    return [Cost("steps in one call of the layer", max(max(value["steps"], default=0) for value in values), longest)]
+
+
+def one_process(case: Case, cut: Cut | None = None) -> list[dict]:
     """One process, one graph: all chunks through both layers, and autograd alone on the way back."""
     values, seen = case.inputs["chunks"], []
     for weights in case.inputs["weights"]:
-        stage, states = layer(weights), [None]
-        outputs = []
-        for chunk in values:
-            output, state = stage(chunk, states[-1])
-            outputs.append(output)
+        seen.append(through(layer(weights), values, cut))
+        values = seen[-1][1]
+    losses = [(output * by).sum() for output, by in zip(values, case.inputs["gradients"], strict=True)]
+    loss = torch.stack(losses).sum()
+    return [gradients_of(loss, *each) for each in seen]
+
+
+def through(stage: nn.LSTM, chunks: list[Tensor], cut: Cut | None) -> tuple[nn.LSTM, list, list]:
+    outputs, states, state = [], [], None
+    for chunk in chunks:
+        if state is not None:
+            state = cut(*state) if cut else state
             states.append(state)
-        values = outputs
-        seen.append((stage, outputs, states[1:-1]))
-    losses = ((output * by).sum() for output, by in zip(values, case.inputs["gradients"], strict=True))
-    loss = sum(losses, start=torch.zeros(()))
-    carried = [[list(torch.autograd.grad(loss, pair, retain_graph=True)) for pair in states] for _, _, states in seen]
-    loss.backward()
-    return [
-        {"outputs": outputs, "carried": pairs, "parameters": [parameter.grad for parameter in stage.parameters()]}
-        for (stage, outputs, _), pairs in zip(seen, carried, strict=True)
-    ]
+        output, state = stage(chunk, state)
+        outputs.append(output)
+    return stage, outputs, states
 
 
-def in_chunks(stage, chunks, gradients, begin=None, hand_back=None, send_back=None):
-    """A right answer; each mistake below does one of the last three things in another way."""
-    kept = forwards(stage, chunks, begin or as_leaves)
-    carried = backwards(kept, gradients, hand_back or both)
-    if dist.get_rank() == 1:
-        of_inputs = [inputs.grad for inputs, _, _, _ in kept]
-        for gradient in (send_back or last_first)(of_inputs, gradients):
-            dist.send(gradient, 0)
-    return [outputs for _, _, outputs, _ in kept], carried
+def gradients_of(loss: Tensor, stage: nn.LSTM, outputs: list, states: list) -> dict:
+    own = list(torch.autograd.grad(loss, list(stage.parameters()), retain_graph=True))
+    carried = [[gradient_of(part, loss) for part in pair] for pair in states]
+    return {"outputs": outputs, "carried": carried, "parameters": own}
 
 
-def forwards(stage, chunks, begin):
-    state, kept = None, []
-    for inputs in chunks:
-        if dist.get_rank() == 1:
-            dist.recv(inputs, 0)
-        inputs, start = inputs.detach().requires_grad_(), state and begin(*state)
-        outputs, state = stage(inputs, start)
-        if dist.get_rank() == 0:
-            dist.send(outputs.detach(), 1)
-        kept.append((inputs, start, outputs, state))
-    return kept
+def gradient_of(part: Tensor, loss: Tensor) -> Tensor | None:
+    return torch.autograd.grad(loss, part, retain_graph=True)[0] if part.requires_grad else None
 
 
-def backwards(kept, gradients, hand_back):
-    carried: list = []
-    for (_, start, outputs, end), gradient in zip(reversed(kept), reversed(gradients), strict=True):
-        if dist.get_rank() == 0:
-            dist.recv(gradient, 1)
-        pairs = [(outputs, gradient), *(hand_back(end, carried[0]) if carried else [])]
-        torch.autograd.backward([result for result, _ in pairs], [of_result for _, of_result in pairs])
-        carried = [[part.grad for part in start], *carried] if start else carried
-    return carried
+def outputs_are(case: Case, values: list, cut: Cut) -> bool:
+    variant = one_process(case, cut)
+    alike = [differs(value["outputs"], other["outputs"]) is None for value, other in zip(values, variant, strict=True)]
+    return len(case.inputs["chunks"]) > 1 and all(alike)
 
 
-def as_leaves(h, c):
-    return h.detach().requires_grad_(), c.detach().requires_grad_()
+def parameters_are(case: Case, values: list, cut: Cut) -> bool:
+    pairs = zip(values, one_process(case, cut), strict=True)
+    return len(case.inputs["chunks"]) > 1 and all(
+        differs(value["parameters"], other["parameters"]) is None for value, other in pairs
+    )
 
 
-def both(end, gradients):
-    return list(zip(end, gradients, strict=True))
+def rank_1_is_right(case: Case, values: list) -> bool:
+    return differs(values[1]["parameters"], one_process(case)[1]["parameters"]) is None
 
 
-def last_first(of_inputs, of_outputs):
-    return reversed(of_inputs)
+def rank_0_with(case: Case, values: list, of_outputs: list[Tensor]) -> bool:
+    """Whether rank 0 has what it would have if these were the gradients of its outputs."""
+    stage, outputs, states = through(layer(case.inputs["weights"][0]), case.inputs["chunks"], None)
+    loss = sum(((output * by).sum() for output, by in zip(outputs, of_outputs, strict=True)), start=torch.zeros(()))
+    wrong = gradients_of(loss, stage, outputs, states)["parameters"]
+    return rank_1_is_right(case, values) and differs(values[0]["parameters"], wrong) is None
 
 
-def every_chunk_from_zero(stage, chunks, gradients):
+def every_chunk_from_zero(case: Case, values: list) -> bool:
     """Every chunk begins in the zero state, as if it were a sequence of its own: the LSTM forgets at every cut. The
     state in which a chunk ends is the one in which the next begins, on the same stage.
     """
-    return in_chunks(stage, chunks, gradients, begin=lambda h, c: as_leaves(0 * h, 0 * c))
+    return outputs_are(case, values, lambda h, c: (0 * h, 0 * c))
 
 
-def carries_h_alone(stage, chunks, gradients):
-    """You carry h and begin with c at zero. An LSTM's memory is c: the state is the pair."""
-    return in_chunks(stage, chunks, gradients, begin=lambda h, c: as_leaves(h, 0 * c))
+def carries_half_of_the_state(case: Case, values: list) -> bool:
+    """You carry one half of the state, h or c, and begin with the other at zero. The state is the pair: h is what the
+    next step sees, c is the memory.
+    """
+    halves: list[Cut] = [lambda h, c: (h, 0 * c), lambda h, c: (0 * h, c)]
+    return any(outputs_are(case, values, half) for half in halves)
 
 
-def stops_at_the_cut(stage, chunks, gradients):
+def carries_across_ranks(case: Case, values: list) -> bool:
+    """Rank 1 begins in the state in which rank 0 ended, or works on other inputs than rank 0's outputs: rank 0's
+    outputs are right, rank 1's are not. The state stays on its stage; only outputs are sent.
+    """
+    right = one_process(case)
+    wrong = differs(values[1]["outputs"], right[1]["outputs"])
+    return wrong is not None and differs(values[0]["outputs"], right[0]["outputs"]) is None
+
+
+def no_backward(case: Case, values: list) -> bool:
+    """The parameters have no gradient: the way back is missing, or the graph was cut off from the layer."""
+    return case.part == BACK and all(gradient is None for value in values for gradient in value["parameters"])
+
+
+def stops_at_the_cut(case: Case, values: list) -> bool:
     """The outputs are right, and the gradient stops at every cut: this is truncated backpropagation. The gradient of
     the state in which a chunk *began* must come in at the end of the chunk before it, beside the one of its outputs.
     """
-    return in_chunks(stage, chunks, gradients, hand_back=lambda end, of_state: [])
+    return parameters_are(case, values, lambda h, c: (h.detach(), c.detach()))
 
 
-def gradient_of_h_alone(stage, chunks, gradients):
-    """You hand back the gradient of h and not that of c. Both were carried forward, so both have a gradient."""
-    return in_chunks(stage, chunks, gradients, hand_back=lambda end, of_state: [(end[0], of_state[0])])
+def gradient_of_one_half(case: Case, values: list) -> bool:
+    """You hand back the gradient of one half of the state, and not that of the other. Both h and c were carried
+    forward, so both have a gradient.
+    """
+    halves: list[Cut] = [lambda h, c: (h, c.detach()), lambda h, c: (h.detach(), c)]
+    return any(parameters_are(case, values, half) for half in halves)
 
 
-def sends_back_what_it_got(stage, chunks, gradients):
+def sends_back_what_it_got(case: Case, values: list) -> bool:
     """Rank 1's own gradients are right, rank 0's are not: what you send back is the gradient of rank 1's *outputs*.
     Rank 0 needs that of rank 1's inputs, which are its outputs.
     """
-    return in_chunks(stage, chunks, gradients, send_back=lambda of_inputs, of_outputs: reversed(of_outputs))
+    return rank_0_with(case, values, case.inputs["gradients"])
 
 
-def sends_the_first_chunk_first(stage, chunks, gradients):
+def sends_the_first_chunk_first(case: Case, values: list) -> bool:
     """Rank 0 receives gradients in the order in which you send them, and takes the first chunk's for the last one's:
     they look alike. It needs the *last* chunk's first.
     """
-    return in_chunks(stage, chunks, gradients, send_back=lambda of_inputs, of_outputs: of_inputs)
+    stage, inputs = layer(case.inputs["weights"][1]), [one.detach() for one in one_process(case)[0]["outputs"]]
+    outputs = through(stage, [one.requires_grad_() for one in inputs], None)[1]
+    torch.autograd.backward(outputs, case.inputs["gradients"])
+    return rank_0_with(case, values, [one.grad for one in reversed(inputs) if one.grad is not None])
+
+
+def rank_0_gets_something_else(case: Case, values: list) -> bool:
+    """Rank 1's own gradients are right, rank 0's are not: what rank 0 gets for a chunk is not the gradient of its
+    outputs of that chunk. It is the gradient of rank 1's *inputs*, and the last chunk's comes first.
+    """
+    differ = differs(values[0]["parameters"], one_process(case)[0]["parameters"])
+    return case.part == BACK and rank_1_is_right(case, values) and differ is not None
+
+
+def in_another_order(case: Case, values: list) -> bool:
+    """The gradients are right, and `carried` is in the order in which you went back. It is asked for in the order of
+    the chunks.
+    """
+    pairs = list(zip(values, one_process(case), strict=True))
+    reverse = all(differs(value["carried"], right["carried"][::-1]) is None for value, right in pairs)
+    return reverse and all(differs(value["parameters"], right["parameters"]) is None for value, right in pairs)
+
+
+def one_too_many(case: Case, values: list) -> bool:
+    """`carried` is for every chunk but the first: that one begins in the zero state, which nobody carried there. And
+    the state in which the last chunk ended goes nowhere.
+    """
+    return all(len(value["carried"]) == len(case.inputs["chunks"]) for value in values)
+
+
+def added_up_twice(case: Case, values: list) -> bool:
+    """The parameters' gradients are a multiple of what they should be: a backward pass has been through the same graph
+    more than once, and `.grad` adds up.
+    """
+    pairs = list(zip(values, one_process(case), strict=True))
+    return any(
+        differs(value["parameters"], [times * one for one in right["parameters"]]) is None
+        for value, right in pairs
+        for times in (2, 3)
+    )
+
+
+def all_at_once(case: Case, values: list) -> bool:
+    """The layer gets several chunks in one call. In a pipeline over time the next stage waits for the first of them:
+    run the layer on one chunk at a time.
+    """
+    return judge(case, values) is None
 
 
 def waits_for_nothing(stage, chunks, gradients):
-    """Rank 0 waits for a gradient that rank 1 never sends. After a chunk's backward pass, send back the gradient of
-    what you received for it.
-    """
-    return in_chunks(stage, chunks, gradients, send_back=lambda of_inputs, of_outputs: [])
+    """Rank 0 waits for a gradient that rank 1 never sends."""
+    if dist.get_rank() == 0:
+        for inputs in chunks:
+            dist.send(stage(inputs)[0].detach().contiguous(), 1)
+        dist.recv(gradients[-1], 1)
+    else:
+        for inputs in chunks:
+            dist.recv(inputs, 0)
+    return chunks, []
 
 
 EXERCISE = Exercise(
@@ -179,8 +259,8 @@ EXERCISE = Exercise(
     title="Carry the state, and its gradient",
     answer="run_stage",
     level="build",
-    minutes=35,
-    parts={"the state goes forward": 2, "its gradient comes back": 4},
+    minutes=30,
+    parts={FORWARD: 2, BACK: 4},
     read="3 · Wavefront: a pipeline over time",
     hints=(
         "Write the way forward first, for both ranks: receive (on rank 1), run the layer from the state in which the "
@@ -194,13 +274,21 @@ EXERCISE = Exercise(
     cases=cases,
     drive=drive,
     judge=judge,
-    mistakes=(
+    costs=costs,
+    symptoms=(
+        all_at_once,
         every_chunk_from_zero,
-        carries_h_alone,
+        carries_half_of_the_state,
+        carries_across_ranks,
+        no_backward,
         stops_at_the_cut,
-        gradient_of_h_alone,
+        gradient_of_one_half,
         sends_back_what_it_got,
         sends_the_first_chunk_first,
+        rank_0_gets_something_else,
+        added_up_twice,
+        in_another_order,
+        one_too_many,
     ),
     hanging=waits_for_nothing,
 )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import torch
+from typing import Any
+
 import torch.distributed as dist
-from torch import Tensor
 
 
 def own_group(tables: list[list[int]]):
@@ -12,7 +12,11 @@ def own_group(tables: list[list[int]]):
     return next(group for group, ranks in groups if dist.get_rank() in ranks)
 
 
-def summed(value: Tensor | int, group=None) -> Tensor:
-    total = value.clone() if isinstance(value, Tensor) else torch.tensor(value)
-    dist.all_reduce(total, group=group)
-    return total
+def bytes_put_in(spent: dict[str, Any]) -> int:
+    """What a rank has put into collectives and sent in messages."""
+    return sum(spent["payload"].values()) + sum(spent["sent_to"].values())
+
+
+def table(replicas: int, stages: int) -> str:
+    """A table of ranks in words."""
+    return f"{replicas} replica{'s' * (replicas > 1)} of {stages} stage{'s' * (stages > 1)}"

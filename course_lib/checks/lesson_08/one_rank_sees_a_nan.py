@@ -2,117 +2,179 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.checks.exercise import Case, Exercise, same_as, seeded
+from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
 
+NAN, INF = float("nan"), float("inf")
 RATE = 0.1
 
 
 def cases(seed: int) -> list[Case]:
-    generator = seeded(seed)
+    generator, dice = seeded(seed), random.Random(seed)
 
-    def case(part: str, ranks: int, bad: list[int], value: float) -> Case:
-        gradients = torch.randn(ranks, 3, 2, generator=generator, dtype=torch.float64)
-        gradients[bad, 1, 1] = value
-        says = f"3 updates; in the second, {value} on {' and '.join(f'rank {rank}' for rank in bad)}"
+    def case(part: str, ranks: int, updates: int, bad: dict[tuple[int, int], float]) -> Case:
+        """`bad[rank, update]` is what is wrong there."""
+        gradients = torch.randn(ranks, updates, 2, generator=generator, dtype=torch.float64)
+        for (rank, update), value in bad.items():
+            gradients[rank, update, dice.randrange(2)] = value
+        where = ", ".join(f"{value} on rank {rank} in update {update}" for (rank, update), value in bad.items())
+        says = f"{updates} updates, counted from 0; {where or 'all finite'}"
         return Case(part, ranks, {"gradients": gradients}, says)
 
+    def drawn(ranks: int, updates: int, value: float) -> dict[tuple[int, int], float]:
+        """Bad on one rank after another, twice in a row, and good again at the end."""
+        first = dice.randrange(updates - 4)
+        ranks_hit = [dice.randrange(1, ranks), 0, dice.randrange(ranks)]
+        places = zip(ranks_hit, (first, first + 1, first + 3), strict=True)
+        return dict.fromkeys(places, value)
+
     return [
-        case("a nan", 2, [0, 1], float("nan")),
-        case("a nan on one rank", 2, [0], float("nan")),
-        case("a nan on one rank", 3, [1], float("nan")),
-        case("an infinite number", 2, [1], float("inf")),
+        case("a nan", 2, 2, {}),
+        case("a nan", 2, 3, {(0, 1): NAN, (1, 1): NAN}),
+        case("a nan", 2, 1, {(0, 0): NAN, (1, 0): NAN}),
+        case("a nan", 3, 5, {(rank, update): NAN for update in (0, 4) for rank in range(3)}),
+        case("a nan on one rank", 2, 3, {(0, 1): NAN}),
+        case("a nan on one rank", 2, 3, {(1, 1): NAN}),
+        case("a nan on one rank", 3, 3, {(1, 0): NAN}),
+        case("a nan on one rank", 3, 3, {(0, 2): NAN, (2, 2): NAN}),
+        case("a nan on one rank", 2, 3, {(0, 0): NAN, (1, 2): NAN}),
+        case("a nan on one rank", 3, 8, drawn(3, 8, NAN)),
+        case("an infinite number", 2, 3, {(1, 1): INF}),
+        case("an infinite number", 2, 3, {(0, 1): -INF}),
+        case("an infinite number", 2, 3, {(0, 1): INF, (1, 1): -INF}),
+        case("an infinite number", 3, 8, drawn(3, 8, dice.choice((INF, -INF)))),
     ]
 
 
 def drive(answer, gradients: Tensor):
-    weights = answer(torch.ones(2, dtype=torch.float64), list(gradients[dist.get_rank()].clone()), RATE)
-    return {"weights": [weight.clone() for weight in weights]}
+    return {"weights": answer(torch.ones(2, dtype=torch.float64), list(gradients[dist.get_rank()].clone()), RATE)}
 
 
 def expected(case: Case) -> list:
+    return [{"weights": _weights(case, lambda of_all: of_all.isfinite().all())}] * case.ranks
+
+
+def _weights(case: Case, makes: Callable, mean: Callable = lambda of_all: of_all.mean(dim=0)) -> list[Tensor]:
+    """The weights after each update; it is made where `makes(gradients)` of all ranks says so."""
     weight, weights = torch.ones(2, dtype=torch.float64), []
     for gradients in case.inputs["gradients"].unbind(dim=1):
-        if gradients.isfinite().all():
-            weight = weight - RATE * gradients.mean(dim=0)
-        weights.append(weight)
-    return [{"weights": weights}] * case.ranks
-
-
-def _careful(weight, gradients, rate, *, skip=lambda gradient: False, clean=lambda gradient: gradient):
-    weights = []
-    for gradient in gradients:
-        if not skip(gradient):
-            gradient = clean(gradient.clone())
-            dist.all_reduce(gradient)
-            weight = weight - rate * gradient / dist.get_world_size()
+        if makes(gradients):
+            weight = weight - RATE * mean(gradients)
         weights.append(weight)
     return weights
 
 
-def _agreed(flag, op):
-    flag = torch.tensor(int(flag))
-    dist.all_reduce(flag, op=op)
-    return bool(flag)
+def _all_are(values: list, right: list) -> bool:
+    return all(differs(value["weights"], right) is None for value in values)
 
 
-def never_looks(weight, gradients, rate):
-    """One nan in a gradient, and that weight is nan from then on, on all ranks. Look at the gradient before you use
-    it.
+def _finite(case: Case) -> list[bool]:
+    """Of each update: whether all ranks' gradients are."""
+    return case.inputs["gradients"].isfinite().all(dim=2).all(dim=0).tolist()
+
+
+def too_few(case: Case, values: list) -> bool:
+    """There are fewer weights than updates. A bad gradient skips *one* update, and its weights, unchanged, are in the
+    list like all others.
     """
-    return _careful(weight, gradients, rate)
+    return any(len(value["weights"]) < len(_finite(case)) for value in values)
 
 
-def stops_training(weight, gradients, rate):
-    """You leave the loop at the first bad gradient. The exercise asks for that one update to be skipped, and for its
-    weights, unchanged, to be in the list.
+def same_tensor(case: Case, values: list) -> bool:
+    """All weights in the list are the last ones: the list holds one tensor many times, which every update changes in
+    place. Append a copy, or make a new tensor in each update.
     """
-    good = 0
-    while not _agreed(not gradients[good].isfinite().all(), dist.ReduceOp.MAX):
-        good += 1
-    return _careful(weight, gradients[:good], rate)
+    right = expected(case)[0]["weights"]
+    moved = any(differs(weights, right[-1]) for weights in right)
+    return moved and _all_are(values, [right[-1]] * len(right))
 
 
-def zeros_instead(weight, gradients, rate):
-    """The nan becomes 0 and is averaged in: an update with a made-up gradient. When one rank's gradient is bad, the
-    update is skipped, by all.
+def ranks_disagree(case: Case, values: list) -> bool:
+    """The ranks' weights are no longer the same. They must add up the same gradients, and skip the same updates: decide
+    together.
     """
-    return _careful(weight, gradients, rate, clean=lambda gradient: gradient.nan_to_num(0.0, 0.0, 0.0))
+    return any(differs(value["weights"], values[0]["weights"]) for value in values[1:])
 
 
-def only_if_all_are_bad(weight, gradients, rate):
-    """You skip only where *all* ranks have a nan. One is enough to spoil the sum: the question is whether *any* rank
-    has one.
+def infinite_is_no_nan(case: Case, values: list) -> bool:
+    """An infinite gradient is no nan, and the weights are no longer finite after it. Ask for what is good: `isfinite`,
+    on every rank.
     """
-    return _careful(weight, gradients, rate, skip=lambda g: _agreed(not g.isfinite().all(), dist.ReduceOp.MIN))
+    gradients = case.inputs["gradients"]
+    return not gradients.isnan().any() and not _stay_finite(values)
 
 
-def rank_0_decides(weight, gradients, rate):
-    """All ranks do what rank 0 says, so that nothing hangs; but rank 0 has seen only its own gradient. All of them must
-    be asked: an all-reduce instead of a broadcast.
+def never_skips(case: Case, values: list) -> bool:
+    """All ranks had a nan in the same update, and their weights are nan from then on. Look at the gradient before you
+    use it.
     """
-
-    def skip(gradient):
-        flag = torch.tensor(int(not gradient.isfinite().all()))
-        dist.broadcast(flag, src=0)
-        return bool(flag)
-
-    return _careful(weight, gradients, rate, skip=skip)
+    bad = ~case.inputs["gradients"].isfinite().all(dim=2)
+    return bool((bad.all(dim=0) == bad.any(dim=0)).all()) and not _stay_finite(values)
 
 
-def looks_for_nan_only(weight, gradients, rate):
-    """An infinite gradient is no nan, and makes the weights infinite. Ask for what is good: `isfinite`."""
-    return _careful(weight, gradients, rate, skip=lambda gradient: _agreed(gradient.isnan().any(), dist.ReduceOp.MAX))
+def one_is_enough(case: Case, values: list) -> bool:
+    """A nan on one rank has got into the sum, and with it into all ranks' weights. Whether to skip depends on *all*
+    ranks: not on one of them, and not only if every one has a nan.
+    """
+    return not _stay_finite(values)
+
+
+def _stay_finite(values: list) -> bool:
+    return all(bool(weights.isfinite().all()) for value in values for weights in value["weights"])
+
+
+def made_up(case: Case, values: list) -> bool:
+    """The weights have changed in an update in which a rank's gradient was bad: zeros stood in for it, or the other
+    ranks went on without it. When one rank's gradient is bad, the update is skipped, by all.
+    """
+    weights = [torch.ones(2, dtype=torch.float64), *values[0]["weights"]]
+    pairs = zip(weights, weights[1:], _finite(case), strict=True)
+    return any(not finite and differs(after, before) for before, after, finite in pairs)
+
+
+def skips_too_much(case: Case, values: list) -> bool:
+    """An update was skipped although all ranks' gradients were finite. What was bad in an earlier update says nothing
+    about this one.
+    """
+    weights = [torch.ones(2, dtype=torch.float64), *values[0]["weights"]]
+    pairs = zip(weights, weights[1:], _finite(case), strict=True)
+    return any(finite and differs(after, before) is None for before, after, finite in pairs)
+
+
+def sum_not_mean(case: Case, values: list) -> bool:
+    """The right updates are skipped, and the others subtract the sum of the ranks' gradients. Divide it by the number
+    of ranks.
+    """
+    return _all_are(values, _weights(case, lambda of_all: of_all.isfinite().all(), lambda of_all: of_all.sum(dim=0)))
+
+
+def own_gradients(case: Case, values: list) -> bool:
+    """Each rank subtracts its own gradient. An update subtracts the mean of all ranks' gradients."""
+    return all(
+        differs(
+            value["weights"],
+            _weights(case, lambda of_all: of_all.isfinite().all(), lambda of_all, rank=rank: of_all[rank]),
+        )
+        is None
+        for rank, value in enumerate(values)
+    )
 
 
 def decides_alone(weight, gradients, rate):
-    """Each rank decides for itself: the one with the nan makes an all-reduce fewer than the others. Its next gradient
-    is added to their previous one, and at the end they wait for ever. Decide together, before the branch.
-    """
-    return _careful(weight, gradients, rate, skip=lambda gradient: not gradient.isfinite().all())
+    """Each rank decides for itself: the one with the nan makes an all-reduce fewer than the others."""
+    weights = []
+    for gradient in gradients:
+        if gradient.isfinite().all():
+            dist.all_reduce(gradient)
+            weight = weight - rate * gradient / dist.get_world_size()
+        weights.append(weight)
+    return weights
 
 
 EXERCISE = Exercise(
@@ -120,7 +182,7 @@ EXERCISE = Exercise(
     title="One rank sees a nan",
     answer="careful_updates",
     level="exercise",
-    minutes=15,
+    minutes=10,
     parts={"a nan": 1, "a nan on one rank": 2, "an infinite number": 1},
     read="4 · A branch on one rank's numbers",
     hints=(
@@ -132,13 +194,17 @@ EXERCISE = Exercise(
     cases=cases,
     drive=drive,
     judge=same_as(expected),
-    mistakes=(
-        never_looks,
-        stops_training,
-        zeros_instead,
-        only_if_all_are_bad,
-        rank_0_decides,
-        looks_for_nan_only,
+    symptoms=(
+        too_few,
+        same_tensor,
+        own_gradients,
+        ranks_disagree,
+        infinite_is_no_nan,
+        never_skips,
+        one_is_enough,
+        made_up,
+        skips_too_much,
+        sum_not_mean,
     ),
     hanging=decides_alone,
 )

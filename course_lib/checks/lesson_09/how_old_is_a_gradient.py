@@ -2,89 +2,130 @@
 
 from __future__ import annotations
 
-import torch
+import random
 
-from course_lib.checks.exercise import Case, Exercise, same_as, seeded
+from course_lib.checks.exercise import Case, Exercise, differs, same_as
 
 
 def cases(seed: int) -> list[Case]:
-    generator = seeded(seed)
+    dice = random.Random(seed)
+    names = dice.sample(["a", "b", "c", "d", "e", "f"], 4)
 
-    def case(part: str, log: list[tuple[str, int]]) -> Case:
-        lines = [f"{what} {worker}" for what, worker in log]
-        return Case(part, 1, {"log": lines}, f"log {lines}")
+    def case(part: str, log: list[tuple[str, str]]) -> Case:
+        return Case(part, 1, {"log": [list(line) for line in log]}, f"log {log}")
 
-    def to_and_fro(workers: list[int]) -> list[tuple[str, int]]:
-        there_and_back = [*workers, *reversed(workers)]
+    def by_turns(workers: list[str], rounds: int) -> list[tuple[str, str]]:
         pulls = [("pull", worker) for worker in workers]
+        there_and_back = [*workers, *reversed(workers)] * rounds
         return pulls + [(what, worker) for worker in there_and_back for what in ("push", "pull")]
 
-    first, second, third = (1 + torch.randperm(3, generator=generator)).tolist()
-    slow = [("pull", third), *to_and_fro([first, second]), ("push", third), ("pull", third), ("push", first)]
-    late = [*to_and_fro([first, second]), ("push", second), ("push", first), ("pull", second), ("push", second)]
+    def at_random(workers: int, events: int) -> list[tuple[str, str]]:
+        """Some pull twice, some push twice, and one is slow."""
+        ours = names[:workers]
+        log = [("pull", worker) for worker in ours]
+        while len(log) < events:
+            log.append((dice.choice(("pull", "push", "push")), dice.choice(ours[:-1])))
+        return [*log, ("push", ours[-1])]
+
+    first, second, third, _ = names
+    slow = [("pull", third), *by_turns([first, second], 1), ("push", third), ("pull", third), ("push", first)]
+    late = [*by_turns([first, second], 1), ("push", second), ("push", first), ("pull", second), ("push", second)]
+    twice = [("pull", first), ("pull", second), ("push", second), ("pull", first), ("push", first), ("push", first)]
     return [
-        case("equal workers", to_and_fro([first, second, third])),
+        case(
+            "equal workers", [(what, worker) for worker in (first, first, second, third) for what in ("pull", "push")]
+        ),
+        case("equal workers", by_turns([first, second], 1)),
+        case("equal workers", by_turns([first, second, third], 1)),
+        case("equal workers", by_turns(names, 2)),
+        case("a slow worker", [("pull", first), ("pull", second)]),
+        case("a slow worker", twice),
         case("a slow worker", slow),
         case("a slow worker", late),
+        *(case("a slow worker", at_random(workers, events)) for workers, events in ((2, 9), (3, 16), (4, 30))),
     ]
 
 
-def drive(answer, log: list[str]):
-    return list(map(int, answer([tuple(line.split()) for line in log])))
+def drive(answer, log: list[list[str]]):
+    return {"staleness": answer([(what, worker) for what, worker in log])}
 
 
 def expected(case: Case) -> list:
-    version, seen, stale = 0, {}, []
-    for what, worker in (line.split() for line in case.inputs["log"]):
-        if what == "pull":
-            seen[worker] = version
-        else:
-            stale.append(version - seen[worker])
-            version += 1
-    return [stale]
+    return [{"staleness": _ages(case)}]
 
 
-def counts_its_own(log):
+def _ages(case: Case, since: tuple = ("pull",), counted: tuple = ("push",), others_only: bool = False) -> list[int]:
+    """How many of `counted` happened before each push, since the worker's last of `since`."""
+    done, seen, ages = [], {}, []
+    for what, worker in case.inputs["log"]:
+        if what == "push":
+            ages.append(sum(not others_only or other != worker for other in done[seen.get(worker, 0) :]))
+        if what in counted:
+            done.append(worker)
+        if what in since:
+            seen[worker] = len(done)
+    return ages
+
+
+def _is(values: list, right: list[int]) -> bool:
+    return differs(values[0]["staleness"], right) is None
+
+
+def one_for_each_event(case: Case, values: list) -> bool:
+    """There is one number too many or too few: the list has one for each *push*, in order, and none for a pull."""
+    return len(values[0]["staleness"]) != len(_ages(case))
+
+
+def counts_its_own(case: Case, values: list) -> bool:
     """One too many each time: the update that this gradient makes is counted as well. A gradient of the newest weights
     has staleness 0.
     """
-    return [age + 1 for age in right_of(log)]
+    return _is(values, [age + 1 for age in _ages(case)])
 
 
-def right_of(log, since=("pull",), counted=("push",)) -> list[int]:
-    """How many of `counted` happened before each push, since the worker's last of `since`."""
-    done, seen, stale = 0, {}, []
-    for what, worker in log:
-        if what == "push":
-            stale.append(done - seen.get(worker, 0))
-        done += what in counted
-        if what in since:
-            seen[worker] = done
-    return stale
-
-
-def since_the_start(log):
+def since_the_start(case: Case, values: list) -> bool:
     """These are the updates since the start of the job: what counts are those since this worker fetched its weights."""
-    return right_of(log, since=())
+    return _is(values, _ages(case, since=()))
 
 
-def since_its_last_push(log):
+def since_its_last_push(case: Case, values: list) -> bool:
     """You count from the worker's last push. Between it and the pull that follows, others may have pushed, and the
     worker has fetched what they did: count from the *pull*.
     """
-    return right_of(log, since=("push",))
+    return _is(values, _ages(case, since=("push",)))
 
 
-def counts_pulls(log):
+def since_its_first_pull(case: Case, values: list) -> bool:
+    """You count from the worker's first pull. It has fetched newer weights since: what counts is its *last* pull."""
+    first, version, ages = {}, 0, []
+    for what, worker in case.inputs["log"]:
+        if what == "pull":
+            first.setdefault(worker, version)
+        else:
+            ages.append(version - first[worker])
+            version += 1
+    return _is(values, ages)
+
+
+def counts_pulls(case: Case, values: list) -> bool:
     """You count what other workers fetched. Fetching changes no weights: only a push makes a new version."""
-    return right_of(log, counted=("pull",))
+    pulls, all_events = _ages(case, counted=("pull",)), _ages(case, counted=("pull", "push"))
+    others = _ages(case, counted=("pull",), others_only=True), _ages(case, counted=("pull", "push"), others_only=True)
+    return any(_is(values, ages) for ages in (pulls, all_events, *others))
 
 
-def workers_less_one(log):
+def leaves_its_own_out(case: Case, values: list) -> bool:
+    """You count the other workers' updates only. A worker that pushes twice without a pull has made an update in
+    between itself, and its weights do not know of it.
+    """
+    return _is(values, _ages(case, others_only=True))
+
+
+def workers_less_one(case: Case, values: list) -> bool:
     """Workers - 1 is what equal workers have once they are under way. The log says what each gradient had: the first
     ones are fresher, and a slow worker's much staler.
     """
-    return [len({worker for _, worker in log}) - 1] * sum(what == "push" for what, _ in log)
+    return _is(values, [len({worker for _, worker in case.inputs["log"]}) - 1] * len(_ages(case)))
 
 
 EXERCISE = Exercise(
@@ -92,7 +133,7 @@ EXERCISE = Exercise(
     title="How old is a gradient",
     answer="staleness",
     level="warm-up",
-    minutes=10,
+    minutes=7,
     parts={"equal workers": 1, "a slow worker": 1},
     read="5 · Synchronous against asynchronous",
     hints=(
@@ -102,8 +143,11 @@ EXERCISE = Exercise(
     cases=cases,
     drive=drive,
     judge=same_as(expected),
-    mistakes=(
+    symptoms=(
+        one_for_each_event,
         counts_its_own,
+        leaves_its_own_out,
+        since_its_first_pull,
         since_the_start,
         since_its_last_push,
         counts_pulls,

@@ -2,104 +2,208 @@
 
 from __future__ import annotations
 
-import torch
+import random
+from collections import Counter
 
-from course_lib.checks.exercise import Case, Exercise, differs, seeded
+from course_lib.checks.exercise import Case, Exercise, differs
+
+EPOCHS = 4
 
 
 def cases(seed: int) -> list[Case]:
-    generator = seeded(seed)
+    dice = random.Random(seed)
 
     def case(part: str, size: int, batch: int, updates: int, old: int, ranks: int) -> Case:
-        orders = [torch.randperm(size, generator=generator).tolist() for _ in range(4)]
+        orders = [dice.sample(range(size), size) for _ in range(EPOCHS)]
         saved = {"updates": updates, "ranks": old}
         says = f"{size} examples in batches of {batch}, saved={saved}, now on {ranks} ranks"
         return Case(part, 1, {"orders": orders, "batch": batch, "saved": saved, "ranks": ranks}, says)
 
+    def anywhere(size: int, batch: int) -> int:
+        """Some number of updates that leaves one to make; past the first epoch, where mistakes add up."""
+        each = -(-size // batch)
+        return dice.randrange(each, EPOCHS * each)
+
     return [
         case("the same layout", 12, 4, 2, 2, 2),
+        case("the same layout", 12, 4, 0, 2, 2),
+        case("the same layout", 12, 4, 3, 2, 2),
         case("the same layout", 12, 4, 4, 2, 2),
+        case("the same layout", 9, 3, 11, 1, 1),
+        case("the same layout", 40, 8, anywhere(40, 8), 3, 3),
         case("other ranks", 18, 6, 1, 2, 3),
+        case("other ranks", 18, 6, 4, 3, 1),
+        case("other ranks", 12, 4, 7, 2, 5),
+        case("other ranks", 60, 12, anywhere(60, 12), 4, 3),
+        case("other ranks", 60, 12, anywhere(60, 12), 1, 8),
+        case("a small last batch", 10, 4, 2, 2, 2),
         case("a small last batch", 10, 4, 5, 2, 2),
         case("a small last batch", 10, 4, 8, 4, 2),
+        case("a small last batch", 10, 4, 11, 2, 3),
+        case("a small last batch", 3, 8, 2, 2, 2),
+        case("a small last batch", 5, 4, 6, 2, 2),
+        case("a small last batch", 31, 7, anywhere(31, 7), 3, 2),
+        case("a small last batch", 47, 9, anywhere(47, 9), 2, 4),
     ]
 
 
 def drive(answer, orders: list[list[int]], batch: int, saved: dict, ranks: int):
-    return [list(answer(orders, batch, saved, rank, ranks)) for rank in range(ranks)]
+    """Each rank is a process of its own: it gets its own lists."""
+
+    def share(rank: int):
+        return answer([list(order) for order in orders], batch, dict(saved), rank, ranks)
+
+    shares = [share(rank) for rank in range(ranks)]
+    return [mine if mine is None else [int(example) for example in mine] for mine in shares]
 
 
 def judge(case: Case, values: list) -> str | None:
-    (right,) = right_resume(case)
+    right = _shares(case, _batches(case)[case.inputs["saved"]["updates"]])
+    if len(values[0]) != len(right):
+        return "each rank should get a list of examples"
     for rank, (value, mine) in enumerate(zip(values[0], right, strict=True)):
         if differs(value, mine):
             return f"rank {rank} goes on with {value}, it should be {mine}"
     return None
 
 
-def right_resume(case: Case) -> list:
-    orders, batch, saved, ranks = case.inputs.values()
-    everything = [order[start : start + batch] for order in orders for start in range(0, len(order), batch)]
-    return [[everything[saved["updates"]][rank::ranks] for rank in range(ranks)]]
+def _batches(case: Case) -> list[list[int]]:
+    """All updates of the job: the examples of all ranks together."""
+    orders, batch = case.inputs["orders"], case.inputs["batch"]
+    return [order[start : start + batch] for order in orders for start in range(0, len(order), batch)]
 
 
-def begins_the_epoch_again(orders, batch, saved, rank, ranks):
-    """You begin the epoch again: its first examples are trained on twice, and, if the job is killed often enough, the
-    last ones never. The position *within* the epoch must be restored, too.
-    """
-    return orders[saved["updates"] * batch // len(orders[0])][:batch][rank::ranks]
+def _shares(case: Case, batch: list[int]) -> list[list[int]]:
+    return [batch[rank :: case.inputs["ranks"]] for rank in range(case.inputs["ranks"])]
 
 
-def always_the_first_order(orders, batch, saved, rank, ranks):
-    """The place in the epoch is right, and the order is that of epoch 0. Every epoch has its own order: find out in
-    which one the job was.
-    """
-    start = saved["updates"] % -(-len(orders[0]) // batch) * batch
-    return orders[0][start : start + batch][rank::ranks]
+def _is(case: Case, values: list, batch: list[int]) -> bool:
+    """Whether the ranks go on with this batch, dealt out in whatever way."""
+    return _all_of(values) == sorted(batch)
 
 
-def repeats_the_last_update(orders, batch, saved, rank, ranks):
+def _all_of(values: list) -> list[int]:
+    return sorted(example for share in values[0] for example in share)
+
+
+def repeats_the_last_update(case: Case, values: list) -> bool:
     """This is the batch of the last update that was saved: it would be made twice. `updates` says how many are *done*,
     and batches count from 0.
     """
-    epoch, number = divmod(saved["updates"] - 1, -(-len(orders[0]) // batch))
-    return orders[epoch][number * batch : (number + 1) * batch][rank::ranks]
+    updates = case.inputs["saved"]["updates"]
+    return updates > 0 and _is(case, values, _batches(case)[updates - 1])
 
 
-def skips_one(orders, batch, saved, rank, ranks):
+def skips_one(case: Case, values: list) -> bool:
     """One batch is left out: after n updates, batches 0 to n - 1 are done, and number n comes next."""
-    epoch, number = divmod(saved["updates"] + 1, -(-len(orders[0]) // batch))
-    return orders[epoch][number * batch : (number + 1) * batch][rank::ranks]
+    following = _batches(case)[case.inputs["saved"]["updates"] + 1 :]
+    return bool(following) and _is(case, values, following[0])
 
 
-def deals_as_before(orders, batch, saved, rank, ranks):
+def begins_the_epoch_again(case: Case, values: list) -> bool:
+    """You begin the epoch again: its first examples are trained on twice, and, if the job is killed often enough, the
+    last ones never. The position *within* the epoch must be restored, too.
+    """
+    each = len(_batches(case)) // EPOCHS
+    updates = case.inputs["saved"]["updates"]
+    return updates % each > 0 and _is(case, values, _batches(case)[updates - updates % each])
+
+
+def always_the_first_order(case: Case, values: list) -> bool:
+    """The place in the epoch is right, and the order is that of epoch 0. Every epoch has its own order: find out in
+    which one the job was.
+    """
+    each = len(_batches(case)) // EPOCHS
+    updates = case.inputs["saved"]["updates"]
+    return updates >= each and _is(case, values, _batches(case)[updates % each])
+
+
+def another_epoch(case: Case, values: list) -> bool:
+    """The place in the epoch is right, and the epoch is not. How many updates does an epoch have?"""
+    each = len(_batches(case)) // EPOCHS
+    updates = case.inputs["saved"]["updates"]
+    return any(_is(case, values, _batches(case)[other * each + updates % each]) for other in range(EPOCHS))
+
+
+def not_dealt_out(case: Case, values: list) -> bool:
+    """A rank trains on the whole batch. It is one of all ranks together: each has its places of it."""
+    batch = _batches(case)[case.inputs["saved"]["updates"]]
+    several = len(batch) > 1 and case.inputs["ranks"] > 1
+    return several and any(sorted(share) == sorted(batch) for share in values[0])
+
+
+def rest_left_out(case: Case, values: list) -> bool:
+    """All ranks have equally many examples, and what does not divide evenly is left out of the batch. Some ranks may
+    have one more than others.
+    """
+    batch, read = _batches(case)[case.inputs["saved"]["updates"]], _all_of(values)
+    divided = len(batch) // case.inputs["ranks"] * case.inputs["ranks"]
+    return len(read) == divided < len(batch) and set(read) < set(batch)
+
+
+def filled_up(case: Case, values: list) -> bool:
+    """The batch is filled up with examples of the next epoch. An epoch's last batch may be smaller, and the next one
+    begins an epoch.
+    """
+    batch, read = _batches(case)[case.inputs["saved"]["updates"]], _all_of(values)
+    return len(batch) < case.inputs["batch"] == len(read) and not Counter(batch) - Counter(read)
+
+
+def in_stretches(case: Case, values: list) -> bool:
+    """The batch is right, and it is cut into stretches, one for each rank. Here rank r has places r, r + ranks, and so
+    on: a job dealt out otherwise makes the same update, and is not what was asked for.
+    """
+    batch = _batches(case)[case.inputs["saved"]["updates"]]
+    return [example for share in values[0] for example in share] == batch and all(values[0])
+
+
+def deals_as_before(case: Case, values: list) -> bool:
     """The batch is dealt out to as many ranks as there were: on a new number of ranks some examples come twice, or not
     at all. The old number of ranks says nothing about what comes next.
     """
-    epoch, number = divmod(saved["updates"], -(-len(orders[0]) // batch))
-    return orders[epoch][number * batch : (number + 1) * batch][rank :: saved["ranks"]]
+    batch = _batches(case)[case.inputs["saved"]["updates"]]
+    old = case.inputs["saved"]["ranks"]
+    by_the_old = [batch[rank::old] for rank in range(case.inputs["ranks"])]
+    return old != case.inputs["ranks"] and values[0] == by_the_old
 
 
-def keeps_the_share(orders, batch, saved, rank, ranks):
-    """Each rank keeps the share that it had, so that another number of ranks makes another batch: the job that goes on
-    is not the one that was saved. The batch is of all ranks together.
+def keeps_the_share(case: Case, values: list) -> bool:
+    """Another number of ranks makes another batch here: the job that goes on is not the one that was saved. The batch
+    is of all ranks together, and has the same examples on however many.
     """
-    epoch, number = divmod(saved["updates"], -(-len(orders[0]) // batch))
-    return orders[epoch][number * batch :][: batch // saved["ranks"] * ranks][rank::ranks]
+    batch, order = _right_and_order(case)
+    read = _all_of(values)
+    start = order.index(batch[0])
+    other = case.inputs["saved"]["ranks"] != case.inputs["ranks"]
+    return other and len(read) != len(batch) and read == sorted(order[start : start + len(read)])
 
 
-def leaves_out_the_small_batch(orders, batch, saved, rank, ranks):
+def counts_examples(case: Case, values: list) -> bool:
+    """The place is that of updates x batch examples, as if all batches were full: after an epoch with a smaller last
+    batch, that is too far. Count updates: how many does an epoch have?
+    """
+    orders, batch, updates = case.inputs["orders"], case.inputs["batch"], case.inputs["saved"]["updates"]
+    everything = [example for order in orders for example in order]
+    epoch, start = divmod(updates * batch, len(orders[0]))
+    ends = [everything[updates * batch :][:batch]]
+    ends += [orders[epoch][start : start + batch]] if epoch < EPOCHS else []
+    return len(orders[0]) % batch > 0 and updates * batch > len(orders[0]) and any(_is(case, values, e) for e in ends)
+
+
+def leaves_out_the_small_batch(case: Case, values: list) -> bool:
     """You count only the full batches of an epoch. The last one may be smaller, and it is an update like any other."""
-    epoch, number = divmod(saved["updates"], len(orders[0]) // batch)
-    return orders[epoch][number * batch : (number + 1) * batch][rank::ranks]
+    orders, batch, updates = case.inputs["orders"], case.inputs["batch"], case.inputs["saved"]["updates"]
+    full = len(orders[0]) // batch
+    if not full or not len(orders[0]) % batch:
+        return False
+    epoch, number = divmod(updates, full)
+    return epoch < EPOCHS and _is(case, values, orders[epoch][number * batch : (number + 1) * batch])
 
 
-def counts_examples(orders, batch, saved, rank, ranks):
-    """You count updates x batch examples, as if all batches were full: after an epoch with a smaller last batch, you
-    are too far. Count updates: how many does an epoch have?
-    """
-    epoch, start = divmod(saved["updates"] * batch, len(orders[0]))
-    return (orders[epoch][start:] + orders[epoch + 1])[:batch][rank::ranks]
+def _right_and_order(case: Case) -> tuple[list[int], list[int]]:
+    updates = case.inputs["saved"]["updates"]
+    each = len(_batches(case)) // EPOCHS
+    return _batches(case)[updates], case.inputs["orders"][updates // each]
 
 
 EXERCISE = Exercise(
@@ -107,7 +211,7 @@ EXERCISE = Exercise(
     title="What comes next",
     answer="next_examples",
     level="exercise",
-    minutes=15,
+    minutes=10,
     parts={"the same layout": 2, "other ranks": 1, "a small last batch": 1},
     read="4 · Checkpoint, resume, restart",
     hints=(
@@ -118,14 +222,19 @@ EXERCISE = Exercise(
     cases=cases,
     drive=drive,
     judge=judge,
-    mistakes=(
-        begins_the_epoch_again,
-        always_the_first_order,
-        repeats_the_last_update,
-        skips_one,
+    symptoms=(
+        not_dealt_out,
+        in_stretches,
         deals_as_before,
         keeps_the_share,
+        rest_left_out,
+        filled_up,
         leaves_out_the_small_batch,
         counts_examples,
+        repeats_the_last_update,
+        skips_one,
+        begins_the_epoch_again,
+        always_the_first_order,
+        another_epoch,
     ),
 )

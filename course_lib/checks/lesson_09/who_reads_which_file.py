@@ -2,113 +2,239 @@
 
 from __future__ import annotations
 
-import torch
+import random
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
 
-from course_lib.checks.exercise import Case, Exercise, seeded
+from course_lib.checks.exercise import Case, Exercise
 
-MOST = 1.25  # what a reader may have, in means
+MOST = 4 / 3  # of what the fullest reader has in the best plan: no more than the largest file first ever needs
+SHARE = 600  # bytes of each reader in the best plan of the cases that are made from one
 
 
 def cases(seed: int) -> list[Case]:
-    generator = seeded(seed)
+    dice = random.Random(seed)
 
-    def case(part: str, files: int, ranks: int, workers: int) -> Case:
-        sizes = (20 + torch.randint(3, (files,), generator=generator)).tolist()
-        if part == "equal work":  # a large file for each reader, but near one another
-            first = int(torch.randint(files // 2, (), generator=generator))
-            for file in (first, first + 1, first + 4, first + 5):
-                sizes[file] *= 4
+    def case(part: str, ranks: int, workers: int, sizes: list[int]) -> Case:
         how = f"{workers} workers each" if workers else "which load by themselves: worker is None"
         inputs = {"sizes": sizes, "ranks": ranks, "workers": workers}
-        return Case(part, 1, inputs, f"{files} files, {ranks} ranks, {how}; sizes {sizes}")
+        return Case(part, 1, inputs, f"{len(sizes)} files, {ranks} ranks, {how}; sizes {sizes}")
+
+    def alike(files: int) -> list[int]:
+        return [20 + dice.randrange(3) for _ in range(files)]
+
+    def uneven(files: int) -> list[int]:
+        return [dice.choice((1, 3, 20, 400)) for _ in range(files)]
 
     return [
-        case("every file once", 8, 2, 3),
-        case("every file once", 11, 3, 2),
-        case("no workers", 5, 2, 0),
-        case("equal work", 16, 2, 2),
+        case("every file once", 1, 1, alike(3)),
+        case("every file once", 2, 3, alike(8)),
+        case("every file once", 3, 2, alike(11)),
+        case("every file once", 2, 2, [7] * 9),
+        case("every file once", 2, 3, alike(1)),
+        case("every file once", 3, 4, uneven(5)),
+        case("every file once", 4, 1, uneven(13)),
+        case("every file once", 2, 5, uneven(37)),
+        case("no workers", 2, 0, alike(5)),
+        case("no workers", 1, 0, uneven(4)),
+        case("no workers", 3, 0, uneven(2)),
+        case("no workers", 4, 0, uneven(17)),
+        *(
+            case("equal work", ranks, workers, _cut(dice, ranks * max(1, workers), pieces))
+            for ranks, workers, pieces in (
+                (2, 0, (1, 4)),
+                (2, 2, (2, 6)),
+                (3, 1, (1, 9)),
+                (2, 3, (1, 5)),
+                (4, 4, (1, 8)),
+            )
+        ),
     ]
 
 
+def _cut(dice: random.Random, readers: int, pieces: tuple[int, int]) -> list[int]:
+    """Sizes of files that can be dealt out evenly: each reader's share, cut into pieces. No careless plan will do, and
+    no two of them are the same.
+    """
+    while True:
+        sizes = []
+        for reader in range(readers):
+            many = pieces[reader % 2] if reader < 2 else dice.randint(*pieces)
+            cuts = sorted(dice.sample(range(1, SHARE), many - 1))
+            sizes += [end - start for start, end in zip([0, *cuts], [*cuts, SHARE], strict=True)]
+        dice.shuffle(sizes)
+        plans = [plan(sizes, readers) for plan in CARELESS]
+        too_full = all(max(_loads(sizes, plan)) > MOST * SHARE for plan in plans)
+        if too_full and len(set(map(_whoever, plans))) == len(plans):
+            return sizes
+
+
+def _whoever(shares: list[list[int]]) -> frozenset:
+    """A plan, whoever reads which share of it."""
+    return frozenset(map(frozenset, shares))
+
+
+def _loads(sizes: list[int], shares: list[list[int]]) -> list[int]:
+    return [sum(sizes[file] for file in share) for share in shares]
+
+
+def by_number(sizes: list[int], readers: int) -> list[list[int]]:
+    return [list(range(len(sizes)))[reader::readers] for reader in range(readers)]
+
+
+def by_stretches(sizes: list[int], readers: int) -> list[list[int]]:
+    bounds = [len(sizes) * reader // readers for reader in range(readers + 1)]
+    return [list(range(start, end)) for start, end in pairwise(bounds)]
+
+
+def sorted_by_turns(sizes: list[int], readers: int) -> list[list[int]]:
+    order = sorted(range(len(sizes)), key=lambda file: -sizes[file])
+    return [order[reader::readers] for reader in range(readers)]
+
+
+def to_and_fro(sizes: list[int], readers: int) -> list[list[int]]:
+    order, there = sorted(range(len(sizes)), key=lambda file: -sizes[file]), list(range(readers))
+    turns = [*there, *reversed(there)] * len(sizes)
+    return [[file for file, whose in zip(order, turns, strict=False) if whose == reader] for reader in range(readers)]
+
+
+def smallest_first(sizes: list[int], readers: int) -> list[list[int]]:
+    shares, loads = [[] for _ in range(readers)], [0] * readers
+    for file in sorted(range(len(sizes)), key=lambda file: sizes[file]):
+        least = loads.index(min(loads))
+        shares[least].append(file)
+        loads[least] += sizes[file]
+    return shares
+
+
+CARELESS: tuple[Callable, ...] = (by_number, by_stretches, sorted_by_turns, to_and_fro, smallest_first)
+
+
 def drive(answer, sizes: list[int], ranks: int, workers: int):
+    """Readers are processes of their own: each gets its own list, and they do not ask in the order of their numbers."""
+
+    def ask(rank: int, worker: int | None):
+        share = answer(list(sizes), rank, ranks, worker, workers)
+        return share if share is None else [int(file) for file in share]
+
     readers = [(rank, worker) for rank in range(ranks) for worker in (range(workers) if workers else [None])]
-    return [list(map(int, answer(sizes, rank, ranks, worker, workers))) for rank, worker in readers]
+    shares = [ask(*reader) for reader in reversed(readers)]
+    return {"shares": shares[::-1], "again": [ask(*reader) for reader in readers]}
 
 
 def judge(case: Case, values: list) -> str | None:
-    sizes, shares = case.inputs["sizes"], values[0]
-    read = [file for share in shares for file in share]
+    sizes, shares = case.inputs["sizes"], values[0]["shares"]
+    if len(shares) != _readers(case) or not all(isinstance(share, list) for share in shares):
+        return "each reader should get a list of numbers of files"
+    read = Counter(file for share in shares for file in share)
     for file in range(len(sizes)):
-        if read.count(file) != 1:
-            return f"file {file} is read {read.count(file)} times in an epoch, by all readers together"
-    if len(read) > len(sizes):
-        return f"there is no file {max(read)}"
-    loads = [sum(sizes[file] for file in share) for share in shares]
-    if case.part == "equal work" and max(loads) > MOST * sum(loads) / len(loads):
-        return f"the readers have {loads} to read: one has more than a quarter above the mean"
+        if read[file] != 1:
+            return f"file {file} is read {read[file]} times in an epoch, by all readers together"
+    strangers = read.keys() - range(len(sizes))
+    if strangers:
+        return f"there is no file {min(strangers)}: {len(sizes)} files have the numbers 0 to {len(sizes) - 1}"
+    if asked_twice(case, values):
+        return f"the readers read {shares}, and, asked again, {values[0]['again']}"
+    if case.part == "equal work" and max(_loads(sizes, shares)) > MOST * SHARE:
+        loads = _loads(sizes, shares)
+        return f"the readers have {loads} bytes: {max(loads)} is more than 4/3 of the {SHARE} that the best plan gives"
     return None
 
 
-def every(sizes, reader: int, readers: int) -> list[int]:
-    return list(range(len(sizes)))[reader::readers]
+def _readers(case: Case) -> int:
+    return case.inputs["ranks"] * max(1, case.inputs["workers"])
 
 
-def by_rank_alone(sizes, rank, ranks, worker, workers):
-    """The classic: each worker of a rank reads all of the rank's files. The epoch is as many times too long as there
-    are workers, and every line comes that often. Every *worker of every rank* is a reader.
+def _of_ranks(case: Case, shares: list) -> list[list]:
+    """The shares of each rank's workers."""
+    workers = max(1, case.inputs["workers"])
+    return [shares[start : start + workers] for start in range(0, len(shares), workers)]
+
+
+def asked_twice(case: Case, values: list) -> bool:
+    """The same reader, asked twice, names other files: the plan is another one each time. Readers are processes that do
+    not talk: each must come to the same plan from the same arguments.
     """
-    return every(sizes, rank, ranks)
+    return list(map(sorted, values[0]["shares"])) != list(map(sorted, values[0]["again"]))
 
 
-def by_worker_alone(sizes, rank, ranks, worker, workers):
+def workers_read_the_same(case: Case, values: list) -> bool:
+    """The classic: the workers of a rank all read the same files. The epoch is as many times too long as there are
+    workers, and every line comes that often. Every *worker of every rank* is a reader.
+    """
+    ranks = _of_ranks(case, values[0]["shares"])
+    return case.inputs["workers"] > 1 and all(share == mine[0] for mine in ranks for share in mine)
+
+
+def ranks_read_the_same(case: Case, values: list) -> bool:
     """The workers of a rank share the files, and every rank does the same: each file is read once by every rank. The
     rank must be in it, too.
     """
-    return every(sizes, worker or 0, max(1, workers))
+    ranks = _of_ranks(case, values[0]["shares"])
+    return case.inputs["ranks"] > 1 and all(mine == ranks[0] for mine in ranks) and any(map(any, ranks[0]))
 
 
-def adds_rank_and_worker(sizes, rank, ranks, worker, workers):
-    """rank + worker is the same number for several readers, and some numbers have no reader. Give the readers of rank 0
-    the first numbers, those of rank 1 the next, and so on.
+def two_readers_alike(case: Case, values: list) -> bool:
+    """Some readers have the very same files, and some files have no reader: two readers take themselves for the same
+    one. Give the readers of rank 0 the first numbers, those of rank 1 the next, and so on.
     """
-    return every(sizes, rank + (worker or 0), ranks * max(1, workers))
+    shares = [frozenset(share) for share in values[0]["shares"] if share]
+    different = set(shares)
+    read = {file for share in different for file in share}
+    apart = sum(map(len, different)) == len(read)
+    return apart and len(different) < len(shares) and len(read) < len(case.inputs["sizes"])
 
 
-def strides_by_ranks(sizes, rank, ranks, worker, workers):
-    """The readers' numbers overlap: a rank has as many readers as it has *workers*, so that its first one's number is
-    rank x workers.
+def leaves_files_out(case: Case, values: list) -> bool:
+    """No file is read twice, and some are never read: perhaps what does not divide evenly is left over. Deal that out,
+    too.
     """
-    return every(sizes, rank * ranks + (worker or 0), ranks * max(1, workers))
+    read = _times(values)
+    return max(read.values(), default=0) <= 1 and len(read) < len(case.inputs["sizes"])
 
 
-def cuts_off_the_rest(sizes, rank, ranks, worker, workers):
-    """Every reader gets equally many files, and the last files, which do not divide, are never read. Deal them out."""
-    readers = ranks * max(1, workers)
-    each, reader = len(sizes) // readers, rank * max(1, workers) + (worker or 0)
-    return list(range(reader * each, (reader + 1) * each))
-
-
-def forgets_the_loader_itself(sizes, rank, ranks, worker, workers):
-    """With no workers, the training process loads: `get_worker_info()` is None, and the number of workers is 0, which
-    nothing can be shared by. There is still one reader per rank.
+def reads_twice(case: Case, values: list) -> bool:
+    """Every file is read, and some by more than one reader: an epoch has these examples again. Each reader may know
+    what the others take, if all make the same plan.
     """
-    return every(sizes, rank * workers + (worker or 0), ranks * workers)
+    read = _times(values)
+    return len(read) == len(case.inputs["sizes"]) and max(read.values()) > 1
 
 
-def deals_by_number(sizes, rank, ranks, worker, workers):
-    """Every file once, and nobody looks at how large they are: one reader has the large ones, and the others wait for
-    it at the end of the epoch.
+def does_not_look_at_sizes(case: Case, values: list) -> bool:
+    """Every file once, and dealt out by number: nobody looks at how large they are. One reader has the large ones, and
+    the others wait for it at the end of the epoch.
     """
-    return every(sizes, rank * max(1, workers) + (worker or 0), ranks * max(1, workers))
+    shares = [sorted(share) for share in values[0]["shares"] if share]
+    stretches = all(share[-1] - share[0] == len(share) - 1 for share in shares)
+    return stretches or _planned(case, values, by_number)
 
 
-def one_after_another(sizes, rank, ranks, worker, workers):
-    """Each reader has a stretch of neighbouring files, whatever they weigh. Files that were written together are often
-    large together: look at the sizes.
+def small_ones_first(case: Case, values: list) -> bool:
+    """Every file goes to the reader that has least, and one still has too much: the large files came last, when all
+    readers had their share already. Which file is best placed first?
     """
-    readers, reader = ranks * max(1, workers), rank * max(1, workers) + (worker or 0)
-    bounds = [len(sizes) * number // readers for number in range(readers + 1)]
-    return list(range(bounds[reader], bounds[reader + 1]))
+    return _planned(case, values, smallest_first)
+
+
+def equally_many(case: Case, values: list) -> bool:
+    """Every reader gets equally many files. One large file may be as much as many small ones: what is to be equal is
+    the bytes.
+    """
+    counts = [len(share) for share in values[0]["shares"]]
+    once = set(_times(values).values()) == {1} and len(_times(values)) == len(case.inputs["sizes"])
+    return once and max(counts) - min(counts) <= 1
+
+
+def _times(values: list) -> Counter:
+    """How often each file is read."""
+    return Counter(file for share in values[0]["shares"] for file in share)
+
+
+def _planned(case: Case, values: list, plan: Callable) -> bool:
+    """Whether these are the shares of a plan, whoever reads which."""
+    return _whoever(values[0]["shares"]) == _whoever(plan(case.inputs["sizes"], _readers(case)))
 
 
 EXERCISE = Exercise(
@@ -116,7 +242,7 @@ EXERCISE = Exercise(
     title="Who reads which file",
     answer="my_files",
     level="exercise",
-    minutes=20,
+    minutes=15,
     parts={"every file once": 2, "no workers": 1, "equal work": 2},
     read="3 · Feeding the ranks",
     hints=(
@@ -128,14 +254,15 @@ EXERCISE = Exercise(
     cases=cases,
     drive=drive,
     judge=judge,
-    mistakes=(
-        by_rank_alone,
-        by_worker_alone,
-        adds_rank_and_worker,
-        strides_by_ranks,
-        cuts_off_the_rest,
-        forgets_the_loader_itself,
-        deals_by_number,
-        one_after_another,
+    symptoms=(
+        asked_twice,
+        workers_read_the_same,
+        ranks_read_the_same,
+        two_readers_alike,
+        leaves_files_out,
+        reads_twice,
+        does_not_look_at_sizes,
+        small_ones_first,
+        equally_many,
     ),
 )

@@ -24,6 +24,7 @@ COLLECTIVE_MODULES = (
     "torch/distributed/nn/functional.py",
     "torch/distributed/_functional_collectives.py",
 )
+ONLY_LOOKS = ("get_", "_get_", "is_", "_is_")  # get_rank and its like: they wait for nobody
 # Python code of PyTorch's that calls collectives in C++: a model that is wrapped compares its shapes there.
 TALKS_IN_C = r"/torch/(distributed|nn/parallel)/"
 
@@ -96,15 +97,21 @@ def where(stack: Sequence[Frame], pending: str | None = None) -> Where:
     pass of a model in DistributedDataParallel, is C code: there, `pending` is what it waits for.
     """
     collective = next((f.function for f in stack if _file_is(f, COLLECTIVE_MODULES)), None)
+    if collective and collective.startswith(ONLY_LOOKS):
+        return Where("running", None, _own_frame(stack))
     if collective in ("wait", "wait_tensor", "trigger_wait"):
         collective = pending or collective
     if collective is None and stack and re.search(r"\.wait\(|run_backward\(", stack[-1].source):
         collective = pending or ("wait" if ".wait(" in stack[-1].source else None)
     if collective is None and stack and re.search(TALKS_IN_C, stack[-1].file.replace(os.sep, "/")):
         collective = pending
+    return Where("waiting" if collective else "running", collective, _own_frame(stack))
+
+
+def _own_frame(stack: Sequence[Frame]) -> Frame | None:
+    """The learner's innermost line, or the innermost of all."""
     own = [frame for frame in stack if not _is_library(frame.file)]
-    frame = own[-1] if own else (stack[-1] if stack else None)
-    return Where("waiting" if collective else "running", collective, frame)
+    return own[-1] if own else (stack[-1] if stack else None)
 
 
 def own_frames(stack: Sequence[Frame]) -> list[Frame]:

@@ -1,0 +1,252 @@
+"""01.1 One step back: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course_lib.checks.exercise import Case, Cost, Exercise, differs, seeded
+
+SUMS, STATE, WEIGHTS = "to the sums", "to the inputs and the state", "to the weights"
+JUDGED = {SUMS: ("sums", "cell"), STATE: ("sums", "cell", "inputs", "hidden")}
+JUDGED[WEIGHTS] = (*JUDGED[STATE], "weight_ih", "weight_hh", "bias_ih", "bias_hh")
+GATES = ("enter", "forget", "new", "leave")
+
+
+def cases(seed: int) -> list[Case]:
+    generator = seeded(seed)
+
+    def case(part: str, sequences: int, features: int, hidden: int, only: str = "", says: str = "") -> Case:
+        def random(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+        given = {"inputs": random(sequences, features)}
+        given |= {name: random(sequences, hidden) for name in ("hidden", "cell", "grad_hidden", "grad_cell")}
+        given |= {"weight_ih": random(4 * hidden, features), "weight_hh": random(4 * hidden, hidden)}
+        given |= {name: random(4 * hidden) for name in ("bias_ih", "bias_hh")}
+        for name in ("grad_hidden", "grad_cell"):
+            given[name] *= only in ("", name)
+        sizes = (f"{sequences} sequence", f"{features} feature", f"{hidden} hidden unit")
+        return Case(part, 1, {"given": given}, ", ".join(s if s[:2] == "1 " else f"{s}s" for s in sizes) + says)
+
+    return [
+        case(SUMS, 1, 1, 1, only="grad_hidden", says=", `grad_cell` 0"),
+        case(SUMS, 1, 1, 1, only="grad_cell", says=", `grad_hidden` 0"),
+        case(SUMS, 1, 1, 2),
+        case(SUMS, 3, 2, 4),
+        case(STATE, 1, 2, 3),
+        case(STATE, 3, 4, 2),
+        case(WEIGHTS, 1, 2, 3),
+        case(WEIGHTS, 3, 4, 2),
+        case(WEIGHTS, 4, 1, 4),
+    ]
+
+
+def drive(answer, given: dict[str, Tensor]):
+    from course_lib.meter import meter
+
+    with meter() as spent:
+        made = answer(**{name: tensor.clone() for name, tensor in given.items()})
+    return {"made": made, "backwards": spent.backwards, "kept": spent.saved_bytes}
+
+
+def judge(case: Case, values: list[Any]) -> str | None:
+    made, right = values[0]["made"], expected(case)
+    for name in JUDGED[case.part]:
+        if name not in made:
+            return f"there is no {name!r} in what it returns"
+        difference = differs(made[name], right[name], f"gradient of {name!r}")
+        if difference:
+            return difference
+    return None
+
+
+def costs(case: Case, values: list[Any]) -> list[Cost]:
+    return [
+        Cost("calls of autograd", values[0]["backwards"], 0),
+        Cost("bytes that autograd kept", values[0]["kept"], 0),
+    ]
+
+
+def expected(case: Case) -> dict[str, Tensor]:
+    """The gradients, by autograd."""
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in case.inputs["given"].items()}
+    sums = leaves["inputs"] @ leaves["weight_ih"].T + leaves["bias_ih"]
+    sums = sums + leaves["hidden"] @ leaves["weight_hh"].T + leaves["bias_hh"]
+    enter, forget, new, leave = sums.chunk(4, dim=-1)
+    cell = forget.sigmoid() * leaves["cell"] + enter.sigmoid() * new.tanh()
+    loss = (leave.sigmoid() * cell.tanh() * leaves["grad_hidden"]).sum() + (cell * leaves["grad_cell"]).sum()
+    names = [name for name in leaves if not name.startswith("grad_")]
+    return dict(
+        zip(["sums", *names], torch.autograd.grad(loss, [sums, *(leaves[name] for name in names)]), strict=True)
+    )
+
+
+def _back(case: Case, *, through: str = "both", tanh_slope: str = "square", slopes: bool = True, old: bool = False):
+    """The gradients of the sums and of the old cell by hand; each keyword bends one thing."""
+    given = case.inputs["given"]
+    sums = given["inputs"] @ given["weight_ih"].T + given["bias_ih"] + given["hidden"] @ given["weight_hh"].T
+    enter, forget, new, leave = (sums + given["bias_hh"]).chunk(4, dim=-1)
+    enter, forget, new, leave = enter.sigmoid(), forget.sigmoid(), new.tanh(), leave.sigmoid()
+    shown = (given["cell"] if old else forget * given["cell"] + enter * new).tanh()
+    slope = {"square": 1 - shown**2, "none": 1, "not squared": 1 - shown}[tanh_slope]
+    by_hidden = given["grad_hidden"] * leave * slope
+    whole = {"both": by_hidden + given["grad_cell"], "hidden": by_hidden, "cell": given["grad_cell"]}[through]
+    gates = [whole * new, whole * given["cell"], whole * enter, given["grad_hidden"] * shown]
+    if slopes:
+        own = [enter * (1 - enter), forget * (1 - forget), 1 - new**2, leave * (1 - leave)]
+        gates = [gate * each for gate, each in zip(gates, own, strict=True)]
+    return {"sums": torch.cat(gates, dim=-1), "cell": whole * forget}
+
+
+def _is(case: Case, values: list[Any], **bent: Any) -> bool:
+    """Whether the gradients of the sums and the old cell are those of a bent way back."""
+    made = values[0]["made"]
+    return differs({name: made[name] for name in ("sums", "cell")}, _back(case, **bent)) is None
+
+
+def by_autograd(case: Case, values: list[Any]) -> bool:
+    """The gradients are right, and autograd has found them. Here they are to be found by hand: the chain rule,
+    backwards through the five lines of the cell.
+    """
+    return judge(case, values) is None and any(cost.spent > cost.budget for cost in costs(case, values))
+
+
+def forgets_grad_cell(case: Case, values: list[Any]) -> bool:
+    """What comes back by the cell, `grad_cell`, is missing. The new cell is used twice, by `hidden` and by the next
+    step: its gradient is the sum of what comes from both.
+    """
+    return _is(case, values, through="hidden")
+
+
+def forgets_the_way_through_hidden(case: Case, values: list[Any]) -> bool:
+    """The new cell is also shown: `hidden` is `leave * tanh(cell)`. Add to `grad_cell` what comes back that way, before
+    you go on to the gates.
+    """
+    return _is(case, values, through="cell")
+
+
+def forgets_the_slope_of_tanh(case: Case, values: list[Any]) -> bool:
+    """Between `hidden` and the cell lies a `tanh`, and you go back through it as if it were a line: its slope is
+    1 - tanh².
+    """
+    return _is(case, values, tanh_slope="none")
+
+
+def does_not_square(case: Case, values: list[Any]) -> bool:
+    """The slope of `tanh` is 1 - tanh², and you take 1 - tanh."""
+    return _is(case, values, tanh_slope="not squared")
+
+
+def stops_at_the_gates(case: Case, values: list[Any]) -> bool:
+    """These are the gradients of the gates, and the sums are one step further back: multiply by the slopes of sigmoid,
+    s (1 - s), and of tanh, 1 - t².
+    """
+    return _is(case, values, slopes=False)
+
+
+def shows_the_old_cell(case: Case, values: list[Any]) -> bool:
+    """You go back through `tanh` of the old cell. It is the *new* cell that was shown: compute it first."""
+    return _is(case, values, old=True)
+
+
+def another_order(case: Case, values: list[Any]) -> bool:
+    """The four parts of the gradient of the sums are right, and in another order than PyTorch's, which is enter,
+    forget, new, leave.
+    """
+    right, made = expected(case)["sums"].chunk(4, dim=-1), values[0]["made"]["sums"].chunk(4, dim=-1)
+    places = [next(p for p, part in enumerate(right) if differs(each, part) is None) for each in made]
+    return sorted(places) == [0, 1, 2, 3] != places
+
+
+def mean_over_the_sequences(case: Case, values: list[Any]) -> bool:
+    """The gradients of the weights are means over the sequences. The same weights serve all sequences, so what comes
+    back from each is *added up*; the mean, if there is one, is in the loss.
+    """
+    made, right, sequences = values[0]["made"], expected(case), len(case.inputs["given"]["inputs"])
+    return sequences > 1 and any(
+        differs(sequences * made[name], right[name]) is None
+        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    )
+
+
+def one_bias_for_each_sequence(case: Case, values: list[Any]) -> bool:
+    """The biases' gradients have a row for each sequence. A bias is one vector that serves all of them: sum over the
+    sequences.
+    """
+    made, rows = values[0]["made"], expected(case)["sums"].shape
+    return any(made[name].shape == rows for name in ("bias_ih", "bias_hh"))
+
+
+def half_for_each_bias(case: Case, values: list[Any]) -> bool:
+    """You share the gradient out between the two biases. Both are added to the same sum: each has all of it."""
+    made, right = values[0]["made"], expected(case)
+    return any(differs(2 * made[name], right[name]) is None for name in ("bias_ih", "bias_hh"))
+
+
+def new_state(case: Case, values: list[Any]) -> bool:
+    """These are the state that the step makes, forwards. What is asked for is the way back: how much the loss changes
+    with each number that went in.
+    """
+    given = case.inputs["given"]
+    sums = given["inputs"] @ given["weight_ih"].T + given["bias_ih"] + given["hidden"] @ given["weight_hh"].T
+    enter, forget, new, _ = (sums + given["bias_hh"]).chunk(4, dim=-1)
+    cell = forget.sigmoid() * given["cell"] + enter.sigmoid() * new.tanh()
+    return differs(values[0]["made"]["cell"], cell) is None
+
+
+def _only(gate: str, how: str) -> Callable[[Case, list[Any]], bool]:
+    """A symptom: of the four parts of the sums' gradient, only this one is wrong."""
+
+    def symptom(case: Case, values: list[Any]) -> bool:
+        right, made = expected(case)["sums"].chunk(4, dim=-1), values[0]["made"]["sums"].chunk(4, dim=-1)
+        wrong = [name for name, a, b in zip(GATES, made, right, strict=True) if differs(a, b)]
+        return wrong == [gate]
+
+    symptom.__doc__ = f'Of the gradient of "sums", only the part of *{gate}* is wrong. {how}'
+    return symptom
+
+
+EXERCISE = Exercise(
+    number="01.1",
+    title="One step back",
+    answer="lstm_step_back",
+    level="exercise",
+    minutes=20,
+    parts={SUMS: 2, STATE: 1, WEIGHTS: 1},
+    read="7 · The cell, by hand",
+    hints=(
+        "Run the step forwards first, and keep the four gates, the new cell and its `tanh`.",
+        "How does the loss change with the new cell? By two ways: `grad_cell`, and through "
+        "`hidden = leave * cell.tanh()`. Add them up.",
+        "From there the new cell's gradient goes to `enter`, `forget`, `new` and the old cell: each by what it was "
+        "multiplied with. From a gate to its sum it is the slope: s (1 - s) for a sigmoid, 1 - t² for a tanh.",
+        "Where `sums = inputs @ weight_ih.T + ...`, the gradient of `inputs` is `grad_sums @ weight_ih`, and that of "
+        "`weight_ih` is `grad_sums.T @ inputs`: look at the shapes. A bias serves all sequences: sum over them.",
+    ),
+    cases=cases,
+    drive=drive,
+    judge=judge,
+    costs=costs,
+    symptoms=(
+        by_autograd,
+        new_state,
+        forgets_grad_cell,
+        forgets_the_way_through_hidden,
+        forgets_the_slope_of_tanh,
+        does_not_square,
+        stops_at_the_gates,
+        shows_the_old_cell,
+        another_order,
+        _only("enter", "The new content entered by it: the cell's gradient times `new`, times its slope s (1 - s)."),
+        _only("forget", "It decided on the *old* cell: the cell's gradient times `cell`, times its slope s (1 - s)."),
+        _only("new", "It came in by `enter`: the cell's gradient times `enter`, times the slope of tanh, 1 - t²."),
+        _only("leave", "It showed tanh of the *new* cell: `grad_hidden` times that, times its slope s (1 - s)."),
+        mean_over_the_sequences,
+        one_bias_for_each_sequence,
+        half_for_each_bias,
+    ),
+)

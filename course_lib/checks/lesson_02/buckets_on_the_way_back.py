@@ -1,0 +1,307 @@
+"""02.4 Buckets on the way back: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.checks.exercise import Case, Cost, Exercise, differs, seeded
+
+BYTES = 8  # of a number
+
+
+def cases(seed: int) -> list[Case]:
+    generator = seeded(seed)
+
+    def case(part: str, ranks: int, widths: list[int], limit: int, updates: int = 1, spare: bool = False) -> Case:
+        shapes = {}
+        for layer, (width, outputs) in enumerate(pairwise(widths)):
+            shapes |= {f"{layer}_weight": [outputs, width], f"{layer}_bias": [outputs]}
+        if spare:
+            shapes |= {"spare_weight": [widths[-1], widths[-1]], "spare_bias": [widths[-1]]}
+        weights = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
+        inputs = torch.randn(updates, ranks, 3, widths[0], generator=generator, dtype=torch.float64)
+        total = BYTES * sum(weight.numel() for weight in weights.values())
+        says = f"{len(weights)} parameters of {total} bytes in all, buckets of {limit} bytes"
+        says += f", {updates} updates" * (updates > 1) + ", two parameters without gradient" * spare
+        return Case(part, ranks, {"weights": weights, "inputs": inputs, "limit": limit}, says)
+
+    return [
+        case("the mean", 2, [2, 2, 2], 64),
+        case("the mean", 3, [3, 4, 2, 4], 128),
+        case("the mean", 2, [2, 2, 2, 2, 2], 32),
+        case("more than one update", 2, [3, 3, 3, 3], 96, updates=2),
+        case("more than one update", 2, [2] * 8, 64, updates=3, spare=True),
+        case("buckets", 2, [4, 4, 4, 4, 4, 4], 320),
+        case("buckets", 2, [1, 5, 2, 6, 1, 3, 3], 128),
+        case("buckets", 3, [2] * 12, 96),
+        case("buckets", 2, [2] * 12, 240),
+    ]
+
+
+def drive(answer, weights: dict[str, Tensor], inputs: Tensor, limit: int):
+    """The gradients after each update, and what happened when: gradients ready, collectives begun, waits."""
+    from course_lib.launchers.diagnosis import call_log
+
+    log, events = call_log.of_this_process(), []
+    assert log is not None  # on a rank there is one
+    seen = {call.key for call in log.calls()}
+
+    def note(what):
+        for call in log.calls():
+            if call.key not in seen:
+                seen.add(call.key)
+                events.append([call.op, call.numbers * BYTES])
+        events.append([what, 0])
+
+    model = nn.ParameterDict({name: nn.Parameter(weight.clone()) for name, weight in weights.items()})
+    for name, parameter in model.items():
+        parameter.register_post_accumulate_grad_hook(lambda _, name=name: note(f"ready {name}"))
+
+    class Noted:
+        """`wait`, noted when it is asked for: no frame of ours lies under a wait that lasts for ever."""
+
+        def __init__(self, wait):
+            self.wait = wait
+
+        def __get__(self, work, kind=None):
+            if work is not None:
+                note("wait")
+            return self.wait.__get__(work, kind)
+
+    waits = {kind: kind.wait for kind in (dist.Work, torch.futures.Future)}
+    for kind, wait in waits.items():
+        setattr(kind, "wait", Noted(wait))  # noqa: B010
+    updates = []
+    try:
+        for mine in inputs[:, dist.get_rank()]:
+            model.zero_grad()
+            events.clear()
+            outputs = mine
+            for layer in range(sum(name[0].isdigit() for name in weights) // 2):
+                outputs = (outputs @ model[f"{layer}_weight"].T + model[f"{layer}_bias"]).tanh()
+            answer(model, outputs.square().mean(), limit)
+            note("return")
+            gradients = {name: None if each.grad is None else each.grad.clone() for name, each in model.items()}
+            updates.append({"gradients": gradients, "events": list(events)})
+    finally:
+        for kind, wait in waits.items():
+            setattr(kind, "wait", wait)  # noqa: B010
+    return updates
+
+
+def judge(case: Case, values: list[Any]) -> str | None:
+    for update, right in enumerate(_means(case)):
+        for rank, value in enumerate(values):
+            difference = differs(value[update]["gradients"], right, "gradients")
+            if difference:
+                return f"update {update}, rank {rank}: {difference}"
+    calls = [sum(not _is_mark(what) for what, _ in update["events"]) for update in values[0]]
+    for update, count in enumerate(calls):
+        if count != calls[0]:
+            return f"there are {calls[0]} all-reduces in update 0, and {count} in update {update}"
+    return None
+
+
+def costs(case: Case, values: list[Any]) -> list[Cost]:
+    """Of the part that is about buckets; an update as it comes is enough for the others."""
+    if case.part != "buckets":
+        return []
+    total = BYTES * sum(each.numel() for each in case.inputs["weights"].values())
+    limit, timelines = case.inputs["limit"], [value[0]["events"] for value in values]
+    sizes = [[size for what, size in events if not _is_mark(what)] for events in timelines]
+    return [
+        Cost("all-reduces", max(map(len, sizes)), 2 * -(-total // limit)),
+        Cost("bytes in the largest of them", max(size for each in sizes for size in (0, *each)), limit),
+        Cost("waits before the last gradient is ready", max(_waits(events) for events in timelines), 0),
+        Cost("all-reduces begun after the last gradient is ready", max(_late(events) for events in timelines), 2),
+    ]
+
+
+def _is_mark(what: str) -> bool:
+    return what in ("wait", "return") or what.startswith("ready ")
+
+
+def _last_ready(events: list) -> int:
+    return max(place for place, (what, _) in enumerate(events) if what.startswith("ready "))
+
+
+def _waits(events: list) -> int:
+    return sum(what == "wait" for what, _ in events[: _last_ready(events)])
+
+
+def _late(events: list) -> int:
+    return sum(not _is_mark(what) for what, _ in events[_last_ready(events) :])
+
+
+def _gradients(case: Case, update: int) -> list[dict[str, Tensor]]:
+    """Each rank's own gradients in an update."""
+    weights, found = case.inputs["weights"], []
+    used = [name for name in weights if name[0].isdigit()]
+    for mine in case.inputs["inputs"][update]:
+        leaves = {name: weights[name].clone().requires_grad_() for name in used}
+        outputs = mine
+        for layer in range(len(used) // 2):
+            outputs = (outputs @ leaves[f"{layer}_weight"].T + leaves[f"{layer}_bias"]).tanh()
+        found.append(dict(zip(used, torch.autograd.grad(outputs.square().mean(), list(leaves.values())), strict=True)))
+    return found
+
+
+def _means(case: Case) -> list[dict[str, Tensor | None]]:
+    """The right gradients of each update."""
+    means: list[dict[str, Tensor | None]] = []
+    for update in range(len(case.inputs["inputs"])):
+        each = _gradients(case, update)
+        mean = {name: torch.stack([gradient[name] for gradient in each]).mean(0) for name in each[0]}
+        means.append({name: mean.get(name) for name in case.inputs["weights"]})
+    return means
+
+
+def _first_are(case: Case, values: list[Any], factor: float) -> bool:
+    """Whether all gradients of the first update are so many times the mean."""
+    right = {name: None if each is None else factor * each for name, each in _means(case)[0].items()}
+    return all(differs(value[0]["gradients"], right) is None for value in values)
+
+
+def no_backward(case: Case, values: list[Any]) -> bool:
+    """There are no gradients: nobody has called `loss.backward()`. Set up the hooks first, then call it."""
+    return all(each is None for value in values for each in value[0]["gradients"].values())
+
+
+def the_sum(case: Case, values: list[Any]) -> bool:
+    """These are sums over the ranks: divide each bucket by their number, before or after its all-reduce."""
+    return _first_are(case, values, case.ranks)
+
+
+def divided_twice(case: Case, values: list[Any]) -> bool:
+    """The mean was divided by the number of ranks once more. Divide a bucket once."""
+    return _first_are(case, values, 1 / case.ranks)
+
+
+def not_put_back(case: Case, values: list[Any]) -> bool:
+    """Every rank still has its own gradients, though they were sent. A flat bucket is a copy: when its all-reduce is
+    done, cut it up again and write each piece to its parameter's `grad`.
+    """
+    sent = any(not _is_mark(what) for what, _ in values[0][0]["events"])
+    return sent and _own_in_first(case, values) == len(_gradients(case, 0)[0])
+
+
+def never_sent(case: Case, values: list[Any]) -> bool:
+    """Every rank still has its own gradients, and nothing was sent."""
+    sent = any(not _is_mark(what) for what, _ in values[0][0]["events"])
+    return not sent and _own_in_first(case, values) > 0
+
+
+def last_bucket_left(case: Case, values: list[Any]) -> bool:
+    """Some gradients were averaged, others are still each rank's own: a bucket was never sent. The last one is seldom
+    full: when `backward()` has returned, send what is left.
+    """
+    return _own_in_first(case, values) > 0
+
+
+def _own_in_first(case: Case, values: list[Any]) -> int:
+    """How many parameters have each rank's own gradient after the first update."""
+    own = _gradients(case, 0)
+    return sum(
+        all(differs(value[0]["gradients"][name], own[rank][name]) is None for rank, value in enumerate(values))
+        for name in own[0]
+    )
+
+
+def hooks_left_behind(case: Case, values: list[Any]) -> bool:
+    """The first update is right and a later one is not: hooks of the first are still there, and do their work once
+    more, with what they remember. Keep what `register_post_accumulate_grad_hook` returns, and `remove()` it.
+    """
+    return len(values[0]) > 1 and _first_are(case, values, 1)
+
+
+def everything_afterwards(case: Case, values: list[Any]) -> bool:
+    """The means are right, but nothing is sent before the last gradient is ready: the network is idle while the
+    backward pass runs, and the ranks are idle afterwards. Begin a bucket's all-reduce in a hook, the moment that the
+    bucket is full.
+    """
+    return not any(_early(value[0]["events"]) for value in values)
+
+
+def _early(events: list) -> int:
+    return sum(not _is_mark(what) for what, _ in events) - _late(events)
+
+
+def waits_on_the_way(case: Case, values: list[Any]) -> bool:
+    """The backward pass stands still while a bucket travels: an all-reduce inside a hook must not be waited for there.
+    Begin it with `async_op=True`, keep what that returns, and wait when `backward()` is done.
+    """
+    return any(_waits(value[0]["events"]) for value in values)
+
+
+def buckets_too_large(case: Case, values: list[Any]) -> bool:
+    """A bucket is larger than `limit`: look whether the next gradient still fits *before* it goes in. (One bucket for
+    all of them could not leave before the last gradient is ready.)
+    """
+    cost = costs(case, values)[1]
+    return cost.spent > cost.budget
+
+
+def hardly_filled(case: Case, values: list[Any]) -> bool:
+    """There are too many all-reduces, and each has its latency: a bucket is for several gradients, as many as fit into
+    `limit` bytes.
+    """
+    cost = costs(case, values)[0]
+    return cost.spent > cost.budget
+
+
+def begun_late(case: Case, values: list[Any]) -> bool:
+    """Some buckets leave while the backward pass runs, but more than two wait for its end, though they were full. A
+    full bucket leaves at once.
+    """
+    return any(_late(value[0]["events"]) > 2 for value in values)
+
+
+def stops_in_the_middle(model, loss, limit):
+    """Only rank 0 sends what is left at the end."""
+    loss.backward()
+    if dist.get_rank() == 0:
+        dist.all_reduce(torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None]))
+
+
+EXERCISE = Exercise(
+    number="02.4",
+    title="Buckets on the way back",
+    answer="backward_in_buckets",
+    level="build",
+    minutes=30,
+    parts={"the mean": 1, "more than one update": 1, "buckets": 3},
+    read="3 · The library's way",
+    hints=(
+        "`parameter.register_post_accumulate_grad_hook(function)` calls `function(parameter)` as soon as its gradient "
+        "is in `parameter.grad`. Begin with hooks that only note the order.",
+        "In the hook: if the gradient does not fit into the open bucket any more, send that bucket and open a new one. "
+        "`torch.cat([each.grad.flatten() for each in bucket])` makes it one tensor.",
+        "`work = dist.all_reduce(flat, async_op=True)` does not wait. Keep `work`, `flat` and the bucket's parameters.",
+        "After `loss.backward()`: send the bucket that is still open, wait for each, divide, and copy the pieces back: "
+        "`flat.split([each.numel() for each in bucket])`. Then remove the hooks.",
+    ),
+    cases=cases,
+    drive=drive,
+    judge=judge,
+    costs=costs,
+    symptoms=(
+        no_backward,
+        the_sum,
+        divided_twice,
+        never_sent,
+        not_put_back,
+        last_bucket_left,
+        hooks_left_behind,
+        buckets_too_large,
+        everything_afterwards,
+        waits_on_the_way,
+        hardly_filled,
+        begun_late,
+    ),
+    hanging=stops_in_the_middle,
+)

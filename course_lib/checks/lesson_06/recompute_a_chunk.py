@@ -1,0 +1,313 @@
+"""06.4 Recompute a chunk: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
+
+GRADIENTS, MEMORY = "the same gradients", "one chunk at a time"
+HIDDEN = 2
+SPARE = 1.5  # of what our solution holds
+
+State = tuple[Tensor, Tensor]
+Cut = Callable[[Tensor, Tensor], State]  # what becomes of the state between two chunks
+
+
+def cases(seed: int) -> list[Case]:
+    generator = seeded(seed)
+
+    def case(part: str, steps: list[int], sequences: int = 2) -> Case:
+        def numbers(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+        inputs = {
+            "weights": [numbers(*parameter.shape) for parameter in nn.LSTM(HIDDEN, HIDDEN).parameters()],
+            "chunks": [numbers(length, sequences, HIDDEN) for length in steps],
+            "state": [numbers(1, sequences, HIDDEN) for _ in range(2)],
+            "gradients": [numbers(length, sequences, HIDDEN) for length in steps],
+            "counted": part == MEMORY,
+        }
+        chunks = "1 chunk" if len(steps) == 1 else f"{len(steps)} chunks"
+        return Case(part, 1, inputs, f"{chunks} of {', '.join(map(str, steps))} steps")
+
+    def lengths(chance: Random) -> list[int]:
+        return [chance.randint(1, 4) for _ in range(chance.randint(1, 6))]
+
+    return [
+        *(case(GRADIENTS, steps) for steps in ([2, 2], [3], [1, 3, 2], [1, 1, 1, 1], *draw(lengths, 4, seed))),
+        case(MEMORY, [4] * 8, sequences=16),
+        case(MEMORY, [3, 6, 6, 1, 6, 2, 6, 6], sequences=16),
+    ]
+
+
+def layer_of(weights: list[Tensor]) -> nn.LSTM:
+    made = nn.LSTM(HIDDEN, HIDDEN).double()
+    with torch.no_grad():
+        for parameter, weight in zip(made.parameters(), weights, strict=True):
+            parameter.copy_(weight)
+    return made
+
+
+def drive(answer, weights: list[Tensor], chunks: list[Tensor], state: list, gradients: list[Tensor], counted: bool):
+    from course_lib.meter import meter
+
+    layer = layer_of(weights)
+    with meter() as spent:
+        if counted:
+            (outputs, of_inputs, of_state), alive = most_alive(answer, layer, chunks, tuple(state), gradients)
+        else:
+            (outputs, of_inputs, of_state), alive = answer(layer, chunks, tuple(state), gradients), 0
+    return {
+        "outputs": outputs,
+        "of_inputs": of_inputs,
+        "of_state": of_state,
+        "parameters": [parameter.grad for parameter in layer.parameters()],
+        "alive": alive,
+        "steps": sum(shape[0] for shape in spent.forwards.get("LSTM", []) if shape),
+    }
+
+
+def most_alive(function: Callable, *arguments):
+    """What a function returns, and how many bytes of tensors that it made were there at a time, at most.
+
+    What autograd holds is among them, whoever asked it to; so is what `torch.utils.checkpoint` keeps for it.
+    """
+    import weakref
+
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watch(TorchDispatchMode):
+        now, most = 0, 0
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # or all of it would be imported, for seconds
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.there: set[int] = set()
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            given = {one.untyped_storage()._cdata for one in args if isinstance(one, Tensor)}
+            results = func(*args, **(kwargs or {}))
+            for one in results if isinstance(results, (list, tuple)) else [results]:
+                if isinstance(one, Tensor):
+                    self.take(one.untyped_storage(), given)
+            return results
+
+        def take(self, storage, given: set[int]) -> None:
+            place, size = storage._cdata, storage.nbytes()
+            if place not in self.there and place not in given:
+                self.there.add(place)
+                self.now += size
+                self.most = max(self.most, self.now)
+                weakref.finalize(storage, self.let_go, place, size)
+
+        def let_go(self, place: int, size: int) -> None:
+            self.there.discard(place)
+            self.now -= size
+
+    with Watch() as watch:
+        results = function(*arguments)
+    return results, watch.most
+
+
+def judge(case: Case, values: list) -> str | None:
+    for name, right in one_process(case).items():
+        difference = differs(values[0][name], right, name)
+        if difference:
+            return difference
+    return None
+
+
+def costs(case: Case, values: list) -> list[Cost]:
+    if not case.inputs["counted"]:
+        return []
+    weights, chunks, state, gradients, _ = case.inputs.values()
+    ours = most_alive(recomputed, layer_of(weights), chunks, tuple(state), gradients)[1]
+    steps = sum(map(len, chunks))
+    return [
+        Cost("bytes of tensors alive at a time", values[0]["alive"], SPARE * ours),
+        Cost("steps that went through the layer", values[0]["steps"], 2 * steps),
+    ]
+
+
+def recomputed(layer: nn.LSTM, chunks: list[Tensor], state: State, gradients: list[Tensor], begins=None):
+    """Our solution; `begins` are other states to begin the chunks in on the way back."""
+    outputs, kept, of_inputs, of_state = [], [], [], []
+    with torch.no_grad():
+        for chunk in chunks:
+            kept.append(state)
+            output, state = layer(chunk, state)
+            outputs.append(output)
+    for chunk, begin, gradient in zip(reversed(chunks), reversed(begins or kept), reversed(gradients), strict=True):
+        inputs, begin = chunk.detach().requires_grad_(), [part.detach().requires_grad_() for part in begin]
+        output, end = layer(inputs, tuple(begin))
+        torch.autograd.backward([output, *end[: len(of_state)]], [gradient, *of_state])
+        of_inputs.insert(0, inputs.grad)
+        of_state = [part.grad for part in begin]
+    return outputs, of_inputs, of_state
+
+
+def one_process(case: Case, cut: Cut | None = None) -> dict:
+    """One graph of all chunks, and autograd alone on the way back."""
+    weights, chunks, state, gradients, _ = case.inputs.values()
+    layer, outputs, now = layer_of(weights), [], None
+    inputs, begin = ([one.clone().requires_grad_() for one in given] for given in (chunks, state))
+    for chunk in inputs:
+        now = tuple(begin) if now is None else cut(*now) if cut else now
+        output, now = layer(chunk, now)
+        outputs.append(output)
+    torch.autograd.backward(outputs, gradients)
+    return {
+        "outputs": [output.detach() for output in outputs],
+        "of_inputs": [chunk.grad for chunk in inputs],
+        "of_state": [part.grad for part in begin],
+        "parameters": [parameter.grad for parameter in layer.parameters()],
+    }
+
+
+def has(values: list, wanted: dict, *names: str) -> bool:
+    return all(differs(values[0][name], wanted[name]) is None for name in names)
+
+
+def cuts_are(case: Case, values: list, cuts: list[Cut], name: str) -> bool:
+    return len(case.inputs["chunks"]) > 1 and any(has(values, one_process(case, cut), name) for cut in cuts)
+
+
+def begins_at_zero(case: Case, values: list) -> bool:
+    """The sequence does not begin at zero: it begins in `state`, which somebody hands in, and whose gradient they want
+    back.
+    """
+    other = {**case.inputs, "state": [0 * part for part in case.inputs["state"]]}
+    return has(values, one_process(Case(case.part, 1, other, case.says)), "outputs")
+
+
+def forgets_the_state(case: Case, values: list) -> bool:
+    """The LSTM forgets at the cuts, all of its state or one half of it. The pair (h, c) in which a chunk ends is the
+    one in which the next begins.
+    """
+    begin = case.inputs["state"]
+    cuts: list[Cut] = [
+        lambda h, c: (0 * h, 0 * c),
+        lambda h, c: (begin[0], begin[1]),
+        lambda h, c: (h, 0 * c),
+        lambda h, c: (0 * h, c),
+    ]
+    return cuts_are(case, values, cuts, "outputs")
+
+
+def gradient_stops(case: Case, values: list) -> bool:
+    """The outputs are right, and the gradient stops at every cut: this is truncated backpropagation. The gradient of
+    the state in which a chunk *began* must come in at the end of the chunk before it, beside the one of its outputs.
+    """
+    return cuts_are(case, values, [lambda h, c: (h.detach(), c.detach())], "parameters")
+
+
+def gradient_of_one_half(case: Case, values: list) -> bool:
+    """You hand back the gradient of one half of the state, and not that of the other. Both h and c were carried
+    forward, so both have a gradient.
+    """
+    return cuts_are(case, values, [lambda h, c: (h, c.detach()), lambda h, c: (h.detach(), c)], "parameters")
+
+
+def recomputed_from_elsewhere(case: Case, values: list) -> bool:
+    """On the way back a chunk is computed from another state than on the way there: from zero, from the beginning of
+    the sequence, or from the state in which the chunk ended. Keep the state in which each chunk *began*.
+    """
+    weights, chunks, state, gradients, _ = case.inputs.values()
+    layer, ends, now = layer_of(weights), [], tuple(state)
+    with torch.no_grad():
+        for chunk in chunks:
+            now = layer(chunk, now)[1]
+            ends.append(now)
+    zeros = [0 * part for part in state]
+    for begins in ([zeros] * len(chunks), [state] * len(chunks), ends, [ends[-1]] * len(chunks)):
+        outputs, of_inputs, _ = recomputed(layer, chunks, tuple(state), gradients, begins)
+        if has(values, {"outputs": outputs, "of_inputs": of_inputs}, "outputs", "of_inputs"):
+            return True
+    return False
+
+
+def added_up_twice(case: Case, values: list) -> bool:
+    """The parameters' gradients are a multiple of what they should be: they were added up on more than one way back,
+    the recomputed one and another. `.grad` adds up.
+    """
+    right = one_process(case)["parameters"]
+    return any(has(values, {"parameters": [times * one for one in right]}, "parameters") for times in (2, 3))
+
+
+def no_backward(case: Case, values: list) -> bool:
+    """The parameters have no gradient: the way back is missing, or it went through a graph that they are not in. What
+    is computed under `no_grad` has no graph.
+    """
+    return all(gradient is None for gradient in values[0]["parameters"])
+
+
+def in_the_order_of_the_way_back(case: Case, values: list) -> bool:
+    """The gradients of the inputs are in the order in which you went back. They are asked for in the order of the
+    chunks.
+    """
+    return has(values, {"of_inputs": one_process(case)["of_inputs"][::-1]}, "of_inputs")
+
+
+def gradient_of_another_state(case: Case, values: list) -> bool:
+    """All gradients are right but that of `state`: it is the gradient of the state in which the *first* chunk began,
+    and comes out of the last backward pass.
+    """
+    return has(values, one_process(case), "outputs", "of_inputs", "parameters")
+
+
+def holds_too_much(case: Case, values: list) -> bool:
+    """More than one chunk's graph is alive at a time. On the way there, compute without a graph (`torch.no_grad()`) and
+    keep only the state in which each chunk begins; on the way back, let go of a chunk's graph before you make the next.
+    """
+    return judge(case, values) is None and costs(case, values)[0].spent > costs(case, values)[0].budget
+
+
+def computes_too_often(case: Case, values: list) -> bool:
+    """Steps go through the layer more than twice. Keep the state in which each chunk began: then a chunk can be
+    computed once more without all those before it.
+    """
+    return judge(case, values) is None and costs(case, values)[1].spent > costs(case, values)[1].budget
+
+
+EXERCISE = Exercise(
+    number="06.4",
+    title="Recompute a chunk",
+    answer="run_recomputed",
+    level="build",
+    minutes=20,
+    parts={GRADIENTS: 3, MEMORY: 3},
+    read="3 · Wavefront: a pipeline over time",
+    hints=(
+        "06.3 has the way back: last chunk first, and the gradient of a state goes from the chunk that began in it to "
+        "the chunk that ended in it. New is where a chunk's graph comes from.",
+        "On the way there, `with torch.no_grad()`: nothing is kept but the outputs and, for each chunk, the state in "
+        "which it begins.",
+        "On the way back: inputs and state of the chunk as leaves (`detach().requires_grad_()`), the layer once more, "
+        "and `torch.autograd.backward`. When the names are given to the next chunk, this one's graph is gone.",
+    ),
+    cases=cases,
+    drive=drive,
+    judge=judge,
+    costs=costs,
+    symptoms=(
+        holds_too_much,
+        computes_too_often,
+        begins_at_zero,
+        forgets_the_state,
+        no_backward,
+        gradient_stops,
+        gradient_of_one_half,
+        recomputed_from_elsewhere,
+        added_up_twice,
+        in_the_order_of_the_way_back,
+        gradient_of_another_state,
+    ),
+)

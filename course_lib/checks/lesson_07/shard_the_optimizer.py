@@ -1,0 +1,298 @@
+"""07.4 Shard the optimizer: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from random import Random
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
+
+VALUES, STATE, BYTES = "the same as one process", "a share of the state", "no more bytes than needed"
+RATE, MOMENTUM, STEPS = 0.1, 0.9, 3
+SPARE = 1.1  # of the bytes that must be sent: pieces may be padded to one size
+
+Shape = tuple[int, ...]
+
+
+def cases(seed: int) -> list[Case]:
+    generator = seeded(seed)
+
+    def case(part: str, ranks: int, shapes: list[Shape]) -> Case:
+        def numbers() -> list[Tensor]:
+            return [torch.randn(shape, generator=generator) for shape in shapes]
+
+        inputs = {
+            "weights": numbers(),
+            "gradients": [[numbers() for _ in range(ranks)] for _ in range(STEPS)],
+        }
+        sizes = ", ".join(" x ".join(map(str, shape)) for shape in shapes)
+        one = "1 parameter" if len(shapes) == 1 else f"{len(shapes)} parameters"
+        return Case(part, ranks, inputs, f"{one} of {sizes}")
+
+    def some(chance: Random) -> list[Shape]:
+        count = chance.randint(1, 7)
+        return [tuple(chance.randint(1, 6) for _ in range(chance.randint(1, 2))) for _ in range(count)]
+
+    drawn = draw(some, 6, seed)
+    return [
+        *(case(VALUES, 2, shapes) for shapes in ([(3,), (3,)], [(2, 3), (4,), (1,)], [(5,)], *drawn[::2])),
+        *(case(VALUES, 3, shapes) for shapes in ([(4,)], [(2, 2), (3,)], *drawn[1::2])),
+        case(STATE, 2, [(40,), (2,)] * 4),
+        case(STATE, 2, [(5, 10), (40,), (30,), (3,), (2,), (1,)]),
+        case(STATE, 3, [(100,), (3,), (3,), (3,)]),
+        case(STATE, 3, [(1,), (2,), (3,), (60,), (60,), (60,), (60,)]),
+        case(BYTES, 2, [(40, 40), (40,), (20, 20)]),
+        case(BYTES, 3, [(30, 30), (30,), (500,), (500,)]),
+    ]
+
+
+class Momentum:
+    """What `make_optimizer` makes: SGD with momentum. The state is there from the first step on, as in torch.optim."""
+
+    def __init__(self, tensors) -> None:
+        self.tensors: list[Tensor] = list(tensors)
+        self.state: dict[int, Tensor] = {}
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for index, tensor in enumerate(self.tensors):
+            if tensor.grad is not None:
+                speed = self.state.setdefault(index, torch.zeros_like(tensor))
+                speed.mul_(MOMENTUM).add_(tensor.grad)
+                tensor.sub_(RATE * speed)
+
+    def zero_grad(self) -> None:
+        for tensor in self.tensors:
+            tensor.grad = None
+
+
+def drive(answer, weights: list[Tensor], gradients: list[list[list[Tensor]]]):
+    from course_lib.meter import meter
+
+    made: list[Momentum] = []
+    parameters = [nn.Parameter(weight) for weight in weights]
+
+    def make_optimizer(tensors) -> Momentum:
+        made.append(Momentum(tensors))
+        return made[-1]
+
+    step, seen = answer(parameters, make_optimizer), []
+    with meter() as spent, watching_reduce_scatters() as scattered:
+        for of_ranks in gradients:
+            for parameter, gradient in zip(parameters, of_ranks[dist.get_rank()], strict=True):
+                parameter.grad = gradient
+            step()
+            seen.append([parameter.detach().clone() for parameter in parameters])
+    kept = [speed.numel() * speed.itemsize for optimizer in made for speed in optimizer.state.values()]
+    bytes_sent = sent(spent.as_data(), sum(scattered), dist.get_world_size())
+    return {"parameters": seen, "state": sum(kept), "bytes": bytes_sent / STEPS}
+
+
+@contextmanager
+def watching_reduce_scatters():
+    """The sizes of what is put into them. Over gloo they are made of all-reduces, and only those are seen elsewhere."""
+    sizes: list[int] = []
+    names = ("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single")
+    before = {name: getattr(dist.ProcessGroup, name) for name in names if hasattr(dist.ProcessGroup, name)}
+
+    def noting(call):
+        def noted(group, output, given, *arguments, **keywords):
+            flat = [given] if isinstance(given, Tensor) else [tensor for pieces in given for tensor in pieces]
+            sizes.extend(tensor.numel() * tensor.itemsize for tensor in flat)
+            return call(group, output, given, *arguments, **keywords)
+
+        return noted
+
+    for name, call in before.items():
+        setattr(dist.ProcessGroup, name, noting(call))
+    try:
+        yield sizes
+    finally:
+        for name, call in before.items():
+            setattr(dist.ProcessGroup, name, call)
+
+
+def sent(spent: dict, scattered: int, ranks: int) -> float:
+    """Bytes as the exercise counts them: an all-reduce twice, and of an all-gather what all ranks put in."""
+    payload = dict(spent["payload"])
+    payload["all_reduce"] = payload.get("all_reduce", 0) + payload.get("reduce_scatter", 0) - scattered
+    payload["reduce_scatter"] = scattered
+    times = {"all_reduce": 2, "all_reduce_coalesced": 2, "all_gather": ranks, "all_gather_coalesced": ranks}
+    return sum(times.get(name, 1) * size for name, size in payload.items()) + sum(spent["sent_to"].values())
+
+
+def judge(case: Case, values: list) -> str | None:
+    right = one_process(case)
+    for rank, value in enumerate(values):
+        for step, (found, wanted) in enumerate(zip(value["parameters"], right, strict=True)):
+            difference = differs(found, wanted, "parameters")
+            if difference:
+                return f"rank {rank}, after step {step + 1}: {difference}"
+    return None
+
+
+def costs(case: Case, values: list) -> list[Cost]:
+    sizes = [weight.numel() * weight.itemsize for weight in case.inputs["weights"]]
+    if case.part == STATE:
+        most = max(value["state"] for value in values)
+        return [Cost("bytes of state on the rank with most", most, math.ceil(sum(sizes) / case.ranks) + max(sizes))]
+    if case.part == BYTES:
+        most = max(value["bytes"] for value in values)
+        return [Cost("bytes sent per step", most, math.ceil(2 * SPARE * sum(sizes)))]
+    return []
+
+
+def one_process(case: Case, momentum: bool = True, times: float = 1.0) -> list[list[Tensor]]:
+    """The parameters after each step, of one process that has the sum of all gradients, so many times."""
+    parameters = [weight.clone() for weight in case.inputs["weights"]]
+    optimizer, seen = Momentum(parameters), []
+    for of_ranks in case.inputs["gradients"]:
+        optimizer = optimizer if momentum else Momentum(parameters)
+        for parameter, of_parameter in zip(parameters, zip(*of_ranks, strict=True), strict=True):
+            parameter.grad = times * torch.stack(of_parameter).sum(0)
+        optimizer.step()
+        seen.append([parameter.clone() for parameter in parameters])
+    return seen
+
+
+def on_all_ranks(values: list, wanted: list[list[Tensor]]) -> bool:
+    return all(differs(value["parameters"], wanted) is None for value in values)
+
+
+def after_one_step(values: list) -> list[list[Tensor]]:
+    """For each parameter what the ranks have of it."""
+    return [list(of_ranks) for of_ranks in zip(*(value["parameters"][0] for value in values), strict=True)]
+
+
+def nothing_happens(case: Case, values: list) -> bool:
+    """The parameters are what they were. The function that you return is called after every backward pass: it must
+    change the very tensors in `parameters`, in place.
+    """
+    return on_all_ranks(values, [case.inputs["weights"]] * STEPS)
+
+
+def state_is_lost(case: Case, values: list) -> bool:
+    """The first step is right, and the others have no momentum: an optimizer that is made anew at every step has
+    forgotten what it knew. Make it once.
+    """
+    return on_all_ranks(values, one_process(case, momentum=False))
+
+
+def mean_of_the_ranks(case: Case, values: list) -> bool:
+    """You update with the *mean* of the ranks' gradients. Asked for is their sum."""
+    return on_all_ranks(values, one_process(case, times=1 / case.ranks))
+
+
+def added_up_again(case: Case, values: list) -> bool:
+    """You update with a multiple of the sum: gradients that were added up already were added up once more."""
+    return any(on_all_ranks(values, one_process(case, times=times)) for times in (2, case.ranks))
+
+
+def not_given_to_all(case: Case, values: list) -> bool:
+    """Each parameter is right on some rank, and what it was on another: its owner has changed it, and the others never
+    got it. After the update every part goes from its owner to all the others.
+    """
+    pairs = zip(after_one_step(values), one_process(case)[0], case.inputs["weights"], strict=True)
+    return all(
+        any(differs(one, right) is None for one in of_ranks)
+        and all(differs(one, right) is None or differs(one, before) is None for one in of_ranks)
+        for of_ranks, right, before in pairs
+    )
+
+
+def gradient_of_one_rank(case: Case, values: list) -> bool:
+    """A parameter is updated with the gradient of one rank alone. The gradients of all ranks are added up first, on the
+    rank that has its state.
+    """
+    gradients = zip(*case.inputs["gradients"][0], strict=True)
+    every = zip(after_one_step(values), case.inputs["weights"], gradients, strict=True)
+    return all(
+        any(differs(one, before - RATE * gradient) is None for gradient in of_all)
+        for of_ranks, before, of_all in every
+        for one in of_ranks
+    )
+
+
+def some_are_never_updated(case: Case, values: list) -> bool:
+    """Some parameters are right, and others are what they were on all ranks: nobody owns them, or their owner sends
+    them before it has changed them. Which rank has the state of the last ones?
+    """
+    pairs = zip(after_one_step(values), one_process(case)[0], case.inputs["weights"], strict=True)
+    wrong = [(one, before) for of_ranks, right, before in pairs for one in of_ranks if differs(one, right) is not None]
+    return bool(wrong) and all(differs(one, before) is None for one, before in wrong)
+
+
+def only_their_own_ranks(case: Case, values: list) -> bool:
+    """The ranks have different parameters after a step. All of them must have the same ones: those that the owners have
+    made.
+    """
+    return any(differs(value["parameters"], values[0]["parameters"]) is not None for value in values)
+
+
+def state_of_everything(case: Case, values: list) -> bool:
+    """Every rank keeps the state of all parameters, as in plain data parallelism. Make an optimizer of this rank's part
+    alone; the others' parts come from the others.
+    """
+    everything = sum(weight.numel() * weight.itemsize for weight in case.inputs["weights"])
+    return too_much(case, values) and case.part == STATE and all(value["state"] >= everything for value in values)
+
+
+def parts_of_unequal_size(case: Case, values: list) -> bool:
+    """The parts are unequal: equally many parameters for each rank are not equally many numbers. Give a parameter to
+    the rank that has fewest numbers so far, the largest parameter first, or cut the numbers themselves into equal
+    pieces.
+    """
+    return too_much(case, values) and case.part == STATE
+
+
+def sends_what_nobody_needs(case: Case, values: list) -> bool:
+    """More bytes are sent than needed. The sum of a gradient is needed by one rank only: `reduce` or
+    `reduce_scatter` brings it there, where `all_reduce` brings it to everyone. And of the parameters, a rank gives
+    away its own part alone.
+    """
+    return too_much(case, values) and case.part == BYTES
+
+
+def too_much(case: Case, values: list) -> bool:
+    return judge(case, values) is None and any(cost.spent > cost.budget for cost in costs(case, values))
+
+
+EXERCISE = Exercise(
+    number="07.4",
+    title="Shard the optimizer",
+    answer="shard_optimizer",
+    level="build",
+    minutes=25,
+    parts={VALUES: 3, STATE: 2, BYTES: 1},
+    read="3 · The other way to save memory: FSDP",
+    hints=(
+        "Decide first which rank owns which parameter, by a rule that every rank can follow by itself. The owner has "
+        "its state: make an optimizer of what this rank owns, once.",
+        "A step has three parts: every gradient is added up on the owner of its parameter (`dist.reduce` with `dst`); "
+        "the optimizer's own step; every parameter goes from its owner to all (`dist.broadcast` with `src`).",
+        "All ranks call `reduce` and `broadcast` for all parameters, in the same order, also if they do not own them.",
+        "Equal parts: go through the parameters, the largest first; each goes to the rank with fewest numbers so far.",
+    ),
+    cases=cases,
+    drive=drive,
+    judge=judge,
+    costs=costs,
+    symptoms=(
+        state_of_everything,
+        parts_of_unequal_size,
+        sends_what_nobody_needs,
+        nothing_happens,
+        state_is_lost,
+        mean_of_the_ranks,
+        added_up_again,
+        not_given_to_all,
+        some_are_never_updated,
+        gradient_of_one_rank,
+        only_their_own_ranks,
+    ),
+)

@@ -1,0 +1,519 @@
+"""Answers to the exercises of lesson 01."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.autograd import grad
+
+from course_lib.lstm import detach_states
+from tests.checks.bank import right, wrong
+
+# 01.1 One step back
+
+
+def forwards(inputs, hidden, cell, weight_ih, weight_hh, bias_ih, bias_hh):
+    """The four gates, and tanh of the new cell."""
+    enter, forget, new, leave = (inputs @ weight_ih.T + bias_ih + hidden @ weight_hh.T + bias_hh).chunk(4, dim=-1)
+    enter, forget, new, leave = enter.sigmoid(), forget.sigmoid(), new.tanh(), leave.sigmoid()
+    return enter, forget, new, leave, (forget * cell + enter * new).tanh()
+
+
+def backwards(given, grad_new_cell=None, bend=None, order=(0, 1, 2, 3)):
+    """The answer as it should be, but for what is bent."""
+    weights = {name: each for name, each in given.items() if not name.startswith("grad_")}
+    enter, forget, new, leave, shown = forwards(**weights)
+    if grad_new_cell is None:
+        grad_new_cell = given["grad_cell"] + given["grad_hidden"] * leave * (1 - shown**2)
+    parts = {
+        "enter": grad_new_cell * new * enter * (1 - enter),
+        "forget": grad_new_cell * given["cell"] * forget * (1 - forget),
+        "new": grad_new_cell * enter * (1 - new**2),
+        "leave": given["grad_hidden"] * shown * leave * (1 - leave),
+    }
+    if bend:
+        name, part = bend(enter, forget, new, leave, shown, grad_new_cell)
+        parts[name] = part
+    parts = list(parts.values())
+    sums = torch.cat([parts[place] for place in order], dim=-1)
+    return {"sums": sums, "cell": grad_new_cell * forget} | back_to_the_rest(sums, **given)
+
+
+def back_to_the_rest(sums, inputs, hidden, weight_ih, weight_hh, **_):
+    return {
+        "inputs": sums @ weight_ih,
+        "hidden": sums @ weight_hh,
+        "weight_ih": sums.T @ inputs,
+        "weight_hh": sums.T @ hidden,
+        "bias_ih": sums.sum(0),
+        "bias_hh": sums.sum(0),
+    }
+
+
+def by_autograd(backward, inputs, hidden, cell, weight_ih, weight_hh, bias_ih, bias_hh, grad_hidden, grad_cell):
+    leaves = {
+        "inputs": inputs,
+        "hidden": hidden,
+        "cell": cell,
+        "weight_ih": weight_ih,
+        "weight_hh": weight_hh,
+        "bias_ih": bias_ih,
+        "bias_hh": bias_hh,
+    }
+    for leaf in leaves.values():
+        leaf.requires_grad_()
+    sums = inputs @ weight_ih.T + bias_ih + hidden @ weight_hh.T + bias_hh
+    enter, forget, new, leave = sums.chunk(4, dim=-1)
+    new_cell = forget.sigmoid() * cell + enter.sigmoid() * new.tanh()
+    loss = (leave.sigmoid() * new_cell.tanh() * grad_hidden).sum() + (new_cell * grad_cell).sum()
+    return dict(zip(["sums", *leaves], backward(loss, [sums, *leaves.values()]), strict=True))
+
+
+@wrong("01.1", says="autograd has found them")
+def asks_autograd(**given):
+    return by_autograd(torch.autograd.grad, **given)
+
+
+@wrong("01.1", says="autograd has found them")
+def asks_autograd_by_another_name(**given):
+    return by_autograd(grad, **given)
+
+
+@wrong("01.1", says="autograd has found them")
+def calls_backward(**given):
+    def backward(loss, of):
+        of[0].retain_grad()
+        loss.backward()
+        return [each.grad for each in of]
+
+    return by_autograd(backward, **given)
+
+
+@wrong("01.1", says="`grad_cell`, is missing")
+def forgets_grad_cell(**given):
+    given["grad_cell"] = torch.zeros_like(given["grad_cell"])
+    return backwards(given)
+
+
+@wrong("01.1", says="The new cell is also shown")
+def through_the_cell_only(**given):
+    return backwards(given, grad_new_cell=given["grad_cell"])
+
+
+@wrong("01.1", says="as if it were a line")
+def no_slope_of_tanh(**given):
+    *_, leave, _ = forwards(**{name: each for name, each in given.items() if not name.startswith("grad_")})
+    return backwards(given, grad_new_cell=given["grad_cell"] + given["grad_hidden"] * leave)
+
+
+@wrong("01.1", says="you take 1 - tanh")
+def does_not_square(**given):
+    *_, leave, shown = forwards(**{name: each for name, each in given.items() if not name.startswith("grad_")})
+    return backwards(given, grad_new_cell=given["grad_cell"] + given["grad_hidden"] * leave * (1 - shown))
+
+
+@wrong("01.1", says="These are the gradients of the gates")
+def stops_at_the_gates(inputs, hidden, cell, grad_hidden, grad_cell, **weights):
+    enter, forget, new, leave, shown = forwards(inputs, hidden, cell, **weights)
+    grad_new_cell = grad_cell + grad_hidden * leave * (1 - shown**2)
+    sums = torch.cat([grad_new_cell * new, grad_new_cell * cell, grad_new_cell * enter, grad_hidden * shown], dim=-1)
+    return {"sums": sums, "cell": grad_new_cell * forget} | back_to_the_rest(sums, inputs, hidden, **weights)
+
+
+@wrong("01.1", says="in another order than PyTorch's")
+def another_order(**given):
+    return backwards(given, order=(0, 1, 3, 2))
+
+
+@wrong("01.1", says="only the part of *forget* is wrong")
+def forget_by_the_new_cell(**given):
+    return backwards(given, bend=lambda i, f, g, o, t, whole: ("forget", whole * t.atanh() * f * (1 - f)))
+
+
+@wrong("01.1", says="only the part of *new* is wrong")
+def new_content_is_a_sigmoid(**given):
+    return backwards(given, bend=lambda i, f, g, o, t, whole: ("new", whole * i * g * (1 - g)))
+
+
+@wrong("01.1", says="only the part of *leave* is wrong")
+def leave_without_tanh(**given):
+    return backwards(given, bend=lambda i, f, g, o, t, whole: ("leave", given["grad_hidden"] * t.atanh() * o * (1 - o)))
+
+
+@wrong("01.1", says="means over the sequences")
+def weights_by_mean(**given):
+    made = backwards(given)
+    return made | {name: made[name] / len(given["inputs"]) for name in made if name.startswith(("weight", "bias"))}
+
+
+@wrong("01.1", says="Both are added to the same sum")
+def half_a_bias_each(**given):
+    made = backwards(given)
+    return made | {name: made[name] / 2 for name in ("bias_ih", "bias_hh")}
+
+
+@wrong("01.1", says="a row for each sequence")
+def biases_in_rows(**given):
+    made = backwards(given)
+    return made | {"bias_ih": made["sums"], "bias_hh": made["sums"]}
+
+
+@wrong("01.1", says="gradient of 'weight_ih' has shape")
+def transposed_weights(**given):
+    made = backwards(given)
+    return made | {name: made[name].T for name in ("weight_ih", "weight_hh")}
+
+
+@wrong("01.1", says="the state that the step makes, forwards")
+def goes_forwards(inputs, hidden, cell, grad_hidden, grad_cell, **weights):
+    enter, forget, new, leave, shown = forwards(inputs, hidden, cell, **weights)
+    sums = torch.cat([enter, forget, new, leave], dim=-1)
+    return {"sums": sums, "cell": forget * cell + enter * new, "hidden": leave * shown}
+
+
+@right("01.1")
+def with_a_total_and_more(**given):
+    made = backwards({name: each.float() for name, each in given.items()})
+    return made | {"new_cell": given["cell"], "note": "in float32"}
+
+
+@right("01.1")
+def one_sequence_at_a_time(**given):
+    per_sequence = ("inputs", "hidden", "cell", "grad_hidden", "grad_cell")
+    rows = [
+        backwards(given | {name: given[name][row : row + 1] for name in per_sequence})
+        for row in range(len(given["inputs"]))
+    ]
+    return {
+        name: torch.cat([row[name] for row in rows])
+        if name in (*per_sequence, "sums")
+        else sum(row[name] for row in rows)
+        for name in rows[0]
+    }
+
+
+@right("01.1")
+def with_einsum_and_slopes_of_outputs(inputs, hidden, cell, grad_hidden, grad_cell, **weights):
+    units = hidden.shape[1]
+    enter, forget, new, leave, shown = forwards(inputs, hidden, cell, **weights)
+    whole = grad_cell + grad_hidden * leave / (shown.atanh().cosh() ** 2)
+    sums = torch.empty(len(inputs), 4 * units, dtype=inputs.dtype)
+    sums[:, :units] = whole * new * (enter - enter.square())
+    sums[:, units : 2 * units] = whole * cell * (forget - forget.square())
+    sums[:, 2 * units : 3 * units] = whole * enter * (1 - new) * (1 + new)
+    sums[:, 3 * units :] = grad_hidden * shown * (leave - leave.square())
+    return {
+        "sums": sums,
+        "cell": whole * forget,
+        "inputs": torch.einsum("sg,gf->sf", sums, weights["weight_ih"]),
+        "hidden": torch.einsum("sg,gh->sh", sums, weights["weight_hh"]),
+        "weight_ih": torch.einsum("sg,sf->gf", sums, inputs),
+        "weight_hh": torch.einsum("sg,sh->gh", sums, hidden),
+        "bias_ih": torch.einsum("sg->g", sums),
+        "bias_hh": sums.mean(0) * len(sums),
+    }
+
+
+# 01.2 Carry the state
+
+
+def trains(model, optimizer, windows, begin=detach_states, zero=True, step=True, returns=None):
+    """The answer as it should be; each keyword bends one thing."""
+    losses, states = [], {}
+    for inputs, targets in windows:
+        outputs, states = model(inputs, begin(states))
+        loss = (outputs - targets).square().mean()
+        if zero:
+            optimizer.zero_grad()
+        loss.backward()
+        if step:
+            optimizer.step()
+        losses.append(loss.item())
+    return returns(losses, states) if returns else (losses, states)
+
+
+@wrong("01.2", says="Every window begins in a state of zeros")
+def begins_anew(model, optimizer, windows):
+    return trains(model, optimizer, windows, begin=lambda _: {})
+
+
+@wrong("01.2", says="Every window begins in a state of zeros")
+def hands_in_zeros(model, optimizer, windows):
+    def zeros(states):
+        return {place: tuple(torch.zeros_like(each) for each in state) for place, state in states.items()}
+
+    return trains(model, optimizer, windows, begin=zeros)
+
+
+@wrong("01.2", says="You carry h and begin each window with c of zeros")
+def carries_h_alone(model, optimizer, windows):
+    def h_alone(states):
+        return {place: (h.detach(), torch.zeros_like(c)) for place, (h, c) in states.items()}
+
+    return trains(model, optimizer, windows, begin=h_alone)
+
+
+@wrong("01.2", says="You carry c and begin each window with h of zeros")
+def carries_c_alone(model, optimizer, windows):
+    def c_alone(states):
+        return {place: (torch.zeros_like(h), c.detach()) for place, (h, c) in states.items()}
+
+    return trains(model, optimizer, windows, begin=c_alone)
+
+
+@wrong("01.2", says="whose activations are gone")
+def keeps_the_history(model, optimizer, windows):
+    return trains(model, optimizer, windows, begin=lambda states: states)
+
+
+@wrong("01.2", says="whose activations are gone")
+def detaches_h_alone(model, optimizer, windows):
+    def h_detached(states):
+        return {place: (h.detach(), c) for place, (h, c) in states.items()}
+
+    return trains(model, optimizer, windows, begin=h_detached)
+
+
+@wrong("01.2", says="`retain_graph=True` is PyTorch's advice")
+def retains_the_graph(model, optimizer, windows):
+    losses, states = [], {}
+    for inputs, targets in windows:
+        outputs, states = model(inputs, states)
+        loss = (outputs - targets).square().mean()
+        optimizer.zero_grad()
+        loss.backward(retain_graph=True)
+        optimizer.step()
+        losses.append(loss)
+    return losses, states
+
+
+@wrong("01.2", says="still has the first window's gradient in it")
+def never_zeroes(model, optimizer, windows):
+    return trains(model, optimizer, windows, zero=False)
+
+
+@wrong("01.2", says="no update was made")
+def never_steps(model, optimizer, windows):
+    return trains(model, optimizer, windows, step=False)
+
+
+@wrong("01.2", says="the update comes only after the last window")
+def updates_at_the_end(model, optimizer, windows):
+    made = trains(model, optimizer, windows, zero=False, step=False)
+    optimizer.step()
+    return made
+
+
+@wrong("01.2", says="the update comes only after the last window")
+def in_one_piece(model, optimizer, windows):
+    outputs, states = model(torch.cat([inputs for inputs, _ in windows]))
+    errors = (outputs - torch.cat([targets for _, targets in windows])).square()
+    losses = [error.mean() for error in errors.chunk(len(windows))]
+    optimizer.zero_grad()
+    sum(losses).backward()
+    optimizer.step()
+    return losses, states
+
+
+@wrong("01.2", says="not those in which the last window ended")
+def returns_the_first_states(model, optimizer, windows):
+    first = model(windows[0][0])[1]
+    return trains(model, optimizer, windows, returns=lambda losses, _: (losses, first))
+
+
+@wrong("01.2", says="not one number for each window")
+def returns_the_mean_loss(model, optimizer, windows):
+    return trains(model, optimizer, windows, returns=lambda losses, states: (sum(losses) / len(losses), states))
+
+
+@wrong("01.2", says="Two things are to be returned")
+def returns_losses_only(model, optimizer, windows):
+    return trains(model, optimizer, windows, returns=lambda losses, _: losses)
+
+
+@right("01.2")
+def detaches_in_place(model, optimizer, windows):
+    states, losses = {}, torch.zeros(len(windows), dtype=torch.float64)
+    for number, (inputs, targets) in enumerate(windows):
+        outputs, states = model(inputs, states)
+        nn.functional.mse_loss(outputs, targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses[number] = nn.functional.mse_loss(outputs.detach(), targets)
+        states = {place: [each.detach_() for each in state] for place, state in states.items()}
+    return losses, states
+
+
+@right("01.2")
+def by_a_closure(model, optimizer, windows):
+    losses, states = [], {}
+    for inputs, targets in windows:
+        after = {}
+
+        def closure(inputs=inputs, targets=targets, begin=states, after=after):
+            optimizer.zero_grad()
+            outputs, ended = model(inputs, begin)
+            after.update(detach_states(ended))
+            loss = (outputs - targets).pow(2).mean()
+            loss.backward()
+            return loss
+
+        losses.append(optimizer.step(closure))
+        states = after
+    return tuple(losses), states
+
+
+@right("01.2")
+def by_gradients_of_its_own(model, optimizer, windows):
+    parameters, losses, states = list(model.parameters()), [], {}
+    for inputs, targets in windows:
+        begin = {place: (h.data.clone(), c.data.clone()) for place, (h, c) in states.items()}
+        outputs, states = model(inputs, begin)
+        loss = (outputs - targets).square().sum() / targets.numel()
+        for parameter, gradient in zip(parameters, grad(loss, parameters), strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+        losses.append(float(loss))
+    return losses, states
+
+
+# 01.3 Bytes before it runs
+
+
+def counts(features, hidden, layers, steps, sequences, bytes_each, gates=4, biases=2, units=7, adam=2, front=None):
+    """The answer as it should be; each keyword bends one thing."""
+    widths = [front or features] + [hidden] * (layers - 1)
+    parameters = bytes_each * sum(gates * hidden * (width + hidden + biases) for width in widths)
+    activations = bytes_each * units * hidden * layers * steps * sequences
+    return {
+        "parameters": parameters,
+        "gradients": parameters,
+        "optimizer": adam * parameters,
+        "activations": activations,
+    }
+
+
+@wrong("01.3", says="a plain recurrent layer")
+def one_gate(**sizes):
+    return counts(**sizes, gates=1)
+
+
+@wrong("01.3", says="The new content has a set, too")
+def three_gates(**sizes):
+    return counts(**sizes, gates=3)
+
+
+@wrong("01.3", says="two biases for each gate")
+def a_single_bias(**sizes):
+    return counts(**sizes, biases=1, adam=1)
+
+
+@wrong("01.3", says="The biases are missing")
+def no_bias(**sizes):
+    lstm = nn.LSTM(sizes["features"], sizes["hidden"], sizes["layers"], bias=False)
+    parameters = sizes["bytes_each"] * sum(each.numel() for each in lstm.parameters())
+    made = counts(**sizes)
+    return made | {"parameters": parameters, "gradients": parameters, "optimizer": 2 * parameters}
+
+
+@wrong("01.3", says="The first one reads the *features*")
+def all_layers_alike(**sizes):
+    return counts(**sizes, front=sizes["hidden"])
+
+
+@wrong("01.3", says="Only the first one reads them")
+def features_everywhere(features, hidden, layers, steps, sequences, bytes_each):
+    parameters = bytes_each * layers * 4 * (hidden * features + hidden**2 + 2 * hidden)
+    made = counts(features, hidden, layers, steps, sequences, bytes_each)
+    return made | {"parameters": parameters, "gradients": parameters, "optimizer": 2 * parameters}
+
+
+@wrong("01.3", says="the parameters of the first layer only")
+def one_layer_of_parameters(**sizes):
+    made = counts(**sizes)
+    return counts(**sizes | {"layers": 1}) | {"activations": made["activations"]}
+
+
+@wrong("01.3", says="Adam keeps two numbers per parameter: the mean")
+def one_number_for_adam(**sizes):
+    return counts(**sizes, adam=1)
+
+
+@wrong("01.3", says="which are counted already")
+def three_numbers_for_adam(**sizes):
+    return counts(**sizes, adam=3, units=6)
+
+
+@wrong("01.3", says="one number, the output,")
+def keeps_h_alone(**sizes):
+    return counts(**sizes, units=1)
+
+
+@wrong("01.3", says="five numbers")
+def gates_and_cell(**sizes):
+    return counts(**sizes, units=5)
+
+
+@wrong("01.3", says="The activations of one step")
+def forgets_the_steps(**sizes):
+    return counts(**sizes | {"steps": 1})
+
+
+@wrong("01.3", says="The activations of one layer")
+def one_layer_of_activations(**sizes):
+    made = counts(**sizes)
+    return made | {"activations": made["activations"] // sizes["layers"]}
+
+
+@wrong("01.3", says="The activations of one sequence")
+def one_sequence(**sizes):
+    return counts(**sizes | {"sequences": 1})
+
+
+@wrong("01.3", says="whatever `bytes_each` says")
+def always_four_bytes(**sizes):
+    return counts(**sizes | {"bytes_each": 4})
+
+
+@wrong("01.3", says="whatever `bytes_each` says")
+def four_bytes_for_adam(**sizes):
+    return counts(**sizes) | {"optimizer": counts(**sizes | {"bytes_each": 4})["optimizer"]}
+
+
+@wrong("01.3", says="You count numbers, and bytes are asked for")
+def numbers(**sizes):
+    return counts(**sizes | {"bytes_each": 1})
+
+
+@wrong("01.3", says="one gradient for each parameter")
+def gradients_for_every_sequence(**sizes):
+    made = counts(**sizes)
+    return made | {"gradients": made["gradients"] * sizes["sequences"]}
+
+
+@wrong("01.3", says="a dict with")
+def only_the_total(**sizes):
+    return sum(counts(**sizes).values())
+
+
+@right("01.3")
+def asks_pytorch(features, hidden, layers, steps, sequences, bytes_each):
+    lstm = nn.LSTM(features, hidden, layers)
+    parameters = sum(each.nbytes for each in lstm.parameters()) / 4 * bytes_each
+    activations = float(7 * hidden * layers * steps * sequences * bytes_each)
+    return {"parameters": parameters, "gradients": parameters, "optimizer": 2 * parameters, "activations": activations}
+
+
+@right("01.3")
+def with_a_total(**sizes):
+    made = counts(**sizes)
+    return {"total": sum(made.values())} | made
+
+
+@right("01.3")
+def in_a_closed_form(features, hidden, layers, steps, sequences, bytes_each):
+    parameters = bytes_each * 4 * hidden * (features + hidden * (2 * layers - 1) + 2 * layers)
+    activations = torch.tensor([7, hidden, layers, steps, sequences, bytes_each]).prod()
+    made = {"activations": activations, "optimizer": parameters * 2}
+    made["parameters"] = made["gradients"] = torch.tensor(parameters)
+    return made

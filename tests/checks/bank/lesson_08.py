@@ -1,0 +1,1129 @@
+"""Answers to the exercises of lesson 08, when ranks hang."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from tests.checks.bank import right, wrong
+
+# 08.1 One rank reports, all evaluate
+
+
+def both_of_all(total, count):
+    both = torch.tensor([total, count], dtype=torch.float64)
+    dist.all_reduce(both)
+    return both
+
+
+@wrong("08.1", says="the mean of its own share only")
+def own_share(gradients, errors):
+    for gradient in gradients:
+        dist.all_reduce(gradient)
+    means = [total / count if count else 0.0 for total, count in errors]
+    return gradients, means if dist.get_rank() == 0 else []
+
+
+@wrong("08.1", says="Other ranks report as well")
+def all_ranks_report(gradients, errors):
+    reports = []
+    for gradient, error in zip(gradients, errors, strict=True):
+        dist.all_reduce(gradient)
+        total, count = both_of_all(*error)
+        reports.append((total / count).item())
+    return gradients, reports
+
+
+@wrong("08.1", says="an *empty list* of reports")
+def none_elsewhere(gradients, errors):
+    sums, reports = all_ranks_report(gradients, errors)
+    return sums, reports if dist.get_rank() == 0 else None
+
+
+@wrong("08.1", says="The mean of the ranks' means")
+def means_gathered(gradients, errors):
+    reports = []
+    for gradient, (total, count) in zip(gradients, errors, strict=True):
+        dist.all_reduce(gradient)
+        means = [None] * dist.get_world_size()
+        dist.all_gather_object(means, total / count if count else None)
+        present = [mean for mean in means if mean is not None]
+        reports.append(sum(present) / len(present))
+    return gradients, reports if dist.get_rank() == 0 else []
+
+
+@wrong("08.1", says="sum of all errors")
+def sums_reported(gradients, errors):
+    reports = []
+    for gradient, error in zip(gradients, errors, strict=True):
+        dist.all_reduce(gradient)
+        reports.append(both_of_all(*error)[0].item())
+    return gradients, reports if dist.get_rank() == 0 else []
+
+
+@wrong("08.1", says="sum of all errors, or of all ranks' mean errors")
+def sum_of_means(gradients, errors):
+    reports = []
+    for gradient, (total, count) in zip(gradients, errors, strict=True):
+        dist.all_reduce(gradient)
+        mean = torch.tensor(total / max(count, 1))
+        dist.all_reduce(mean)
+        reports.append(mean.item())
+    return gradients, reports if dist.get_rank() == 0 else []
+
+
+@wrong("08.1", says="fewer reports than there are updates")
+def last_only(gradients, errors):
+    sums, reports = all_ranks_report(gradients, errors)
+    return sums, reports[-1:] if dist.get_rank() == 0 else []
+
+
+@wrong("08.1", says="the means of the gradients")
+def mean_gradients(gradients, errors):
+    sums, reports = all_ranks_report(gradients, errors)
+    return [each / dist.get_world_size() for each in sums], reports if dist.get_rank() == 0 else []
+
+
+@wrong("08.1", says="each rank's own gradients")
+def gradients_before(gradients, errors):
+    own = [gradient.clone() for gradient in gradients]
+    _, reports = all_ranks_report(gradients, errors)
+    return own, reports if dist.get_rank() == 0 else []
+
+
+@wrong("08.1", says="mean over all updates so far")
+def running_mean(gradients, errors):
+    so_far, reports = torch.zeros(2, dtype=torch.float64), []
+    for gradient, error in zip(gradients, errors, strict=True):
+        dist.all_reduce(gradient)
+        so_far += both_of_all(*error)
+        reports.append((so_far[0] / so_far[1]).item())
+    return gradients, reports if dist.get_rank() == 0 else []
+
+
+@wrong("08.1", says="not a number")
+def zero_by_zero(gradients, errors):
+    reports = []
+    for gradient, (total, count) in zip(gradients, errors, strict=True):
+        dist.all_reduce(gradient)
+        mean = torch.tensor(total) / torch.tensor(count)
+        both = torch.stack([mean * count, torch.tensor(float(count))])
+        dist.all_reduce(both)
+        reports.append((both[0] / both[1]).item())
+    return gradients, reports if dist.get_rank() == 0 else []
+
+
+@wrong("08.1", says="rank 0")
+def rank_0_waits(gradients, errors):
+    reports = []
+    for gradient, error in zip(gradients, errors, strict=True):
+        dist.all_reduce(gradient)
+        if dist.get_rank() == 0:
+            total, count = both_of_all(*error)
+            reports.append(total / count)
+    return gradients, reports
+
+
+@wrong("08.1", says="rank 0")
+def barrier_for_one(gradients, errors):
+    sums, reports = all_ranks_report(gradients, errors)
+    if dist.get_rank() == 0:
+        dist.barrier()
+        return sums, reports
+    return sums, []
+
+
+@wrong("08.1", says="each rank's own gradients")
+def reduced_a_copy(gradients, errors):
+    for gradient in gradients:
+        dist.all_reduce(gradient.clone())
+    reports = [(both[0] / both[1]).item() for both in [both_of_all(*error) for error in errors]]
+    return gradients, reports if dist.get_rank() == 0 else []
+
+
+@right("08.1")
+def in_float32(gradients, errors):
+    reports = []
+    for gradient, (total, count) in zip(gradients, errors, strict=True):
+        dist.all_reduce(gradient)
+        both = torch.tensor([total, count])
+        dist.all_reduce(both)
+        if dist.get_rank() == 0:
+            reports.append(both[0] / both[1])
+    return gradients, reports
+
+
+@right("08.1")
+def all_at_once(gradients, errors):
+    sums, both = torch.stack(gradients), torch.tensor(errors, dtype=torch.float64)
+    dist.all_reduce(sums)
+    dist.all_reduce(both)
+    return sums, both[:, 0] / both[:, 1] if dist.get_rank() == 0 else []
+
+
+@right("08.1")
+def reduced_to_rank_0(gradients, errors):
+    reports, waiting = [], [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
+    for error in errors:
+        both = torch.tensor(error, dtype=torch.float64)
+        dist.reduce(both, dst=0)
+        if dist.get_rank() == 0:
+            reports.append(float(both[0]) / int(both[1]))
+    for work in waiting:
+        work.wait()
+    return tuple(gradients), tuple(reports)
+
+
+@right("08.1")
+def with_objects(gradients, errors):
+    reports = []
+    for gradient, error in zip(gradients, errors, strict=True):
+        dist.all_reduce(gradient)
+        pairs = [None] * dist.get_world_size()
+        dist.all_gather_object(pairs, error)
+        totals, counts = zip(*pairs, strict=True)
+        reports += [sum(totals) / sum(counts)] * (dist.get_rank() == 0)
+    return gradients, reports
+
+
+# 08.2 Uneven batches
+
+
+def agreed(number, op=dist.ReduceOp.MAX):
+    number = torch.tensor(number)
+    dist.all_reduce(number, op=op)
+    return int(number)
+
+
+def loss_of(batch):
+    both = torch.tensor([float(batch.sum()), len(batch)], dtype=torch.float64)
+    dist.all_reduce(both)
+    return (both[0] / both[1]).item()
+
+
+def padded(batches, updates):
+    return [*batches, *[torch.empty(0)] * (updates - len(batches))]
+
+
+@wrong("08.2", says="the ranks have to ask one another")
+def ten_updates(batches):
+    losses = []
+    for update in range(10):
+        batch = batches[update] if update < len(batches) else torch.empty(0)
+        both = torch.tensor([float(batch.sum()), len(batch)])
+        dist.all_reduce(both)
+        if both[1] > 0:
+            losses.append((both[0] / both[1]).item())
+    return losses
+
+
+@wrong("08.2", says="the ranks have to ask one another")
+def a_hundred_updates(batches):
+    losses = [loss_of(batch) for batch in padded(batches, 100)[:100]]
+    return [loss for loss in losses if loss == loss]
+
+
+@wrong("08.2", says="stop when the first has run out")
+def shortest(batches):
+    return [loss_of(batch) for batch in batches[: agreed(len(batches), dist.ReduceOp.MIN)]]
+
+
+@wrong("08.2", says="stop when the first has run out")
+def until_somebody_is_done(batches):
+    losses, mine = [], iter(batches)
+    while True:
+        batch = next(mine, None)
+        if agreed(batch is None):
+            return losses
+        losses.append(loss_of(batch))
+
+
+@wrong("08.2", says="as many updates as rank 0 has batches")
+def first_rank_knows(batches):
+    updates = [len(batches)]
+    dist.broadcast_object_list(updates, src=0)
+    return [loss_of(batch) for batch in padded(batches, updates[0])[: updates[0]]]
+
+
+@wrong("08.2", says="adds a mean of 0")
+def zero_means(batches):
+    losses = []
+    for batch in padded(batches, agreed(len(batches))):
+        mean = batch.mean() if len(batch) else torch.tensor(0.0)
+        mean = mean.double()
+        dist.all_reduce(mean)
+        losses.append(mean.item() / dist.get_world_size())
+    return losses
+
+
+@wrong("08.2", says="The mean of the ranks' means")
+def means_of_the_present(batches):
+    losses = []
+    for batch in padded(batches, agreed(len(batches))):
+        means = [None] * dist.get_world_size()
+        dist.all_gather_object(means, batch.mean().item() if len(batch) else None)
+        present = [mean for mean in means if mean is not None]
+        losses.append(sum(present) / len(present))
+    return losses
+
+
+@wrong("08.2", says="gives a batch again")
+def last_one_again(batches):
+    updates = agreed(len(batches))
+    mine = [*batches, *(batches[-1:] or [torch.empty(0)]) * (updates - len(batches))]
+    return [loss_of(batch) for batch in mine]
+
+
+@wrong("08.2", says="gives a batch again")
+def from_the_beginning_again(batches):
+    updates = agreed(len(batches))
+    mine = [batches[update % len(batches)] if batches else torch.empty(0) for update in range(updates)]
+    return [loss_of(batch) for batch in mine]
+
+
+@wrong("08.2", says="not a number")
+def mean_of_nothing(batches):
+    losses = []
+    for batch in padded(batches, agreed(len(batches))):
+        both = torch.stack([batch.double().mean() * len(batch), torch.tensor(float(len(batch)))])
+        dist.all_reduce(both)
+        losses.append((both[0] / both[1]).item())
+    return losses
+
+
+@wrong("08.2", says="the losses of its own batches")
+def no_message(batches):
+    return [batch.mean() for batch in batches]
+
+
+@wrong("08.2", says="These are the sums")
+def only_sums(batches):
+    losses = []
+    for batch in padded(batches, agreed(len(batches))):
+        total = batch.sum().double()
+        dist.all_reduce(total)
+        losses.append(total)
+    return losses
+
+
+@wrong("08.2", says="rank")
+def each_its_own_number(batches):
+    return [loss_of(batch) for batch in batches]
+
+
+@wrong("08.2", says="more losses than updates")
+def one_too_many(batches):
+    return [loss if loss == loss else 0.0 for loss in map(loss_of, padded(batches, agreed(len(batches)) + 1))]
+
+
+@right("08.2")
+def until_nobody_has_any(batches):
+    losses, mine = [], iter(batches)
+    while True:
+        batch = next(mine, torch.empty(0))
+        both = torch.stack([batch.sum().double(), torch.tensor(float(len(batch))).double()])
+        dist.all_reduce(both)
+        if not both[1]:
+            return losses
+        losses.append(both[0] / both[1])
+
+
+@right("08.2")
+def one_message(batches):
+    everybody = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, [(batch.sum().item(), len(batch)) for batch in batches])
+    losses = []
+    for update in range(max(map(len, everybody))):
+        here = [mine[update] for mine in everybody if update < len(mine)]
+        losses.append(sum(total for total, _ in here) / sum(count for _, count in here))
+    return losses
+
+
+@right("08.2")
+def all_in_one_tensor(batches):
+    table = torch.zeros(agreed(len(batches)), 2)
+    for update, batch in enumerate(batches):
+        table[update] = torch.tensor([batch.sum(), len(batch)])
+    dist.all_reduce(table)
+    return table[:, 0] / table[:, 1]
+
+
+@right("08.2")
+def weighted_means(batches):
+    losses = []
+    for batch in padded(batches, agreed(len(batches))):
+        count = torch.tensor(len(batch))
+        dist.all_reduce(count)
+        part = (batch / count).sum().double()
+        dist.all_reduce(part)
+        losses.append(part)
+    return losses
+
+
+# 08.3 One rank sees a nan
+
+
+def is_good(gradient):
+    return bool(gradient.isfinite().all())
+
+
+def updated(weight, gradients, rate, skip, mend=lambda gradient: gradient):
+    weights = []
+    for gradient in gradients:
+        if not skip(gradient):
+            gradient = mend(gradient.clone())
+            dist.all_reduce(gradient)
+            weight = weight - rate * gradient / dist.get_world_size()
+        weights.append(weight)
+    return weights
+
+
+@wrong("08.3", says="Look at the gradient before you use it")
+def no_look(weight, gradients, rate):
+    return updated(weight, gradients, rate, skip=lambda gradient: False)
+
+
+@wrong("08.3", says="zeros stood in for it")
+def nan_to_zero(weight, gradients, rate):
+    return updated(weight, gradients, rate, lambda gradient: False, lambda g: g.nan_to_num(0.0, 0.0, 0.0))
+
+
+@wrong("08.3", says="zeros stood in for it")
+def bad_ones_add_nothing(weight, gradients, rate):
+    mend = lambda gradient: gradient if is_good(gradient) else torch.zeros_like(gradient)  # noqa: E731
+    return updated(weight, gradients, rate, lambda gradient: agreed(is_good(gradient)) == 0, mend)
+
+
+@wrong("08.3", says="the other ranks went on without it")
+def mean_of_the_good(weight, gradients, rate):
+    weights = []
+    for gradient in gradients:
+        good = torch.tensor(float(is_good(gradient)))
+        dist.all_reduce(good)
+        gradient = gradient if is_good(gradient) else torch.zeros_like(gradient)
+        dist.all_reduce(gradient)
+        if good:
+            weight = weight - rate * gradient / good
+        weights.append(weight)
+    return weights
+
+
+@wrong("08.3", says="fewer weights than updates")
+def leaves_the_loop(weight, gradients, rate):
+    weights = []
+    for gradient in gradients:
+        if agreed(not is_good(gradient)):
+            break
+        dist.all_reduce(gradient)
+        weight = weight - rate * gradient / dist.get_world_size()
+        weights.append(weight)
+    return weights
+
+
+@wrong("08.3", says="fewer weights than updates")
+def not_in_the_list(weight, gradients, rate):
+    weights = []
+    for gradient in gradients:
+        if agreed(not is_good(gradient)):
+            continue
+        dist.all_reduce(gradient)
+        weight = weight - rate * gradient / dist.get_world_size()
+        weights.append(weight)
+    return weights
+
+
+@wrong("08.3", says="says nothing about this one")
+def once_bad_always_bad(weight, gradients, rate):
+    bad = False
+
+    def skip(gradient):
+        nonlocal bad
+        bad = bad or bool(agreed(not is_good(gradient)))
+        return bad
+
+    return updated(weight, gradients, rate, skip)
+
+
+@wrong("08.3", says="not only if every one has a nan")
+def if_all_are_bad(weight, gradients, rate):
+    return updated(weight, gradients, rate, lambda gradient: agreed(not is_good(gradient), dist.ReduceOp.MIN))
+
+
+@wrong("08.3", says="depends on *all* ranks")
+def rank_0_says(weight, gradients, rate):
+    def skip(gradient):
+        bad = torch.tensor(not is_good(gradient)).int()
+        dist.broadcast(bad, src=0)
+        return bool(bad)
+
+    return updated(weight, gradients, rate, skip)
+
+
+@wrong("08.3", says="`isfinite`")
+def nan_only(weight, gradients, rate):
+    return updated(weight, gradients, rate, lambda gradient: agreed(bool(gradient.isnan().any())))
+
+
+@wrong("08.3", says="the sum of the ranks' gradients")
+def sum_of_gradients(weight, gradients, rate):
+    return updated(weight, gradients, rate * dist.get_world_size(), lambda gradient: agreed(not is_good(gradient)))
+
+
+@wrong("08.3", says="one tensor many times")
+def in_place(weight, gradients, rate):
+    weights = []
+    for gradient in gradients:
+        if not agreed(not is_good(gradient)):
+            dist.all_reduce(gradient)
+            weight -= rate * gradient / dist.get_world_size()
+        weights.append(weight)
+    return weights
+
+
+@wrong("08.3", says="rank")
+def on_its_own(weight, gradients, rate):
+    return updated(weight, gradients, rate, lambda gradient: not is_good(gradient))
+
+
+@wrong("08.3", says="subtracts its own gradient")
+def never_added_up(weight, gradients, rate):
+    weights = []
+    for gradient in gradients:
+        weight = weight if agreed(not is_good(gradient)) else weight - rate * gradient
+        weights.append(weight)
+    return weights
+
+
+@wrong("08.3", says="no longer the same")
+def skips_after_the_sum(weight, gradients, rate):
+    weights = []
+    for gradient in gradients:
+        good = is_good(gradient)
+        gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
+        dist.all_reduce(gradient)
+        if good:
+            weight = weight - rate * gradient / dist.get_world_size()
+        weights.append(weight)
+    return weights
+
+
+@right("08.3")
+def looks_at_the_sum(weight, gradients, rate):
+    weights = []
+    for gradient in gradients:
+        dist.all_reduce(gradient)
+        if gradient.isfinite().all():
+            weight = weight - rate * gradient / dist.get_world_size()
+        weights.append(weight)
+    return weights
+
+
+@right("08.3")
+def gathers_them(weight, gradients, rate):
+    weights = [weight]
+    for gradient in gradients:
+        of_all = [torch.empty_like(gradient) for _ in range(dist.get_world_size())]
+        dist.all_gather(of_all, gradient)
+        mean = torch.stack(of_all).mean(dim=0)
+        weights.append(weights[-1] - rate * mean if mean.isfinite().all() else weights[-1])
+    return weights[1:]
+
+
+@right("08.3")
+def flag_in_the_tensor(weight, gradients, rate):
+    rows = torch.zeros(len(gradients), len(weight))
+    weight = weight.clone()
+    for row, gradient in zip(rows, gradients, strict=True):
+        message = torch.cat([gradient.nan_to_num(), torch.tensor([float(not is_good(gradient))]).double()])
+        message[:-1] *= float(message[-1] == 0)
+        dist.all_reduce(message)
+        if message[-1] == 0:
+            weight.sub_(message[:-1], alpha=rate / dist.get_world_size())
+        row.copy_(weight)
+    return rows
+
+
+@right("08.3")
+def all_flags_first(weight, gradients, rate):
+    bad = torch.tensor([not is_good(gradient) for gradient in gradients]).int()
+    dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+    weights = []
+    for gradient, skipped in zip(gradients, bad.tolist(), strict=True):
+        if not skipped:
+            dist.all_reduce(gradient)
+            weight = torch.add(weight, gradient, alpha=-rate / dist.get_world_size())
+        weights.append(weight.clone())
+    return weights
+
+
+# 08.4 The first difference
+
+
+def odd_and_usual(record):
+    lists = [tuple(each["calls"]) for each in record]
+    usual = max(lists, key=lists.count)
+    return next(rank for rank, calls in enumerate(lists) if calls != usual), usual
+
+
+def first_difference(mine, usual):
+    both = min(len(mine), len(usual))
+    return next((place for place in range(both) if mine[place] != usual[place]), both)
+
+
+def diagnosed(record):
+    odd, usual = odd_and_usual(record)
+    mine, doing = record[odd]["calls"], record[odd]["doing"]
+    place = first_difference(mine, usual)
+    if place >= len(mine):
+        return (odd, record[odd]["line"], "busy") if doing == "running" else (odd, usual[place][1], "returned")
+    if place >= len(usual):
+        return odd, mine[place][1], "extra"
+    if mine[place][0] != usual[place][0]:
+        return odd, mine[place][1], "mismatch"
+    if mine[place][1] not in {line for _, line in usual}:
+        return odd, mine[place][1], "extra"
+    return odd, usual[place][1], "skipped"
+
+
+@wrong("08.4", says="it is a victim")
+def first_that_waits(record):
+    rank = next(rank for rank, each in enumerate(record) if each["doing"] == "waiting")
+    return rank, record[rank]["line"], "skipped"
+
+
+@wrong("08.4", says="it is a victim")
+def whoever_does_not_wait(record):
+    found = diagnosed(record)
+    idle = [rank for rank, each in enumerate(record) if each["doing"] != "waiting"]
+    return (idle[0], *found[1:]) if idle else found
+
+
+@wrong("08.4", says="That is where the count ran out")
+def where_it_hangs(record):
+    odd, line, cause = diagnosed(record)
+    return odd, record[odd]["line"] or line, cause
+
+
+@wrong("08.4", says="That is where the count ran out")
+def where_the_others_hang(record):
+    odd, line, cause = diagnosed(record)
+    return odd, record[odd - 1]["line"] or line, cause
+
+
+@wrong("08.4", says="the line is that of the other side")
+def own_line_of_a_skip(record):
+    odd, line, cause = diagnosed(record)
+    if cause != "skipped":
+        return odd, line, cause
+    mine, usual = record[odd]["calls"], odd_and_usual(record)[1]
+    return odd, mine[first_difference(mine, usual)][1], cause
+
+
+@wrong("08.4", says="the cause is not")
+def no_matter_how_it_ends(record):
+    odd, line, cause = diagnosed(record)
+    return odd, line, "returned" if cause == "busy" else cause
+
+
+@wrong("08.4", says="the cause is not")
+def counts_only(record):
+    odd, usual = odd_and_usual(record)
+    found = diagnosed(record)
+    if found[2] in ("skipped", "extra"):
+        return (*found[:2], "extra" if len(record[odd]["calls"]) > len(usual) else "skipped")
+    return found
+
+
+@wrong("08.4", says="the cause is not")
+def compares_lines_only(record):
+    odd, line, cause = diagnosed(record)
+    return odd, line, "extra" if cause == "mismatch" else cause
+
+
+@wrong("08.4", says="it is a victim")
+def shortest_list(record):
+    rank = min(range(len(record)), key=lambda rank: len(record[rank]["calls"]))
+    return rank, *diagnosed(record)[1:]
+
+
+@wrong("08.4", says="That is where the count ran out")
+def last_difference(record):
+    found = diagnosed(record)
+    last = (record[found[0]]["calls"] or [(None, None)])[-1]
+    return (found[0], last[1], found[2]) if found[2] == "extra" else found
+
+
+@right("08.4")
+def by_pairs(record):
+    from itertools import zip_longest
+
+    odd, usual = odd_and_usual(record)
+    for mine, theirs in zip_longest(record[odd]["calls"], usual):
+        if mine == theirs:
+            continue
+        if mine is None and record[odd]["doing"] == "running":
+            return [odd, record[odd]["line"], "busy"]
+        if mine is None:
+            return [odd, theirs[1], "returned"]
+        if theirs is not None and mine[0] != theirs[0]:
+            return [odd, mine[1], "mismatch"]
+        if theirs is None or all(line != mine[1] for _, line in usual):
+            return [odd, mine[1], "extra"]
+        return [odd, theirs[1], "skipped"]
+    return None
+
+
+@right("08.4")
+def each_against_its_neighbours(record):
+    ranks = range(len(record))
+    calls = [each["calls"] for each in record]
+    odd = next(r for r in ranks if calls[r] not in [calls[other] for other in ranks if other != r])
+    copy = [dict(each) for each in record]
+    assert copy[odd] == record[odd]
+    return diagnosed(copy)
+
+
+@right("08.4")
+def with_text(record):
+    found = diagnosed([{**each, "calls": list(each["calls"])} for each in record])
+    return int(str(found[0])), int(f"{found[1]}"), str(found[2])
+
+
+# 08.5 Who waits for whom
+
+
+def waits_for(record, rank):
+    me = record[rank]
+    if me["doing"] != "waiting":
+        return []
+    if me["group"] is None:
+        return [me["peer"]]
+    there = [rank for rank, each in enumerate(record) if (each["op"], each["group"]) == (me["op"], me["group"])]
+    return [member for member in me["members"] if member not in there]
+
+
+def reachable(record, rank):
+    found, stack = set(), waits_for(record, rank)
+    while stack:
+        other = stack.pop()
+        if other not in found:
+            found.add(other)
+            stack += waits_for(record, other)
+    return found
+
+
+def cause_of(record, ranks):
+    doing = {record[rank]["doing"] for rank in ranks}
+    if doing != {"waiting"}:
+        return "busy" if "running" in doing else "returned"
+    return {("recv",): "all receive", ("send",): "all send"}.get(tuple({record[rank]["op"] for rank in ranks}), "order")
+
+
+def told(record, ranks):
+    return {rank: record[rank]["line"] for rank in ranks}, cause_of(record, ranks)
+
+
+def circle_or_end(record):
+    ranks = range(len(record))
+    reach = [reachable(record, rank) for rank in ranks]
+    in_need = [rank for rank in ranks if any(rank in each for each in reach)]
+    return [rank for rank in in_need if all(rank in reach[other] for other in reach[rank])]
+
+
+@wrong("08.5", says="others that only wait for them")
+def all_that_wait(record):
+    idle = [rank for rank, each in enumerate(record) if each["doing"] != "waiting"]
+    return told(record, idle or range(len(record)))
+
+
+@wrong("08.5", says="would go on if that one did")
+def first_one(record):
+    return told(record, [0])
+
+
+@wrong("08.5", says="not all of it")
+def lowest_of_the_circle(record):
+    ranks = circle_or_end(record)
+    return {min(ranks): record[min(ranks)]["line"]}, cause_of(record, ranks)
+
+
+@wrong("08.5", says="others that only wait for them")
+def path_and_circle(record):
+    path = [next(rank for rank, each in enumerate(record) if each["doing"] == "waiting")]
+    while True:
+        following = waits_for(record, path[-1])
+        if not following or following[0] in path:
+            return told(record, path if following else path[-1:])
+        path.append(following[0])
+
+
+@wrong("08.5", says="not all of it")
+def most_awaited(record):
+    awaited = [other for rank in range(len(record)) for other in waits_for(record, rank)]
+    return told(record, [max(set(awaited), key=awaited.count)])
+
+
+@wrong("08.5", says="the cause is not")
+def always_the_order(record):
+    lines, cause = told(record, circle_or_end(record))
+    return lines, "order" if cause.startswith("all") else cause
+
+
+@wrong("08.5", says="has it returned, or is it running?")
+def gone_is_gone(record):
+    lines, cause = told(record, circle_or_end(record))
+    return lines, "returned" if cause == "busy" else cause
+
+
+@wrong("08.5", says="do all receive, or is it neither?")
+def by_the_first_of_them(record):
+    ranks = circle_or_end(record)
+    op = record[ranks[0]]["op"]
+    lines, cause = told(record, ranks)
+    return lines, {"send": "all send", "recv": "all receive"}.get(op, cause)
+
+
+@wrong("08.5", says="a line is not")
+def line_of_the_victim(record):
+    ranks = circle_or_end(record)
+    waiting = [rank for rank in range(len(record)) if record[rank]["doing"] == "waiting"]
+    lines = {rank: record[rank]["line"] or record[waiting[0]]["line"] for rank in ranks}
+    return lines, cause_of(record, ranks)
+
+
+@wrong("08.5", says="go on")
+def all_members_are_missing(record):
+    def needs(rank):
+        me = record[rank]
+        return [me["peer"]] if me["group"] is None else [other for other in me["members"] if other != rank]
+
+    reach = []
+    for rank in range(len(record)):
+        found, stack = set(), [rank]
+        while stack:
+            other = stack.pop()
+            for each in needs(other) if record[other]["doing"] == "waiting" else []:
+                if each not in found:
+                    found.add(each)
+                    stack.append(each)
+        reach.append(found)
+    needed = set().union(*reach)
+    return told(record, [rank for rank in needed if all(rank in reach[other] for other in reach[rank])])
+
+
+@right("08.5")
+def by_taking_away(record):
+    """Whoever nobody else's going on would help."""
+    idle = [rank for rank, each in enumerate(record) if each["doing"] != "waiting"]
+    if idle:
+        awaited = {other for rank in range(len(record)) for other in reachable(record, rank)}
+        return told(record, [rank for rank in idle if rank in awaited])
+    return told(record, min((reachable(record, rank) for rank in range(len(record))), key=len))
+
+
+@right("08.5")
+def with_a_matrix(record):
+    size = len(record)
+    reach = torch.zeros(size, size, dtype=torch.bool)
+    for rank in range(size):
+        reach[rank, waits_for(record, rank)] = True
+    for middle in range(size):
+        reach |= reach[:, middle : middle + 1] & reach[middle : middle + 1]
+    needed = reach.any(dim=0)
+    returns = (~reach | reach.T).all(dim=1)
+    return told(record, (needed & returns).nonzero().flatten().tolist())
+
+
+@right("08.5")
+def walk_long_enough(record):
+    """After so many steps, any walk has come to the end."""
+    rank = next(rank for rank in range(len(record)) if waits_for(record, rank))
+    for _ in range(len(record)):
+        following = waits_for(record, rank)
+        others = [other for other in following if rank not in reachable(record, other)]
+        rank = (others or following or [rank])[0]
+    return [*told(record, sorted(reachable(record, rank)) or [rank])]
+
+
+# 08.6 It runs, and is wrong
+
+
+def alike(a, b):
+    return all(abs(x - y) <= 1e-7 * (1 + abs(y)) for x, y in zip(a, b, strict=True))
+
+
+def found_fault(record, alike=alike, skip=()):
+    """A right answer that leaves out what it is told to."""
+    before = torch.tensor(record["start"], dtype=torch.float64)
+    if "start" not in skip:
+        for rank in range(len(before)):
+            if sum(alike(before[rank].tolist(), other.tolist()) for other in before) == 1:
+                return rank, 0, "start"
+    seen = []
+    for update, ranks in enumerate(record["updates"]):
+        for rank, mine in enumerate(ranks):
+            if "repeats" not in skip and any(example in seen for example in mine["examples"]):
+                return rank, update, "repeats"
+        seen += [example for mine in ranks for example in mine["examples"]]
+        own, used, after = (
+            torch.tensor([mine[name] for mine in ranks], dtype=torch.float64)
+            for name in ("gradient", "used", "weights")
+        )
+        bad = [rank for rank in range(len(ranks)) if not alike(used[rank].tolist(), own.mean(dim=0).tolist())]
+        if bad and "used" not in skip:
+            if len(bad) == 1:
+                return bad[0], update, "own gradient"
+            return None, update, "sum" if alike(used[0].tolist(), own.sum(dim=0).tolist()) else "group"
+        moved = before - record["rate"] * used
+        for rank in range(len(ranks)):
+            if not alike(after[rank].tolist(), moved[rank].tolist()):
+                still = alike(after[rank].tolist(), before[rank].tolist())
+                return rank, update, "not applied" if still else "other rate"
+        before = after
+    return None, None, "none"
+
+
+@wrong("08.6", says="was not found")
+def looks_at_losses(record):
+    for update, ranks in enumerate(record["updates"]):
+        losses = [mine["loss"] for mine in ranks]
+        if max(losses) > 1000 * min(losses):
+            return losses.index(max(losses)), update, "start"
+    return None, None, "none"
+
+
+@wrong("08.6", says="was not found")
+def trusts_the_start(record):
+    return found_fault(record, skip=("start",))
+
+
+@wrong("08.6", says="was not found")
+def trusts_the_reader(record):
+    return found_fault(record, skip=("repeats",))
+
+
+@wrong("08.6", says="This is a consequence")
+def compares_weights_only(record):
+    for update, ranks in enumerate(record["updates"]):
+        for rank, mine in enumerate(ranks):
+            if sum(alike(mine["weights"], other["weights"]) for other in ranks) == 1 and update:
+                return rank, update, "own gradient"
+    return found_fault(record)
+
+
+@wrong("08.6", says="last digits that differ")
+def exactly_equal(record):
+    return found_fault(record, alike=lambda a, b: a == b)
+
+
+@wrong("08.6", says="the rank is None")
+def blames_rank_0(record):
+    rank, update, cause = found_fault(record)
+    return 0 if cause in ("sum", "group") else rank, update, cause
+
+
+@wrong("08.6", says="the cause is not")
+def sum_or_group(record):
+    rank, update, cause = found_fault(record)
+    return rank, update, "group" if cause == "sum" else cause
+
+
+@wrong("08.6", says="the cause is not")
+def any_other_step(record):
+    rank, update, cause = found_fault(record)
+    return rank, update, "other rate" if cause == "not applied" else cause
+
+
+@wrong("08.6", says="the rank is not")
+def neighbour_of_it(record):
+    rank, update, cause = found_fault(record)
+    return rank if rank is None else (rank + 1) % len(record["start"]), update, cause
+
+
+@wrong("08.6", says="In this update all was well yet")
+def one_update_early(record):
+    rank, update, cause = found_fault(record)
+    return rank, update - 1 if update and cause != "repeats" else update, cause
+
+
+@wrong("08.6", says="Nothing is wrong with this job")
+def different_losses(record):
+    rank, update, cause = found_fault(record)
+    return (0, 0, "own gradient") if cause == "none" else (rank, update, cause)
+
+
+@right("08.6")
+def with_tensors(record):
+    return list(found_fault(record))
+
+
+@right("08.6")
+def with_allclose(record):
+    def close(a, b):
+        return torch.allclose(torch.tensor(a), torch.tensor(b))
+
+    return found_fault(record, alike=close)
+
+
+@right("08.6")
+def with_rounding(record):
+    def rounded(a, b):
+        return max(abs(x - y) for x, y in zip(a, b, strict=True)) < 1e-6
+
+    return found_fault(record, alike=rounded)
+
+
+# 08.7 Read a timeline
+
+
+def table_of(spans):
+    table = {}
+    for rank, name, begin, end in spans:
+        table.setdefault((name, rank), []).append((begin, end))
+    whole = max(end for *_, end in spans) - min(begin for _, _, begin, _ in spans)
+    return table, 1 + max(rank for rank, *_ in spans), whole
+
+
+def spent_in(table, name, rank):
+    return sum(end - begin for begin, end in table[name, rank])
+
+
+def read_spans(spans, share=0.15):
+    table, ranks, whole = table_of(spans)
+    updates = range(len(table["load", 0]))
+    ready = [[table["backward", rank][update][1] for rank in range(ranks)] for update in updates]
+    loads = [spent_in(table, "load", rank) for rank in range(ranks)]
+    lags = sum(max(each) - sorted(each)[-2] for each in ready)
+    if lags > share * whole:
+        last = {each.index(max(each)) for each in ready}
+        if len(last) > 1:
+            return None, "uneven batches"
+        slow = min(last)
+        return slow, "data" if loads[slow] > share * whole else "straggler"
+    if max(loads) > share * whole:
+        return None, "data"
+    left = sum(table["communication", 0][update][1] - max(ready[update]) for update in updates)
+    if left < share * whole:
+        return None, "fine"
+    hidden = all(table["communication", 0][update][0] < ready[update][0] for update in updates)
+    return None, "network" if hidden else "no overlap"
+
+
+@wrong("08.7", says="most of it is waiting")
+def much_communication(spans):
+    table, ranks, whole = table_of(spans)
+    busy = max(spent_in(table, "communication", rank) for rank in range(ranks)) / whole
+    return (None, "network") if busy > 0.5 else read_spans(spans)
+
+
+@wrong("08.7", says="waits *least*")
+def the_one_that_waits(spans):
+    table, ranks, _ = table_of(spans)
+    rank, cause = read_spans(spans)
+    waits = max(range(ranks), key=lambda rank: spent_in(table, "communication", rank))
+    return rank if rank is None else waits, cause
+
+
+@wrong("08.7", says="not the same one")
+def slowest_in_all(spans):
+    table, ranks, _ = table_of(spans)
+    rank, cause = read_spans(spans)
+    if cause != "uneven batches":
+        return rank, cause
+    return max(range(ranks), key=lambda rank: spent_in(table, "backward", rank)), "straggler"
+
+
+@wrong("08.7", says="does it compute, or does it load?")
+def late_is_slow(spans):
+    rank, cause = read_spans(spans)
+    return rank, cause if rank is None else "straggler"
+
+
+@wrong("08.7", says="begin while the backward pass still runs")
+def never_looks_at_the_beginning(spans):
+    rank, cause = read_spans(spans)
+    return rank, "network" if cause == "no overlap" else cause
+
+
+@wrong("08.7", says="Nothing is wrong here")
+def always_something(spans):
+    rank, cause = read_spans(spans)
+    return rank, "network" if cause == "fine" else cause
+
+
+@wrong("08.7", says="was not found")
+def seconds_not_shares(spans):
+    table, ranks, _ = table_of(spans)
+    loads = [spent_in(table, "load", rank) for rank in range(ranks)]
+    rank, cause = read_spans(spans)
+    return (rank, cause) if cause != "data" or max(loads) > 10_000 else (None, "fine")
+
+
+@wrong("08.7", says="was not found")
+def clock_from_zero(spans):
+    first = min(begin for _, _, begin, _ in spans)
+    return read_spans(spans, share=0.15 * (1 + first / (max(end for *_, end in spans) - first)))
+
+
+@wrong("08.7", says="the rank is None")
+def somebody_is_to_blame(spans):
+    table, ranks, _ = table_of(spans)
+    rank, cause = read_spans(spans)
+    loads = [spent_in(table, "load", rank) for rank in range(ranks)]
+    return loads.index(max(loads)) if cause == "data" else rank, cause
+
+
+@wrong("08.7", says="most of it is waiting")
+def visible_on_rank_0(spans):
+    table, _, whole = table_of(spans)
+    pairs = zip(table["communication", 0], table["backward", 0], strict=True)
+    visible = sum(end - after for (_, end), (_, after) in pairs)
+    overlaps = table["communication", 0][0][0] < table["backward", 0][0][1]
+    return (None, "network" if overlaps else "no overlap") if visible > 0.15 * whole else read_spans(spans)
+
+
+@wrong("08.7", says="same rank is the last in every update")
+def any_lag_is_uneven(spans):
+    rank, cause = read_spans(spans)
+    return (None, "uneven batches") if cause == "straggler" else (rank, cause)
+
+
+@right("08.7")
+def finer_threshold(spans):
+    return list(read_spans(spans, share=0.1))
+
+
+@right("08.7")
+def coarser_threshold(spans):
+    return read_spans(spans, share=0.22)
+
+
+@right("08.7")
+def by_medians(spans):
+    from statistics import median
+
+    table, ranks, _ = table_of(spans)
+
+    def typical(name, rank):
+        return median(end - begin for begin, end in table[name, rank])
+
+    def longest(name, rank):
+        return max(end - begin for begin, end in table[name, rank])
+
+    compute = [typical("forward", rank) + typical("backward", rank) for rank in range(ranks)]
+    loads = [typical("load", rank) for rank in range(ranks)]
+    usual = min(compute)
+    if min(loads) > 0.3 * usual:
+        return None, "data"
+    if max(loads) > 0.3 * usual:
+        return loads.index(max(loads)), "data"
+    uneven = [longest("backward", rank) > 1.3 * min(e - b for b, e in table["backward", rank]) for rank in range(ranks)]
+    if any(uneven):
+        return None, "uneven batches"
+    if max(compute) > 1.3 * usual:
+        return compute.index(max(compute)), "straggler"
+    begins, ends = zip(*table["communication", 0], strict=True)
+    left = median(end - ready for end, (_, ready) in zip(ends, table["backward", 0], strict=True))
+    if left < 0.2 * usual:
+        return None, "fine"
+    return None, "network" if begins[0] < table["backward", 0][0][1] else "no overlap"

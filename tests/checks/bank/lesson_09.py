@@ -1,0 +1,405 @@
+"""Answers to the exercises of lesson 09, real clusters."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter, defaultdict
+from itertools import chain, islice
+
+from tests.checks.bank import right, wrong
+
+# 09.1 Who reads which file
+
+
+def reader_of(rank, ranks, worker, workers):
+    return rank * max(1, workers) + (worker or 0), ranks * max(1, workers)
+
+
+@wrong("09.1", says="the workers of a rank all read the same files")
+def sharded_by_rank(sizes, rank, ranks, worker, workers):
+    return [file for file in range(len(sizes)) if file % ranks == rank]
+
+
+@wrong("09.1", says="the workers of a rank all read the same files")
+def planned_by_rank(sizes, rank, ranks, worker, workers):
+    plan, loads = defaultdict(list), [0] * ranks
+    for file in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
+        least = min(range(ranks), key=loads.__getitem__)
+        plan[least].append(file)
+        loads[least] += sizes[file]
+    return plan[rank]
+
+
+@wrong("09.1", says="each file is read once by every rank")
+def sharded_by_worker(sizes, rank, ranks, worker, workers):
+    return range(len(sizes))[worker or 0 :: workers or 1]
+
+
+@wrong("09.1", says="take themselves for the same one")
+def rank_plus_worker(sizes, rank, ranks, worker, workers):
+    return [file for file in range(len(sizes)) if file % (ranks * max(1, workers)) == rank + (worker or 0)]
+
+
+@wrong("09.1", says="take themselves for the same one")
+def rank_times_ranks(sizes, rank, ranks, worker, workers):
+    return list(range(len(sizes)))[rank * ranks + (worker or 0) :: ranks * max(1, workers)]
+
+
+@wrong("09.1", says="what does not divide evenly is left over")
+def without_the_rest(sizes, rank, ranks, worker, workers):
+    reader, readers = reader_of(rank, ranks, worker, workers)
+    each = len(sizes) // readers
+    return range(reader * each, (reader + 1) * each)
+
+
+@wrong("09.1", says="some by more than one reader")
+def rounded_up(sizes, rank, ranks, worker, workers):
+    reader, readers = reader_of(rank, ranks, worker, workers)
+    each = -(-len(sizes) // readers)
+    start = min(reader * each, max(0, len(sizes) - each))
+    return list(range(start, min(start + each, len(sizes))))
+
+
+@wrong("09.1", says="ZeroDivisionError")
+def no_workers_no_readers(sizes, rank, ranks, worker, workers):
+    readers = ranks * workers
+    return [file for file in range(len(sizes)) if file % readers == rank * workers + (worker or 0)]
+
+
+@wrong("09.1", says="TypeError: unsupported operand type(s) for +: 'int' and 'NoneType'")
+def none_is_no_number(sizes, rank, ranks, worker, workers):
+    reader = rank * workers + worker
+    return list(range(len(sizes)))[reader :: ranks * workers]
+
+
+@wrong("09.1", says="nobody looks at how large they are")
+def dealt_by_number(sizes, rank, ranks, worker, workers):
+    reader, readers = reader_of(rank, ranks, worker, workers)
+    return list(islice(range(len(sizes)), reader, None, readers))
+
+
+@wrong("09.1", says="nobody looks at how large they are")
+def neighbours_together(sizes, rank, ranks, worker, workers):
+    reader, readers = reader_of(rank, ranks, worker, workers)
+    return [file for file in range(len(sizes)) if file * readers // len(sizes) == reader]
+
+
+@wrong("09.1", says="equally many files")
+def largest_by_turns(sizes, rank, ranks, worker, workers):
+    reader, readers = reader_of(rank, ranks, worker, workers)
+    return sorted(range(len(sizes)), key=lambda file: -sizes[file])[reader::readers]
+
+
+@wrong("09.1", says="equally many files")
+def there_and_back(sizes, rank, ranks, worker, workers):
+    reader, readers = reader_of(rank, ranks, worker, workers)
+    order = sorted(range(len(sizes)), key=lambda file: -sizes[file])
+    rounds = [order[start : start + readers] for start in range(0, len(order), readers)]
+    places = [reader if number % 2 == 0 else readers - 1 - reader for number in range(len(rounds))]
+    return [each[place] for each, place in zip(rounds, places, strict=True) if place < len(each)]
+
+
+@wrong("09.1", says="Which file is best placed first?")
+def smallest_first(sizes, rank, ranks, worker, workers):
+    reader, readers = reader_of(rank, ranks, worker, workers)
+    loads, mine = [0] * readers, []
+    for file in sorted(range(len(sizes)), key=sizes.__getitem__):
+        least = loads.index(min(loads))
+        loads[least] += sizes[file]
+        mine += [file] * (least == reader)
+    return mine
+
+
+@wrong("09.1", says="times in an epoch, by all readers together The same reader, asked twice")
+def another_plan_each_time(sizes, rank, ranks, worker, workers):
+    reader, readers = reader_of(rank, ranks, worker, workers)
+    order = random.sample(range(len(sizes)), len(sizes))
+    return order[reader::readers]
+
+
+@right("09.1")
+def with_a_heap(sizes, rank, ranks, worker, workers):
+    reader, readers = reader_of(rank, ranks, worker, workers)
+    heap = [(0, number, []) for number in range(readers)]
+    for size, file in sorted(zip(sizes, range(len(sizes)), strict=True), reverse=True):
+        load, number, files = heapq.heappop(heap)
+        heapq.heappush(heap, (load + size, number, [*files, file]))
+    return next(files for _, number, files in heap if number == reader)
+
+
+@right("09.1")
+def first_ranks_then_workers(sizes, rank, ranks, worker, workers):
+    """Readers may be numbered in any way, as long as all do it alike."""
+    worker, workers = (0, 1) if worker is None else (worker, workers)
+    loads = [[0] * ranks for _ in range(workers)]
+    for file in sorted(range(len(sizes)), key=lambda file: (-sizes[file], -file)):
+        _, who = min((load, (w, r)) for w, row in enumerate(loads) for r, load in enumerate(row))
+        loads[who[0]][who[1]] += sizes[file]
+        if who == (worker, rank):
+            yield file
+
+
+@right("09.1")
+def plan_as_a_dict(sizes, rank, ranks, worker, workers):
+    everybody = [(r, w) for r in range(ranks) for w in (range(workers) if workers else [None])]
+    loads, owner = Counter(dict.fromkeys(everybody, 0)), {}
+    while len(owner) < len(sizes):
+        file = max((file for file in range(len(sizes)) if file not in owner), key=lambda file: sizes[file])
+        owner[file] = min(everybody, key=loads.get)
+        loads[owner[file]] += sizes[file]
+    return {file for file, who in owner.items() if who == (rank, worker)}
+
+
+# 09.2 What comes next
+
+
+def place(orders, batch, updates):
+    return divmod(updates, -(-len(orders[0]) // batch))
+
+
+def batch_at(orders, batch, updates):
+    epoch, number = place(orders, batch, updates)
+    return orders[epoch][number * batch : (number + 1) * batch]
+
+
+@wrong("09.2", says="The position *within* the epoch")
+def from_the_start_of_the_epoch(orders, batch, saved, rank, ranks):
+    epoch, _ = place(orders, batch, saved["updates"])
+    return orders[epoch][:batch][rank::ranks]
+
+
+@wrong("09.2", says="the order is that of epoch 0")
+def one_order_for_all(orders, batch, saved, rank, ranks):
+    _, number = place(orders, batch, saved["updates"])
+    return orders[0][number * batch :][:batch][rank::ranks]
+
+
+@wrong("09.2", says="it would be made twice")
+def the_last_one_again(orders, batch, saved, rank, ranks):
+    return batch_at(orders, batch, max(0, saved["updates"] - 1))[rank::ranks]
+
+
+@wrong("09.2", says="One batch is left out")
+def the_one_after(orders, batch, saved, rank, ranks):
+    return batch_at(orders, batch, saved["updates"] + 1)[rank::ranks]
+
+
+@wrong("09.2", says="as many ranks as there were")
+def to_the_old_ranks(orders, batch, saved, rank, ranks):
+    return batch_at(orders, batch, saved["updates"])[rank :: saved["ranks"]]
+
+
+@wrong("09.2", says="Another number of ranks makes another batch")
+def the_old_share(orders, batch, saved, rank, ranks):
+    epoch, number = place(orders, batch, saved["updates"])
+    return orders[epoch][number * batch :][: batch * ranks // saved["ranks"]][rank::ranks]
+
+
+@wrong("09.2", says="cut into stretches")
+def a_stretch_for_each(orders, batch, saved, rank, ranks):
+    mine = batch_at(orders, batch, saved["updates"])
+    bounds = [len(mine) * number // ranks for number in range(ranks + 1)]
+    return mine[bounds[rank] : bounds[rank + 1]]
+
+
+@wrong("09.2", says="is an update like any other")
+def full_ones_only(orders, batch, saved, rank, ranks):
+    each = max(1, len(orders[0]) // batch)
+    epoch, number = divmod(saved["updates"], each)
+    return orders[min(epoch, len(orders) - 1)][number * batch :][:batch][rank::ranks]
+
+
+@wrong("09.2", says="filled up with examples of the next epoch")
+def one_long_list(orders, batch, saved, rank, ranks):
+    done = saved["updates"] * batch
+    return list(chain(*orders))[done : done + batch][rank::ranks]
+
+
+@wrong("09.2", says="as if all batches were full")
+def examples_counted(orders, batch, saved, rank, ranks):
+    epoch, start = divmod(saved["updates"] * batch, len(orders[0]))
+    return orders[epoch % len(orders)][start : start + batch][rank::ranks]
+
+
+@wrong("09.2", says="left out of the batch")
+def equal_shares(orders, batch, saved, rank, ranks):
+    mine = batch_at(orders, batch, saved["updates"])
+    return mine[: len(mine) // ranks * ranks][rank::ranks]
+
+
+@wrong("09.2", says="A rank trains on the whole batch")
+def rank_0_gets_all(orders, batch, saved, rank, ranks):
+    return batch_at(orders, batch, saved["updates"]) if rank == 0 else []
+
+
+@wrong("09.2", says="it should be")
+def only_one_each(orders, batch, saved, rank, ranks):
+    return batch_at(orders, batch, saved["updates"])[rank : rank + 1]
+
+
+@right("09.2")
+def all_batches_listed(orders, batch, saved, rank, ranks):
+    every = [order[start : start + batch] for order in orders for start in range(0, len(order), batch)]
+    return tuple(every[saved["updates"]][rank::ranks])
+
+
+@right("09.2")
+def counted_down(orders, batch, saved, rank, ranks):
+    left = saved["updates"]
+    for order in orders:
+        rest = order
+        while rest:
+            if left == 0:
+                return (example for place, example in enumerate(rest[:batch]) if place % ranks == rank)
+            rest, left = rest[batch:], left - 1
+    return []
+
+
+@right("09.2")
+def with_indices(orders, batch, saved, rank, ranks):
+    each = (len(orders[0]) + batch - 1) // batch
+    start = saved["updates"] % each * batch
+    return [orders[saved["updates"] // each][i] for i in range(start + rank, min(start + batch, len(orders[0])), ranks)]
+
+
+# 09.3 How old is a gradient
+
+
+@wrong("09.3", says="One too many each time")
+def with_itself(log):
+    version, seen, ages = 0, {}, []
+    for what, worker in log:
+        if what == "push":
+            version += 1
+            ages.append(version - seen[worker])
+        else:
+            seen[worker] = version
+    return ages
+
+
+@wrong("09.3", says="since the start of the job")
+def versions(log):
+    return list(range(sum(what == "push" for what, _ in log)))
+
+
+@wrong("09.3", says="from the worker's last push")
+def from_push_to_push(log):
+    version, seen, ages = 0, defaultdict(int), []
+    for what, worker in log:
+        if what == "push":
+            ages.append(version - seen[worker])
+            version += 1
+            seen[worker] = version
+    return ages
+
+
+@wrong("09.3", says="from the worker's first pull")
+def first_pull_only(log):
+    version, seen, ages = 0, {}, []
+    for what, worker in log:
+        if what == "pull" and worker not in seen:
+            seen[worker] = version
+        elif what == "push":
+            ages.append(version - seen[worker])
+            version += 1
+    return ages
+
+
+@wrong("09.3", says="Fetching changes no weights")
+def any_event(log):
+    seen, ages = {}, []
+    for time, (what, worker) in enumerate(log):
+        if what == "pull":
+            seen[worker] = time
+        else:
+            ages.append(time - seen[worker] - 1)
+    return ages
+
+
+@wrong("09.3", says="Fetching changes no weights")
+def pulls_counted(log):
+    pulls, seen, ages = 0, {}, []
+    for what, worker in log:
+        if what == "pull":
+            pulls += 1
+            seen[worker] = pulls
+        else:
+            ages.append(pulls - seen[worker])
+    return ages
+
+
+@wrong("09.3", says="Workers - 1")
+def rule_of_thumb(log):
+    workers = {worker for _, worker in log}
+    return [len(workers) - 1 for what, _ in log if what == "push"]
+
+
+@wrong("09.3", says="KeyError")
+def popped(log):
+    version, seen, ages = 0, {}, []
+    for what, worker in log:
+        if what == "pull":
+            seen[worker] = version
+        else:
+            ages.append(version - seen.pop(worker))
+            version += 1
+    return ages
+
+
+@wrong("09.3", says="the other workers' updates only")
+def others_only(log):
+    since, ages = defaultdict(int), []
+    for what, worker in log:
+        if what == "pull":
+            since[worker] = 0
+        else:
+            ages.append(since[worker])
+            for other in {name for _, name in log} - {worker}:
+                since[other] += 1
+    return ages
+
+
+@wrong("09.3", says="one for each *push*")
+def with_pulls_in_it(log):
+    version, seen, ages = 0, {}, []
+    for what, worker in log:
+        if what == "pull":
+            seen[worker] = version
+        ages.append(version - seen[worker])
+        version += what == "push"
+    return ages
+
+
+@right("09.3")
+def counters(log):
+    age, ages = Counter(), []
+    for what, worker in log:
+        if what == "pull":
+            age[worker] = 0
+        else:
+            ages.append(age[worker])
+            age.update({name for _, name in log})
+    return ages
+
+
+@right("09.3")
+def looked_up_backwards(log):
+    ages = []
+    for now, (what, worker) in enumerate(log):
+        if what == "push":
+            then = max(time for time in range(now) if log[time] == ("pull", worker))
+            ages.append(sum(event == "push" for event, _ in log[then:now]))
+    return ages
+
+
+@right("09.3")
+def log_overwritten(log):
+    pushes, seen = [0], {}
+    for what, _ in log:
+        pushes.append(pushes[-1] + (what == "push"))
+    for time, (what, worker) in enumerate(log):
+        if what == "pull":
+            seen[worker] = pushes[time]
+        log[time] = pushes[time] - seen[worker] if what == "push" else None
+    return tuple(float(age) for age in log if age is not None)
