@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from course_lib.checks import examine, exercises
+from course_lib.checks import exercises
 from course_lib.checks.exercise import Exercise
 from course_lib.grading.grader import SEED as GRADING_SEED
 from tests.checks.bank import Banked, banked
@@ -42,8 +42,10 @@ def test_a_right_answer_passes_however_it_is_written(exercise):
 
 @all_exercises
 def test_a_wrong_answer_is_refused_for_its_true_cause(exercise):
-    for each in entries(exercise, is_right=False):
-        report = examine(exercise, each.answer, seed=1)
+    ours = entries(exercise, is_right=False)
+    try_together(exercise, [each.answer for each in ours], cases_of(exercise.number, 1))
+    for each in ours:
+        report = report_on(exercise, each.answer)
         assert not report.passed, each.name
         told = re.sub(r"\s+", " ", str(report)).replace(f"tests/checks/bank/lesson_{exercise.lesson}.py", "Cell In[1]")
         assert each.says in told, f"{each.name}: {report}"
@@ -52,7 +54,9 @@ def test_a_wrong_answer_is_refused_for_its_true_cause(exercise):
 
 @all_exercises
 def test_no_inputs_make_a_wrong_answer_pass(exercise):
-    for each in entries(exercise, is_right=False):
+    ours = entries(exercise, is_right=False)
+    try_together(exercise, [each.answer for each in ours], cases_of(exercise.number, GRADING_SEED))
+    for each in ours:
         assert not report_on(exercise, each.answer, GRADING_SEED).passed, each.name
 
 

@@ -30,7 +30,8 @@ def outcomes(exercise: Exercise, answer: Callable, cases: list[Case]) -> Callabl
     known = _known.get(answer, {})
 
     def outcome(place: int) -> Outcome:
-        return known.get(id(cases[place])) or trial.outcome(place)
+        seen = known.get(id(cases[place]))
+        return seen if seen and seen.kind == "returned" else trial.outcome(place)  # a learner is shown where it raised
 
     return outcome
 
