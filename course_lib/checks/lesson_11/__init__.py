@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from course_lib.data import Batch
     from course_lib.strategies import Strategy
@@ -121,11 +121,19 @@ def derives_from_ours(kind: type) -> list[str]:
     ]
 
 
-def numbers_kept() -> int:
-    """How many numbers there are in all parameters of this process."""
+@contextmanager
+def counting_parameters() -> Iterator[Callable[[], int]]:
+    """Gives a function that tells how many numbers are in parameters which were made in this block, and still live."""
     import gc
 
     from torch.nn import Parameter
 
-    gc.collect()
-    return sum(each.numel() for each in gc.get_objects() if type(each) is Parameter)
+    def numbers() -> int:
+        gc.collect()
+        return sum(each.numel() for each in gc.get_objects() if type(each) is Parameter)
+
+    gc.freeze()  # what is there already is not looked at: there is a lot of it
+    try:
+        yield numbers
+    finally:
+        gc.unfreeze()

@@ -14,11 +14,11 @@ from course_lib.checks.lesson_11 import (
     adam,
     after,
     batches_of,
+    counting_parameters,
     derives_from_ours,
     loss_of,
     model_of,
     new_job,
-    numbers_kept,
     state_of,
     watching_for_ours,
 )
@@ -161,9 +161,9 @@ def spent_on(answer, job: Job) -> dict[str, Any]:
 
     from course_lib.meter import meter
 
-    before = numbers_kept()
-    trained = made(answer, job, dist.get_rank())
-    kept = numbers_kept() - before
+    with counting_parameters() as numbers:
+        trained = made(answer, job, dist.get_rank())
+        kept = numbers()
     (batch,) = batches_of(job)
     trained.step(trained.share(batch))
     with meter() as spent:
