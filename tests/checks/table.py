@@ -17,8 +17,7 @@ from tqdm import tqdm
 from course_lib.checks import examine, exercises
 from course_lib.checks.exercise import Exercise
 from tests.checks.bank import banked
-from tests.checks.mutants import tally
-from tests.checks.test_mutants import SAMPLE
+from tests.checks.mutants import SAMPLE, tally
 from tests.checks.tried import answer_to
 
 README = Path(__file__).with_name("README.md")
