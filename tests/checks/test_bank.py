@@ -13,7 +13,11 @@ from tests.checks.bank import Banked, banked
 from tests.checks.table import table
 from tests.checks.tried import cases_of, report_on, try_together
 
-all_exercises = pytest.mark.parametrize("exercise", exercises().values(), ids=list(exercises()))
+CAPSTONE = "11.1"  # a check of it takes as long as ten of the others; test_exercises.py has its solution
+all_exercises = pytest.mark.parametrize(
+    "exercise",
+    [pytest.param(e, id=n, marks=[pytest.mark.slow] if n == CAPSTONE else []) for n, e in exercises().items()],
+)
 NOT_THEIRS = r"Traceback|site-packages|torch/|course_lib/|/\w+/\w+\.py"  # frames and paths that nobody asked for
 
 
