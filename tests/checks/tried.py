@@ -16,9 +16,6 @@ from course_lib.checks.notebooks import names_of, read, without_answers
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MAKE_GROUPS = ("07", "11")  # lessons whose answers make process groups: hundreds in one launch, with their threads
-    "07",
-    "11",
-)  # lessons whose answers make process groups: hundreds of them in one launch, with their threads
 SOLUTIONS = sorted((ROOT / "solutions").glob("*.ipynb"))
 
 
