@@ -66,6 +66,7 @@ class Exercise:
     read_in: str = ""  # the lesson that section is in, if it is another one
     hanging: Callable | None = None  # a wrong answer whose ranks wait for ever, for the tests
     timeout: float = 2.5
+    modules: tuple[str, ...] = ()  # that take long to import, and are needed on its ranks
 
     @property
     def points(self) -> int:

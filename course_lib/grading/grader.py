@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -153,8 +154,11 @@ class Grader:
         ]
         slot = self.slots.get()
         try:
-            submission = Submission(cells, tasks, max([TIMEOUT, *(e.timeout for e in ours)]))
-            return sandbox.run(submission, self.limits, slot=slot, sandboxed=self.sandboxed, stop=self._stop)
+            timeout, modules = max([TIMEOUT, *(e.timeout for e in ours)]), [name for e in ours for name in e.modules]
+            submission = Submission(cells, tasks, timeout, modules)
+            # Where an exercise is given more time for a case, so is the whole.
+            limits = dataclasses.replace(self.limits, seconds=self.limits.seconds + 10 * (timeout - TIMEOUT))
+            return sandbox.run(submission, limits, slot=slot, sandboxed=self.sandboxed, stop=self._stop)
         finally:
             self.slots.put(slot)
 

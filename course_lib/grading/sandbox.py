@@ -88,7 +88,8 @@ def run(
     )
     guard = Guard(process, limits, stop or threading.Event())
     try:
-        lines = guard.converse(json.dumps(limits.of_resource()).encode() + b"\n" + submission.packed())
+        first = {"limits": limits.of_resource(), "modules": submission.modules}
+        lines = guard.converse(json.dumps(first).encode() + b"\n" + submission.packed())
     finally:
         guard.end()
     return SandboxResult(lines, guard.reason)

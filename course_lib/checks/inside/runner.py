@@ -16,7 +16,7 @@ import pickle
 import resource
 import signal
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 CELL_SECONDS = 10
@@ -42,6 +42,7 @@ class Submission:
     cells: list[str]
     tasks: list[Task]
     timeout: float
+    modules: list[str] = field(default_factory=list)  # that ranks need besides: imported once, and not by every rank
 
     def packed(self) -> bytes:
         """As bytes without a class in them: in the sandbox, this module has another name."""
@@ -57,12 +58,13 @@ def main() -> None:
     """Read the job, and run it in a process that has torch already: the one that ranks are forked from as well."""
     from course_lib.launchers import warm_up
 
-    for name, limit in json.loads(sys.stdin.buffer.readline()).items():
+    first = json.loads(sys.stdin.buffer.readline())
+    for name, limit in first["limits"].items():
         resource.setrlimit(getattr(resource, name), (limit, limit))
     report, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
-    warm_up(PRELOADED)
+    warm_up([*PRELOADED, *first["modules"]])
     context = multiprocessing.get_context("forkserver")
     receiver, sender = context.Pipe(duplex=False)
     host = context.Process(target=_be_host, args=(sys.stdin.buffer.read(), sender))

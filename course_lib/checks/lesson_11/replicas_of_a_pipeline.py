@@ -161,14 +161,16 @@ def spent_on(answer, job: Job) -> dict[str, Any]:
 
     from course_lib.meter import meter
 
+    (batch,) = batches_of(job)
     with counting_parameters() as numbers:
         trained = made(answer, job, dist.get_rank())
-        kept = numbers()
-    (batch,) = batches_of(job)
-    trained.step(trained.share(batch))
-    with meter() as spent:
         trained.step(trained.share(batch))
-    return {"kept": kept, **spent.as_data()}
+        kept = [numbers()]
+        with meter() as spent:
+            trained.step(trained.share(batch))
+        kept.append(numbers())
+    # The launcher may be looking at this rank's frames, and so hold for a moment what they held: the fewer counts.
+    return {"kept": min(kept), **spent.as_data()}
 
 
 def judge(case: Case, values: list[Any]) -> str | None:
@@ -275,4 +277,10 @@ EXERCISE = Exercise(
     symptoms=SYMPTOMS,
     costs=costs,
     timeout=20.0,
+    modules=(
+        "torch._dynamo",
+        "torch.distributed.checkpoint",
+        "course_lib.strategies",
+        "course_lib.training.checkpoint",
+    ),
 )
