@@ -420,4 +420,4 @@ def test_without_a_sandbox_the_same_attack_works(tmp_path):
     cell = hostile("the other students", places=[str(tmp_path)])
     hand_in(tmp_path / "class", "eve", cell)
     (record,) = patient_grader(tmp_path / "out", sandboxed=False).grade(find_submissions(tmp_path / "class"))
-    assert record.points == 10
+    assert record.points == 15
