@@ -19,7 +19,7 @@ import pytest
 from course_lib.checks import exercises
 from course_lib.checks.notebooks import code_of, read
 from course_lib.grading import sandbox
-from course_lib.grading.grader import Grader, _what_was_seen, seed_of_class
+from course_lib.grading.grader import SEED, Grader, _what_was_seen, seed_of_class
 from course_lib.grading.pages import page, table, write_pages
 from course_lib.grading.records import Record
 from course_lib.grading.submissions import BadSubmissions, find_submissions
@@ -318,3 +318,13 @@ def test_a_student_who_solves_the_whole_course_gets_all_points(tmp_path):
         most[next(name for name in most if name.startswith(exercise.lesson))] += exercise.points
     found = {record.notebook: (record.points, record.problem) for record in records}
     assert found == {name: (points, "") for name, points in most.items()}
+
+
+def test_a_part_that_is_lost_takes_no_more_time(tmp_path):
+    """Other answers in the notebook need it."""
+    raises = with_answers(_1="def average_gradients(model):\n    raise KeyError(1)", _2="", _3="")
+    ours = [exercises()["02.1"]]
+    outcomes, _ = _what_was_seen(patient_grader(tmp_path)._run(code_of(raises), ours), code_of(raises))
+    parts = [case.part for case in ours[0].cases(SEED)]
+    kinds = [outcomes["02.1", place].kind for place in range(len(parts))]
+    assert kinds == ["raised" if part not in parts[:place] else "missing" for place, part in enumerate(parts)]

@@ -103,13 +103,13 @@ def _be_host(packed: bytes, sender: Any) -> None:
     for task in submission.tasks:
         cases = [(ranks, inputs) for _, ranks, inputs in task.cases]
         trial = Trial(cloudpickle.loads(task.drive), names.get(task.answer), cases, submission.timeout)
-        hung = set()
+        lost = set()  # parts
         for index, (part, _, _) in enumerate(task.cases):
             outcome = Outcome("missing")
-            if task.answer in names and part not in hung:
+            if task.answer in names and part not in lost:
                 outcome = trial.outcome(index)
-            if outcome.kind == "stuck":
-                hung.add(part)  # its other cases would only take as long again
+            if outcome.kind != "returned":
+                lost.add(part)  # its other cases would earn nothing, and take time that other answers need
             say({"number": task.number, "case": index, "outcome": asdict(outcome)})
     sender.send_bytes(b"")
 
