@@ -108,14 +108,12 @@ def wrong_answers(exercise: Exercise) -> Callable[[Case], list[Outcome]]:
     def wrong(case: Case) -> list[Outcome]:
         if id(case) not in seen:
             calls = [(mistake, copy.deepcopy(case.inputs)) for mistake in exercise.mistakes]
-            seen[id(case)] = (
-                case,
-                observe_many(exercise.drive, calls, case.ranks, exercise.timeout)
-                or [
-                    observe(exercise.drive, mistake, case.ranks, inputs, exercise.timeout, quiet=True)
-                    for mistake, inputs in calls
-                ],
-            )
+            outcomes: list[Outcome] = []
+            while left := calls[len(outcomes) :]:
+                outcomes += observe_many(exercise.drive, left, case.ranks, exercise.timeout)
+                for mistake, inputs in calls[len(outcomes) :][:1]:  # one that did not return
+                    outcomes.append(observe(exercise.drive, mistake, case.ranks, inputs, exercise.timeout, quiet=True))
+            seen[id(case)] = (case, outcomes)
         return seen[id(case)][1]
 
     return wrong

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
+import os
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from course_lib.launchers import CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck, launch
@@ -86,14 +90,19 @@ def observe_many(
 ) -> list[Outcome]:
     """Call `drive(answer, **inputs)` for each of these, one after the other, in one launch: much quicker than many.
 
-    Empty if they did not all return: which of them did not, only launches of their own can tell. `catch` goes on
-    after one that raises, if all ranks come out of it.
+    They come in order, and end before the first that did not return: what became of it, only a launch of its own can
+    tell. `catch` goes on after one that raises, if all ranks come out of it.
     """
-    try:
-        run = _launch(drive, calls, ranks, timeout + 0.2 * len(calls), quiet=True, catch=catch)
-    except LaunchError:
-        return []
-    return [_of_values([value[index] for value in run]) for index in range(len(calls))]
+    with tempfile.TemporaryDirectory() as aside:
+        with contextlib.suppress(LaunchError):
+            _launch(drive, calls, ranks, timeout + 0.2 * len(calls), quiet=True, catch=catch, aside=aside)
+        written = [_whole_lines(Path(aside, str(rank))) for rank in range(ranks)]
+    return [_of_values(list(map(json.loads, values))) for values in zip(*written, strict=False)]
+
+
+def _whole_lines(file: Path) -> list[str]:
+    """The lines of a file that were written to their end."""
+    return file.read_text().split("\n")[:-1] if file.exists() else []
 
 
 def _of_values(values: list[Any]) -> Outcome:
@@ -106,23 +115,19 @@ def _of_values(values: list[Any]) -> Outcome:
 class Trial:
     """An answer in all its cases, each given as ranks and inputs; run when asked for.
 
-    The first case is tried by itself. The others of equally many ranks share a launch, and are tried singly if they do
-    not all come to their end.
+    The first case is tried by itself. The others of equally many ranks share a launch, as far as they come to their
+    end; the one that does not is tried by itself, and those after it share a launch again.
     """
 
-    def __init__(
-        self, drive: Callable, answer: Any, cases: Sequence[tuple[int, dict[str, Any]]], timeout: float
-    ) -> None:
+    def __init__(self, drive: Callable, answer: Any, cases: Sequence[Setting], timeout: float) -> None:
         self._drive, self._answer, self._cases, self._timeout = drive, answer, cases, timeout
         self._seen: dict[int, Outcome] = {}
-        self._tried_together: set[int] = set()
+        self._by_itself = {0}
 
     def outcome(self, index: int) -> Outcome:
         """What the answer does in one of the cases."""
-        ranks = self._cases[index][0]
-        if index and index not in self._seen and ranks not in self._tried_together:
-            self._tried_together.add(ranks)
-            self._try_together(ranks)
+        if index not in self._seen and index not in self._by_itself:
+            self._try_together(index)
         if index not in self._seen:
             self._seen[index] = self.alone(index)
         return self._seen[index]
@@ -132,35 +137,47 @@ class Trial:
         ranks, inputs = self._cases[index]
         return observe(self._drive, self._answer, ranks, inputs, self._timeout)
 
-    def _try_together(self, ranks: int) -> None:
-        places = [place for place, case in enumerate(self._cases) if case[0] == ranks and place not in self._seen]
+    def _try_together(self, first: int) -> None:
+        """Try this one and those after it, up to one that does not return."""
+        ranks = self._cases[first][0]
+        places = [place for place in range(first, len(self._cases)) if self._cases[place][0] == ranks]
         if len(places) > 1:
             calls = [(self._answer, self._cases[place][1]) for place in places]
             outcomes = observe_many(self._drive, calls, ranks, self._timeout)
             self._seen.update(zip(places, outcomes, strict=False))
+            self._by_itself.update(places[len(outcomes) :][:1])
 
 
 def _launch(
-    drive: Callable, calls: Sequence[Call], ranks: int, timeout: float, quiet: bool, catch: bool = False
+    drive: Callable,
+    calls: Sequence[Call],
+    ranks: int,
+    timeout: float,
+    quiet: bool,
+    catch: bool = False,
+    aside: str | None = None,
 ) -> Run:
     patience = timeout * (SPAWNED if start_method() == "spawn" else 1)
     with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
-        return launch(_on_rank, drive, list(calls), catch, ranks=ranks, timeout=patience)
+        return launch(_on_rank, drive, list(calls), catch, aside, ranks=ranks, timeout=patience)
 
 
-def _on_rank(drive: Callable, calls: list[Call], catch: bool) -> list[Any]:
+def _on_rank(drive: Callable, calls: list[Call], catch: bool, aside: str | None) -> list[Any]:
+    """What `drive` returns of each call; also written `aside`, a line each, where others may come to no end."""
     import torch
     import torch.distributed as dist
 
     values = []
-    for answer, inputs in calls:
-        torch.manual_seed(dist.get_rank())  # ranks do not draw alike, as in a real job
-        try:
-            values.append(encode(drive(_anew(answer) if len(calls) > 1 else answer, **inputs)))
-        except Exception as error:
-            if not catch:
-                raise
-            values.append({"raised": type(error).__name__, "text": str(error)})
+    with open(Path(aside, str(dist.get_rank())) if aside else os.devnull, "w") as lines:
+        for answer, inputs in calls:
+            torch.manual_seed(dist.get_rank())  # ranks do not draw alike, as in a real job
+            try:
+                values.append(encode(drive(_anew(answer) if aside else answer, **inputs)))
+            except Exception as error:
+                if not catch:
+                    raise
+                values.append({"raised": type(error).__name__, "text": str(error)})
+            print(json.dumps(values[-1]), file=lines, flush=True)
     return values
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 MOST_NUMBERS = 200_000
+MOST_BITS = 1_000  # of an integer: Python refuses to write out very long ones
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.bool)
@@ -20,6 +21,8 @@ DTYPES = {
 
 def encode(value: Any, depth: int = 0) -> Any:
     """`value` in JSON's own types. What is not plain data becomes the name of its type."""
+    if isinstance(value, int) and (bits := int.bit_length(value)) > MOST_BITS:
+        return {"other": f"int of {bits} bits"}
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, torch.Tensor):
