@@ -178,6 +178,8 @@ def _on_rank(drive: Callable, calls: list[Call], catch: bool, aside: str | None)
                     raise
                 values.append({"raised": type(error).__name__, "text": str(error)})
             print(json.dumps(values[-1]), file=lines, flush=True)
+            if aside:
+                dist.barrier()  # nobody is in the next case while another one is stuck in this: that is seen at once
     return values
 
 
