@@ -210,7 +210,7 @@ def show(value: Any) -> str:
         return str([round(number, 4) if isinstance(number, float) else number for number in value.flatten().tolist()])
     if isinstance(value, Other):
         return f"a {value.kind}"
-    text = repr(value)
+    text = f"{value:.6g}" if type(value) is float else repr(value)
     return text if len(text) <= 200 else text[:200] + " ..."
 
 

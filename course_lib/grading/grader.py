@@ -171,7 +171,10 @@ class Grader:
         report = assess(exercise, cases, look_up, self._wrong[exercise.number])
         attempted = report.attempted and any(look_up(place).kind != "missing" for place in range(len(cases)))
         remarks = {part: remark(finding, cells) for part, finding in report.findings.items()}
-        return Mark(exercise.number, report.earned, remarks if attempted else {}, attempted)
+        causes = {part: finding.cause for part, finding in report.findings.items() if finding.cause}
+        return Mark(
+            exercise.number, report.earned, remarks if attempted else {}, attempted, causes if attempted else {}
+        )
 
     def _key(self, handed: SubmittedNotebook) -> str:
         """Changes whenever the marks might."""

@@ -17,6 +17,8 @@ class Mark:
     parts: dict[str, int]
     remarks: dict[str, str] = field(default_factory=dict)  # by part
     attempted: bool = True
+    causes: dict[str, str] = field(default_factory=dict)  # by part, where the mistake is known
+    by_clock: list[str] = field(default_factory=list)  # parts that were lost because their time was over
 
     @property
     def points(self) -> int:
@@ -32,6 +34,12 @@ class Record:
     key: str
     marks: list[Mark]
     problem: str = ""  # with the notebook as a whole
+    stopped_by_clock: bool = False  # as a whole
+
+    @property
+    def flagged(self) -> bool:
+        """Whether a clock decided any of it: a busy machine may have cost it points."""
+        return self.stopped_by_clock or any(mark.by_clock for mark in self.marks)
 
     @property
     def points(self) -> int:

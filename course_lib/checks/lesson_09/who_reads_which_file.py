@@ -265,4 +265,9 @@ EXERCISE = Exercise(
         small_ones_first,
         equally_many,
     ),
+    errors={
+        "by zero": "Is it the number of readers? Where a rank loads by itself, `workers` is 0, and the rank is one "
+        "reader all the same.",
+        "NoneType": "Where a rank loads by itself, `worker` is None, and no number: the rank is then its only reader.",
+    },
 )

@@ -61,13 +61,13 @@ def rounded_up(sizes, rank, ranks, worker, workers):
     return list(range(start, min(start + each, len(sizes))))
 
 
-@wrong("09.1", says="ZeroDivisionError")
+@wrong("09.1", says="`workers` is 0, and the rank is one reader")
 def no_workers_no_readers(sizes, rank, ranks, worker, workers):
     readers = ranks * workers
     return [file for file in range(len(sizes)) if file % readers == rank * workers + (worker or 0)]
 
 
-@wrong("09.1", says="TypeError: unsupported operand type(s) for +: 'int' and 'NoneType'")
+@wrong("09.1", says="`worker` is None, and no number")
 def none_is_no_number(sizes, rank, ranks, worker, workers):
     reader = rank * workers + worker
     return list(range(len(sizes)))[reader :: ranks * workers]
