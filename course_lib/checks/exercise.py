@@ -21,6 +21,7 @@ from course_lib.checks.inside.plain import Other
 # Right to the precision of float32, whatever the type: of the largest number that is expected, and for zeros.
 RELATIVE, ABSOLUTE = 2e-5, 1e-7
 EXACT = 1e-12
+MOST_SHOWN = 8  # numbers of a tensor
 T = TypeVar("T")
 LEVELS = ("warm-up", "exercise", "build")
 
@@ -64,6 +65,7 @@ class Exercise:
     errors: Mapping[str, str] = field(default_factory=dict)  # what is in an exception's text, and why it comes
     costs: Callable[[Case, list[Any]], list[Cost]] | None = None  # of the ranks' values, once `judge` is content
     read_in: str = ""  # the lesson that section is in, if it is another one
+    read_for: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # lesson and section, of parts that differ
     hanging: Callable | None = None  # a wrong answer whose ranks wait for ever, for the tests
     timeout: float = 2.5
     modules: tuple[str, ...] = ()  # that take long to import, and are needed on its ranks
@@ -79,7 +81,12 @@ class Exercise:
     @property
     def where_to_read(self) -> str:
         """Where it is explained, in words."""
-        return f"lesson {self.read_in or self.lesson}, “{self.read}”"
+        return self.where_to_read_for("")
+
+    def where_to_read_for(self, part: str) -> str:
+        """Where this part of it is explained."""
+        lesson, section = self.read_for.get(part, (self.read_in or self.lesson, self.read))
+        return f"lesson {lesson}, “{section}”"
 
 
 def idea(mistake: Callable) -> str:
@@ -89,12 +96,12 @@ def idea(mistake: Callable) -> str:
     return " ".join(text.split())
 
 
-def same_as(expected: Callable[[Case], Sequence[Any]], *, exact: bool = False) -> Callable:
-    """A judge that compares each rank's value with the one that `expected(case)` has for it."""
+def same_as(expected: Callable[[Case], Sequence[Any]], *, name: str = "", exact: bool = False) -> Callable:
+    """A judge that compares each rank's value, of that name, with the one that `expected(case)` has for it."""
 
     def judge(case: Case, values: list[Any]) -> str | None:
         for rank, (value, right) in enumerate(zip(values, expected(case), strict=True)):
-            difference = differs(value, right, exact=exact)
+            difference = differs(value, right, name, exact=exact)
             if difference:
                 return f"rank {rank}: {difference}" if case.ranks > 1 else difference
         return None
@@ -149,20 +156,22 @@ def _list_differs(value: Any, right: Sequence, name: str, exact: bool) -> str | 
     if isinstance(value, Tensor) and value.dim() and not exact:
         value = list(value) if len(value) == len(right) else value.tolist()
     if not isinstance(value, list):
-        return f"{label}is {show(value)}, it should be a list of {len(right)}"
-    for index, (item, right_item) in enumerate(zip(value, right, strict=False)):
-        difference = differs(item, right_item, f"{name}[{index}]", exact=exact)
-        if difference:
-            return difference
+        return f"{label}is {show(value)}, it should be {_list_of(len(right))}"
     if len(value) != len(right):
-        return f"{label}is a list of {len(value)}, it should be one of {len(right)}"
-    return None
+        return f"{label}is {_list_of(len(value))}, it should be {_list_of(len(right))}"
+    items = enumerate(zip(value, right, strict=True))
+    found = (differs(item, right_item, f"{name}[{index}]", exact=exact) for index, (item, right_item) in items)
+    return next(filter(None, found), None)
+
+
+def _list_of(items: int) -> str:
+    return f"a list of {items}" if items else "an empty list"
 
 
 def _dict_differs(value: Any, right: dict, name: str, exact: bool) -> str | None:
     label = f"{name} " if name else ""
     if not isinstance(value, dict) or value.keys() != right.keys():
-        return f"{label}is {show(value)}, it should have {', '.join(map(str, right))}"
+        return f"{label}is {show(value)}, it should be a dict with the keys {', '.join(map(repr, right))}"
     found = (differs(value[key], right[key], f"{name}[{key!r}]" if name else str(key), exact=exact) for key in right)
     return next(filter(None, found), None)
 
@@ -184,8 +193,11 @@ def _tensor_differs(value: Any, right: Tensor, label: str, exact: bool) -> str |
     finite = right.double().abs().nan_to_num(nan=0.0, posinf=0.0)
     if off.max() <= _tolerance(finite.max().item(), exact):
         return None
-    if right.numel() > 12:
-        return f"{label}is off by {off.max():.3g} at most, where the largest number is {finite.max():.3g}"
+    if right.numel() > MOST_SHOWN:
+        where = tuple(int(place) for place in torch.unravel_index(off.argmax(), off.shape))
+        it, should = value[where].item(), right[where].item()
+        there = f"at {list(where)} it is {_digits(it, should)}, it should be {_digits(should, it)}"
+        return f"{label}is off by up to {off.max():.3g}: {there}"
     return f"{label}is {_show_beside(value, right)}, it should be {_show_beside(right, value)}"
 
 
@@ -193,11 +205,14 @@ def _show_beside(value: Tensor, other: Tensor) -> str:
     """Numbers, each with enough digits to tell it from the other."""
     if not value.is_floating_point():
         return show(value)
-    return f"[{', '.join(map(_short, value.flatten().tolist(), other.flatten().tolist()))}]"
+    if value.dim() > 1:
+        return f"[{', '.join(map(_show_beside, value, other))}]"
+    texts = map(_short, value.flatten().tolist(), other.flatten().tolist())
+    return f"[{', '.join(texts)}]" if value.dim() else next(texts)
 
 
 def _short(value: float, other: float) -> str:
-    text = f"{value:.4g}"
+    text = f"{value + 0.0:.4g}"  # not -0
     close = abs(value - other) <= _tolerance(abs(other), exact=False)
     return text if close or text != f"{other:.4g}" else _digits(value, other)
 
@@ -205,7 +220,7 @@ def _short(value: float, other: float) -> str:
 def show(value: Any) -> str:
     """A value, briefly."""
     if isinstance(value, Tensor):
-        if value.numel() > 12:
+        if value.numel() > MOST_SHOWN:
             return f"a tensor of shape {tuple(value.shape)}"
         return str([round(number, 4) if isinstance(number, float) else number for number in value.flatten().tolist()])
     if isinstance(value, Other):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from course_lib.checks.inside.observe import Outcome
 from course_lib.launchers.diagnosis.errors import name_ranks
 
+FROM_WHOM = "Every receive needs one send, from the rank it names."
 MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 
 
@@ -43,8 +44,8 @@ def _explain(outcome: Outcome) -> str:
 def _all_alike(call: str) -> str:
     if call in ("send", "isend"):
         return (
-            "Every rank waits to be received: a send may wait until somebody receives it, and nobody has come so far. "
-            "Begin the send without waiting (`dist.isend`), receive, and wait for it at the end."
+            "Every rank waits in its send: a send may wait until somebody receives the message, and no rank gets as "
+            "far as its receive. Begin the send without waiting (`dist.isend`), receive, and wait for it at the end."
         )
     return (
         "Every rank waits for a message, and nobody has sent it yet. Somebody must send first: begin the send "
@@ -62,7 +63,8 @@ def _unanswered(waiting: dict[int, str], returned: list[int]) -> str:
         parts.append(f"{_ranks(sends, 'waits', 'wait')} for somebody to receive a message")
     text = " and ".join(parts)
     gone = f"; {_ranks(returned, 'has', 'have')} returned" if returned else ""
-    return f"{text}{gone}. Every send needs one receive, on the rank it is meant for."
+    rule = "Every send needs one receive, on the rank it is meant for." if sends else FROM_WHOM
+    return f"{text}{gone}. {rule}"
 
 
 def _not_all_there(waiting: dict[int, str], returned: list[int], outcome: Outcome) -> str:
@@ -71,8 +73,9 @@ def _not_all_there(waiting: dict[int, str], returned: list[int], outcome: Outcom
         called = " or ".join(calls) or "a collective"
         return (
             f"{_ranks(returned, 'has', 'have')} returned, and {_ranks(sorted(waiting), 'waits', 'wait')} in {called} "
-            "for a call that will not come. Every rank of a group makes every call, equally often, also one that has "
-            "nothing to add: it takes part with zeros, or with an empty tensor."
+            "for a call that will not come. Every rank of a group makes every call, equally often: look for an `if`, a "
+            "loop or a `return` that depends on what only one rank knows. (A rank that has nothing to add makes the "
+            "call all the same.)"
         )
     groups = {whom for doing, _, whom in outcome.states if doing == "waiting"}
     if len(calls) == 1 and len(groups) == 1:

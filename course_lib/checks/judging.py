@@ -60,7 +60,8 @@ class Report:
             return "\n".join([f"✓ {name}: passed, {self.points} of {exercise.points} points", *_table(self.costs)])
         finding = next(iter(self.findings.values()))
         lines = [f"✗ {name}: {self.points} of {exercise.points} points", "", *_explain(finding)]
-        lines += [f"\nNext: hint({exercise.number!r}), or read again {exercise.where_to_read}."]
+        where = exercise.where_to_read_for(finding.case.part)
+        lines += [f"\nNext: hint({exercise.number!r}), or read {where}, again."]
         return "\n".join(lines)
 
 

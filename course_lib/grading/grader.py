@@ -190,7 +190,7 @@ def remark(finding: Finding, cells: list[str]) -> str:
         "raised": f"It raises {_error_name(outcome.error)}{_own_line(outcome, cells)}.",
         "stuck": "Its ranks wait for ever.",
         "died": "One of its ranks ends its process.",
-        "differ": "Its ranks call different collectives.",
+        "differ": "Its ranks' calls do not fit together.",
         "missing": "It was not run to its end.",
     }.get(outcome.kind, "It could not be run.")
     if finding.costs:

@@ -73,7 +73,7 @@ def observe(
         name, _, text = str(error).split("\n\n")[0].partition(" raised ")[2].partition(": ")
         frame = next((frame for frame in reversed(error.stack) if frame.file.startswith("<")), None)
         place = {} if frame is None else {"cell": frame.file, "line": frame.line}
-        return Outcome("raised", error=name, text=text, shown=_account(error, name, text), **place)
+        return Outcome("raised", error=name, text=text, shown=_account(error, name, text, ranks), **place)
     except LaunchError as error:
         states = sorted(error.where.items()) if isinstance(error, RanksStuck) else []
         return Outcome(
@@ -193,8 +193,9 @@ def _anew(answer: Any) -> Any:
         return answer
 
 
-def _account(error: RankFailed, name: str, text: str) -> str:
+def _account(error: RankFailed, name: str, text: str, ranks: int) -> str:
     """What was raised, and the learner's own lines on the way there."""
+    who = f"rank {error.rank}" if ranks > 1 else "it"
     if own := own_frames(error.stack):
-        return f"rank {error.rank} raised {name}: {text}".removesuffix(": ") + "\n\n" + describe_stack(own)
+        return f"{who} raised {name}: {text}".removesuffix(": ") + "\n\n" + describe_stack(own)
     return f"calling it, or using what it returned, ended in {name}: {text}".removesuffix(": ")

@@ -117,8 +117,8 @@ def stops_half_way(case: Case, values: list[Any]) -> bool:
 
 
 def added_on_the_way_back(case: Case, values: list[Any]) -> bool:
-    """There is too much in some numbers: finished pieces were added where they should have replaced what was there. It
-    is part of the sum already: in the second half nothing is added any more.
+    """There is too much in some numbers: finished pieces were added to what was there, which is part of the sum
+    already. In the second half nothing is added any more: what comes replaces what was there.
     """
     right, found = _sum(case), torch.stack(_returned(values))
     over, near = found - right, 2e-5 * found.abs().max()
@@ -128,8 +128,8 @@ def added_on_the_way_back(case: Case, values: list[Any]) -> bool:
 
 
 def out_of_place(case: Case, values: list[Any]) -> bool:
-    """All numbers of the sum are there, and in another order: the pieces are put together wrongly. Whose half comes
-    first? The lower one's, wherever it comes from.
+    """All numbers of the sum are there, and in another order: the pieces are put together wrongly. The lower
+    half comes first, whether it is yours or your partner's.
     """
     right = _sum(case).sort().values
     return all(differs(value.sort().values, right) is None for value in _returned(values))

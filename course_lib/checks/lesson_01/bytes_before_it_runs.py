@@ -98,6 +98,15 @@ def counts_numbers(case: Case, values: list[Any]) -> bool:
     return all(_near(_times(case, values, name), 1 / each) for name in NAMES)
 
 
+def four_bytes_for_adam(case: Case, values: list[Any]) -> bool:
+    """Adam's numbers have 4 bytes in your count, whatever `bytes_each` says. Mixed precision often keeps them so; here
+    every number has `bytes_each` bytes, Adam's too.
+    """
+    each, right = case.inputs["sizes"]["bytes_each"], expected(case)
+    others = all(values[0][name] == right[name] for name in NAMES if name != "optimizer")
+    return each != 4 and others and _near(_times(case, values, "optimizer"), 4 / each)
+
+
 def always_four_bytes(case: Case, values: list[Any]) -> bool:
     """You count 4 bytes for a number whatever `bytes_each` says. That is float32; bfloat16 has 2."""
     each = case.inputs["sizes"]["bytes_each"]
@@ -132,14 +141,14 @@ def no_hidden_weights(case: Case, values: list[Any]) -> bool:
 
 
 def all_layers_alike(case: Case, values: list[Any]) -> bool:
-    """You took all layers for H wide inside and H wide in front. The first one reads the *features*: its input weights
+    """You give every layer `hidden` inputs. The first one reads the *features*: its input weights
     are as wide as these.
     """
     return _parameters_are(case, values, width="hidden")
 
 
 def features_everywhere(case: Case, values: list[Any]) -> bool:
-    """You took all layers for as wide as the features in front. Only the first one reads them: the others read the
+    """You give every layer `features` inputs. Only the first one reads them: the others read the
     outputs of the layer below, `hidden` numbers.
     """
     return _parameters_are(case, values, width="everywhere")
@@ -175,7 +184,7 @@ def _activations_are(factor: Callable[[dict[str, int]], float], says: str) -> Ca
 
 def _seven(other: int, what: str) -> Callable[[Case, list[Any]], bool]:
     says = f"You count {what} for each hidden unit and step. To go back through a cell, autograd needs seven numbers: "
-    return _activations_are(lambda _: other / 7, says + "the four gates, c, tanh c and h.")
+    return _activations_are(lambda _: other / 7, says + "the three gates, the new content, c, tanh c and h.")
 
 
 EXERCISE = Exercise(
@@ -198,6 +207,7 @@ EXERCISE = Exercise(
     judge=judge,
     symptoms=(
         counts_numbers,
+        four_bytes_for_adam,
         always_four_bytes,
         one_gate,
         three_gates,

@@ -109,8 +109,8 @@ def no_update(case: Case, values: list[Any]) -> bool:
 
 
 def updates_at_the_end(case: Case, values: list[Any]) -> bool:
-    """All losses are those of the first weights: the update comes only after the last window. Then all activations must
-    be kept, which is what windows are to avoid. Update after each of them.
+    """All losses are those of the first weights: the update comes only after the last window. Make one after each
+    window, before the next one is read.
     """
     return _losses_are(case, values, update=False)
 
@@ -142,7 +142,8 @@ def _update(optimizer, outputs, targets, **options):
 
 def keeps_the_history(model, optimizer, windows):
     """The second backward pass runs on into the first window, whose activations are gone: the state you carry still
-    has its history, be it h or c. Carry the numbers alone: `detach`, both of them.
+    has its history, be it h or c. Carry the numbers alone: `detach`, both of them. (`retain_graph=True`, which the
+    error proposes, is no way out.)
     """
     losses, states = [], {}
     for inputs, targets in windows:

@@ -65,10 +65,8 @@ def judge(case: Case, values: list[Any]) -> str | None:
 
 
 def costs(case: Case, values: list[Any]) -> list[Cost]:
-    return [
-        Cost("calls of autograd", values[0]["backwards"], 0),
-        Cost("bytes that autograd kept", values[0]["kept"], 0),
-    ]
+    calls = [Cost("calls of autograd", values[0]["backwards"], 0)] if values[0]["backwards"] else []
+    return [*calls, Cost("bytes that autograd kept", values[0]["kept"], 0)]
 
 
 def expected(case: Case) -> dict[str, Tensor]:
@@ -110,27 +108,27 @@ def _is(case: Case, values: list[Any], **bent: Any) -> bool:
 
 def by_autograd(case: Case, values: list[Any]) -> bool:
     """The gradients are right, and autograd has found them. Here they are to be found by hand: the chain rule,
-    backwards through the five lines of the cell.
+    backwards through the four lines of the step.
     """
     return judge(case, values) is None and any(cost.spent > cost.budget for cost in costs(case, values))
 
 
 def forgets_grad_cell(case: Case, values: list[Any]) -> bool:
-    """What comes back by the cell, `grad_cell`, is missing. The new cell is used twice, by `hidden` and by the next
-    step: its gradient is the sum of what comes from both.
+    """What comes back by the cell, `grad_cell`, is missing. The new cell is used twice, by `new_hidden` and by the
+    next step: its gradient is the sum of what comes from both.
     """
     return _is(case, values, through="hidden")
 
 
 def forgets_the_way_through_hidden(case: Case, values: list[Any]) -> bool:
-    """The new cell is also shown: `hidden` is `leave * tanh(cell)`. Add to `grad_cell` what comes back that way, before
-    you go on to the gates.
+    """The new cell has another use: `new_hidden = leave.sigmoid() * new_cell.tanh()`. Add to `grad_cell` what comes
+    back that way, before you go on to the gates.
     """
     return _is(case, values, through="cell")
 
 
 def forgets_the_slope_of_tanh(case: Case, values: list[Any]) -> bool:
-    """Between `hidden` and the cell lies a `tanh`, and you go back through it as if it were a line: its slope is
+    """Between `new_hidden` and the new cell lies a `tanh`, and you go back through it as if its slope were 1: it is
     1 - tanh².
     """
     return _is(case, values, tanh_slope="none")
@@ -149,7 +147,9 @@ def stops_at_the_gates(case: Case, values: list[Any]) -> bool:
 
 
 def shows_the_old_cell(case: Case, values: list[Any]) -> bool:
-    """You go back through `tanh` of the old cell. It is the *new* cell that was shown: compute it first."""
+    """You go back through `tanh` of the old cell. It is the *new* cell that made `new_hidden`: compute it
+    first.
+    """
     return _is(case, values, old=True)
 
 
@@ -188,8 +188,8 @@ def half_for_each_bias(case: Case, values: list[Any]) -> bool:
 
 
 def new_state(case: Case, values: list[Any]) -> bool:
-    """These are the state that the step makes, forwards. What is asked for is the way back: how much the loss changes
-    with each number that went in.
+    """What you return for "cell" is the new cell, which the step makes on its way forwards. What is asked for is the
+    way back: how much the loss changes with each number that went in.
     """
     given = case.inputs["given"]
     sums = given["inputs"] @ given["weight_ih"].T + given["bias_ih"] + given["hidden"] @ given["weight_hh"].T
@@ -221,7 +221,7 @@ EXERCISE = Exercise(
     hints=(
         "Run the step forwards first, and keep the four gates, the new cell and its `tanh`.",
         "How does the loss change with the new cell? By two ways: `grad_cell`, and through "
-        "`hidden = leave * cell.tanh()`. Add them up.",
+        "`new_hidden = leave.sigmoid() * new_cell.tanh()`. Add them up.",
         "From there the new cell's gradient goes to `enter`, `forget`, `new` and the old cell: each by what it was "
         "multiplied with. From a gate to its sum it is the slope: s (1 - s) for a sigmoid, 1 - t² for a tanh.",
         "Where `sums = inputs @ weight_ih.T + ...`, the gradient of `inputs` is `grad_sums @ weight_ih`, and that of "
@@ -241,10 +241,15 @@ EXERCISE = Exercise(
         stops_at_the_gates,
         shows_the_old_cell,
         another_order,
-        _only("enter", "The new content entered by it: the cell's gradient times `new`, times its slope s (1 - s)."),
+        _only(
+            "enter", "The new content entered by it: the cell's gradient times `new.tanh()`, times its slope s (1 - s)."
+        ),
         _only("forget", "It decided on the *old* cell: the cell's gradient times `cell`, times its slope s (1 - s)."),
-        _only("new", "It came in by `enter`: the cell's gradient times `enter`, times the slope of tanh, 1 - t²."),
-        _only("leave", "It showed tanh of the *new* cell: `grad_hidden` times that, times its slope s (1 - s)."),
+        _only(
+            "new",
+            "It came in by `enter`: the cell's gradient times `enter.sigmoid()`, times the slope of tanh, 1 - t².",
+        ),
+        _only("leave", "It let out tanh of the *new* cell: `grad_hidden` times that, times its slope s (1 - s)."),
         mean_over_the_sequences,
         one_bias_for_each_sequence,
         half_for_each_bias,

@@ -78,6 +78,14 @@ def _scaled(case: Case, factor: float) -> list[dict[str, Tensor]]:
     return [{name: factor * mean for name, mean in _means(case).items()}] * case.ranks
 
 
+def made_the_update(case: Case, values: list[Any]) -> bool:
+    """You have changed the parameters themselves, though the gradients are right. The update is the optimizer's work:
+    leave the parameters as they are.
+    """
+    changed = any(differs(value["parameters"], case.inputs["parameters"]) for value in values)
+    return changed and _all_are(values, _scaled(case, 1))
+
+
 def changed_the_parameters(case: Case, values: list[Any]) -> bool:
     """You have changed the parameters themselves. They are equal on all ranks already: it is `parameter.grad` that
     differs, and that the ranks must agree on.
@@ -201,6 +209,7 @@ EXERCISE = Exercise(
     drive=drive,
     judge=same_as(expected),
     symptoms=(
+        made_the_update,
         changed_the_parameters,
         stops_at_the_unused,
         nothing_changed,
@@ -212,6 +221,10 @@ EXERCISE = Exercise(
         makes_gradients_up,
         some_left_out,
     ),
+    errors={
+        "NoneType": "A parameter that the loss does not depend on has no gradient: its `grad` is None, on every rank. "
+        "Skip it.",
+    },
     mistakes=(forgets_the_unused, adds_up),
     hanging=skips_zeros,
 )

@@ -239,8 +239,8 @@ def waits_on_the_way(case: Case, values: list[Any]) -> bool:
 
 
 def buckets_too_large(case: Case, values: list[Any]) -> bool:
-    """A bucket is larger than `limit`: look whether the next gradient still fits *before* it goes in. (One bucket for
-    all of them could not leave before the last gradient is ready.)
+    """A bucket is larger than `limit`. Does the next gradient still fit? Ask *before* it goes in, and in bytes
+    (`grad.nbytes`), not in numbers. (One bucket for all of them could not leave before the last gradient is ready.)
     """
     cost = costs(case, values)[1]
     return cost.spent > cost.budget

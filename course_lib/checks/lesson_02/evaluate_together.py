@@ -109,8 +109,8 @@ def only_one_knows(case: Case, values: list[Any]) -> bool:
 
 
 def whole_numbers(case: Case, values: list[Any]) -> bool:
-    """The losses were cut to whole numbers on their way: they travel in a tensor of integers. Give the tensor that
-    holds sum and count a `dtype` of floats.
+    """The losses were cut to whole numbers on their way, by `int` or by a tensor of integers. Send sum and count in a
+    tensor of floats.
     """
     totals, count = case.inputs["totals"], sum(case.inputs["counts"])
     return any(_same(values, [sum(map(cut, totals)) / count] * case.ranks) for cut in (int, round))
@@ -156,7 +156,7 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     drive=drive,
-    judge=same_as(expected),
+    judge=same_as(expected, name="the mean"),
     symptoms=(
         nothing_returned,
         own_mean,

@@ -83,17 +83,24 @@ def _not_shuffled(shares: list[dict[str, list[int]]]) -> str | None:
     for rank, share in enumerate(shares):
         if _even_steps(share["epoch 0"]) or _even_steps(share["epoch 1"]):
             return f"rank {rank} has its examples in a regular order, {share['epoch 0'][:5]} ...: they are not shuffled"
+        if _one_way(share["epoch 0"]) or _one_way(share["epoch 1"]):
+            return f"rank {rank} has its examples sorted, {share['epoch 0'][:5]} ..."
         if share["epoch 0"] == share["epoch 1"]:
             return f"rank {rank} has the same examples in the same order in both epochs"
         if share["epoch 0"] == share["another seed"]:
-            return f"rank {rank} has the same examples in the same order whatever the seed"
+            return f"rank {rank} has the same examples in the same order in epoch 0, whatever the seed"
     return _kept_together(shares)
 
 
 def _even_steps(share: list[int]) -> bool:
-    """Whether most examples come at the same distance from the one before, or all in ascending or descending order."""
+    """Whether most examples come at the same distance from the one before."""
     steps = Counter(after - before for before, after in pairwise(share))
-    return 2 * max(steps.values()) > len(share) or all(step > 0 for step in steps) or all(step < 0 for step in steps)
+    return 2 * max(steps.values()) > len(share)
+
+
+def _one_way(share: list[int]) -> bool:
+    """Whether they are in ascending or in descending order."""
+    return sorted(share) in (share, share[::-1])
 
 
 def _kept_together(shares: list[dict[str, list[int]]]) -> str | None:
@@ -107,12 +114,12 @@ def _kept_together(shares: list[dict[str, list[int]]]) -> str | None:
 
 
 def costs(case: Case, values: list) -> list[Cost]:
-    return [Cost("messages and collectives of a rank", max(value["said"] for value in values), 0)]
+    return [Cost("messages and collectives of a rank, in 4 calls", max(value["said"] for value in values), 0)]
 
 
 def repeats(case: Case, values: list[Any]) -> bool:
-    """Some examples are given out twice so that all ranks have equally many, as `DistributedSampler` does it. For
-    training that is harmless; an evaluation counts those examples twice.
+    """Some examples are given out twice so that all ranks have equally many, as `DistributedSampler` does it. In
+    training that is a small bias; in an evaluation it is a wrong number. Let some ranks have one example fewer.
     """
     shares, count = [value["shares"]["epoch 0"] for value in values], case.inputs["count"]
     padded = -(-count // case.ranks)
@@ -157,7 +164,7 @@ def leaves_the_rest_to_one(case: Case, values: list[Any]) -> bool:
 
 def rounds_the_share_up(case: Case, values: list[Any]) -> bool:
     """Each rank takes the share rounded up until nothing is left, so the last ones get little or nothing. Shares differ
-    by one at most when the *rest* is dealt out: `order[rank::ranks]` does that.
+    by one at most when the *rest* is dealt out, one example to each rank in turn.
     """
     sizes, count = [len(value["shares"]["epoch 0"]) for value in values], case.inputs["count"]
     most = -(-count // case.ranks)
@@ -172,8 +179,8 @@ def epoch_does_nothing(case: Case, values: list[Any]) -> bool:
 
 
 def seed_does_nothing(case: Case, values: list[Any]) -> bool:
-    """The order does not depend on `seed`: all runs of this program would read the examples in the same order. Let the
-    seed of the generator depend on `seed` and on `epoch`.
+    """The order does not depend on `seed`, at least not in epoch 0: there, all runs of this program would read the
+    examples in the same order. Let the generator's seed depend on both `seed` and `epoch`, in every epoch.
     """
     return _complete(case, values) and all(v["shares"]["epoch 0"] == v["shares"]["another seed"] for v in values)
 
@@ -190,6 +197,14 @@ def keeps_its_examples(case: Case, values: list[Any]) -> bool:
     shuffled afterwards. Shuffle all of them, then share out.
     """
     return _complete(case, values) and case.part == SHUFFLED and bool(_kept_together([v["shares"] for v in values]))
+
+
+def sorts_its_share(case: Case, values: list[Any]) -> bool:
+    """Each rank reads its examples sorted, whatever was shuffled before. Leave them in the order that the shuffle
+    gave.
+    """
+    shares = [value["shares"][epoch] for value in values for epoch in ("epoch 0", "epoch 1")]
+    return case.part == SHUFFLED and _complete(case, values) and any(map(_one_way, shares))
 
 
 def not_shuffled(case: Case, values: list[Any]) -> bool:
@@ -245,6 +260,7 @@ EXERCISE = Exercise(
         rounds_the_share_up,
         leaves_the_rest_to_one,
         not_shuffled,
+        sorts_its_share,
         epoch_does_nothing,
         seed_does_nothing,
         keeps_its_examples,

@@ -169,6 +169,13 @@ def too_many(case: Case, plan: Plan) -> bool:
     return case.part != "equal counts" and len(plan.parts[0]) > fewest
 
 
+def has_returned_lengths(case: Case, values: list) -> bool:
+    """These are lengths. Return *indices*, places in `lengths`."""
+    plan = plans_of(case, values)[0]
+    found = sorted(index for batch in plan.batches for index in batch)
+    return found == sorted(plan.lengths) != list(range(len(plan.lengths)))
+
+
 def has_dropped_some(case: Case, values: list) -> bool:
     """The counts are equal, because what is left over is thrown away: those sequences are never trained on. A share may
     be smaller than the others, or even empty.
@@ -225,12 +232,34 @@ def has_limited_all_ranks_together(case: Case, values: list) -> bool:
     return all(plan.cells_of(update) <= case.ranks * plan.limit for update in updates)
 
 
+def has_one_more_than_fits(case: Case, values: list) -> bool:
+    """The batches that are too large have one sequence more than fits. Look whether it fits before it goes in; where
+    you divide, round down.
+    """
+    plan = wrong_plan(case, values)
+    if plan is None or not _too_large(plan):
+        return False
+    large = [batch for batch in plan.batches if plan.cells_of(batch) > plan.limit]
+    alike = all(len({plan.lengths[index] for index in batch}) == 1 for batch in large)
+    return alike and all(plan.cells_of(batch[:-1]) <= plan.limit for batch in large)
+
+
 def has_measured_by_another_sequence(case: Case, values: list) -> bool:
-    """A batch is too large by its *longest* sequence: you have measured it by another one, by their mean, or left room
-    for one more. Cells are the number of sequences times the longest of them.
+    """Measured by its *longest* sequence, a batch is too large: you have gone by another one, or by their mean. Cells
+    are the number of sequences times the longest of them.
     """
     plan = wrong_plan(case, values)
     return plan is not None and _too_large(plan)
+
+
+def has_gone_by_the_longest_of_all(case: Case, values: list) -> bool:
+    """No batch has more sequences than would fit if all were as long as the longest of *all*. Short ones take fewer
+    cells: it is the longest of each *batch* that counts.
+    """
+    most = [max(map(len, plan.batches)) <= max(1, plan.limit // max(plan.lengths)) for plan in plans_of(case, values)]
+    several = any(len(batch) > 1 for plan in plans_of(case, values) for batch in plan.batches)
+    plan = wrong_plan(case, values)
+    return several and all(most) and plan is not None and _is_whole(plan) and too_many(case, plan)
 
 
 def has_one_sequence_in_a_batch(case: Case, values: list) -> bool:
@@ -275,8 +304,9 @@ def has_measured_all_ranks_by_the_longest(case: Case, values: list) -> bool:
 
 
 def has_left_a_rank_without_work(case: Case, values: list) -> bool:
-    """A rank has an empty batch, or hardly any work, before the last update: the others work and it waits. Deal the
-    batches out in turn, longest first, so that full ones meet, and what is left over comes last.
+    """The work is uneven before the last update: where one rank has much to do, another has half a batch or less, and
+    waits. Cut batches from *all* sequences, longest first, and deal them out in turn: full ones meet, and what is left
+    over comes last.
     """
     plan = wrong_plan(case, values)
     return plan is not None and _is_whole(plan) and unlike(plan) is not None
@@ -360,13 +390,16 @@ EXERCISE = Exercise(
     judge=judge,
     costs=costs,
     symptoms=(
+        has_returned_lengths,
         has_dropped_some,
         has_repeated_some,
         has_dealt_out_whole_batches,
         has_cut_its_own,
         has_counted_real_steps,
         has_limited_all_ranks_together,
+        has_one_more_than_fits,
         has_measured_by_another_sequence,
+        has_gone_by_the_longest_of_all,
         has_one_sequence_in_a_batch,
         has_stopped_below_the_limit,
         has_mixed_long_and_short,

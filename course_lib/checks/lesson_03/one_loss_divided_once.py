@@ -129,6 +129,15 @@ def has_counted_sequences(case: Case, values: list) -> bool:
     return _is_like(case, values, lambda cells, mask: _sums(cells, mask).sum() / mask.any(dim=1).sum())
 
 
+def returns_the_loss_of_all(case: Case, values: list) -> bool:
+    """The loss is right, but its gradient is too small by the number of ranks: each rank returns the loss of all, and
+    only its own part has a graph. Return this rank's part alone, scaled so that the mean over the ranks is right.
+    """
+    right = expected(case)
+    loss, gradient = (differs(_mean(values, name), right[name]) is None for name in ("losses", "gradients"))
+    return loss and not gradient and differs(case.ranks * _mean(values, "gradients"), right["gradients"]) is None
+
+
 def has_forgotten_the_ranks(case: Case, values: list) -> bool:
     """It is too small by the number of ranks: you divide by the count of all ranks, and then the mean over the ranks
     divides once more. Multiply to make up for it.
@@ -144,7 +153,7 @@ def has_multiplied_twice(case: Case, values: list) -> bool:
 
 
 def has_never_divided(case: Case, values: list) -> bool:
-    """A sum of losses grows with the batch, and the step with it. Divide by the number of steps that count, on all
+    """A sum of losses grows with the batch, and the update with it. Divide by the number of steps that count, on all
     ranks.
     """
     mean = _is_like(case, values, lambda cells, mask: _sums(cells, mask).mean())
@@ -191,6 +200,7 @@ EXERCISE = Exercise(
         has_cut_the_graph,
         has_multiplied_by_the_mask,
         is_a_mean_of_means,
+        returns_the_loss_of_all,
         has_forgotten_the_ranks,
         has_multiplied_twice,
         has_counted_the_padding,

@@ -85,6 +85,14 @@ def is_cut_from_the_graph(case: Case, values: list) -> bool:
     return _is_right(case, values) and values[0]["gradient"] is None
 
 
+def has_written_over_an_empty_one(case: Case, values: list) -> bool:
+    """The numbers are right, but a sequence without steps has a gradient: its zeros were read from `outputs`, where
+    something was written over. Put zeros in place of what you read, not into `outputs`.
+    """
+    empty = case.inputs["lengths"] == 0
+    return _is_right(case, values) and bool(values[0]["gradient"][:, empty].any())
+
+
 def has_another_gradient(case: Case, values: list) -> bool:
     """The numbers are right, and the gradient goes to other steps, too, or not all the way: something was written over,
     or the states are made of more than the steps they should be read at. Pick the steps from `outputs` itself.
@@ -122,7 +130,7 @@ def is_one_step_early(case: Case, values: list) -> bool:
 
 def has_read_a_step_of_an_empty_one(case: Case, values: list) -> bool:
     """A sequence without steps has no last one: a length of 0 makes step -1, which is the last column, and clamped to 0
-    it is the first. Its state is still zero.
+    it is the first. Its state must be zeros.
     """
     lengths = case.inputs["lengths"]
     right, states = expected(case)[0]["states"], values[0]["states"]
@@ -184,6 +192,7 @@ EXERCISE = Exercise(
     mistakes=(batch_first,),
     symptoms=(
         is_cut_from_the_graph,
+        has_written_over_an_empty_one,
         has_another_gradient,
         has_read_a_step_of_an_empty_one,
         has_read_the_last_column,

@@ -143,7 +143,7 @@ def _is_sum_of_clipped(case: Case, values: list, total: Tensor) -> bool:
 
 
 def has_clipped_each_parameter(case: Case, values: list) -> bool:
-    """Each parameter is clipped by its own norm, which turns the gradient into another direction. The norm is that of
+    """Each parameter is clipped by its own norm, which changes its direction. The norm is that of
     all parameters together, and one factor shortens them all.
     """
     gradient, limit = _whole(case), case.inputs["limit"]
@@ -152,7 +152,7 @@ def has_clipped_each_parameter(case: Case, values: list) -> bool:
 
 
 def has_clipped_numbers(case: Case, values: list) -> bool:
-    """The gradient is clipped number by number, which turns it into another direction. One factor shortens them all,
+    """The gradient is clipped number by number, which changes its direction. One factor shortens them all,
     such that the norm of the whole is at most `limit`.
     """
     limit = case.inputs["limit"]
@@ -170,6 +170,15 @@ def has_stretched(case: Case, values: list) -> bool:
     """A gradient shorter than the limit is stretched to it. Clipping only ever shortens: the factor is at most 1."""
     limit, gradient = case.inputs["limit"], _whole(case)
     return bool(gradient.norm() < limit) and _stepped_with(case, values, gradient * limit / gradient.norm())
+
+
+def has_taken_another_kind_of_norm(case: Case, values: list) -> bool:
+    """This is another norm: the largest number of the gradient, or the sum of their sizes. Clip by the root of the sum
+    of the squares of all its numbers, and return that.
+    """
+    sizes = _whole(case).abs()
+    other = _is_norm(values, sizes.max()) or _is_norm(values, sizes.sum())
+    return other and not _is_norm(values, sizes.norm())
 
 
 def has_returned_another_norm(case: Case, values: list) -> bool:
@@ -247,6 +256,7 @@ EXERCISE = Exercise(
         has_not_clipped,
         has_weighed_by_pieces,
         has_added_norms,
+        has_taken_another_kind_of_norm,
         has_returned_another_norm,
     ),
     hanging=sends_with_every_piece,

@@ -93,7 +93,7 @@ def costs(case: Case, values: list) -> list[Cost]:
     payload = max(sum(numbers for (_, numbers), last in rank if last) for rank in sent)
     return [
         Cost("messages in passes before the k-th", before, 0),
-        Cost("bytes that a rank sends in all", payload, 8 * (FEATURES + 1) * updates),
+        Cost("bytes that a rank sends in the k-th passes", payload, 8 * (FEATURES + 1) * updates),
     ]
 
 
@@ -114,16 +114,23 @@ def has_averaged_the_last_pass(case: Case, values: list) -> bool:
     return _last_pass_is(case, values, lambda single: single[:, :, :-1].sum(dim=2) + single[:, :, -1].mean(dim=0))
 
 
+def has_sent_nothing(case: Case, values: list) -> bool:
+    """Nothing is sent in any backward pass. Your function is called once, before training, when there are no gradients
+    yet: put a hook on each parameter, and let the hook send.
+    """
+    return not any(calls for value in values for calls, _ in value["sent"])
+
+
 def has_kept_its_own(case: Case, values: list) -> bool:
-    """Every rank keeps its own sum: nothing, or something else than `parameter.grad`, was averaged. The hook is given
-    the *parameter*; its `.grad` must be changed in place, or replaced.
+    """Every rank keeps its own sum, though something is sent: what was averaged is a copy, or something other than
+    `parameter.grad`. Change `.grad` in place, or replace it.
     """
     return _last_pass_is(case, values, lambda single: single.sum(dim=2))
 
 
 def has_left_out_a_parameter(case: Case, values: list) -> bool:
-    """One parameter is right, and the other keeps its own sum: only one of them has a hook that works. A function that
-    is defined in a loop sees the loop's *last* values.
+    """One parameter is right, and the other keeps its own sum: only one of them has a hook that works. Give each
+    parameter one. (If you define it in a loop: it sees the loop's *last* values.)
     """
     right, own = expected(case), expected(case, lambda single: single.sum(dim=2))
     return any(
@@ -209,6 +216,7 @@ EXERCISE = Exercise(
     costs=costs,
     symptoms=(
         has_averaged_the_last_pass,
+        has_sent_nothing,
         has_kept_its_own,
         has_left_out_a_parameter,
         has_added_up,

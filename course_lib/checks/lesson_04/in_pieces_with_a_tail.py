@@ -114,7 +114,7 @@ def costs(case: Case, values: list) -> list[Cost]:
         Cost("examples in one forward pass", value["largest forward"], largest),
         Cost("forward passes", value["forwards"], len(pieces)),
         Cost("backward passes", value["backwards"], len(pieces)),
-        Cost("bytes that autograd held at a time", value["held"], HELD * bytes_of(largest) + 8 * HIDDEN),
+        Cost("bytes that autograd held at once", value["held"], HELD * bytes_of(largest) + 8 * HIDDEN),
     ]
 
 
@@ -182,9 +182,8 @@ def has_run_more_passes(case: Case, values: list) -> bool:
 
 
 def has_divided_by_k(case: Case, values: list) -> bool:
-    """Each micro-batch's mean, divided by k: that is a mean of means. An example in a small micro-batch weighs more
-    than one in a large micro-batch, and in a tail of fewer than k micro-batches it weighs too little. Divide each *sum*
-    by the number of examples of the whole update.
+    """This is a mean of means: an example in a small micro-batch weighs more than one in a large one. (If you divide by
+    k, those of a shorter tail also weigh too little.) Divide each *sum* by the number of examples of the whole update.
     """
     k = case.inputs["k"]
     return _is_like(case, values, _mean_of_means) or _is_like(case, values, lambda sizes: [1 / k] * len(sizes))
@@ -241,8 +240,8 @@ def has_joined_the_pieces(case: Case, values: list) -> bool:
 
 def has_held_several_graphs(case: Case, values: list) -> bool:
     """A backward pass frees what its forward pass has kept. You run several forward passes before the first backward
-    one, or retain the graph, so that the activations of all of them are held together. Call `backward()` on every
-    micro-batch's share at once: the gradients add up in `.grad`.
+    one, or retain the graph, so that the activations of all of them are held together. Call `backward()` on each
+    micro-batch's share right after its forward pass: the gradients add up in `.grad`.
     """
     return judge(case, values) is None and costs(case, values)[-1].spent > costs(case, values)[-1].budget
 

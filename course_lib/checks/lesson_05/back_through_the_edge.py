@@ -95,6 +95,13 @@ def costs(case: Case, values: list) -> list[Cost]:
     ]
 
 
+def has_no_gradient_anywhere(case: Case, values: list) -> bool:
+    """No stage has a gradient, not even the last one, which needs nobody's: the backward pass began from outputs that
+    were cut off from the stage. Detach only what you send, and go back from the outputs that the stage returned.
+    """
+    return all(gradient is None for value in values for gradient in value["gradients"].values())
+
+
 def has_no_gradients(case: Case, values: list) -> bool:
     """The stages before the last have no gradient at all: nothing was sent back, or nobody went on with it. They would
     stay as they are, while the loss still falls, because the last stage learns to make the best of it.
@@ -160,15 +167,16 @@ def _is_like(
 
 
 def has_begun_without_it(case: Case, values: list) -> bool:
-    """You receive a gradient and begin the backward pass without it: `outputs.sum().backward()` is the gradient of
-    the outputs' sum. Begin with the one that came: it says how the loss depends on each output.
+    """You receive a gradient and begin the backward pass without it, from ones (as `outputs.sum().backward()` does):
+    that gives the gradient of the outputs' sum. Begin with the one that came: it says how the loss depends on each
+    output.
     """
     return _is_like(case, values, start=lambda inputs, outputs, gradient: torch.ones_like(gradient))
 
 
 def has_sent_the_gradient_of_its_outputs(case: Case, values: list) -> bool:
-    """What you send back is the derivative of the loss by your *outputs*. The rank before needs the one by what it has
-    sent: your inputs. Take the gradient back through your own stage first.
+    """What you send back is the gradient of the loss with respect to your *outputs*. The rank before needs the one with
+    respect to what it has sent: your inputs. Take the gradient back through your own stage first.
     """
 
     def last_is_right(inputs: Tensor, outputs: Tensor, gradient: Tensor) -> Tensor:
@@ -271,6 +279,7 @@ EXERCISE = Exercise(
     judge=judge,
     costs=costs,
     symptoms=(
+        has_no_gradient_anywhere,
         has_no_gradients,
         has_waited_for_all,
         has_talked_to_everybody,
@@ -286,6 +295,8 @@ EXERCISE = Exercise(
     errors={
         "has to be contiguous": "A message is a stretch of memory, and the output of a `batch_first` LSTM is a view "
         "that is turned around: make it contiguous before you send it. The same may hold for a gradient.",
+        "has no attribute 'dim'": "The stage was run on None: only rank 0 is given `inputs`. Every other rank receives "
+        "them from the rank before.",
         "'NoneType' object has no attribute": "What was received has no gradient: to autograd it is a constant. It "
         "must require a gradient *before* the stage uses it, and then has one after the backward pass.",
     },

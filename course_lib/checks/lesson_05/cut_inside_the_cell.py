@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Any
 
 import torch
@@ -28,7 +29,8 @@ def cases(seed: int) -> list[Case]:
             "slopes": (steps, sequences, hidden),
         }
         inputs = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
-        says = f"{hidden} hidden units, {steps} step{'s' * (steps > 1)} of {sequences} sequences, {width} inputs each"
+        of = f"{sequences} sequence{'s' * (sequences > 1)}, {width} input{'s' * (width > 1)} each"
+        says = f"{hidden} hidden units, {steps} step{'s' * (steps > 1)} of {of}"
         return Case(part, ranks, inputs, says)
 
     return [
@@ -139,11 +141,9 @@ def has_sent_more_often(case: Case, values: list) -> bool:
 
 
 def has_gates_in_another_order(case: Case, values: list) -> bool:
-    """Your gates are in the order i, g, f, o, or another one, as some libraries store them. PyTorch's rows are i, f, g,
-    o.
-    """
+    """You read the rows in another order, as some libraries store them. PyTorch's rows are i, f, g, o."""
     weight_ih, weight_hh, bias, inputs = (case.inputs[name] for name in BACKWARD)
-    for order in ("igfo", "figo", "ifog", "figo", "fiog", "ofgi"):
+    for order in set(map("".join, permutations("ifgo"))) - {"ifgo"}:
         h = c = torch.zeros(inputs.shape[1], len(bias) // GATES, dtype=torch.float64)
         h, _ = cell(inputs[0] @ weight_ih.T + h @ weight_hh.T + bias, c, order)
         if all(differs(value["outputs"][0], h) is None for value in values):
@@ -190,7 +190,7 @@ def _gradients_are_right(case: Case, values: list, names: tuple[str, ...]) -> bo
 def has_no_gradient(case: Case, values: list) -> bool:
     """The outputs are right, and no gradient comes back through them: autograd knows nothing of messages, and what
     `all_gather` fills in is a constant to it. Say what the backward pass of your gather is, with a
-    `torch.autograd.Function`, or keep your own part in the graph.
+    `torch.autograd.Function`.
     """
     return _is_wrong_backward(case, values) and all(gradient is None for v in values for gradient in v["gradients"])
 
@@ -203,8 +203,9 @@ def has_forgotten_the_inputs(case: Case, values: list) -> bool:
 
 
 def has_counted_the_output_once_per_rank(case: Case, values: list) -> bool:
-    """The outputs are right and the gradients too large: you add up over the ranks also what comes back through the
-    *outputs*. Every rank knows all of that already. Only what comes through the next step's gates is known in parts.
+    """The outputs are right and the gradients too large: what comes back through the *outputs* is added up over the
+    ranks, too. Every rank knows all of that already. Only what comes through the next step's gates is known in parts.
+    (`all_gather` of `torch.distributed.nn` adds up all of it.)
     """
     return _is_wrong_backward(case, values) and _last_step_off_by(case, values, case.ranks)
 

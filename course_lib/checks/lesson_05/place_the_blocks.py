@@ -135,8 +135,8 @@ def _is_best_of(
 
 
 def has_dealt_out_in_turn(case: Case, values: list) -> bool:
-    """Neighbouring blocks live on different devices, and activations go back and forth between them. Each device gets
-    one stretch of the model; only the cuts are yours to choose.
+    """Activations go backwards through the devices, or back and forth. Each device gets one stretch of the model, and
+    the devices follow each other in order; only the cuts are yours to choose.
     """
     blocks = [block for part in values[0] or [] for block in part]
     return sorted(blocks) == list(range(len(case.inputs["sizes"]))) != blocks
@@ -155,6 +155,12 @@ def has_left_room(case: Case, values: list) -> bool:
     return _is_best_of(case, values[0], partial(slowest, seconds), lambda way: fits(sizes, memory, way, lt))
 
 
+def has_given_nothing(case: Case, values: list) -> bool:
+    """Here no placement fits, and you return an empty list. Return None."""
+    seconds, sizes, memory = case.inputs.values()
+    return values[0] == [] and fastest(seconds, sizes, memory) is None
+
+
 def has_never_given_up(case: Case, values: list) -> bool:
     """Here no placement fits, and you return one all the same: the job would run out of memory in its first step.
     Return None.
@@ -164,7 +170,9 @@ def has_never_given_up(case: Case, values: list) -> bool:
 
 
 def has_ignored_the_memory(case: Case, values: list) -> bool:
-    """A fast placement, and a device of it does not fit. Leave out the placements that do not fit before you choose."""
+    """A fast placement, and one device cannot hold its blocks. Compare what they need with the memory of *that* device.
+    Leave out the placements that do not fit before you choose.
+    """
     seconds, sizes, memory = case.inputs.values()
     best = fastest(seconds, sizes, memory)
     return (
@@ -184,8 +192,8 @@ def has_taken_one_limit_for_all(case: Case, values: list) -> bool:
 
 
 def has_used_every_device(case: Case, values: list) -> bool:
-    """Every device has a block, also the slow one that all others now wait for. A device may stay empty: try these
-    placements, too.
+    """You try only placements in which every device has a block, also a slow one that all others then wait for; with
+    fewer blocks than devices there are none. A device may stay empty: try these placements, too.
     """
     seconds, sizes, memory = case.inputs.values()
     return _is_best_of(case, values[0], partial(slowest, seconds), lambda way: all(way) and fits(sizes, memory, way))
@@ -267,6 +275,7 @@ EXERCISE = Exercise(
     judge=judge,
     symptoms=(
         has_dealt_out_in_turn,
+        has_given_nothing,
         has_never_given_up,
         has_left_room,
         has_used_every_device,

@@ -31,7 +31,9 @@ def cases(seed: int) -> list[Case]:
             "gradients": [numbers(length, SEQUENCES, HIDDEN) for length in steps],
         }
         chunks = "1 chunk" if len(steps) == 1 else f"{len(steps)} chunks"
-        return Case(part, 2, inputs, f"{chunks} of {', '.join(map(str, steps))} steps")
+        each = f"{steps[0]} step{'s' * (steps[0] > 1)}" + " each" * (len(steps) > 1)
+        says = each if len(set(steps)) == 1 else f"{', '.join(map(str, steps))} steps"
+        return Case(part, 2, inputs, f"{chunks} of {says}")
 
     def lengths(chance: Random) -> list[int]:
         return [chance.randint(1, 4) for _ in range(chance.randint(1, 5))]
@@ -191,7 +193,7 @@ def sends_back_what_it_got(case: Case, values: list) -> bool:
 
 def sends_the_first_chunk_first(case: Case, values: list) -> bool:
     """Rank 0 receives gradients in the order in which you send them, and takes the first chunk's for the last one's:
-    they look alike. It needs the *last* chunk's first.
+    they have the same shape. It needs the *last* chunk's first.
     """
     stage, inputs = layer(case.inputs["weights"][1]), [one.detach() for one in one_process(case)[0]["outputs"]]
     outputs = through(stage, [one.requires_grad_() for one in inputs], None)[1]
@@ -201,7 +203,7 @@ def sends_the_first_chunk_first(case: Case, values: list) -> bool:
 
 def rank_0_gets_something_else(case: Case, values: list) -> bool:
     """Rank 1's own gradients are right, rank 0's are not: what rank 0 gets for a chunk is not the gradient of its
-    outputs of that chunk. It is the gradient of rank 1's *inputs*, and the last chunk's comes first.
+    outputs of that chunk. It needs the gradient of rank 1's *inputs* of that chunk, the last chunk's first.
     """
     differ = differs(values[0]["parameters"], one_process(case)[0]["parameters"])
     return case.part == BACK and rank_1_is_right(case, values) and differ is not None

@@ -79,7 +79,9 @@ def costs(case: Case, values: list) -> list[Cost]:
     if not case.inputs["counted"]:
         return []
     few, many = values[0][str(FEW)], values[0][str(MANY)]
-    return [Cost(f"instructions of Python for {MANY} micro-batches", many, GROWTH * few)]
+    return [
+        Cost(f"instructions for {MANY} micro-batches (budget: {GROWTH:g} times those for {FEW})", many, GROWTH * few)
+    ]
 
 
 def expected(case: Case) -> dict[str, float]:
@@ -102,7 +104,8 @@ def makespan_is_right(case: Case, values: list) -> bool:
 
 def grows_with_the_micro_batches(case: Case, values: list) -> bool:
     """The work of your function should not grow with the micro-batches: it goes through them one by one, as a
-    simulation does. All but the first come one slot behind the one before, and so many slots are a multiplication.
+    simulation does. All but the first come one slot behind the one before: `micro_batches - 1` slots, one
+    multiplication.
     """
     return judge(case, values) is None and values[0][str(MANY)] > GROWTH * values[0][str(FEW)]
 
@@ -168,7 +171,7 @@ def bubble_of_equal_stages(case: Case, values: list) -> bool:
 
 
 def not_the_slowest(case: Case, values: list) -> bool:
-    """You calculate with one stage for all of them, and not with the slowest, or with their mean. A pipeline moves at
+    """You take one pace for all stages: their mean, or that of a stage which is not the slowest. A pipeline moves at
     the pace of its slowest stage: the others wait for it at every micro-batch.
     """
     pieces, forward, backward = sizes(case)

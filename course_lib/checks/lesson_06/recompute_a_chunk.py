@@ -33,7 +33,9 @@ def cases(seed: int) -> list[Case]:
             "counted": part == MEMORY,
         }
         chunks = "1 chunk" if len(steps) == 1 else f"{len(steps)} chunks"
-        return Case(part, 1, inputs, f"{chunks} of {', '.join(map(str, steps))} steps")
+        each = f"{steps[0]} step{'s' * (steps[0] > 1)}" + " each" * (len(steps) > 1)
+        says = each if len(set(steps)) == 1 else f"{', '.join(map(str, steps))} steps"
+        return Case(part, 1, inputs, f"{chunks} of {says}")
 
     def lengths(chance: Random) -> list[int]:
         return [chance.randint(1, 4) for _ in range(chance.randint(1, 6))]
@@ -132,7 +134,7 @@ def costs(case: Case, values: list) -> list[Cost]:
     ours = most_alive(recomputed, layer_of(weights), chunks, tuple(state), gradients)[1]
     steps = sum(map(len, chunks))
     return [
-        Cost("bytes of tensors alive at a time", values[0]["alive"], SPARE * ours),
+        Cost("bytes of tensors alive at once", values[0]["alive"], SPARE * ours),
         Cost("steps that went through the layer", values[0]["steps"], 2 * steps),
     ]
 
@@ -264,7 +266,7 @@ def gradient_of_another_state(case: Case, values: list) -> bool:
 
 
 def holds_too_much(case: Case, values: list) -> bool:
-    """More than one chunk's graph is alive at a time. On the way there, compute without a graph (`torch.no_grad()`) and
+    """More than one chunk's graph is alive at once. On the way there, compute without a graph (`torch.no_grad()`) and
     keep only the state in which each chunk begins; on the way back, let go of a chunk's graph before you make the next.
     """
     return judge(case, values) is None and costs(case, values)[0].spent > costs(case, values)[0].budget

@@ -13,7 +13,10 @@ from course_lib.planning.simulation import simulate
 def cases(seed: int) -> list[Case]:
     def case(part: str, stages: int, micro_batches: int, most: int) -> Case:
         inputs = {"stages": stages, "micro_batches": micro_batches, "most": most}
-        return Case(part, 1, inputs, f"{stages} stages, {micro_batches} micro-batches, most={most}")
+        says = (
+            f"{stages} stage{'s' * (stages > 1)}, {micro_batches} micro-batch{'es' * (micro_batches > 1)}, most={most}"
+        )
+        return Case(part, 1, inputs, says)
 
     def sizes(chance: Random) -> tuple[int, int, int]:
         return chance.randint(1, 6), chance.randint(1, 9), chance.randint(1, 6)
@@ -42,9 +45,9 @@ def judge(case: Case, values: list) -> str | None:
     for stage, row in enumerate(rows):
         strange = strange_action(row, micro_batches)
         if strange is not None:
-            return (
-                f"stage {stage} does {strange!r}: there are F0 to F{micro_batches - 1} and B0 to B{micro_batches - 1}"
-            )
+            last = micro_batches - 1
+            there = f"F0 to F{last} and B0 to B{last}" if last else "only F0 and B0"
+            return f"stage {stage} does {strange!r}: there are {there}"
     schedule = Schedule("yours", tuple(tuple(map(Action.of, row)) for row in rows), micro_batches)
     try:
         check(schedule)
@@ -73,7 +76,7 @@ def holds_too_much(schedule: Schedule, most: int) -> str | None:
     for stage, held in enumerate(schedule.peak):
         allowed = min(most, len(schedule.stages) - stage)
         if held > allowed:
-            return f"stage {stage} holds {held} micro-batches at once, {allowed} are enough"
+            return f"stage {stage} holds {held} micro-batches at once, {allowed} are allowed"
     return None
 
 
@@ -116,10 +119,18 @@ def counts_from_one(case: Case, values: list) -> bool:
 
 def more_than_there_are(case: Case, values: list) -> bool:
     """You do forwards of micro-batches that do not exist. Where there are fewer of them than a stage could start with,
-    there are only so many to start with.
+    it starts with those.
     """
     numbers = [action.micro_batch for row in rows_of(values) for action in row if action.kind == "F"]
     return max(numbers) >= case.inputs["micro_batches"]
+
+
+def leaves_out_the_last(case: Case, values: list) -> bool:
+    """The last micro-batches are left out, on every stage. A stage's list has `2 * micro_batches` actions, whether or
+    not the number of stages divides `micro_batches`.
+    """
+    last = case.inputs["micro_batches"] - 1
+    return all(action.micro_batch < last for row in rows_of(values) for action in row)
 
 
 def last_backwards_missing(case: Case, values: list) -> bool:
@@ -132,7 +143,7 @@ def last_backwards_missing(case: Case, values: list) -> bool:
 
 
 def backward_before_forward(case: Case, values: list) -> bool:
-    """A stage begins the backward of a micro-batch that it has not seen. If a stage starts with stages - s - 1
+    """A stage begins the backward of a micro-batch that it has not seen. If a stage starts with `stages - stage - 1`
     forwards, its turns are a *forward* and a backward, in this order.
     """
     rows = rows_of(values)
@@ -174,7 +185,7 @@ def the_same_everywhere(case: Case, values: list) -> bool:
 
 def newest_first(case: Case, values: list) -> bool:
     """You go back with a *newer* micro-batch while an older one waits. The oldest is back first; the newest must first
-    pass all the stages behind, and everybody waits for it.
+    pass all the later stages, and everybody waits for it.
     """
     orders = [[action.micro_batch for action in row if action.kind == "B"] for row in rows_of(values)]
     return any(order != sorted(order) for order in orders)
@@ -190,14 +201,15 @@ def ignores_the_limit(case: Case, values: list) -> bool:
 
 
 def too_few_to_start_with(case: Case, values: list) -> bool:
-    """A stage starts with too few forwards, and then waits a slot or two at its first backward, and at every one
-    after it. The first micro-batch has stages - s stages to visit, this one included.
+    """A stage starts with too few forwards, and then waits longer than it must at its backwards. The first micro-batch
+    has `stages - stage` stages to visit, this one included; only if `most` is below that does a stage start with fewer,
+    and then with `most`.
     """
     return any(first_forwards(row) < count for row, count in zip(rows_of(values), needed(case), strict=True))
 
 
 def too_many_to_start_with(case: Case, values: list) -> bool:
-    """A stage starts with more forwards than it needs. It holds their activations to the end, and the stage before it
+    """A stage starts with more forwards than it needs. It holds more activations than it must, and the stage before it
     waits for what it could have sent back. The last stage can go back at once: it needs one.
     """
     return any(first_forwards(row) > count for row, count in zip(rows_of(values), needed(case), strict=True))
@@ -228,6 +240,7 @@ EXERCISE = Exercise(
         not_a_list_of_texts,
         counts_from_one,
         more_than_there_are,
+        leaves_out_the_last,
         last_backwards_missing,
         backward_before_forward,
         one_at_a_time,

@@ -175,7 +175,9 @@ def always_to_the_limit(case: Case, values: list) -> bool:
 
 
 def nothing_is_left_of_zeros(case: Case, values: list) -> bool:
-    """The gradient is all zeros, and you divide by its norm, which is zero: 0 * (limit / 0) is no number."""
+    """The gradient is all zeros, and so is its norm. You divide by it, and what comes out is no number (nan). Divide
+    only if the norm is above the limit.
+    """
     numbers = (one for value in values for one in value["gradients"] if isinstance(one, Tensor))
     return norm_of(case.inputs["gradients"]) == 0 and any(not one.isfinite().all() for one in numbers)
 
@@ -197,8 +199,9 @@ def each_by_its_own_factor(case: Case, values: list) -> bool:
 
 
 def clips_each_number(case: Case, values: list) -> bool:
-    """You cut off every single number at the limit, which is `clip_grad_value_`: the gradient turns to another
-    direction. Clipping by the norm multiplies all numbers by the same factor.
+    """You limit every single number by itself, as `clip_grad_value_` does: those above the limit are cut off, the
+    others stay, and the gradient turns to another direction. Clipping by the norm multiplies all numbers by the same
+    factor.
     """
     gradients, limit, _ = case.inputs.values()
     cut = [[None if one is None else one.clamp(-limit, limit) for one in stage] for stage in gradients]
@@ -219,7 +222,8 @@ EXERCISE = Exercise(
     level="exercise",
     minutes=15,
     parts={"the norm": 3, "no more than needed": 1},
-    read="1 · A table of ranks",
+    read_in="05",
+    read="2 · By hand: an edge between two ranks",
     hints=(
         "The norm is the root of the sum of the squares of *all* numbers of the gradient. Which of them does this rank "
         "have, and which ranks have the others?",
@@ -242,8 +246,8 @@ EXERCISE = Exercise(
         norm_after_clipping,
         always_to_the_limit,
         nothing_is_left_of_zeros,
-        clips_each_number,
         not_in_place,
+        clips_each_number,
         each_by_its_own_factor,
     ),
 )

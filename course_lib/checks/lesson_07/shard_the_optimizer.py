@@ -295,4 +295,8 @@ EXERCISE = Exercise(
         gradient_of_one_rank,
         only_their_own_ranks,
     ),
+    errors={
+        "object is not callable": "Did `shard_optimizer` return a function? What it returns is called without "
+        "arguments after every backward pass.",
+    },
 )

@@ -109,8 +109,8 @@ def nothing_summed(case: Case, values: list) -> bool:
 
 
 def no_number(case: Case, values: list) -> bool:
-    """There are numbers that are none: a replica without tokens divided its zeros by its own count, which is zero. Add
-    up first, and divide once, by the count of all replicas.
+    """Some numbers are nan: a replica without tokens divided its zeros by its own count, which is zero. Add up first,
+    and divide once, by the count of all replicas.
     """
     return any(not now.isfinite().all() for now, _, _ in each(case, values))
 
@@ -168,8 +168,8 @@ def divides_by_ranks(case: Case, values: list) -> bool:
 
 
 def divides_by_its_own_count(case: Case, values: list) -> bool:
-    """The gradients are added up over the replicas, and then divided by this replica's count alone. The count must be
-    added up over them, too.
+    """The gradients are added up over the replicas, and then divided by what is, here, this replica's count alone. The
+    count must be added up over the same ranks as the gradients.
     """
     return divided_by(case, values, [max(1, count) for _, _, count in each(case, values)])
 

@@ -80,7 +80,9 @@ def _reports_are(case: Case, values: list, right: list) -> bool:
 
 
 def adds_nothing_up(case: Case, values: list) -> bool:
-    """These are each rank's own gradients: nothing was added up."""
+    """These are each rank's own gradients: nothing was added up, or the sum went into another tensor than the one you
+    return.
+    """
     return _sums_are(case, values, [list(mine) for mine in case.inputs["gradients"]])
 
 

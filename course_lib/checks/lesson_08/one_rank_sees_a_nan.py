@@ -148,9 +148,7 @@ def skips_too_much(case: Case, values: list) -> bool:
 
 
 def sum_not_mean(case: Case, values: list) -> bool:
-    """The right updates are skipped, and the others subtract the sum of the ranks' gradients. Divide it by the number
-    of ranks.
-    """
+    """The updates subtract the sum of the ranks' gradients. Divide it by the number of ranks."""
     return _all_are(values, _weights(case, lambda of_all: of_all.isfinite().all(), lambda of_all: of_all.sum(dim=0)))
 
 

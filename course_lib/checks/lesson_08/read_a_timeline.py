@@ -36,7 +36,9 @@ def cases(seed: int) -> list[Case]:
         spans = simulate(job, dice)
         end_of_first = min(end for _, name, _, end in spans if name == "communication")
         first = [span for span in spans if span[2] < end_of_first]
-        says = f"{job.ranks} ranks, {job.updates} updates, of which the first is\n  {_in_words(first)}"
+        begins = min(begin for _, _, begin, _ in first)
+        told = f"of which the first, from {begins:.7g} on, is\n  {_in_words(first, begins)}"
+        says = f"{job.ranks} ranks, {job.updates} updates, {told}"
         return Diagnosed(part, 1, {"spans": spans}, says, (rank, cause))
 
     def some_job(ranks: int, updates: int) -> tuple[Job, int]:
@@ -62,11 +64,11 @@ def cases(seed: int) -> list[Case]:
     return sorted(parts, key=lambda each: list(EXERCISE.parts).index(each.part))
 
 
-def _in_words(spans: list[list]) -> str:
-    """The spans of one update, a line for each rank."""
+def _in_words(spans: list[list], zero: float) -> str:
+    """The spans of one update, a line for each rank, in seconds after `zero`."""
     rows: dict[int, list[str]] = {}
     for rank, name, begin, end in sorted(spans, key=lambda span: span[2]):
-        rows.setdefault(rank, []).append(f"{name} {begin:.7g} to {end:.7g}")
+        rows.setdefault(rank, []).append(f"{name} {begin - zero:.4g} to {end - zero:.4g}")
     return "\n  ".join(f"rank {rank}: {', '.join(row)}" for rank, row in sorted(rows.items()))
 
 
@@ -128,8 +130,8 @@ def who_waits_most(case: Case, values: list) -> bool:
 
 
 def once_the_last(case: Case, values: list) -> bool:
-    """Some rank is the last in every update, but not the same one: it is the batch that is long, not the rank that is
-    slow. Look at the updates one by one.
+    """In every update some rank is the last, but not the same one each time: it is the batch that is long, not the rank
+    that is slow. Look at the updates one by one.
     """
     return _truth(case)[1] == "uneven batches"
 

@@ -165,8 +165,8 @@ def a_consequence(case: Case, values: list) -> bool:
 
 
 def too_early(case: Case, values: list) -> bool:
-    """In this update all was well yet. Different losses and gradients are no fault: ranks have different examples. Nor
-    are last digits that differ: a sum of many messages has its own order.
+    """In this update all is still well. Different losses and gradients are no fault: ranks have different examples. Nor
+    are last digits that differ: they depend on the order of adding up.
     """
     update, first = values[0]["found"][1], _truth(case)[1]
     return isinstance(update, int) and isinstance(first, int) and update < first
@@ -180,8 +180,8 @@ def one_for_all(case: Case, values: list) -> bool:
 
 
 def another_rank(case: Case, values: list) -> bool:
-    """The update is right, and the rank is not. Compare with what each rank *should* have done, not with what its
-    neighbour did.
+    """The update is right, and the rank is not. At the start: whose weights has no other rank? Later: whose numbers do
+    not follow from those before?
     """
     return values[0]["found"][0] != _truth(case)[0]
 

@@ -43,7 +43,7 @@ def _any_job(dice: random.Random, part: str, fault: Callable, ranks: int) -> Dia
         {**state(program, many), "calls": [[step.op, step.line] for step in program[: many + 1] if step.op != "busy"]}
         for program, many in zip(programs, done, strict=True)
     ]
-    says = "; ".join(f"rank {rank}: {_in_words(each)}" for rank, each in enumerate(record))
+    says = "".join(f"\n    rank {rank} {_in_words(each)}" for rank, each in enumerate(record))
     return Diagnosed(part, 1, {"record": record}, says, (odd, line, cause))
 
 
@@ -58,7 +58,8 @@ def _body(dice: random.Random) -> list[Step]:
 
 def _in_words(each: dict) -> str:
     doing = {"waiting": f"waits in {each['op']} at line {each['line']}", "running": f"is running line {each['line']}"}
-    return f"{doing.get(each['doing'], 'has returned')}, after {each['calls']}"
+    calls = ", ".join(f"{op} {line}" for op, line in each["calls"])
+    return f"{doing.get(each['doing'], 'has returned')}; its calls, with their lines: {calls or 'none'}"
 
 
 def _anywhere(dice: random.Random, right: list[Step]) -> int:
@@ -149,8 +150,8 @@ def blames_a_victim(case: Case, values: list) -> bool:
 
 
 def line_of_the_hang(case: Case, values: list) -> bool:
-    """The rank is right, and the line is the one where it waits at the end. That is where the count ran out, not where
-    it went wrong: compare the calls from the beginning, and stop at the first difference.
+    """The rank is right, and the line is one where ranks wait at the end. That is where it was noticed, not where it
+    went wrong: compare the calls from the beginning, and stop at the first difference.
     """
     rank, line, _ = values[0]["found"]
     return rank == _truth(case)[0] and line != _truth(case)[1] and line in _ends(case)
@@ -170,8 +171,9 @@ def another_line(case: Case, values: list) -> bool:
 
 
 def other_cause(case: Case, values: list) -> bool:
-    """Rank and line are right, and the cause is not. Look again at the two calls at the first difference: is there one
-    on both sides, is it the same collective, and do the others ever call it on that line?
+    """Rank and line are right, and the cause is not. Look again at the first difference: is there a call on both sides?
+    If not: who has returned, and who is running? If so: is it the same collective, and do the others ever call it on
+    that line?
     """
     return values[0]["found"][:2] == list(_truth(case)[:2])
 
@@ -193,5 +195,5 @@ EXERCISE = Exercise(
     cases=cases,
     drive=drive,
     judge=judge,
-    symptoms=(blames_a_victim, line_of_the_hang, line_of_the_other_side, another_line, other_cause),
+    symptoms=(blames_a_victim, line_of_the_other_side, line_of_the_hang, another_line, other_cause),
 )

@@ -91,15 +91,15 @@ def as_many_as_rank_0(case: Case, values: list) -> bool:
 
 
 def stops_too_early(case: Case, values: list) -> bool:
-    """There are fewer losses than updates. Nobody knows beforehand how many batches the longest rank has, and no
-    constant is large enough: the ranks have to ask one another.
+    """There are fewer losses than updates. Nobody knows beforehand how many batches the rank with the most of them has,
+    and no constant is large enough: the ranks have to ask one another.
     """
     return any(len(value["losses"]) < len(_means(case)) for value in values)
 
 
 def goes_on_too_long(case: Case, values: list) -> bool:
-    """There are more losses than updates: after the last batch of the longest rank there is nothing to report. How many
-    updates there are is for the ranks to agree on.
+    """There are more losses than updates: after the last batch of the rank with the most of them there is nothing to
+    report. How many updates there are is for the ranks to agree on.
     """
     return any(len(value["losses"]) > len(_means(case)) for value in values)
 

@@ -51,7 +51,7 @@ def _case(
     done = run(programs, groups)
     states = {new[rank]: _record(program, done[rank], groups, new) for rank, program in enumerate(programs)}
     record = [states[rank] for rank in range(len(programs))]
-    says = "; ".join(f"rank {rank} {_in_words(each)}" for rank, each in enumerate(record))
+    says = "".join(f"\n    rank {rank} {_in_words(each)}" for rank, each in enumerate(record))
     truth = {new[rank]: states[new[rank]]["line"] for rank in blamed}
     return Diagnosed(part, 1, {"record": record}, says, (truth, cause))
 
@@ -179,8 +179,8 @@ def _truth(case: Case) -> tuple[dict[int, int | None], str]:
 
 
 def blames_victims_too(case: Case, values: list) -> bool:
-    """The ranks to blame are among these, and others that only wait for them: these would go on by themselves. Follow
-    the waits to their end, and name only those with whom they end.
+    """Among these are the ranks to blame, and others that only wait for them, or for whom nobody waits. Follow the
+    waits to their end, and name only those with whom they end.
     """
     return values[0]["found"][0].keys() > _truth(case)[0].keys()
 

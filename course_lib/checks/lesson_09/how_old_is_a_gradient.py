@@ -72,7 +72,7 @@ def _is(values: list, right: list[int]) -> bool:
 
 
 def one_for_each_event(case: Case, values: list) -> bool:
-    """There is one number too many or too few: the list has one for each *push*, in order, and none for a pull."""
+    """The list is too long or too short: it has one number for each *push*, in order, and none for a pull."""
     return len(values[0]["staleness"]) != len(_ages(case))
 
 
@@ -89,8 +89,8 @@ def since_the_start(case: Case, values: list) -> bool:
 
 
 def since_its_last_push(case: Case, values: list) -> bool:
-    """You count from the worker's last push. Between it and the pull that follows, others may have pushed, and the
-    worker has fetched what they did: count from the *pull*.
+    """You count from the worker's last push, or from the start if it has none. Count from the *pull*: the worker
+    fetched all that was pushed before it.
     """
     return _is(values, _ages(case, since=("push",)))
 
@@ -122,8 +122,8 @@ def leaves_its_own_out(case: Case, values: list) -> bool:
 
 
 def workers_less_one(case: Case, values: list) -> bool:
-    """Workers - 1 is what equal workers have once they are under way. The log says what each gradient had: the first
-    ones are fresher, and a slow worker's much staler.
+    """Workers - 1 is what equal workers have that all compute at the same time, once they are under way. Count what the
+    log says: the pushes between a worker's last pull and its own push.
     """
     return _is(values, [len({worker for _, worker in case.inputs["log"]}) - 1] * len(_ages(case)))
 
@@ -153,4 +153,7 @@ EXERCISE = Exercise(
         counts_pulls,
         workers_less_one,
     ),
+    errors={
+        "KeyError": "Is it a worker that pushes again without a pull? What it fetched last must still be known then.",
+    },
 )

@@ -126,7 +126,7 @@ def another_epoch(case: Case, values: list) -> bool:
 
 
 def not_dealt_out(case: Case, values: list) -> bool:
-    """A rank trains on the whole batch. It is one of all ranks together: each has its places of it."""
+    """A rank trains on the whole batch. The batch belongs to all ranks together: each takes its own places."""
     batch = _batches(case)[case.inputs["saved"]["updates"]]
     several = len(batch) > 1 and case.inputs["ranks"] > 1
     return several and any(sorted(share) == sorted(batch) for share in values[0])
@@ -139,6 +139,14 @@ def rest_left_out(case: Case, values: list) -> bool:
     batch, read = _batches(case)[case.inputs["saved"]["updates"]], _all_of(values)
     divided = len(batch) // case.inputs["ranks"] * case.inputs["ranks"]
     return len(read) == divided < len(batch) and set(read) < set(batch)
+
+
+def some_on_no_rank(case: Case, values: list) -> bool:
+    """Some examples of the batch are on no rank. Rank r has places r, r + ranks, r + 2 x ranks and so on, to the end of
+    the batch.
+    """
+    batch, read = _batches(case)[case.inputs["saved"]["updates"]], _all_of(values)
+    return len(set(read)) == len(read) and set(read) < set(batch)
 
 
 def filled_up(case: Case, values: list) -> bool:
@@ -236,5 +244,6 @@ EXERCISE = Exercise(
         begins_the_epoch_again,
         always_the_first_order,
         another_epoch,
+        some_on_no_rank,
     ),
 )

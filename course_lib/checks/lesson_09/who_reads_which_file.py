@@ -176,8 +176,8 @@ def ranks_read_the_same(case: Case, values: list) -> bool:
 
 
 def two_readers_alike(case: Case, values: list) -> bool:
-    """Some readers have the very same files, and some files have no reader: two readers take themselves for the same
-    one. Give the readers of rank 0 the first numbers, those of rank 1 the next, and so on.
+    """Some readers have the very same files, and some files have no reader: two readers come to the same number. Give
+    the readers of rank 0 the first numbers, those of rank 1 the next, and so on.
     """
     shares = [frozenset(share) for share in values[0]["shares"] if share]
     different = set(shares)
@@ -203,8 +203,8 @@ def reads_twice(case: Case, values: list) -> bool:
 
 
 def does_not_look_at_sizes(case: Case, values: list) -> bool:
-    """Every file once, and dealt out by number: nobody looks at how large they are. One reader has the large ones, and
-    the others wait for it at the end of the epoch.
+    """Every file is read once, and its number alone decides by whom: nobody looks at how large they are. The others
+    wait for the fullest reader at the end of the epoch.
     """
     shares = [sorted(share) for share in values[0]["shares"] if share]
     stretches = all(share[-1] - share[0] == len(share) - 1 for share in shares)
@@ -219,8 +219,8 @@ def small_ones_first(case: Case, values: list) -> bool:
 
 
 def equally_many(case: Case, values: list) -> bool:
-    """Every reader gets equally many files. One large file may be as much as many small ones: what is to be equal is
-    the bytes.
+    """The readers get equally many files, give or take one. One large file may be as much as many small ones: it is the
+    bytes that should be equal.
     """
     counts = [len(share) for share in values[0]["shares"]]
     once = set(_times(values).values()) == {1} and len(_times(values)) == len(case.inputs["sizes"])

@@ -106,8 +106,8 @@ def weights_not_agreed(case: Case, values: list[Any]) -> bool:
 
 
 def replicas_not_summed(case: Case, values: list[Any]) -> bool:
-    """A replica knows only its own sequences: its gradients are not summed over the replicas, or over the wrong ranks.
-    The ranks that hold the same stage are in a column of the table.
+    """A replica knows only its own sequences: its gradients are not summed over the replicas, or are summed over the
+    wrong ranks. The ranks that hold the same stage are in a column of the table.
     """
     ranks = first_weights(case, values)
     return any(any(near(w, 0) for w in each) and not all(near(w, 0) for w in each) for each in zip(*ranks, strict=True))
@@ -299,6 +299,14 @@ def everything_held(case: Case, values: list[Any]) -> bool:
     return any(value["many"]["saved_bytes"] > 2 * value["few"]["saved_bytes"] for value in values)
 
 
+def whole_model_kept(case: Case, values: list[Any]) -> bool:
+    """A rank still has the whole model: an attribute, a list or a stored function refers to it. Keep
+    `model.part(start, stop)` alone.
+    """
+    whole = sum(weight.numel() for weight in in_one_process(case)["start"].values())
+    return stages_of(case) > 1 and any(value["many"]["kept"] >= whole for value in values)
+
+
 SYMPTOMS = (
     whole_model_everywhere,
     no_model_group,
@@ -323,4 +331,5 @@ SYMPTOMS = (
     wrong_norm,
     clipped_too_early,
     everything_held,
+    whole_model_kept,
 )

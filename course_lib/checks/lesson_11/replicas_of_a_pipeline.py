@@ -256,6 +256,13 @@ EXERCISE = Exercise(
     },
     read_in="07",
     read="2 · The same as one process",
+    read_for={
+        "two stages": ("05", "2 · By hand: an edge between two ranks"),
+        "clipping": ("05", "2 · By hand: an edge between two ranks"),
+        "micro-batches": ("06", "2 · 1F1B: the same time, less memory"),
+        "budget": ("06", "2 · 1F1B: the same time, less memory"),
+        "cut off and resumed": ("09", "4 · Checkpoint, resume, restart"),
+    },
     hints=(
         "Begin with one replica and one micro-batch. `replica, stage = divmod(rank, stages)`; agree on the weights, "
         "cut the model with `model.part(start, stop)`, and hand that part to `super().__init__`.",

@@ -50,17 +50,26 @@ class CollectivesDiffer(LaunchError):
     `rank` is the one that differs from the majority, or None where there is none.
     """
 
+    OF_A_COLLECTIVE = (
+        "the ranks called different collectives",
+        "Every rank must make the same call, with the same shape and dtype, in the same order.",
+    )
+    OF_A_MESSAGE = (
+        "a message does not fit where it is received",
+        "What one rank sends, the other must receive into a tensor of as many numbers, of the same dtype.",
+    )
+
     def __init__(self, *, odd: int | None, calls: dict[int, str], places: dict[int, str], after: str = "") -> None:
         self.rank, self.calls = odd, calls
         width = max(map(len, calls.values()))
         rows = [f"  rank {rank}  {call:<{width}}  {places.get(rank, '')}" for rank, call in sorted(calls.items())]
         blame = "" if odd is None else f"; rank {odd} is the odd one out"
-        super().__init__(
-            f"the ranks called different collectives{blame}\n\n"
-            + "\n".join(row.rstrip() for row in rows)
-            + "\n\nEvery rank must make the same call, with the same shape and dtype, in the same order."
-            + (f"\n\n{after}" if after else "")
-        )
+        message = all(call.startswith(("send ", "recv ")) for call in calls.values())
+        what, rule = self.OF_A_MESSAGE if message else self.OF_A_COLLECTIVE
+        if all(" rank " in call for call in calls.values()) and not message:
+            rule = rule.replace("shape and dtype", "shape, dtype and root")
+        table = "\n".join(row.rstrip() for row in rows)
+        super().__init__(f"{what}{blame}\n\n{table}\n\n{rule}" + (f"\n\n{after}" if after else ""))
 
 
 class RankDied(LaunchError):

@@ -21,6 +21,8 @@ from course_lib.launchers.run import Run
 
 LINES_SHOWN = 1000  # a notebook with 100,000 lines of output is no longer usable
 BYTES_KEPT = 64 << 20
+# What gloo's C++ says before it ends a rank whose messages do not fit. The launch ends with a better account.
+NOT_SHOWN = ("terminate called after throwing an instance of 'gloo::", "  what():  [enforce fail at ")
 START_WITHIN = 300.0  # on a busy machine, 64 ranks take a while
 GRACE = 0.3  # after the first fault, how long to wait for the other ranks' side of the story
 ANSWERS_WITHIN = 2.0
@@ -199,10 +201,10 @@ class Output:
         for progress in filter(None, map(Progress.of_line, lines)):
             self._bar.show(progress)
         lines = [line for line in lines if not Progress.of_line(line)]
-        room = max(0, LINES_SHOWN - len(self.lines))
-        if room and lines:
+        shown = [line for line in lines if not line.startswith(NOT_SHOWN)][: max(0, LINES_SHOWN - len(self.lines))]
+        if shown:
             self._bar.step_aside()
-            print("\n".join(f"[rank {rank}] {line}" for line in lines[:room]), flush=True)
+            print("\n".join(f"[rank {rank}] {line}" for line in shown), flush=True)
         for line in lines:
             self._bytes += len(line)
             if self._bytes > BYTES_KEPT:

@@ -97,7 +97,7 @@ def forgets_to_return(number):
     exchange(torch.tensor([float(number)]), right, theirs, left)
 
 
-@wrong("00.1", says="Every rank waits to be received")
+@wrong("00.1", says="Every rank waits in its send")
 def all_send_first(number):
     left, right = neighbours()
     theirs = torch.empty(1)
@@ -202,6 +202,16 @@ def halves(vector, back=True, add_back=False, distances=None):
 
 def _distances():
     return [2**power for power in reversed(range(dist.get_world_size().bit_length() - 1))]
+
+
+@wrong("00.2", says="a message does not fit where it is received")
+def receives_into_too_little(vector):
+    partner = dist.get_rank() ^ 1
+    begun = dist.isend(vector, partner)
+    half = torch.empty(max(1, len(vector) // 2), dtype=vector.dtype)
+    dist.recv(half, partner)
+    begun.wait()
+    return vector
 
 
 @wrong("00.2", says="a collective of the library")
@@ -318,7 +328,7 @@ def returns_nothing(vector):
     halves(vector)
 
 
-@wrong("00.2", says="Every rank waits to be received")
+@wrong("00.2", says="Every rank waits in its send")
 def all_send_a_half_first(vector):
     half = len(vector) // 2
     dist.send(vector[:half].clone(), dist.get_rank() ^ 1)

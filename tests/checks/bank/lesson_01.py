@@ -95,7 +95,7 @@ def forgets_grad_cell(**given):
     return backwards(given)
 
 
-@wrong("01.1", says="The new cell is also shown")
+@wrong("01.1", says="The new cell has another use")
 def through_the_cell_only(**given):
     return backwards(given, grad_new_cell=given["grad_cell"])
 
