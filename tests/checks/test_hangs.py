@@ -49,7 +49,7 @@ def one_loops(_):
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (all_send, "Every rank waits to be received"),
+        (all_send, "Every rank waits in its send"),
         (all_receive, "Every rank waits for a message"),
         (nobody_sends, "Rank 0 waits for a message that nobody sends; ranks 1 and 2 have returned"),
         (one_leaves, "Rank 1 has returned, and ranks 0 and 2 wait in all_reduce"),

@@ -10,7 +10,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from types import FrameType, TracebackType
 
 ENTRY_POINTS = ("course_lib/launchers/process/rank.py", "course_lib/launchers/torchrun.py")
@@ -117,7 +117,10 @@ def _own_frame(stack: Sequence[Frame]) -> Frame | None:
 def own_frames(stack: Sequence[Frame]) -> list[Frame]:
     """What the learner wrote: neither a library's lines nor this one's."""
     ours = [frame for frame in stack if "/course_lib/" not in frame.file.replace(os.sep, "/")]
-    return [frame for frame in ours if not _is_library(frame.file)]
+    own = [frame for frame in ours if not _is_library(frame.file)]
+    # A comprehension has a frame of its own before Python 3.12, on the same line.
+    again = [after.function.startswith("<") and before.line == after.line for before, after in pairwise(own)]
+    return own[:1] + [frame for frame, twice in zip(own[1:], again, strict=True) if not twice]
 
 
 def describe_stack(stack: Sequence[Frame]) -> str:

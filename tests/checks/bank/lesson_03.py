@@ -307,7 +307,7 @@ def measures_by_the_shortest(lengths, cells, rank, ranks):
     return with_empty_ones(batches, ranks)[rank::ranks]
 
 
-@wrong("03.3", says="by its *longest* sequence")
+@wrong("03.3", says="have one sequence more than fits")
 def one_more_than_fits(lengths, cells, rank, ranks):
     order, batches = longest_first(lengths), []
     while order:
