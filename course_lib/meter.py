@@ -35,6 +35,7 @@ class Spent:
     sent_to: dict[int, int] = field(default_factory=dict)  # bytes of messages to each peer
     received_from: dict[int, int] = field(default_factory=dict)
     messages: int = 0  # sends
+    waits: int = 0  # for collectives and messages; a call that is not `async_op` waits for itself
     forwards: dict[str, list[list[int]]] = field(default_factory=dict)  # shape of the first input at each call
     backwards: int = 0
     saved_bytes: int = 0  # the most that autograd held at a time, parameters not counted
@@ -48,11 +49,13 @@ class Spent:
 def meter() -> Iterator[Spent]:
     """Write down what is spent in this block, on this rank. Collectives are counted on ranks that `launch` started."""
     spent, log = Spent(), call_log.of_this_process()
+    waits_before = log.waits_so_far if log else 0
     before, messages_before = ({call.key for call in log.calls()}, log.messages_so_far()) if log else (set(), Counter())
     with _watching_modules(spent), _watching_backward(spent), _watching_saved_tensors(spent):
         yield spent
     if log is None:
         return
+    spent.waits = log.waits_so_far - waits_before
     for call in log.calls():
         if call.key not in before:
             spent.calls[call.op] = spent.calls.get(call.op, 0) + 1

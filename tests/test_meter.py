@@ -31,6 +31,20 @@ def test_collectives_and_messages_are_counted_with_their_bytes():
         assert spent["sent_to"] == {(rank + 1) % 3: 56}
         assert spent["received_from"] == {(rank - 1) % 3: 56}
         assert spent["messages"] == 1
+        assert spent["waits"] == 5
+
+
+def does_not_wait():
+    with meter() as spent:
+        begun = dist.all_reduce(torch.ones(10), async_op=True)
+        dist.all_reduce(torch.ones(10))
+    begun.wait()
+    return spent.as_data()
+
+
+def test_what_is_not_waited_for_is_missing_among_the_waits():
+    for spent in launch(does_not_wait, ranks=2):
+        assert (spent["calls"], spent["waits"]) == ({"all_reduce": 2}, 1)
 
 
 def in_ddp():

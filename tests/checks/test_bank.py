@@ -10,10 +10,10 @@ from course_lib.checks import exercises
 from course_lib.checks.exercise import Exercise
 from course_lib.grading.grader import SEED as GRADING_SEED
 from tests.checks.bank import Banked, banked
-from tests.checks.table import table
+from tests.checks.table import CAPSTONE, table
 from tests.checks.tried import cases_of, report_on, try_together
 
-CAPSTONE = "11.1"  # a check of it takes as long as ten of the others; test_exercises.py has its solution
+# Of the capstone, test_exercises.py tries the solution.
 all_exercises = pytest.mark.parametrize(
     "exercise",
     [pytest.param(e, id=n, marks=[pytest.mark.slow] if n == CAPSTONE else []) for n, e in exercises().items()],

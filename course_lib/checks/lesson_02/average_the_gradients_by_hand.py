@@ -44,16 +44,28 @@ def _random(shape: list[int], generator: torch.Generator) -> Tensor:
 
 
 def drive(answer, parameters: dict[str, Tensor], gradients: list[dict[str, Tensor]]):
+    from course_lib.meter import meter
+
     model = nn.Module()
     for name, values in parameters.items():
         model.register_parameter(name, nn.Parameter(values.clone()))
         if name in gradients[dist.get_rank()]:
             getattr(model, name).grad = gradients[dist.get_rank()][name].clone()
-    answer(model)
-    return {
+    with meter() as spent:
+        answer(model)
+    model_now = {
         "gradients": {name: parameter.grad for name, parameter in model.named_parameters()},
         "parameters": {name: parameter.detach() for name, parameter in model.named_parameters()},
     }
+    return {"model": model_now, "waited": spent.waits >= sum(spent.calls.values())}
+
+
+def judge(case: Case, values: list) -> str | None:
+    return same_as(expected)(case, _models(values))
+
+
+def _models(values: list) -> list[dict[str, Any]]:
+    return [value["model"] for value in values]
 
 
 def expected(case: Case) -> list:
@@ -70,7 +82,7 @@ def _means(case: Case) -> dict[str, Tensor]:
 
 def _all_are(values: list, right: list[dict[str, Tensor]]) -> bool:
     """Whether every rank's gradients are these."""
-    found = [{name: value["gradients"][name] for name in right[rank]} for rank, value in enumerate(values)]
+    found = [{name: value["gradients"][name] for name in right[rank]} for rank, value in enumerate(_models(values))]
     return differs(found, right) is None
 
 
@@ -78,11 +90,18 @@ def _scaled(case: Case, factor: float) -> list[dict[str, Tensor]]:
     return [{name: factor * mean for name, mean in _means(case).items()}] * case.ranks
 
 
+def does_not_wait(case: Case, values: list[Any]) -> bool:
+    """Your function returns, or goes on to divide, while a collective is still under way: what it finds in the tensor
+    is a matter of chance. With `async_op=True`, a call returns a work; call its `wait()` before you touch the tensor.
+    """
+    return not all(value["waited"] for value in values)
+
+
 def made_the_update(case: Case, values: list[Any]) -> bool:
     """You have changed the parameters themselves, though the gradients are right. The update is the optimizer's work:
     leave the parameters as they are.
     """
-    changed = any(differs(value["parameters"], case.inputs["parameters"]) for value in values)
+    changed = any(differs(value["parameters"], case.inputs["parameters"]) for value in _models(values))
     return changed and _all_are(values, _scaled(case, 1))
 
 
@@ -90,7 +109,7 @@ def changed_the_parameters(case: Case, values: list[Any]) -> bool:
     """You have changed the parameters themselves. They are equal on all ranks already: it is `parameter.grad` that
     differs, and that the ranks must agree on.
     """
-    return any(differs(value["parameters"], case.inputs["parameters"]) for value in values)
+    return any(differs(value["parameters"], case.inputs["parameters"]) for value in _models(values))
 
 
 def the_sum(case: Case, values: list[Any]) -> bool:
@@ -143,7 +162,7 @@ def only_one_rank_has_the_mean(case: Case, values: list[Any]) -> bool:
     """One rank has the mean, and the others have not: every rank makes the update, so every rank needs it.
     `dist.reduce` leaves the sum on one rank, `dist.all_reduce` on all of them.
     """
-    right = [differs(value, wanted) is None for value, wanted in zip(values, expected(case), strict=True)]
+    right = [differs(value, wanted) is None for value, wanted in zip(_models(values), expected(case), strict=True)]
     return sum(right) == 1
 
 
@@ -152,7 +171,7 @@ def makes_gradients_up(case: Case, values: list[Any]) -> bool:
     zero (Adam would move it): leave `grad` None.
     """
     unused = [name for name in case.inputs["parameters"] if name not in case.inputs["gradients"][0]]
-    return any(value["gradients"][name] is not None for value in values for name in unused)
+    return any(value["gradients"][name] is not None for value in _models(values) for name in unused)
 
 
 def some_left_out(case: Case, values: list[Any]) -> bool:
@@ -162,7 +181,7 @@ def some_left_out(case: Case, values: list[Any]) -> bool:
     """
     means, right = _means(case), 0
     for name, mean in means.items():
-        found = [value["gradients"][name] for value in values]
+        found = [value["gradients"][name] for value in _models(values)]
         averaged = differs(found, [mean] * case.ranks) is None
         if not averaged and differs(found, [each[name] for each in case.inputs["gradients"]]):
             return False
@@ -207,8 +226,9 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     drive=drive,
-    judge=same_as(expected),
+    judge=judge,
     symptoms=(
+        does_not_wait,
         made_the_update,
         changed_the_parameters,
         stops_at_the_unused,

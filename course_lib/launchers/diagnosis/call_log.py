@@ -143,6 +143,7 @@ class CallLog:
         self._sent: Counter[tuple[str, str, int, int]] = Counter()
         self._works: weakref.WeakKeyDictionary[Any, Wait] = weakref.WeakKeyDictionary()
         self._waits: dict[int, Wait | None] = {}  # of each thread
+        self.waits_so_far = 0  # that came to their end
         self._begun: dict[str, int] = {}
         self._generations = [0]  # when, in nanoseconds, each default group was made
 
@@ -284,7 +285,9 @@ class CallLog:
             thread = threading.get_ident()
             self._waits[thread] = self._works.get(work)
             try:
-                return wait(work, *arguments, **keywords)
+                done = wait(work, *arguments, **keywords)
+                self.waits_so_far += 1
+                return done
             finally:
                 self._waits[thread] = None
 
