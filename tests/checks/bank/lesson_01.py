@@ -100,7 +100,7 @@ def through_the_cell_only(**given):
     return backwards(given, grad_new_cell=given["grad_cell"])
 
 
-@wrong("01.1", says="as if it were a line")
+@wrong("01.1", says="as if its slope were 1")
 def no_slope_of_tanh(**given):
     *_, leave, _ = forwards(**{name: each for name, each in given.items() if not name.startswith("grad_")})
     return backwards(given, grad_new_cell=given["grad_cell"] + given["grad_hidden"] * leave)
@@ -164,7 +164,7 @@ def transposed_weights(**given):
     return made | {name: made[name].T for name in ("weight_ih", "weight_hh")}
 
 
-@wrong("01.1", says="the state that the step makes, forwards")
+@wrong("01.1", says="which the step makes on its way forwards")
 def goes_forwards(inputs, hidden, cell, grad_hidden, grad_cell, **weights):
     enter, forget, new, leave, shown = forwards(inputs, hidden, cell, **weights)
     sums = torch.cat([enter, forget, new, leave], dim=-1)
@@ -475,7 +475,7 @@ def always_four_bytes(**sizes):
     return counts(**sizes | {"bytes_each": 4})
 
 
-@wrong("01.3", says="whatever `bytes_each` says")
+@wrong("01.3", says="Adam's numbers have 4 bytes")
 def four_bytes_for_adam(**sizes):
     return counts(**sizes) | {"optimizer": counts(**sizes | {"bytes_each": 4})["optimizer"]}
 

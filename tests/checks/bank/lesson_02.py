@@ -60,7 +60,7 @@ def averages_the_parameters(model):
             each.data.div_(2 * dist.get_world_size())
 
 
-@wrong("02.1", says="You have changed the parameters themselves")
+@wrong("02.1", says="The update is the optimizer's work")
 def makes_the_update_too(model):
     for each in model.parameters():
         if each.grad is not None:
@@ -119,7 +119,7 @@ def skips_zero_gradients(model):
             each.grad /= dist.get_world_size()
 
 
-@wrong("02.1", says="'NoneType' and 'int'")
+@wrong("02.1", says="A parameter that the loss does not depend on has no gradient")
 def forgets_the_unused(model):
     for each in model.parameters():
         each.grad /= dist.get_world_size()
@@ -240,7 +240,7 @@ def turns_the_order(count, rank, ranks, epoch, seed):
     return [(index + 7 * epoch + seed) % count for index in range(rank, count, ranks)]
 
 
-@wrong("02.2", says="The order is a regular one")
+@wrong("02.2", says="Each rank reads its examples sorted")
 def sorts_its_share(count, rank, ranks, epoch, seed):
     return sorted(shuffled(count, seed, epoch)[rank::ranks].tolist())
 

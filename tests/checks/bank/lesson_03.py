@@ -74,7 +74,7 @@ def leaves_empty_ones_out(outputs, lengths):
     return outputs[lengths[there] - 1, torch.arange(len(lengths))[there]]
 
 
-@wrong("03.1", says="something was written over")
+@wrong("03.1", says="a sequence without steps has a gradient")
 def writes_zeros_into_the_outputs(outputs, lengths):
     # the values are right, and what belongs to the caller is changed behind autograd's back
     outputs.data[-1, lengths == 0] = 0.0
@@ -148,7 +148,7 @@ def where_after_the_product(losses, mask):
     return (losses * weights).sum() * dist.get_world_size()
 
 
-@wrong("03.2", says="too small by the number of ranks")
+@wrong("03.2", says="The loss is right, but its gradient is too small")
 def sums_the_losses_over_ranks(losses, mask):
     total = losses[mask].sum()
     whole = _total(total.detach().clone())
@@ -332,7 +332,7 @@ def by_the_longest_of_the_update(lengths, cells, rank, ranks):
     return batches
 
 
-@wrong("03.3", says="updates")
+@wrong("03.3", says="as long as the longest of *all*")
 def by_the_longest_of_all(lengths, cells, rank, ranks):
     size = cells // max(lengths) * ranks
     order = longest_first(lengths)
@@ -379,7 +379,7 @@ def asks_the_others(lengths, cells, rank, ranks):
     return own + [[] for _ in range(int(most) - len(own))]
 
 
-@wrong("03.3", says="sequence")
+@wrong("03.3", says="These are lengths")
 def lengths_instead_of_indices(lengths, cells, rank, ranks):
     batches = filled(lengths, longest_first(lengths), cells)
     return with_empty_ones([[lengths[index] for index in batch] for batch in batches], ranks)[rank::ranks]

@@ -392,7 +392,7 @@ def norm_after_clipping(model, optimizer, micro_batches, count, limit):
     return norm_of(model)
 
 
-@wrong("04.2", says="*before* clipping")
+@wrong("04.2", says="This is another norm")
 def largest_number_as_norm(model, optimizer, micro_batches, count, limit):
     backward_of_all(model, micro_batches, count)
     sum_over_ranks(model)
@@ -580,7 +580,7 @@ def replaces_by_a_copy(model, k):
     after_accumulation(model, k, kth)
 
 
-@wrong("04.3", says="Every rank keeps its own sum")
+@wrong("04.3", says="Nothing is sent in any backward pass")
 def forgets_the_hooks(model, k):
     for parameter in model.parameters():
         if parameter.grad is not None:

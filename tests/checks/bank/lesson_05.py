@@ -115,7 +115,7 @@ def receives_and_forgets(stage, inputs, loss, shape):
         )
 
 
-@wrong("05.1", says="by your *outputs*")
+@wrong("05.1", says="with respect to your *outputs*")
 def the_middle_hands_it_on(stage, inputs, loss, shape):
     rank = dist.get_rank()
     inputs, outputs = there(stage, inputs, shape)
@@ -138,7 +138,7 @@ def starts_from_ones(stage, inputs, loss, shape):
         dist.send(inputs.grad.contiguous(), rank - 1)
 
 
-@wrong("05.1", says="by your *outputs*")
+@wrong("05.1", says="with respect to your *outputs*")
 def sends_the_gradient_of_its_outputs(stage, inputs, loss, shape):
     rank = dist.get_rank()
     inputs, outputs = there(stage, inputs, shape)
@@ -162,7 +162,7 @@ def sends_its_inputs_back(stage, inputs, loss, shape):
         dist.send(inputs.data.contiguous(), rank - 1)
 
 
-@wrong("05.1", says="no gradient at all")
+@wrong("05.1", says="No stage has a gradient, not even the last")
 def loses_the_graph_in_between(stage, inputs, loss, shape):
     rank = dist.get_rank()
     inputs, outputs = there(stage, inputs, shape)
@@ -324,17 +324,17 @@ def always_finds_one(seconds, sizes, memory):
     return best(seconds, sizes, memory) or best(seconds, sizes, [float("inf")] * len(memory))
 
 
-@wrong("05.2", says="no placement fits, and you return one")
+@wrong("05.2", says="you return an empty list")
 def empty_list_for_none(seconds, sizes, memory):
     return best(seconds, sizes, memory) or []
 
 
-@wrong("05.2", says="go back and forth")
+@wrong("05.2", says="or back and forth")
 def in_turn(seconds, sizes, memory):
     return [list(range(device, len(sizes), len(memory))) for device in range(len(memory))]
 
 
-@wrong("05.2", says="go back and forth")
+@wrong("05.2", says="or back and forth")
 def any_block_anywhere(seconds, sizes, memory):
     parts = [[] for _ in memory]
     for block in sorted(range(len(sizes)), key=lambda block: -max(own[block] for own in seconds)):
@@ -576,12 +576,12 @@ def never_sums_back(weight_ih, weight_hh, bias, inputs):
     return layer(weight_ih, weight_hh, bias, inputs, GatherAndKeep.apply)
 
 
-@wrong("05.3", says="also what comes back through the *outputs*")
+@wrong("05.3", says="through the *outputs* is added up")
 def sums_everything_back(weight_ih, weight_hh, bias, inputs):
     return layer(weight_ih, weight_hh, bias, inputs, GatherAndSumAll.apply)
 
 
-@wrong("05.3", says="also what comes back through the *outputs*")
+@wrong("05.3", says="adds up all of it")
 def with_torchs_own_all_gather(weight_ih, weight_hh, bias, inputs):
     from torch.distributed.nn.functional import all_gather
 

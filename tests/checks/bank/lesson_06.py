@@ -148,12 +148,12 @@ def turns(micro_batches, ahead):
     return actions
 
 
-@wrong("06.2", says="never does F1")
+@wrong("06.2", says="The last micro-batches are left out")
 def one_micro_batch(stage, stages, micro_batches, most):
     return ["F0", "B0"]
 
 
-@wrong("06.2", says="never does")
+@wrong("06.2", says="The last micro-batches are left out")
 def forgets_the_last_micro_batch(stage, stages, micro_batches, most):
     return turns(max(1, micro_batches - 1), min(stages - stage, most))
 
@@ -256,7 +256,7 @@ def pairs(stage, stages, micro_batches, most):
     return [(action[0], int(action[1:])) for action in turns(micro_batches, min(most, stages - stage))]
 
 
-@wrong("06.2", says="never does")
+@wrong("06.2", says="The last micro-batches are left out")
 def drops_the_tail(stage, stages, micro_batches, most):
     whole = micro_batches - micro_batches % stages if micro_batches > stages else micro_batches
     return turns(whole, min(most, stages - stage))

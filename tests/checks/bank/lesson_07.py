@@ -613,7 +613,7 @@ def owners_broadcast_alone(parameters, make_optimizer):
     return step
 
 
-@wrong("07.4", says="calling it")
+@wrong("07.4", says="return a function?")
 def returns_no_function(parameters, make_optimizer):
     sharded(parameters, make_optimizer)
 

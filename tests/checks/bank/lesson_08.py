@@ -598,13 +598,13 @@ def whoever_does_not_wait(record):
     return (idle[0], *found[1:]) if idle else found
 
 
-@wrong("08.4", says="That is where the count ran out")
+@wrong("08.4", says="That is where it was noticed")
 def where_it_hangs(record):
     odd, line, cause = diagnosed(record)
     return odd, record[odd]["line"] or line, cause
 
 
-@wrong("08.4", says="That is where the count ran out")
+@wrong("08.4", says="the line is that of the other side")
 def where_the_others_hang(record):
     odd, line, cause = diagnosed(record)
     return odd, record[odd - 1]["line"] or line, cause
@@ -646,7 +646,7 @@ def shortest_list(record):
     return rank, *diagnosed(record)[1:]
 
 
-@wrong("08.4", says="That is where the count ran out")
+@wrong("08.4", says="That is where it was noticed")
 def last_difference(record):
     found = diagnosed(record)
     last = (record[found[0]]["calls"] or [(None, None)])[-1]
@@ -940,7 +940,7 @@ def neighbour_of_it(record):
     return rank if rank is None else (rank + 1) % len(record["start"]), update, cause
 
 
-@wrong("08.6", says="In this update all was well yet")
+@wrong("08.6", says="In this update all is still well")
 def one_update_early(record):
     rank, update, cause = found_fault(record)
     return rank, update - 1 if update and cause != "repeats" else update, cause

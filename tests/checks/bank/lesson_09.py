@@ -36,12 +36,12 @@ def sharded_by_worker(sizes, rank, ranks, worker, workers):
     return range(len(sizes))[worker or 0 :: workers or 1]
 
 
-@wrong("09.1", says="take themselves for the same one")
+@wrong("09.1", says="come to the same number")
 def rank_plus_worker(sizes, rank, ranks, worker, workers):
     return [file for file in range(len(sizes)) if file % (ranks * max(1, workers)) == rank + (worker or 0)]
 
 
-@wrong("09.1", says="take themselves for the same one")
+@wrong("09.1", says="come to the same number")
 def rank_times_ranks(sizes, rank, ranks, worker, workers):
     return list(range(len(sizes)))[rank * ranks + (worker or 0) :: ranks * max(1, workers)]
 
@@ -233,7 +233,7 @@ def rank_0_gets_all(orders, batch, saved, rank, ranks):
     return batch_at(orders, batch, saved["updates"]) if rank == 0 else []
 
 
-@wrong("09.2", says="it should be")
+@wrong("09.2", says="are on no rank")
 def only_one_each(orders, batch, saved, rank, ranks):
     return batch_at(orders, batch, saved["updates"])[rank : rank + 1]
 
@@ -335,7 +335,7 @@ def rule_of_thumb(log):
     return [len(workers) - 1 for what, _ in log if what == "push"]
 
 
-@wrong("09.3", says="KeyError")
+@wrong("09.3", says="pushes again without a pull")
 def popped(log):
     version, seen, ages = 0, {}, []
     for what, worker in log:
@@ -360,7 +360,7 @@ def others_only(log):
     return ages
 
 
-@wrong("09.3", says="one for each *push*")
+@wrong("09.3", says="one number for each *push*")
 def with_pulls_in_it(log):
     version, seen, ages = 0, {}, []
     for what, worker in log:

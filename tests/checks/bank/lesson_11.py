@@ -155,7 +155,7 @@ class AllForwardsFirst(MyHybrid):
         self.actions = gpipe(stages, self.micro_batches).stages[0]
 
 
-@wrong("11.1", says="numbers in parameters")
+@wrong("11.1", says="A rank still has the whole model")
 class KeepsTheWholeModel(MyHybrid):
     def __init__(self, model, *arguments, **options):
         super().__init__(model, *arguments, **options)
