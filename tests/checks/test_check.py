@@ -218,9 +218,9 @@ def test_forged_data_is_refused(data):
         (1.5, 1, "is 1.5, it should be 1"),
         (float("nan"), 1.0, "is nan"),
         ([1, 2], (1, 2), None),
-        ([1], [1, 2], "is a list of 1, it should be one of 2"),
+        ([1], [1, 2], "is a list of 1, it should be a list of 2"),
         ({"a": 1}, {"a": 2}, "a is 1, it should be 2"),
-        ({"b": 1}, {"a": 2}, "it should have a"),
+        ({"b": 1}, {"a": 2}, "it should be a dict with the keys 'a'"),
         (None, torch.zeros(2), "is None, it should be a tensor of shape (2,)"),
         (torch.zeros(3), torch.zeros(2), "has shape (3,), it should have (2,)"),
         (torch.zeros(2), torch.zeros(2).double(), None),
@@ -231,7 +231,7 @@ def test_forged_data_is_refused(data):
         (7680.0, 7680, None),
         (torch.tensor([3]), 3, None),
         (torch.tensor([1.0, float("nan")]), torch.tensor([1.0, 2.0]), "it should be [1, 2]"),
-        (torch.zeros(20), torch.ones(20), "is off by 1 at most"),
+        (torch.zeros(20), torch.ones(20), "is off by up to 1: at [0] it is 0, it should be 1"),
     ],
 )
 def test_a_difference_is_a_sentence(value, right, says):

@@ -189,13 +189,6 @@ def some_left_out(case: Case, values: list[Any]) -> bool:
     return 0 < right < len(means)
 
 
-def forgets_the_unused(model):
-    """A parameter that the loss does not depend on has no gradient: `grad` is None, and there is nothing to send."""
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= dist.get_world_size()
-
-
 def adds_up(model):
     """A sum, and not the mean: divide by the number of ranks."""
     for parameter in model.parameters():
@@ -245,6 +238,6 @@ EXERCISE = Exercise(
         "NoneType": "A parameter that the loss does not depend on has no gradient: its `grad` is None, on every rank. "
         "Skip it.",
     },
-    mistakes=(forgets_the_unused, adds_up),
+    mistakes=(adds_up,),
     hanging=skips_zeros,
 )

@@ -791,7 +791,7 @@ def line_of_the_victim(record):
     return lines, cause_of(record, ranks)
 
 
-@wrong("08.5", says="go on")
+@wrong("08.5", says="name only those with whom they end")
 def all_members_are_missing(record):
     def needs(rank):
         me = record[rank]
