@@ -317,7 +317,7 @@ def one_more_than_fits(lengths, cells, rank, ranks):
     return with_empty_ones(batches, ranks)[rank::ranks]
 
 
-@wrong("03.3", says="batch of one sequence")
+@wrong("03.3", says="every batch has a single sequence")
 def one_sequence_each(lengths, cells, rank, ranks):
     return with_empty_ones([[index] for index in longest_first(lengths)], ranks)[rank::ranks]
 
@@ -332,7 +332,7 @@ def by_the_longest_of_the_update(lengths, cells, rank, ranks):
     return batches
 
 
-@wrong("03.3", says="as long as the longest of *all*")
+@wrong("03.3", says="going by the longest of that *batch*")
 def by_the_longest_of_all(lengths, cells, rank, ranks):
     size = cells // max(lengths) * ranks
     order = longest_first(lengths)
