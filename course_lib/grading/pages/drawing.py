@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from course_lib.grading.pages.markup import plain
+from course_lib.grading.pages.markup import count_of, plain
 from course_lib.grading.pages.summary import Bar
 
 WIDE, GAP, HIGH = 18, 8, 70  # of a bar, in pixels
 ABOVE, BELOW = 16, 18  # room for the count and for the label
 
 
-def bars(shown: list[Bar], unit: str, left_out: str) -> str:
+def bars(shown: list[Bar]) -> str:
     """A bar for each, with its count above it. The first is for those who are left out of the others."""
     tallest = max(1, *(bar.count for bar in shown))
     step, base = WIDE + GAP, ABOVE + HIGH
@@ -22,19 +22,13 @@ def bars(shown: list[Bar], unit: str, left_out: str) -> str:
             drawn.append(f'<rect class="{kind}" x="{left}" y="{base - tall:g}" width="{WIDE}" height="{tall:g}"/>')
             drawn.append(f'<text x="{middle:g}" y="{base - tall - 4:g}">{bar.count}</text>')
         drawn.append(f'<text x="{middle:g}" y="{height - 5}">{plain(bar.label)}</text>')
-    told = plain(in_words(shown, unit, left_out))
+    told = plain(in_words(shown))
     return (
         f'<figure><svg role="img" aria-label="{told}" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}">{"".join(drawn)}</svg></figure>'
     )
 
 
-def in_words(shown: list[Bar], unit: str, left_out: str) -> str:
+def in_words(shown: list[Bar]) -> str:
     """What the bars show."""
-    first, *others = shown
-    said = [f"{bar.label} {unit}: {_students(bar.count)}" for bar in others if bar.count]
-    return "; ".join([*said, *([f"{left_out}: {_students(first.count)}"] if first.count else [])]) or "nobody"
-
-
-def _students(count: int) -> str:
-    return "1 student" if count == 1 else f"{count} students"
+    return "; ".join(f"{bar.told}: {count_of(bar.count, 'student')}" for bar in shown if bar.count) or "nobody"

@@ -47,7 +47,8 @@ a { color: var(--right); } a:hover { text-decoration-thickness: 2px; }
 .read { color: var(--quiet); margin: .2rem 0 0 1.6rem; }
 nav ul, .names { list-style: none; padding: 0; margin: .5rem 0; display: flex; flex-wrap: wrap; gap: .3rem 1.2rem; }
 nav a, .names a { display: inline-block; padding: .15rem 0; min-height: 1.75rem; }
-.scroll { overflow: auto; max-height: 75vh; border: 1px solid var(--line); }
+.scroll { overflow: auto; max-height: 75vh; width: fit-content; max-width: 100%;
+  border: 1px solid var(--line); }
 table { border-collapse: separate; border-spacing: 0; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 caption { text-align: left; padding: .3rem 0; }
 th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
@@ -70,7 +71,7 @@ svg text { font: 11px system-ui, sans-serif; fill: var(--ink); text-anchor: midd
 svg .bar { fill: var(--right); } svg .left-out { fill: none; stroke: var(--quiet); stroke-dasharray: 3 2; }
 svg line { stroke: var(--quiet); }
 summary { cursor: pointer; padding: .3rem 0; } details { border-bottom: 1px solid var(--line); }
-.cards details { border: 0; } .count { font-weight: bold; }
+.cards details { border: 0; } .cause { display: block; margin-left: 1rem; } .count { font-weight: bold; }
 @media (max-width: 30rem) {
   th, td { padding: .25rem .4rem; }
   .scroll th:first-child { min-width: 6rem; max-width: 9rem; }

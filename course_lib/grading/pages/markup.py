@@ -40,6 +40,20 @@ def hidden(words: str) -> str:
     return f'<span class="hidden">{words}</span>'
 
 
+def count_of(number: int, what: str) -> str:
+    """1 student, 2 students."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def in_a_list(words: str) -> str:
+    """No more of a sentence than a list has room for; all of it is on the student's own page."""
+    return with_code(_shortened(words, 300))
+
+
+def _shortened(words: str, longest: int) -> str:
+    return words if len(words) <= longest else f"{words[:longest]}…"
+
+
 def page_name(student: str) -> str:
     """The file name of a student's page: their own name where it is one, and never another's.
 
@@ -55,7 +69,7 @@ def page_name(student: str) -> str:
 def link(student: str, exercise: str = "") -> str:
     """From the page of the class to a student's, or to an exercise on it."""
     place = f"#{anchor(exercise)}" if exercise else ""
-    return f'<a href="pages/{quote(page_name(student), safe="~")}{place}">{name(student)}</a>'
+    return f'<a href="pages/{quote(page_name(student), safe="~")}{place}">{name(_shortened(student, 60))}</a>'
 
 
 def anchor(exercise: str) -> str:

@@ -44,6 +44,11 @@ class Student:
     def flags(self) -> list[Flag]:
         return [flag for record in self.records for flag in flags_of(record)]
 
+    @property
+    def problems(self) -> list[str]:
+        """With whole notebooks."""
+        return [record.problem for record in self.records if record.problem]
+
     def tried(self, number: str) -> bool:
         return number in self.marks and self.marks[number].attempted
 
@@ -54,14 +59,15 @@ class Mistake:
 
     number: str
     cause: str
-    students: list[str]
+    students: dict[str, str]  # by name, what each was told
 
 
 @dataclass(frozen=True)
 class Bar:
-    """So many students have what the label says."""
+    """So many students have what the label says, and `told` in more words."""
 
     label: str
+    told: str
     count: int
 
 
@@ -96,12 +102,13 @@ def lost_parts(mark: Mark) -> list[str]:
 
 def mistakes(students: list[Student]) -> list[Mistake]:
     """Each mistake once, the most frequent first, those without a name last. A student makes one once."""
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[tuple[str, str], dict[str, str]] = {}
     for student in students:
         for mark in student.marks.values():
             lost = [part for part in lost_parts(mark) if mark.attempted and part not in mark.by_clock]
-            for cause in dict.fromkeys(mark.causes.get(part, "") for part in lost):
-                found.setdefault((mark.number, cause), []).append(student.name)
+            for part in lost:
+                who = found.setdefault((mark.number, mark.causes.get(part, "")), {})
+                who.setdefault(student.name, mark.remarks.get(part, ""))
     made = [Mistake(number, cause, who) for (number, cause), who in found.items()]
     return sorted(made, key=lambda each: (not each.cause, -len(each.students), each.number, each.cause))
 
@@ -111,21 +118,23 @@ def points_distribution(students: list[Student], number: str, most_bars: int = 1
     most = exercises()[number].points
     earned = [student.marks[number].points for student in students if student.tried(number)]
     step = -(-(most + 1) // most_bars)  # rounded up
-    bars = [Bar(LEFT_OUT, len(students) - len(earned))]
+    bars = [Bar(LEFT_OUT, "not tried", len(students) - len(earned))]
     for low in range(0, most + 1, step):
         high = min(low + step - 1, most)
         count = sum(low <= points <= high for points in earned)
-        bars.append(Bar(f"{low}" if low == high else f"{low}-{high}", count))
+        label = f"{low}" if low == high else f"{low}-{high}"
+        bars.append(Bar(label, f"{label} {'point' if label == '1' else 'points'}", count))
     return bars
 
 
 def totals_distribution(students: list[Student], most: int) -> list[Bar]:
     """How many students have which share of all points, in tenths; those who handed in nothing are the first bar."""
     shares = [10 * student.points // most for student in students if student.handed_in] if most else []
-    bars = [Bar(LEFT_OUT, sum(not student.handed_in for student in students))]
+    bars = [Bar(LEFT_OUT, "no notebook", sum(not student.handed_in for student in students))]
     for tenth in range(10):
         count = sum(tenth == min(share, 9) for share in shares)
-        bars.append(Bar(f"{tenth}0", count))
+        low, high = 10 * tenth, 100 if tenth == 9 else 10 * tenth + 9
+        bars.append(Bar(f"{low}", f"{low} to {high} percent", count))
     return bars
 
 
