@@ -68,8 +68,9 @@ def _marks(students: list[Student], numbers: list[str]) -> str:
     if not students:
         return "<p>There are no students.</p>"
     most = points_in_all(numbers)
-    heads = "".join(f'<th scope="col">{word}</th>' for word in (*numbers, f"total of {most}", "%"))
-    heads = f'<th scope="col" aria-sort="ascending">student</th>{heads}<th scope="col" class="words">flagged</th>'
+    first = '<th scope="col" aria-sort="ascending">student</th>'
+    others = (f"total of {most}", "%", *numbers, "flagged")
+    heads = first + "".join(f'<th scope="col">{word}</th>' for word in others)
     rows = "\n".join(_row(student, numbers, most) for student in students)
     return (
         f'<p class="quiet" id="legend">{LEGEND}</p>\n'
@@ -80,14 +81,14 @@ def _marks(students: list[Student], numbers: list[str]) -> str:
 
 
 def _row(student: Student, numbers: list[str], most: int) -> str:
-    cells = []
+    share = f"{100 * student.points / most:.0f}" if most else ""
+    cells = [f"<td><b>{student.points}</b></td><td>{share}</td>"]
     for number in numbers:
         mark = student.marks.get(number)
         earned = "" if mark is None else str(mark.points) if mark.attempted else LEFT_OUT
         cells.append(f"<td>{earned}{'*' if mark and mark.by_clock else ''}</td>")
-    share = f"{100 * student.points / most:.0f}" if most else ""
     flags = ", ".join(flag.where for flag in student.flags)
-    cells += [f"<td><b>{student.points}</b></td>", f"<td>{share}</td>", f'<td class="words">{in_a_list(flags)}</td>']
+    cells.append(f'<td class="words">{in_a_list(flags)}</td>')
     return f'<tr><th scope="row">{link(student.name)}</th>{"".join(cells)}</tr>'
 
 
@@ -95,8 +96,9 @@ def _means(students: list[Student], numbers: list[str]) -> str:
     """Of those who have tried an exercise, and of those who have handed in."""
     tried = [[student.marks[number].points for student in students if student.tried(number)] for number in numbers]
     totals = [student.points for student in students if student.handed_in]
-    cells = "".join(f"<td>{mean(earned):.1f}</td>" if earned else "<td></td>" for earned in (*tried, totals))
-    return f'<tfoot><tr><th scope="row">mean of those who tried</th>{cells}<td></td><td></td></tr></tfoot>'
+    means = [f"{mean(earned):.1f}" if earned else "" for earned in (totals, *tried)]
+    cells = "".join(f"<td>{words}</td>" for words in (means[0], "", *means[1:], ""))
+    return f'<tfoot><tr><th scope="row">mean of those who tried</th>{cells}</tr></tfoot>'
 
 
 def _exercises(students: list[Student], numbers: list[str]) -> str:

@@ -47,17 +47,17 @@ a { color: var(--right); } a:hover { text-decoration-thickness: 2px; }
 .read { color: var(--quiet); margin: .2rem 0 0 1.6rem; }
 nav ul, .names { list-style: none; padding: 0; margin: .5rem 0; display: flex; flex-wrap: wrap; gap: .3rem 1.2rem; }
 nav a, .names a { display: inline-block; padding: .15rem 0; min-height: 1.75rem; }
-.scroll { overflow: auto; max-height: 75vh; width: fit-content; max-width: 100%;
-  border: 1px solid var(--line); }
+.scroll { overflow: auto; max-height: 75vh; width: fit-content; max-width: 100%; border: 1px solid var(--line); }
 table { border-collapse: separate; border-spacing: 0; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 caption { text-align: left; padding: .3rem 0; }
 th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, .words { text-align: left; }
+th:first-child, th:last-child, .words { text-align: left; }
 .scroll thead th { position: sticky; top: 0; background: var(--paper); z-index: 1; vertical-align: bottom; }
 .scroll th:first-child { position: sticky; left: 0; background: var(--paper); border-right: 1px solid var(--line); }
 .scroll thead th:first-child { z-index: 2; }
 .scroll tbody th { font-weight: normal; }
-.scroll th:first-child, .words { white-space: normal; overflow-wrap: anywhere; min-width: 8rem; max-width: 18rem; }
+.scroll th:first-child, th:last-child, .words { min-width: 11rem; max-width: 18rem; }
+.scroll th:first-child, th:last-child, .words { white-space: normal; overflow-wrap: anywhere; }
 tfoot th, tfoot td { border-bottom: 0; color: var(--quiet); }
 th button { font: inherit; color: inherit; background: none; border: 0; padding: .2rem .3rem; margin: 0 -.3rem;
   min-height: 1.75rem; min-width: 1.75rem; cursor: pointer; text-align: inherit; }
@@ -79,7 +79,9 @@ summary { cursor: pointer; padding: .3rem 0; } details { border-bottom: 1px soli
 @media print {
   body { max-width: none; margin: 0; font-size: 10pt; } nav, .skip, th button::after { display: none !important; }
   .scroll { max-height: none; overflow: visible; border: 0; } .scroll th { position: static !important; }
-  .wide table { font-size: 7pt; } .wide th, .wide td { padding: .1rem .2rem; }
+  .wide table { font-size: 6pt; } .wide th, .wide td { padding: .1rem .12rem; } thead th { white-space: normal; }
+  .scroll th:first-child { min-width: 14em; } .scroll thead th:last-child, .words { display: none; }
+  th button { padding: 0; margin: 0; min-width: 0; }
   h2, h3 { break-after: avoid; } tr, li, .cards > section { break-inside: avoid; } a { color: inherit; }
 }
 """

@@ -13,7 +13,9 @@ from course_lib.grading.pages.looks import style
 LONGEST_NAME = 120  # bytes of a page's file name: a file system takes 255, and what is written aside has a longer one
 PLAIN_NAME = re.compile(r"[\w(][\w .,'()@+-]*")
 RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)([. ].*)?", re.IGNORECASE)  # no file names on Windows
-UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"
+DIRECTIONS = "\u202a-\u202e\u2066-\u2069"  # with which a name can pose as another one
+UNPRINTABLE = re.compile(f"[{CONTROLS}{DIRECTIONS}\ud800-\udfff\ufffe\uffff]")
 
 
 def plain(words: str) -> str:
@@ -90,10 +92,13 @@ def document(title: str, skip_to: str, body: str, script: str = "", *, wide: boo
         f"<title>{plain(title)}</title>",
         f"<style>{look}</style>",
     ]
+    kind = ' class="wide"' if wide else ""
     skip = f'<a class="skip" href="#main">{skip_to}</a>'
     end = f"<script>{script}</script>\n" if script else ""
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n' + "\n".join(head) + f"\n</head>\n<body>\n{skip}\n{body}\n{end}"
+        '<!doctype html>\n<html lang="en">\n<head>\n'
+        + "\n".join(head)
+        + f"\n</head>\n<body{kind}>\n{skip}\n{body}\n{end}"
         "</body>\n</html>\n"
     )
 
