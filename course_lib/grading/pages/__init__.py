@@ -25,5 +25,5 @@ def write_pages(records: list[Record], out: Path) -> None:
 def _write(path: Path, text: str) -> None:
     """Written aside and renamed: a page is whole, or the one from before."""
     aside = path.with_name(f".{path.name}.tmp")
-    aside.write_bytes(text.encode(errors="backslashreplace"))
+    aside.write_bytes(text.encode())
     aside.replace(path)
