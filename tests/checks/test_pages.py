@@ -162,6 +162,7 @@ def test_the_table_says_what_a_clock_decided():
     flagged = {student: row["flagged"] for student, row in rows.items() if row["flagged"]}
     assert flagged == {"dan": "02.2: equal shares", "fay": "02_ddp: the whole notebook"}
     assert (rows["hal"]["total"], rows["hal"]["02.1"], rows["hal"]["of"]) == ("0", "", "7")
+    assert rows["hal"]["remarks"] == "There is no notebook."
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ def table(records: list[Record]) -> str:
         marks = student.marks
         earned = [marks[number].points if number in marks else "" for number in numbers]
         flags = "; ".join(f"{flag.where}: {flag.what}" for flag in student.flags)
-        problems = " ".join(f"{record.notebook}: {record.problem}" for record in student.records if record.problem)
+        troubled = [record for record in student.records if record.problem]
+        problems = " ".join(f"{record.notebook}: {record.problem}".removeprefix(": ") for record in troubled)
         of = points_in_all(numbers)
         writer.writerow([_cell(student.name), *earned, student.points, of, _cell(flags), _cell(problems)])
     return text.getvalue()
