@@ -118,14 +118,18 @@ def _add_grade(commands: argparse._SubParsersAction) -> None:
     grade = commands.add_parser(
         "grade",
         help="grade the exercises that a class has handed in",
-        description="Grade the exercises that a class has handed in: a page for each student, a table for the class. "
-        "Interrupted, it goes on where it stopped.",
+        description="Grade the exercises that a class has handed in: a page for each student, a page and a table "
+        "for the class. Interrupted, it goes on where it stopped.",
     )
     grade.add_argument(
         "submissions", type=take.words, metavar="SUBMISSIONS", help="a folder that has one for each student"
     )
     grade.add_argument(
-        "--out", type=take.words, required=True, metavar="GRADES", help="a folder for pages, table and records"
+        "--out",
+        type=take.words,
+        required=True,
+        metavar="GRADES",
+        help="a folder for index.html, pages, grades.csv and records",
     )
     grade.add_argument("--jobs", type=take.count, help="how many notebooks at a time (default: one for each core)")
     grade.add_argument("--seed", type=take.seed, help="of the inputs, for a set of your own")

@@ -1,0 +1,29 @@
+"""What comes out of grading: a page for each student, a page and a table of the class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from course_lib.grading.pages.class_page import class_page
+from course_lib.grading.pages.markup import page_name
+from course_lib.grading.pages.student_page import page
+from course_lib.grading.pages.summary import by_student
+from course_lib.grading.pages.table import table
+from course_lib.grading.records import Record
+
+
+def write_pages(records: list[Record], out: Path) -> None:
+    """`pages/STUDENT.html` for each student; `index.html` and `grades.csv` for the class."""
+    folder = out / "pages"
+    folder.mkdir(parents=True, exist_ok=True)
+    for student in by_student(records):
+        _write(folder / page_name(student.name), page(student.name, student.records))
+    _write(out / "index.html", class_page(records))
+    _write(out / "grades.csv", table(records))
+
+
+def _write(path: Path, text: str) -> None:
+    """Written aside and renamed: a page is whole, or the one from before."""
+    aside = path.with_name(f".{path.name}.tmp")
+    aside.write_bytes(text.encode())
+    aside.replace(path)
