@@ -20,6 +20,7 @@ from course_lib.checks import find
 from course_lib.checks.inside.runner import END, Submission
 from course_lib.grading import sandbox
 from course_lib.grading.grader import SEED
+from course_lib.grading.limits import Limits
 from course_lib.grading.pages import page, write_pages
 from course_lib.grading.records import Record
 from course_lib.grading.submissions import find_submissions
@@ -325,7 +326,7 @@ def grade_all(submissions: Path, out: Path) -> list[Record]:
     patient = patient_grader(out, jobs=4)
     records = patient.grade([each for each in handed if each.student not in ENDLESS])
     for name, seconds in ENDLESS.items():
-        patient.limits = dataclasses.replace(patient.limits, seconds=seconds)
+        patient.runs.limits = dataclasses.replace(patient.runs.limits, seconds=seconds)
         records += patient.grade([each for each in handed if each.student == name])
     return records
 
@@ -405,7 +406,7 @@ def test_a_submission_that_is_stopped_is_told_why(graded, attack):
 def test_a_submission_has_no_more_processes_than_its_limit():
     need_a_sandbox()
     forks = Submission(["import os, time\nfor _ in range(100):\n    os.fork() or time.sleep(60)"], [], timeout=5.0)
-    few, many = (dataclasses.replace(sandbox.Limits(seconds=300), processes=n, total_memory=1 << 60) for n in (60, 200))
+    few, many = (dataclasses.replace(Limits(seconds=300), processes=n, total_memory=1 << 60) for n in (60, 200))
     assert b'"BlockingIOError"' in sandbox.run(forks, few).lines[0]
     assert sandbox.run(forks, many).lines == [END]
 
