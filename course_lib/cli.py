@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from course_lib import cli_arguments as take
+from course_lib import interrupt
 from course_lib.cli_arguments import BadUsage, Parser
 from course_lib.launchers import LaunchError, PeersLost, Slurm, torchrun, warm_up
 from course_lib.launchers.local import MOST_RANKS
@@ -28,6 +29,7 @@ SLURM_OPTIONS = ("nodes", "gpus_per_node", "ranks_per_node", "time", "partition"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit status: 0, 1 for a failure, 2 for bad arguments, 130 for an interrupt."""
+    interrupt.take_over()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file's name may be of any bytes, and is printed
@@ -331,18 +333,18 @@ def _progress(_: argparse.Namespace) -> int:
 
 
 def _grade(options: argparse.Namespace) -> int:
-    with leaving_at_once():
+    from course_lib.grading.interrupts import ended_by_an_interrupt
+
+    with ended_by_an_interrupt("what was graded is kept: run the same command again to go on from here"):
         from course_lib.grading.gradebook import NoGradebook
         from course_lib.grading.grader import grade
         from course_lib.grading.sandbox import NoSandbox
         from course_lib.grading.submissions import BadSubmissions
 
-    try:
-        print(grade(**{name: value for name, value in vars(options).items() if name not in ("run", "argv")}))
-    except (BadSubmissions, NoSandbox, NoGradebook) as error:
-        return _complain(error, status=2)
-    except KeyboardInterrupt:
-        return _interrupted("; run the same command again to go on from here")
+        try:
+            print(grade(**{name: value for name, value in vars(options).items() if name not in ("run", "argv")}))
+        except (BadSubmissions, NoSandbox, NoGradebook) as error:
+            return _complain(error, status=2)
     return 0
 
 

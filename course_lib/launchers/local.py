@@ -107,8 +107,15 @@ def warm_up(modules: Sequence[str] = PRELOADED) -> None:
 @contextlib.contextmanager
 def _deaf_to_interrupts() -> Iterator[None]:
     """Let a process that starts in the block ignore Ctrl-C: the server would show which import that has interrupted."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
+    if threading.current_thread() is not threading.main_thread():  # only a thread's mask is its own
+        if not hasattr(signal, "pthread_sigmask"):
+            yield
+            return
+        masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, masked)
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a new process inherits that
     try:
