@@ -9,9 +9,10 @@ import subprocess
 import threading
 import time
 from io import BufferedReader, BufferedWriter
-from pathlib import Path
 
+from course_lib.grading.cgroups import Group
 from course_lib.grading.limits import Limits
+from course_lib.grading.memory import uses_more_than
 from course_lib.launchers.process.family import descendants, family
 from course_lib.launchers.process.patience import FairTime
 
@@ -22,12 +23,15 @@ class Guard:
     `reason` says why it was ended early, if it was; `by_clock` whether nothing but its time was over.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], limits: Limits, stop: threading.Event) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], limits: Limits, stop: threading.Event, group: Group | None = None
+    ) -> None:
         self.process, self.limits, self.stop, self.reason, self.by_clock = process, limits, stop, "", False
         assert isinstance(process.stdin, BufferedWriter)
         assert isinstance(process.stdout, BufferedReader)
         self._stdin, self._stdout = process.stdin, process.stdout
-        self._time = FairTime(limits.patience, lambda: family(process.pid))
+        self.group = group
+        self._time = FairTime(limits.patience, lambda: family(process.pid), group and group.cpu_seconds)
         threading.Thread(target=self._watch, daemon=True).start()
 
     def converse(self, job: bytes) -> list[bytes]:
@@ -66,20 +70,16 @@ class Guard:
             if spent := self._time.over():
                 self.by_clock = True
                 self._stop(f"it ran for more than {spent}")
-            elif sum(map(memory_of, descendants(self.process.pid))) > self.limits.total_memory:
+            elif self._uses_too_much_memory():
                 self._stop("it used too much memory")
             elif self.stop.wait(0.1):
                 self._stop("somebody interrupted it")
 
+    def _uses_too_much_memory(self) -> bool:
+        if self.group:
+            return self.group.out_of_memory()
+        return uses_more_than(self.limits.total_memory, list(descendants(self.process.pid)))
+
     def _stop(self, reason: str) -> None:
         self.reason = self.reason or reason
         self.end()
-
-
-def memory_of(pid: int) -> int:
-    """Bytes of memory that this process alone has, without what it shares with others."""
-    try:
-        pages = Path(f"/proc/{pid}/statm").read_text().split()
-    except OSError:
-        return 0
-    return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")

@@ -37,6 +37,7 @@ def ended_by_an_interrupt(sentence: str) -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             os.write(2, f"\ncourse: interrupted; {sentence}\n".encode())
             end_descendants()
+            _remove_groups()
             shutil.rmtree(folder, ignore_errors=True)
             os._exit(130)
 
@@ -59,6 +60,12 @@ def end_descendants() -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.005)
+
+
+def _remove_groups() -> None:
+    """The kernel's groups of what has been ended, if any were made by now."""
+    if cgroups := sys.modules.get("course_lib.grading.cgroups"):
+        cgroups.sweep_groups(own=True)
 
 
 @contextlib.contextmanager

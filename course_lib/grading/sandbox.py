@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib.checks.inside.runner import Submission
+from course_lib.grading import cgroups, seccomp
 from course_lib.grading.guard import Guard
 from course_lib.grading.limits import Limits
 from course_lib.launchers.local import start_method
@@ -27,7 +28,7 @@ SLOTS = 64  # submissions that one process may run at a time
 CPUS = "/sys/devices/system/cpu"  # where torch looks how many there are
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache")
 PYTHON = tuple(dict.fromkeys([sys.base_prefix, sys.prefix, sysconfig.get_path("purelib")]))
-HIDDEN = (PACKAGE.parent / "solutions", PACKAGE.parent / "tests")  # if they lie in what is shown
+PROJECT = PACKAGE.parent
 
 
 class NoSandbox(RuntimeError):
@@ -52,24 +53,36 @@ def run(
     stop: threading.Event | None = None,
 ) -> SandboxResult:
     """Run a submission to its end, to its limits or until `stop`. Two at the same time need different slots."""
-    command = [*(_bubblewrap(limits, slot) if sandboxed else ()), sys.executable, "-I", "-c", START]
+    guarded = seccomp.open_filter() if sandboxed else None
+    group = cgroups.make_group(limits, slot) if sandboxed else None
+    command = [*(_bubblewrap(limits, slot, guarded) if sandboxed else ()), sys.executable, "-I", "-c", START]
+    command += [where(sandboxed), f"course_lib.checks{'' if sandboxed else '.inside'}.runner"]
     environment = {"PATH": os.environ.get("PATH", ""), "HOME": "/tmp", "COURSE_LIB_START_METHOD": start_method()}
-    where = "/course" if sandboxed else str(PACKAGE.parent)
     process = subprocess.Popen(
-        [*command, where, f"course_lib.checks{'' if sandboxed else '.inside'}.runner"],
+        group.enter(command) if group else command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=environment,
         start_new_session=True,
+        pass_fds=[guarded] if guarded is not None else [],
     )
-    guard = Guard(process, limits, stop or threading.Event())
+    if guarded is not None:
+        os.close(guarded)
+    guard = Guard(process, limits, stop or threading.Event(), group)
     try:
         first = {"limits": limits.of_resource() if sandboxed else {}, "modules": submission.modules}
         lines = guard.converse(json.dumps(first).encode() + b"\n" + submission.packed())
     finally:
         guard.end()
+        if group:
+            group.remove()
     return SandboxResult(lines, guard.reason, guard.by_clock)
+
+
+def where(sandboxed: bool) -> str:
+    """The folder that has the library in it."""
+    return "/course" if sandboxed else str(PACKAGE.parent)
 
 
 # Isolated mode knows neither the current folder nor PYTHONPATH: nothing that lies about is imported in their place.
@@ -85,9 +98,21 @@ def check_sandbox() -> None:
                 "and other submissions, change grades and use the network. Install bubblewrap (apt-get install "
                 "bubblewrap), or, for submissions that you trust like your own code, give --no-sandbox"
             )
-    tried = subprocess.run([*_bubblewrap(Limits(), 0), "true"], capture_output=True, text=True)
+    tried = try_inside(["true"])
     if tried.returncode:
         raise NoSandbox(f"bubblewrap does not work here: {tried.stderr.strip()}. Allow user namespaces, or see --help")
+
+
+def try_inside(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a program where submissions are run."""
+    guarded = seccomp.open_filter()
+    passed = [] if guarded is None else [guarded]
+    try:
+        inside = [*_bubblewrap(Limits(), 0, guarded), *command]
+        return subprocess.run(inside, capture_output=True, text=True, pass_fds=passed, stdin=subprocess.DEVNULL)
+    finally:
+        for descriptor in passed:
+            os.close(descriptor)
 
 
 def user(slot: int) -> int:
@@ -104,11 +129,13 @@ def shows(path: Path) -> bool:
     return any(path.resolve().is_relative_to(Path(folder).resolve()) for folder in (*SYSTEM, *PYTHON))
 
 
-def _bubblewrap(limits: Limits, slot: int) -> list[str]:
+def _bubblewrap(limits: Limits, slot: int, guarded: int | None = None) -> list[str]:
+    """The words before a command that put it into a sandbox; `guarded` is where the filter of system calls is read."""
     root = os.geteuid() == 0
     command = ["bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     command += ["--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox"]
-    command += [] if root else ["--unshare-user"]
+    command += [] if root else ["--unshare-user", "--disable-userns"]
+    command += [] if guarded is None else ["--seccomp", str(guarded)]
     command += ["--proc", "/proc", "--dev", "/dev"]
     for folder in ("/tmp", "/dev/shm"):  # before what is shown: Python and the course may lie in the real /tmp
         command += ["--perms", "1777", "--size", str(limits.disk), "--tmpfs", folder]
@@ -116,17 +143,39 @@ def _bubblewrap(limits: Limits, slot: int) -> list[str]:
         command += ["--ro-bind-try", folder, folder]
     for folder in (*PYTHON, CPUS):
         command += _bind(folder, folder)
-    for folder in filter(shows, HIDDEN):
-        command += ["--tmpfs", str(folder)] if folder.is_dir() else []
+    command += _hide_project()
     command += _bind(str(PACKAGE), "/course/course_lib")
-    for library in ("/course/course_lib", *filter(shows, [PACKAGE])):
-        command += ["--ro-bind", str(INSIDE), f"{library}/checks", "--tmpfs", f"{library}/grading"]
+    for library in ("/course/course_lib", *filter(shows, [] if _is_clone() else [PACKAGE])):
+        command += ["--ro-bind", str(INSIDE), f"{library}/checks", *_empty(f"{library}/grading")]
+    command += ["--remount-ro", "/dev", "--remount-ro", "/"]  # what has no size of its own takes nothing
     command += ["--setenv", "HOME", "/tmp", "--setenv", "COURSE_LIB_START_METHOD", "forkserver", "--chdir", "/tmp"]
     if root:
         command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
         command += ["setpriv", f"--reuid={user(slot)}", f"--regid={user(slot)}", "--clear-groups"]
         command += ["--no-new-privs", "--bounding-set=-all"]
     return command
+
+
+def _is_clone() -> bool:
+    """Whether the library lies in the project's folder, and is not one of many in the folder of what is installed."""
+    return (PROJECT / "pyproject.toml").exists()
+
+
+def _hide_project() -> list[str]:
+    """Cover the whole project where it lies in what is shown; Python may lie in the project again."""
+    if not (_is_clone() and shows(PROJECT)):
+        return []
+    within = [folder for folder in PYTHON if Path(folder).resolve().is_relative_to(PROJECT)]
+    # What lies in an empty folder can only be put there before that is made read-only.
+    return [
+        *("--tmpfs", str(PROJECT)),
+        *(word for folder in within for word in _bind(folder, folder)),
+        *("--remount-ro", str(PROJECT)),
+    ]
+
+
+def _empty(folder: str) -> list[str]:
+    return ["--tmpfs", folder, "--remount-ro", folder]
 
 
 def _bind(source: str, place: str) -> list[str]:

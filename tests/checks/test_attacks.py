@@ -18,12 +18,13 @@ import pytest
 
 from course_lib.checks import find
 from course_lib.checks.inside.runner import END, Submission
-from course_lib.grading import sandbox
+from course_lib.grading import cgroups, sandbox, seccomp
 from course_lib.grading.grader import SEED
 from course_lib.grading.limits import Limits
 from course_lib.grading.pages import page, write_pages
 from course_lib.grading.records import Record
 from course_lib.grading.submissions import find_submissions
+from tests.checks.attacks_on_the_kernel import ENDLESS_ON_THE_KERNEL, HOARDS, KERNEL_ATTACKS
 from tests.checks.class_of import (
     EXERCISE,
     ROOT,
@@ -205,6 +206,8 @@ ATTACKS = {
     """,
 }
 
+ATTACKS |= KERNEL_ATTACKS
+
 ANSWERS = {  # attacks from inside an answer, on the ranks
     "always equal": """
         class Anything(float):
@@ -257,11 +260,12 @@ ANSWERS = {  # attacks from inside an answer, on the ranks
 
 
 # Stopped by nothing but their time. All others end by themselves, or are stopped for something else.
-ENDLESS = {"loop": 5, "fork bomb": 20}
+ENDLESS = {"loop": 5, "fork bomb": 8, **ENDLESS_ON_THE_KERNEL}
 
 # One of each kind: what is patched, read, used up, ended, called, sent; the others take minutes.
 QUICK = {
     *("everything patched", "solutions on the disk", "the machine", "loop", "memory bomb", "exit", "network"),
+    *("memory of nobody", "nested namespace", "keyring", "another's memory"),
     *("pickles", "exit on a rank", "a message in an error", "altered points", "link", "ada"),
 }
 
@@ -390,7 +394,7 @@ def test_a_page_carries_no_hidden_input_out(graded, attack):
 
 
 REASONS = {
-    "loop": "more than 5 s",
+    "loop": "more than 15 s",  # the second time, alone
     "memory bomb of many": "memory",
     "output flood": "wrote too much",
     "exit": "ended its own process",
@@ -409,6 +413,51 @@ def test_a_submission_has_no_more_processes_than_its_limit():
     few, many = (dataclasses.replace(Limits(seconds=300), processes=n, total_memory=1 << 60) for n in (60, 200))
     assert b'"BlockingIOError"' in sandbox.run(forks, few).lines[0]
     assert sandbox.run(forks, many).lines == [END]
+
+
+@pytest.mark.parametrize("counted_by", ["the kernel", "us"])
+@pytest.mark.parametrize("hoard", HOARDS)
+def test_memory_counts_wherever_it_lies(hoard, counted_by, monkeypatch):
+    need_a_sandbox()
+    limits = dataclasses.replace(Limits(seconds=300), total_memory=1 << 30)
+    if counted_by == "us":
+        monkeypatch.setattr(cgroups, "make_group", lambda *_: None)
+    else:
+        need_a_group(limits)
+    assert sandbox.run(Submission([HOARDS[hoard]], [], timeout=5.0), limits).reason == "it used too much memory"
+
+
+def need_a_group(limits: Limits) -> None:
+    group = cgroups.make_group(limits, 0)
+    if group is None:
+        pytest.skip("the kernel's groups may not be used here")
+    group.remove()
+    assert not any(folder.exists() for folder in group.folders)
+
+
+def test_the_whole_project_is_hidden_also_where_it_lies_in_what_is_shown(tmp_path, monkeypatch):
+    """The clone in the virtual environment, and in it another one."""
+    need_a_sandbox()
+    project = tmp_path / "venv" / "course"
+    for name in ("solutions/02_ddp.ipynb", "tests/secret.py", "course_lib/checks/judging.py", ".venv/lib/shown.txt"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).touch()
+    (project / "pyproject.toml").touch()
+    os.chmod(tmp_path, 0o755)
+    monkeypatch.setattr(sandbox, "PROJECT", project)
+    shown = (*sandbox.PYTHON, str(tmp_path / "venv"), str(project / ".venv"))
+    monkeypatch.setattr(sandbox, "PYTHON", shown)
+    found = sandbox.try_inside(["find", str(tmp_path / "venv"), "-type", "f"])
+    assert found.stdout.split() == [str(project / ".venv/lib/shown.txt")], found.stderr
+
+
+def test_a_filter_is_known_for_both_machines_and_for_no_other():
+    for machine in ("x86_64", "aarch64"):
+        program = seccomp.filter_program(machine)
+        assert program is not None
+        assert len(program) % 8 == 0
+        assert len(program) // 8 < 4096
+    assert seccomp.filter_program("riscv64") is None
 
 
 def test_the_grades_were_written_by_nobody_else(graded):
