@@ -124,11 +124,10 @@ def _add_grade(commands: argparse._SubParsersAction) -> None:
         "Interrupted, it goes on where it stopped.",
     )
     grade.add_argument(
-        "submissions", type=take.words, metavar="SUBMISSIONS", help="a folder that has one for each student"
+        "submissions", type=take.words, nargs="?", metavar="SUBMISSIONS", help="a folder that has one for each student"
     )
-    grade.add_argument(
-        "--out", type=take.words, required=True, metavar="GRADES", help="a folder for pages, table and records"
-    )
+    grade.add_argument("--out", type=take.words, metavar="GRADES", help="a folder for pages, table and records")
+    grade.add_argument("--explain", action="store_true", help="say what keeps submissions in their place here, and end")
     grade.add_argument("--jobs", type=take.count, help="how many notebooks at a time (default: one for each core)")
     grade.add_argument("--seed", type=take.seed, help="of the inputs, for a set of your own")
     grade.add_argument("--again", action="store_true", help="grade everything anew")
@@ -341,8 +340,16 @@ def _grade(options: argparse.Namespace) -> int:
         from course_lib.grading.sandbox import NoSandbox
         from course_lib.grading.submissions import BadSubmissions
 
+        if options.explain:
+            from course_lib.grading.protection import explain
+
+            print(explain())
+            return 0
+        if options.submissions is None or options.out is None:
+            raise BadUsage("grade: give SUBMISSIONS, a folder, and --out GRADES, another one")
+        given = {name: value for name, value in vars(options).items() if name not in ("run", "argv", "explain")}
         try:
-            print(grade(**{name: value for name, value in vars(options).items() if name not in ("run", "argv")}))
+            print(grade(**given))
         except (BadSubmissions, NoSandbox, NoGradebook) as error:
             return _complain(error, status=2)
     return 0

@@ -110,6 +110,11 @@ def _write(group: Group, name: str, value: int) -> bool:
     return False
 
 
+def version() -> int:
+    """Which kind this machine has."""
+    return 2 if (ROOT / "cgroup.controllers").exists() else 1
+
+
 def _parents() -> tuple[int, list[Path]]:
     """The version, and the folders in which a group can be made: those of this process."""
     mine = [line.split(":", 2) for line in _read(Path("/proc/self/cgroup")).splitlines()]

@@ -18,7 +18,7 @@ import pytest
 
 from course_lib.checks import find
 from course_lib.checks.inside.runner import END, Submission
-from course_lib.grading import cgroups, sandbox, seccomp
+from course_lib.grading import cgroups, protection, sandbox, seccomp
 from course_lib.grading.grader import SEED
 from course_lib.grading.limits import Limits
 from course_lib.grading.pages import page, write_pages
@@ -449,6 +449,20 @@ def test_the_whole_project_is_hidden_also_where_it_lies_in_what_is_shown(tmp_pat
     monkeypatch.setattr(sandbox, "PYTHON", shown)
     found = sandbox.try_inside(["find", str(tmp_path / "venv"), "-type", "f"])
     assert found.stdout.split() == [str(project / ".venv/lib/shown.txt")], found.stderr
+
+
+def test_what_protects_the_machine_is_told_a_line_each(monkeypatch):
+    need_a_sandbox()
+    lines = protection.explain().splitlines()
+    assert len(lines) == 10
+    holds = {line[7:].split(":")[0]: line.split()[0] for line in lines[1:-1]}
+    for what in ("submissions run in a sandbox", "no namespaces and no mounts inside", "keyrings are out of reach"):
+        assert holds[what] == "yes", lines
+    monkeypatch.setattr(cgroups, "make_group", lambda *_: None)
+    monkeypatch.setattr(seccomp, "filter_program", lambda *_: None)
+    without = protection.explain()
+    assert "no   the kernel limits memory, processes and share" in without
+    assert "no   system calls that no exercise needs are refused" in without
 
 
 def test_a_filter_is_known_for_both_machines_and_for_no_other():
