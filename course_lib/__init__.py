@@ -7,7 +7,7 @@ run = launch(fn, ranks=4)
 
 import sys
 
-from course_lib import trace
+from course_lib import interrupt, trace
 from course_lib.launchers import (
     CannotSend,
     CollectivesDiffer,
@@ -36,6 +36,7 @@ __all__ = [
     "__version__",
     "cores",
     "device",
+    "interrupt",
     "launch",
     "slurm",
     "trace",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from course_lib import cli_arguments as take
+from course_lib import interrupt
 from course_lib.cli_arguments import BadUsage, Parser
 from course_lib.launchers import LaunchError, PeersLost, Slurm, torchrun, warm_up
 from course_lib.launchers.local import MOST_RANKS
@@ -28,6 +29,7 @@ SLURM_OPTIONS = ("nodes", "gpus_per_node", "ranks_per_node", "time", "partition"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit status: 0, 1 for a failure, 2 for bad arguments, 130 for an interrupt."""
+    interrupt.take_over()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file's name may be of any bytes, and is printed
@@ -122,15 +124,12 @@ def _add_grade(commands: argparse._SubParsersAction) -> None:
         "for the class. Interrupted, it goes on where it stopped.",
     )
     grade.add_argument(
-        "submissions", type=take.words, metavar="SUBMISSIONS", help="a folder that has one for each student"
+        "submissions", type=take.words, nargs="?", metavar="SUBMISSIONS", help="a folder that has one for each student"
     )
     grade.add_argument(
-        "--out",
-        type=take.words,
-        required=True,
-        metavar="GRADES",
-        help="a folder for index.html, pages, grades.csv and records",
+        "--out", type=take.words, metavar="GRADES", help="a folder for index.html, pages, table and records"
     )
+    grade.add_argument("--explain", action="store_true", help="say what keeps submissions in their place here, and end")
     grade.add_argument("--jobs", type=take.count, help="how many notebooks at a time (default: one for each core)")
     grade.add_argument("--seed", type=take.seed, help="of the inputs, for a set of your own")
     grade.add_argument("--again", action="store_true", help="grade everything anew")
@@ -335,18 +334,26 @@ def _progress(_: argparse.Namespace) -> int:
 
 
 def _grade(options: argparse.Namespace) -> int:
-    with leaving_at_once():
+    from course_lib.grading.interrupts import ended_by_an_interrupt
+
+    with ended_by_an_interrupt("what was graded is kept: run the same command again to go on from here"):
         from course_lib.grading.gradebook import NoGradebook
         from course_lib.grading.grader import grade
         from course_lib.grading.sandbox import NoSandbox
         from course_lib.grading.submissions import BadSubmissions
 
-    try:
-        print(grade(**{name: value for name, value in vars(options).items() if name not in ("run", "argv")}))
-    except (BadSubmissions, NoSandbox, NoGradebook) as error:
-        return _complain(error, status=2)
-    except KeyboardInterrupt:
-        return _interrupted("; run the same command again to go on from here")
+        if options.explain:
+            from course_lib.grading.protection import explain
+
+            print(explain())
+            return 0
+        if options.submissions is None or options.out is None:
+            raise BadUsage("grade: give SUBMISSIONS, a folder, and --out GRADES, another one")
+        given = {name: value for name, value in vars(options).items() if name not in ("run", "argv", "explain")}
+        try:
+            print(grade(**given))
+        except (BadSubmissions, NoSandbox, NoGradebook) as error:
+            return _complain(error, status=2)
     return 0
 
 

@@ -61,7 +61,7 @@ def examine() -> Report:
         report.findings.append(_distributed())
     report.findings += [_cores(), _memory(), _jupyter()]
     if report.course_can_run:
-        report.findings += [_gpus(), _ranks(), _trial()]
+        report.findings += [_gpus(), _ranks(), _grading(), _trial()]
     return report
 
 
@@ -140,6 +140,15 @@ def _ranks() -> Finding:
     cores = machine.cores()
     speed = f"up to {cores} run side by side" if cores > 1 else "one at a time"
     return Finding("ranks", f"{speed}; up to {max(2, most)} in paced runs (gloo)")
+
+
+def _grading() -> Finding:
+    """How safely a class could be graded here; only an instructor needs it."""
+    from course_lib.grading.protection import protections
+
+    found = protections()
+    holding = sum(each.holds for each in found)
+    return Finding("grading", f"{holding} of {len(found)} protections hold; `course grade --explain` names them")
 
 
 def _trial() -> Finding:

@@ -86,7 +86,7 @@ def assess(
     for place, case in enumerate(cases):
         if case.part in findings or case.part in untried:
             continue
-        hung = any(finding.outcome.kind == "stuck" for finding in findings.values())
+        hung = any(finding.outcome.kind in ("stuck", "slow") for finding in findings.values())
         if hung and not after_a_hang:
             untried.append(case.part)
             continue
@@ -139,7 +139,7 @@ def _what_is_wrong(exercise: Exercise, case: Case, outcome: Outcome) -> tuple[st
 def _cause(exercise: Exercise, tried: list[tuple[Case, Outcome]], wrong: Callable[[Case], list[Outcome]]) -> str:
     """Why the last case tried failed, as far as that can be known; "" where only what was seen can be told."""
     case, outcome = tried[-1]
-    if outcome.kind == "stuck":
+    if outcome.kind in ("stuck", "slow"):
         return explain_hang(outcome)
     if outcome.kind == "returned":
         values = outcome.decoded()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
-import queue
 import secrets
 import sys
 import threading
@@ -16,21 +14,23 @@ from typing import Any
 
 import cloudpickle
 
+from course_lib import machine
 from course_lib.checks import exercises
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.inside.observe import Outcome
-from course_lib.checks.inside.runner import END, Submission, Task
+from course_lib.checks.inside.runner import END
 from course_lib.checks.judging import Finding, assess, wrong_answers
 from course_lib.checks.notebooks import BadNotebook, code_of
 from course_lib.grading import sandbox
 from course_lib.grading.gradebook import check_gradebook, write_gradebook
+from course_lib.grading.limits import Limits
 from course_lib.grading.pages import write_pages
 from course_lib.grading.records import Mark, Record
+from course_lib.grading.runs import Runs
 from course_lib.grading.submissions import BadSubmissions, SubmittedNotebook, find_submissions
 from course_lib.version import __version__
 
 SEED = 20  # of the inputs in tests; a class gets its own
-TIMEOUT = 6.0  # seconds for one case: many times what an answer needs, also on a busy machine
 LONGEST_LINE = 1 << 20  # bytes that one case may say
 
 
@@ -93,13 +93,9 @@ class Grader:
     """Grades notebooks, several at a time. What the exercises expect stays in this process."""
 
     def __init__(self, out: Path, *, seed: int = SEED, sandboxed: bool = True, jobs: int | None = None) -> None:
-        self.out, self.seed, self.sandboxed = out, seed, sandboxed
-        self.limits = sandbox.Limits()
-        self.slots: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self.jobs = min(jobs or os.cpu_count() or 1, sandbox.SLOTS)
-        for slot in range(self.jobs):
-            self.slots.put(slot)
-        self._judging, self._stop = threading.Lock(), threading.Event()
+        self.out, self.seed = out, seed
+        self.runs = Runs(jobs or machine.cores(), Limits(), sandboxed=sandboxed)
+        self._judging, self._stop = threading.Lock(), self.runs.stop
         self._cases: dict[str, list[Case]] = {e.number: e.cases(seed) for e in exercises().values()}
         self._wrong = {e.number: wrong_answers(e) for e in exercises().values()}
         for exercise in exercises().values():  # what drives an answer travels by value: its lesson's checks do not
@@ -112,13 +108,13 @@ class Grader:
         def one(each: SubmittedNotebook) -> Record:
             path = self.out / "records" / each.student / f"{each.notebook}.json"
             known = None if again else Record.known(path, self._key(each))
-            if known is None:
+            if known is None or known.flagged:  # what a clock has decided is tried again
                 known = self._grade_one(each)
                 known.save(path)
             return known
 
         self._stop.clear()
-        with ThreadPoolExecutor(self.jobs) as pool:
+        with ThreadPoolExecutor(self.runs.jobs) as pool:
             try:
                 return list(tqdm(pool.map(one, handed), total=len(handed), desc="grading", unit="notebook"))
             except BaseException:
@@ -128,11 +124,13 @@ class Grader:
 
     def _grade_one(self, handed: SubmittedNotebook) -> Record:
         ours = [exercise for exercise in exercises().values() if exercise.lesson == handed.lesson]
+        by_clock = False
         try:
             cells = code_of(handed.read())
             ended = self._run(cells, ours)
             if self._stop.is_set():
                 raise CancelledError  # what was not run to its end is not graded
+            by_clock = ended.by_clock
             outcomes, problems = _what_was_seen(ended, cells)
             with self._judging:
                 marks = [self._mark(exercise, outcomes, cells) for exercise in ours]
@@ -140,27 +138,10 @@ class Grader:
             marks, problems = [Mark(e.number, dict.fromkeys(e.parts, 0), attempted=False) for e in ours], [f"{error}."]
         if handed.others:
             problems.append(f"Not graded, because {handed.notebook}.ipynb was: {handed.other_names}.")
-        return Record(handed.student, handed.notebook, self._key(handed), marks, " ".join(problems))
+        return Record(handed.student, handed.notebook, self._key(handed), marks, " ".join(problems), by_clock)
 
     def _run(self, cells: list[str], ours: list[Exercise]) -> sandbox.SandboxResult:
-        tasks = [
-            Task(
-                e.number,
-                e.answer,
-                cloudpickle.dumps(e.drive),
-                [(c.part, c.ranks, c.inputs) for c in self._cases[e.number]],
-            )
-            for e in ours
-        ]
-        slot = self.slots.get()
-        try:
-            timeout, modules = max([TIMEOUT, *(e.timeout for e in ours)]), [name for e in ours for name in e.modules]
-            submission = Submission(cells, tasks, timeout, modules)
-            # Where an exercise is given more time for a case, so is the whole.
-            limits = dataclasses.replace(self.limits, seconds=self.limits.seconds + 10 * (timeout - TIMEOUT))
-            return sandbox.run(submission, limits, slot=slot, sandboxed=self.sandboxed, stop=self._stop)
-        finally:
-            self.slots.put(slot)
+        return self.runs.run(cells, ours, self._cases)
 
     def _mark(self, exercise: Exercise, outcomes: dict[tuple[str, int], Outcome], cells: list[str]) -> Mark:
         cases = self._cases[exercise.number]
@@ -172,9 +153,10 @@ class Grader:
         attempted = report.attempted and any(look_up(place).kind != "missing" for place in range(len(cases)))
         remarks = {part: remark(finding, cells) for part, finding in report.findings.items()}
         causes = {part: finding.cause for part, finding in report.findings.items() if finding.cause}
-        return Mark(
-            exercise.number, report.earned, remarks if attempted else {}, attempted, causes if attempted else {}
-        )
+        by_clock = [part for part, finding in report.findings.items() if finding.outcome.kind == "slow"]
+        if not attempted:
+            return Mark(exercise.number, report.earned, attempted=False)
+        return Mark(exercise.number, report.earned, remarks, causes=causes, by_clock=by_clock)
 
     def _key(self, handed: SubmittedNotebook) -> str:
         """Changes whenever the marks might."""
@@ -189,6 +171,7 @@ def remark(finding: Finding, cells: list[str]) -> str:
         "returned": "It returns something else than the exercise asks for.",
         "raised": f"It raises {_error_name(outcome.error)}{_own_line(outcome, cells)}.",
         "stuck": "Its ranks wait for ever.",
+        "slow": "It was stopped because it took too long.",
         "died": "One of its ranks ends its process.",
         "differ": "Its ranks' calls do not fit together.",
         "missing": "It was not run to its end.",

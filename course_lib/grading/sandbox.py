@@ -6,56 +6,33 @@ solution, no gradebook, no network but loopback. Nothing outlives it: its first 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
 import threading
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from io import BufferedReader, BufferedWriter
 from pathlib import Path
 
 from course_lib.checks.inside.runner import Submission
+from course_lib.grading import cgroups, seccomp
+from course_lib.grading.guard import Guard
+from course_lib.grading.limits import Limits
+from course_lib.launchers.local import start_method
 
 PACKAGE = Path(__file__).resolve().parent.parent
 INSIDE = PACKAGE / "checks" / "inside"
 SLOTS = 64  # submissions that one process may run at a time
-GIGABYTE = 1 << 30
 CPUS = "/sys/devices/system/cpu"  # where torch looks how many there are
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache")
 PYTHON = tuple(dict.fromkeys([sys.base_prefix, sys.prefix, sysconfig.get_path("purelib")]))
-HIDDEN = (PACKAGE.parent / "solutions", PACKAGE.parent / "tests")  # if they lie in what is shown
+PROJECT = PACKAGE.parent
 
 
 class NoSandbox(RuntimeError):
     """Submissions cannot be run safely here; the sentence says what to install."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one submission may use."""
-
-    seconds: float = 90.0
-    memory: int = 16 * GIGABYTE  # that a process may map: torch with CUDA maps several before it does anything
-    total_memory: int = 4 * GIGABYTE  # in use, of all its processes together
-    processes: int = 200
-    disk: int = 64 << 20
-    output: int = 32 << 20
-
-    def of_resource(self) -> dict[str, int]:
-        """Those that the kernel enforces, for every process of the submission."""
-        return {
-            "RLIMIT_AS": self.memory,
-            "RLIMIT_NPROC": self.processes,
-            "RLIMIT_FSIZE": self.disk,
-            "RLIMIT_CORE": 0,
-        }
 
 
 @dataclass(frozen=True)
@@ -64,6 +41,7 @@ class SandboxResult:
 
     lines: list[bytes]
     reason: str = ""
+    by_clock: bool = False  # whether nothing but its time was over
 
 
 def run(
@@ -75,24 +53,36 @@ def run(
     stop: threading.Event | None = None,
 ) -> SandboxResult:
     """Run a submission to its end, to its limits or until `stop`. Two at the same time need different slots."""
-    command = [*(_bubblewrap(limits, slot) if sandboxed else ()), sys.executable, "-I", "-c", START]
-    environment = {"PATH": os.environ.get("PATH", ""), "HOME": "/tmp", "COURSE_LIB_START_METHOD": "forkserver"}
-    where = "/course" if sandboxed else str(PACKAGE.parent)
+    guarded = seccomp.open_filter() if sandboxed else None
+    group = cgroups.make_group(limits, slot) if sandboxed else None
+    command = [*(_bubblewrap(limits, slot, guarded) if sandboxed else ()), sys.executable, "-I", "-c", START]
+    command += [where(sandboxed), f"course_lib.checks{'' if sandboxed else '.inside'}.runner"]
+    environment = {"PATH": os.environ.get("PATH", ""), "HOME": "/tmp", "COURSE_LIB_START_METHOD": start_method()}
     process = subprocess.Popen(
-        [*command, where, f"course_lib.checks{'' if sandboxed else '.inside'}.runner"],
+        group.enter(command) if group else command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=environment,
         start_new_session=True,
+        pass_fds=[guarded] if guarded is not None else [],
     )
-    guard = Guard(process, limits, stop or threading.Event())
+    if guarded is not None:
+        os.close(guarded)
+    guard = Guard(process, limits, stop or threading.Event(), group)
     try:
-        first = {"limits": limits.of_resource(), "modules": submission.modules}
+        first = {"limits": limits.of_resource() if sandboxed else {}, "modules": submission.modules}
         lines = guard.converse(json.dumps(first).encode() + b"\n" + submission.packed())
     finally:
         guard.end()
-    return SandboxResult(lines, guard.reason)
+        if group:
+            group.remove()
+    return SandboxResult(lines, guard.reason, guard.by_clock)
+
+
+def where(sandboxed: bool) -> str:
+    """The folder that has the library in it."""
+    return "/course" if sandboxed else str(PACKAGE.parent)
 
 
 # Isolated mode knows neither the current folder nor PYTHONPATH: nothing that lies about is imported in their place.
@@ -108,9 +98,21 @@ def check_sandbox() -> None:
                 "and other submissions, change grades and use the network. Install bubblewrap (apt-get install "
                 "bubblewrap), or, for submissions that you trust like your own code, give --no-sandbox"
             )
-    tried = subprocess.run([*_bubblewrap(Limits(), 0), "true"], capture_output=True, text=True)
+    tried = try_inside(["true"])
     if tried.returncode:
         raise NoSandbox(f"bubblewrap does not work here: {tried.stderr.strip()}. Allow user namespaces, or see --help")
+
+
+def try_inside(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a program where submissions are run."""
+    guarded = seccomp.open_filter()
+    passed = [] if guarded is None else [guarded]
+    try:
+        inside = [*_bubblewrap(Limits(), 0, guarded), *command]
+        return subprocess.run(inside, capture_output=True, text=True, pass_fds=passed, stdin=subprocess.DEVNULL)
+    finally:
+        for descriptor in passed:
+            os.close(descriptor)
 
 
 def user(slot: int) -> int:
@@ -127,11 +129,13 @@ def shows(path: Path) -> bool:
     return any(path.resolve().is_relative_to(Path(folder).resolve()) for folder in (*SYSTEM, *PYTHON))
 
 
-def _bubblewrap(limits: Limits, slot: int) -> list[str]:
+def _bubblewrap(limits: Limits, slot: int, guarded: int | None = None) -> list[str]:
+    """The words before a command that put it into a sandbox; `guarded` is where the filter of system calls is read."""
     root = os.geteuid() == 0
     command = ["bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     command += ["--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox"]
-    command += [] if root else ["--unshare-user"]
+    command += [] if root else ["--unshare-user", "--disable-userns"]
+    command += [] if guarded is None else ["--seccomp", str(guarded)]
     command += ["--proc", "/proc", "--dev", "/dev"]
     for folder in ("/tmp", "/dev/shm"):  # before what is shown: Python and the course may lie in the real /tmp
         command += ["--perms", "1777", "--size", str(limits.disk), "--tmpfs", folder]
@@ -139,11 +143,11 @@ def _bubblewrap(limits: Limits, slot: int) -> list[str]:
         command += ["--ro-bind-try", folder, folder]
     for folder in (*PYTHON, CPUS):
         command += _bind(folder, folder)
-    for folder in filter(shows, HIDDEN):
-        command += ["--tmpfs", str(folder)] if folder.is_dir() else []
+    command += _hide_project()
     command += _bind(str(PACKAGE), "/course/course_lib")
-    for library in ("/course/course_lib", *filter(shows, [PACKAGE])):
-        command += ["--ro-bind", str(INSIDE), f"{library}/checks", "--tmpfs", f"{library}/grading"]
+    for library in ("/course/course_lib", *filter(shows, [] if _is_clone() else [PACKAGE])):
+        command += ["--ro-bind", str(INSIDE), f"{library}/checks", *_empty(f"{library}/grading")]
+    command += ["--remount-ro", "/dev", "--remount-ro", "/"]  # what has no size of its own takes nothing
     command += ["--setenv", "HOME", "/tmp", "--setenv", "COURSE_LIB_START_METHOD", "forkserver", "--chdir", "/tmp"]
     if root:
         command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
@@ -152,89 +156,29 @@ def _bubblewrap(limits: Limits, slot: int) -> list[str]:
     return command
 
 
+def _is_clone() -> bool:
+    """Whether the library lies in the project's folder, and is not one of many in the folder of what is installed."""
+    return (PROJECT / "pyproject.toml").exists()
+
+
+def _hide_project() -> list[str]:
+    """Cover the whole project where it lies in what is shown; Python may lie in the project again."""
+    if not (_is_clone() and shows(PROJECT)):
+        return []
+    within = [folder for folder in PYTHON if Path(folder).resolve().is_relative_to(PROJECT)]
+    # What lies in an empty folder can only be put there before that is made read-only.
+    return [
+        *("--tmpfs", str(PROJECT)),
+        *(word for folder in within for word in _bind(folder, folder)),
+        *("--remount-ro", str(PROJECT)),
+    ]
+
+
+def _empty(folder: str) -> list[str]:
+    return ["--tmpfs", folder, "--remount-ro", folder]
+
+
 def _bind(source: str, place: str) -> list[str]:
     """Show a folder, read only, in folders above it that everybody may pass, whoever may in the real ones."""
     above = [str(folder) for folder in reversed(Path(place).parents) if str(folder) != "/"]
     return [word for folder in above for word in ("--perms", "0755", "--dir", folder)] + ["--ro-bind", source, place]
-
-
-class Guard:
-    """Watches one sandbox from outside: its time, its memory, and how much it says."""
-
-    def __init__(self, process: subprocess.Popen[bytes], limits: Limits, stop: threading.Event) -> None:
-        self.process, self.limits, self.stop, self.reason = process, limits, stop, ""
-        assert isinstance(process.stdin, BufferedWriter)
-        assert isinstance(process.stdout, BufferedReader)
-        self._stdin, self._stdout = process.stdin, process.stdout
-        self._deadline = time.monotonic() + limits.seconds
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def converse(self, job: bytes) -> list[bytes]:
-        """Send the job; return all lines of the answer. A line that was cut off is left out."""
-        threading.Thread(target=self._send, args=(job,), daemon=True).start()
-        said = bytearray()
-        while piece := self._stdout.read1(1 << 16):
-            said += piece
-            if len(said) > self.limits.output:
-                self._stop("it wrote too much")
-                break
-        *whole, _ = bytes(said).split(b"\n")
-        return whole
-
-    def end(self) -> None:
-        """Leave nothing running: when the sandbox's first process is gone, so are all the others in it."""
-        deadline = time.monotonic() + 10
-        while self.process.poll() is None and time.monotonic() < deadline:
-            for first in children(self.process.pid):  # bubblewrap may only be about to start it
-                with contextlib.suppress(OSError):
-                    os.kill(first, signal.SIGKILL)
-            time.sleep(0.01)
-        self.process.kill()
-        self.process.wait()
-        self._stdout.close()
-
-    def _send(self, job: bytes) -> None:
-        try:
-            with self._stdin as stdin:
-                stdin.write(job)
-        except OSError:
-            pass  # it ended before it had read everything
-
-    def _watch(self) -> None:
-        while self.process.poll() is None and not self.reason:
-            if time.monotonic() > self._deadline:
-                self._stop(f"it ran for more than {self.limits.seconds:g} s")
-            elif sum(map(memory_of, descendants(self.process.pid))) > self.limits.total_memory:
-                self._stop("it used too much memory")
-            elif self.stop.wait(0.1):
-                self._stop("somebody interrupted it")
-
-    def _stop(self, reason: str) -> None:
-        self.reason = self.reason or reason
-        self.end()
-
-
-def children(pid: int) -> list[int]:
-    """The processes that this one has started."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):  # it may end, or a thread of it, while we look
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError):
-                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-    return found
-
-
-def descendants(pid: int) -> Iterator[int]:
-    """The processes that come from this one, in any generation."""
-    for child in children(pid):
-        yield child
-        yield from descendants(child)
-
-
-def memory_of(pid: int) -> int:
-    """Bytes of memory that this process alone has, without what it shares with others."""
-    try:
-        pages = Path(f"/proc/{pid}/statm").read_text().split()
-    except OSError:
-        return 0
-    return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from course_lib.launchers.diagnosis.errors import LaunchError
 from course_lib.launchers.diagnosis.stacks import cell_sources
 from course_lib.launchers.process import messages, payload
+from course_lib.launchers.process.family import family
 from course_lib.launchers.process.folders import use_own_folder
 from course_lib.launchers.process.limits import explain_failure
 from course_lib.launchers.process.listener import Listener
+from course_lib.launchers.process.patience import FairTime, Patience
 from course_lib.launchers.process.rank import INSIDE_A_RANK
 from course_lib.launchers.process.supervisor import supervise
 from course_lib.launchers.run import Run
@@ -49,15 +51,23 @@ LONGEST_WAIT = 2_000_000  # seconds: three weeks. In milliseconds it still fits 
 
 
 def launch(
-    fn: Callable, *args: Any, ranks: int, timeout: float | None = 60.0, on: Cluster | None = None, **kwargs: Any
+    fn: Callable,
+    *args: Any,
+    ranks: int,
+    timeout: float | Patience | None = 60.0,
+    on: Cluster | None = None,
+    **kwargs: Any,
 ) -> Run:
     """Run `fn(*args, **kwargs)` on `ranks` processes of this machine and return what each returned.
 
     On each of them the process group is up and `course_lib.device()` is the rank's device. What they print
     appears here, tagged. `timeout` counts from the moment all ranks have started; None waits for ever.
-    `on=slurm(nodes=2)` runs them on the nodes of a cluster instead.
+    A `Patience` does not count what a busy machine takes from them. `on=slurm(nodes=2)` runs them on the nodes of a
+    cluster instead.
     """
-    _check(fn, ranks, timeout)
+    patience = timeout if isinstance(timeout, Patience) else None
+    seconds = timeout.seconds if isinstance(timeout, Patience) else timeout
+    _check(fn, ranks, seconds)
     if on is not None:
         on.check(ranks)
     elif ranks > MOST_RANKS:
@@ -74,10 +84,11 @@ def launch(
         argv=_arguments(),
     )
     if on is not None:
-        return on.run(spec, timeout)
+        return on.run(spec, seconds)
     try:
-        with supervisor_of(spec) as supervisor:
-            return Listener(supervisor, ranks, timeout).result()
+        with _supervised(spec) as (supervisor, pid):
+            clock = patience and (lambda: FairTime(patience, lambda: [*family(pid), os.getpid()]))
+            return Listener(supervisor, ranks, seconds, clock=clock).result()
     except KeyboardInterrupt:
         raise KeyboardInterrupt("all ranks were stopped") from None
 
@@ -96,8 +107,15 @@ def warm_up(modules: Sequence[str] = PRELOADED) -> None:
 @contextlib.contextmanager
 def _deaf_to_interrupts() -> Iterator[None]:
     """Let a process that starts in the block ignore Ctrl-C: the server would show which import that has interrupted."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
+    if threading.current_thread() is not threading.main_thread():  # only a thread's mask is its own
+        if not hasattr(signal, "pthread_sigmask"):
+            yield
+            return
+        masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, masked)
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a new process inherits that
     try:
@@ -150,6 +168,13 @@ def _check(fn: Any, ranks: Any, timeout: Any) -> None:
 @contextlib.contextmanager
 def supervisor_of(spec: messages.LaunchSpec) -> Iterator[messages.Channel]:
     """A connection to a fresh supervisor. Closing it ends the launch and everything that belongs to it."""
+    with _supervised(spec) as (supervisor, _):
+        yield supervisor
+
+
+@contextlib.contextmanager
+def _supervised(spec: messages.LaunchSpec) -> Iterator[tuple[messages.Channel, int]]:
+    """The same, and the supervisor's process id."""
     method = start_method()
     # The stubs know a context's class only where its method is written out.
     context = cast("ForkServerContext | SpawnContext", multiprocessing.get_context(method))
@@ -160,7 +185,7 @@ def supervisor_of(spec: messages.LaunchSpec) -> Iterator[messages.Channel]:
         _start(process)
     there.close()
     try:
-        yield here
+        yield here, process.pid or 0
     finally:
         here.close()
         process.join()

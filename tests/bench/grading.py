@@ -11,7 +11,8 @@ from course_lib import launch
 from course_lib.checks import exercises
 from course_lib.checks.inside.observe import observe
 from course_lib.checks.notebooks import code_of, read
-from course_lib.grading.grader import SEED, TIMEOUT, Grader
+from course_lib.grading.grader import SEED, Grader
+from course_lib.grading.runs import TIMEOUT
 from course_lib.grading.sandbox import check_sandbox
 from course_lib.grading.submissions import find_submissions
 from tests.bench.table import describe_machine, write_section

@@ -34,7 +34,7 @@ def need_a_sandbox() -> None:
 def patient_grader(out: Path, **options) -> Grader:
     """A grader that gives submissions time enough on a busy machine."""
     grader = Grader(out, **options)
-    grader.limits = dataclasses.replace(grader.limits, seconds=900)
+    grader.runs.limits = dataclasses.replace(grader.runs.limits, seconds=900)
     return grader
 
 

@@ -18,11 +18,12 @@ import pytest
 
 from course_lib.checks import exercises
 from course_lib.checks.notebooks import code_of, read
-from course_lib.grading import sandbox
 from course_lib.grading.grader import SEED, Grader, _what_was_seen, seed_of_class
+from course_lib.grading.limits import Limits
 from course_lib.grading.pages import page, table, write_pages
 from course_lib.grading.records import Record
 from course_lib.grading.submissions import BadSubmissions, find_submissions
+from course_lib.launchers.process.family import children
 from tests.checks.class_of import (
     EXERCISE,
     ROOT,
@@ -57,7 +58,7 @@ def sandboxed() -> Iterator[None]:
     """Nobody hangs here: on a busy machine, an honest answer may take its time."""
     need_a_sandbox()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("course_lib.grading.grader.TIMEOUT", float(PATIENCE))
+        patch.setattr("course_lib.grading.runs.TIMEOUT", float(PATIENCE))
         yield
 
 
@@ -255,12 +256,12 @@ def test_an_interrupt_ends_at_once_and_says_how_to_go_on(tmp_path):
     command = [sys.executable, "-m", "course_lib", "grade", "in", "--out", "grades"]
     started = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     said = started.stderr.read(len("\rgrading"))
-    assert wait_until(lambda: sandbox.children(started.pid))
+    assert wait_until(lambda: children(started.pid))
     began = time.monotonic()
     started.send_signal(signal.SIGINT)
     said += started.stderr.read()
     assert started.wait(PATIENCE) == 130
-    assert time.monotonic() - began < sandbox.Limits().seconds, "it waited until the submissions' time was over"
+    assert time.monotonic() - began < Limits().seconds, "it waited until the submissions' time was over"
     assert "run the same command again" in said
     assert [path.name for path in (tmp_path / "grades").rglob("*")] == ["seed.txt"], "no marks"
 

@@ -15,6 +15,7 @@ from typing import Any
 from course_lib.launchers import CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck, launch
 from course_lib.launchers.diagnosis.stacks import describe_stack, own_frames
 from course_lib.launchers.local import start_method
+from course_lib.launchers.process.patience import Patience
 from course_lib.launchers.run import Run
 
 from .plain import decode, encode
@@ -29,6 +30,8 @@ DOING = ("waiting", "running", "returned", "stopped")
 @dataclass(frozen=True)
 class Outcome:
     """What an answer did in one case: `returned`, `raised`, `died`, `stuck`, `differ`, or it could not be run.
+
+    `stuck` are ranks that wait for each other. `slow` is what nothing but a clock has stopped.
 
     `values[rank]` is plain data, as `encode` writes it. `shown` is the launcher's own account, for the learner.
     `states[rank]` says what a rank did when all were stuck: doing, in which call, with or for whom.
@@ -77,12 +80,21 @@ def observe(
     except LaunchError as error:
         states = sorted(error.where.items()) if isinstance(error, RanksStuck) else []
         return Outcome(
-            KINDS.get(type(error), "failed"),
+            _kind(error),
             text=str(error).splitlines()[0],
             shown=str(error),
             states=tuple((state.doing, state.collective or "", state.whom) for _, state in states),
         )
     return Outcome("returned", values=tuple(value[0] for value in run))
+
+
+def _kind(error: LaunchError) -> str:
+    """Ranks that wait for each other are `stuck`; one that is at work, or has nobody to wait for, is `slow`."""
+    if isinstance(error, RanksStuck) and not error.proven:
+        doing = [state.doing for state in error.where.values()]
+        all_wait = len(doing) > 1 and "waiting" in doing and set(doing) <= {"waiting", "returned"}
+        return "stuck" if all_wait else "slow"
+    return KINDS.get(type(error), "failed")
 
 
 def observe_many(
@@ -157,7 +169,7 @@ def _launch(
     catch: bool = False,
     aside: str | None = None,
 ) -> Run:
-    patience = timeout * (SPAWNED if start_method() == "spawn" else 1)
+    patience = Patience.with_ranks(timeout * (SPAWNED if start_method() == "spawn" else 1), ranks)
     with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
         return launch(_on_rank, drive, list(calls), catch, aside, ranks=ranks, timeout=patience)
 

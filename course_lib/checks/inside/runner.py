@@ -13,13 +13,15 @@ import multiprocessing
 import multiprocessing.forkserver
 import os
 import pickle
-import resource
 import signal
 import sys
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-CELL_SECONDS = 10
+from course_lib.launchers.process.family import family
+from course_lib.launchers.process.patience import TICK, FairTime, Patience
+
+CELL = Patience(10, cpu=20, longest=100)  # for one cell
 # No more than most answers need: a submission starts its own Python, and whatever is imported here, it waits for.
 PRELOADED = ["torch", "torch.distributed", "course_lib.launchers.process.supervisor"]
 END = b'{"end": true}'  # of what is said by a submission that was run to its end
@@ -57,15 +59,15 @@ class Submission:
 def main() -> None:
     """Read the job, and run it in a process that has torch already: the one that ranks are forked from as well."""
     from course_lib.launchers import warm_up
+    from course_lib.launchers.local import start_method
 
     first = json.loads(sys.stdin.buffer.readline())
-    for name, limit in first["limits"].items():
-        resource.setrlimit(getattr(resource, name), (limit, limit))
+    _keep_to(first["limits"])
     report, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
     warm_up([*PRELOADED, *first["modules"]])
-    context = multiprocessing.get_context("forkserver")
+    context: Any = multiprocessing.get_context(start_method())
     receiver, sender = context.Pipe(duplex=False)
     host = context.Process(target=_be_host, args=(sys.stdin.buffer.read(), sender))
     host.start()
@@ -76,6 +78,15 @@ def main() -> None:
             lines.flush()
         lines.write(END + b"\n")
     os._exit(0)  # the sandbox ends with this process, and with it whatever the submission has started
+
+
+def _keep_to(limits: dict[str, int]) -> None:
+    """Let the kernel enforce limits, here and in all processes that come from this one."""
+    if limits:
+        import resource
+
+        for name, limit in limits.items():
+            resource.setrlimit(getattr(resource, name), (limit, limit))
 
 
 def _be_host(packed: bytes, sender: Any) -> None:
@@ -115,20 +126,29 @@ def _be_host(packed: bytes, sender: Any) -> None:
 
 
 def _run_cell(source: str, name: str, names: dict[str, Any]) -> dict[str, Any] | None:
-    """Run one cell; return what it raised, and in which line. A learner's cell may also wait for ever."""
+    """Run one cell; return what it raised, in which line, and whether a clock did. It may also wait for ever."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
 
-    def give_up(*_: Any) -> None:
-        raise TimeoutError
+    by_clock = False
+    everything = os.getppid()  # what starts ranks is a child of it, too
+    time = FairTime(CELL, lambda: family(everything))
 
-    signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(CELL_SECONDS)
+    def look(*_: Any) -> None:
+        nonlocal by_clock
+        if time.over():
+            by_clock = True
+            raise TimeoutError
+
+    if has_alarm := hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, look)
+        signal.setitimer(signal.ITIMER_REAL, TICK, TICK)
     try:
         exec(compile(source, name, "exec"), names)
     except BaseException as error:
-        return {"error": type(error).__name__, "line": _line(error, name)}
+        return {"error": type(error).__name__, "line": _line(error, name), "by_clock": by_clock}
     finally:
-        signal.alarm(0)
+        if has_alarm:
+            signal.setitimer(signal.ITIMER_REAL, 0)
     return None
 
 

@@ -262,6 +262,7 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     drive=drive,
+    modules=("torch._dynamo",),  # an optimizer imports it
     judge=judge,
     costs=costs,
     symptoms=(

@@ -111,18 +111,15 @@ class PeersLost(LaunchError):
 class RanksStuck(LaunchError):
     """Ranks that wait for ever, or time is up. `where[rank]` says what each was doing, `odd` which ones differ.
 
-    `because` tells why they would wait for ever, where that is known before the time is up.
+    `because` tells why they would wait for ever, where that is known before the time is up: then it is `proven`.
+    Otherwise a clock has decided, and `spent` says what was used up.
     """
 
-    def __init__(
-        self, *, seconds: float | None, where: dict[int, Where], because: str = "", odd: Sequence[int] = ()
-    ) -> None:
-        self.where = where
+    def __init__(self, *, where: dict[int, Where], because: str = "", spent: str = "", odd: Sequence[int] = ()) -> None:
+        self.where, self.proven = where, bool(because)
         self.odd = tuple(odd) or odd_ones_out(where)
         rows = "\n".join(f"  rank {rank}  {state}" for rank, state in sorted(where.items()))
-        head = (
-            f"the ranks wait for ever; {because}" if because else f"not finished after {seconds:g} s; {self._verdict()}"
-        )
+        head = f"the ranks wait for ever; {because}" if because else f"not finished after {spent}; {self._verdict()}"
         super().__init__(f"{head}\n\n{rows}")
 
     def _verdict(self) -> str:

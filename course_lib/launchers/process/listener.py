@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +14,7 @@ from course_lib.launchers.diagnosis.differences import Difference, first_differe
 from course_lib.launchers.diagnosis.errors import CannotSend, LaunchError, RanksStuck, all_alike, odd_ones_out
 from course_lib.launchers.diagnosis.stacks import Where
 from course_lib.launchers.process import messages, payload
+from course_lib.launchers.process.patience import Deadline, WallTime
 from course_lib.launchers.process.progress_bar import Bar, Progress
 from course_lib.launchers.process.verdict import verdict
 from course_lib.launchers.run import Run
@@ -41,10 +41,12 @@ class Listener:
         ranks: int,
         timeout: float | None,
         *,
+        clock: Callable[[], Deadline] | None = None,
         start_within: float = START_WITHIN,
         grace: float = GRACE,
     ) -> None:
-        self.supervisor, self.ranks, self.timeout = supervisor, ranks, timeout
+        self.supervisor, self.ranks = supervisor, ranks
+        self.clock = clock or (lambda: WallTime(timeout))  # it starts when all ranks have
         self.start_within, self.grace = start_within, grace
         self.started: set[int] = set()
         self.returned: dict[int, messages.Returned] = {}
@@ -55,15 +57,16 @@ class Listener:
         self.disagreement: Difference | None = None
         self.deadlock: Deadlock | None = None
         self.trouble: str = ""  # the supervisor's own
+        self.spent: str = ""  # what was used up, if that was the end
         self.output = Output()
 
     def result(self) -> Run:
         """The finished run; raises what went wrong, with the output so far attached."""
         try:
-            self._listen(self.start_within, until=lambda: len(self.started) == self.ranks or self._faulty())
+            self._listen(WallTime(self.start_within), until=lambda: len(self.started) == self.ranks or self._faulty())
             self._listen_to_the_end()
             if self._faulty():
-                self._listen(self.grace, until=lambda: len(self.raised) + len(self.died) == self.ranks)
+                self._listen(WallTime(self.grace), until=lambda: len(self.raised) + len(self.died) == self.ranks)
                 self._ask_where()
                 raise self._verdict()
             if len(self.returned) < self.ranks:
@@ -83,10 +86,9 @@ class Listener:
         A deadlock is believed only if it still holds when every rank has been asked anew: what a rank said long ago,
         it may have left behind, and of thousands of collectives the first drop out of its record.
         """
-        deadline = None if self.timeout is None else time.monotonic() + self.timeout
+        deadline = self.clock()
         while True:
-            remaining = None if deadline is None else deadline - time.monotonic()
-            self._listen(remaining, until=lambda: len(self.returned) == self.ranks or self._faulty())
+            self.spent = self._listen(deadline, until=lambda: len(self.returned) == self.ranks or self._faulty())
             if self.deadlock is None:
                 return
             self.deadlock = None
@@ -106,22 +108,22 @@ class Listener:
             where = self._everywhere()
             because = all_alike(where) or self.deadlock.describe()
             odd = self.deadlock.culprits(self.ranks) or odd_ones_out(where) or self.deadlock.most_awaited()
-            return RanksStuck(seconds=self.timeout, where=where, because=because, odd=sorted(odd))
+            return RanksStuck(where=where, because=because, odd=sorted(odd))
         return LaunchError(self.trouble)
 
-    def _listen(self, seconds: float | None, until: Callable[[], bool]) -> None:
-        """Take what the ranks report for at most `seconds`."""
-        deadline = None if seconds is None else time.monotonic() + seconds
+    def _listen(self, deadline: Deadline, until: Callable[[], bool]) -> str:
+        """Take what the ranks report. Returns what was used up, if it was; what they said before is heard."""
         while not until():
-            remaining = None if deadline is None else deadline - time.monotonic()
-            if remaining is not None and remaining <= 0:
-                return
-            if self.supervisor.poll(remaining):
+            spent = deadline.over()
+            if self.supervisor.poll(0 if spent else deadline.look_again_in()):
                 try:
                     self._take(self.supervisor.recv())
                 except (EOFError, ConnectionError):
                     self.trouble = self.trouble or SUPERVISOR_IS_GONE
                     raise self._verdict() from None
+            elif spent:
+                return spent
+        return ""
 
     def _take(self, message: Any) -> None:
         match message:
@@ -156,7 +158,7 @@ class Listener:
         dead = {report.rank for report in self.died}
         self.located = {rank: where for rank, where in self.located.items() if rank in dead}
         self._order(messages.LOCATE)
-        self._listen(ANSWERS_WITHIN, until=lambda: len(self.located.keys() | dead) == self.ranks)
+        self._listen(WallTime(ANSWERS_WITHIN), until=lambda: len(self.located.keys() | dead) == self.ranks)
 
     def _order(self, order: str) -> None:
         with contextlib.suppress(OSError):  # a supervisor that is gone has left word, or is missed when we listen
@@ -170,7 +172,7 @@ class Listener:
         if self._faulty():
             return self._verdict()
         where = self._everywhere()
-        return RanksStuck(seconds=self.timeout, where=where, odd=awaited_ranks(self.records, where))
+        return RanksStuck(where=where, spent=self.spent, odd=awaited_ranks(self.records, where))
 
     def _everywhere(self) -> dict[int, Where]:
         """Where each rank is; one that says nothing is busy."""

@@ -1,0 +1,85 @@
+"""Whoever stands beside a sandbox: what it uses is watched, and nothing of it is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from io import BufferedReader, BufferedWriter
+
+from course_lib.grading.cgroups import Group
+from course_lib.grading.limits import Limits
+from course_lib.grading.memory import uses_more_than
+from course_lib.launchers.process.family import descendants, family
+from course_lib.launchers.process.patience import FairTime
+
+
+class Guard:
+    """Watches one sandbox from outside: its time, its memory, and how much it says.
+
+    `reason` says why it was ended early, if it was; `by_clock` whether nothing but its time was over.
+    """
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], limits: Limits, stop: threading.Event, group: Group | None = None
+    ) -> None:
+        self.process, self.limits, self.stop, self.reason, self.by_clock = process, limits, stop, "", False
+        assert isinstance(process.stdin, BufferedWriter)
+        assert isinstance(process.stdout, BufferedReader)
+        self._stdin, self._stdout = process.stdin, process.stdout
+        self.group = group
+        self._time = FairTime(limits.patience, lambda: family(process.pid), group and group.cpu_seconds)
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def converse(self, job: bytes) -> list[bytes]:
+        """Send the job; return all lines of the answer. A line that was cut off is left out."""
+        threading.Thread(target=self._send, args=(job,), daemon=True).start()
+        said = bytearray()
+        while piece := self._stdout.read1(1 << 16):
+            said += piece
+            if len(said) > self.limits.output:
+                self._stop("it wrote too much")
+                break
+        *whole, _ = bytes(said).split(b"\n")
+        return whole
+
+    def end(self) -> None:
+        """Leave nothing running: when the sandbox's first process is gone, so are all the others in it."""
+        deadline = time.monotonic() + 10
+        while self.process.poll() is None and time.monotonic() < deadline:
+            for each in list(descendants(self.process.pid)):  # bubblewrap may only be about to start the first
+                with contextlib.suppress(OSError):
+                    os.kill(each, signal.SIGKILL)
+            time.sleep(0.01)
+        self.process.kill()
+        self.process.wait()
+        self._stdout.close()
+
+    def _send(self, job: bytes) -> None:
+        try:
+            with self._stdin as stdin:
+                stdin.write(job)
+        except OSError:
+            pass  # it ended before it had read everything
+
+    def _watch(self) -> None:
+        while self.process.poll() is None and not self.reason:
+            if spent := self._time.over():
+                self.by_clock = True
+                self._stop(f"it ran for more than {spent}")
+            elif self._uses_too_much_memory():
+                self._stop("it used too much memory")
+            elif self.stop.wait(0.1):
+                self._stop("somebody interrupted it")
+
+    def _uses_too_much_memory(self) -> bool:
+        if self.group:
+            return self.group.out_of_memory()
+        return uses_more_than(self.limits.total_memory, list(descendants(self.process.pid)))
+
+    def _stop(self, reason: str) -> None:
+        self.reason = self.reason or reason
+        self.end()

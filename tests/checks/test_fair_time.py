@@ -1,0 +1,274 @@
+"""Time that is fair: what a busy machine takes from an answer costs it nothing, and a clock alone costs no point."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from course_lib.checks.inside.observe import Outcome, observe
+from course_lib.checks.inside.runner import END
+from course_lib.checks.judging import assess
+from course_lib.grading import runs, sandbox
+from course_lib.grading.grader import Grader
+from course_lib.grading.limits import Limits
+from course_lib.grading.runs import Runs
+from course_lib.grading.submissions import find_submissions
+from course_lib.launchers.process.patience import FairTime, Patience, WorkClock, _Thread
+from tests.checks.class_of import EXERCISE, ROOT, SOLUTION, hand_in, need_a_sandbox, read
+
+needs_schedstat = pytest.mark.skipif(
+    not Path("/proc/self/schedstat").exists(), reason="this kernel does not tell who waits for a core"
+)
+
+
+def call(answer, **inputs):
+    return answer(**inputs)
+
+
+@contextlib.contextmanager
+def busy(spinning: int, core: int | None = None) -> Iterator[None]:
+    """So many processes that do nothing but keep a core busy, or all of them."""
+    loop = f"import os\nos.sched_setaffinity(0, [{core}])\n" if core is not None else ""
+    spinners = [subprocess.Popen([sys.executable, "-S", "-c", loop + "while True: pass"]) for _ in range(spinning)]
+    try:
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
+
+
+def test_a_wait_for_a_core_does_not_count_and_is_not_left_out_twice():
+    thread = _Thread(ran=1.0, delayed=0.0, state="R")
+    thread, lost = thread.after(1.0, 0.0, "R", 0.25)  # it waits still: its account does not know it yet
+    assert lost == 0.25
+    thread, lost = thread.after(1.1, 0.40, "R", 0.25)  # it has run: now the account knows the whole wait
+    assert lost == pytest.approx(0.15)
+    thread, lost = thread.after(1.1, 0.40, "S", 0.25)
+    assert lost == 0.0, "who sleeps is not kept from anything"
+
+
+def test_who_waits_for_the_disk_is_kept_from_work():
+    assert _Thread(1.0, 0.0, "D").after(1.0, 0.0, "D", 0.25)[1] == 0.25
+    assert _Thread(1.0, 0.0, "S").after(1.0, 0.0, "S", 0.25)[1] == 0.0
+
+
+@needs_schedstat
+def test_on_a_core_shared_with_three_others_the_time_of_the_others_does_not_count():
+    core = min(os.sched_getaffinity(0))
+    work = f"import os, time\nos.sched_setaffinity(0, [{core}])\nwhile time.process_time() < 0.3: pass"
+    with busy(3, core):
+        worker = subprocess.Popen([sys.executable, "-S", "-c", work])
+        clock = WorkClock(lambda: [worker.pid])
+        while worker.poll() is None:
+            clock.look()
+            time.sleep(0.02)
+    assert clock.wall > 0.6
+    assert clock.seconds < clock.wall / 2
+
+
+def computes_for(seconds):
+    while time.process_time() < seconds:
+        pass
+    return dist.get_rank()
+
+
+@needs_schedstat
+def test_right_answers_need_no_more_of_their_time_on_a_busy_machine():
+    """The quick neighbour of a whole class beside four spinning processes."""
+    assert observe(call, computes_for, 2, {"seconds": 0}, timeout=20.0).kind == "returned"  # the server has started
+    with busy(4):
+        began = time.monotonic()
+        outcome = observe(call, computes_for, 2, {"seconds": 0.4}, timeout=1.5)
+        took = time.monotonic() - began
+    assert outcome.kind == "returned", f"{outcome.shown} ({took:.1f} s)"
+
+
+def sleeps():
+    time.sleep(1000)
+
+
+def spins():
+    while True:
+        pass
+
+
+def waits_beside_a_thread():
+    """Who has another thread might be helped by it: that it waits for ever cannot be proven."""
+    import threading
+
+    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+    dist.recv(torch_zeros(), 1 - dist.get_rank())
+
+
+def torch_zeros():
+    import torch
+
+    return torch.zeros(1)
+
+
+@pytest.mark.parametrize("answer", [sleeps, spins])
+def test_one_rank_is_never_told_that_ranks_wait_for_each_other(answer):
+    outcome = observe(call, answer, 1, {}, timeout=0.5)
+    assert outcome.kind == "slow"
+    assert "wait" not in outcome.shown
+    assert "not finished after" in outcome.shown
+
+
+def test_ranks_that_wait_for_each_other_are_stuck_and_those_at_work_are_slow():
+    assert observe(call, waits_beside_a_thread, 2, {}, timeout=0.5).kind == "stuck"
+    assert observe(call, sleeps, 2, {}, timeout=0.5).kind == "slow"
+
+
+def test_processor_time_has_a_limit_also_where_nothing_else_is_over():
+    spinner = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
+    clock = FairTime(Patience(1e9, cpu=0.2, longest=1e9), lambda: [spinner.pid])
+    try:
+        while not (spent := clock.over()):
+            time.sleep(0.02)
+    finally:
+        spinner.kill()
+        spinner.wait()
+    assert spent == "0.2 s of processor time"
+
+
+SLOW = b'{"number": "02.1", "case": 0, "outcome": {"kind": "slow", "values": []}}'
+RETURNED = b'{"number": "02.1", "case": 0, "outcome": {"kind": "returned", "values": []}}'
+OTHER = b'{"number": "02.2", "case": 0, "outcome": {"kind": "raised", "values": []}}'
+CELL = b'{"cell": 3, "error": "TimeoutError", "line": 1, "by_clock": true}'
+
+
+def scripted(monkeypatch, *results: sandbox.SandboxResult) -> list:
+    """Let sandboxes end like this, one after the other; returns what each was given."""
+    given, left = [], list(results)
+
+    def run(submission, limits, **_):
+        given.append((submission, limits))
+        return left.pop(0)
+
+    monkeypatch.setattr(sandbox, "run", run)
+    return given
+
+
+def exercises_of_lesson_02() -> list:
+    from course_lib.checks import exercises
+
+    return [each for each in exercises().values() if each.lesson == "02"]
+
+
+def run_02(limits: Limits) -> sandbox.SandboxResult:
+    ours = exercises_of_lesson_02()
+    return Runs(3, limits).run([], ours, {each.number: [] for each in ours})
+
+
+def test_a_case_that_a_clock_stopped_is_run_again_alone_and_longer(monkeypatch):
+    given = scripted(monkeypatch, sandbox.SandboxResult([SLOW, OTHER, END]), sandbox.SandboxResult([RETURNED, END]))
+    result = run_02(Limits())
+    (first, limits), (second, longer) = given
+    assert [task.number for task in first.tasks] == ["02.1", "02.2", "02.3", "02.4"]
+    assert [task.number for task in second.tasks] == ["02.1"]
+    assert second.timeout == runs.ALONE * first.timeout
+    assert longer.seconds == runs.ALONE * limits.seconds
+    assert result.lines == [SLOW, OTHER, END, RETURNED, END], "the second line for a case counts"
+    assert not result.by_clock
+
+
+@pytest.mark.parametrize(
+    "first", [sandbox.SandboxResult([OTHER], "it ran for more than 60 s", True), sandbox.SandboxResult([CELL, END])]
+)
+def test_a_submission_that_a_clock_stopped_is_run_again_as_a_whole_and_flagged_if_that_is_stopped_too(
+    monkeypatch, first
+):
+    given = scripted(monkeypatch, first, sandbox.SandboxResult([RETURNED, END]))
+    result = run_02(Limits())
+    assert (len(given[1][0].tasks), result.lines, result.by_clock) == (4, [RETURNED, END], False)
+    scripted(monkeypatch, first, first)
+    assert run_02(Limits()).by_clock
+
+
+def test_what_no_clock_has_stopped_is_run_once(monkeypatch):
+    given = scripted(monkeypatch, sandbox.SandboxResult([RETURNED, OTHER, END]))
+    assert not run_02(Limits()).by_clock
+    assert len(given) == 1
+
+
+def test_a_mark_that_a_clock_decided_is_flagged_and_tried_again_the_next_time(tmp_path, monkeypatch):
+    hand_in(tmp_path / "in", "ada", SOLUTION)
+    stopped = sandbox.SandboxResult([], "it ran for more than 60 s", True)
+    given = scripted(monkeypatch, *[stopped] * 4)
+    for times in (2, 4):
+        (record,) = Grader(tmp_path / "out").grade(find_submissions(tmp_path / "in"))
+        assert record.flagged
+        assert record.stopped_by_clock
+        assert len(given) == times
+
+
+def test_a_part_that_was_lost_to_a_clock_is_named(tmp_path):
+    exercise, slow = exercises_of_lesson_02()[0], Outcome("slow", states=(("running", "", ""),))
+    cases = exercise.cases(1)
+    report = assess(exercise, cases, lambda _: slow, lambda _: [])
+    assert all("loop that does not end" in finding.cause for finding in report.findings.values())
+    grader = Grader(tmp_path)
+    mark = grader._mark(exercise, {(exercise.number, place): slow for place in range(50)}, [])
+    assert mark.by_clock == list(exercise.parts)
+    assert mark.points == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_eight_copies_of_the_solutions_of_a_lesson_at_a_time_earn_everything(tmp_path):
+    need_a_sandbox()
+    solution = read(ROOT / "solutions" / "04_accumulation.ipynb")
+    for number in range(8):
+        hand_in(tmp_path / "in", f"student{number}", solution, "04_accumulation.ipynb")
+    records = Grader(tmp_path / "out", jobs=8).grade(find_submissions(tmp_path / "in"))
+    assert [(record.points, record.most, record.flagged) for record in records] == [(12, 12, False)] * 8
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_a_class_of_twelve_beside_four_spinning_processes_earns_everything(tmp_path):
+    need_a_sandbox()
+    for path in sorted((ROOT / "solutions").glob("*.ipynb")):
+        for number in range(12):
+            hand_in(tmp_path / "in", f"student{number}", read(path), path.name)
+    handed = find_submissions(tmp_path / "in")
+    with busy(4):
+        records = Grader(tmp_path / "out", jobs=4).grade(handed)
+    lost = {(record.notebook, record.student): record.most - record.points for record in records}
+    assert not {name: points for name, points in lost.items() if points}
+    assert not any(record.flagged for record in records)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_neighbour_with_150_spinning_processes_costs_an_honest_student_nothing(tmp_path):
+    need_a_sandbox()
+    spins = "import os\nfor _ in range(150):\n    if os.fork() == 0:\n        while True: pass\nwhile True: pass"
+    hand_in(tmp_path / "in", "ada", SOLUTION)
+    from tests.checks.class_of import with_first_cell
+
+    hand_in(tmp_path / "in", "eve", with_first_cell(EXERCISE, spins))
+    grader = Grader(tmp_path / "out", jobs=2)
+    grader.runs.limits = dataclasses.replace(Limits(), seconds=20)
+    ada, eve = grader.grade(find_submissions(tmp_path / "in"))
+    assert (ada.points, ada.flagged) == (15, False)
+    assert eve.points == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_where_ranks_are_spawned_our_own_solutions_earn_everything(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_LIB_START_METHOD", "spawn")
+    hand_in(tmp_path / "in", "ada", SOLUTION)
+    (record,) = Grader(tmp_path / "out", sandboxed=False).grade(find_submissions(tmp_path / "in"))
+    assert (record.points, record.problem) == (15, "")
