@@ -21,7 +21,7 @@ from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.runner import END, Submission, Task
 from course_lib.checks.judging import Finding, assess, wrong_answers
-from course_lib.checks.notebooks import BadNotebook, code_of
+from course_lib.checks.notebooks import BadNotebook, code_of, parse
 from course_lib.grading import sandbox
 from course_lib.grading.gradebook import check_gradebook, write_gradebook
 from course_lib.grading.pages import write_pages
@@ -111,9 +111,14 @@ class Grader:
 
         def one(each: SubmittedNotebook) -> Record:
             path = self.out / "records" / each.student / f"{each.notebook}.json"
-            known = None if again else Record.known(path, self._key(each))
+            try:
+                content, problem = each.content(), ""
+            except BadNotebook as error:
+                content, problem = b"", f"{error}."
+            key = self._key(each, content)  # of the very bytes that are graded: the file may change in the meantime
+            known = None if again else Record.known(path, key)
             if known is None:
-                known = self._grade_one(each)
+                known = self._grade_one(each, content, key, problem)
                 known.save(path)
             return known
 
@@ -126,10 +131,12 @@ class Grader:
                 pool.shutdown(cancel_futures=True)
                 raise
 
-    def _grade_one(self, handed: SubmittedNotebook) -> Record:
+    def _grade_one(self, handed: SubmittedNotebook, content: bytes, key: str, problem: str) -> Record:
         ours = [exercise for exercise in exercises().values() if exercise.lesson == handed.lesson]
         try:
-            cells = code_of(handed.read())
+            if problem:
+                raise BadNotebook(problem.removesuffix("."))
+            cells = code_of(parse(content))
             ended = self._run(cells, ours)
             if self._stop.is_set():
                 raise CancelledError  # what was not run to its end is not graded
@@ -140,7 +147,7 @@ class Grader:
             marks, problems = [Mark(e.number, dict.fromkeys(e.parts, 0), attempted=False) for e in ours], [f"{error}."]
         if handed.others:
             problems.append(f"Not graded, because {handed.notebook}.ipynb was: {handed.other_names}.")
-        return Record(handed.student, handed.notebook, self._key(handed), marks, " ".join(problems))
+        return Record(handed.student, handed.notebook, key, marks, " ".join(problems))
 
     def _run(self, cells: list[str], ours: list[Exercise]) -> sandbox.SandboxResult:
         tasks = [
@@ -176,10 +183,10 @@ class Grader:
             exercise.number, report.earned, remarks if attempted else {}, attempted, causes if attempted else {}
         )
 
-    def _key(self, handed: SubmittedNotebook) -> str:
+    def _key(self, handed: SubmittedNotebook, content: bytes) -> str:
         """Changes whenever the marks might."""
         about = f"{self.seed} {__version__} {handed.other_names}"
-        return hashlib.sha256(handed.content() + about.encode()).hexdigest()
+        return hashlib.sha256(content + about.encode()).hexdigest()
 
 
 def remark(finding: Finding, cells: list[str]) -> str:

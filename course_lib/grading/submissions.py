@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from course_lib.checks import exercises
-from course_lib.checks.notebooks import BadNotebook, read
+from course_lib.checks.notebooks import BadNotebook
 
 MOST_FILES = 10_000  # of a student that are looked at
 LARGEST = 20 << 20  # bytes of a notebook
+NO_FILE = "it is not a notebook: not a file that can be read, or a link to another one"
 
 
 class BadSubmissions(ValueError):
@@ -41,24 +42,19 @@ class SubmittedNotebook:
         return _as_text(", ".join(f"{path.parent.name}/{path.name}" for path in self.others[:10]))
 
     def content(self) -> bytes:
-        """What the file says, and no more of it than a notebook may say; nothing if `is_a_file` is not so."""
-        if not self.is_a_file:
-            return b""
-        with self.path.open("rb") as file:
-            return file.read(LARGEST + 1)
-
-    @property
-    def is_a_file(self) -> bool:
-        """Neither a link to somebody else's, nor a folder, nor a pipe that would be read for ever."""
-        return not self.path.is_symlink() and self.path.is_file() and os.access(self.path, os.R_OK)
-
-    def read(self) -> dict[str, Any]:
-        """The notebook. Raises `BadNotebook` if it is none."""
-        if not self.is_a_file:
-            raise BadNotebook("it is not a notebook: not a file that can be read, or a link to another one")
-        if self.path.stat().st_size > LARGEST:
+        """What the file says. Raises `BadNotebook` if it is none, or says more than a notebook may."""
+        try:
+            # Neither a link to somebody else's is followed, nor is a pipe waited for.
+            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        except OSError:
+            raise BadNotebook(NO_FILE) from None
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise BadNotebook(NO_FILE)
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
             raise BadNotebook(f"it is larger than {LARGEST >> 20} MB; clear its outputs")
-        return read(self.path)
+        return content
 
 
 def find_submissions(folder: Path) -> list[SubmittedNotebook]:

@@ -83,6 +83,7 @@ def _be_host(packed: bytes, sender: Any) -> None:
     import cloudpickle
 
     from . import check, hint, solution
+    from .jupyter import new_names
     from .observe import Outcome, Trial
 
     checks = sys.modules["course_lib.checks"]  # without a sandbox it is the real one
@@ -95,7 +96,7 @@ def _be_host(packed: bytes, sender: Any) -> None:
     def say(record: dict[str, Any]) -> None:
         sender.send_bytes(json.dumps(record).encode())
 
-    names: dict[str, Any] = {"__name__": "__main__"}
+    names = new_names()
     for index, cell in enumerate(submission.cells):
         error = _run_cell(cell, f"<cell {index}>", names)
         if error:
@@ -116,6 +117,8 @@ def _be_host(packed: bytes, sender: Any) -> None:
 
 def _run_cell(source: str, name: str, names: dict[str, Any]) -> dict[str, Any] | None:
     """Run one cell; return what it raised, and in which line. A learner's cell may also wait for ever."""
+    from .jupyter import run_code
+
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
 
     def give_up(*_: Any) -> None:
@@ -124,7 +127,7 @@ def _run_cell(source: str, name: str, names: dict[str, Any]) -> dict[str, Any] |
     signal.signal(signal.SIGALRM, give_up)
     signal.alarm(CELL_SECONDS)
     try:
-        exec(compile(source, name, "exec"), names)
+        run_code(source, name, names)
     except BaseException as error:
         return {"error": type(error).__name__, "line": _line(error, name)}
     finally:
