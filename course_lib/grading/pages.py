@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from course_lib.checks import exercises
+from course_lib.grading.names import file_name
 from course_lib.grading.records import Mark, Record
 
 STYLE = """
@@ -28,7 +29,7 @@ def write_pages(records: list[Record], out: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for student in {record.student for record in records}:
         theirs = [record for record in records if record.student == student]
-        _write(folder / f"{student}.html", page(student, theirs))
+        _write(folder / f"{file_name(student)}.html", page(student, theirs))
     _write(out / "grades.csv", table(records))
 
 
@@ -54,7 +55,9 @@ def table(records: list[Record]) -> str:
     for student in sorted({record.student for record in records}):
         theirs = [record for record in records if record.student == student]
         points = {mark.number: mark.points for record in theirs for mark in record.marks}
-        problems = " ".join(f"{record.notebook}: {record.problem}" for record in theirs if record.problem)
+        problems = " ".join(
+            f"{record.notebook}: {record.problem}".removeprefix(": ") for record in theirs if record.problem
+        )
         total, most = sum(points.values()), sum(exercises()[number].points for number in numbers)
         writer.writerow([_cell(student), *(points.get(n, "") for n in numbers), total, most, _cell(problems)])
     return text.getvalue()
@@ -87,10 +90,10 @@ def _points(points: int, most: int) -> str:
 
 def _cell(text: str) -> str:
     """A text that no spreadsheet takes for a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
+    return f"'{text}" if text.lstrip()[:1] in tuple("=+-@") else text
 
 
 def _write(path: Path, text: str) -> None:
     aside = path.with_name(f".{path.name}.tmp")
-    aside.write_text(text)
+    aside.write_bytes(text.encode(errors="replace"))
     aside.replace(path)
