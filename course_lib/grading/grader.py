@@ -183,15 +183,7 @@ class Grader:
         return [exercise for exercise in exercises().values() if exercise.lesson == handed.lesson]
 
     def _run(self, cells: list[str], ours: list[Exercise]) -> sandbox.SandboxResult:
-        tasks = [
-            Task(
-                e.number,
-                e.answer,
-                cloudpickle.dumps(e.drive),
-                [(c.part, c.ranks, c.inputs) for c in self._cases[e.number]],
-            )
-            for e in ours
-        ]
+        tasks = [_task(exercise, self._cases[exercise.number]) for exercise in ours]
         slot = self.slots.get()
         try:
             timeout, modules = max([TIMEOUT, *(e.timeout for e in ours)]), [name for e in ours for name in e.modules]
@@ -206,6 +198,15 @@ class Grader:
         """Changes whenever the marks might."""
         about = f"{self.seed} {__version__} {self._checks[handed.lesson]} {handed.other_names}"
         return hashlib.sha256(content + about.encode()).hexdigest()
+
+
+def _task(exercise: Exercise, cases: list[Case]) -> Task:
+    """An exercise as the sandbox sees it: the inputs of each rank lie apart."""
+    settings = [
+        (case.part, case.ranks, [pickle.dumps(exercise.inputs_of(case, rank)) for rank in range(case.ranks)])
+        for case in cases
+    ]
+    return Task(exercise.number, exercise.answer, cloudpickle.dumps(exercise.drive), settings)
 
 
 def _of_others(handed: SubmittedNotebook) -> list[str]:
