@@ -17,7 +17,19 @@ Share = Callable[[Any, int, int], Any]  # an input, the rank and the number of r
 
 def inputs_of_rank(inputs: dict[str, Any], private: Mapping[str, Share], rank: int, ranks: int) -> dict[str, Any]:
     """The inputs as they are sent to one rank."""
-    return {name: private[name](value, rank, ranks) if name in private else value for name, value in inputs.items()}
+    own = {name: private[name](value, rank, ranks) if name in private else value for name, value in inputs.items()}
+    return apart(own)
+
+
+def apart(value: Any) -> Any:
+    """The same with memory of its own: a piece of a tensor travels with all of the tensor."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if type(value) is dict:
+        return {name: apart(each) for name, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(apart, value))
+    return value
 
 
 def by_rank(value: Any, rank: int, ranks: int) -> Any:
