@@ -63,7 +63,8 @@ def grade(
         write_gradebook(records, gradebook)
     students = len({record.student for record in records})
     troubled = sum(bool(record.problem) for record in records)
-    return f"{len(records)} notebooks of {students} students: {out}/grades.csv, {out}/pages/" + (
+    notebooks = sum(bool(record.notebook) for record in records)
+    return f"{notebooks} notebooks of {students} students: {out}/grades.csv, {out}/pages/" + (
         f"; {troubled} had problems as a whole" if troubled else ""
     )
 

@@ -26,7 +26,8 @@ from course_lib.grading.pages import table, write_pages
 from course_lib.grading.records import Mark, Record
 from course_lib.grading.sandbox import SandboxResult
 from course_lib.grading.submissions import find_submissions
-from tests.checks.class_of import hand_in, need_a_sandbox
+from tests.checks.class_of import hand_in, need_a_sandbox, patient_grader
+from tests.checks.class_of_banks import hand_in_class
 
 SMALL = Allowance(cpu_seconds=2, memory=4 << 30, seconds=600)
 
@@ -316,3 +317,13 @@ def test_a_lone_surrogate_in_a_notebook_reaches_no_file(tmp_path):
         "SyntaxError" in (tmp_path / "out" / "pages" / "eve.html").read_text()
         or "UnicodeEncodeError" in (tmp_path / "out" / "pages" / "eve.html").read_text()
     )
+
+
+@pytest.mark.slow  # tests/bench/grading.py has one of 300
+@pytest.mark.timeout(1800)
+def test_a_class_from_the_banks_gets_the_marks_that_the_banks_say(tmp_path):
+    need_a_sandbox()
+    expected = hand_in_class(tmp_path / "in", 24, hostile=0.25)
+    records = patient_grader(tmp_path / "out").grade(find_submissions(tmp_path / "in"))
+    assert {record.student for record in records} == expected.keys()
+    assert [record for record in records if not expected[record.student].fits(record)] == []

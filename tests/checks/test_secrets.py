@@ -172,6 +172,17 @@ def test_an_honest_student_among_them_has_all_points(graded):
     assert graded["ada"].points == 15, graded["ada"]
 
 
+@pytest.mark.slow
+def test_with_the_inputs_of_all_ranks_the_same_attack_works(tmp_path, monkeypatch):
+    """The attack is real: what earns nothing above earns points where a rank is sent everything."""
+    need_a_sandbox()
+    monkeypatch.setitem(exercises(), "02.3", dataclasses.replace(exercises()["02.3"], private={}))
+    attack = with_first_cell(EXERCISE, SEARCH, last=textwrap.dedent(ON_A_RANK["frames"]))
+    hand_in(tmp_path / "in", "eve", attack)
+    (record,) = patient_grader(tmp_path / "out").grade(find_submissions(tmp_path / "in"))
+    assert record.points > 0, record
+
+
 FOR_ALL = {"02.2", "03.3", "07.1", "11.1"}  # every rank is given what all have, and finds its own part of it
 
 

@@ -24,7 +24,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from .keeper import Keeper, Packed, PerRank, hide_memory, read_only_messages
@@ -128,15 +127,14 @@ def end_all_others() -> None:
     server: Any = multiprocessing.forkserver._forkserver  # the stubs do not know all that these have
     tracker: Any = multiprocessing.resource_tracker._resource_tracker
     stay = {1, os.getpid(), os.getppid(), server._forkserver_pid, tracker._pid}
-    while others := [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if pid not in stay]:
-        ended = 0
-        for pid in others:
-            with contextlib.suppress(OSError):
-                if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
-                    os.kill(pid, signal.SIGKILL)
-                    ended += 1
-        if not ended:
-            return
+    with contextlib.suppress(OSError):
+        os.kill(-1, signal.SIGSTOP)  # all but the first process and this one: nobody forks while others are ended
+    for pid in {*map(int, filter(str.isdigit, os.listdir("/proc")))} - stay:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    for pid in {server._forkserver_pid, tracker._pid} - {None}:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGCONT)
 
 
 def _play_notebook(cells: list[str], answers: list[str], sender: Any) -> None:
