@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from course_lib.checks.inside.plain import Other
+from course_lib.checks.private import Share, inputs_of_rank
 
 # Right to the precision of float32, whatever the type: of the largest number that is expected, and for zeros.
 RELATIVE, ABSOLUTE = 2e-5, 1e-7
@@ -69,6 +70,7 @@ class Exercise:
     hanging: Callable | None = None  # a wrong answer whose ranks wait for ever, for the tests
     timeout: float = 2.5
     modules: tuple[str, ...] = ()  # that take long to import, and are needed on its ranks
+    private: Mapping[str, Share] = field(default_factory=dict)  # inputs of which a rank is sent only its own
 
     @property
     def points(self) -> int:
@@ -77,6 +79,10 @@ class Exercise:
     @property
     def lesson(self) -> str:
         return self.number.partition(".")[0]
+
+    def inputs_of(self, case: Case, rank: int) -> dict[str, Any]:
+        """What one rank is sent of a case when a class is graded."""
+        return inputs_of_rank(case.inputs, self.private, rank, case.ranks)
 
     @property
     def where_to_read(self) -> str:

@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.checks.exercise import Exercise
+from course_lib.checks.inside.jupyter import new_names, run_code
+from course_lib.checks.magics import python_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 STUB = ("# YOUR CODE HERE", "raise NotImplementedError()")
 SCHEMA = 3
+MOST_CODE = 1_000_000  # characters; what is longer was not written by hand
 
 Notebook = dict[str, Any]
 Cell = dict[str, Any]
@@ -83,8 +86,16 @@ def heading(exercise: Exercise) -> str:
 def read(path: Path) -> Notebook:
     """A notebook from a file. Raises `BadNotebook` with the reason if it is none."""
     try:
-        notebook = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        return parse(path.read_bytes())
+    except OSError as error:
+        raise BadNotebook(f"it is not a notebook ({type(error).__name__})") from error
+
+
+def parse(content: bytes) -> Notebook:
+    """A notebook from what its file says. Raises `BadNotebook` with the reason if it is none."""
+    try:
+        notebook = json.loads(content)
+    except (ValueError, RecursionError) as error:
         raise BadNotebook(f"it is not a notebook ({type(error).__name__})") from error
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
@@ -93,9 +104,11 @@ def read(path: Path) -> Notebook:
 
 
 def code_of(notebook: Notebook) -> list[str]:
-    """The sources of the code cells, in order, without lines that speak to Jupyter and not to Python."""
-    cells = [cell for cell in notebook["cells"] if cell.get("cell_type") == "code"]
-    return [re.sub(r"^\s*[%!].*$", "", source(cell), flags=re.M) for cell in cells]
+    """The code cells, in order, as the Python that IPython would run."""
+    cells = [source(cell) for cell in notebook["cells"] if cell.get("cell_type") == "code"]
+    if sum(map(len, cells)) > MOST_CODE:
+        raise BadNotebook(f"it has more than {MOST_CODE} characters of code")
+    return list(map(python_of, cells))
 
 
 def names_of(notebook: Notebook) -> dict[str, Any]:
@@ -108,13 +121,12 @@ def names_of(notebook: Notebook) -> dict[str, Any]:
 
 def run_cells(notebook: Notebook) -> tuple[dict[str, Any], list[str]]:
     """Run the code cells in this process, without the checks in them: what they define, and what some have raised."""
-    names: dict[str, Any] = {"__name__": "__main__"}
-    problems = []
+    names, problems = new_names(), []
     for number, text in enumerate(code_of(notebook)):
         text, name = re.sub(r"^(check|hint|solution)\(.*$", "", text, flags=re.M), f"<code cell {number + 1}>"
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
         try:
-            exec(compile(text, name, "exec"), names)
+            run_code(text, name, names)
         except (Exception, SystemExit) as error:  # a learner's own: it may raise anything
             problems.append(_problem(name, text, error))
     return names, problems

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 
 from course_lib.checks import exercises
-from course_lib.checks.notebooks import check_id
+from course_lib.checks.notebooks import ROOT, check_id
 from course_lib.grading.records import Record
 
 
@@ -47,6 +47,16 @@ def write_gradebook(records: list[Record], database: str) -> None:
         ) from error
 
 
+def by_assignment(records: list[Record]) -> dict[str, list[Record]]:
+    """The records of each lesson under its notebook's own name, whatever a browser has made of it: `02_ddp (1)`."""
+    own = {path.stem[:2]: path.stem for path in sorted((ROOT / "exercises").glob("*.ipynb"))}
+    found: dict[str, list[Record]] = {}
+    for record in sorted(records, key=lambda record: (len(record.notebook), record.notebook)):
+        if record.marks:
+            found.setdefault(own.setdefault(record.notebook[:2], record.notebook), []).append(record)
+    return dict(sorted(found.items()))
+
+
 def _write_gradebook(records: list[Record], database: str) -> None:
     from nbgrader.api import Gradebook
 
@@ -54,8 +64,7 @@ def _write_gradebook(records: list[Record], database: str) -> None:
     os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
     with warnings.catch_warnings(), Gradebook(database) as book:
         warnings.simplefilter("ignore")  # nbgrader's own use of its database
-        for name in sorted({record.notebook for record in records}):
-            ours = [record for record in records if record.notebook == name]
+        for name, ours in by_assignment(records).items():
             _add_assignment(book, name, ours[0])
             for record in ours:
                 _add_marks(book, name, record)

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+import pickle
+import queue
 import secrets
 import sys
-import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import cloudpickle
 
+from course_lib import checks as checks_package
 from course_lib import machine
 from course_lib.checks import exercises
 from course_lib.checks.exercise import Case, Exercise
-from course_lib.checks.inside.observe import Outcome
-from course_lib.checks.inside.runner import END
-from course_lib.checks.judging import Finding, assess, wrong_answers
-from course_lib.checks.notebooks import BadNotebook, code_of
+from course_lib.checks.notebooks import BadNotebook
 from course_lib.grading import sandbox
+from course_lib.grading.children import Allowance, Child, ChildFailed
 from course_lib.grading.gradebook import check_gradebook, write_gradebook
+from course_lib.grading.judge import judge, read_cells
 from course_lib.grading.limits import Limits
+from course_lib.grading.mistakes import Mistakes
+from course_lib.grading.names import file_name
 from course_lib.grading.pages import write_pages
 from course_lib.grading.records import Mark, Record
 from course_lib.grading.runs import Runs
@@ -31,7 +32,6 @@ from course_lib.grading.submissions import BadSubmissions, SubmittedNotebook, fi
 from course_lib.version import __version__
 
 SEED = 20  # of the inputs in tests; a class gets its own
-LONGEST_LINE = 1 << 20  # bytes that one case may say
 
 
 def grade(
@@ -62,7 +62,8 @@ def grade(
         write_gradebook(records, gradebook)
     students = len({record.student for record in records})
     troubled = sum(bool(record.problem) for record in records)
-    return f"{len(records)} notebooks of {students} students: {out}/grades.csv, {out}/pages/" + (
+    notebooks = sum(bool(record.notebook) for record in records)
+    return f"{notebooks} notebooks of {students} students: {out}/grades.csv, {out}/pages/" + (
         f"; {troubled} had problems as a whole" if troubled else ""
     )
 
@@ -76,6 +77,7 @@ def seed_of_class(out: Path) -> int:
         seed = secrets.randbelow(2**31)
     out.mkdir(parents=True, exist_ok=True)
     aside = path.with_suffix(".tmp")
+    aside.touch(0o600)  # nobody else's to read, not for a moment
     aside.write_text(f"{seed}\n")
     aside.replace(path)
     return seed
@@ -95,9 +97,10 @@ class Grader:
     def __init__(self, out: Path, *, seed: int = SEED, sandboxed: bool = True, jobs: int | None = None) -> None:
         self.out, self.seed = out, seed
         self.runs = Runs(jobs or machine.cores(), Limits(), sandboxed=sandboxed)
-        self._judging, self._stop = threading.Lock(), self.runs.stop
+        self._stop = self.runs.stop
         self._cases: dict[str, list[Case]] = {e.number: e.cases(seed) for e in exercises().values()}
-        self._wrong = {e.number: wrong_answers(e) for e in exercises().values()}
+        self._mistakes = Mistakes(self._cases, self._stop)
+        self._checks = {e.lesson: _digest_of_checks(e.lesson) for e in exercises().values()}
         for exercise in exercises().values():  # what drives an answer travels by value: its lesson's checks do not
             cloudpickle.register_pickle_by_value(sys.modules[exercise.drive.__module__.rpartition(".")[0]])
 
@@ -105,15 +108,19 @@ class Grader:
         """Grade what has not been graded yet, with a progress bar; all records, in the order of `handed`."""
         from tqdm.auto import tqdm
 
-        def one(each: SubmittedNotebook) -> Record:
-            path = self.out / "records" / each.student / f"{each.notebook}.json"
-            known = None if again else Record.known(path, self._key(each))
-            if known is None or known.flagged:  # what a clock has decided is tried again
-                known = self._grade_one(each)
-                known.save(path)
-            return known
-
         self._stop.clear()
+        children: queue.SimpleQueue[Child] = queue.SimpleQueue()
+        ours = [Child(self._stop, Allowance()) for _ in range(self.runs.jobs)]
+        for child in ours:
+            children.put(child)
+
+        def one(each: SubmittedNotebook) -> Record:
+            child = children.get()
+            try:
+                return self._record(each, child, again)
+            finally:
+                children.put(child)
+
         with ThreadPoolExecutor(self.runs.jobs) as pool:
             try:
                 return list(tqdm(pool.map(one, handed), total=len(handed), desc="grading", unit="notebook"))
@@ -121,105 +128,73 @@ class Grader:
                 self._stop.set()
                 pool.shutdown(cancel_futures=True)
                 raise
+            finally:
+                for child in (*ours, self._mistakes):
+                    child.end()
 
-    def _grade_one(self, handed: SubmittedNotebook) -> Record:
-        ours = [exercise for exercise in exercises().values() if exercise.lesson == handed.lesson]
-        by_clock = False
+    def _record(self, handed: SubmittedNotebook, child: Child, again: bool) -> Record:
+        """What is known of a submission, or what grading it gives. Whatever is wrong with it costs only itself."""
+        if handed.trouble:
+            return Record(handed.student, handed.notebook, "", [], handed.trouble)
         try:
-            cells = code_of(handed.read())
-            ended = self._run(cells, ours)
-            if self._stop.is_set():
-                raise CancelledError  # what was not run to its end is not graded
-            by_clock = ended.by_clock
-            outcomes, problems = _what_was_seen(ended, cells)
-            with self._judging:
-                marks = [self._mark(exercise, outcomes, cells) for exercise in ours]
+            content = handed.content()
         except BadNotebook as error:
-            marks, problems = [Mark(e.number, dict.fromkeys(e.parts, 0), attempted=False) for e in ours], [f"{error}."]
-        if handed.others:
-            problems.append(f"Not graded, because {handed.notebook}.ipynb was: {handed.other_names}.")
-        return Record(handed.student, handed.notebook, self._key(handed), marks, " ".join(problems), by_clock)
+            return self._nothing(handed, f"{error}.")
+        path = self.out / "records" / file_name(handed.student) / f"{file_name(handed.notebook)}.json"
+        key = self._key(handed, content)  # of the very bytes that are graded: the file may change in the meantime
+        known = None if again else Record.known(path, key)
+        if known and not known.flagged:  # what a clock has decided is tried again
+            return known
+        try:
+            record = self._grade_one(handed, content, key, child)
+            record.save(path)
+        except CancelledError:
+            raise
+        except BadNotebook as error:
+            return self._nothing(handed, f"{error}.")
+        except Exception as error:
+            why = str(error) if isinstance(error, ChildFailed) else f"{type(error).__name__} in the grader itself"
+            return self._nothing(handed, f"It could not be graded: {why}.")
+        return record
+
+    def _grade_one(self, handed: SubmittedNotebook, content: bytes, key: str, child: Child) -> Record:
+        ours = self._exercises(handed)
+        cells = child.do(read_cells, content)
+        ended = self._run(cells, ours)
+        if self._stop.is_set():
+            raise CancelledError  # what was not run to its end is not graded
+        numbers = [exercise.number for exercise in ours]
+        cases = pickle.dumps({number: self._cases[number] for number in numbers})
+        seen = child.do(judge, numbers, cases, cells, ended.lines, ended.reason, answer=self._mistakes.outcomes)
+        marks = [Mark(**mark) for mark in seen["marks"]]
+        problems = " ".join([*seen["problems"], *_of_others(handed)])
+        return Record(handed.student, handed.notebook, key, marks, problems, ended.by_clock)
+
+    def _nothing(self, handed: SubmittedNotebook, problem: str) -> Record:
+        """The record of what cannot be graded. It is not kept: the next run looks again."""
+        ours = self._exercises(handed)
+        marks = [Mark(e.number, dict.fromkeys(e.parts, 0), attempted=False) for e in ours]
+        return Record(handed.student, handed.notebook, "", marks, " ".join([problem, *_of_others(handed)]))
+
+    def _exercises(self, handed: SubmittedNotebook) -> list[Exercise]:
+        return [exercise for exercise in exercises().values() if exercise.lesson == handed.lesson]
 
     def _run(self, cells: list[str], ours: list[Exercise]) -> sandbox.SandboxResult:
         return self.runs.run(cells, ours, self._cases)
 
-    def _mark(self, exercise: Exercise, outcomes: dict[tuple[str, int], Outcome], cells: list[str]) -> Mark:
-        cases = self._cases[exercise.number]
-
-        def look_up(place: int) -> Outcome:
-            return outcomes.get((exercise.number, place), Outcome("missing"))
-
-        report = assess(exercise, cases, look_up, self._wrong[exercise.number])
-        attempted = report.attempted and any(look_up(place).kind != "missing" for place in range(len(cases)))
-        remarks = {part: remark(finding, cells) for part, finding in report.findings.items()}
-        causes = {part: finding.cause for part, finding in report.findings.items() if finding.cause}
-        by_clock = [part for part, finding in report.findings.items() if finding.outcome.kind == "slow"]
-        if not attempted:
-            return Mark(exercise.number, report.earned, attempted=False)
-        return Mark(exercise.number, report.earned, remarks, causes=causes, by_clock=by_clock)
-
-    def _key(self, handed: SubmittedNotebook) -> str:
+    def _key(self, handed: SubmittedNotebook, content: bytes) -> str:
         """Changes whenever the marks might."""
-        about = f"{self.seed} {__version__} {handed.other_names}"
-        return hashlib.sha256(handed.content() + about.encode()).hexdigest()
+        about = f"{self.seed} {__version__} {self._checks[handed.lesson]} {handed.other_names}"
+        return hashlib.sha256(content + about.encode()).hexdigest()
 
 
-def remark(finding: Finding, cells: list[str]) -> str:
-    """What a student may know of a failed case: the idea, their own line, but neither inputs nor expected values."""
-    outcome = finding.outcome
-    text = {
-        "returned": "It returns something else than the exercise asks for.",
-        "raised": f"It raises {_error_name(outcome.error)}{_own_line(outcome, cells)}.",
-        "stuck": "Its ranks wait for ever.",
-        "slow": "It was stopped because it took too long.",
-        "died": "One of its ranks ends its process.",
-        "differ": "Its ranks' calls do not fit together.",
-        "missing": "It was not run to its end.",
-    }.get(outcome.kind, "It could not be run.")
-    if finding.costs:
-        text = "The values are right, and it costs more than the exercise allows."
-    if not finding.cause:
-        return text
-    return finding.cause if outcome.kind == "returned" else f"{text} {finding.cause}"
+def _of_others(handed: SubmittedNotebook) -> list[str]:
+    return [f"Not graded, because {handed.notebook}.ipynb was: {handed.other_names}."] if handed.others else []
 
 
-def _what_was_seen(ended: sandbox.SandboxResult, cells: list[str]) -> tuple[dict[tuple[str, int], Outcome], list[str]]:
-    """The outcomes by exercise and case, and what else went wrong. The lines come from an untrusted place."""
-    outcomes: dict[tuple[str, int], Outcome] = {}
-    problems = [f"Grading was stopped: {ended.reason}."] if ended.reason else []
-    if not ended.reason and END not in ended.lines:
-        problems.append("It ended its own process before it was graded to its end.")
-    for line in ended.lines:
-        if len(line) > LONGEST_LINE:
-            continue  # what a judge would take long to look at
-        try:
-            record = json.loads(line)
-            if "cell" in record:
-                problems.append(_cell_problem(record, cells))
-            else:
-                outcomes[str(record["number"]), int(record["case"])] = Outcome.of_record(record["outcome"])
-        except (ValueError, TypeError, KeyError, RecursionError, RuntimeError):
-            continue
-    return outcomes, problems[:10]
-
-
-def _cell_problem(record: dict[str, Any], cells: list[str]) -> str:
-    where = _own_line(Outcome("raised", cell=f"<cell {int(record['cell'])}>", line=int(record["line"])), cells)
-    return f"Code cell {int(record['cell']) + 1} raised {_error_name(str(record['error']))}{where}."
-
-
-def _own_line(outcome: Outcome, cells: list[str]) -> str:
-    """The student's own line, from what they have handed in."""
-    try:
-        lines = cells[int(outcome.cell.removeprefix("<cell ").removesuffix(">"))].splitlines()
-        return f" at “{lines[outcome.line - 1].strip()[:100]}”" if outcome.line > 0 else ""
-    except (ValueError, IndexError):
-        return ""
-
-
-def _error_name(name: str) -> str:
-    """The name of an exception that Python itself has: another name could carry a message out of the sandbox."""
-    import builtins
-
-    known = getattr(builtins, name, None)
-    return name if isinstance(known, type) and issubclass(known, BaseException) else "an exception"
+def _digest_of_checks(lesson: str) -> str:
+    """Of all that decides what an answer to this lesson earns."""
+    checks = Path(checks_package.__file__).parent
+    files = sorted([*checks.glob("*.py"), *checks.glob("inside/*.py"), *checks.glob(f"lesson_{lesson}/*.py")])
+    points = [(e.number, e.parts) for e in exercises().values() if e.lesson == lesson]
+    return hashlib.sha256(repr(points).encode() + b"".join(file.read_bytes() for file in files)).hexdigest()

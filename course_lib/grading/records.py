@@ -52,7 +52,7 @@ class Record:
     def save(self, path: Path) -> None:
         """Written aside and renamed: a record is whole, or not there."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_suffix(".tmp")
+        aside = path.with_name(f".{path.name}.tmp")
         aside.write_text(json.dumps(asdict(self), indent=1))
         aside.replace(path)
 
@@ -66,6 +66,7 @@ class Record:
         """The record in this file, if it is whole and of what has this key."""
         try:
             record = cls.load(path)
-        except (OSError, ValueError, TypeError, KeyError):
+            fits = all(mark.parts.keys() == exercises()[mark.number].parts.keys() for mark in record.marks)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
-        return record if record.key == key else None
+        return record if fits and record.key == key else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import queue
 import re
 import threading
@@ -94,5 +95,9 @@ def stopped_cell(result: sandbox.SandboxResult) -> bool:
 
 
 def _task(exercise: Exercise, cases: Sequence[Case]) -> Task:
-    settings = [(case.part, case.ranks, case.inputs) for case in cases]
+    """An exercise as the sandbox sees it: the inputs of each rank lie apart."""
+    settings = [
+        (case.part, case.ranks, [pickle.dumps(exercise.inputs_of(case, rank)) for rank in range(case.ranks)])
+        for case in cases
+    ]
     return Task(exercise.number, exercise.answer, cloudpickle.dumps(exercise.drive), settings)

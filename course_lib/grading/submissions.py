@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from course_lib.checks import exercises
-from course_lib.checks.notebooks import BadNotebook, read
+from course_lib.checks.notebooks import BadNotebook
+from course_lib.grading.names import as_text
 
 MOST_FILES = 10_000  # of a student that are looked at
 LARGEST = 20 << 20  # bytes of a notebook
+LONGEST_TEXT = 1000  # characters of names that are told
+NOTHING = "Nothing was handed in: there is no notebook of the exercises, under the name it had there, in the folder."
+NO_FILE = "it is not a notebook: not a file that can be read, or a link to another one"
 
 
 class BadSubmissions(ValueError):
@@ -27,10 +31,11 @@ class SubmittedNotebook:
     student: str
     path: Path
     others: tuple[Path, ...] = ()
+    trouble: str = ""  # why there is no notebook to grade, if there is none
 
     @property
     def notebook(self) -> str:
-        return _as_text(self.path.stem)
+        return "" if self.trouble else as_text(self.path.stem)
 
     @property
     def lesson(self) -> str:
@@ -38,27 +43,23 @@ class SubmittedNotebook:
 
     @property
     def other_names(self) -> str:
-        return _as_text(", ".join(f"{path.parent.name}/{path.name}" for path in self.others[:10]))
+        return as_text(", ".join(f"{path.parent.name}/{path.name}" for path in self.others[:10]))[:LONGEST_TEXT]
 
     def content(self) -> bytes:
-        """What the file says, and no more of it than a notebook may say; nothing if `is_a_file` is not so."""
-        if not self.is_a_file:
-            return b""
-        with self.path.open("rb") as file:
-            return file.read(LARGEST + 1)
-
-    @property
-    def is_a_file(self) -> bool:
-        """Neither a link to somebody else's, nor a folder, nor a pipe that would be read for ever."""
-        return not self.path.is_symlink() and self.path.is_file() and os.access(self.path, os.R_OK)
-
-    def read(self) -> dict[str, Any]:
-        """The notebook. Raises `BadNotebook` if it is none."""
-        if not self.is_a_file:
-            raise BadNotebook("it is not a notebook: not a file that can be read, or a link to another one")
-        if self.path.stat().st_size > LARGEST:
+        """What the file says. Raises `BadNotebook` if it is none, or says more than a notebook may."""
+        try:
+            # Neither a link to somebody else's is followed, nor is a pipe waited for.
+            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        except OSError:
+            raise BadNotebook(NO_FILE) from None
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise BadNotebook(NO_FILE)
+        with open(descriptor, "rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
             raise BadNotebook(f"it is larger than {LARGEST >> 20} MB; clear its outputs")
-        return read(self.path)
+        return content
 
 
 def find_submissions(folder: Path) -> list[SubmittedNotebook]:
@@ -69,19 +70,39 @@ def find_submissions(folder: Path) -> list[SubmittedNotebook]:
     if not folder.is_dir():
         raise BadSubmissions(f"{folder} is not a folder: give the one that has a folder for each student")
     lessons = {exercise.lesson for exercise in exercises().values()}
-    found: dict[tuple[str, str], list[Path]] = {}
-    for student in sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()):
-        notebooks = [path for path in _files_below(student) if path.suffix == ".ipynb" and path.stem[:2] in lessons]
-        for path in sorted(notebooks, key=lambda path: (len(path.parts), len(path.name), path)):
-            found.setdefault((_as_text(student.name), path.stem[:2]), []).append(path)
-    if not found:
+    found: list[SubmittedNotebook] = []
+    for student, path in _students(folder):
+        found += _of_student(student, path, lessons)
+    if all(each.trouble for each in found):
         raise BadSubmissions(
             f"{folder} has no exercises in it: it should have a folder for each student, and in it their notebooks, "
             "under the names they had in exercises/"
         )
-    return [
-        SubmittedNotebook(student, first, tuple(others)) for (student, _), (first, *others) in sorted(found.items())
-    ]
+    return found
+
+
+def _students(folder: Path) -> list[tuple[str, Path]]:
+    """The folder of each student, with a name that no other has, in the order of names."""
+    found: dict[str, Path] = {}
+    for path in sorted(path for path in folder.iterdir() if path.is_dir() or path.is_symlink()):
+        name = text = as_text(path.name)
+        while name in found:
+            name = f"{text} ({sum(known.startswith(text) for known in found) + 1})"
+        found[name] = path
+    return sorted(found.items())
+
+
+def _of_student(student: str, folder: Path, lessons: set[str]) -> list[SubmittedNotebook]:
+    """A notebook for each lesson, or what to say of a folder that has none."""
+    if folder.is_symlink():
+        return [SubmittedNotebook(student, folder, trouble="Not graded: the folder is a link to another place.")]
+    by_lesson: dict[str, list[Path]] = {}
+    notebooks = [path for path in _files_below(folder) if path.suffix == ".ipynb" and path.stem[:2] in lessons]
+    for path in sorted(notebooks, key=lambda path: (len(path.parts), len(path.name), path)):
+        by_lesson.setdefault(path.stem[:2], []).append(path)
+    if not by_lesson and not folder.name.startswith("."):
+        return [SubmittedNotebook(student, folder, trouble=NOTHING)]
+    return [SubmittedNotebook(student, first, tuple(others)) for _, (first, *others) in sorted(by_lesson.items())]
 
 
 def _files_below(student: Path) -> list[Path]:
@@ -94,9 +115,7 @@ def _files_below(student: Path) -> list[Path]:
             with os.scandir(folder) as entries:
                 for entry in entries:
                     if len(files) == MOST_FILES:
-                        say = (
-                            f"course: {_as_text(student.name)}: more than {MOST_FILES} files; the deepest are left out"
-                        )
+                        say = f"course: {as_text(student.name)}: more than {MOST_FILES} files; the deepest are left out"
                         print(say, file=sys.stderr)
                         return files
                     files.append(Path(entry.path))
@@ -105,8 +124,3 @@ def _files_below(student: Path) -> list[Path]:
         except OSError:  # no right to read it, or gone
             continue
     return files
-
-
-def _as_text(name: str) -> str:
-    """The name of a file as it can be written into a page: it may have been made of any bytes."""
-    return os.fsencode(name).decode(errors="replace")

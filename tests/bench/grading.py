@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import tempfile
 import time
@@ -17,9 +18,11 @@ from course_lib.grading.sandbox import check_sandbox
 from course_lib.grading.submissions import find_submissions
 from tests.bench.table import describe_machine, write_section
 from tests.checks.class_of import EXERCISE, ROOT, SOLUTION, hand_in
+from tests.checks.class_of_banks import hand_in_class
 from tests.checks.tried import answer_to
 
 STUDENTS = 30
+LARGE = 300
 ROUNDS = 5
 
 
@@ -33,6 +36,27 @@ def class_of_thirty() -> float:
         began = time.monotonic()
         Grader(Path(folder, "out")).grade(find_submissions(Path(folder, "in")))
         return time.monotonic() - began
+
+
+def large_class(students: int = LARGE) -> tuple[float, int, float]:
+    """Seconds for each of many submissions from the banks, how many marks are not as the banks say, and by how many
+    MB the grader's own memory has grown from the first quarter of them to the last.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        expected = hand_in_class(Path(folder, "in"), students)
+        handed = find_submissions(Path(folder, "in"))
+        grader = Grader(Path(folder, "out"))
+        began = time.monotonic()
+        records = grader.grade(handed[: students // 4])
+        before = megabytes()
+        records += grader.grade(handed[students // 4 :])
+        spent, grown = (time.monotonic() - began) / students, megabytes() - before
+    return spent, sum(not expected[record.student].fits(record) for record in records), grown
+
+
+def megabytes() -> float:
+    """Memory that this process has now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def one_submission() -> tuple[float, float, float]:
@@ -64,11 +88,15 @@ def main() -> None:
     check_sandbox()
     start, case, outside = one_submission()
     whole = class_of_thirty()
+    each, off, grown = large_class()
     rows = [
         f"| start the sandbox, import torch once, run the cells | {start:.2f} |",
         f"| each case after that, on 2 to 4 ranks | {case:.2f} |",
         f"| the same in a notebook, without a sandbox | {outside:.2f} |",
         f"| {STUDENTS} submissions of lesson 02, two at a time | {whole:.0f} |",
+        f"| each of {LARGE} submissions from the banks, one in twenty hostile | {each:.2f} |",
+        f"| marks among them that are not as the banks say | {off} |",
+        f"| MB that the grader has grown by meanwhile | {grown:.0f} |",
     ]
     about = f"Seconds; the median of {ROUNDS} rounds. One third of the class is right, one half right, one blank."
     body = [about, "", f"On {describe_machine()}.", "", "| | s |", "|---|--:|", *rows]

@@ -18,12 +18,14 @@ from course_lib.launchers.local import start_method
 from course_lib.launchers.process.patience import Patience
 from course_lib.launchers.run import Run
 
+from .keeper import Keeper, Packed, Parcel, PerRank, hide_memory
 from .plain import decode, encode
 
 SPAWNED = 10  # times the patience: such a rank imports in its work what a forked one has from its server
 KINDS = {RankFailed: "raised", RankDied: "died", RanksStuck: "stuck", CollectivesDiffer: "differ"}
-Call = tuple[Any, dict[str, Any]]  # an answer, and the inputs of `drive`
-Setting = tuple[int, dict[str, Any]]  # a number of ranks, and the inputs of `drive`
+Inputs = dict[str, Any] | PerRank  # of `drive`
+Call = tuple[Any, Inputs]  # with an answer
+Setting = tuple[int, Inputs]  # on a number of ranks
 DOING = ("waiting", "running", "returned", "stopped")
 
 
@@ -67,11 +69,18 @@ class Outcome:
 
 
 def observe(
-    drive: Callable, answer: Any, ranks: int, inputs: dict[str, Any], timeout: float, *, quiet: bool = False
+    drive: Callable,
+    answer: Any,
+    ranks: int,
+    inputs: Inputs,
+    timeout: float,
+    *,
+    quiet: bool = False,
+    keeper: Keeper | None = None,
 ) -> Outcome:
     """Call `drive(answer, **inputs)` on `ranks` ranks. `quiet` does not show what they print."""
     try:
-        run = _launch(drive, [(answer, inputs)], ranks, timeout, quiet)
+        run = _launch(drive, [(answer, inputs)], ranks, timeout, quiet, keeper=keeper)
     except RankFailed as error:
         name, _, text = str(error).split("\n\n")[0].partition(" raised ")[2].partition(": ")
         frame = next((frame for frame in reversed(error.stack) if frame.file.startswith("<")), None)
@@ -98,7 +107,13 @@ def _kind(error: LaunchError) -> str:
 
 
 def observe_many(
-    drive: Callable, calls: Sequence[Call], ranks: int, timeout: float, *, catch: bool = False
+    drive: Callable,
+    calls: Sequence[Call],
+    ranks: int,
+    timeout: float,
+    *,
+    catch: bool = False,
+    keeper: Keeper | None = None,
 ) -> list[Outcome]:
     """Call `drive(answer, **inputs)` for each of these, one after the other, in one launch: much quicker than many.
 
@@ -107,7 +122,9 @@ def observe_many(
     """
     with tempfile.TemporaryDirectory() as aside:
         with contextlib.suppress(LaunchError):
-            _launch(drive, calls, ranks, timeout + 0.2 * len(calls), quiet=True, catch=catch, aside=aside)
+            _launch(
+                drive, calls, ranks, timeout + 0.2 * len(calls), quiet=True, catch=catch, aside=aside, keeper=keeper
+            )
         written = [_whole_lines(Path(aside, str(rank))) for rank in range(ranks)]
     return [_of_values(list(map(json.loads, values))) for values in zip(*written, strict=False)]
 
@@ -131,8 +148,16 @@ class Trial:
     end; the one that does not is tried by itself, and those after it share a launch again.
     """
 
-    def __init__(self, drive: Callable, answer: Any, cases: Sequence[Setting], timeout: float) -> None:
+    def __init__(
+        self,
+        drive: Callable,
+        answer: Any,
+        cases: Sequence[Setting],
+        timeout: float,
+        keeper: Keeper | None = None,
+    ) -> None:
         self._drive, self._answer, self._cases, self._timeout = drive, answer, cases, timeout
+        self._keeper = keeper  # of inputs that are apart for each rank
         self._seen: dict[int, Outcome] = {}
         self._by_itself = {0}
 
@@ -147,7 +172,7 @@ class Trial:
     def alone(self, index: int) -> Outcome:
         """The same in a launch of its own, with all that it prints."""
         ranks, inputs = self._cases[index]
-        return observe(self._drive, self._answer, ranks, inputs, self._timeout)
+        return observe(self._drive, self._answer, ranks, inputs, self._timeout, keeper=self._keeper)
 
     def _try_together(self, first: int) -> None:
         """Try this one and those after it, up to one that does not return."""
@@ -155,7 +180,7 @@ class Trial:
         places = [place for place in range(first, len(self._cases)) if self._cases[place][0] == ranks]
         if len(places) > 1:
             calls = [(self._answer, self._cases[place][1]) for place in places]
-            outcomes = observe_many(self._drive, calls, ranks, self._timeout)
+            outcomes = observe_many(self._drive, calls, ranks, self._timeout, keeper=self._keeper)
             self._seen.update(zip(places, outcomes, strict=False))
             self._by_itself.update(places[len(outcomes) :][:1])
 
@@ -168,23 +193,31 @@ def _launch(
     quiet: bool,
     catch: bool = False,
     aside: str | None = None,
+    keeper: Keeper | None = None,
 ) -> Run:
     patience = Patience.with_ranks(timeout * (SPAWNED if start_method() == "spawn" else 1), ranks)
     with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
-        return launch(_on_rank, drive, list(calls), catch, aside, ranks=ranks, timeout=patience)
+        answers, given = [answer for answer, _ in calls], [inputs for _, inputs in calls]
+        apart = [inputs for inputs in given if isinstance(inputs, PerRank)]
+        inputs = keeper.hold(apart) if keeper else given
+        return launch(_on_rank, drive, answers, inputs, catch, aside, ranks=ranks, timeout=patience)
 
 
-def _on_rank(drive: Callable, calls: list[Call], catch: bool, aside: str | None) -> list[Any]:
+def _on_rank(drive: Callable, answers: list, given: list | Parcel, catch: bool, aside: str | None) -> list[Any]:
     """What `drive` returns of each call; also written `aside`, a line each, where others may come to no end."""
     import torch
     import torch.distributed as dist
 
+    if isinstance(given, Parcel):
+        hide_memory()
+        given = given.open(dist.get_rank())
+        dist.barrier()  # all have theirs, and only now is there an answer that could ask for another's
     values = []
     with open(Path(aside, str(dist.get_rank())) if aside else os.devnull, "w") as lines:
-        for answer, inputs in calls:
+        for answer, inputs in zip(answers, given, strict=True):
             torch.manual_seed(dist.get_rank())  # ranks do not draw alike, as in a real job
             try:
-                values.append(encode(drive(_anew(answer) if aside else answer, **inputs)))
+                values.append(encode(drive(_anew(answer) if aside else _unpacked(answer), **inputs)))
             except Exception as error:
                 if not catch:
                     raise
@@ -199,10 +232,18 @@ def _anew(answer: Any) -> Any:
     """A copy of a function that shares no globals with it: what one case leaves there, the next does not find."""
     import cloudpickle
 
+    if isinstance(answer, Packed):
+        return _unpacked(answer)
     try:
         return cloudpickle.loads(cloudpickle.dumps(answer))
     except Exception:
         return answer
+
+
+def _unpacked(answer: Any) -> Any:
+    import cloudpickle
+
+    return cloudpickle.loads(answer.data) if isinstance(answer, Packed) else answer
 
 
 def _account(error: RankFailed, name: str, text: str, ranks: int) -> str:

@@ -2,24 +2,35 @@
 
 The job comes in on standard input; what was observed goes out on standard output, a line of JSON for each case.
 Everything here shares a sandbox with the submission, and nobody outside believes more of it than those lines.
+
+Three processes take part. The first reads the job, and runs nothing of the submission. The notebook's runs the cells,
+knows no inputs, and is ended when it has packed the answers. The launcher's then has them tried on ranks, which get
+their own inputs, each its own alone.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import linecache
 import multiprocessing
 import multiprocessing.forkserver
+import multiprocessing.resource_tracker
 import os
 import pickle
 import signal
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from course_lib.launchers.process.family import family
 from course_lib.launchers.process.patience import TICK, FairTime, Patience
+
+from .keeper import Keeper, Packed, PerRank, hide_memory, read_only_messages
+
+IN_A_SANDBOX = "course_lib.checks.runner"  # where this folder has the place of the one above it
 
 CELL = Patience(10, cpu=20, longest=100)  # for one cell
 # No more than most answers need: a submission starts its own Python, and whatever is imported here, it waits for.
@@ -34,7 +45,7 @@ class Task:
     number: str
     answer: str
     drive: bytes
-    cases: list[tuple[str, int, dict[str, Any]]]  # part, ranks and inputs
+    cases: list[tuple[str, int, list[bytes]]]  # part, ranks, and the inputs of each rank
 
 
 @dataclass(frozen=True)
@@ -59,7 +70,6 @@ class Submission:
 def main() -> None:
     """Read the job, and run it in a process that has torch already: the one that ranks are forked from as well."""
     from course_lib.launchers import warm_up
-    from course_lib.launchers.local import start_method
 
     first = json.loads(sys.stdin.buffer.readline())
     _keep_to(first["limits"])
@@ -67,16 +77,21 @@ def main() -> None:
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
     warm_up([*PRELOADED, *first["modules"]])
-    context: Any = multiprocessing.get_context(start_method())
-    receiver, sender = context.Pipe(duplex=False)
-    host = context.Process(target=_be_host, args=(sys.stdin.buffer.read(), sender))
-    host.start()
-    sender.close()
+    hide_memory()
+    submission = Submission.unpacked(sys.stdin.buffer.read())
     with contextlib.suppress(EOFError), open(report, "wb") as lines:
-        while record := receiver.recv_bytes():
+
+        def say(record: bytes) -> None:
             lines.write(record + b"\n")
             lines.flush()
-        lines.write(END + b"\n")
+
+        names = [task.answer for task in submission.tasks]
+        answers = _answers(_messages_of(_play_notebook, submission.cells, names), say)
+        if __name__ == IN_A_SANDBOX:
+            end_all_others()
+        for record in _messages_of(_launch_all, submission, answers):
+            say(record)
+        say(END)
     os._exit(0)  # the sandbox ends with this process, and with it whatever the submission has started
 
 
@@ -89,45 +104,122 @@ def _keep_to(limits: dict[str, int]) -> None:
             resource.setrlimit(getattr(resource, name), (limit, limit))
 
 
-def _be_host(packed: bytes, sender: Any) -> None:
-    """Play the notebook: run the cells, then launch ranks that call what they have defined."""
+def _messages_of(target: Any, *args: Any) -> Iterator[bytes]:
+    """What a process says until it has said it all; then it is ended. Raises `EOFError` if it ends before."""
+    from course_lib.launchers.local import start_method
+
+    context: Any = multiprocessing.get_context(start_method())
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=target, args=(*args, sender))
+    process.start()
+    sender.close()
+    while message := receiver.recv_bytes():
+        yield message
+    process.kill()
+    process.join()
+
+
+def _answers(messages: Iterator[bytes], say: Any) -> dict[str, bytes]:
+    """The packed answers; on the way, say what cells have raised. The messages come from the submission's process."""
+    packed: dict[str, bytes] = {}
+    for message in messages:
+        try:
+            record = json.loads(message)
+            if "answer" in record:
+                packed[str(record["answer"])] = base64.b64decode(record["packed"])
+            else:
+                say(json.dumps({name: record[name] for name in record if name not in ("number", "case")}).encode())
+        except (ValueError, TypeError, KeyError, RecursionError):
+            continue
+    return packed
+
+
+def end_all_others() -> None:
+    """End all processes of the sandbox but those that run no code of the submission: it may have left some."""
+    server: Any = multiprocessing.forkserver._forkserver  # the stubs do not know all that these have
+    tracker: Any = multiprocessing.resource_tracker._resource_tracker
+    stay = {1, os.getpid(), os.getppid(), server._forkserver_pid, tracker._pid}
+    with contextlib.suppress(OSError):
+        os.kill(-1, signal.SIGSTOP)  # all but the first process and this one: nobody forks while others are ended
+    for pid in {*map(int, filter(str.isdigit, os.listdir("/proc")))} - stay:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    for pid in {server._forkserver_pid, tracker._pid} - {None}:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def _play_notebook(cells: list[str], answers: list[str], sender: Any) -> None:
+    """Run the cells, and pack the answers that they define."""
     import cloudpickle
 
     from . import check, hint, solution
-    from .observe import Outcome, Trial
+    from .jupyter import new_names
 
     checks = sys.modules["course_lib.checks"]  # without a sandbox it is the real one
     vars(checks).update(check=check, hint=hint, solution=solution)
-
-    # The server that this process was forked from runs, and will fork its ranks: nothing is to start another one.
-    multiprocessing.forkserver.ensure_running = multiprocessing.forkserver._forkserver.ensure_running = lambda: None
-    submission = Submission.unpacked(packed)
+    _fork_from_the_same_server()
 
     def say(record: dict[str, Any]) -> None:
         sender.send_bytes(json.dumps(record).encode())
 
-    names: dict[str, Any] = {"__name__": "__main__"}
-    for index, cell in enumerate(submission.cells):
+    names = new_names()
+    for index, cell in enumerate(cells):
         error = _run_cell(cell, f"<cell {index}>", names)
         if error:
             say({"cell": index, **error})
+    for answer in answers:
+        if answer in names:
+            try:
+                packed = cloudpickle.dumps(names[answer])
+            except Exception:
+                packed = b""
+            say({"answer": answer, "packed": base64.b64encode(packed).decode()})
+    sender.send_bytes(b"")
+
+
+def _launch_all(submission: Submission, answers: dict[str, bytes], sender: Any) -> None:
+    """Have the answers tried on ranks, and say what was seen. Nothing of the submission runs in this process."""
+    import cloudpickle
+
+    from .observe import Outcome, Trial
+
+    hide_memory()
+    read_only_messages()
+    _fork_from_the_same_server()
+    for index, cell in enumerate(submission.cells):
+        _remember_lines(cell, f"<cell {index}>")
+    keeper = Keeper()
     for task in submission.tasks:
-        cases = [(ranks, inputs) for _, ranks, inputs in task.cases]
-        trial = Trial(cloudpickle.loads(task.drive), names.get(task.answer), cases, submission.timeout)
+        cases = [(ranks, PerRank(inputs)) for _, ranks, inputs in task.cases]
+        answer = answers.get(task.answer)
+        trial = Trial(cloudpickle.loads(task.drive), Packed(answer or b""), cases, submission.timeout, keeper)
         lost = set()  # parts
         for index, (part, _, _) in enumerate(task.cases):
-            outcome = Outcome("missing")
-            if task.answer in names and part not in lost:
+            outcome = Outcome("missing" if answer is None or part in lost else "failed")
+            if answer and part not in lost:
                 outcome = trial.outcome(index)
             if outcome.kind != "returned":
                 lost.add(part)  # its other cases would earn nothing, and take time that other answers need
-            say({"number": task.number, "case": index, "outcome": asdict(outcome)})
+            record = {"number": task.number, "case": index, "outcome": asdict(outcome)}
+            sender.send_bytes(json.dumps(record).encode())
     sender.send_bytes(b"")
+
+
+def _fork_from_the_same_server() -> None:
+    """The server that this process was forked from runs, and will fork its ranks: nothing is to start another one."""
+    multiprocessing.forkserver.ensure_running = multiprocessing.forkserver._forkserver.ensure_running = lambda: None
+
+
+def _remember_lines(source: str, name: str) -> None:
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
 
 
 def _run_cell(source: str, name: str, names: dict[str, Any]) -> dict[str, Any] | None:
     """Run one cell; return what it raised, in which line, and whether a clock did. It may also wait for ever."""
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    from .jupyter import run_code
+
+    _remember_lines(source, name)
 
     by_clock = False
     everything = os.getppid()  # what starts ranks is a child of it, too
@@ -143,7 +235,7 @@ def _run_cell(source: str, name: str, names: dict[str, Any]) -> dict[str, Any] |
         signal.signal(signal.SIGALRM, look)
         signal.setitimer(signal.ITIMER_REAL, TICK, TICK)
     try:
-        exec(compile(source, name, "exec"), names)
+        run_code(source, name, names)
     except BaseException as error:
         return {"error": type(error).__name__, "line": _line(error, name), "by_clock": by_clock}
     finally:

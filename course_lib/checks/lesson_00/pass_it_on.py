@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw
 from course_lib.checks.lesson_00 import neighbours
+from course_lib.checks.private import by_rank
 
 
 def cases(seed: int) -> list[Case]:
@@ -151,6 +152,7 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     drive=drive,
+    private={"numbers": by_rank},
     judge=judge,
     costs=costs,
     symptoms=(

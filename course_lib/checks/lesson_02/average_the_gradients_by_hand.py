@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
+from course_lib.checks.private import by_rank
 
 
 def cases(seed: int) -> list[Case]:
@@ -219,6 +220,7 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     drive=drive,
+    private={"gradients": by_rank},
     judge=judge,
     symptoms=(
         does_not_wait,

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, seeded
+from course_lib.checks.private import by_rank_inside
 
 BYTES = 8  # of a number
 
@@ -287,6 +288,7 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     drive=drive,
+    private={"inputs": by_rank_inside},
     judge=judge,
     costs=costs,
     symptoms=(

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw, same_as, seeded
+from course_lib.checks.private import by_rank
 
 
 def cases(seed: int) -> list[Case]:
@@ -156,6 +157,7 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     drive=drive,
+    private={"totals": by_rank, "counts": by_rank},
     judge=same_as(expected, name="the mean"),
     symptoms=(
         nothing_returned,

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw, seeded
+from course_lib.checks.private import by_rank
 
 
 def cases(seed: int) -> list[Case]:
@@ -195,6 +196,7 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     drive=drive,
+    private={"slopes": by_rank, "rest": by_rank, "mask": by_rank},
     judge=judge,
     symptoms=(
         has_cut_the_graph,

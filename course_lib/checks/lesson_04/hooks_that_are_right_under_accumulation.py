@@ -10,6 +10,7 @@ from torch import Tensor
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
 from course_lib.checks.lesson_04 import FEATURES, linear
+from course_lib.checks.private import by_rank
 
 NAMES = ("weight", "bias")
 
@@ -212,6 +213,7 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     drive=drive,
+    private={"passes": by_rank},
     judge=judge,
     costs=costs,
     symptoms=(

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, same_as, seeded
+from course_lib.checks.private import by_rank, on_first, on_last
 
 WIDTH = 2
 
@@ -276,6 +277,7 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     drive=drive,
+    private={"weights": by_rank, "batch": on_first, "targets": on_last},
     modules=("torch.fx.experimental.symbolic_shapes",),  # `backward` with a gradient imports it
     judge=judge,
     costs=costs,

@@ -44,6 +44,12 @@ def cases(seed: int) -> list[Case]:
     ]
 
 
+def own_rows(whole: Tensor, rank: int, ranks: int) -> Tensor:
+    """What one rank is sent of a weight: its rows of each gate, and zeros for the others'."""
+    pieces = (piece for gate in whole.chunk(GATES) for piece in enumerate(gate.chunk(ranks)))
+    return torch.cat([piece if place == rank else torch.zeros_like(piece) for place, piece in pieces])
+
+
 def drive(answer, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor, inputs: Tensor, slopes: Tensor):
     """Forward, and the backward pass from the same loss on every rank."""
     from course_lib.meter import meter
@@ -252,6 +258,7 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     drive=drive,
+    private={"weight_ih": own_rows, "weight_hh": own_rows, "bias": own_rows},
     judge=judge,
     costs=costs,
     symptoms=(

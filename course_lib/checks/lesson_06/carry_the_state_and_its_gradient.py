@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
+from course_lib.checks.private import by_rank, on_first, on_last
 
 HIDDEN, SEQUENCES = 2, 2
 FORWARD, BACK = "the state goes forward", "its gradient comes back"
@@ -275,6 +276,7 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     drive=drive,
+    private={"weights": by_rank, "chunks": on_first, "gradients": on_last},
     modules=("torch.fx.experimental.symbolic_shapes",),  # `backward` with a gradient imports it
     judge=judge,
     costs=costs,

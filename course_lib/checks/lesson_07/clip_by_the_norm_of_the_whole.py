@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, same_as, seeded
 from course_lib.checks.lesson_07 import bytes_put_in, own_group
+from course_lib.checks.private import keep
 
 LARGE = 500  # numbers in a parameter: more than a few that may be sent
 BUDGET = 1000  # bytes
@@ -51,6 +52,11 @@ def norm_of(gradients: list[list[Tensor | None]]) -> float:
 
 def stage_norm(gradients: list[Tensor | None]) -> float:
     return math.hypot(*(gradient.norm().item() for gradient in gradients if gradient is not None))
+
+
+def of_stage(gradients: list, rank: int, ranks: int) -> list:
+    """What one rank is sent of the gradients: its stage's."""
+    return keep(gradients, rank % len(gradients))
 
 
 def drive(answer, gradients: list[list[Tensor | None]], limit: float, replicas: int):
@@ -232,6 +238,7 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     drive=drive,
+    private={"gradients": of_stage},
     judge=judge,
     costs=costs,
     symptoms=(

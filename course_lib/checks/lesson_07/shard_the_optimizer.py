@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
+from course_lib.checks.private import by_rank_inside
 
 VALUES, STATE, BYTES = "the same as one process", "a share of the state", "no more bytes than needed"
 RATE, MOMENTUM, STEPS = 0.1, 0.9, 3
@@ -280,6 +281,7 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     drive=drive,
+    private={"gradients": by_rank_inside},
     judge=judge,
     costs=costs,
     symptoms=(

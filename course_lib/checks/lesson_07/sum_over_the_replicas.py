@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, same_as, seeded
 from course_lib.checks.lesson_07 import bytes_put_in, own_group, table
+from course_lib.checks.private import hollow, keep
 
 LARGE = 500  # numbers in a gradient, beside which a count is nothing
 
@@ -38,6 +39,17 @@ def cases(seed: int) -> list[Case]:
         case("a replica without tokens", [2, 3], [0, 4], "4 tokens, and none in replica 0"),
         case("a replica without tokens", [2, 2], [0, 5, 0], "5 tokens in replica 1, and none in the others"),
     ]
+
+
+def own_gradient(gradients: list[list[Tensor]], rank: int, ranks: int) -> list[list[Tensor]]:
+    """What one rank is sent of the gradients: the one of its stage in its replica."""
+    replica, stage = divmod(rank, len(gradients[0]))
+    return [keep(each, stage) if place == replica else hollow(each) for place, each in enumerate(gradients)]
+
+
+def own_count(counts: list[int], rank: int, ranks: int) -> list[int]:
+    """What one rank is sent of the counts: its replica's."""
+    return keep(counts, rank * len(counts) // ranks)
 
 
 def drive(answer, gradients: list[list[Tensor]], counts: list[int]):
@@ -219,6 +231,7 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     drive=drive,
+    private={"gradients": own_gradient, "counts": own_count},
     judge=judge,
     costs=costs,
     symptoms=(

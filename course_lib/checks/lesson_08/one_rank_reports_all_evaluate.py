@@ -11,6 +11,7 @@ from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, seeded
 from course_lib.checks.lesson_08 import mean_of_all
+from course_lib.checks.private import by_rank
 
 
 def cases(seed: int) -> list[Case]:
@@ -187,6 +188,7 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     drive=drive,
+    private={"gradients": by_rank, "errors": by_rank},
     judge=judge,
     symptoms=(
         reports_no_list,

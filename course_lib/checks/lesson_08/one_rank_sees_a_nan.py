@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
+from course_lib.checks.private import by_rank
 
 NAN, INF = float("nan"), float("inf")
 RATE = 0.1
@@ -191,6 +192,7 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     drive=drive,
+    private={"gradients": by_rank},
     judge=same_as(expected),
     symptoms=(
         too_few,

@@ -8,11 +8,9 @@ import html
 import re
 from urllib.parse import quote
 
+from course_lib.grading.names import file_name
 from course_lib.grading.pages.looks import style
 
-LONGEST_NAME = 120  # bytes of a page's file name: a file system takes 255, and what is written aside has a longer one
-PLAIN_NAME = re.compile(r"[\w(][\w .,'()@+-]*")
-RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)([. ].*)?", re.IGNORECASE)  # no file names on Windows
 CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"
 DIRECTIONS = "\u202a-\u202e\u2066-\u2069"  # with which a name can pose as another one
 UNPRINTABLE = re.compile(f"[{CONTROLS}{DIRECTIONS}\ud800-\udfff\ufffe\uffff]")
@@ -57,15 +55,8 @@ def _shortened(words: str, longest: int) -> str:
 
 
 def page_name(student: str) -> str:
-    """The file name of a student's page: their own name where it is one, and never another's.
-
-    What had to be changed ends with a digest after a `~`, which no name that was left as it is has.
-    """
-    whole = len(student.encode(errors="replace")) <= LONGEST_NAME and PLAIN_NAME.fullmatch(student)
-    if whole and not RESERVED.fullmatch(student):
-        return f"{student}.html"
-    digest = hashlib.sha256(student.encode(errors="surrogatepass")).hexdigest()[:16]
-    return f"{re.sub('[^A-Za-z0-9]+', '_', student)[:40]}~{digest}.html"
+    """The file name of a student's page."""
+    return f"{file_name(student)}.html"
 
 
 def link(student: str, exercise: str = "") -> str:

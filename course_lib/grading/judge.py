@@ -1,0 +1,159 @@
+"""Judging one submission, in a child of the grader: what comes out of its sandbox may be anything at all."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import pickle
+import warnings
+from ast import PyCF_ALLOW_TOP_LEVEL_AWAIT
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch.distributed as dist
+
+from course_lib.checks import exercises
+from course_lib.checks.exercise import Case, Exercise
+from course_lib.checks.inside.observe import Outcome
+from course_lib.checks.inside.runner import END
+from course_lib.checks.judging import Finding, assess
+from course_lib.checks.notebooks import code_of, parse
+from course_lib.grading.children import Ask
+from course_lib.grading.records import Mark
+
+LONGEST_LINE = 1 << 20  # bytes that one case may say
+MOST_PROBLEMS = 10
+LONGEST_TEXT = 2000  # characters of anything that is told
+
+
+def read_cells(_: Ask, content: bytes) -> list[str]:
+    """The code of a notebook. Raises `BadNotebook`."""
+    return code_of(parse(content))
+
+
+def judge(
+    ask: Ask, numbers: list[str], packed_cases: bytes, cells: list[str], lines: list[bytes], reason: str
+) -> dict[str, Any]:
+    """The marks for these exercises, and what is wrong with the whole, of what was said in the sandbox.
+
+    `ask(number, place)` has what the known mistakes do in a case.
+    """
+    cases: dict[str, list[Case]] = pickle.loads(packed_cases)
+    outcomes, problems = what_was_seen(lines, reason, cells)
+    marks = [_mark(exercises()[number], cases[number], outcomes, ask) for number in numbers]
+    return {"marks": [asdict(mark) for mark in marks], "problems": [_short(problem) for problem in problems]}
+
+
+def what_was_seen(
+    lines: list[bytes], reason: str, cells: list[str]
+) -> tuple[dict[tuple[str, int], Outcome], list[str]]:
+    """The outcomes by exercise and case, and what else went wrong. The lines come from an untrusted place."""
+    outcomes: dict[tuple[str, int], Outcome] = {}
+    problems = [f"Grading was stopped: {reason}."] if reason else []
+    if not reason and END not in lines:
+        problems.append("It ended its own process before it was graded to its end.")
+    no_python = syntax_errors(cells)
+    raised = ""
+    for line in lines:
+        if len(line) > LONGEST_LINE:
+            continue  # what a judge would take long to look at
+        try:
+            record = json.loads(line)
+            if "cell" in record:
+                raised = raised or _raised(record["error"])
+            else:
+                outcomes[str(record["number"]), int(record["case"])] = Outcome.of_record(record["outcome"])
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, RuntimeError, OverflowError):
+            continue
+    return outcomes, (problems + no_python + [raised] * bool(raised))[:MOST_PROBLEMS]
+
+
+def syntax_errors(cells: list[str]) -> list[str]:
+    """The cells that are no Python, each with its line: found here, and not told by the submission."""
+    found = []
+    for number, cell in enumerate(cells, 1):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                compile(cell, "<cell>", "exec", PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            lines, at = cell.splitlines(), getattr(error, "lineno", None) or 0
+            where = f" at “{lines[at - 1].strip()[:100]}”" if 0 < at <= len(lines) else ""
+            found.append(f"Code cell {number} raised {error_name(type(error).__name__)}{where}.")
+    return found[:MOST_PROBLEMS]
+
+
+def _raised(error: Any) -> str:
+    """What a cell has raised. Which one, only the submission could tell, and a number might tell something else."""
+    name = error_name(str(error))
+    if name in ("SyntaxError", "IndentationError", "TabError"):
+        return ""
+    return f"One of its cells raised {name}: restart the kernel and run all cells to see which."
+
+
+def _mark(exercise: Exercise, cases: list[Case], outcomes: dict[tuple[str, int], Outcome], ask: Ask) -> Mark:
+    def look_up(place: int) -> Outcome:
+        return believable(outcomes.get((exercise.number, place), Outcome("missing")), cases[place])
+
+    report = assess(exercise, cases, look_up, _known_mistakes(exercise, cases, ask))
+    attempted = report.attempted and any(look_up(place).kind != "missing" for place in range(len(cases)))
+    if not attempted:
+        return Mark(exercise.number, report.earned, attempted=False)
+    remarks = {part: _short(remark(finding)) for part, finding in report.findings.items()}
+    causes = {part: _short(finding.cause) for part, finding in report.findings.items() if finding.cause}
+    by_clock = [part for part, finding in report.findings.items() if finding.outcome.kind == "slow"]
+    return Mark(exercise.number, report.earned, remarks, causes=causes, by_clock=by_clock)
+
+
+def _known_mistakes(exercise: Exercise, cases: list[Case], ask: Ask) -> Callable[[Case], list[Outcome]]:
+    places = {id(case): place for place, case in enumerate(cases)}
+    known: dict[int, list[Outcome]] = {}
+
+    def wrong(case: Case) -> list[Outcome]:
+        place = places[id(case)]
+        if place not in known:
+            known[place] = [Outcome.of_record(record) for record in ask(exercise.number, place)]
+        return known[place]
+
+    return wrong
+
+
+def believable(outcome: Outcome, case: Case) -> Outcome:
+    """What may be told of an outcome: states of as many ranks as there are, in calls that exist."""
+    if len(outcome.states) != case.ranks:
+        return replace(outcome, states=())
+    states = ((doing, call if hasattr(dist, call) else "", whom) for doing, call, whom in outcome.states)
+    return replace(outcome, states=tuple(states))
+
+
+def remark(finding: Finding) -> str:
+    """What a student may know of a failed case: the idea, but neither inputs nor expected values, nor any number
+    that the submission could choose, which might be the seed of the inputs.
+    """
+    outcome = finding.outcome
+    text = {
+        "returned": "It returns something else than the exercise asks for.",
+        "raised": f"It raises {error_name(outcome.error)}.",
+        "stuck": "Its ranks wait for ever.",
+        "slow": "It was stopped because it took too long.",
+        "died": "One of its ranks ends its process.",
+        "differ": "Its ranks' calls do not fit together.",
+        "missing": "It was not run to its end.",
+    }.get(outcome.kind, "It could not be run.")
+    if finding.costs:
+        text = "The values are right, and it costs more than the exercise allows."
+    if not finding.cause:
+        return text
+    return finding.cause if outcome.kind == "returned" else f"{text} {finding.cause}"
+
+
+def error_name(name: str) -> str:
+    """The name of an exception that Python itself has: another name could carry a message out of the sandbox."""
+    known = getattr(builtins, name, None)
+    return name if isinstance(known, type) and issubclass(known, BaseException) else "an exception"
+
+
+def _short(text: str) -> str:
+    """A text that can be written into any file, and read on a page."""
+    return text.encode(errors="replace").decode()[:LONGEST_TEXT]
