@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.run_again import pytest_configure  # noqa: F401
+from tests import run_again
+from tests.kernels import let_nbval_try_again, tried_again
 
 # Two tests run at a time: threads that wait for each other on a core that is not free are slower than none.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -24,6 +25,11 @@ PATIENCE = 300  # seconds to wait for what happens in one on a quiet machine: a 
 # A shell makes what it starts in the background deaf to Ctrl-C, and that is inherited by all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    run_again.pytest_configure(config)
+    let_nbval_try_again()
 
 
 @dataclass
@@ -48,7 +54,8 @@ class Kernel:
         environment = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
         from jupyter_client.manager import start_new_kernel
 
-        self.manager, self.client = start_new_kernel(kernel_name="python3", env={**environment, MARK: self.mark})
+        start = tried_again(start_new_kernel)
+        self.manager, self.client = start(kernel_name="python3", env={**environment, MARK: self.mark})
 
     @property
     def pid(self) -> int:

@@ -95,8 +95,20 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, Callable]]:
         yield from _of_call(node)
     if isinstance(node, (ast.If, ast.IfExp)):
         yield "condition turned round", lambda n: setattr(n, "test", ast.UnaryOp(ast.Not(), n.test))
-    if isinstance(node, ast.Slice) and node.upper is not None:
+    if isinstance(node, ast.Slice):
+        yield from _of_slice(node)
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id == "rank":
+        yield "the number of ranks for the rank", lambda n: setattr(n, "id", "ranks")
+
+
+def _of_slice(node: ast.Slice) -> Iterator[tuple[str, Callable]]:
+    if node.upper is not None:
         yield "without the last", lambda n: setattr(n, "upper", ast.BinOp(n.upper, ast.Sub(), ast.Constant(1)))
+    if node.lower is not None:
+        yield "from one later", lambda n: setattr(n, "lower", ast.BinOp(n.lower, ast.Add(), ast.Constant(1)))
+        yield "from the start", lambda n: setattr(n, "lower", None)
+    if node.step is not None:
+        yield "every one", lambda n: setattr(n, "step", None)
 
 
 def _of_operation(node: ast.BinOp) -> Iterator[tuple[str, Callable]]:
