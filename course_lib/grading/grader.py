@@ -9,6 +9,7 @@ import queue
 import secrets
 import sys
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import cloudpickle
@@ -21,11 +22,11 @@ from course_lib.checks.notebooks import BadNotebook
 from course_lib.grading import sandbox
 from course_lib.grading.children import Allowance, Child, ChildFailed
 from course_lib.grading.gradebook import check_gradebook, write_gradebook
-from course_lib.grading.judge import judge, read_cells
+from course_lib.grading.judge import judge, read_cells, render
 from course_lib.grading.limits import Limits
 from course_lib.grading.mistakes import Mistakes
 from course_lib.grading.names import file_name
-from course_lib.grading.pages import write_pages
+from course_lib.grading.pages import page, write_pages
 from course_lib.grading.records import Mark, Record
 from course_lib.grading.runs import Runs
 from course_lib.grading.submissions import BadSubmissions, SubmittedNotebook, find_submissions
@@ -57,13 +58,13 @@ def grade(
     seed = seed_of_class(Path(out)) if seed is None else seed
     grader = Grader(Path(out), seed=seed, sandboxed=not no_sandbox, jobs=jobs)
     records = grader.grade(handed, again=again)
-    write_pages(records, Path(out))
+    grader.write(records)
     if gradebook:
         write_gradebook(records, gradebook)
     students = len({record.student for record in records})
     troubled = sum(bool(record.problem) for record in records)
     notebooks = sum(bool(record.notebook) for record in records)
-    return f"{notebooks} notebooks of {students} students: {out}/grades.csv, {out}/pages/" + (
+    return f"{notebooks} notebooks of {students} students: {out}/index.html, {out}/grades.csv" + (
         f"; {troubled} had problems as a whole" if troubled else ""
     )
 
@@ -131,6 +132,22 @@ class Grader:
             finally:
                 for child in (*ours, self._mistakes):
                     child.end()
+
+    def write(self, records: list[Record]) -> None:
+        """Pages and tables. A student's page is made in a child; where that fails, a sentence takes its place."""
+        child = Child(self._stop, Allowance())
+
+        def make(student: str, theirs: list[Record]) -> str:
+            try:
+                return child.do(render, student, [asdict(record) for record in theirs])
+            except ChildFailed as error:
+                told = f"The page of these marks could not be made: {error}."
+                return page(student, [replace(record, marks=[], problem=told) for record in theirs])
+
+        try:
+            write_pages(records, self.out, make)
+        finally:
+            child.end()
 
     def _record(self, handed: SubmittedNotebook, child: Child, again: bool) -> Record:
         """What is known of a submission, or what grading it gives. Whatever is wrong with it costs only itself."""

@@ -20,7 +20,8 @@ from course_lib.checks.inside.runner import END
 from course_lib.checks.judging import Finding, assess
 from course_lib.checks.notebooks import code_of, parse
 from course_lib.grading.children import Ask
-from course_lib.grading.records import Mark
+from course_lib.grading.pages import page
+from course_lib.grading.records import Mark, Record
 
 LONGEST_LINE = 1 << 20  # bytes that one case may say
 MOST_PROBLEMS = 10
@@ -43,6 +44,11 @@ def judge(
     outcomes, problems = what_was_seen(lines, reason, cells)
     marks = [_mark(exercises()[number], cases[number], outcomes, ask) for number in numbers]
     return {"marks": [asdict(mark) for mark in marks], "problems": [_short(problem) for problem in problems]}
+
+
+def render(_: Ask, student: str, records: list[dict[str, Any]]) -> str:
+    """A student's page."""
+    return page(student, [Record.of_fields(fields) for fields in records])
 
 
 def what_was_seen(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from course_lib.checks import exercises
 
@@ -58,7 +59,11 @@ class Record:
 
     @classmethod
     def load(cls, path: Path) -> Record:
-        fields = json.loads(path.read_text())
+        return cls.of_fields(json.loads(path.read_text()))
+
+    @classmethod
+    def of_fields(cls, fields: dict[str, Any]) -> Record:
+        """The record that `asdict` took apart."""
         return cls(**{**fields, "marks": [Mark(**mark) for mark in fields["marks"]]})
 
     @classmethod

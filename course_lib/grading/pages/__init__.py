@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from course_lib.grading.pages.class_page import class_page
@@ -12,12 +13,12 @@ from course_lib.grading.pages.table import table
 from course_lib.grading.records import Record
 
 
-def write_pages(records: list[Record], out: Path) -> None:
-    """`pages/STUDENT.html` for each student; `index.html` and `grades.csv` for the class."""
+def write_pages(records: list[Record], out: Path, make: Callable[[str, list[Record]], str] = page) -> None:
+    """`pages/STUDENT.html` for each student, as `make` has it; `index.html` and `grades.csv` for the class."""
     folder = out / "pages"
     folder.mkdir(parents=True, exist_ok=True)
     for student in by_student(records):
-        _write(folder / page_name(student.name), page(student.name, student.records))
+        _write(folder / page_name(student.name), make(student.name, student.records))
     _write(out / "index.html", class_page(records))
     _write(out / "grades.csv", table(records))
 
