@@ -309,6 +309,17 @@ def test_the_grader_may_fail_for_one_and_goes_on(tmp_path):
 SURROGATE = {"cells": [{"cell_type": "code", "source": "x = '\ud800'\ny ="}]}
 
 
+def test_a_page_that_cannot_be_made_costs_only_itself(tmp_path, monkeypatch):
+    monkeypatch.setattr("course_lib.grading.grader.Allowance", lambda: Allowance(memory=1 << 20))
+    problems = {"ada": "fine", "eve": "x" * (40 << 20)}
+    records = [Record(name, "02_ddp", "", [], problem) for name, problem in problems.items()]
+    Grader(tmp_path).write(records)
+    ada, eve = ((tmp_path / "pages" / f"{name}.html").read_text() for name in ("ada", "eve"))
+    assert "fine" in ada
+    assert "could not be made" in eve
+    assert (tmp_path / "grades.csv").exists()
+
+
 def test_a_lone_surrogate_in_a_notebook_reaches_no_file(tmp_path):
     need_a_sandbox()
     hand_in(tmp_path / "in", "eve", SURROGATE)
