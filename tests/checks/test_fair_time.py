@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -19,7 +21,9 @@ from course_lib.checks.inside.runner import END
 from course_lib.checks.judging import assess
 from course_lib.grading import runs, sandbox
 from course_lib.grading.grader import Grader
+from course_lib.grading.judge import judge
 from course_lib.grading.limits import Limits
+from course_lib.grading.records import Mark
 from course_lib.grading.runs import Runs
 from course_lib.grading.submissions import find_submissions
 from course_lib.launchers.process.patience import FairTime, Patience, WorkClock, _Thread
@@ -212,13 +216,15 @@ def test_a_mark_that_a_clock_decided_is_flagged_and_tried_again_the_next_time(tm
         assert len(given) == times
 
 
-def test_a_part_that_was_lost_to_a_clock_is_named(tmp_path):
+def test_a_part_that_was_lost_to_a_clock_is_named():
     exercise, slow = exercises_of_lesson_02()[0], Outcome("slow", states=(("running", "", ""),))
     cases = exercise.cases(1)
     report = assess(exercise, cases, lambda _: slow, lambda _: [])
     assert all("loop that does not end" in finding.cause for finding in report.findings.values())
-    grader = Grader(tmp_path)
-    mark = grader._mark(exercise, {(exercise.number, place): slow for place in range(50)}, [])
+    line = json.dumps({"number": exercise.number, "case": 0, "outcome": dataclasses.asdict(slow)})
+    lines = [line.replace('"case": 0', f'"case": {place}').encode() for place in range(len(cases))]
+    seen = judge(lambda *_: [], [exercise.number], pickle.dumps({exercise.number: cases}), [], lines, "")
+    (mark,) = (Mark(**fields) for fields in seen["marks"])
     assert mark.by_clock == list(exercise.parts)
     assert mark.points == 0
 
