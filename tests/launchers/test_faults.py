@@ -175,6 +175,27 @@ except CollectivesDiffer as error:
         assert f"rank {rank}  all_reduce of float32 [4]" in cell.text
 
 
+def test_a_message_that_does_not_fit_is_told_as_such_and_not_in_the_words_of_gloo(notebook):
+    cell = notebook.run(
+        """
+def train():
+    if dist.get_rank() == 0:
+        dist.send(torch.ones(4), 1)
+    else:
+        dist.recv(torch.ones(2), 0)
+try:
+    launch(train, ranks=2)
+except CollectivesDiffer as error:
+    print(error)
+"""
+    )
+    assert "a message does not fit where it is received" in cell.text, cell.message
+    assert "send of float32 [4] to rank 1" in cell.text
+    assert "recv of float32 [2] from rank 0" in cell.text
+    assert "gloo" not in cell.text
+    assert "what()" not in cell.text
+
+
 STUCK = [
     ("endless loop", "while rank == 3: pass\n    dist.barrier()", "(3,)", "rank 3  is running"),
     ("sleep", "rank == 3 and time.sleep(99)\n    dist.barrier()", "(3,)", "rank 3  is running"),

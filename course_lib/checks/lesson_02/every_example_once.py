@@ -81,10 +81,10 @@ def _not_once(shares: list[list[int]], count: int) -> str | None:
 
 def _not_shuffled(shares: list[dict[str, list[int]]]) -> str | None:
     for rank, share in enumerate(shares):
+        if _sorted(share["epoch 0"]) or _sorted(share["epoch 1"]):
+            return f"rank {rank} has its examples sorted, {share['epoch 0'][:5]} ..."
         if _even_steps(share["epoch 0"]) or _even_steps(share["epoch 1"]):
             return f"rank {rank} has its examples in a regular order, {share['epoch 0'][:5]} ...: they are not shuffled"
-        if _one_way(share["epoch 0"]) or _one_way(share["epoch 1"]):
-            return f"rank {rank} has its examples sorted, {share['epoch 0'][:5]} ..."
         if share["epoch 0"] == share["epoch 1"]:
             return f"rank {rank} has the same examples in the same order in both epochs"
         if share["epoch 0"] == share["another seed"]:
@@ -98,9 +98,10 @@ def _even_steps(share: list[int]) -> bool:
     return 2 * max(steps.values()) > len(share)
 
 
-def _one_way(share: list[int]) -> bool:
-    """Whether they are in ascending or in descending order."""
-    return sorted(share) in (share, share[::-1])
+def _sorted(share: list[int]) -> bool:
+    """Whether they are in ascending or in descending order, at distances that a shuffle has made."""
+    steps = {after - before for before, after in pairwise(share)}
+    return sorted(share) in (share, share[::-1]) and len(steps) > 2
 
 
 def _kept_together(shares: list[dict[str, list[int]]]) -> str | None:
@@ -204,7 +205,7 @@ def sorts_its_share(case: Case, values: list[Any]) -> bool:
     gave.
     """
     shares = [value["shares"][epoch] for value in values for epoch in ("epoch 0", "epoch 1")]
-    return case.part == SHUFFLED and _complete(case, values) and any(map(_one_way, shares))
+    return case.part == SHUFFLED and _complete(case, values) and any(map(_sorted, shares))
 
 
 def not_shuffled(case: Case, values: list[Any]) -> bool:
@@ -259,8 +260,8 @@ EXERCISE = Exercise(
         another_answer_each_time,
         rounds_the_share_up,
         leaves_the_rest_to_one,
-        not_shuffled,
         sorts_its_share,
+        not_shuffled,
         epoch_does_nothing,
         seed_does_nothing,
         keeps_its_examples,

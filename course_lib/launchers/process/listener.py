@@ -22,7 +22,8 @@ from course_lib.launchers.run import Run
 LINES_SHOWN = 1000  # a notebook with 100,000 lines of output is no longer usable
 BYTES_KEPT = 64 << 20
 # What gloo's C++ says before it ends a rank whose messages do not fit. The launch ends with a better account.
-NOT_SHOWN = ("terminate called after throwing an instance of 'gloo::", "  what():  [enforce fail at ")
+GLOO_ENDS = "terminate called after throwing an instance of 'gloo::"
+DOES_NOT_FIT = "Received data size doesn't match expected size"
 START_WITHIN = 300.0  # on a busy machine, 64 ranks take a while
 GRACE = 0.3  # after the first fault, how long to wait for the other ranks' side of the story
 ANSWERS_WITHIN = 2.0
@@ -203,8 +204,9 @@ class Output:
         for progress in filter(None, map(Progress.of_line, lines)):
             self._bar.show(progress)
         lines = [line for line in lines if not Progress.of_line(line)]
-        shown = [line for line in lines if not line.startswith(NOT_SHOWN)][: max(0, LINES_SHOWN - len(self.lines))]
-        if shown:
+        told_better = [line.startswith(GLOO_ENDS) or DOES_NOT_FIT in line for line in lines]
+        shown = [line for line, better in zip(lines, told_better, strict=True) if not better]
+        if shown := shown[: max(0, LINES_SHOWN - len(self.lines))]:
             self._bar.step_aside()
             print("\n".join(f"[rank {rank}] {line}" for line in shown), flush=True)
         for line in lines:
