@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from course_lib.checks import check, examine, exercises, find, hint, progress, solution
 from course_lib.checks.exercise import differs
+from course_lib.checks.inside import observe as observing
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.plain import Other, decode, encode
 from course_lib.checks.lesson_02.average_the_gradients_by_hand import adds_up
@@ -237,3 +238,29 @@ def test_forged_data_is_refused(data):
 def test_a_difference_is_a_sentence(value, right, says):
     found = differs(value, right)
     assert found is None if says is None else says in found
+
+
+def waits_at(answer, case: int) -> int:
+    if case == answer and dist.get_rank() == 0:
+        return -1  # and rank 1 waits for it
+    dist.all_reduce(torch.ones(1))
+    return case
+
+
+def test_cases_that_ended_before_a_hang_are_not_tried_again(monkeypatch):
+    launches, launch = [], observing._launch
+
+    def counted(drive, calls, *arguments, **keywords):
+        launches.append([inputs["case"] for _, inputs in calls])
+        return launch(drive, calls, *arguments, **keywords)
+
+    monkeypatch.setattr(observing, "_launch", counted)
+    trial = observing.Trial(waits_at, 3, [(2, {"case": case}) for case in range(6)], 60.0)
+    kinds = [trial.outcome(place).kind for place in range(6)]
+    assert kinds == ["returned"] * 3 + ["stuck"] + ["returned"] * 2
+    assert launches == [[0], [1, 2, 3, 4, 5], [3], [4, 5]]
+
+
+def test_a_very_long_integer_is_no_plain_data():
+    assert encode(1 << 20_000) == {"other": "int of 20001 bits"}
+    assert encode(1 << 99) == 1 << 99
