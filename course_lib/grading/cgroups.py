@@ -16,6 +16,7 @@ from course_lib.grading.limits import Limits
 
 ROOT = Path("/sys/fs/cgroup")
 PREFIX = "course-grade-"
+OURS = "course-grader"  # the group, in version 2, that the grader itself is in
 WANTED = ("memory", "pids", "cpu")
 # Enters the groups, then becomes what is to be run in them.
 ENTER = 'for group in $GROUPS_TO_ENTER; do echo $$ > "$group/cgroup.procs" || exit 125; done; exec "$@"'
@@ -79,14 +80,18 @@ def make_group(limits: Limits, slot: int) -> Group | None:
     return None
 
 
-def sweep_groups(*, own: bool = False) -> None:
-    """Remove the groups of graders that are gone; with `own`, also those of this one."""
+def sweep_groups() -> None:
+    """Remove the groups of graders that were killed before they could do it."""
     for parent in _parents()[1]:
-        with contextlib.suppress(OSError):
-            for folder in parent.glob(f"{PREFIX}*"):
-                pid = folder.name.removeprefix(PREFIX).split("-")[0]
-                if (own and pid == str(os.getpid())) or not Path("/proc", pid).exists():
-                    Group((folder,), 1).remove()
+        for folder in parent.glob(f"{PREFIX}*"):
+            if not Path("/proc", folder.name.removeprefix(PREFIX).split("-")[0]).exists():
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+
+
+def own_groups() -> list[str]:
+    """Patterns of the folders of all groups that this process has made."""
+    return [str(parent / f"{PREFIX}{os.getpid()}-*") for parent in _parents()[1]]
 
 
 def _set_limits(group: Group, limits: Limits) -> bool:
@@ -131,17 +136,37 @@ def _parents() -> tuple[int, list[Path]]:
 
 
 def _delegated(own: Path) -> list[Path]:
-    """In version 2 processes are only in leaves: the grader goes into one, and its group may have others beside it."""
-    if own.name == "course-grader":
-        return [own.parent]
+    """In version 2 processes are only in leaves: the grader goes into one, and its group may have others beside it.
+
+    That works where nobody else is in its group; root can make groups at the top.
+    """
+    group = own.parent if own.name == OURS else own
+    if group != ROOT and _move(group / OURS) and not _hand_on(group):
+        _move(group)
+        with contextlib.suppress(OSError):
+            (group / OURS).rmdir()
+        group = ROOT
+    return [group] if _hand_on(group) else []
+
+
+def _move(group: Path) -> bool:
+    """Go into this group, which is made if need be; whether that was allowed."""
     try:
-        if own != ROOT:
-            (own / "course-grader").mkdir(exist_ok=True)
-            (own / "course-grader" / "cgroup.procs").write_text(str(os.getpid()))
-        (own / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in WANTED))
+        group.mkdir(exist_ok=True)
+        (group / "cgroup.procs").write_text(str(os.getpid()))
     except OSError:
-        return []
-    return [own]
+        return False
+    return True
+
+
+def _hand_on(group: Path) -> bool:
+    """Let groups below this one limit what they use; whether that is allowed."""
+    known = _read(group / "cgroup.controllers").split()
+    try:
+        (group / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in WANTED if name in known))
+    except OSError:
+        return False
+    return "memory" in known
 
 
 def _read(path: Path) -> str:

@@ -16,6 +16,8 @@ from course_lib.grading.memory import uses_more_than
 from course_lib.launchers.process.family import descendants, family
 from course_lib.launchers.process.patience import FairTime
 
+TOO_MUCH_MEMORY = "it used too much memory"
+
 
 class Guard:
     """Watches one sandbox from outside: its time, its memory, and how much it says.
@@ -43,6 +45,8 @@ class Guard:
             if len(said) > self.limits.output:
                 self._stop("it wrote too much")
                 break
+        if self.group and self.group.out_of_memory():  # the kernel may have ended all of it at once
+            self.reason = self.reason or TOO_MUCH_MEMORY
         *whole, _ = bytes(said).split(b"\n")
         return whole
 
@@ -71,7 +75,7 @@ class Guard:
                 self.by_clock = True
                 self._stop(f"it ran for more than {spent}")
             elif self._uses_too_much_memory():
-                self._stop("it used too much memory")
+                self._stop(TOO_MUCH_MEMORY)
             elif self.stop.wait(0.1):
                 self._stop("somebody interrupted it")
 

@@ -5,19 +5,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import shutil
 import signal
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
-from course_lib.launchers.process.family import descendants
+from course_lib.grading import end_all
 from course_lib.launchers.process.folders import temporary_folder
-
-END_WITHIN = 1.5  # seconds for what was started
 
 
 @contextlib.contextmanager
@@ -25,7 +21,8 @@ def ended_by_an_interrupt(sentence: str) -> Iterator[None]:
     """In the block, Ctrl-C ends this program and all that it has started, with a sentence.
 
     No exception is raised for it: one could be swallowed in the middle of an import, or wait for a thread that waits
-    for ranks. What has been written is whole, because all results are written aside and renamed.
+    for ranks, and threads go on and start the next process. Instead this process becomes another program, `end_all`.
+    What has been written is whole, because all results are written aside and renamed.
     """
     with _own_temporary_folder() as folder:
         in_charge = threading.current_thread() is threading.main_thread()
@@ -36,10 +33,7 @@ def ended_by_an_interrupt(sentence: str) -> Iterator[None]:
         def leave(*_: Any) -> None:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             os.write(2, f"\ncourse: interrupted; {sentence}\n".encode())
-            end_descendants()
-            _remove_groups()
-            shutil.rmtree(folder, ignore_errors=True)
-            os._exit(130)
+            os.execv(sys.executable, [sys.executable, "-I", "-S", end_all.__file__, folder, *_groups()])
 
         _inherit_orphans()
         signal.signal(signal.SIGINT, leave)
@@ -49,23 +43,10 @@ def ended_by_an_interrupt(sentence: str) -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def end_descendants() -> None:
-    """Kill every process that comes from this one, and take note of its end."""
-    deadline = time.monotonic() + END_WITHIN
-    while (left := list(descendants(os.getpid()))) and time.monotonic() < deadline:
-        for pid in left:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        time.sleep(0.005)
-
-
-def _remove_groups() -> None:
-    """The kernel's groups of what has been ended, if any were made by now."""
-    if cgroups := sys.modules.get("course_lib.grading.cgroups"):
-        cgroups.sweep_groups(own=True)
+def _groups() -> list[str]:
+    """Patterns of the kernel's groups of what this program has started, if any were made by now."""
+    cgroups = sys.modules.get("course_lib.grading.cgroups")
+    return cgroups.own_groups() if cgroups else []
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import cloudpickle
 
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.inside.runner import Submission, Task
-from course_lib.grading import sandbox
+from course_lib.grading import cgroups, sandbox
 from course_lib.grading.limits import Limits
 from course_lib.launchers.local import start_method
 
@@ -36,6 +36,8 @@ class Runs:
         for slot in range(self.jobs):
             self._slots.put(slot)
         self._alone = threading.Lock()
+        if sandboxed:
+            cgroups.sweep_groups()
 
     def run(
         self, cells: list[str], ours: Sequence[Exercise], cases: Mapping[str, Sequence[Case]]

@@ -96,10 +96,11 @@ def launch(
 def warm_up(modules: Sequence[str] = PRELOADED) -> None:
     """Start the server that ranks are forked from; it imports torch while the learner reads on."""
     if start_method() == "forkserver":
-        from multiprocessing import forkserver
+        from multiprocessing import forkserver, resource_tracker
 
         use_own_folder()
         multiprocessing.set_forkserver_preload(list(modules))
+        resource_tracker.ensure_running()  # it unmasks Ctrl-C when it starts one: before it is masked
         with _deaf_to_interrupts():
             forkserver.ensure_running()
 

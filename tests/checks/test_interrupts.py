@@ -30,7 +30,7 @@ def hand_in_a_class(folder: Path) -> None:
         hand_in(folder / "in", f"stuck{number}", with_answers(_3=HANGS))
 
 
-def interrupt_after(seconds: float, folder: Path) -> tuple[float, str, list[int]]:
+def interrupt_after(seconds: float, folder: Path) -> tuple[float, str, list[str]]:
     """Start to grade, press Ctrl-C after so many seconds: how long it took then, what was said, what is left."""
     mark = uuid.uuid4().hex
     command = [sys.executable, "-m", "course_lib", "grade", "in", "--out", "grades", "--jobs", "4", "--again"]
@@ -46,14 +46,15 @@ def interrupt_after(seconds: float, folder: Path) -> tuple[float, str, list[int]
     return time.monotonic() - began, said, family_of(mark, started.pid)
 
 
-def family_of(mark: str, session: int) -> list[int]:
+def family_of(mark: str, session: int) -> list[str]:
     """Processes that have this mark in their environment, or were started in this session, dead or alive."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         try:
-            of_session = int((place / "stat").read_text().rpartition(")")[2].split()[3]) == session
-            if of_session or f"{MARK}={mark}".encode() in (place / "environ").read_bytes():
-                found.append(int(place.name))
+            state, parent, _, its_session = (place / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(its_session) == session or f"{MARK}={mark}".encode() in (place / "environ").read_bytes():
+                command = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found.append(f"{place.name} ({state}, child of {parent}): {command[:300]}")
         except (OSError, ValueError):
             continue
     return found
@@ -64,7 +65,7 @@ def check_an_interrupt(seconds: float, folder: Path, worst: float) -> float:
     where = f"after {seconds:.2f} s: waited {waited:.2f} s, said {said!r}"
     assert waited < worst, where
     assert "Traceback" not in said, where
-    assert not left, where
+    assert not left, f"{where}, left {left}"
     assert not list((folder / "tmp").glob("*")), where
     assert "course: interrupted" in said or "100%" in said, where
     return waited
