@@ -12,7 +12,7 @@ from pathlib import Path
 from course_lib.checks import exercises
 from course_lib.grading.records import Record
 from tests.checks.bank import banked
-from tests.checks.class_of import EXERCISE, ROOT, hand_in, with_first_cell
+from tests.checks.class_of import ROOT, hand_in, read, with_first_cell
 
 HOSTILE = {  # none of them takes long, and each takes another way
     "exit": "import os\nos._exit(0)",
@@ -40,21 +40,24 @@ class Expected:
         return {mark.number: mark.points == most[mark.number] for mark in record.marks} == self.full
 
 
-def hand_in_class(folder: Path, students: int, *, seed: int = 0, hostile: float = 0.05) -> dict[str, Expected]:
-    """Notebooks of lesson 02, each with an answer of a bank to each exercise; some of them hostile."""
-    chance, numbers = random.Random(seed), [number for number in exercises() if number.startswith("02.")]
-    text = _bank_as_a_cell("02")
+def hand_in_class(
+    folder: Path, students: int, *, lesson: str = "02", seed: int = 0, hostile: float = 0.05
+) -> dict[str, Expected]:
+    """Notebooks of a lesson, each with an answer of a bank to each exercise; some of them hostile."""
+    chance, numbers = random.Random(seed), [number for number in exercises() if number.startswith(f"{lesson}.")]
+    (path,) = (ROOT / "exercises").glob(f"{lesson}_*.ipynb")
+    blank, text = read(path), _bank_as_a_cell(lesson)
     expected = {}
     for place in range(students):
         if place % round(1 / hostile) == 0:
             name = list(HOSTILE)[place // round(1 / hostile) % len(HOSTILE)]
             student, full = f"{place:03} {name}", dict.fromkeys(numbers, False)
-            _hand_in_hostile(folder, student, name)
+            _hand_in_hostile(folder / student / path.name, blank, name)
         else:
             chosen = {number: chance.choice(banked(number)) for number in numbers}
             student, full = f"{place:03}", {number: each.is_right for number, each in chosen.items()}
             last = "\n".join(f"{exercises()[number].answer} = {each.name}" for number, each in chosen.items())
-            hand_in(folder, student, with_first_cell(EXERCISE, text, last=last))
+            hand_in(folder, student, with_first_cell(blank, text, last=last), path.name)
         expected[student] = Expected(student, full)
     return expected
 
@@ -65,10 +68,11 @@ def _bank_as_a_cell(lesson: str) -> str:
     return decorators + re.sub(r"^from (__future__|tests)\b.*$", "", source, flags=re.M)
 
 
-def _hand_in_hostile(folder: Path, student: str, name: str) -> None:
+def _hand_in_hostile(place: Path, blank: dict, name: str) -> None:
+    folder, student = place.parent.parent, place.parent.name
     if name == "no file":
-        (folder / student / "02_ddp.ipynb").mkdir(parents=True)
+        place.mkdir(parents=True)
     elif name == "not a notebook":
-        hand_in(folder, student, "[" * 100_000)
+        hand_in(folder, student, "[" * 100_000, place.name)
     else:
-        hand_in(folder, student, json.dumps(with_first_cell(copy.deepcopy(EXERCISE), HOSTILE[name])))
+        hand_in(folder, student, json.dumps(with_first_cell(copy.deepcopy(blank), HOSTILE[name])), place.name)

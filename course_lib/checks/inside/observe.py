@@ -113,12 +113,14 @@ def observe_many(
     timeout: float,
     *,
     catch: bool = False,
+    brief: bool = False,
     keeper: Keeper | None = None,
 ) -> list[Outcome]:
     """Call `drive(answer, **inputs)` for each of these, one after the other, in one launch: much quicker than many.
 
     They come in order, and end before the first that did not return: what became of it, only a launch of its own can
-    tell. `catch` goes on after one that raises, if all ranks come out of it.
+    tell. `catch` goes on after one that raises, if all ranks come out of it. `brief` is content with the error's name
+    where one was raised, and needs no launch of its own for that.
     """
     with tempfile.TemporaryDirectory() as aside:
         with contextlib.suppress(LaunchError):
@@ -126,7 +128,18 @@ def observe_many(
                 drive, calls, ranks, timeout + 0.2 * len(calls), quiet=True, catch=catch, aside=aside, keeper=keeper
             )
         written = [_whole_lines(Path(aside, str(rank))) for rank in range(ranks)]
-    return [_of_values(list(map(json.loads, values))) for values in zip(*written, strict=False)]
+    outcomes = [_of_values(list(map(json.loads, values))) for values in zip(*written, strict=False)]
+    if not catch:
+        outcomes = [outcome for outcome in outcomes if outcome.kind == "returned"]
+        last = [json.loads(lines[len(outcomes)]) for lines in written if len(lines) > len(outcomes)]
+        outcomes += [_of_values(last)] if brief and _raised_by_itself(last) else []
+    return outcomes
+
+
+def _raised_by_itself(values: list[Any]) -> bool:
+    """Whether an answer has raised, and not because the others were gone: that is a `RuntimeError` of gloo's."""
+    names = {value["raised"] for value in values if type(value) is dict and "raised" in value}
+    return bool(names) and not any(name == "RuntimeError" or name.startswith("Dist") for name in names)
 
 
 def _whole_lines(file: Path) -> list[str]:
@@ -137,15 +150,16 @@ def _whole_lines(file: Path) -> list[str]:
 def _of_values(values: list[Any]) -> Outcome:
     raised = next((value for value in values if type(value) is dict and "raised" in value), None)
     if raised:
-        return Outcome("raised", error=raised["raised"], text=raised["text"])
+        return Outcome("raised", error=raised["raised"], text=raised["text"].split("\n\n")[0])
     return Outcome("returned", values=tuple(values))
 
 
 class Trial:
     """An answer in all its cases, each given as ranks and inputs; run when asked for.
 
-    The first case is tried by itself. The others of equally many ranks share a launch, as far as they come to their
-    end; the one that does not is tried by itself, and those after it share a launch again.
+    Cases of equally many ranks share a launch, as far as they come to their end; the one that does not is tried by
+    itself, and those after it share a launch again. A learner's answer is `told` in full: its first case is tried by
+    itself, and so is one that raises, because only such a launch shows the lines that led there.
     """
 
     def __init__(
@@ -155,11 +169,14 @@ class Trial:
         cases: Sequence[Setting],
         timeout: float,
         keeper: Keeper | None = None,
+        *,
+        told: bool = True,
     ) -> None:
         self._drive, self._answer, self._cases, self._timeout = drive, answer, cases, timeout
         self._keeper = keeper  # of inputs that are apart for each rank
+        self._told = told
         self._seen: dict[int, Outcome] = {}
-        self._by_itself = {0}
+        self._by_itself = {0} if told else set[int]()
 
     def outcome(self, index: int) -> Outcome:
         """What the answer does in one of the cases."""
@@ -180,7 +197,7 @@ class Trial:
         places = [place for place in range(first, len(self._cases)) if self._cases[place][0] == ranks]
         if len(places) > 1:
             calls = [(self._answer, self._cases[place][1]) for place in places]
-            outcomes = observe_many(self._drive, calls, ranks, self._timeout, keeper=self._keeper)
+            outcomes = observe_many(self._drive, calls, ranks, self._timeout, brief=not self._told, keeper=self._keeper)
             self._seen.update(zip(places, outcomes, strict=False))
             self._by_itself.update(places[len(outcomes) :][:1])
 
@@ -219,10 +236,13 @@ def _on_rank(drive: Callable, answers: list, given: list | Parcel, catch: bool, 
             try:
                 values.append(encode(drive(_anew(answer) if aside else _unpacked(answer), **inputs)))
             except Exception as error:
+                raised = {"raised": type(error).__name__, "text": str(error)}
+                print(json.dumps(raised), file=lines, flush=True)
                 if not catch:
                     raise
-                values.append({"raised": type(error).__name__, "text": str(error)})
-            print(json.dumps(values[-1]), file=lines, flush=True)
+                values.append(raised)
+            else:
+                print(json.dumps(values[-1]), file=lines, flush=True)
             if aside:
                 dist.barrier()  # nobody is in the next case while another one is stuck in this: that is seen at once
     return values

@@ -34,7 +34,10 @@ IN_A_SANDBOX = "course_lib.checks.runner"  # where this folder has the place of 
 
 CELL = Patience(10, cpu=20, longest=100)  # for one cell
 # No more than most answers need: a submission starts its own Python, and whatever is imported here, it waits for.
-PRELOADED = ["torch", "torch.distributed", "course_lib.launchers.process.supervisor"]
+PRELOADED = [
+    *("torch", "torch.distributed", "numpy.random", "cloudpickle", "resource", "multiprocessing.popen_forkserver"),
+    *("course_lib.launchers.process.supervisor", f"{__package__}.observe", "course_lib.meter"),
+]
 END = b'{"end": true}'  # of what is said by a submission that was run to its end
 
 
@@ -193,7 +196,8 @@ def _launch_all(submission: Submission, answers: dict[str, bytes], sender: Any) 
     for task in submission.tasks:
         cases = [(ranks, PerRank(inputs)) for _, ranks, inputs in task.cases]
         answer = answers.get(task.answer)
-        trial = Trial(cloudpickle.loads(task.drive), Packed(answer or b""), cases, submission.timeout, keeper)
+        drive, packed = cloudpickle.loads(task.drive), Packed(answer or b"")
+        trial = Trial(drive, packed, cases, submission.timeout, keeper, told=False)
         lost = set()  # parts
         for index, (part, _, _) in enumerate(task.cases):
             outcome = Outcome("missing" if answer is None or part in lost else "failed")
