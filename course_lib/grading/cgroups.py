@@ -62,10 +62,10 @@ class Group:
         return []
 
 
-def make_group(limits: Limits, slot: int) -> Group | None:
+def make_group(limits: Limits, number: int) -> Group | None:
     """A group with these limits, or None where none may be made, or the kernel does not limit memory by it."""
     version, parents = _parents()
-    name = f"{PREFIX}{os.getpid()}-{slot}-{time.monotonic_ns()}"
+    name = f"{PREFIX}{os.getpid()}-{number}-{time.monotonic_ns()}"
     made: list[Path] = []
     try:
         for parent in parents:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.checks.notebooks import BadNotebook
-from course_lib.launchers.local import PRELOADED, _main_module_hidden, start_method, warm_up
+from course_lib.launchers.local import PRELOADED, main_module_hidden, start_method, warm_up
 
 Ask = Callable[..., Any]  # how a task asks the grader for something that it does not have
 TICK = 0.1  # seconds until the grader looks again whether somebody has interrupted it
@@ -82,7 +82,7 @@ class Child:
         context: Any = multiprocessing.get_context(start_method())
         self._connection, there = context.Pipe()
         self._process, self._tasks = context.Process(target=_serve, args=(there, self.allowance)), 0
-        with _main_module_hidden():
+        with main_module_hidden():
             self._process.start()
         there.close()
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import pickle
-import queue
 import re
 import threading
 from collections.abc import Mapping, Sequence
@@ -30,11 +31,10 @@ class Runs:
     """Runs submissions, as many at a time as there are slots."""
 
     def __init__(self, jobs: int, limits: Limits, *, sandboxed: bool = True) -> None:
-        self.jobs, self.limits, self.sandboxed = min(jobs, sandbox.SLOTS), limits, sandboxed
+        self.jobs, self.limits, self.sandboxed = jobs, limits, sandboxed
         self.stop = threading.Event()
-        self._slots: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for slot in range(self.jobs):
-            self._slots.put(slot)
+        self._numbers = itertools.count()
+        self._slots = threading.Semaphore(jobs)
         self._alone = threading.Lock()
         if sandboxed:
             cgroups.sweep_groups()
@@ -43,11 +43,8 @@ class Runs:
         self, cells: list[str], ours: Sequence[Exercise], cases: Mapping[str, Sequence[Case]]
     ) -> sandbox.SandboxResult:
         """Run a submission on these exercises. What a clock has stopped had its second chance."""
-        slot = self._slots.get()
-        try:
-            first = self._run(cells, ours, cases, slot, 1.0)
-        finally:
-            self._slots.put(slot)
+        with self._slots:
+            first = self._run(cells, ours, cases, 1.0)
         whole, slow = first.by_clock or stopped_cell(first), slow_exercises(first)
         if self.stop.is_set() or not (whole or slow):
             return dataclasses.replace(first, by_clock=whole)
@@ -59,20 +56,16 @@ class Runs:
         self, cells: list[str], ours: Sequence[Exercise], cases: Mapping[str, Sequence[Case]]
     ) -> sandbox.SandboxResult:
         """With all slots in hand: nothing else of this class runs."""
-        with self._alone:
-            slots = [self._slots.get() for _ in range(self.jobs)]
-            try:
-                return self._run(cells, ours, cases, slots[0], ALONE)
-            finally:
-                for slot in slots:
-                    self._slots.put(slot)
+        with self._alone, contextlib.ExitStack() as slots:
+            for _ in range(self.jobs):
+                slots.enter_context(self._slots)
+            return self._run(cells, ours, cases, ALONE)
 
     def _run(
         self,
         cells: list[str],
         ours: Sequence[Exercise],
         cases: Mapping[str, Sequence[Case]],
-        slot: int,
         factor: float,
     ) -> sandbox.SandboxResult:
         tasks = [_task(exercise, cases[exercise.number]) for exercise in ours]
@@ -82,7 +75,7 @@ class Runs:
         seconds *= factor * (SPAWNED if start_method() == "spawn" else 1.0)
         limits = dataclasses.replace(self.limits, seconds=seconds)
         submission = Submission(cells, tasks, timeout * factor, modules)
-        return sandbox.run(submission, limits, slot=slot, sandboxed=self.sandboxed, stop=self.stop)
+        return sandbox.run(submission, limits, number=next(self._numbers), sandboxed=self.sandboxed, stop=self.stop)
 
 
 def slow_exercises(result: sandbox.SandboxResult) -> set[str]:

@@ -24,7 +24,7 @@ from course_lib.launchers.local import start_method
 
 PACKAGE = Path(__file__).resolve().parent.parent
 INSIDE = PACKAGE / "checks" / "inside"
-SLOTS = 64  # submissions that one process may run at a time
+IDS = 1 << 14  # of users, for the submissions of one grader
 CPUS = "/sys/devices/system/cpu"  # where torch looks how many there are
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache")
 PYTHON = tuple(dict.fromkeys([sys.base_prefix, sys.prefix, sysconfig.get_path("purelib")]))
@@ -48,14 +48,14 @@ def run(
     submission: Submission,
     limits: Limits,
     *,
-    slot: int = 0,
+    number: int = 0,
     sandboxed: bool = True,
     stop: threading.Event | None = None,
 ) -> SandboxResult:
-    """Run a submission to its end, to its limits or until `stop`. Two at the same time need different slots."""
+    """Run a submission to its end, to its limits or until `stop`. Each needs a number of its own."""
     guarded = seccomp.open_filter() if sandboxed else None
-    group = cgroups.make_group(limits, slot) if sandboxed else None
-    command = [*(_bubblewrap(limits, slot, guarded) if sandboxed else ()), sys.executable, "-I", "-c", START]
+    group = cgroups.make_group(limits, number) if sandboxed else None
+    command = [*(_bubblewrap(limits, number, guarded) if sandboxed else ()), sys.executable, "-I", "-c", START]
     command += [where(sandboxed), f"course_lib.checks{'' if sandboxed else '.inside'}.runner"]
     environment = {"PATH": os.environ.get("PATH", ""), "HOME": "/tmp", "COURSE_LIB_START_METHOD": start_method()}
     process = subprocess.Popen(
@@ -115,13 +115,13 @@ def try_inside(command: list[str]) -> subprocess.CompletedProcess[str]:
             os.close(descriptor)
 
 
-def user(slot: int) -> int:
-    """An id that nobody has, for what is run in this slot of this process.
+def user(number: int) -> int:
+    """An id that nobody has, for the submission of this number of this process.
 
     A limit on processes does not bind root, and it counts all of a user's processes, in whichever sandbox they are: a
     fork bomb must not take those of another submission, of this class or of one that is graded beside it.
     """
-    return 0x7000_0000 + SLOTS * os.getpid() + slot
+    return 0x8000_0000 + IDS * (os.getpid() % 0x1_0000) + number % IDS
 
 
 def shows(path: Path) -> bool:
@@ -129,7 +129,7 @@ def shows(path: Path) -> bool:
     return any(path.resolve().is_relative_to(Path(folder).resolve()) for folder in (*SYSTEM, *PYTHON))
 
 
-def _bubblewrap(limits: Limits, slot: int, guarded: int | None = None) -> list[str]:
+def _bubblewrap(limits: Limits, number: int, guarded: int | None = None) -> list[str]:
     """The words before a command that put it into a sandbox; `guarded` is where the filter of system calls is read."""
     root = os.geteuid() == 0
     command = ["bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
@@ -151,7 +151,7 @@ def _bubblewrap(limits: Limits, slot: int, guarded: int | None = None) -> list[s
     command += ["--setenv", "HOME", "/tmp", "--setenv", "COURSE_LIB_START_METHOD", "forkserver", "--chdir", "/tmp"]
     if root:
         command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-        command += ["setpriv", f"--reuid={user(slot)}", f"--regid={user(slot)}", "--clear-groups"]
+        command += ["setpriv", f"--reuid={user(number)}", f"--regid={user(number)}", "--clear-groups"]
         command += ["--no-new-privs", "--bounding-set=-all"]
     return command
 

@@ -194,7 +194,7 @@ def _supervised(spec: messages.LaunchSpec) -> Iterator[tuple[messages.Channel, i
 
 def _start(process: Any) -> None:
     """Start the supervisor; a second time, if the server that it is forked from was killed a moment ago."""
-    with _main_module_hidden():
+    with main_module_hidden():
         try:
             warm_up()
             process.start()
@@ -221,7 +221,7 @@ _starting = threading.Lock()
 
 
 @contextlib.contextmanager
-def _main_module_hidden():
+def main_module_hidden():
     """Keep `multiprocessing` from running the learner's script again in the supervisor.
 
     It does so to find functions by name; ours travel by value. Without this, a script would need

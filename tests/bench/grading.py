@@ -20,9 +20,11 @@ from tests.bench.table import describe_machine, write_section
 from tests.checks.class_of import EXERCISE, ROOT, SOLUTION, hand_in
 from tests.checks.class_of_banks import hand_in_class
 from tests.checks.tried import answer_to
+from tests.checks.under_load import grade_under_load, hand_in_solutions
 
 STUDENTS = 30
 LARGE = 300
+COPIES = 12
 ROUNDS = 5
 
 
@@ -38,12 +40,22 @@ def class_of_thirty() -> float:
         return time.monotonic() - began
 
 
-def large_class(students: int = LARGE) -> tuple[float, int, float]:
+def rows_of_large_class(lesson: str) -> list[str]:
+    """What a large class costs, and whether it was graded right."""
+    each, off, grown = large_class(lesson)
+    return [
+        f"| each of {LARGE} submissions of lesson {lesson} from the banks, one in twenty hostile | {each:.2f} s |",
+        f"| marks among them that are not as the banks say | {off} |",
+        f"| memory of the grader, from a quarter of them to the last | {grown:+.0f} MB |",
+    ]
+
+
+def large_class(lesson: str = "02", students: int = LARGE) -> tuple[float, int, float]:
     """Seconds for each of many submissions from the banks, how many marks are not as the banks say, and by how many
     MB the grader's own memory has grown from the first quarter of them to the last.
     """
     with tempfile.TemporaryDirectory() as folder:
-        expected = hand_in_class(Path(folder, "in"), students)
+        expected = hand_in_class(Path(folder, "in"), students, lesson=lesson)
         handed = find_submissions(Path(folder, "in"))
         grader = Grader(Path(folder, "out"))
         began = time.monotonic()
@@ -52,6 +64,19 @@ def large_class(students: int = LARGE) -> tuple[float, int, float]:
         records += grader.grade(handed[students // 4 :])
         spent, grown = (time.monotonic() - began) / students, megabytes() - before
     return spent, sum(not expected[record.student].fits(record) for record in records), grown
+
+
+def marks_lost_under_load(rounds: int = ROUNDS) -> tuple[int, int]:
+    """Points that our own solutions lost, and how many were due: twelve of each lesson, beside four that spin."""
+    lost = due = 0
+    with tempfile.TemporaryDirectory() as folder:
+        hand_in_solutions(Path(folder, "in"), COPIES)
+        for number in range(rounds):
+            records = grade_under_load(Path(folder, "in"), Path(folder, f"out{number}"))
+            due += sum(record.most for record in records)
+            lost += sum(record.most - record.points for record in records)
+            print(f"round {number + 1}: {lost} points lost of {due}", flush=True)
+    return lost, due
 
 
 def megabytes() -> float:
@@ -88,18 +113,19 @@ def main() -> None:
     check_sandbox()
     start, case, outside = one_submission()
     whole = class_of_thirty()
-    each, off, grown = large_class()
+    large_rows = [row for lesson in ("02", "09") for row in rows_of_large_class(lesson)]
+    lost, due = marks_lost_under_load()
+    spinning = f"{COPIES} of each of our own solutions beside four spinning processes, {ROUNDS} times"
     rows = [
-        f"| start the sandbox, import torch once, run the cells | {start:.2f} |",
-        f"| each case after that, on 2 to 4 ranks | {case:.2f} |",
-        f"| the same in a notebook, without a sandbox | {outside:.2f} |",
-        f"| {STUDENTS} submissions of lesson 02, two at a time | {whole:.0f} |",
-        f"| each of {LARGE} submissions from the banks, one in twenty hostile | {each:.2f} |",
-        f"| marks among them that are not as the banks say | {off} |",
-        f"| MB that the grader has grown by meanwhile | {grown:.0f} |",
+        f"| start the sandbox, import torch once, run the cells | {start:.2f} s |",
+        f"| each case after that, on 2 to 4 ranks | {case:.2f} s |",
+        f"| the same in a notebook, without a sandbox | {outside:.2f} s |",
+        f"| {STUDENTS} submissions of lesson 02, two at a time | {whole:.0f} s |",
+        *large_rows,
+        f"| points lost of {due:,}: {spinning} | {lost} |",
     ]
-    about = f"Seconds; the median of {ROUNDS} rounds. One third of the class is right, one half right, one blank."
-    body = [about, "", f"On {describe_machine()}.", "", "| | s |", "|---|--:|", *rows]
+    about = f"The median of {ROUNDS} rounds. One third of the class is right, one half right, one blank."
+    body = [about, "", f"On {describe_machine()}.", "", "| | |", "|---|--:|", *rows]
     write_section("Grading", "\n".join(body))
 
 

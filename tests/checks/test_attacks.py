@@ -367,7 +367,7 @@ def test_the_honest_student_among_them_has_all_points(graded):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="submissions have a user of their own only if root starts them")
 def test_nothing_is_left_running(graded):
-    ours = range(sandbox.user(0), sandbox.user(sandbox.SLOTS))
+    ours = range(sandbox.user(0), sandbox.user(0) + sandbox.IDS)
     left = [status for status in Path("/proc").glob("[0-9]*/status") if user_of(status) in ours]
     assert not left
 
@@ -478,6 +478,26 @@ def test_a_filter_is_known_for_both_machines_and_for_no_other():
 def test_the_grades_were_written_by_nobody_else(graded):
     assert json.loads((graded.out / "records" / "ada" / "02_ddp.json").read_text())["student"] == "ada"
     assert (graded.out / "grades.csv").read_text().startswith("student,")
+
+
+# What stands between each of these and what it is after, and nothing else does.
+STOPPED_BY_THE_FILTER = (
+    "memory of nobody",
+    "keyring",
+    "odd calls",
+    "odd sockets",
+)
+
+
+@pytest.mark.parametrize("attack", STOPPED_BY_THE_FILTER)
+def test_without_the_filter_of_system_calls_the_same_attack_works(attack, monkeypatch):
+    """The attacks are real, and so is what stops them."""
+    need_a_sandbox()
+    cell = TOOLS + textwrap.dedent(ATTACKS[attack]) + "\nassert not RIGHT_HERE"
+    submission = Submission([cell], [], timeout=5.0)
+    assert sandbox.run(submission, Limits(seconds=300)).lines == [END]
+    monkeypatch.setattr(seccomp, "filter_program", lambda *_: None)
+    assert b'"AssertionError"' in sandbox.run(submission, Limits(seconds=300)).lines[0]
 
 
 def test_without_a_sandbox_the_same_attack_works(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 import torch
@@ -264,3 +265,42 @@ def test_cases_that_ended_before_a_hang_are_not_tried_again(monkeypatch):
 def test_a_very_long_integer_is_no_plain_data():
     assert encode(1 << 20_000) == {"other": "int of 20001 bits"}
     assert encode(1 << 99) == 1 << 99
+
+
+def raises_on_rank_1(number: int) -> int:
+    if dist.get_rank() == 1 and number == 2:
+        raise ValueError("on rank 1\n\nin a second paragraph")
+    dist.barrier()
+    return number
+
+
+def ends_on_rank_1(number: int) -> int:
+    if dist.get_rank() == 1 and number == 2:
+        os._exit(3)
+    dist.barrier()
+    return number
+
+
+def call_with(answer, number: int):
+    return answer(number)
+
+
+def several(answer) -> list[tuple]:
+    return [(answer, {"number": number}) for number in range(4)]
+
+
+def test_in_brief_an_error_is_named_without_a_launch_of_its_own():
+    def not_yet(number: int):
+        raise NotImplementedError(f"{number}\n\nmore")
+
+    told = observing.observe_many(call_with, several(not_yet), 2, 60.0, brief=True)
+    assert [(outcome.kind, outcome.error, outcome.text) for outcome in told] == [("raised", "NotImplementedError", "0")]
+    assert observing.observe_many(call_with, several(not_yet), 2, 60.0) == []
+
+
+@pytest.mark.parametrize("answer", [raises_on_rank_1, ends_on_rank_1])
+def test_in_brief_nobody_is_told_an_error_that_comes_of_anothers(answer):
+    """Rank 0 waits for rank 1, and finds that it is gone: that is a RuntimeError of gloo's, and not the cause."""
+    told = observing.observe_many(call_with, several(answer), 2, 60.0, brief=True)
+    assert [outcome.kind for outcome in told[:2]] == ["returned", "returned"]
+    assert [outcome.error for outcome in told[2:]] in ([], ["ValueError"] if answer is raises_on_rank_1 else [])

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.checks.class_of import ROOT, SOLUTION, hand_in, need_a_sandbox, with_answers
-from tests.checks.test_fair_time import busy
+from tests.checks.under_load import busy
 from tests.conftest import MARK, PATIENCE
 
 WORST = 2.0  # seconds that somebody waits after Ctrl-C

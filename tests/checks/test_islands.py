@@ -47,6 +47,12 @@ def returned(number: str, value: object) -> list[dict]:
     return [forged(number, i, *[value] * case.ranks) for i, case in enumerate(exercises()[number].cases(SEED))]
 
 
+def long_schedules(row: list[str]) -> list[dict]:
+    """A schedule of the right number of stages, all of them with this row."""
+    cases = exercises()["06.2"].cases(SEED)
+    return [forged("06.2", place, [row] * case.inputs["stages"]) for place, case in enumerate(cases)]
+
+
 # What a submission says, by lesson. All of them stopped the grader once, or took it minutes.
 FORGED: dict[str, tuple[str, Callable[[], SandboxResult]]] = {
     "a cell at infinity": ("02", lambda: said(b'{"cell": Infinity, "error": "KeyError", "line": 1}')),
@@ -58,10 +64,8 @@ FORGED: dict[str, tuple[str, Callable[[], SandboxResult]]] = {
         "02",
         lambda: said(*returned("02.2", {"dict": [["shares", {"dict": [["epoch 0", list(range(150_000))]]}]]})),
     ),
-    "2,000 stages": (
-        "06",
-        lambda: said(*returned("06.1", [[["F", n, 0, n] for n in range(2000)] for _ in range(2000 // 100)])),
-    ),
+    "2,000 stages": ("06", lambda: said(*returned("06.2", [["F0", "B0"]] * 2000))),
+    "stages that do the same 20,000 times": ("06", lambda: said(*long_schedules(["F0", "B0"] * 10_000))),
     "states of 5,000 ranks": (
         "02",
         lambda: said(forged("02.3", 0, kind="stuck", states=[["waiting", "all_reduce", ""]] * 5000)),

@@ -250,10 +250,10 @@ def test_one_launch_at_a_time_hides_the_main_module():
     entered = threading.Event()
 
     def enter():
-        with local._main_module_hidden():
+        with local.main_module_hidden():
             entered.set()
 
-    with local._main_module_hidden():
+    with local.main_module_hidden():
         assert "__file__" not in vars(sys.modules["__main__"])
         other = threading.Thread(target=enter)
         other.start()
