@@ -480,13 +480,9 @@ def test_the_grades_were_written_by_nobody_else(graded):
     assert (graded.out / "grades.csv").read_text().startswith("student,")
 
 
-# What stands between each of these and what it is after, and nothing else does.
-STOPPED_BY_THE_FILTER = (
-    "memory of nobody",
-    "keyring",
-    "odd calls",
-    "odd sockets",
-)
+# Between these and what they are after stands nothing but the filter; for other users than root, bubblewrap, too.
+STOPPED_BY_THE_FILTER = ["memory of nobody", "keyring", "odd calls"]
+STOPPED_BY_THE_FILTER += ["nested namespace", "mount of its own"] if os.geteuid() == 0 else []
 
 
 @pytest.mark.parametrize("attack", STOPPED_BY_THE_FILTER)
