@@ -121,7 +121,7 @@ BAD = {
 
 @pytest.mark.parametrize(("command", "says"), BAD.items(), ids=BAD)
 def test_a_bad_argument_gets_one_sentence_and_leaves_nothing_behind(folder, monkeypatch, capsys, command, says):
-    monkeypatch.setattr(lab.os, "execv", lambda *_: pytest.fail("the lab has opened"))
+    monkeypatch.setattr(lab.os, "execve", lambda *_: pytest.fail("the lab has opened"))
     monkeypatch.setattr(torchrun, "launch", lambda *_, **__: pytest.fail("ranks were started"))
     monkeypatch.setattr(cli, "warm_up", lambda: None)
     (folder / "in" / "somebody").mkdir(parents=True)

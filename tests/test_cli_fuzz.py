@@ -171,7 +171,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(cli, "warm_up", lambda: None)
     monkeypatch.setattr(torchrun, "launch", stub_of_launch)
     monkeypatch.setattr(job, "launch", stub_of_launch)
-    monkeypatch.setattr(lab.os, "execv", opens)
+    monkeypatch.setattr(lab.os, "execve", opens)
     monkeypatch.setattr(lab.os, "chdir", lambda _: None)
     monkeypatch.setattr(doctor, "examine", doctor.Report)
     monkeypatch.setattr(doctor.Report, "__str__", lambda _: "")
