@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import platform
 import uuid
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 from course_lib.course_files import Cell, Notebook, is_answer, nbgrader_metadata, source
 
@@ -42,7 +44,7 @@ def laid_out(notebook: Notebook) -> list[LaidOut]:
 
 def without_outputs(notebook: Notebook) -> Notebook:
     """The same text and code, not yet run: what a cell prints is not to be seen before it was predicted."""
-    made = copy.deepcopy(notebook)
+    made = {**copy.deepcopy(notebook), "metadata": _metadata()}
     for cell in made["cells"]:
         if cell.get("cell_type") == "code":
             cell["outputs"], cell["execution_count"] = [], None
@@ -130,6 +132,21 @@ class _Cells:
             name = uuid.uuid4().hex[:8]
         self._ids.add(name)
         return {**cell, "id": name}
+
+
+def _metadata() -> dict[str, Any]:
+    """What JupyterLab would write into the file when it is opened here: so it need not, and nothing is left to save."""
+    language = {
+        "codemirror_mode": {"name": "ipython", "version": 3},
+        "file_extension": ".py",
+        "mimetype": "text/x-python",
+        "name": "python",
+        "nbconvert_exporter": "python",
+        "pygments_lexer": "ipython3",
+        "version": platform.python_version(),
+    }
+    kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+    return {"kernelspec": kernel, "language_info": language}
 
 
 def _describe(cell: Cell) -> LaidOut:

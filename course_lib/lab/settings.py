@@ -13,6 +13,7 @@ from course_lib.lab.desk import Desk, write
 OURS = Path(__file__).resolve().parent / "jupyter"
 FIRST_LESSON = "notebooks/00_start_here.ipynb"
 WORKSPACE = "default"
+CONTENTS = "@jupyterlab/toc:plugin"
 LEFT = 0.23  # of a window's width, for file names and headings
 
 
@@ -62,10 +63,10 @@ def _first_screen() -> dict:
         "left": {
             "collapsed": False,
             "visible": True,
-            "current": "table-of-contents",
-            "widgets": ["filebrowser", "running-sessions", "table-of-contents"],
+            "current": CONTENTS,
+            "widgets": ["filebrowser", "running-sessions", CONTENTS],
         },
-        "right": {"collapsed": True, "visible": True, "widgets": ["jp-property-inspector", "debugger-sidebar"]},
+        "right": {"collapsed": True, "visible": True, "widgets": []},
         "relativeSizes": [LEFT, 1 - LEFT, 0],
         "top": {"simpleVisibility": True},
     }
