@@ -26,6 +26,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SEEN = Path(__file__).with_name("seen")  # screenshots
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 ADDRESS = re.compile(r"http://(?:localhost|127\.0\.0\.1):\d+/lab\?token=\w+")
+GIVEN_UP = 50  # looks, one after another, that find no cell running
 NOTEBOOK = ".jp-NotebookPanel:not(.lm-mod-hidden)"  # the one in front
 PROMPTS = f"[...document.querySelectorAll('{NOTEBOOK} .jp-CodeCell .jp-InputPrompt')].map(e => e.textContent.trim())"
 
@@ -66,6 +68,12 @@ class Lab:
     @property
     def server(self) -> str:
         return self.address.partition("/lab?")[0]
+
+    def listens(self, path: str) -> bool:
+        """Whether a notebook's kernel has come up, and a page is connected to it."""
+        with urllib.request.urlopen(f"{self.server}/api/sessions?token={self.token}") as answer:
+            kernels = [session["kernel"] for session in json.load(answer) if session["path"] == path]
+        return any(kernel["execution_state"] == "idle" and kernel["connections"] for kernel in kernels)
 
 
 def free_port() -> int:
@@ -123,19 +131,21 @@ class Page:
     def first_screen(self) -> None:
         """What a learner sees after `course lab`."""
         self.browser.goto(self.lab.address)
-        self.ready()
+        self.ready("notebooks/00_start_here.ipynb")
 
     def open(self, path: str) -> None:
         """A notebook of the desk, as a click on its name opens it."""
         self.browser.goto(f"{self.lab.server}/lab/tree/{path}?token={self.lab.token}")
-        self.browser.wait_for_selector(
-            f".lm-DockPanel-tabBar .lm-TabBar-tab.lm-mod-current[title*='{Path(path).name}']"
-        )
-        self.ready()
+        self.ready(path)
 
-    def ready(self) -> None:
-        """Wait until a notebook is in front and its kernel has answered."""
-        self.browser.wait_for_selector(f"{NOTEBOOK} .jp-Cell")
+    def ready(self, path: str) -> None:
+        """Wait until that notebook is in front with all its cells, and its kernel listens."""
+        title = f".lm-DockPanel-tabBar .lm-TabBar-tab.lm-mod-current[title*='{Path(path).name}']"
+        self.browser.wait_for_selector(title)
+        cells = json.loads((self.lab.desk / path).read_text())["cells"]
+        code = [cell for cell in cells if cell["cell_type"] == "code"]
+        wait(lambda: len(self.prompts()) == len(code))
+        wait(lambda: self.lab.listens(path))
         self.browser.wait_for_selector(f"{NOTEBOOK} .jp-Notebook-ExecutionIndicator[data-status='idle']")
 
     def cell(self, words: str, nth: int = 0) -> Any:
@@ -182,12 +192,21 @@ class Page:
         self.wait_for_all()
 
     def wait_for_all(self) -> None:
-        """Until no cell waits to be run."""
-        wait(lambda: (p := self.prompts()) and "[*]:" not in p and any(map(str.strip, p)) and set(p) != {"[ ]:"}, 600)
+        """Until every cell was run, or one has failed and the others were given up."""
+        quiet = 0
+        while quiet < GIVEN_UP and not all(re.fullmatch(r"\[\d+\]:", prompt) for prompt in self.prompts()):
+            begun = set(self.prompts()) - {"[ ]:"}
+            quiet = quiet + 1 if begun and "[*]:" not in begun and self.status() == "idle" else 0
+            time.sleep(0.1)
 
     def prompts(self) -> list[str]:
         """`[3]:` of every code cell; `[*]:` while it runs or waits, `[ ]:` if it was not run."""
         return self.browser.evaluate(PROMPTS)
+
+    def status(self) -> str:
+        """The kernel's: idle, busy, connecting, ..."""
+        indicator = self.browser.locator(f"{NOTEBOOK} .jp-Notebook-ExecutionIndicator")
+        return indicator.get_attribute("data-status") or ""
 
     def menu(self, name: str, item: str) -> None:
         self.browser.locator(".lm-MenuBar-itemLabel").get_by_text(name, exact=True).click()
