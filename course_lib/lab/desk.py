@@ -53,10 +53,10 @@ class Memory:
 
 
 def choose_desk(given: str | None) -> Desk:
-    """The desk of that name, or `work`: in the clone that we are in, or here. Raises `BadDesk` where none can be."""
-    here = Path.cwd()
-    place = Path(given).expanduser().absolute() if given is not None else (_clone_around(here) or here) / NAME
-    folder = Path(os.path.normpath(place))
+    """The desk of that name, the one that we are on, or `work`, in the clone that we are in, or here. Raises `BadDesk`
+    where none can be.
+    """
+    folder = Path(os.path.normpath(Path(given).expanduser().absolute())) if given is not None else _default(Path.cwd())
     shown = given if given is not None else folder
     if folder.exists() and not folder.is_dir():
         raise BadDesk(f"{shown} is a file: give the name of a folder, new or empty")
@@ -67,6 +67,11 @@ def choose_desk(given: str | None) -> Desk:
     if folder.is_dir() and not desk.exists and any(folder.iterdir()):
         raise BadDesk(f"{shown} has other things in it: give --desk a folder that is new or empty")
     return desk
+
+
+def _default(here: Path) -> Path:
+    around = next((folder for folder in (here, *here.parents) if Desk(folder).exists), None)
+    return around or (_clone_around(here) or here) / NAME
 
 
 def _clone_around(place: Path) -> Path | None:

@@ -221,6 +221,9 @@ def opened(monkeypatch) -> list:
 def test_the_desk_is_work_where_one_is_or_in_the_clone_around(elsewhere, monkeypatch):
     assert choose_desk(None).folder == elsewhere / "work"
     assert choose_desk("mine").folder == elsewhere / "mine"
+    lay_out(Desk(elsewhere / "work"))
+    monkeypatch.chdir(elsewhere / "work" / "exercises")
+    assert choose_desk(None).folder == elsewhere / "work"
     monkeypatch.chdir(ROOT / "tests")
     assert choose_desk(None).folder == ROOT / "work"
     ignored = subprocess.run(["git", "check-ignore", "work/notebooks/x.ipynb"], cwd=ROOT, capture_output=True)

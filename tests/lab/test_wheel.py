@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -13,39 +11,18 @@ from pathlib import Path
 import pytest
 
 from tests.checks.class_of import need_a_sandbox
-from tests.conftest import PATIENCE
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-
-
-def run(*words: str | Path, **options) -> str:
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=PATIENCE, **options)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+from tests.lab.wheel import ROOT, build_wheel, installed_wheel, run
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """Built from what git knows, so that nothing which lies about gets in."""
-    pytest.importorskip("hatchling")
-    folder = tmp_path_factory.mktemp("wheel")
-    names = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines()
-    for name in [name for name in names if not name.startswith("tests/") and (ROOT / name).is_file()]:
-        (folder / "clone" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, folder / "clone" / name)
-    build = ["wheel", "--no-deps", "--no-build-isolation", "--disable-pip-version-check", "-w", folder]
-    run(sys.executable, "-m", "pip", *build, folder / "clone")
-    (made,) = folder.glob("*.whl")
-    return made
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
 def installed(wheel) -> Iterator[Path]:
-    """A folder that has the package, where a submission's Python finds what is installed."""
-    folder = Path(sys.prefix) / f"installed-for-a-test-{os.getpid()}"
-    run(sys.executable, "-m", "pip", "install", "--no-deps", "--disable-pip-version-check", "--target", folder, wheel)
-    yield folder
-    shutil.rmtree(folder)
+    with installed_wheel(wheel) as folder:
+        yield folder
 
 
 def course(installed: Path, code: str, cwd: Path) -> str:
