@@ -9,6 +9,8 @@ from typing import Any
 PACKAGE = Path(__file__).resolve().parent
 BROUGHT_ALONG = PACKAGE / "_course"  # what an installed wheel has; in a clone, the folders lie beside the package
 
+NOT_YET = "# YOUR CODE HERE"  # in an answer that nobody has written
+
 Notebook = dict[str, Any]
 Cell = dict[str, Any]
 

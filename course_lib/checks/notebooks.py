@@ -15,10 +15,19 @@ from typing import Any
 from course_lib.checks.exercise import Exercise
 from course_lib.checks.inside.jupyter import new_names, run_code
 from course_lib.checks.magics import python_of
-from course_lib.course_files import BadNotebook, Notebook, course_folder, is_answer, nbgrader_metadata, read, source
+from course_lib.course_files import (
+    NOT_YET,
+    BadNotebook,
+    Notebook,
+    course_folder,
+    is_answer,
+    nbgrader_metadata,
+    read,
+    source,
+)
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
-STUB = ("# YOUR CODE HERE", "raise NotImplementedError()")
+STUB = (NOT_YET, "raise NotImplementedError()")
 SCHEMA = 3
 MOST_CODE = 1_000_000  # characters; what is longer was not written by hand
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from course_lib.checks.judging import Report
 
 NAME = "progress.json"
-DESK = ".course"  # a folder that has it is a desk: see course_lib/lab/desk.py
+DESK = Path(".course", "laid_out.json")  # a folder that has it is a desk: see course_lib/lab/desk.py
 
 
 def place() -> Path:
@@ -21,7 +21,7 @@ def place() -> Path:
         return Path(os.environ["COURSE_LIB_PROGRESS"])
     here = Path.cwd()
     for folder in (here, *here.parents, here / "work"):
-        if (folder / DESK).is_dir():
+        if (folder / DESK).is_file():
             return folder / NAME
     return here / "exercises" / NAME if (here / "exercises").is_dir() else here / NAME
 

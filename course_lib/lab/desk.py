@@ -70,7 +70,7 @@ def choose_desk(given: str | None) -> Desk:
 
 
 def _default(here: Path) -> Path:
-    around = next((folder for folder in (here, *here.parents) if Desk(folder).exists), None)
+    around = next((folder for folder in (here, *here.parents) if Desk(folder).memory.is_file()), None)
     return around or (_clone_around(here) or here) / NAME
 
 

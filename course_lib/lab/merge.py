@@ -11,12 +11,13 @@ import hashlib
 import platform
 import uuid
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from course_lib.course_files import Cell, Notebook, is_answer, nbgrader_metadata, source
+from course_lib.course_files import NOT_YET, Cell, Notebook, is_answer, nbgrader_metadata, source
 
 EMPTY = ""  # the hash of a cell with nothing in it
+WRITTEN = "written"
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,13 @@ class LaidOut:
     id: str
     name: str  # nbgrader's, of answers and checks: it stays the same when cells are added
     hash: str
+
+    @property
+    def both(self) -> str:
+        return self.id and self.hash and f"{self.id} {self.hash}"
+
+
+NOBODY = LaidOut("", "", "")
 
 
 @dataclass(frozen=True)
@@ -38,8 +46,11 @@ class Merged:
 
 
 def laid_out(notebook: Notebook) -> list[LaidOut]:
-    """What is remembered of a notebook."""
-    return [_describe(cell) for cell in notebook["cells"]]
+    """What is remembered of a notebook. An answer that somebody has written is never taken for the course's own."""
+    cells = [(cell, _describe(cell)) for cell in notebook["cells"]]
+    return [
+        replace(laid, hash=WRITTEN) if is_answer(cell) and NOT_YET not in source(cell) else laid for cell, laid in cells
+    ]
 
 
 def without_outputs(notebook: Notebook) -> Notebook:
@@ -53,18 +64,22 @@ def without_outputs(notebook: Notebook) -> Notebook:
 
 def is_changed(yours: Notebook, before: list[LaidOut]) -> bool:
     """Whether a learner has written anything. To open the file, to run it and to add an empty cell is not to write."""
-    now, then = ([cell.hash for cell in cells if cell.hash != EMPTY] for cells in (laid_out(yours), before))
-    return now != then
+    now = [_hash(cell) for cell in yours["cells"] if _hash(cell) != EMPTY]
+    return now != [cell.hash for cell in before if cell.hash != EMPTY]
 
 
 def merge(yours: Notebook, before: list[LaidOut], ours: Notebook) -> Merged:
     """`ours`, with the answers, changes, outputs and additional cells of `yours`, which was laid out as `before`."""
-    old_of = _pairs(laid_out(yours), before, "name", "id", "hash")
+    # What an update that was stopped has already brought here is not the learner's.
+    brought = set(map(_hash, ours["cells"])) - {cell.hash for cell in before}
+    mine = [NOBODY if _hash(cell) in brought else _describe(cell) for cell in yours["cells"]]
+    old_of = _pairs(mine, before, "name", "both", "hash", "id")
     new_of = _pairs_of_versions(before, laid_out(ours))
     cells = _Cells(copy.deepcopy(ours["cells"]))
     for index, cell in enumerate(yours["cells"]):
         old = old_of.get(index)
-        cells.take(cell, None if old is None else before[old], None if old is None else new_of.get(old))
+        if mine[index] is not NOBODY:
+            cells.take(cell, None if old is None else before[old], None if old is None else new_of.get(old))
     removed = set(range(len(before))) - set(old_of.values())
     cells.remove({new_of[old]: before[old] for old in removed if old in new_of})
     return Merged({**ours, "cells": cells.in_order()}, cells.kept, cells.undecided)

@@ -150,6 +150,17 @@ def test_without_its_memory_a_desk_is_brought_up_to_date_and_keeps_answers(desk,
     assert "## Newer 02.1" in words(desk.folder / EXERCISE)
 
 
+def test_answers_in_the_courses_own_exercises_come_along_and_stay(tmp_path, newer):
+    """As they were written before there were desks; later, the course's file is a stub again."""
+    stub = next(source(cell) for cell in read(newer / EXERCISE)["cells"] if is_answer(cell))
+    change(newer / EXERCISE, stub, "def average_gradients(model): ...")
+    desk = Desk(tmp_path / "desk")
+    lay_out(desk, course=newer)
+    for update in (False, True):
+        lay_out(desk, update=update)
+        assert "def average_gradients(model): ..." in words(desk.folder / EXERCISE)
+
+
 def test_a_notebook_that_the_course_has_no_more_goes_unless_the_learner_wrote_into_it(desk, newer):
     change(desk.folder / EXERCISE, "#", "# Mine:")
     for name in (EXERCISE, LESSON):

@@ -10,7 +10,7 @@ import pytest
 from course_lib.course_files import is_answer, source
 from course_lib.lab.merge import Merged, is_changed, laid_out, merge, only_answers, without_outputs
 
-STUB = "def f():\n    raise NotImplementedError()"
+STUB = "def f():\n    # YOUR CODE HERE\n    raise NotImplementedError()"
 
 
 def text(words: str, name: str) -> dict:
@@ -154,6 +154,19 @@ def test_nothing_that_a_learner_wrote_is_lost_whatever_both_do(seed):
     assert len(lost) == made.undecided
     new = [source(cell) for cell in ours["cells"] if source(cell).startswith("ours") and not is_answer(cell)]
     assert not [words for words in new if words not in texts(made)]
+
+
+def test_an_update_that_stopped_half_way_is_no_reason_for_cells_to_stand_twice():
+    once = merged(written(lambda cells: cells[3].update(source="def f():\n    return 1")))
+    again = merged(once.notebook)
+    assert texts(again) == texts(once)
+
+
+def test_an_answer_that_was_written_into_the_courses_own_file_is_never_taken_for_the_courses():
+    ours = copy.deepcopy(OLD)
+    ours["cells"][3]["source"] = "def f():\n    return 1"
+    assert is_changed(ours, laid_out(ours))
+    assert "def f():\n    return 1" in texts(merge(ours, laid_out(ours), NEW))
 
 
 def test_to_run_to_open_and_to_press_enter_is_not_to_write():
