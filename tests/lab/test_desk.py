@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from course_lib import lab
+from course_lib.checks import progress
 from course_lib.cli import main
 from course_lib.course_files import course_folder, is_answer, read, source
 from course_lib.lab import desk as desks
@@ -310,6 +311,15 @@ def test_the_command_makes_a_desk_and_becomes_jupyterlab(elsewhere, monkeypatch,
     assert variables["COURSE_LIB_PROGRESS"] == str(elsewhere / "work" / "progress.json")
     assert "A new desk, with 10 lessons and 11 notebooks of exercises." in capsys.readouterr().out
     assert (elsewhere / "work" / LESSON).exists()
+
+
+@pytest.mark.parametrize("here", [".", "work", "work/exercises"])
+def test_progress_is_found_on_the_desk_from_any_place_near_it(tmp_path, monkeypatch, here):
+    monkeypatch.delenv("COURSE_LIB_PROGRESS", raising=False)
+    desk = Desk(tmp_path / "work")
+    lay_out(desk)
+    monkeypatch.chdir(tmp_path / here)
+    assert progress.place() == desk.progress
 
 
 def test_nothing_that_the_server_reads_or_writes_lies_in_the_learners_own_settings(desk, monkeypatch):
