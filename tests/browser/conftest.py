@@ -32,7 +32,8 @@ def lab(tmp_path_factory) -> Iterator[Lab]:
 
 @pytest.fixture
 def page(chromium, lab) -> Iterator[Page]:
-    """A new window on the module's desk, as wide as a small laptop's screen."""
+    """A new window on the module's desk, as wide as a small laptop's screen; its kernels end with the test."""
     context = chromium.new_context(viewport={"width": 1366, "height": 768})
     yield Page(lab, context.new_page())
     context.close()
+    lab.tidy()

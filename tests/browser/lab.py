@@ -34,6 +34,8 @@ from typing import Any
 
 import pytest
 
+from course_lib.lab.desk import Desk
+from course_lib.lab.settings import prepare_first_screen
 from tests.conftest import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -71,9 +73,20 @@ class Lab:
 
     def listens(self, path: str) -> bool:
         """Whether a notebook's kernel has come up, and a page is connected to it."""
-        with urllib.request.urlopen(f"{self.server}/api/sessions?token={self.token}") as answer:
-            kernels = [session["kernel"] for session in json.load(answer) if session["path"] == path]
+        kernels = [session["kernel"] for session in self._ask("GET", "sessions") if session["path"] == path]
         return any(kernel["execution_state"] == "idle" and kernel["connections"] for kernel in kernels)
+
+    def tidy(self) -> None:
+        """No kernel runs, and the next page is a first screen again; what was written stays."""
+        for session in self._ask("GET", "sessions"):
+            self._ask("DELETE", f"sessions/{session['id']}")
+        shutil.rmtree(Desk(self.desk).jupyter / "workspaces")
+        prepare_first_screen(Desk(self.desk))
+
+    def _ask(self, method: str, what: str) -> Any:
+        request = urllib.request.Request(f"{self.server}/api/{what}?token={self.token}", method=method)
+        with urllib.request.urlopen(request) as answer:
+            return json.loads(answer.read() or "null")
 
 
 def free_port() -> int:
