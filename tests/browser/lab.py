@@ -17,6 +17,7 @@ Nothing waits for a time: `run`, `run_all` and `wait` end when the thing has hap
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -42,6 +43,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SEEN = Path(__file__).with_name("seen")  # screenshots
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 ADDRESS = re.compile(r"http://(?:localhost|127\.0\.0\.1):\d+/lab\?token=\w+")
+PROGRESS = "COURSE_LIB_PROGRESS"
+PARENT_DEATH_SIGNAL = 1  # prctl's number for it
 GIVEN_UP = 50  # looks, one after another, that find no cell running
 NOTEBOOK = ".jp-NotebookPanel:not(.lm-mod-hidden)"  # the one in front
 PROMPTS = f"[...document.querySelectorAll('{NOTEBOOK} .jp-CodeCell .jp-InputPrompt')].map(e => e.textContent.trim())"
@@ -107,7 +110,9 @@ def started_lab(folder: Path, desk: Path | None = None, **variables: str) -> Ite
     words = [sys.executable, "-m", "course_lib", "lab", "--no-browser", "--port", str(free_port()), "--desk", str(desk)]
     log = folder / "lab.log"
     with log.open("wb") as file:
-        process = subprocess.Popen(words, cwd=folder, env=environment, stdout=file, stderr=file, start_new_session=True)
+        process = subprocess.Popen(
+            words, cwd=folder, env=environment, stdout=file, stderr=file, start_new_session=True, preexec_fn=end_with_us
+        )
     try:
         found = wait(lambda: ADDRESS.search(log.read_text()) or (process.poll() is not None and "it ended"))
         assert isinstance(found, re.Match), log.read_text()
@@ -120,7 +125,10 @@ def started_lab(folder: Path, desk: Path | None = None, **variables: str) -> Ite
             os.killpg(process.pid, signal.SIGKILL)
 
 
-PROGRESS = "COURSE_LIB_PROGRESS"
+def end_with_us() -> None:
+    """In the new process: it ends, and its kernels with it, even if the tests are killed. (Linux.)"""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def wait(happened: Callable[[], Any], seconds: float = PATIENCE) -> Any:
