@@ -79,10 +79,25 @@ def make_parser() -> Parser:
     doctor = commands.add_parser("doctor", help="what this machine has, and what will therefore work")
     doctor.set_defaults(run=_doctor)
 
-    lab = commands.add_parser("lab", help="open the course in JupyterLab")
+    lab = commands.add_parser(
+        "lab",
+        help="open the course in JupyterLab",
+        description="Open the course in JupyterLab, on a desk: a folder of your own, with lessons and exercises. It "
+        "is made if there is none. What you write there is never overwritten.",
+    )
+    _add_desk(lab)
     lab.add_argument("--no-browser", action="store_true", help="only print the address")
     lab.add_argument("--port", type=take.port, default=8888, help="first port to try (default: 8888)")
     lab.set_defaults(run=_lab)
+
+    update = commands.add_parser(
+        "update",
+        help="bring a newer course onto your desk",
+        description="After a newer version was installed or pulled: renew the lessons and exercises on your desk. Your "
+        "answers and cells stay in them; what cannot be put together is kept in a file beside.",
+    )
+    _add_desk(update)
+    update.set_defaults(run=_update)
 
     run = commands.add_parser(
         "run",
@@ -107,6 +122,11 @@ def make_parser() -> Parser:
     plot.set_defaults(run=_plot)
     _add_grade(commands)
     return parser
+
+
+def _add_desk(command: argparse.ArgumentParser) -> None:
+    help_ = "the folder that you work in (default: work, in the course's folder or where you are)"
+    command.add_argument("--desk", type=take.words, metavar="FOLDER", help=help_)
 
 
 def _add_grade(commands: argparse._SubParsersAction) -> None:
@@ -228,12 +248,24 @@ def _doctor(_: argparse.Namespace) -> int:
 
 
 def _lab(options: argparse.Namespace) -> int:
-    from course_lib.lab import LabMissing, open_lab
+    from course_lib.lab import BadDesk, LabMissing, open_lab
 
     try:
-        return open_lab(port=options.port, browser=not options.no_browser)
+        return open_lab(port=options.port, browser=not options.no_browser, desk=options.desk)
+    except BadDesk as error:
+        return _complain(error, status=2)
     except LabMissing as error:
         return _complain(error)
+
+
+def _update(options: argparse.Namespace) -> int:
+    from course_lib.lab import BadDesk, update_desk
+
+    try:
+        print(update_desk(options.desk))
+    except BadDesk as error:
+        return _complain(error, status=2)
+    return 0
 
 
 def _run(options: argparse.Namespace) -> int:

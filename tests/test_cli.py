@@ -91,6 +91,9 @@ BAD = {
     "lab --port=--": "--port=--: give a value",
     "lab --port -5": "--port -5: give a whole number from 1 to 65535",
     "lab --port 99999999": "--port 99999999: give a whole number from 1 to 65535",
+    "lab --desk file": "file is a file: give the name of a folder, new or empty",
+    "lab --desk .": ". has other things in it: give --desk a folder that is new or empty",
+    "update": "there is no desk at",
     "train ddp --layers 3000000": "layers=3000000: give at most 10000",
     "train ddp --hidden 99999999": "GiB of memory, and this machine has",
     "train ddp --updates -1": "--updates -1: give a whole number from 1",
@@ -121,7 +124,7 @@ BAD = {
 
 @pytest.mark.parametrize(("command", "says"), BAD.items(), ids=BAD)
 def test_a_bad_argument_gets_one_sentence_and_leaves_nothing_behind(folder, monkeypatch, capsys, command, says):
-    monkeypatch.setattr(lab.os, "execv", lambda *_: pytest.fail("the lab has opened"))
+    monkeypatch.setattr(lab.os, "execve", lambda *_: pytest.fail("the lab has opened"))
     monkeypatch.setattr(torchrun, "launch", lambda *_, **__: pytest.fail("ranks were started"))
     monkeypatch.setattr(cli, "warm_up", lambda: None)
     (folder / "in" / "somebody").mkdir(parents=True)
@@ -346,7 +349,7 @@ def test_what_cells_define_is_kept_whatever_others_raise():
 
 
 @pytest.mark.parametrize(
-    "command", ["doctor", "progress", "lab", "run f.py:f", "train ddp", "check a", "plot a --out b"]
+    "command", ["doctor", "progress", "lab", "update", "run f.py:f", "train ddp", "check a", "plot a --out b"]
 )
 def test_a_folder_that_is_gone_gets_a_sentence(folder, monkeypatch, capsys, command):
     (folder / "gone").mkdir()

@@ -27,6 +27,7 @@ from course_lib import cli, doctor, lab
 from course_lib.checks import exercises
 from course_lib.cli_arguments import Parser
 from course_lib.grading import grader
+from course_lib.lab import laying_out
 from course_lib.launchers import torchrun
 from course_lib.pictures.picture import Picture
 from course_lib.training import job
@@ -161,7 +162,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     (tmp_path / "broken.py").write_text("1 / 0\n")
     (tmp_path / "binary").write_bytes(b"\x00\xff\x00")
     (tmp_path / "empty").write_text("")
-    for name in ("folder", "folder.png", "in/somebody"):
+    for name in ("folder", "folder.png", "in/somebody", "work/.course"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "02_ddp.ipynb").write_text(json.dumps({"cells": [{"cell_type": "code", "source": CELL}]}))
     shutil.copy(tmp_path / "02_ddp.ipynb", tmp_path / "in" / "somebody")
@@ -171,7 +172,9 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(cli, "warm_up", lambda: None)
     monkeypatch.setattr(torchrun, "launch", stub_of_launch)
     monkeypatch.setattr(job, "launch", stub_of_launch)
-    monkeypatch.setattr(lab.os, "execv", opens)
+    monkeypatch.setattr(lab.os, "execve", opens)
+    monkeypatch.setattr(laying_out, "course_folder", lambda: tmp_path / "in")  # a small one
+    monkeypatch.setenv("HOME", str(tmp_path / "folder"))
     monkeypatch.setattr(lab.os, "chdir", lambda _: None)
     monkeypatch.setattr(doctor, "examine", doctor.Report)
     monkeypatch.setattr(doctor.Report, "__str__", lambda _: "")
@@ -303,7 +306,7 @@ def plain_port(**option) -> Callable[[], Parser]:
         parser = Parser(prog="course")
         command = parser.add_subparsers().add_parser("lab")
         command.add_argument("--port", **option)
-        command.set_defaults(run=cli._lab, no_browser=True)
+        command.set_defaults(run=cli._lab, no_browser=True, desk=None)
         return parser
 
     return make

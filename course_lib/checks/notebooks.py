@@ -6,7 +6,6 @@ The cells carry nbgrader's metadata and markers, so that an instructor can relea
 from __future__ import annotations
 
 import copy
-import json
 import linecache
 import re
 import traceback
@@ -16,19 +15,21 @@ from typing import Any
 from course_lib.checks.exercise import Exercise
 from course_lib.checks.inside.jupyter import new_names, run_code
 from course_lib.checks.magics import python_of
+from course_lib.course_files import (
+    NOT_YET,
+    BadNotebook,
+    Notebook,
+    course_folder,
+    is_answer,
+    nbgrader_metadata,
+    read,
+    source,
+)
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
-STUB = ("# YOUR CODE HERE", "raise NotImplementedError()")
+STUB = (NOT_YET, "raise NotImplementedError()")
 SCHEMA = 3
 MOST_CODE = 1_000_000  # characters; what is longer was not written by hand
-
-Notebook = dict[str, Any]
-Cell = dict[str, Any]
-
-
-class BadNotebook(ValueError):
-    """A file that is no notebook, or not one of these exercises; the sentence says how."""
 
 
 def without_answers(notebook: Notebook) -> Notebook:
@@ -42,18 +43,14 @@ def without_answers(notebook: Notebook) -> Notebook:
     return made
 
 
-def is_answer(cell: Cell) -> bool:
-    """Whether this is a cell that a learner fills in."""
-    return bool(_metadata(cell).get("solution"))
-
-
-def answer_cell(exercise: Exercise, folder: Path = ROOT / "solutions") -> str:
+def answer_cell(exercise: Exercise, folder: Path | None = None) -> str:
     """The source of our answer."""
+    folder = folder or course_folder() / "solutions"
     paths = sorted(folder.glob(f"{exercise.lesson}_*.ipynb"))
     if not paths:
         return f"The solutions are not on this machine: look for lesson {exercise.lesson} in the course's solutions/."
     cells = read(paths[0])["cells"]
-    (cell,) = (cell for cell in cells if _metadata(cell).get("grade_id") == answer_id(exercise.number))
+    (cell,) = (cell for cell in cells if nbgrader_metadata(cell).get("grade_id") == answer_id(exercise.number))
     return "\n".join(line for line in source(cell).splitlines() if line.strip() not in (BEGIN, END))
 
 
@@ -81,26 +78,6 @@ def heading(exercise: Exercise) -> str:
     """The line that an exercise begins with."""
     points = f"{exercise.points} points" if exercise.points != 1 else "1 point"
     return f"## {exercise.number} {exercise.title}\n\n*{exercise.level}, {exercise.minutes} minutes, {points}*"
-
-
-def read(path: Path) -> Notebook:
-    """A notebook from a file. Raises `BadNotebook` with the reason if it is none."""
-    try:
-        return parse(path.read_bytes())
-    except OSError as error:
-        raise BadNotebook(f"it is not a notebook ({type(error).__name__})") from error
-
-
-def parse(content: bytes) -> Notebook:
-    """A notebook from what its file says. Raises `BadNotebook` with the reason if it is none."""
-    try:
-        notebook = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise BadNotebook(f"it is not a notebook ({type(error).__name__})") from error
-    cells = notebook.get("cells") if isinstance(notebook, dict) else None
-    if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
-        raise BadNotebook("it is not a notebook: it has no list of cells")
-    return notebook
 
 
 def code_of(notebook: Notebook) -> list[str]:
@@ -141,12 +118,6 @@ def _problem(name: str, text: str, error: BaseException) -> str:
     return f"{told}, at line {at}: {line}" if line else told
 
 
-def source(cell: Cell) -> str:
-    """A cell's text: a list of lines, or one piece."""
-    text = cell.get("source", "")
-    return "".join(map(str, text)) if isinstance(text, list) else str(text)
-
-
 def _stubbed(text: str) -> str:
     lines, inside = [], False
     for line in text.splitlines():
@@ -159,9 +130,3 @@ def _stubbed(text: str) -> str:
         elif not inside:
             lines.append(line)
     return "\n".join(lines)
-
-
-def _metadata(cell: Cell) -> dict[str, Any]:
-    metadata = cell.get("metadata")
-    found = metadata.get("nbgrader") if isinstance(metadata, dict) else None
-    return found if isinstance(found, dict) else {}

@@ -12,13 +12,17 @@ if TYPE_CHECKING:
     from course_lib.checks.judging import Report
 
 NAME = "progress.json"
+DESK = Path(".course", "laid_out.json")  # a folder that has it is a desk: see course_lib/lab/desk.py
 
 
 def place() -> Path:
-    """The file: in the folder of the notebook that is open, or of the exercises below."""
+    """The file: on the desk that we are on, or that is below; else in the folder of the notebook that is open."""
     if "COURSE_LIB_PROGRESS" in os.environ:
         return Path(os.environ["COURSE_LIB_PROGRESS"])
     here = Path.cwd()
+    for folder in (here, *here.parents, here / "work"):
+        if (folder / DESK).is_file():
+            return folder / NAME
     return here / "exercises" / NAME if (here / "exercises").is_dir() else here / NAME
 
 

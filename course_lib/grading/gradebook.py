@@ -9,7 +9,8 @@ import warnings
 from pathlib import Path
 
 from course_lib.checks import exercises
-from course_lib.checks.notebooks import ROOT, check_id
+from course_lib.checks.notebooks import check_id
+from course_lib.course_files import course_folder
 from course_lib.grading.records import Record
 
 
@@ -49,7 +50,7 @@ def write_gradebook(records: list[Record], database: str) -> None:
 
 def by_assignment(records: list[Record]) -> dict[str, list[Record]]:
     """The records of each lesson under its notebook's own name, whatever a browser has made of it: `02_ddp (1)`."""
-    own = {path.stem[:2]: path.stem for path in sorted((ROOT / "exercises").glob("*.ipynb"))}
+    own = {path.stem[:2]: path.stem for path in sorted((course_folder() / "exercises").glob("*.ipynb"))}
     found: dict[str, list[Record]] = {}
     for record in sorted(records, key=lambda record: (len(record.notebook), record.notebook)):
         if record.marks:

@@ -18,7 +18,8 @@ from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.runner import END
 from course_lib.checks.judging import Finding, assess
-from course_lib.checks.notebooks import code_of, parse
+from course_lib.checks.notebooks import code_of
+from course_lib.course_files import parse
 from course_lib.grading.children import Ask
 from course_lib.grading.pages import page
 from course_lib.grading.records import Mark, Record

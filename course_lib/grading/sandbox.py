@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib.checks.inside.runner import Submission
+from course_lib.course_files import BROUGHT_ALONG
 from course_lib.grading import cgroups, seccomp
 from course_lib.grading.guard import Guard
 from course_lib.grading.limits import Limits
@@ -147,6 +148,7 @@ def _bubblewrap(limits: Limits, number: int, guarded: int | None = None) -> list
     command += _bind(str(PACKAGE), "/course/course_lib")
     for library in ("/course/course_lib", *filter(shows, [] if _is_clone() else [PACKAGE])):
         command += ["--ro-bind", str(INSIDE), f"{library}/checks", *_empty(f"{library}/grading")]
+        command += _empty(f"{library}/{BROUGHT_ALONG.name}") if BROUGHT_ALONG.is_dir() else []  # solutions, too
     command += ["--remount-ro", "/dev", "--remount-ro", "/"]  # what has no size of its own takes nothing
     command += ["--setenv", "HOME", "/tmp", "--setenv", "COURSE_LIB_START_METHOD", "forkserver", "--chdir", "/tmp"]
     if root:

@@ -1,0 +1,62 @@
+"""The course's own notebooks: where they lie, and how one is read. It takes neither torch nor Jupyter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).resolve().parent
+BROUGHT_ALONG = PACKAGE / "_course"  # what an installed wheel has; in a clone, the folders lie beside the package
+
+NOT_YET = "# YOUR CODE HERE"  # in an answer that nobody has written
+
+Notebook = dict[str, Any]
+Cell = dict[str, Any]
+
+
+class BadNotebook(ValueError):
+    """A file that is no notebook, or not one of these exercises; the sentence says how."""
+
+
+def course_folder() -> Path:
+    """The folder that holds `notebooks/`, `exercises/` and `solutions/`: the clone, or what a wheel brought along."""
+    return BROUGHT_ALONG if BROUGHT_ALONG.is_dir() else PACKAGE.parent
+
+
+def read(path: Path) -> Notebook:
+    """A notebook from a file. Raises `BadNotebook` with the reason if it is none."""
+    try:
+        return parse(path.read_bytes())
+    except OSError as error:
+        raise BadNotebook(f"it is not a notebook ({type(error).__name__})") from error
+
+
+def parse(content: bytes) -> Notebook:
+    """A notebook from what its file says. Raises `BadNotebook` with the reason if it is none."""
+    try:
+        notebook = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise BadNotebook(f"it is not a notebook ({type(error).__name__})") from error
+    cells = notebook.get("cells") if isinstance(notebook, dict) else None
+    if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
+        raise BadNotebook("it is not a notebook: it has no list of cells")
+    return notebook
+
+
+def source(cell: Cell) -> str:
+    """A cell's text: a list of lines, or one piece."""
+    text = cell.get("source", "")
+    return "".join(map(str, text)) if isinstance(text, list) else str(text)
+
+
+def nbgrader_metadata(cell: Cell) -> dict[str, Any]:
+    """What nbgrader knows of a cell: whether it is an answer or a check, and of which exercise."""
+    metadata = cell.get("metadata")
+    found = metadata.get("nbgrader") if isinstance(metadata, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def is_answer(cell: Cell) -> bool:
+    """Whether this is a cell that a learner fills in."""
+    return bool(nbgrader_metadata(cell).get("solution"))

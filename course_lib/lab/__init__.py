@@ -1,0 +1,41 @@
+"""`course lab`: the course in JupyterLab, on a desk of the learner's own; `course update` renews what is on it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+from course_lib.lab.desk import BadDesk, choose_desk
+from course_lib.lab.laying_out import lay_out
+from course_lib.lab.settings import command, environment, prepare_first_screen
+
+__all__ = ["BadDesk", "LabMissing", "open_lab", "update_desk"]
+
+
+class LabMissing(RuntimeError):
+    """The lab cannot open: the sentence says what to install."""
+
+
+def open_lab(port: int = 8888, browser: bool = True, desk: str | None = None) -> int:
+    """Lay out what is missing on the desk and serve it, the first lesson open. Returns JupyterLab's exit status."""
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise LabMissing("JupyterLab is not installed here: pip install jupyterlab")
+    place = choose_desk(desk)
+    done = lay_out(place)
+    prepare_first_screen(place)
+    print(f"Your desk is {place.folder}: what you write there is yours.\n{done}", flush=True)
+    words, variables = command(place, port, browser), environment(place)
+    os.chdir(place.folder)
+    if sys.platform != "win32":
+        os.execve(sys.executable, words, variables)  # become JupyterLab: a signal to us is a signal to it
+    return subprocess.call(words, env=variables)
+
+
+def update_desk(desk: str | None = None) -> str:
+    """Bring the course that is installed now onto a desk, and say what was done; the learner's cells are kept."""
+    place = choose_desk(desk)
+    if not place.exists:
+        raise BadDesk(f"there is no desk at {place.folder}: `course lab` makes one, or give --desk the folder of yours")
+    return str(lay_out(place, update=True))

@@ -1,0 +1,263 @@
+"""`course lab` in a real browser, for tests: a server on a desk of its own, and a page to do what a learner does.
+
+Playwright (Python) drives the system's chromium. A test takes the fixture `lab` (a server for the module) or `page`
+(that server's page), and says what a learner does:
+
+    def test_an_answer_is_praised(page):
+        page.open("exercises/00_start_here.ipynb")
+        page.run(page.cell("from course_lib"))
+        page.write(page.cell("def pass_it_on"), "def pass_it_on(value): ...")
+        said = page.run(page.cell('check("00.1"'))       # waits until it has run, and returns its outputs as text
+        page.screenshot("an_answer")                     # tests/browser/seen/an_answer.png: look at it
+        assert page.axe(".jp-OutputArea-output") == []   # what axe finds serious in that part of the page
+
+Nothing waits for a time: `run`, `run_all` and `wait` end when the thing has happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from course_lib.lab.desk import Desk
+from course_lib.lab.settings import prepare_first_screen
+from tests.conftest import PATIENCE
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SEEN = Path(__file__).with_name("seen")  # screenshots
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+ADDRESS = re.compile(r"http://(?:localhost|127\.0\.0\.1):\d+/lab\?token=\w+")
+PROGRESS = "COURSE_LIB_PROGRESS"
+PARENT_DEATH_SIGNAL = 1  # prctl's number for it
+GIVEN_UP = 50  # looks, one after another, that find no cell running
+NOTEBOOK = ".jp-NotebookPanel:not(.lm-mod-hidden)"  # the one in front
+PROMPTS = f"[...document.querySelectorAll('{NOTEBOOK} .jp-CodeCell .jp-InputPrompt')].map(e => e.textContent.trim())"
+
+
+def need_a_browser() -> str:
+    """Chromium, or a skip with the reason."""
+    pytest.importorskip("playwright", reason="there is no playwright: pip install -e '.[test]'")
+    found = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    return found or pytest.skip("there is no browser: apt-get install chromium")
+
+
+@dataclass
+class Lab:
+    """A server, its desk, and the address that lets one in."""
+
+    process: subprocess.Popen[bytes]
+    desk: Path
+    address: str
+    home: Path
+
+    @property
+    def token(self) -> str:
+        return self.address.rpartition("=")[2]
+
+    @property
+    def server(self) -> str:
+        return self.address.partition("/lab?")[0]
+
+    def listens(self, path: str) -> bool:
+        """Whether a notebook's kernel has come up, and a page is connected to it."""
+        kernels = [session["kernel"] for session in self._ask("GET", "sessions") if session["path"] == path]
+        return any(kernel["execution_state"] == "idle" and kernel["connections"] for kernel in kernels)
+
+    def tidy(self) -> None:
+        """No kernel runs, and the next page is a first screen again; what was written stays."""
+        for session in self._ask("GET", "sessions"):
+            self._ask("DELETE", f"sessions/{session['id']}")
+        shutil.rmtree(Desk(self.desk).jupyter / "workspaces")
+        prepare_first_screen(Desk(self.desk))
+
+    def _ask(self, method: str, what: str) -> Any:
+        request = urllib.request.Request(f"{self.server}/api/{what}?token={self.token}", method=method)
+        with urllib.request.urlopen(request) as answer:
+            return json.loads(answer.read() or "null")
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@contextlib.contextmanager
+def started_lab(folder: Path, desk: Path | None = None, **variables: str) -> Iterator[Lab]:
+    """`course lab` on a desk in that folder. Whoever it is for has settings of Jupyter's that would stop it."""
+    home, desk = folder / "home", desk or folder / "desk"
+    (home / ".jupyter").mkdir(parents=True, exist_ok=True)
+    (home / ".jupyter" / "jupyter_server_config.py").write_text("raise SystemExit('these settings are not ours')\n")
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTEST_CURRENT_TEST", PROGRESS)}
+    cache = os.environ.get("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))  # it takes long to make anew
+    environment = {**kept, "HOME": str(home), "MPLCONFIGDIR": cache, **variables}
+    words = [sys.executable, "-m", "course_lib", "lab", "--no-browser", "--port", str(free_port()), "--desk", str(desk)]
+    log = folder / "lab.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            words, cwd=folder, env=environment, stdout=file, stderr=file, start_new_session=True, preexec_fn=end_with_us
+        )
+    try:
+        found = wait(lambda: ADDRESS.search(log.read_text()) or (process.poll() is not None and "it ended"))
+        assert isinstance(found, re.Match), log.read_text()
+        yield Lab(process, desk, found[0].replace("localhost", "127.0.0.1"), home)
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=30)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def end_with_us() -> None:
+    """In the new process: it ends, and its kernels with it, even if the tests are killed. (Linux.)"""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
+
+
+def wait(happened: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+    """What `happened()` returns as soon as it is something."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = happened()
+        if found:
+            return found
+        assert time.monotonic() < deadline, "it has not happened"
+        time.sleep(0.05)
+
+
+class Page:
+    """A browser's page with JupyterLab in it; what is not here is in `page.browser`, playwright's own."""
+
+    def __init__(self, lab: Lab, browser_page: Any) -> None:
+        self.lab, self.browser = lab, browser_page
+        self.browser.set_default_timeout(PATIENCE * 1000)
+
+    def first_screen(self) -> None:
+        """What a learner sees after `course lab`."""
+        self.browser.goto(self.lab.address)
+        self.ready("notebooks/00_start_here.ipynb")
+
+    def open(self, path: str) -> None:
+        """A notebook of the desk, as a click on its name opens it."""
+        self.browser.goto(f"{self.lab.server}/lab/tree/{path}?token={self.lab.token}")
+        self.ready(path)
+
+    def ready(self, path: str) -> None:
+        """Wait until that notebook is in front with all its cells, and its kernel listens."""
+        title = f".lm-DockPanel-tabBar .lm-TabBar-tab.lm-mod-current[title*='{Path(path).name}']"
+        self.browser.wait_for_selector(title)
+        cells = json.loads((self.lab.desk / path).read_text())["cells"]
+        code = [cell for cell in cells if cell["cell_type"] == "code"]
+        wait(lambda: len(self.prompts()) == len(code))
+        wait(lambda: self.lab.listens(path))
+        self.browser.wait_for_selector(f"{NOTEBOOK} .jp-Notebook-ExecutionIndicator[data-status='idle']")
+
+    def cell(self, words: str, nth: int = 0) -> Any:
+        """The cell that has these words in it."""
+        return self.browser.locator(f"{NOTEBOOK} .jp-Cell").filter(has_text=words).nth(nth)
+
+    def code_cell(self, words: str, nth: int = 0) -> Any:
+        return self.browser.locator(f"{NOTEBOOK} .jp-CodeCell").filter(has_text=words).nth(nth)
+
+    def write(self, cell: Any, text: str) -> None:
+        """Other text in a cell."""
+        cell.locator(".cm-content").click()
+        self.browser.keyboard.press("ControlOrMeta+a")
+        self.browser.keyboard.insert_text(text)
+
+    def start(self, cell: Any) -> None:
+        """Run a cell, and do not wait for it."""
+        cell.locator(".cm-content").click()
+        self.browser.keyboard.press("Control+Enter")
+
+    def run(self, cell: Any) -> str:
+        """Run a cell to its end. Returns what it shows."""
+        prompt = cell.locator(".jp-InputPrompt")
+        before = prompt.text_content()
+        self.start(cell)
+        wait(lambda: prompt.text_content() != before and re.search(r"\[\d+\]", prompt.text_content() or ""))
+        return self.shown(cell)
+
+    def shown(self, cell: Any) -> str:
+        """What a cell's outputs say."""
+        return "\n".join(cell.locator(".jp-OutputArea-output").all_text_contents())
+
+    def run_all(self) -> None:
+        """Menu, Run, all cells; to the end."""
+        self.menu("Run", "Run All Cells")
+        self.wait_for_all()
+
+    def restart_and_run_all(self) -> None:
+        """With a new kernel, as one does before handing in."""
+        before = self.prompts()
+        self.menu("Kernel", "Restart Kernel and Run All Cells…")
+        self.browser.locator(".jp-Dialog .jp-mod-accept").click()
+        wait(lambda: self.prompts() != before)
+        self.wait_for_all()
+
+    def wait_for_all(self) -> None:
+        """Until every cell was run, or one has failed and the others were given up."""
+        quiet = 0
+        while quiet < GIVEN_UP and not all(re.fullmatch(r"\[\d+\]:", prompt) for prompt in self.prompts()):
+            begun = set(self.prompts()) - {"[ ]:"}
+            quiet = quiet + 1 if begun and "[*]:" not in begun and self.status() == "idle" else 0
+            time.sleep(0.1)
+
+    def prompts(self) -> list[str]:
+        """`[3]:` of every code cell; `[*]:` while it runs or waits, `[ ]:` if it was not run."""
+        return self.browser.evaluate(PROMPTS)
+
+    def status(self) -> str:
+        """The kernel's: idle, busy, connecting, ..."""
+        indicator = self.browser.locator(f"{NOTEBOOK} .jp-Notebook-ExecutionIndicator")
+        return indicator.get_attribute("data-status") or ""
+
+    def menu(self, name: str, item: str) -> None:
+        self.browser.locator(".lm-MenuBar-itemLabel").get_by_text(name, exact=True).click()
+        self.browser.locator(".lm-Menu-itemLabel").get_by_text(item, exact=True).click()
+
+    def saved(self, path: str) -> dict:
+        """Save, and read the file."""
+        file = self.lab.desk / path
+        before = file.stat().st_mtime_ns
+        self.menu("File", "Save Notebook")
+        wait(lambda: file.stat().st_mtime_ns != before)
+        return wait(lambda: _json(file))
+
+    def screenshot(self, name: str, **options: Any) -> Path:
+        """A picture to look at, in tests/browser/seen; CI keeps them."""
+        SEEN.mkdir(exist_ok=True)
+        path = SEEN / f"{name}.png"
+        self.browser.screenshot(path=path, **options)
+        return path
+
+    def axe(self, selector: str) -> list[str]:
+        """What axe finds serious in that part of the page; JupyterLab's own parts are not ours to mend."""
+        sync = pytest.importorskip("axe_playwright_python.sync_playwright")
+        found = sync.Axe().run(self.browser, context=selector).response["violations"]
+        serious = [each for each in found if each["impact"] in ("serious", "critical")]
+        return [f"{each['id']}: {node['html'][:200]}" for each in serious for node in each["nodes"]]
+
+
+def _json(file: Path) -> dict | None:
+    try:
+        return json.loads(file.read_text())
+    except ValueError:  # half of it
+        return None

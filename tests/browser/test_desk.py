@@ -1,0 +1,131 @@
+"""The desk in a real browser: a quiet first screen, lessons that run, exercises that answer, a clean clone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from course_lib.checks import exercises
+from course_lib.checks.notebooks import answer_cell
+from tests.browser.lab import ROOT
+
+LESSONS = {"00_start_here": (), "06_pipeline_parallelism": pytest.mark.slow}
+
+
+def clone() -> str:
+    """What git has to say about the course's own files."""
+    words = ["git", "status", "--porcelain", "--", "notebooks", "exercises", "solutions", "course_lib", "work"]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clean_clone() -> Iterator[None]:
+    """Whatever is done in a browser, the course's own files are as they were."""
+    before = clone()
+    yield
+    assert clone() == before
+
+
+def test_the_first_screen_has_lesson_00_and_its_contents_and_nothing_in_the_way(page):
+    page.first_screen()
+    tabs = page.browser.locator(".lm-DockPanel-tabBar .lm-TabBar-tabLabel").all_text_contents()
+    assert tabs == ["00_start_here.ipynb"]
+    contents = page.browser.locator("#table-of-contents")
+    contents.get_by_text("1 · A rank").wait_for()
+    assert contents.is_visible()
+    assert page.browser.locator(".jp-Dialog, .Toastify__toast").count() == 0
+    menus = page.browser.locator(".lm-MenuBar-itemLabel").all_text_contents()
+    assert menus == ["File", "Edit", "View", "Run", "Kernel", "Tabs", "Settings", "Help"]
+    assert page.browser.get_by_text("nbgrader").count() == 0
+    page.screenshot("first_screen")
+
+
+def test_to_open_a_lesson_changes_nothing(page, lab):
+    name = "notebooks/02_ddp.ipynb"
+    before = (lab.desk / name).read_bytes()
+    page.open(name)
+    assert page.browser.locator(".jp-mod-dirty").count() == 0
+    assert (lab.desk / name).read_bytes() == before
+
+
+def test_no_prediction_is_spoiled_by_an_output(page):
+    page.open("notebooks/06_pipeline_parallelism.ipynb")
+    assert set(page.prompts()) == {"[ ]:"}
+    assert page.browser.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-OutputArea-output").count() == 0
+
+
+def test_the_names_of_all_notebooks_can_be_read(page):
+    for folder, name in (("notebooks", "06_pipeline_parallelism"), ("exercises", "03_padding_and_masking")):
+        page.open(f"{folder}/{name}.ipynb")
+        if not page.browser.locator("#filebrowser").is_visible():
+            page.browser.locator(".jp-SideBar .lm-TabBar-tab[data-id=filebrowser]").click()
+        names = page.browser.locator("#filebrowser .jp-DirListing-itemName")
+        page.browser.locator("#filebrowser").get_by_text("03_padding_and_masking.ipynb").wait_for()
+        cut = names.evaluate_all("all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent)")
+        assert cut == []
+        assert names.count() > 9
+    page.screenshot("file_names")
+
+
+def test_an_exercise_is_failed_and_then_solved(page, lab):
+    number, name = "00.1", "exercises/00_start_here.ipynb"
+    page.open(name)
+    page.run(page.code_cell("from course_lib"))
+    answer, check = page.code_cell("NotImplementedError", 0), page.code_cell(f'check("{number}"')
+    wrong = f"def {exercises()[number].answer}(*arguments):\n    return None"
+    page.write(answer, wrong)
+    answer = page.code_cell("return None", 0)
+    page.run(answer)
+    assert f"✗ {number}" in page.run(check)
+    page.screenshot("exercise_failed")
+    right = answer_cell(exercises()[number])
+    page.write(answer, right)
+    answer = page.code_cell(f"def {exercises()[number].answer}", 0)
+    page.run(answer)
+    assert f"✓ {number}" in page.run(check)
+    page.screenshot("exercise_solved")
+    assert page.axe(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-OutputArea-output") == []
+    assert right.splitlines()[0] in json.dumps(page.saved(name))
+    assert json.loads((lab.desk / "progress.json").read_text())[number]["tries"] == 2
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks) for name, marks in LESSONS.items()])
+def test_a_lesson_runs_to_the_end(page, name):
+    path = f"notebooks/{name}.ipynb"
+    page.open(path)
+    page.run_all()
+    page.screenshot(name)
+    assert page.prompts() == in_order(page)
+    stored = code_cells(json.loads((ROOT / path).read_text()))
+    for mine, ours in zip(code_cells(page.saved(path)), stored, strict=True):
+        assert failed(mine) == failed(ours), "".join(ours["source"])
+        assert bool(mine["outputs"]) >= bool(ours["outputs"]), "".join(ours["source"])
+
+
+def test_all_cells_run_again_with_a_new_kernel(page):
+    page.open("exercises/01_single_gpu.ipynb")
+    page.run(page.code_cell("from course_lib"))
+    assert page.prompts()[0] == "[1]:"
+    page.restart_and_run_all()
+    assert page.prompts() == in_order(page)
+
+
+def in_order(page) -> list[str]:
+    return [f"[{count + 1}]:" for count in range(len(page.prompts()))]
+
+
+def code_cells(notebook: dict) -> list[dict]:
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def failed(cell: dict) -> list[str]:
+    return [output["ename"] for output in cell["outputs"] if output["output_type"] == "error"]
+
+
+def test_what_jupyter_remembers_stays_on_the_desk(page, lab):
+    page.first_screen()
+    assert [path.name for path in (lab.home / ".jupyter").rglob("*")] == ["jupyter_server_config.py"]
+    assert (lab.desk / ".course" / "jupyter").is_dir()

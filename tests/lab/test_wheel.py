@@ -1,0 +1,78 @@
+"""Installed as a wheel, far from any clone, the course is complete; and a submission still sees no solution."""
+
+from __future__ import annotations
+
+import os
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.checks.class_of import need_a_sandbox
+from tests.lab.wheel import ROOT, build_wheel, installed_wheel, run
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel) -> Iterator[Path]:
+    with installed_wheel(wheel) as folder:
+        yield folder
+
+
+def course(installed: Path, code: str, cwd: Path) -> str:
+    """What a program prints that finds the installed package, and no clone."""
+    environment = {k: v for k, v in os.environ.items() if k != "COURSE_LIB_PROGRESS"}
+    return run(sys.executable, "-c", code, cwd=cwd, env={**environment, "PYTHONPATH": str(installed)})
+
+
+def test_the_wheel_has_every_notebook_and_setting(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for folder in ("notebooks", "exercises", "solutions"):
+        ours = {f"course_lib/_course/{folder}/{path.name}" for path in (ROOT / folder).glob("*.ipynb")}
+        assert ours
+        assert ours <= names
+    for path in (ROOT / "course_lib").rglob("*"):
+        if path.suffix in (".py", ".json"):
+            assert str(path.relative_to(ROOT)) in names
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"course_lib"}
+
+
+def test_a_desk_can_be_made_in_an_empty_folder(installed, tmp_path):
+    code = (
+        "from course_lib import course_files, lab\n"
+        "from course_lib.cli import main\n"
+        f"assert course_files.PACKAGE.is_relative_to({str(installed)!r})\n"
+        "lab.os.execve = lambda *_: None; lab.subprocess.call = lambda *_, **__: 0\n"
+        "assert main(['lab']) == 0\n"
+        "assert main(['update']) == 0\n"
+    )
+    assert "A new desk, with 10 lessons and 11 notebooks of exercises." in course(installed, code, tmp_path)
+    assert (tmp_path / "work" / "exercises" / "11_capstone.ipynb").exists()
+
+
+def test_solutions_are_shown_there_too(installed, tmp_path):
+    code = (
+        "from course_lib.checks import find\n"
+        "from course_lib.checks.notebooks import answer_cell\n"
+        "print(answer_cell(find('02.1')))\n"
+    )
+    assert "def average_gradients(model):" in course(installed, code, tmp_path)
+
+
+def test_a_submission_sees_no_notebook_of_the_wheels(installed, tmp_path):
+    need_a_sandbox()
+    look = "find / -name '*.ipynb' -not -path '/proc/*' 2>/dev/null | grep _course; ls -d /course/course_lib/*"
+    code = (
+        "from course_lib.grading import sandbox\n"
+        f"print(sandbox.shows(sandbox.PACKAGE), sandbox.try_inside(['sh', '-c', {look!r}]).stdout)\n"
+    )
+    seen = course(installed, code, tmp_path)
+    assert seen.startswith("True")  # the folder it is installed in is one that submissions see
+    assert "/course/course_lib/launchers" in seen
+    assert ".ipynb" not in seen
