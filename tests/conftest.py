@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import run_again
-from tests.kernels import let_nbval_try_again, tried_again
+from tests.kernels import prepare_nbval, tried_again
 
 # Two tests run at a time: threads that wait for each other on a core that is not free are slower than none.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -29,7 +29,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_configure(config: pytest.Config) -> None:
     run_again.pytest_configure(config)
-    let_nbval_try_again()
+    prepare_nbval()
 
 
 @dataclass
