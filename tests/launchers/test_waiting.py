@@ -14,15 +14,13 @@ from course_lib.launchers.process.live_line import LiveLine
 from course_lib.launchers.process.output import LineReader
 
 SOON = "from course_lib.launchers.process import listener\nlistener.QUIET = listener.LOOK_EVERY = 0.2"
-ONE_DOES_NOT_COME = """
-def train():
+ONE_DOES_NOT_COME = """def train():
     if dist.get_rank() == 0:
         time.sleep(9999)
     dist.barrier()
 launch(train, ranks=3, timeout=None)
 """
-A_BAR = """
-def train():
+A_BAR = """def train():
     for percent in range(0, 100, 10):
         print(f"\\r{percent}% of it", end="", flush=True)
         time.sleep(0.3)
@@ -40,7 +38,7 @@ class Terminal(io.StringIO):
 def test_ranks_that_do_the_same_are_named_together():
     waits = Where("waiting", "all_reduce", Frame("<cell>", 4, "train"))
     where = {0: waits, 1: Where("running", None, Frame("<cell>", 2, "train")), 2: waits, 3: Where("returned")}
-    told = "ranks 0 and 2: waiting in all_reduce (line 4), rank 1: computing (line 2), rank 3: done"
+    told = "ranks 0 and 2: waiting in all_reduce (line 4), rank 1: running (line 2), rank 3: done"
     assert in_one_line(where) == told
 
 
@@ -80,8 +78,8 @@ def test_of_a_line_that_has_not_ended_only_what_a_terminal_would_show_is_shown()
 def test_a_launch_that_has_been_quiet_says_who_waits_where_and_an_interrupt_says_it_again(kernel):
     kernel.run(SOON)
     request = kernel.start(ONE_DOES_NOT_COME)
-    seen = kernel.finish(request, until="ranks 1 and 2: waiting in barrier (line 5)")
-    assert "rank 0: computing (line 4)" in seen.shown[-1]
+    seen = kernel.finish(request, until="ranks 1 and 2: waiting in barrier (line 4)")
+    assert "rank 0: running (line 3)" in seen.shown[-1]
     kernel.manager.interrupt_kernel()
     cell = kernel.finish(request)
     assert cell.shown[-1] == "", "the line is gone"
@@ -94,7 +92,7 @@ def test_a_launch_that_has_been_quiet_says_who_waits_where_and_an_interrupt_says
 
 def test_an_interrupt_of_a_launch_that_merely_computes_says_so(kernel):
     request = kernel.start(SOON + "\ndef train():\n    while True: pass\nlaunch(train, ranks=2, timeout=None)")
-    kernel.finish(request, until="ranks 0 and 1: computing")
+    kernel.finish(request, until="ranks 0 and 1: running")
     kernel.manager.interrupt_kernel()
     assert "rank 1  is running at Cell In[" in kernel.finish(request).message
 

@@ -172,7 +172,7 @@ def odd_ones_out(where: dict[int, Where]) -> tuple[int, ...]:
 
 
 def in_one_line(where: dict[int, Where]) -> str:
-    """What the ranks do, those that do the same together: `ranks 0 and 1 wait in all_reduce, rank 2 computes`."""
+    """What the ranks do, those that do the same together: `ranks 0 and 1: waiting in all_reduce, rank 2: running`."""
     groups: dict[str, list[int]] = {}
     for rank, state in sorted(where.items()):
         groups.setdefault(_doing(state), []).append(rank)
@@ -183,7 +183,7 @@ def _doing(state: Where) -> str:
     """In few words, and with the learner's own line."""
     if state.doing == "returned":
         return "done"
-    what = {"waiting": f"waiting in {state.collective}", "stopped": "stopped by a signal"}.get(state.doing, "computing")
+    what = {"waiting": f"waiting in {state.collective}", "stopped": "stopped by a signal"}.get(state.doing, "running")
     whom = f" {state.whom}" if state.whom else ""
     return what + whom + (f" (line {state.frame.line})" if state.frame else "")
 

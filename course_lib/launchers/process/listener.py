@@ -58,7 +58,7 @@ class Listener:
         start_within: float = START_WITHIN,
         grace: float = GRACE,
     ) -> None:
-        self.supervisor, self.ranks = supervisor, ranks
+        self.supervisor, self.ranks, self.timeout = supervisor, ranks, timeout
         self.clock = clock or (lambda: WallTime(timeout))  # it starts when all ranks have
         self.start_within, self.grace = start_within, grace
         self.started: set[int] = set()
@@ -167,7 +167,8 @@ class Listener:
         """Say in one line who waits where."""
         where = {rank: self.located.get(rank, Where("running")) for rank in range(self.ranks)}
         where |= dict.fromkeys(self.returned, Where("returned"))
-        self.live.show(f"{time.monotonic() - self.began:.0f} s, and running: {in_one_line(where)}")
+        limit = "" if self.timeout is None else f" of {self.timeout:g} (timeout=)"
+        self.live.show(f"{time.monotonic() - self.began:.0f} s{limit}; {in_one_line(where)}")
 
     def _take(self, message: Any) -> None:
         match message:
