@@ -13,7 +13,7 @@ READY  := $(VENV)/.ready
 
 # One more than there are cores here: many tests, and paced cells, mostly wait.
 WORKERS ?= 3
-PYTEST  := OMP_NUM_THREADS=1 COURSE_LIB_PROGRESS=$(abspath $(VENV))/progress.json $(BIN)/pytest \
+PYTEST  := OMP_NUM_THREADS=1 COURSE_LIB_LIVE=0 COURSE_LIB_PROGRESS=$(abspath $(VENV))/progress.json $(BIN)/pytest \
 	-n $(WORKERS) --dist loadscope --no-loadscope-reorder \
 	-p nbval --nbval --nbval-current-env --nbval-cell-timeout=600 --nbval-sanitize-with tests/nbval.cfg
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import run_again
-from tests.kernels import let_nbval_try_again, tried_again
+from tests.kernels import prepare_nbval, tried_again
 
 # Two tests run at a time: threads that wait for each other on a core that is not free are slower than none.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -29,7 +29,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_configure(config: pytest.Config) -> None:
     run_again.pytest_configure(config)
-    let_nbval_try_again()
+    prepare_nbval()
 
 
 @dataclass
@@ -37,6 +37,7 @@ class Cell:
     """What a cell printed, and how it failed, if it did."""
 
     text: str = ""
+    shown: list[str] = field(default_factory=list)  # as HTML, the latest last
     error: str | None = None
     message: str = ""
     seconds: float = 0.0
@@ -50,8 +51,9 @@ class Kernel:
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
-        # ipykernel behaves differently under pytest if it sees this variable.
-        environment = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
+        # ipykernel behaves differently under pytest if it sees the first; the second is for lessons that are compared.
+        ours = {"PYTEST_CURRENT_TEST", "COURSE_LIB_LIVE"}
+        environment = {name: value for name, value in os.environ.items() if name not in ours}
         from jupyter_client.manager import start_new_kernel
 
         start = tried_again(start_new_kernel)
@@ -65,16 +67,18 @@ class Kernel:
         """Begin a cell and return at once."""
         return self.client.execute(code)
 
-    def finish(self, request: str, timeout: float = PATIENCE) -> Cell:
-        """Wait for a cell that was begun."""
+    def finish(self, request: str, timeout: float = PATIENCE, until: str | None = None) -> Cell:
+        """Wait for a cell that was begun; or only until something with these words in it is shown."""
         cell, began = Cell(), time.monotonic()
-        while True:
+        while until is None or not any(until in shown for shown in cell.shown):
             message = self.client.get_iopub_msg(timeout=timeout)
             if message["parent_header"].get("msg_id") != request:
                 continue
             kind, content = message["msg_type"], message["content"]
             if kind == "stream":
                 cell.text += content["text"]
+            elif kind in ("display_data", "update_display_data"):
+                cell.shown.append(content["data"].get("text/html", ""))
             elif kind == "execute_result":
                 cell.result = content["data"]["text/plain"]
             elif kind == "error":
@@ -82,6 +86,7 @@ class Kernel:
             elif kind == "status" and content["execution_state"] == "idle":
                 cell.seconds = time.monotonic() - began
                 return cell
+        return cell
 
     def run(self, code: str, timeout: float = PATIENCE) -> Cell:
         return self.finish(self.start(code), timeout)

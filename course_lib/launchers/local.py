@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from course_lib.launchers.diagnosis.errors import LaunchError
+from course_lib.launchers.diagnosis.errors import Interrupted, LaunchError
 from course_lib.launchers.diagnosis.stacks import cell_sources
 from course_lib.launchers.process import messages, payload
 from course_lib.launchers.process.family import family
@@ -74,23 +74,25 @@ def launch(
         raise ValueError(
             f"ranks={ranks}: at most {MOST_RANKS} ranks on one machine; use torchrun on several, or on=slurm(...)"
         )
-    spec = messages.LaunchSpec(
-        call=payload.pack_call(fn, args, kwargs),
-        ranks=ranks,
-        environment=dict(os.environ),
-        folder=_working_folder(),
-        sources=cell_sources(),
-        here=range(ranks),
-        argv=_arguments(),
-    )
-    if on is not None:
-        return on.run(spec, seconds)
     try:
+        spec = messages.LaunchSpec(
+            call=payload.pack_call(fn, args, kwargs),
+            ranks=ranks,
+            environment=dict(os.environ),
+            folder=_working_folder(),
+            sources=cell_sources(),
+            here=range(ranks),
+            argv=_arguments(),
+        )
+        if on is not None:
+            return on.run(spec, seconds)
         with _supervised(spec) as (supervisor, pid):
             clock = patience and (lambda: FairTime(patience, lambda: [*family(pid), os.getpid()]))
             return Listener(supervisor, ranks, seconds, clock=clock).result()
+    except Interrupted:
+        raise
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("all ranks were stopped") from None
+        raise Interrupted() from None
 
 
 def warm_up(modules: Sequence[str] = PRELOADED) -> None:

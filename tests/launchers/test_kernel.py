@@ -34,7 +34,7 @@ def test_an_interrupt_stops_the_ranks(kernel, code):
     request = begin(kernel, code)
     kernel.manager.interrupt_kernel()
     cell = kernel.finish(request)
-    assert cell.error == "KeyboardInterrupt"
+    assert cell.error == "Interrupted"
     assert not ranks_of(kernel.family())
     assert kernel.run("launch(dist.get_rank, ranks=2)").result == "Run of 2 ranks: [0, 1]"
 
@@ -45,7 +45,7 @@ def test_an_interrupt_before_the_ranks_have_started_is_survived_too(new_kernel):
     assert wait_until(lambda: any("forkserver" in line for line in new_kernel.family().values()), PATIENCE)
     time.sleep(1.5)  # the kernel has imported torch, the server has not
     new_kernel.manager.interrupt_kernel()
-    assert new_kernel.finish(request).error in ("KeyboardInterrupt", None)
+    assert new_kernel.finish(request).error in ("KeyboardInterrupt", "Interrupted", None)
     cell = new_kernel.run(f"{IMPORTS}\nlaunch(dist.get_rank, ranks=2)")
     assert cell.result == "Run of 2 ranks: [0, 1]", cell.message
 

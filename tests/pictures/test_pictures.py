@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import pytest
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 
 from course_lib.data import AddingProblem, at_last_padded_step
 from course_lib.pictures import (
@@ -21,6 +25,7 @@ from course_lib.pictures import (
 )
 from course_lib.pictures.message_arrows import matched
 from course_lib.pictures.palette import COLOURS, OTHERS, colours_for
+from course_lib.pictures.picture import Picture
 from course_lib.planning.placement import BlockCost, balanced, round_robin
 from course_lib.planning.schedules import gpipe, naive, one_f_one_b, wavefront
 from course_lib.planning.simulation import simulate
@@ -58,10 +63,24 @@ def test_a_timeline_without_spans_says_how_to_record_some():
     assert "trace.span" in timeline([], ranks=2).alt
 
 
-def test_a_notebook_gets_a_png_with_alt_text():
-    data, metadata = timeline([Span(0, "forward", 0.0, 0.01)], ranks=1)._repr_mimebundle_()
-    assert data["image/png"].startswith(b"\x89PNG")
-    assert metadata["image/png"]["alt"] == data["text/plain"] == "Timeline of 1 rank: forward"
+def test_a_notebook_gets_an_image_with_alt_text_whose_width_follows_the_letters():
+    data = timeline([Span(0, "forward", 0.0, 0.01)], ranks=1)._repr_mimebundle_()
+    assert data["text/plain"] == "Timeline of 1 rank: forward"
+    assert '<img alt="Timeline of 1 rank: forward" ' in data["text/html"]
+    assert "width:49.5em;max-width:100%" in data["text/html"]
+    image = re.search(r"data:image/svg\+xml;base64,([\w+/=]+)\"", data["text/html"])
+    assert image
+    ElementTree.fromstring(base64.b64decode(image[1]))
+
+
+def test_words_beside_a_picture_cannot_leave_their_attribute():
+    shown = Picture(Figure(), 'a "<b>" of two')._repr_mimebundle_()["text/html"]
+    assert 'alt="a &quot;&lt;b&gt;&quot; of two"' in shown
+
+
+def test_the_same_figure_is_the_same_svg():
+    first, second = (timeline([Span(0, "forward", 0.0, 0.01)], ranks=1).svg() for _ in range(2))
+    assert first == second
 
 
 def test_a_meaning_keeps_its_colour_and_strangers_take_others():

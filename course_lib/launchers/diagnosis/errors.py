@@ -118,15 +118,29 @@ class RanksStuck(LaunchError):
     def __init__(self, *, where: dict[int, Where], because: str = "", spent: str = "", odd: Sequence[int] = ()) -> None:
         self.where, self.proven = where, bool(because)
         self.odd = tuple(odd) or odd_ones_out(where)
-        rows = "\n".join(f"  rank {rank}  {state}" for rank, state in sorted(where.items()))
         head = f"the ranks wait for ever; {because}" if because else f"not finished after {spent}; {self._verdict()}"
-        super().__init__(f"{head}\n\n{rows}")
+        super().__init__(f"{head}\n\n{_table(where)}")
 
     def _verdict(self) -> str:
         if self.odd:
             be = "is the odd one out" if len(self.odd) == 1 else "are the odd ones out"
             return f"{name_ranks(self.odd)} {be}"
         return all_alike(self.where) or "no rank stands out"
+
+
+class Interrupted(KeyboardInterrupt):
+    """Somebody has interrupted a launch. `where[rank]` says what each rank was doing, as far as it could say."""
+
+    def __init__(
+        self, when: str = "", where: dict[int, Where] | None = None, *, then: str = "all ranks were stopped"
+    ) -> None:
+        self.when, self.where = when, where or {}
+        text = f"interrupted {when}; {then}" if when else then
+        super().__init__(f"{text}\n\n{_table(self.where)}" if self.where else text)
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: where the ranks were, and no frame of the launcher's."""
+        return [f"KeyboardInterrupt: {self}"]
 
 
 def all_alike(where: dict[int, Where]) -> str:
@@ -155,6 +169,27 @@ def odd_ones_out(where: dict[int, Where]) -> tuple[int, ...]:
         return tuple(sorted(set(where) - set(majorities[0])))
     busy = tuple(rank for rank, state in sorted(where.items()) if state.doing != "waiting")
     return busy if len(busy) < len(where) else ()
+
+
+def in_one_line(where: dict[int, Where]) -> str:
+    """What the ranks do, those that do the same together: `ranks 0 and 1: waiting in all_reduce, rank 2: running`."""
+    groups: dict[str, list[int]] = {}
+    for rank, state in sorted(where.items()):
+        groups.setdefault(_doing(state), []).append(rank)
+    return ", ".join(f"{name_ranks(ranks)}: {doing}" for doing, ranks in groups.items())
+
+
+def _doing(state: Where) -> str:
+    """In few words, and with the learner's own line."""
+    if state.doing == "returned":
+        return "done"
+    what = {"waiting": f"waiting in {state.collective}", "stopped": "stopped by a signal"}.get(state.doing, "running")
+    whom = f" {state.whom}" if state.whom else ""
+    return what + whom + (f" (line {state.frame.line})" if state.frame else "")
+
+
+def _table(where: dict[int, Where]) -> str:
+    return "\n".join(f"  rank {rank}  {state}" for rank, state in sorted(where.items()))
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +12,18 @@ from course_lib.launchers.diagnosis import flight_recorder
 from course_lib.launchers.diagnosis.call_log import Record
 from course_lib.launchers.diagnosis.deadlock import Deadlock, awaited_ranks, find_deadlock
 from course_lib.launchers.diagnosis.differences import Difference, first_difference
-from course_lib.launchers.diagnosis.errors import CannotSend, LaunchError, RanksStuck, all_alike, odd_ones_out
+from course_lib.launchers.diagnosis.errors import (
+    CannotSend,
+    Interrupted,
+    LaunchError,
+    RanksStuck,
+    all_alike,
+    in_one_line,
+    odd_ones_out,
+)
 from course_lib.launchers.diagnosis.stacks import Where
 from course_lib.launchers.process import messages, payload
+from course_lib.launchers.process.live_line import LiveLine
 from course_lib.launchers.process.patience import Deadline, WallTime
 from course_lib.launchers.process.progress_bar import Bar, Progress
 from course_lib.launchers.process.verdict import verdict
@@ -27,6 +37,8 @@ DOES_NOT_FIT = "Received data size doesn't match expected size"
 START_WITHIN = 300.0  # on a busy machine, 64 ranks take a while
 GRACE = 0.3  # after the first fault, how long to wait for the other ranks' side of the story
 ANSWERS_WITHIN = 2.0
+QUIET = 5.0  # seconds without a word, after which somebody wants to know who waits where
+LOOK_EVERY = 1.0
 SUPERVISOR_IS_GONE = (
     "the process that looks after the ranks was killed before they ended. If you did not do it, this machine is short "
     "of memory: launch fewer ranks, or run `course doctor`"
@@ -46,7 +58,7 @@ class Listener:
         start_within: float = START_WITHIN,
         grace: float = GRACE,
     ) -> None:
-        self.supervisor, self.ranks = supervisor, ranks
+        self.supervisor, self.ranks, self.timeout = supervisor, ranks, timeout
         self.clock = clock or (lambda: WallTime(timeout))  # it starts when all ranks have
         self.start_within, self.grace = start_within, grace
         self.started: set[int] = set()
@@ -59,7 +71,11 @@ class Listener:
         self.deadlock: Deadlock | None = None
         self.trouble: str = ""  # the supervisor's own
         self.spent: str = ""  # what was used up, if that was the end
-        self.output = Output()
+        self.began = time.monotonic()
+        self.look_at = float("inf")  # when to ask the ranks where they are, if none of them says a word
+        self.asked: set[int] = set()  # ranks that were asked so, and have not answered
+        self.live = LiveLine()
+        self.output = Output(self.live)
 
     def result(self) -> Run:
         """The finished run; raises what went wrong, with the output so far attached."""
@@ -74,6 +90,8 @@ class Listener:
                 raise self._stuck()
             self._order(messages.DISMISS)
             return self._run()
+        except KeyboardInterrupt:
+            raise self._interrupted() from None
         except LaunchError as error:
             error.output = self.output.lines
             error.spans = [span for report in (*self.returned.values(), *self.raised) for span in report.spans]
@@ -89,6 +107,7 @@ class Listener:
         """
         deadline = self.clock()
         while True:
+            self.look_at = time.monotonic() + QUIET
             self.spent = self._listen(deadline, until=lambda: len(self.returned) == self.ranks or self._faulty())
             if self.deadlock is None:
                 return
@@ -116,7 +135,7 @@ class Listener:
         """Take what the ranks report. Returns what was used up, if it was; what they said before is heard."""
         while not until():
             spent = deadline.over()
-            if self.supervisor.poll(0 if spent else deadline.look_again_in()):
+            if self.supervisor.poll(0 if spent else self._look_again_in(deadline)):
                 try:
                     self._take(self.supervisor.recv())
                 except (EOFError, ConnectionError):
@@ -124,12 +143,41 @@ class Listener:
                     raise self._verdict() from None
             elif spent:
                 return spent
+            elif time.monotonic() >= self.look_at:
+                self._look()
         return ""
+
+    def _look_again_in(self, deadline: Deadline) -> float | None:
+        """Seconds until the clock, or somebody who waits, wants to know more."""
+        seconds = deadline.look_again_in()
+        if self.look_at == float("inf"):
+            return seconds
+        look = max(0.0, self.look_at - time.monotonic())
+        return look if seconds is None else min(look, seconds)
+
+    def _look(self) -> None:
+        """Ask the ranks where they are, for the live line, without disturbing those that cannot answer."""
+        if self.asked:  # some have not answered: they are busy
+            self._show_where()
+        self.asked = set(range(self.ranks)) - self.returned.keys()
+        self.look_at = time.monotonic() + LOOK_EVERY
+        self._order(messages.LOOK)
+
+    def _show_where(self) -> None:
+        """Say in one line who waits where."""
+        where = {rank: self.located.get(rank, Where("running")) for rank in range(self.ranks)}
+        where |= dict.fromkeys(self.returned, Where("returned"))
+        limit = "" if self.timeout is None else f" of {self.timeout:g} (timeout=)"
+        self.live.show(f"{time.monotonic() - self.began:.0f} s{limit}; {in_one_line(where)}")
 
     def _take(self, message: Any) -> None:
         match message:
             case messages.Lines(rank, lines):
+                self._somebody_spoke()
                 self.output.add(rank, lines)
+            case messages.Unfinished(rank, text):
+                self._somebody_spoke()
+                self.live.show(f"[rank {rank}] {text}")
             case messages.Started(rank, compared):
                 self.started.add(rank)
                 if rank == 0 and not compared:
@@ -143,10 +191,19 @@ class Listener:
                     self.died.append(message)
             case messages.Located(rank, where):
                 self.located[rank] = where
+                if rank in self.asked:
+                    self.asked.discard(rank)
+                    if not self.asked:
+                        self._show_where()
             case messages.SupervisorFailed(text):
                 self.trouble = text
         if isinstance(message, (messages.Returned, messages.Raised, messages.Located)) and message.record:
             self._compare(message.rank, message.record)
+
+    def _somebody_spoke(self) -> None:
+        if self.look_at < float("inf"):
+            self.look_at = time.monotonic() + QUIET
+            self.asked.clear()
 
     def _compare(self, rank: int, record: Record) -> None:
         """What a rank has said to the others, beside what they have said."""
@@ -157,6 +214,9 @@ class Listener:
     def _ask_where(self) -> None:
         """Ask every rank that lives where it is and which collectives it has called."""
         dead = {report.rank for report in self.died}
+        self.look_at = float("inf")
+        self._listen(WallTime(ANSWERS_WITHIN), until=lambda: not self.asked - dead)  # what was asked before
+        self.asked = set()
         self.located = {rank: where for rank, where in self.located.items() if rank in dead}
         self._order(messages.LOCATE)
         self._listen(WallTime(ANSWERS_WITHIN), until=lambda: len(self.located.keys() | dead) == self.ranks)
@@ -174,6 +234,16 @@ class Listener:
             return self._verdict()
         where = self._everywhere()
         return RanksStuck(where=where, spent=self.spent, odd=awaited_ranks(self.records, where))
+
+    def _interrupted(self) -> Interrupted:
+        """Where the ranks were when somebody lost patience: that is what they want to know."""
+        after = f"after {time.monotonic() - self.began:.1f} s"
+        if len(self.started) < self.ranks:
+            return Interrupted(f"{after}, while the ranks were starting")
+        with contextlib.suppress(LaunchError, KeyboardInterrupt):
+            self._ask_where()
+        where = self._everywhere() | dict.fromkeys(self.returned, Where("returned"))
+        return Interrupted(after, where)
 
     def _everywhere(self) -> dict[int, Where]:
         """Where each rank is; one that says nothing is busy."""
@@ -193,7 +263,8 @@ class Listener:
 class Output:
     """Shows the ranks' lines as they come, up to a limit, and keeps them. What says how far they are becomes a bar."""
 
-    def __init__(self) -> None:
+    def __init__(self, live: LiveLine) -> None:
+        self.live = live
         self.lines: list[tuple[int, str]] = []
         self._bytes = 0
         self._dropped = 0
@@ -201,6 +272,7 @@ class Output:
 
     def add(self, rank: int, lines: list[str]) -> None:
         """Take lines of a rank, in order."""
+        self.live.clear()
         for progress in filter(None, map(Progress.of_line, lines)):
             self._bar.show(progress)
         lines = [line for line in lines if not Progress.of_line(line)]
@@ -217,6 +289,7 @@ class Output:
                 self.lines.append((rank, line))
 
     def finish(self) -> None:
+        self.live.clear()
         self._bar.close()
         hidden = len(self.lines) - LINES_SHOWN
         if hidden > 0:

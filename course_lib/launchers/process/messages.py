@@ -44,6 +44,14 @@ class Lines:
 
 
 @dataclass(frozen=True)
+class Unfinished:
+    """A line that a rank has begun and not ended: a progress bar, say, as it stands now."""
+
+    rank: int
+    text: str
+
+
+@dataclass(frozen=True)
 class Started:
     """The rank's process group is up and its function begins; `compared`: its collectives can be."""
 
@@ -118,5 +126,6 @@ class Channel(Protocol):
 
 # What the notebook tells the supervisor, and the supervisor a rank.
 LOCATE = "where are you?"
+LOOK = "where are you, if you can say?"  # nobody is signalled who cannot
 DISMISS = "you may go"
 STILL_HERE = "I am still listening"

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import _ConnectionBase as Connection  # a pipe's end has another class on Windows
 
 CHUNK = 1 << 16
+LONGEST_LINE = 1 << 12  # bytes of an unfinished line that are looked at
 
 
 def redirect(stdout: Connection, stderr: Connection) -> None:
@@ -50,6 +51,10 @@ class LineReader:
             self._rest += chunk
         data, self._rest = self._rest.removesuffix(b"\n"), b""
         return [_text(line) for line in data.split(b"\n")] if data else []
+
+    def unfinished(self) -> str:
+        """The line that has begun and not ended, as a terminal would show it now."""
+        return _text(self._rest[-LONGEST_LINE:])
 
     def _chunk(self) -> bytes:
         try:

@@ -12,6 +12,8 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, TextIO
 
+from course_lib.launchers.process.live_line import in_a_notebook
+
 if TYPE_CHECKING:
     from tqdm import tqdm
 
@@ -59,8 +61,7 @@ class Bar:
 
     def show(self, progress: Progress) -> None:
         """Show this, in place of what was shown before."""
-        in_a_notebook = type(self.stream).__module__.startswith("ipykernel")
-        if not (in_a_notebook or self.stream.isatty()):
+        if not (in_a_notebook(self.stream) or self.stream.isatty()):
             return self._show_line(progress)
         if self._bar is None:
             from tqdm.auto import tqdm

@@ -25,11 +25,13 @@ from course_lib.launchers.process.limits import CannotStart, explain_failure
 from course_lib.launchers.process.messages import (
     DISMISS,
     LOCATE,
+    LOOK,
     Died,
     LaunchSpec,
     Lines,
     Located,
     SupervisorFailed,
+    Unfinished,
 )
 from course_lib.launchers.process.output import LineReader
 
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 TICK = 0.05  # how often to look whether a rank has died: its pipes may live on in its children
 ANSWER_WITHIN = 1.0  # a rank that is silent for longer holds the interpreter's lock
+SHOW_EVERY = 0.2  # seconds between two looks at the lines that ranks have begun and not ended
 LEAVE_WITHIN = 2.0  # how long a dismissed rank may take to end its threads
 
 
@@ -180,6 +183,7 @@ class RankHandle:
 def _serve(team: list[RankHandle], notebook: LineToNotebook) -> None:
     """Pass messages both ways until the notebook dismisses the ranks."""
     unanswered: dict[int, float] = {}
+    begun = BegunLines()
     while True:
         controls = {member.control: member for member in team if member.alive}
         readers = {r.pipe: (m, r) for m in team if m.alive for r in m.readers if not r.closed}
@@ -195,10 +199,33 @@ def _serve(team: list[RankHandle], notebook: LineToNotebook) -> None:
             elif (order := notebook.recv()) == LOCATE:
                 unanswered = {m.rank: time.monotonic() + ANSWER_WITHIN for m in team if m.alive}
                 _tell(team, LOCATE)
+            elif order == LOOK:
+                _tell(team, LOCATE)
             elif order == DISMISS:
                 return _dismiss(team)
+        begun.pass_on(team, notebook)
         _look_for_the_dead(team, notebook)
         _ask_the_silent(team, notebook, unanswered)
+
+
+class BegunLines:
+    """The lines that ranks have begun and not ended: a progress bar is overwritten for minutes before it ends."""
+
+    def __init__(self) -> None:
+        self._passed_on: dict[int, str] = {}
+        self._next = 0.0
+
+    def pass_on(self, team: list[RankHandle], notebook: LineToNotebook) -> None:
+        """Say what is new, now and then."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + SHOW_EVERY
+        for member in team:
+            text = next(filter(None, (reader.unfinished() for reader in member.readers)), "")
+            if text != self._passed_on.get(member.rank, ""):
+                self._passed_on[member.rank] = text
+                if text:
+                    notebook.send(Unfinished(member.rank, text))
 
 
 def _pass_report(member: RankHandle, notebook: LineToNotebook, unanswered: dict[int, float]) -> bool:

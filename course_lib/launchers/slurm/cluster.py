@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course_lib.launchers.diagnosis.errors import LaunchError
+from course_lib.launchers.diagnosis.errors import Interrupted, LaunchError
 from course_lib.launchers.process.listener import Listener
 from course_lib.launchers.process.messages import STILL_HERE, LaunchSpec
 from course_lib.launchers.run import Run
@@ -100,8 +100,9 @@ class Slurm:
                 run = self._attempts(submitted, folder, spec.ranks, timeout)
                 within = LEAVE_WITHIN
                 return run
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt(f"job {submitted.number} was cancelled") from None
+            except KeyboardInterrupt as error:
+                when, where = (error.when, error.where) if isinstance(error, Interrupted) else ("", None)
+                raise Interrupted(when, where, then=f"job {submitted.number} was cancelled") from None
             finally:
                 submitted.end(within)
 
