@@ -1,0 +1,160 @@
+"""An all-reduce, stepped through round by round: what travels, whose numbers are in each sum, and what it costs."""
+
+from __future__ import annotations
+
+from math import cos, pi, sin
+
+from course_lib.pictures.widgets.explorer import Explorer, choice, slider, whole_number
+from course_lib.pictures.widgets.numbers import size_in_words
+from course_lib.pictures.widgets.svg import Drawing, box, element, line, text
+from course_lib.planning.collectives import AllReduce, Message, doubling, ring, ways_to_all_reduce
+
+WIDTH, RING_HEIGHT = 740, 420
+CELL, TALL = 19, 30  # of one piece on one rank
+SIZES = {4e3: "4 kB", 4e6: "4 MB", 1e8: "100 MB", 4e9: "4 GB"}
+
+
+def explore_all_reduce(ranks: int = 4) -> AllReduceExplorer:
+    """Step through an all-reduce: the ring piece by piece, and two other ways to compare it with."""
+    return AllReduceExplorer(ranks)
+
+
+class AllReduceExplorer(Explorer):
+    """Each rank has one number per piece to begin with; a stripe per rank shows whose numbers a sum has in it."""
+
+    title = "All-reduce, round by round"
+    help = (
+        "Each box is a rank, each cell of it a piece of the tensor. A stripe shows whose numbers are in the sum so "
+        "far; a cell with a bold frame is complete."
+    )
+
+    def __init__(self, ranks: int = 4) -> None:
+        self.way = ring(whole_number(ranks, "ranks", 2, 8))
+        super().__init__(
+            [
+                choice("way", "how", list(ways_to_all_reduce()), "ring"),
+                slider("ranks", "ranks", range(2, 9), ranks),
+                choice("size", "tensor", SIZES, 4e6),
+                slider("round", "rounds done", range(len(self.way.rounds) + 1), 0, plays=True),
+            ]
+        )
+
+    def changed(self, names: set[str]) -> None:
+        """Another way or other ranks begin again."""
+        if not names & {"way", "ranks"}:
+            return
+        ranks = self.values["ranks"]
+        if self.values["way"] == "recursive doubling" and ranks & (ranks - 1):
+            self.values["ranks"] = ranks = 2 ** (ranks.bit_length() - 1)  # it has to be a power of two
+        self.way = ways_to_all_reduce()[self.values["way"]](ranks)
+        self.values["round"] = 0
+        self.offer("round", range(len(self.way.rounds) + 1))
+
+    def draw(self) -> Drawing:
+        way, done = self.way, self.values["round"]
+        messages = way.rounds[done - 1] if done else ()
+        places = [_place(rank, way.ranks) for rank in range(way.ranks)]
+        shapes = [_arrow(one, places, way) for one in messages]
+        sent = way.sent_after(done, self.values["size"])
+        for rank, held in enumerate(way.held_after(done)):
+            shapes.append(_rank(rank, held, places[rank], way.ranks, size_in_words(sent[rank]) if sent[rank] else "0"))
+        ways = [make(way.ranks) for make in ways_to_all_reduce().values() if make is not doubling or _pairs(way.ranks)]
+        bars = _bars(ways, way, done, self.values["size"], RING_HEIGHT + 20)
+        height = RING_HEIGHT + 50 + 26 * len(ways)
+        return Drawing("".join([*shapes, bars]), WIDTH, height, self._words(messages, sent))
+
+    def _words(self, messages: tuple[Message, ...], sent: list[float]) -> str:
+        way, done, size = self.way, self.values["round"], self.values["size"]
+        total = way.in_turn(size=size)
+        if not done:
+            cut = f", cut into {way.pieces} pieces" if way.pieces > 1 else ""
+            return (
+                f"Before the first of {len(way.rounds)} rounds: each of {way.ranks} ranks has its own numbers, "
+                f"{size_in_words(size)}{cut}. In turn, {_formula(way)} = {size_in_words(total)} will have to pass."
+            )
+        complete = sum(len(held) == way.ranks for row in way.held_after(done) for held in row)
+        one = messages[0]
+        verb = "adds it to its own" if one.adds else "keeps it in place of its own"
+        many = "every rank sends" if len(messages) == way.ranks else f"rank {one.source} sends"
+        who = "its right-hand neighbour" if way.name == "ring" else "its partner" if len(messages) > 1 else ""
+        what = "one piece" if way.pieces > 1 else "the whole tensor"
+        return (
+            f"Round {done} of {len(way.rounds)}{_phase(way, done)}: {many} {what} to {who or f'rank {one.target}'}, "
+            f"which {verb}. Complete: {complete} of {way.ranks * way.pieces} pieces. "
+            f"The busiest sender has sent {size_in_words(max(sent))}; in turn {size_in_words(way.in_turn(done, size))} "
+            f"of {_formula(way)} = {size_in_words(total)} have passed."
+        )
+
+
+def _pairs(ranks: int) -> bool:
+    return not ranks & (ranks - 1)
+
+
+def _formula(way: AllReduce) -> str:
+    """How many bytes pass in turn, for a tensor of M bytes on n ranks."""
+    formulas = {"ring": "2(n-1)/n x M", "through rank 0": "2(n-1) x M", "recursive doubling": "log2(n) x M"}
+    return formulas[way.name]
+
+
+def _phase(way: AllReduce, done: int) -> str:
+    phases = {"ring": ("reduce-scatter", "all-gather"), "through rank 0": ("reduce", "broadcast")}
+    return f", {phases[way.name][done > len(way.rounds) // 2]}" if way.name in phases else ""
+
+
+def _place(rank: int, ranks: int) -> tuple[float, float]:
+    """The middle of a rank's box: rank 0 on top, the others clockwise."""
+    angle = 2 * pi * rank / ranks - pi / 2
+    return WIDTH / 2 + 280 * cos(angle), RING_HEIGHT / 2 + 158 * sin(angle)
+
+
+def _rank(rank: int, held: list[frozenset[int]], place: tuple[float, float], ranks: int, sent: str) -> str:
+    wide = CELL if len(held) > 1 else 3 * CELL
+    left, top = place[0] - wide * len(held) / 2, place[1] - TALL / 2
+    back = box(left - 6, top - 20, wide * len(held) + 12, TALL + 42, "paper", rx=5)
+    frame = box(left - 6, top - 20, wide * len(held) + 12, TALL + 42, "frame", rx=5)
+    drawn = [back, frame, text(place[0], top - 6, f"rank {rank}", "ink strong", "middle")]
+    stripe = TALL / ranks
+    for piece, contributors in enumerate(held):
+        x = left + wide * piece
+        drawn += [box(x + 1, top + stripe * who, wide - 2, stripe, f"rank{who}") for who in sorted(contributors)]
+        drawn.append(box(x + 1, top, wide - 2, TALL, "whole" if len(contributors) == ranks else "frame"))
+    return element("g", *drawn, text(place[0], top + TALL + 15, f"sent {sent}", "faint small", "middle"))
+
+
+def _arrow(one: Message, places: list[tuple[float, float]], way: AllReduce) -> str:
+    (x1, y1), (x2, y2) = places[one.source], places[one.target]
+    aside = 9 if way.name == "recursive doubling" else 0  # two messages share that way, in opposite directions
+    length = max(1.0, ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5)
+    nx, ny = -(y2 - y1) / length * aside, (x2 - x1) / length * aside
+    start, end = 0.12, 0.80
+    tip = (x1 + (x2 - x1) * 0.74 + nx, y1 + (y2 - y1) * 0.74 + ny)
+    tail = (x1 + (x2 - x1) * start + nx, y1 + (y2 - y1) * start + ny)
+    point = (x1 + (x2 - x1) * end + nx, y1 + (y2 - y1) * end + ny)
+    dx, dy = (x2 - x1) / length * 5, (y2 - y1) / length * 5
+    corners = [point, (tip[0] - dy, tip[1] + dx), (tip[0] + dy, tip[1] - dx)]
+    head = element("polygon", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in corners), class_="head")
+    label = f"piece {one.piece}" if way.pieces > 1 else ""
+    middle = ((tail[0] + point[0]) / 2, (tail[1] + point[1]) / 2)
+    inwards = (WIDTH / 2 - middle[0], RING_HEIGHT / 2 - middle[1])
+    far = max(1.0, (inwards[0] ** 2 + inwards[1] ** 2) ** 0.5)
+    words = text(middle[0] + 30 * inwards[0] / far, middle[1] + 18 * inwards[1] / far + 4, label, "ink small", "middle")
+    return element("g", line(*tail, *tip, "message"), head, words, class_="travelling")
+
+
+def _bars(ways: list[AllReduce], chosen: AllReduce, done: int, size: float, top: float) -> str:
+    """How many bytes pass in turn, for each way; of the chosen one, how many have."""
+    longest = max(way.in_turn(size=size) for way in ways)
+    shapes = [
+        text(0, top, f"bytes that pass in turn, n = {chosen.ranks} ranks, M = {size_in_words(size)}", "ink strong")
+    ]
+    for number, way in enumerate(ways):
+        y, total = top + 12 + 26 * number, way.in_turn(size=size)
+        full, left = 330 * total / longest, 140
+        so_far = way.in_turn(done, size) / total * full if way.name == chosen.name else 0.0
+        shapes += [
+            text(0, y + 14, way.name, "ink strong" if way.name == chosen.name else "ink"),
+            box(left, y, full, 18, "idle"),
+            box(left, y, so_far, 18, "communication"),
+            text(left + full + 8, y + 14, f"{_formula(way)} = {size_in_words(total)}"),
+        ]
+    return "".join(shapes)
