@@ -9,8 +9,8 @@ from course_lib.pictures.widgets.numbers import size_in_words
 from course_lib.pictures.widgets.svg import Drawing, box, element, line, text
 from course_lib.planning.collectives import AllReduce, Message, doubling, ring, ways_to_all_reduce
 
-WIDTH, RING_HEIGHT = 740, 420
-CELL, TALL = 19, 30  # of one piece on one rank
+WIDTH, RING_HEIGHT = 740, 430
+TALL = 44  # of a piece of the tensor on one rank
 SIZES = {4e3: "4 kB", 4e6: "4 MB", 1e8: "100 MB", 4e9: "4 GB"}
 
 
@@ -24,8 +24,8 @@ class AllReduceExplorer(Explorer):
 
     title = "All-reduce, round by round"
     help = (
-        "Each box is a rank, each cell of it a piece of the tensor. A stripe shows whose numbers are in the sum so "
-        "far; a cell with a bold frame is complete."
+        "Each box is a rank, each cell of it a piece of the tensor, numbered. A stripe shows whose numbers are in "
+        "the sum so far; a cell with a bold frame is complete."
     )
 
     def __init__(self, ranks: int = 4) -> None:
@@ -104,20 +104,23 @@ def _phase(way: AllReduce, done: int) -> str:
 def _place(rank: int, ranks: int) -> tuple[float, float]:
     """The middle of a rank's box: rank 0 on top, the others clockwise."""
     angle = 2 * pi * rank / ranks - pi / 2
-    return WIDTH / 2 + 280 * cos(angle), RING_HEIGHT / 2 + 158 * sin(angle)
+    return WIDTH / 2 + 276 * cos(angle), RING_HEIGHT / 2 + 160 * sin(angle)
 
 
 def _rank(rank: int, held: list[frozenset[int]], place: tuple[float, float], ranks: int, sent: str) -> str:
-    wide = CELL if len(held) > 1 else 3 * CELL
-    left, top = place[0] - wide * len(held) / 2, place[1] - TALL / 2
-    back = box(left - 6, top - 20, wide * len(held) + 12, TALL + 42, "paper", rx=5)
-    frame = box(left - 6, top - 20, wide * len(held) + 12, TALL + 42, "frame", rx=5)
-    drawn = [back, frame, text(place[0], top - 6, f"rank {rank}", "ink strong", "middle")]
+    """A box with a cell per piece, and in each cell a stripe for each rank whose numbers are in its sum."""
+    cell = min(30.0, 168 / len(held)) if len(held) > 1 else 60.0
+    left, top = place[0] - cell * len(held) / 2, place[1] - TALL / 2
+    outline = (left - 6, top - 33, cell * len(held) + 12, TALL + 54)
+    drawn = [box(*outline, "paper", rx=5), box(*outline, "frame", rx=5)]
+    drawn.append(text(place[0], top - 18, f"rank {rank}", "ink strong", "middle"))
     stripe = TALL / ranks
     for piece, contributors in enumerate(held):
-        x = left + wide * piece
-        drawn += [box(x + 1, top + stripe * who, wide - 2, stripe, f"rank{who}") for who in sorted(contributors)]
-        drawn.append(box(x + 1, top, wide - 2, TALL, "whole" if len(contributors) == ranks else "frame"))
+        x = left + cell * piece
+        drawn += [box(x + 2, top + stripe * who, cell - 4, stripe, f"rank{who}") for who in sorted(contributors)]
+        drawn.append(box(x + 2, top, cell - 4, TALL, "whole" if len(contributors) == ranks else "frame"))
+        if len(held) > 1:
+            drawn.append(text(x + cell / 2, top - 4, str(piece), "faint small", "middle"))
     return element("g", *drawn, text(place[0], top + TALL + 15, f"sent {sent}", "faint small", "middle"))
 
 

@@ -25,7 +25,7 @@ def score_table(yours: Simulation | None, others: Mapping[str, Simulation]) -> s
     """One row for yours, and one for each that has a name."""
     rows = [_row("yours", yours)] if yours else [["yours", "never ends", "", "", ""]]
     rows += [_row(name, simulation) for name, simulation in others.items()]
-    head = ["schedule", "makespan", "bubble", "held by the fullest stage", "held by all"]
+    head = ["schedule", "makespan", "bubble", "micro-batches held by the fullest stage", "by all"]
     return table(head, rows, "Your schedule beside those that have a name")
 
 
@@ -35,7 +35,7 @@ def _row(name: str, simulation: Simulation) -> list[str]:
         name,
         f"{simulation.makespan:.4g}",
         f"{simulation.bubble:.1%}",
-        f"{max(held):.3g} micro-batches",
+        f"{max(held):.3g}",
         f"{sum(held):.3g}",
     ]
 

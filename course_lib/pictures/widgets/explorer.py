@@ -38,13 +38,16 @@ def slider(
     label: str,
     options: Sequence[Any] | Mapping[Any, str],
     start: Any,
-    unit: str = "",
     plays: bool = False,
 ) -> Control:
     """A slider over numbers; a mapping says how each is called. It begins at `start`, or at the nearest to it."""
-    named = dict(options) if isinstance(options, Mapping) else {value: f"{value:g} {unit}".strip() for value in options}
+    named = dict(options) if isinstance(options, Mapping) else {value: _number(value) for value in options}
     nearest = min(named, key=lambda option: abs(option - start))
     return Control(name, label, tuple(named), tuple(named.values()), nearest, plays=plays)
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def choice(name: str, label: str, options: Sequence[str] | Mapping[Any, str], start: Any) -> Control:
@@ -117,7 +120,7 @@ class Explorer:
     def offer(self, name: str, options: Sequence[Any]) -> None:
         """Let a slider have other options from now on. What is chosen stays, or becomes the last of them."""
         old = self.controls[name]
-        words = tuple(f"{option:g}" for option in options)
+        words = tuple(map(_number, options))
         self.controls[name] = replace(old, options=tuple(options), words=words)
         if self.values[name] not in options:
             self.values[name] = options[-1]

@@ -73,8 +73,13 @@ class LiveView(anywidget.AnyWidget):
             self._press(message["press"])
 
     def _press(self, name: str) -> None:
-        self.busy = next(button.slow for button in self._explorer.buttons if button.name == name)
+        """What goes wrong is said in the widget: no cell waits for the answer, so no cell would show it."""
+        self.busy = next((button.slow for button in self._explorer.buttons if button.name == name), "")
         try:
             self._explorer.press(name)
+        except KeyboardInterrupt:
+            self.said = "Interrupted."
+        except Exception as error:
+            self.said = f"{type(error).__name__}: {error}"
         finally:
             self.busy = ""

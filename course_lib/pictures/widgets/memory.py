@@ -70,23 +70,21 @@ class MemoryExplorer(Explorer):
     def draw(self) -> Drawing:
         now = self.memory()
         budget = self.values["device"] * 2**30
-        bars = {"now": now, **({"before": self.before} if self.before else {})}
+        bars = {"now": now, **({"before the last change": self.before} if self.before else {})}
         longest = max([budget, *(memory.total for memory in bars.values())])
         scale = WIDTH / longest
         shapes = [legend([(part, part) for part in PARTS], LEFT, 16)]
         for number, (name, memory) in enumerate(bars.items()):
-            shapes.append(_bar(name, memory, scale, TOP + (TALL + 12) * number))
-        bottom = TOP + (TALL + 12) * 2
+            shapes.append(_bar(name.split()[0], memory, scale, TOP + (TALL + 12) * number))
+        bottom = TOP + (TALL + 12) * len(bars)
         if budget:
             x = LEFT + budget * scale
             shapes += [line(x, TOP - 10, x, bottom, "dashed")]
             shapes += [text(x - 5, bottom + 12, f"a device: {DEVICES[self.values['device']]}", "ink", "end")]
         rows = [
-            [part, memory_in_words(getattr(now, part)), memory_in_words(getattr(self.before or now, part))]
-            for part in PARTS
+            [part, *(memory_in_words(getattr(memory, part)) for memory in bars.values())] for part in (*PARTS, "total")
         ]
-        rows.append(["total", memory_in_words(now.total), memory_in_words((self.before or now).total)])
-        below = table(["", "now", "before the last change"], rows, "Memory of one rank")
+        below = table(["part", *bars], rows, "Memory of one rank")
         return Drawing("".join(shapes), LEFT + WIDTH + 100, bottom + 24, self._words(now, budget), below)
 
     def _words(self, now: Memory, budget: int) -> str:

@@ -27,7 +27,7 @@ class ScheduleExplorer(Explorer):
                 choice("schedule", "schedule", list(SCHEDULES), "1f1b"),
                 slider("stages", "stages", range(1, 9), 4),
                 slider("micro_batches", "micro-batches", range(1, 17), 4),
-                slider("chunks", "time chunks", range(1, 13), 1),
+                slider("chunks", "time chunks", range(1, 9), 1),
                 slider("backward", "backward / forward", [0.5, 1, 1.5, 2, 2.5, 3], 2),
                 slider("link", "link / forward", [number / 50 for number in range(11)], 0),
             ]

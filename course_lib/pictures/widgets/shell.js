@@ -12,11 +12,9 @@ function make(tag, attributes = {}, ...children) {
   return node;
 }
 
-let count = 0;
-
 /** A label, a control with that name, and, for a slider, what is chosen now in words. */
 function makeControl(control, choose) {
-  const id = `course-control-${(count += 1)}`;
+  const id = `course-${Math.random().toString(36).slice(2)}`; // each widget has a copy of this module: nothing to count
   const label = make("label", { for: id }, control.label);
   if (control.kind === "choice") {
     const select = make("select", { id, onchange: () => choose(Number(select.value)) });
@@ -155,6 +153,13 @@ function drag(item, down, row, drop) {
   addEventListener("pointercancel", end);
 }
 
+/** JupyterLab would take arrow keys and letters for commands of its own: this attribute stops it, on what has the focus. */
+function keepKeys(node) {
+  node.querySelectorAll("input, select, button, [data-item]").forEach((one) => {
+    one.setAttribute("data-lm-suppress-shortcuts", "true");
+  });
+}
+
 function render({ model, el }) {
   const choose = (name, place) => {
     model.set("places", { ...model.get("places"), [name]: place });
@@ -178,6 +183,7 @@ function render({ model, el }) {
   const showPicture = () => {
     const hadFocus = stage.contains(document.activeElement);
     stage.innerHTML = model.get("picture");
+    keepKeys(stage);
     movable.restore(hadFocus);
   };
   const showBelow = () => (below.innerHTML = model.get("below"));
@@ -189,8 +195,7 @@ function render({ model, el }) {
 
   const root = make(
     "section",
-    // JupyterLab would take single keys for commands of its own.
-    { class: "course-widget", "aria-label": model.get("title"), "data-lm-suppress-shortcuts": "true" },
+    { class: "course-widget", "aria-label": model.get("title") },
     make("div", { class: "controls" }, ...Object.values(controls).flatMap((control) => control.nodes)),
   );
   if (buttons.length) root.append(make("div", { class: "buttons" }, ...buttons));
@@ -198,6 +203,7 @@ function render({ model, el }) {
   if (model.get("help")) root.append(make("p", { class: "help" }, model.get("help")));
   root.append(below);
   el.append(root);
+  keepKeys(root);
 
   const shown = [
     ["change:controls change:places", showControls],

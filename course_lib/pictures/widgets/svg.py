@@ -56,7 +56,7 @@ def legend(entries: Iterable[tuple[str, str]], x: float, y: float) -> str:
     drawn = []
     for class_, words in entries:
         drawn += [box(x, y - 10, 12, 12, class_), text(x + 17, y, words)]
-        x += 17 + CHARACTER * len(words) + 18
+        x += 17 + 1.12 * CHARACTER * len(words) + 14
     return "".join(drawn)
 
 
