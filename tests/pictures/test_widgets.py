@@ -44,10 +44,11 @@ def explorer(request):
 
 def test_a_stored_picture_is_an_image_with_a_text_alternative(explorer):
     kept = explorer.still()
-    assert kept["text/plain"] == f"{explorer.title}. {explorer.drawing.words}"
+    words = explorer.showcase().words
+    assert kept["text/plain"] == f"{explorer.title}. {words}"
     root = ElementTree.fromstring(kept["image/svg+xml"])
     assert root.get("role") == "img"
-    assert root.get("aria-label") == explorer.drawing.words
+    assert root.get("aria-label") == words
     assert re.search(r'<img alt="[^"]{20,}"', kept["text/html"])
     assert "application/vnd.jupyter.widget-view+json" not in kept
 

@@ -9,7 +9,7 @@ from course_lib.pictures.widgets.numbers import size_in_words
 from course_lib.pictures.widgets.svg import Drawing, box, element, line, text
 from course_lib.planning.collectives import AllReduce, Message, doubling, ring, ways_to_all_reduce
 
-WIDTH, RING_HEIGHT = 740, 430
+WIDTH = 740
 TALL = 44  # of a piece of the tensor on one rank
 SIZES = {4e3: "4 kB", 4e6: "4 MB", 1e8: "100 MB", 4e9: "4 GB"}
 
@@ -50,8 +50,13 @@ class AllReduceExplorer(Explorer):
         self.values["round"] = 0
         self.offer("round", range(len(self.way.rounds) + 1))
 
-    def draw(self) -> Drawing:
-        way, done = self.way, self.values["round"]
+    def showcase(self) -> Drawing:
+        """Before the first round there is little to see: half of the way."""
+        return self.drawing if self.values["round"] else self.draw(len(self.way.rounds) // 2)
+
+    def draw(self, after: int | None = None) -> Drawing:
+        """The picture after so many rounds, or after those that are chosen."""
+        way, done = self.way, self.values["round"] if after is None else after
         messages = way.rounds[done - 1] if done else ()
         places = [_place(rank, way.ranks) for rank in range(way.ranks)]
         shapes = [_arrow(one, places, way) for one in messages]
@@ -59,12 +64,12 @@ class AllReduceExplorer(Explorer):
         for rank, held in enumerate(way.held_after(done)):
             shapes.append(_rank(rank, held, places[rank], way.ranks, size_in_words(sent[rank]) if sent[rank] else "0"))
         ways = [make(way.ranks) for make in ways_to_all_reduce().values() if make is not doubling or _pairs(way.ranks)]
-        bars = _bars(ways, way, done, self.values["size"], RING_HEIGHT + 20)
-        height = RING_HEIGHT + 50 + 26 * len(ways)
-        return Drawing("".join([*shapes, bars]), WIDTH, height, self._words(messages, sent))
+        bars = _bars(ways, way, done, self.values["size"], _height(way.ranks) + 20)
+        height = _height(way.ranks) + 50 + 26 * len(ways)
+        return Drawing("".join([*shapes, bars]), WIDTH, height, self._words(messages, sent, done))
 
-    def _words(self, messages: tuple[Message, ...], sent: list[float]) -> str:
-        way, done, size = self.way, self.values["round"], self.values["size"]
+    def _words(self, messages: tuple[Message, ...], sent: list[float], done: int) -> str:
+        way, size = self.way, self.values["size"]
         total = way.in_turn(size=size)
         if not done:
             cut = f", cut into {way.pieces} pieces" if way.pieces > 1 else ""
@@ -101,19 +106,33 @@ def _phase(way: AllReduce, done: int) -> str:
     return f", {phases[way.name][done > len(way.rounds) // 2]}" if way.name in phases else ""
 
 
+def _height(ranks: int) -> float:
+    """Of the ring: the more ranks, the more room they need beside each other."""
+    return 400 if ranks < 6 else 520
+
+
 def _place(rank: int, ranks: int) -> tuple[float, float]:
     """The middle of a rank's box: rank 0 on top, the others clockwise."""
-    angle = 2 * pi * rank / ranks - pi / 2
-    return WIDTH / 2 + 276 * cos(angle), RING_HEIGHT / 2 + 160 * sin(angle)
+    angle, height = 2 * pi * rank / ranks - pi / 2, _height(ranks)
+    return WIDTH / 2 + 285 * cos(angle), height / 2 + (height / 2 - 54) * sin(angle)
+
+
+def _cell(pieces: int) -> float:
+    return min(30.0, 112 / pieces) if pieces > 1 else 64.0
+
+
+def _outline(place: tuple[float, float], pieces: int) -> tuple[float, float, float, float]:
+    """Left, top, width and height of a rank's box."""
+    width, height = _cell(pieces) * pieces + 12, TALL + 56
+    return place[0] - width / 2, place[1] - height / 2, width, height
 
 
 def _rank(rank: int, held: list[frozenset[int]], place: tuple[float, float], ranks: int, sent: str) -> str:
     """A box with a cell per piece, and in each cell a stripe for each rank whose numbers are in its sum."""
-    cell = min(30.0, 168 / len(held)) if len(held) > 1 else 60.0
-    left, top = place[0] - cell * len(held) / 2, place[1] - TALL / 2
-    outline = (left - 6, top - 33, cell * len(held) + 12, TALL + 54)
+    outline, cell = _outline(place, len(held)), _cell(len(held))
+    left, top = outline[0] + 6, outline[1] + 35
     drawn = [box(*outline, "paper", rx=5), box(*outline, "frame", rx=5)]
-    drawn.append(text(place[0], top - 18, f"rank {rank}", "ink strong", "middle"))
+    drawn.append(text(place[0], top - 19, f"rank {rank}", "ink strong", "middle"))
     stripe = TALL / ranks
     for piece, contributors in enumerate(held):
         x = left + cell * piece
@@ -125,23 +144,34 @@ def _rank(rank: int, held: list[frozenset[int]], place: tuple[float, float], ran
 
 
 def _arrow(one: Message, places: list[tuple[float, float]], way: AllReduce) -> str:
+    """From the edge of one box to the edge of the other."""
     (x1, y1), (x2, y2) = places[one.source], places[one.target]
-    aside = 9 if way.name == "recursive doubling" else 0  # two messages share that way, in opposite directions
-    length = max(1.0, ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5)
-    nx, ny = -(y2 - y1) / length * aside, (x2 - x1) / length * aside
-    start, end = 0.12, 0.80
-    tip = (x1 + (x2 - x1) * 0.74 + nx, y1 + (y2 - y1) * 0.74 + ny)
-    tail = (x1 + (x2 - x1) * start + nx, y1 + (y2 - y1) * start + ny)
-    point = (x1 + (x2 - x1) * end + nx, y1 + (y2 - y1) * end + ny)
-    dx, dy = (x2 - x1) / length * 5, (y2 - y1) / length * 5
-    corners = [point, (tip[0] - dy, tip[1] + dx), (tip[0] + dy, tip[1] - dx)]
+    length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
+    dx, dy = (x2 - x1) / length, (y2 - y1) / length
+    _, _, width, height = _outline((0, 0), way.pieces)
+    inside = min(width / 2 / abs(dx) if abs(dx) > 1e-9 else length, height / 2 / abs(dy) if abs(dy) > 1e-9 else length)
+    to_and_fro = way.name == "recursive doubling" or way.ranks == 2
+    aside = 7 if to_and_fro and len(way.rounds[0]) > 1 else 0  # two messages share that way, in opposite directions
+    x1, y1, x2, y2 = x1 - dy * aside, y1 + dx * aside, x2 - dy * aside, y2 + dx * aside
+    tail = (x1 + dx * (inside + 3), y1 + dy * (inside + 3))
+    tip = (x2 - dx * (inside + 3), y2 - dy * (inside + 3))
+    neck = (tip[0] - dx * 12, tip[1] - dy * 12)
+    corners = [tip, (neck[0] - dy * 6, neck[1] + dx * 6), (neck[0] + dy * 6, neck[1] - dx * 6)]
     head = element("polygon", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in corners), class_="head")
-    label = f"piece {one.piece}" if way.pieces > 1 else ""
-    middle = ((tail[0] + point[0]) / 2, (tail[1] + point[1]) / 2)
-    inwards = (WIDTH / 2 - middle[0], RING_HEIGHT / 2 - middle[1])
-    far = max(1.0, (inwards[0] ** 2 + inwards[1] ** 2) ** 0.5)
-    words = text(middle[0] + 30 * inwards[0] / far, middle[1] + 18 * inwards[1] / far + 4, label, "ink small", "middle")
-    return element("g", line(*tail, *tip, "message"), head, words, class_="travelling")
+    return element("g", line(*tail, *neck, "message"), head, _label(one, way, tail, tip), class_="travelling")
+
+
+def _label(one: Message, way: AllReduce, tail: tuple[float, float], tip: tuple[float, float]) -> str:
+    """Which piece it is, on the inner side of the ring."""
+    if way.pieces == 1:
+        return ""
+    x, y = (tail[0] + tip[0]) / 2, (tail[1] + tip[1]) / 2
+    if way.ranks == 2:
+        return text(x + (34 if one.source else -34), y, f"piece {one.piece}", "ink small", "middle")
+    to_centre = (WIDTH / 2 - x, _height(way.ranks) / 2 - y)
+    far = max(1.0, (to_centre[0] ** 2 + to_centre[1] ** 2) ** 0.5)
+    place = (x + 34 * to_centre[0] / far, y + 16 * to_centre[1] / far + 4)
+    return text(*place, f"piece {one.piece}", "ink small", "middle")
 
 
 def _bars(ways: list[AllReduce], chosen: AllReduce, done: int, size: float, top: float) -> str:

@@ -134,12 +134,17 @@ class Explorer:
     def __repr__(self) -> str:
         return f"{self.title}. {self.drawing.words}"
 
+    def showcase(self) -> Drawing:
+        """What to show to those who cannot play: the picture as it is now."""
+        return self.drawing
+
     def still(self) -> dict[str, str]:
-        """What is stored in a notebook: the picture as it is now, for those who look at it without a kernel."""
+        """What is stored in a notebook, for those who look at it without a kernel."""
+        drawing = self.showcase()
         return {
-            "text/plain": repr(self),
-            "text/html": element("div", STYLE, self.drawing.html, class_="course-still"),
-            "image/svg+xml": self.drawing.alone,
+            "text/plain": f"{self.title}. {drawing.words}",
+            "text/html": element("div", STYLE, drawing.html, class_="course-still"),
+            "image/svg+xml": drawing.alone,
         }
 
     def live(self) -> Any:

@@ -44,6 +44,10 @@ class LiveView(anywidget.AnyWidget):
         self.observe(self._chosen, names="places")
         self.on_msg(self._told)
 
+    def __repr__(self) -> str:
+        """What stands below the still picture where there are no widgets."""
+        return "Run this cell in a notebook to change what the picture shows."
+
     def show(self, explorer: Explorer) -> None:
         """Send what has changed, in one message."""
         self._showing = True

@@ -169,7 +169,7 @@ def _why_impossible(work: Work, replicas: int, stages: int) -> str:
 def _why_not(plan: Plan, memory: int, fastest: float) -> str:
     """What rules this plan out; nothing if it is the fastest."""
     if plan.bytes > memory:
-        return f"does not fit: {memory_in_words(plan.bytes)} on a device of {memory_in_words(memory)}"
+        return f"does not fit: {memory_in_words(plan.bytes)}; a device has {memory_in_words(memory)}"
     if plan.seconds <= fastest:
         return ""
     parts = Candidate(plan.replicas, plan.stages, plan, "").parts

@@ -23,7 +23,7 @@ def action_box(
     action: Action, left: float, width: float, top: float, chunks: int, class_: str = "", **attributes: object
 ) -> str:
     """One action. `attributes` are those of the group."""
-    label = label_of(action, chunks)
+    label = action.label(chunks) if class_ else label_of(action, chunks)  # without its colour, say which kind it is
     shapes = [box(left + 0.5, top, max(1.0, width - 1), TALL, class_ or NAMES[action.kind], rx=2)]
     if len(label) * CHARACTER + 2 <= width:
         ink = "ink" if class_ else INK_ON[action.kind]

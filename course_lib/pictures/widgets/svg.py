@@ -14,7 +14,7 @@ from html import escape
 from course_lib.pictures.palette import COLOURS, INK, MEMORY, OTHERS
 
 CHARACTER = 6.6  # how wide a character of a text is, about, in a picture's units
-LINE = 17  # from one line of text to the next
+MARGIN = 10  # of paper around a picture that stands alone
 CONTRIBUTORS = (*COLOURS.values(),)[:3] + OTHERS[:3] + ("#CC79A7", "#B2DF8A")  # of up to eight ranks
 LIGHT = {"ink": INK, "faint": "#595959", "idle": COLOURS["idle"], "paper": "#FFFFFF", "line": "#8C8C8C"}
 FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
@@ -92,10 +92,10 @@ class Drawing:
     @property
     def alone(self) -> str:
         """For a file, or for an output that is looked at without us: light, on paper of its own."""
-        paper = box(0, 0, self.width, self.height, "paper")
+        paper = box(-MARGIN, -MARGIN, self.width + 2 * MARGIN, self.height + 2 * MARGIN, "paper")
         style = element("style", f"svg {{ font: 13px {FONT}; }} {colours(LIGHT)}")
         xml = {"xmlns": "http://www.w3.org/2000/svg", "role": "img"}
-        return element("svg", style, paper, self.shapes, **self._attributes(), **xml)
+        return element("svg", style, paper, self.shapes, **self._attributes(MARGIN), **xml)
 
     @property
     def html(self) -> str:
@@ -105,9 +105,10 @@ class Drawing:
         image = f'<img alt="{escape(self.words)}" style="{style}" src="data:image/svg+xml;base64,{source}">'
         return image + self.below
 
-    def _attributes(self) -> dict[str, object]:
-        size = f"0 0 {_text(float(self.width))} {_text(float(self.height))}"
-        return {"viewBox": size, "width": self.width, "height": self.height, "aria_label": self.words}
+    def _attributes(self, margin: int = 0) -> dict[str, object]:
+        width, height = float(self.width + 2 * margin), float(self.height + 2 * margin)
+        size = f"{-margin} {-margin} {_text(width)} {_text(height)}"
+        return {"viewBox": size, "width": width, "height": height, "aria_label": self.words}
 
 
 def colours(theme: dict[str, str]) -> str:
