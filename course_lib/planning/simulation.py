@@ -174,12 +174,11 @@ class Stopwatch:
     """Steps in an order in which they can be done, prepared to be timed again and again with other costs."""
 
     def __init__(self, stages: int, order: Sequence[Step]) -> None:
-        number = {step: place for place, step in enumerate(order)}
-        givers = [(giver_of(action, stage, stages), action) for stage, action in order]
+        number: dict[tuple[int | None, Action], int] = {step: place for place, step in enumerate(order)}
         self.stages = stages
         self.steps = [
-            (stage, action.kind == "B", None if giver[0] is None else number[giver])
-            for (stage, action), giver in zip(order, givers, strict=True)
+            (stage, action.kind == "B", number.get((giver_of(action, stage, stages), action)))
+            for stage, action in order
         ]
 
     def times(self, costs: ActionCosts) -> list[tuple[float, float]]:

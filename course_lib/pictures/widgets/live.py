@@ -12,7 +12,6 @@ from typing import Any
 import anywidget
 import traitlets
 
-from course_lib.pictures.widgets.explorer import Explorer
 from course_lib.pictures.widgets.svg import colours
 
 HERE = Path(__file__).parent
@@ -20,7 +19,10 @@ THEME = {name: f"var(--course-{name})" for name in ("ink", "faint", "idle", "pap
 
 
 class LiveView(anywidget.AnyWidget):
-    """What the page knows of an explorer. Values are places in the lists of options."""
+    """What the page knows of an explorer. Values are places in the lists of options.
+
+    An `Explorer` makes its view, and imports this module when it does: here, its type has no name.
+    """
 
     _esm = HERE / "shell.js"
     _css = f"{(HERE / 'shell.css').read_text()}\n.course-widget {{ {colours(THEME)} }}"
@@ -35,7 +37,7 @@ class LiveView(anywidget.AnyWidget):
     said = traitlets.Unicode().tag(sync=True)
     busy = traitlets.Unicode().tag(sync=True)
 
-    def __init__(self, explorer: Explorer) -> None:
+    def __init__(self, explorer: Any) -> None:
         super().__init__()
         self.title, self.help = explorer.title, explorer.help
         self.buttons = [{"name": button.name, "label": button.label} for button in explorer.buttons]
@@ -48,7 +50,7 @@ class LiveView(anywidget.AnyWidget):
         """What stands below the still picture where there are no widgets."""
         return "Run this cell in a notebook to change what the picture shows."
 
-    def show(self, explorer: Explorer) -> None:
+    def show(self, explorer: Any) -> None:
         """Send what has changed, in one message."""
         self._showing = True
         with self.hold_sync():
