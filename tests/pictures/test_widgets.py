@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -18,12 +20,14 @@ from course_lib.pictures import (
     explore_scaling,
     explore_schedules,
     schedule_bench,
+    widgets,
 )
 from course_lib.pictures.widgets.bench import ScheduleBench
 from course_lib.pictures.widgets.placement import rising
 from course_lib.planning.placement import BlockCost, balanced
 from course_lib.planning.schedules import one_f_one_b
 
+FILES = Path(widgets.__file__).parent
 COSTS = [BlockCost(0.0, 8), *[BlockCost(1.0, 2)] * 8, BlockCost(0.5, 8)]
 MAKE = {
     "all-reduce": explore_all_reduce,
@@ -364,3 +368,24 @@ def test_the_schedule_explorer_draws_the_same_batch_for_every_choice():
     assert explorer.drawing.words.startswith("Schedule gpipe on 4 stages: makespan 4.125, bubble 27.3%")
     explorer.set(schedule="naive")
     assert "bubble 75.0%" in explorer.drawing.words
+
+
+# The page's own files.
+
+
+def test_the_page_asks_the_network_for_nothing():
+    for name in ("shell.js", "shell.css"):
+        source = (FILES / name).read_text()
+        assert not re.search(r"https?:|@import|import\(|fetch\(|url\(", source), name
+
+
+def test_the_module_is_javascript_that_a_browser_can_read():
+    node = shutil.which("node") or pytest.skip("there is no node")
+    source = (FILES / "shell.js").read_text()
+    command = [node, "--input-type=module", "-e", f"{source}\nglobalThis.made = typeof render;"]
+    assert subprocess.run(command, capture_output=True, text=True).stderr == ""
+
+
+def test_what_the_page_needs_is_part_of_the_package():
+    project = (FILES.parents[2] / "pyproject.toml").read_text()
+    assert '"course_lib.pictures.widgets" = ["*.js", "*.css"]' in project
