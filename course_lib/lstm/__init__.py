@@ -1,12 +1,15 @@
 """What is trained: an LSTM as a list of blocks, its loss, and where its memory goes."""
 
 from course_lib.lstm.loss import Loss, cross_entropy, squared_error
-from course_lib.lstm.memory import Memory, predict_block_memory, predict_memory, saved_for_backward
+from course_lib.lstm.memory import BatchSize, Memory, predict_block_memory, predict_memory, saved_for_backward
 from course_lib.lstm.model import SequenceModel, State, States, detach_states, lstm_model
+from course_lib.lstm.savings import Savings, predict_with
 
 __all__ = [
+    "BatchSize",
     "Loss",
     "Memory",
+    "Savings",
     "SequenceModel",
     "State",
     "States",
@@ -15,6 +18,7 @@ __all__ = [
     "lstm_model",
     "predict_block_memory",
     "predict_memory",
+    "predict_with",
     "saved_for_backward",
     "squared_error",
 ]

@@ -35,7 +35,15 @@ class Memory:
         return ", ".join(parts) + f": {self.total / 2**20:.2f} MiB"
 
 
-def predict_memory(model: SequenceModel, batch: Batch, *, optimizer_numbers: int = 2) -> Memory:
+@dataclass(frozen=True)
+class BatchSize:
+    """How large a batch would be, if there were one: all that a formula needs to know of it."""
+
+    steps: int
+    sequences: int
+
+
+def predict_memory(model: SequenceModel, batch: Batch | BatchSize, *, optimizer_numbers: int = 2) -> Memory:
     """Counted, without running anything.
 
     `optimizer_numbers` is per parameter: 2 for Adam, 1 for momentum, 0 for plain SGD.
@@ -46,7 +54,7 @@ def predict_memory(model: SequenceModel, batch: Batch, *, optimizer_numbers: int
     return Memory(*(sum(parts) for parts in zip(*map(astuple, blocks), strict=True)))
 
 
-def predict_block_memory(place: int, block: nn.Module, batch: Batch, optimizer_numbers: int = 2) -> Memory:
+def predict_block_memory(place: int, block: nn.Module, batch: Batch | BatchSize, optimizer_numbers: int = 2) -> Memory:
     """The share of the block at this place of the model. The first block's inputs are the batch: they count nowhere."""
     size = next(block.parameters()).element_size()
     parameters = size * count_parameters(block)

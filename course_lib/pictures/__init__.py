@@ -11,13 +11,26 @@ from course_lib.pictures.picture import Picture
 from course_lib.pictures.placement_bars import placement
 from course_lib.pictures.schedule_chart import schedule
 from course_lib.pictures.timeline import timeline
-from course_lib.pictures.widgets import explore_batches, explore_placement, explore_schedules
+from course_lib.pictures.widgets import (
+    explore_all_reduce,
+    explore_batches,
+    explore_memory,
+    explore_meshes,
+    explore_placement,
+    explore_scaling,
+    explore_schedules,
+    schedule_bench,
+)
 
 __all__ = [
     "Picture",
     "curves",
+    "explore_all_reduce",
     "explore_batches",
+    "explore_memory",
+    "explore_meshes",
     "explore_placement",
+    "explore_scaling",
     "explore_schedules",
     "link",
     "losses",
@@ -28,5 +41,6 @@ __all__ = [
     "panels",
     "placement",
     "schedule",
+    "schedule_bench",
     "timeline",
 ]

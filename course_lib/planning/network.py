@@ -28,7 +28,7 @@ class Link:
         """How long a message of `size` bytes takes."""
         return self.latency + size / self.bandwidth
 
-    def all_reduce_seconds(self, size: float, ranks: int) -> float:
+    def all_reduce_seconds(self, size: float, ranks: float) -> float:
         """How long a ring all-reduce takes: 2 (ranks - 1) rounds, each with a piece of size / ranks bytes."""
         return 2 * (ranks - 1) * self.seconds(size / ranks)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.data import Batch
-from course_lib.lstm.memory import predict_block_memory
+from course_lib.lstm.memory import BatchSize, predict_block_memory
 from course_lib.lstm.model import Project, Recurrent, SequenceModel
 from course_lib.machine import device
 
@@ -143,15 +143,19 @@ def _smallest_largest(values: Sequence[float], parts: int, allowed: Callable[[sl
 
     Dynamic programming: best[stop] is the best way to cut the values before `stop` into as many parts as done so far.
     """
+    ends = range(1, len(values) + 1)
+    sums = {(a, b): sum(values[a:b]) for b in ends for a in range(b) if allowed(slice(a, b))}
     best: dict[int, Best] = {0: (float("-inf"), [])}
     for _ in range(parts):
         longer: dict[int, Best] = {}
         for start, (largest, cuts) in best.items():
             for stop in range(start + 1, len(values) + 1):
-                part = slice(start, stop)
-                candidate = (max(largest, sum(values[part])), [*cuts, start])
-                if allowed(part) and (stop not in longer or candidate < longer[stop]):
-                    longer[stop] = candidate
+                if (start, stop) not in sums:
+                    continue
+                larger = max(largest, sums[start, stop])
+                if stop not in longer or larger <= longer[stop][0]:
+                    candidate = (larger, [*cuts, start])
+                    longer[stop] = min(longer.get(stop, candidate), candidate)
         best = longer
     if len(values) not in best:
         return None
@@ -182,7 +186,7 @@ def _pairs_that_share(model: SequenceModel, placement: Placement) -> Iterable[tu
     return [pair for blocks in users.values() for pair in pairwise(blocks)]
 
 
-def analytic_costs(model: SequenceModel, batch: Batch, flops_per_second: float = 1e12) -> list[BlockCost]:
+def analytic_costs(model: SequenceModel, batch: Batch | BatchSize, flops_per_second: float = 1e12) -> list[BlockCost]:
     """Each block's cost by formula. The seconds are relative: only their ratios mean anything.
 
     Time counts multiplications and additions, and the backward pass as two forward passes. Bytes are the parameters,

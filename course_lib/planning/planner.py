@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from course_lib.data import Batch
-from course_lib.lstm.memory import Memory, predict_block_memory
+from course_lib.lstm.memory import BatchSize, Memory, predict_block_memory
 from course_lib.lstm.model import SequenceModel
 from course_lib.planning.network import Link
 from course_lib.planning.placement import BlockCost, CannotPlace, Placement, balanced, step_cost
-from course_lib.planning.schedules import SCHEDULES, Schedule
-from course_lib.planning.simulation import ActionCosts, simulate
+from course_lib.planning.schedules import SCHEDULES, Schedule, checked_order
+from course_lib.planning.simulation import ActionCosts, Stopwatch
 
 FORWARD_SHARE = 1 / 3  # of a training step's computation: the backward pass computes two products for each of its own
 
@@ -31,7 +32,7 @@ class Work:
     steps: int
 
     @classmethod
-    def of(cls, model: SequenceModel, batch: Batch, costs: Sequence[BlockCost]) -> Work:
+    def of(cls, model: SequenceModel, batch: Batch | BatchSize, costs: Sequence[BlockCost]) -> Work:
         """The work of training `model` on `batch`, if its blocks cost that much."""
         memory = tuple(predict_block_memory(place, block, batch) for place, block in model.numbered())
         widest = max(block.width for _, block in list(model.numbered())[:-1])
@@ -121,10 +122,10 @@ def plans(
     """
     made = []
     for stages in (number for number in range(1, min(ranks, len(work.costs)) + 1) if ranks % number == 0):
-        replicas = ranks // stages
+        replicas, placement = ranks // stages, balanced(work.costs, stages)
         for name, pieces, cuts in _worth_a_try(stages, schedules, micro_batches, chunks):
             if replicas * pieces <= work.sequences and cuts <= work.steps:
-                made.append(_plan(work, replicas, SCHEDULES[name](stages, pieces, cuts), network, overhead))
+                made.append(_plan(work, replicas, placement, _prepared(name, stages, pieces, cuts), network, overhead))
     fitting = [plan for plan in made if memory is None or plan.bytes <= memory]
     if not fitting:
         least = min((plan.bytes for plan in made), default=0)
@@ -143,9 +144,20 @@ def _worth_a_try(
             yield from ((name, pieces, cuts) for cuts in (chunks if name == "wavefront" and stages > 1 else [1]))
 
 
-def _plan(work: Work, replicas: int, schedule: Schedule, network: Network, overhead: float) -> Plan:
+Prepared = tuple[Schedule, Stopwatch]
+
+
+@lru_cache(maxsize=256)  # whoever compares networks asks for the same schedules again and again
+def _prepared(name: str, stages: int, micro_batches: int, chunks: int) -> Prepared:
+    schedule = SCHEDULES[name](stages, micro_batches, chunks)
+    return schedule, Stopwatch(stages, checked_order(schedule))
+
+
+def _plan(
+    work: Work, replicas: int, placement: Placement, prepared: Prepared, network: Network, overhead: float
+) -> Plan:
+    schedule, stopwatch = prepared
     stages, pieces = len(schedule.stages), schedule.micro_batches * schedule.chunks * replicas
-    placement = balanced(work.costs, stages)
     seconds = [cost.seconds / pieces for cost in step_cost(placement, work.costs).stages]
     costs = ActionCosts(
         forward=tuple(FORWARD_SHARE * spent for spent in seconds),
@@ -160,7 +172,7 @@ def _plan(work: Work, replicas: int, schedule: Schedule, network: Network, overh
         schedule,
         placement,
         costs,
-        simulate(schedule, costs.with_overhead(overhead)).makespan,
+        max(end for _, end in stopwatch.times(costs.with_overhead(overhead))),
         network.all_reduce_seconds(gradients, replicas, stages),
         round(max(_bytes(blocks, share) for blocks, share in zip(own, held, strict=True))),
     )

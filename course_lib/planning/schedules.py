@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, zip_longest
 
 
@@ -182,47 +183,76 @@ def _check_sizes(stages: int, micro_batches: int, chunks: int) -> None:
 
 def dependencies(action: Action, stage: int, schedule: Schedule) -> list[Step]:
     """What must be done before `stage` can do `action`, by which stage. Another stage's work comes over a link."""
-    m, c = action.micro_batch, action.chunk
-    if action.kind == "F":
-        state = [(stage, Action("F", m, c - 1))] if c else []
-        return state + ([(stage - 1, action)] if stage else [])
-    state = [(stage, Action("B", m, c + 1))] if c < schedule.chunks - 1 else []
-    gradient = [(stage + 1, action)] if stage < len(schedule.stages) - 1 else []
-    return [(stage, Action("F", m, c)), *state, *gradient]
+    own = [(stage, needed) for needed in own_needs(action, schedule.chunks)]
+    giver = giver_of(action, stage, len(schedule.stages))
+    return own if giver is None else [*own, (giver, action)]
+
+
+@lru_cache(maxsize=4096)  # asked for every action of every stage of every schedule that a planner tries
+def own_needs(action: Action, chunks: int) -> tuple[Action, ...]:
+    """What the stage itself must have done before `action`."""
+    kind, m, c = action.kind, action.micro_batch, action.chunk
+    if kind == "F":
+        return (Action("F", m, c - 1),) if c else ()
+    return (Action("F", m, c), Action("B", m, c + 1)) if c < chunks - 1 else (Action("F", m, c),)
+
+
+def giver_of(action: Action, stage: int, stages: int) -> int | None:
+    """The stage that must have done the same action before, and sends what comes of it; None where there is none."""
+    giver = stage - 1 if action.kind == "F" else stage + 1
+    return giver if 0 <= giver < stages else None
 
 
 def check(schedule: Schedule) -> None:
     """Refuse, with the reason, a schedule that stages could not execute; a legal one passes in silence."""
+    checked_order(schedule)
+
+
+def checked_order(schedule: Schedule) -> list[Step]:
+    """The steps of a legal schedule in an order in which they can be done; another one is refused, with the reason."""
     if not any(schedule.stages):
         raise IllegalSchedule("there is nothing to do: a schedule needs a stage, and a stage a forward and a backward")
+    every = _everything(schedule)
     for stage in range(len(schedule.stages)):
-        _check_completeness(stage, schedule)
+        _check_completeness(stage, schedule, every)
     for stage in range(len(schedule.stages)):
         _check_order(stage, schedule)
-    in_running_order(schedule)
+    return in_running_order(schedule)
 
 
 def in_running_order(schedule: Schedule) -> list[Step]:
     """Every step after all that it needs: an order in which one process could do the work of all stages."""
-    done: dict[Step, None] = {}  # a set that remembers the order
+    done, heads = as_far_as_it_goes(schedule)
+    if len(done) < sum(map(len, schedule.stages)):
+        raise IllegalSchedule(_describe_circle(schedule, heads))
+    return done
+
+
+def as_far_as_it_goes(schedule: Schedule) -> tuple[list[Step], list[int]]:
+    """The steps that can be done, in such an order, and how many of its actions each stage gets done."""
+    order: list[Step] = []
+    done: list[set[Action]] = [set() for _ in schedule.stages]
     heads = [0] * len(schedule.stages)
-    while sum(heads) < sum(map(len, schedule.stages)):
-        before = sum(heads)
+    before = -1
+    while len(order) > before:
+        before = len(order)
         for stage, actions in enumerate(schedule.stages):
             for action in actions[heads[stage] :]:
-                if any(step not in done for step in dependencies(action, stage, schedule)):
+                giver = giver_of(action, stage, len(done))
+                if giver is not None and action not in done[giver]:
                     break
-                done[stage, action] = None
+                if not done[stage].issuperset(own_needs(action, schedule.chunks)):
+                    break
+                done[stage].add(action)
+                order.append((stage, action))
                 heads[stage] += 1
-        if sum(heads) == before:
-            raise IllegalSchedule(_describe_circle(schedule, heads))
-    return list(done)
+    return order, heads
 
 
-def _check_completeness(stage: int, schedule: Schedule) -> None:
+def _check_completeness(stage: int, schedule: Schedule, every: dict[Action, None]) -> None:
     """Everything there is to do is done on this stage, once."""
     counts = Counter(schedule.stages[stage])
-    every, once = _everything(schedule), "every stage does each forward and each backward once"
+    once = "every stage does each forward and each backward once"
     for action, times in counts.items():
         if action not in every:
             sizes = f"micro_batches={schedule.micro_batches} and chunks={schedule.chunks}, counted from 0"
@@ -243,13 +273,13 @@ def _everything(schedule: Schedule) -> dict[Action, None]:
 
 def _check_order(stage: int, schedule: Schedule) -> None:
     """What an action needs of its own stage comes before it."""
-    done: set[Step] = set()
+    done: set[Action] = set()
     for action in schedule.stages[stage]:
-        for step in dependencies(action, stage, schedule):
-            if step[0] == stage and step not in done:
-                early, late = schedule.label(action), schedule.label(step[1])
-                raise IllegalSchedule(f"stage {stage} does {early} before {late}: {_why(action, step[1])}")
-        done.add((stage, action))
+        for needed in own_needs(action, schedule.chunks):
+            if needed not in done:
+                early, late = schedule.label(action), schedule.label(needed)
+                raise IllegalSchedule(f"stage {stage} does {early} before {late}: {_why(action, needed)}")
+        done.add(action)
 
 
 def _why(action: Action, needed: Action) -> str:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from course_lib.planning.schedules import Action, Schedule, Step, check, dependencies, in_running_order, peak_held
+from course_lib.planning.schedules import (
+    Action,
+    Schedule,
+    Step,
+    as_far_as_it_goes,
+    checked_order,
+    dependencies,
+    giver_of,
+    peak_held,
+)
 from course_lib.trace import Span
 
 NAMES = {"F": "forward", "B": "backward"}
@@ -66,8 +75,10 @@ def makespan(timed: Sequence[TimedAction]) -> float:
 
 def busy(timed: Sequence[TimedAction]) -> tuple[float, ...]:
     """How long each stage works."""
-    stages = 1 + max((one.stage for one in timed), default=-1)
-    return tuple(sum(one.end - one.start for one in timed if one.stage == stage) for stage in range(stages))
+    working = [0.0] * (1 + max((one.stage for one in timed), default=-1))
+    for one in timed:
+        working[one.stage] += one.end - one.start
+    return tuple(working)
 
 
 def bubble(timed: Sequence[TimedAction]) -> float:
@@ -127,18 +138,59 @@ class Simulation:
 
 def simulate(schedule: Schedule, costs: ActionCosts | None = None) -> Simulation:
     """Every action starts as soon as its stage is free and what it needs has arrived. Without costs, each takes 1."""
-    check(schedule)
-    costs = costs or ActionCosts()
-    _check_costs(costs, len(schedule.stages))
-    free = [0.0] * len(schedule.stages)
-    timed: dict[Step, TimedAction] = {}
-    for stage, action in in_running_order(schedule):
-        needed = [timed[step] for step in dependencies(action, stage, schedule)]
-        arrivals = [one.end + (costs.link if one.stage != stage else 0.0) for one in needed]
-        start = max([free[stage], *arrivals])
-        free[stage] = start + costs.of(action, stage)
-        timed[stage, action] = TimedAction(stage, action, start, free[stage])
-    return Simulation(schedule, tuple(timed.values()))
+    order = checked_order(schedule)
+    return Simulation(schedule, _timed(schedule, order, costs or ActionCosts()))
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A stage that cannot go on: which of its actions waits for which step."""
+
+    stage: int
+    action: Action
+    needs: Step
+
+
+def simulate_until_stuck(
+    schedule: Schedule, costs: ActionCosts | None = None
+) -> tuple[tuple[TimedAction, ...], list[Waiting]]:
+    """What happens if stages just begin, however the actions are ordered: what gets done when, and who waits then."""
+    order, heads = as_far_as_it_goes(schedule)
+    done, waiting = set(order), []
+    for stage, head in enumerate(heads):
+        for action in schedule.stages[stage][head : head + 1]:
+            missing = [step for step in dependencies(action, stage, schedule) if step not in done]
+            waiting.append(Waiting(stage, action, missing[0]))
+    return _timed(schedule, order, costs or ActionCosts()), waiting
+
+
+def _timed(schedule: Schedule, order: Sequence[Step], costs: ActionCosts) -> tuple[TimedAction, ...]:
+    """These steps, each as early as can be."""
+    times = Stopwatch(len(schedule.stages), order).times(costs)
+    return tuple(TimedAction(*step, *time) for step, time in zip(order, times, strict=True))
+
+
+class Stopwatch:
+    """Steps in an order in which they can be done, prepared to be timed again and again with other costs."""
+
+    def __init__(self, stages: int, order: Sequence[Step]) -> None:
+        number: dict[tuple[int | None, Action], int] = {step: place for place, step in enumerate(order)}
+        self.stages = stages
+        self.steps = [
+            (stage, action.kind == "B", number.get((giver_of(action, stage, stages), action)))
+            for stage, action in order
+        ]
+
+    def times(self, costs: ActionCosts) -> list[tuple[float, float]]:
+        """(start, end) of each step, as early as can be: its stage is free, and its message has arrived."""
+        _check_costs(costs, self.stages)
+        each = [(costs.of(Action("F", 0), stage), costs.of(Action("B", 0), stage)) for stage in range(self.stages)]
+        free, times = [0.0] * self.stages, []
+        for stage, is_backward, giver in self.steps:
+            start = free[stage] if giver is None else max(free[stage], times[giver][1] + costs.link)
+            free[stage] = end = start + each[stage][is_backward]
+            times.append((start, end))
+        return times
 
 
 def measured(schedule: Schedule, spans: Sequence[Span]) -> tuple[TimedAction, ...]:

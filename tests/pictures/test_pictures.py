@@ -13,8 +13,6 @@ from matplotlib.figure import Figure
 
 from course_lib.data import AddingProblem, at_last_padded_step
 from course_lib.pictures import (
-    explore_batches,
-    explore_schedules,
     mesh,
     messages,
     padding,
@@ -183,28 +181,6 @@ def test_padding_is_drawn_as_a_share_of_the_cells():
     picture = padding({"last column": [at_last_padded_step(batch)], "two": [batch, batch]})
     assert f"last column {batch.padding:.0%}, two {batch.padding:.0%}" in picture.alt
     assert len(picture.png()) > 1000
-
-
-def test_the_bucket_explorer_draws_again_when_a_slider_moves():
-    lengths = list(range(1, 200))
-    *sliders, words, image = explore_batches(lengths, ranks=2).children
-    assert [slider.description for slider in sliders] == ["tokens per batch", "batches per pool", "ranks"]
-    before = image.value
-    sliders[1].value = 1
-    assert "pools of 1, 2 ranks" in words.value
-    assert image.value != before
-
-
-def test_the_schedule_explorer_draws_the_same_batch_for_every_choice():
-    *controls, words, image = explore_schedules().children
-    chosen = {control.description: control for control in controls}
-    chosen["schedule"].value = "gpipe"
-    chosen["micro-batches"].value = 8
-    assert "Schedule gpipe on 4 stages" in words.value
-    before = image.value
-    chosen["schedule"].value = "naive"
-    assert image.value != before
-    assert "bubble 75.0%" in words.value
 
 
 def test_panels_share_their_height_and_a_curve_keeps_its_colour():

@@ -28,7 +28,17 @@ from course_lib.planning.schedules import (
     peak_held,
     wavefront,
 )
-from course_lib.planning.simulation import ActionCosts, TimedAction, bubble, busy, makespan, measured, peak, simulate
+from course_lib.planning.simulation import (
+    ActionCosts,
+    TimedAction,
+    bubble,
+    busy,
+    makespan,
+    measured,
+    peak,
+    simulate,
+    simulate_until_stuck,
+)
 from course_lib.trace import Span
 from tests.planning.legal_schedules import legal_schedules, rules
 
@@ -403,3 +413,17 @@ def test_nothing_takes_no_time():
 def test_bad_input_gets_a_sentence(make, sentence: str):
     with pytest.raises(ValueError, match=sentence):
         make()
+
+
+def test_a_schedule_that_gets_stuck_is_played_up_to_there_and_says_who_waits_for_what():
+    f0, f1, b0, b1 = (Action.of(name) for name in ("F0", "F1", "B0", "B1"))
+    stuck = Schedule("stuck", ((f0, b0, f1, b1), (f0, f1, b0, b1)), micro_batches=2)
+    timed, waiting = simulate_until_stuck(stuck)
+    assert [(one.stage, one.action, one.start, one.end) for one in timed] == [(0, f0, 0, 1), (1, f0, 1, 2)]
+    assert [(one.stage, one.action, one.needs) for one in waiting] == [(0, b0, (1, b0)), (1, f1, (0, f1))]
+
+
+def test_a_legal_schedule_is_played_to_its_end_and_nobody_waits():
+    timed, waiting = simulate_until_stuck(one_f_one_b(3, 4))
+    assert timed == simulate(one_f_one_b(3, 4)).timed
+    assert waiting == []

@@ -13,8 +13,7 @@ from course_lib.data import Corpus, Streams
 from course_lib.lstm.loss import cross_entropy
 from course_lib.lstm.memory import Memory
 from course_lib.lstm.model import SequenceModel, lstm_model
-from course_lib.pictures.widgets import cut_by_hand, rising
-from course_lib.planning.placement import BlockCost, Placement, analytic_costs, balanced, equal_count, round_robin
+from course_lib.planning.placement import Placement, analytic_costs, balanced, equal_count, round_robin
 from course_lib.strategies import ModelParallel
 from course_lib.strategies.model_parallel import segments_of
 from course_lib.training import examples
@@ -186,32 +185,6 @@ def test_the_lessons_job_is_cut_over_ranks():
     run = launch(examples.adding, strategy="model", updates=15, hidden=16, layers=2, ranks=2)
     alone = examples.adding(updates=15, hidden=16, layers=2)
     assert run[0]["error"] == run[1]["error"] == pytest.approx(alone["error"], abs=1e-4)
-
-
-COSTS = [BlockCost(0.0, 8), *[BlockCost(1.0, 2)] * 8, BlockCost(0.5, 8)]
-
-
-def test_cuts_move_on_until_every_stage_has_a_block():
-    assert rising([3, 5, 7], 10) == [3, 5, 7]
-    assert rising([5, 5, 2], 10) == [5, 6, 7]
-    assert rising([9, 9, 9], 10) == [7, 8, 9]
-    assert rising([1, 1, 1], 4) == [1, 2, 3]
-
-
-def test_nobody_beats_the_solver_and_the_widget_says_by_how_much():
-    best = cut_by_hand(COSTS, [part[0] for part in balanced(COSTS, 4).parts[1:]])
-    assert best.alt.startswith("Your slowest stage takes 1.00 times the solver's, your largest has 1.00 times")
-    assert cut_by_hand(COSTS, [3, 6, 8]).alt.startswith("Your slowest stage takes 1.20 times the solver's")
-
-
-def test_moving_a_slider_draws_again():
-    *sliders, words, image = pictures.explore_placement(COSTS, 4).children
-    assert [slider.value for slider in sliders] == [2, 5, 7]
-    before = image.value
-    assert "Your slowest stage takes 1.20" in words.value
-    sliders[0].value = 3
-    assert image.value != before
-    assert "Your slowest stage takes 1.00" in words.value
 
 
 def test_memory_bars_name_what_is_above_the_budget():

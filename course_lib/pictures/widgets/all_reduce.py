@@ -1,0 +1,193 @@
+"""An all-reduce, stepped through round by round: what travels, whose numbers are in each sum, and what it costs."""
+
+from __future__ import annotations
+
+from math import cos, pi, sin
+
+from course_lib.pictures.widgets.explorer import Explorer, choice, slider, whole_number
+from course_lib.pictures.widgets.numbers import size_in_words
+from course_lib.pictures.widgets.svg import Drawing, box, element, line, text
+from course_lib.planning.collectives import AllReduce, Message, doubling, ring, ways_to_all_reduce
+
+WIDTH = 740
+TALL = 44  # of a piece of the tensor on one rank
+SIZES = {4e3: "4 kB", 4e6: "4 MB", 1e8: "100 MB", 4e9: "4 GB"}
+
+
+def explore_all_reduce(ranks: int = 4) -> AllReduceExplorer:
+    """Step through an all-reduce: the ring piece by piece, and two other ways to compare it with."""
+    return AllReduceExplorer(ranks)
+
+
+class AllReduceExplorer(Explorer):
+    """Each rank has one number per piece to begin with; a stripe per rank shows whose numbers a sum has in it."""
+
+    title = "All-reduce, round by round"
+    help = (
+        "Each box is a rank, each cell of it a piece of the tensor, numbered. A stripe shows whose numbers are in "
+        "the sum so far; a cell with a bold frame is complete."
+    )
+
+    def __init__(self, ranks: int = 4) -> None:
+        self.way = ring(whole_number(ranks, "ranks", 2, 8))
+        super().__init__(
+            [
+                choice("way", "how", list(ways_to_all_reduce()), "ring"),
+                slider("ranks", "ranks", range(2, 9), ranks),
+                choice("size", "tensor", SIZES, 4e6),
+                slider("round", "rounds done", range(len(self.way.rounds) + 1), 0, plays=True),
+            ]
+        )
+
+    def changed(self, names: set[str]) -> None:
+        """Another way or other ranks begin again."""
+        if not names & {"way", "ranks"}:
+            return
+        ranks = self.values["ranks"]
+        if self.values["way"] == "recursive doubling" and ranks & (ranks - 1):
+            self.values["ranks"] = ranks = 2 ** (ranks.bit_length() - 1)  # it has to be a power of two
+        self.way = ways_to_all_reduce()[self.values["way"]](ranks)
+        self.values["round"] = 0
+        self.offer("round", range(len(self.way.rounds) + 1))
+
+    def showcase(self) -> Drawing:
+        """Before the first round there is little to see: half of the way."""
+        return self.drawing if self.values["round"] else self.draw(len(self.way.rounds) // 2)
+
+    def draw(self, after: int | None = None) -> Drawing:
+        """The picture after so many rounds, or after those that are chosen."""
+        way, done = self.way, self.values["round"] if after is None else after
+        messages = way.rounds[done - 1] if done else ()
+        places = [_place(rank, way.ranks) for rank in range(way.ranks)]
+        shapes = [_arrow(one, places, way) for one in messages]
+        sent = way.sent_after(done, self.values["size"])
+        for rank, held in enumerate(way.held_after(done)):
+            shapes.append(_rank(rank, held, places[rank], way.ranks, size_in_words(sent[rank]) if sent[rank] else "0"))
+        ways = [make(way.ranks) for make in ways_to_all_reduce().values() if make is not doubling or _pairs(way.ranks)]
+        bars = _bars(ways, way, done, self.values["size"], _height(way.ranks) + 20)
+        height = _height(way.ranks) + 50 + 26 * len(ways)
+        return Drawing("".join([*shapes, bars]), WIDTH, height, self._words(messages, sent, done))
+
+    def _words(self, messages: tuple[Message, ...], sent: list[float], done: int) -> str:
+        way, size = self.way, self.values["size"]
+        total = way.in_turn(size=size)
+        if not done:
+            cut = f", cut into {way.pieces} pieces" if way.pieces > 1 else ""
+            return (
+                f"Before the first of {len(way.rounds)} rounds: each of {way.ranks} ranks has its own numbers, "
+                f"{size_in_words(size)}{cut}. In turn, {_formula(way)} = {size_in_words(total)} will have to pass."
+            )
+        complete = sum(len(held) == way.ranks for row in way.held_after(done) for held in row)
+        one = messages[0]
+        verb = "adds it to its own" if one.adds else "keeps it in place of its own"
+        many = "every rank sends" if len(messages) == way.ranks else f"rank {one.source} sends"
+        who = "its right-hand neighbour" if way.name == "ring" else "its partner" if len(messages) > 1 else ""
+        what = "one piece" if way.pieces > 1 else "the whole tensor"
+        return (
+            f"Round {done} of {len(way.rounds)}{_phase(way, done)}: {many} {what} to {who or f'rank {one.target}'}, "
+            f"which {verb}. Complete: {complete} of {way.ranks * way.pieces} pieces. "
+            f"The busiest sender has sent {size_in_words(max(sent))}; in turn {size_in_words(way.in_turn(done, size))} "
+            f"of {_formula(way)} = {size_in_words(total)} have passed."
+        )
+
+
+def _pairs(ranks: int) -> bool:
+    return not ranks & (ranks - 1)
+
+
+def _formula(way: AllReduce) -> str:
+    """How many bytes pass in turn, for a tensor of M bytes on n ranks."""
+    formulas = {"ring": "2(n-1)/n x M", "through rank 0": "2(n-1) x M", "recursive doubling": "log2(n) x M"}
+    return formulas[way.name]
+
+
+def _phase(way: AllReduce, done: int) -> str:
+    phases = {"ring": ("reduce-scatter", "all-gather"), "through rank 0": ("reduce", "broadcast")}
+    return f", {phases[way.name][done > len(way.rounds) // 2]}" if way.name in phases else ""
+
+
+def _height(ranks: int) -> float:
+    """Of the ring: the more ranks, the more room they need beside each other."""
+    return 400 if ranks < 6 else 520
+
+
+def _place(rank: int, ranks: int) -> tuple[float, float]:
+    """The middle of a rank's box: rank 0 on top, the others clockwise."""
+    angle, height = 2 * pi * rank / ranks - pi / 2, _height(ranks)
+    return WIDTH / 2 + 285 * cos(angle), height / 2 + (height / 2 - 54) * sin(angle)
+
+
+def _cell(pieces: int) -> float:
+    return min(30.0, 112 / pieces) if pieces > 1 else 64.0
+
+
+def _outline(place: tuple[float, float], pieces: int) -> tuple[float, float, float, float]:
+    """Left, top, width and height of a rank's box."""
+    width, height = _cell(pieces) * pieces + 12, TALL + 56
+    return place[0] - width / 2, place[1] - height / 2, width, height
+
+
+def _rank(rank: int, held: list[frozenset[int]], place: tuple[float, float], ranks: int, sent: str) -> str:
+    """A box with a cell per piece, and in each cell a stripe for each rank whose numbers are in its sum."""
+    outline, cell = _outline(place, len(held)), _cell(len(held))
+    left, top = outline[0] + 6, outline[1] + 35
+    drawn = [box(*outline, "paper", rx=5), box(*outline, "frame", rx=5)]
+    drawn.append(text(place[0], top - 19, f"rank {rank}", "ink strong", "middle"))
+    stripe = TALL / ranks
+    for piece, contributors in enumerate(held):
+        x = left + cell * piece
+        drawn += [box(x + 2, top + stripe * who, cell - 4, stripe, f"rank{who}") for who in sorted(contributors)]
+        drawn.append(box(x + 2, top, cell - 4, TALL, "whole" if len(contributors) == ranks else "frame"))
+        if len(held) > 1:
+            drawn.append(text(x + cell / 2, top - 4, str(piece), "faint small", "middle"))
+    return element("g", *drawn, text(place[0], top + TALL + 15, f"sent {sent}", "faint small", "middle"))
+
+
+def _arrow(one: Message, places: list[tuple[float, float]], way: AllReduce) -> str:
+    """From the edge of one box to the edge of the other."""
+    (x1, y1), (x2, y2) = places[one.source], places[one.target]
+    length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
+    dx, dy = (x2 - x1) / length, (y2 - y1) / length
+    _, _, width, height = _outline((0, 0), way.pieces)
+    inside = min(width / 2 / abs(dx) if abs(dx) > 1e-9 else length, height / 2 / abs(dy) if abs(dy) > 1e-9 else length)
+    to_and_fro = way.name == "recursive doubling" or way.ranks == 2
+    aside = 7 if to_and_fro and len(way.rounds[0]) > 1 else 0  # two messages share that way, in opposite directions
+    x1, y1, x2, y2 = x1 - dy * aside, y1 + dx * aside, x2 - dy * aside, y2 + dx * aside
+    tail = (x1 + dx * (inside + 3), y1 + dy * (inside + 3))
+    tip = (x2 - dx * (inside + 3), y2 - dy * (inside + 3))
+    neck = (tip[0] - dx * 12, tip[1] - dy * 12)
+    corners = [tip, (neck[0] - dy * 6, neck[1] + dx * 6), (neck[0] + dy * 6, neck[1] - dx * 6)]
+    head = element("polygon", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in corners), class_="head")
+    return element("g", line(*tail, *neck, "message"), head, _label(one, way, tail, tip), class_="travelling")
+
+
+def _label(one: Message, way: AllReduce, tail: tuple[float, float], tip: tuple[float, float]) -> str:
+    """Which piece it is, on the inner side of the ring."""
+    if way.pieces == 1:
+        return ""
+    x, y = (tail[0] + tip[0]) / 2, (tail[1] + tip[1]) / 2
+    if way.ranks == 2:
+        return text(x + (34 if one.source else -34), y, f"piece {one.piece}", "ink small", "middle")
+    to_centre = (WIDTH / 2 - x, _height(way.ranks) / 2 - y)
+    far = max(1.0, (to_centre[0] ** 2 + to_centre[1] ** 2) ** 0.5)
+    place = (x + 34 * to_centre[0] / far, y + 16 * to_centre[1] / far + 4)
+    return text(*place, f"piece {one.piece}", "ink small", "middle")
+
+
+def _bars(ways: list[AllReduce], chosen: AllReduce, done: int, size: float, top: float) -> str:
+    """How many bytes pass in turn, for each way; of the chosen one, how many have."""
+    longest = max(way.in_turn(size=size) for way in ways)
+    shapes = [
+        text(0, top, f"bytes that pass in turn, n = {chosen.ranks} ranks, M = {size_in_words(size)}", "ink strong")
+    ]
+    for number, way in enumerate(ways):
+        y, total = top + 12 + 26 * number, way.in_turn(size=size)
+        full, left = 330 * total / longest, 140
+        so_far = way.in_turn(done, size) / total * full if way.name == chosen.name else 0.0
+        shapes += [
+            text(0, y + 14, way.name, "ink strong" if way.name == chosen.name else "ink"),
+            box(left, y, full, 18, "idle"),
+            box(left, y, so_far, 18, "communication"),
+            text(left + full + 8, y + 14, f"{_formula(way)} = {size_in_words(total)}"),
+        ]
+    return "".join(shapes)

@@ -1,0 +1,75 @@
+"""Batch size, pool and ranks of a bucketed epoch: what is padded, how well lengths mix, and how long ranks wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy
+
+from course_lib.data import BucketedBatches, Load, load_of
+from course_lib.pictures.widgets.explorer import Explorer, slider, whole_number
+from course_lib.pictures.widgets.numbers import powers_of_two
+from course_lib.pictures.widgets.svg import Drawing, box, legend, line, text
+
+SHOWN = 40  # batches in the picture
+LEFT, TOP, WIDTH, HEIGHT = 60, 40, 420, 200
+METERS = 560  # where they begin
+
+
+def explore_batches(lengths: Sequence[int], ranks: int = 4) -> BatchExplorer:
+    """Sliders for batch size and pool: see padding, balance over ranks and mixing of a bucketed epoch."""
+    return BatchExplorer(lengths, ranks)
+
+
+class BatchExplorer(Explorer):
+    """The first batches of an epoch as bars of tokens and padding, and three numbers for all of it."""
+
+    title = "Batches of sequences of like length"
+
+    def __init__(self, lengths: Sequence[int], ranks: int = 4) -> None:
+        self.lengths = numpy.asarray(lengths, dtype=numpy.int64)
+        if not self.lengths.size:
+            raise ValueError("lengths is empty: give the length of each sequence")
+        super().__init__(
+            [
+                slider("tokens", "tokens per batch", powers_of_two(256, 16384), 2048),
+                slider("pool", "batches per pool", [1, 2, 5, 10, 20, 50, 100], 10),
+                slider("ranks", "ranks", range(1, 9), whole_number(ranks, "ranks", 1, 8)),
+            ]
+        )
+
+    def draw(self) -> Drawing:
+        tokens, pool, ranks = (self.values[name] for name in ("tokens", "pool", "ranks"))
+        batches = BucketedBatches(self.lengths, tokens, pool=pool).global_batches()
+        load = load_of(batches, self.lengths, ranks)
+        shapes = [
+            legend([("forward", "tokens"), ("idle", "padding")], LEFT, 16),
+            _bars(self.lengths, batches[:SHOWN]),
+            _meters(load, ranks),
+        ]
+        words = f"{tokens} tokens per batch, pools of {pool}, {ranks} {'rank' if ranks == 1 else 'ranks'}: {load}"
+        return Drawing("".join(shapes), 740, TOP + HEIGHT + 34, words)
+
+
+def _bars(lengths: numpy.ndarray, batches: list[list[int]]) -> str:
+    cells = [len(batch) * int(lengths[batch].max()) for batch in batches]
+    tokens = [int(lengths[batch].sum()) for batch in batches]
+    highest, each = max(cells), WIDTH / len(batches)
+    shapes = [line(LEFT, TOP, LEFT, TOP + HEIGHT)]
+    for number, (all_cells, real) in enumerate(zip(cells, tokens, strict=True)):
+        x, padded, filled = LEFT + each * number, HEIGHT * all_cells / highest, HEIGHT * real / highest
+        shapes += [box(x + 1, TOP + HEIGHT - padded, each - 1.5, padded, "idle")]
+        shapes += [box(x + 1, TOP + HEIGHT - filled, each - 1.5, filled, "forward")]
+    shapes += [text(LEFT - 6, TOP + 10, f"{highest:,}", "ink", "end"), text(LEFT - 6, TOP + HEIGHT, "0", "ink", "end")]
+    return "".join([*shapes, text(LEFT, TOP + HEIGHT + 22, f"cells of the first {len(batches)} batches of the epoch")])
+
+
+def _meters(load: Load, ranks: int) -> str:
+    """Shares from 0 to 100%."""
+    values = {"padding": load.padding, "mixing": load.mixing, f"idle of {ranks} ranks": 1 - 1 / load.balance}
+    shapes = []
+    for number, (name, value) in enumerate(values.items()):
+        y = TOP + 14 + 62 * number
+        shapes += [text(METERS, y, f"{name}: {value:.1%}"), box(METERS, y + 8, 160, 18, "frame")]
+        shapes += [box(METERS, y + 8, 160 * value, 18, "forward" if name == "mixing" else "idle")]
+    return "".join(shapes)

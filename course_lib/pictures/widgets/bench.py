@@ -1,0 +1,235 @@
+"""The schedule bench: put the actions of every stage in an order of your own, and see what comes of it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from course_lib.pictures.widgets import rows
+from course_lib.pictures.widgets.bench_run import PACE, run_paced
+from course_lib.pictures.widgets.bench_score import known, score_table, verdict
+from course_lib.pictures.widgets.explorer import Button, Explorer, choice, slider, whole_number
+from course_lib.pictures.widgets.svg import Drawing, legend, line, text
+from course_lib.planning.schedules import SCHEDULES, Action, IllegalSchedule, Schedule, check
+from course_lib.planning.simulation import (
+    NAMES,
+    ActionCosts,
+    Simulation,
+    TimedAction,
+    Waiting,
+    makespan,
+    simulate_until_stuck,
+)
+
+TOP = 48
+GAP = 74  # between the simulated rows and the measured ones
+
+
+def schedule_bench(stages: int = 3, micro_batches: int = 4, chunks: int = 1, start: str = "naive") -> ScheduleBench:
+    """Build a schedule by moving its actions; see deadlock, bubble and memory as you go; run it on real ranks."""
+    return ScheduleBench(stages, micro_batches, chunks, start)
+
+
+class ScheduleBench(Explorer):
+    """A row of actions per stage, which can be moved. `bench.schedule` is what you have built."""
+
+    title = "The schedule bench"
+    help = (
+        "Drag an action to another place of its row. With the keyboard: Tab to the rows, arrow keys go from action to "
+        "action, Shift and an arrow key move it earlier or later (or pick it up with Space, and then arrow keys alone)."
+    )
+
+    def __init__(self, stages: int = 3, micro_batches: int = 4, chunks: int = 1, start: str = "naive") -> None:
+        whole_number(stages, "stages", 1, 6)
+        whole_number(micro_batches, "micro_batches", 1, 8)
+        whole_number(chunks, "chunks", 1, 4)
+        if start not in SCHEDULES:
+            raise ValueError(f"start={start!r}: begin with {', '.join(SCHEDULES)}")
+        self._begin(start, stages, micro_batches, chunks)
+        super().__init__(
+            [
+                choice("start", "begin with", list(SCHEDULES), start),
+                slider("stages", "stages", range(1, 7), stages),
+                slider("micro_batches", "micro-batches", range(1, 9), micro_batches),
+                slider("chunks", "time chunks", range(1, 5), chunks),
+                slider("backward", "backward / forward", [1, 1.5, 2], 1),
+                slider("link", "link / forward", [0, 0.25, 0.5, 1], 0),
+            ],
+            [
+                Button("run", "Run on real ranks", "Running on real ranks ..."),
+                Button("undo", "Undo"),
+                Button("again", "Begin again"),
+            ],
+        )
+
+    def _begin(self, start: str, stages: int, micro_batches: int, chunks: int) -> None:
+        self.schedule = SCHEDULES[start](stages, micro_batches, chunks)
+        self.before: list[Schedule] = []
+        self.ran: tuple[TimedAction, ...] = ()
+        self.news = ""
+
+    def changed(self, names: set[str]) -> None:
+        """Other sizes begin again; other costs keep what was built."""
+        self.ran, self.news = (), ""
+        if names & {"start", "stages", "micro_batches", "chunks"}:
+            self.press_again()
+
+    def press_again(self) -> None:
+        """Throw away what was built."""
+        sizes = (self.values[name] for name in ("stages", "micro_batches", "chunks"))
+        self._begin(self.values["start"], *sizes)
+
+    def press_undo(self) -> None:
+        """Take the last move back."""
+        self.news, self.ran = "Nothing to undo." if not self.before else "Undone.", ()
+        if self.before:
+            self.schedule = self.before.pop()
+
+    def press_run(self) -> None:
+        """Execute the schedule on as many real ranks as it has stages, with a fixed time per action."""
+        try:
+            self.ran = run_paced(self.schedule, self.costs)
+            self.news = "Run on real ranks: compare the two pictures."
+        except IllegalSchedule:
+            self.ran, self.news = (), "Not run, for it would hang."
+
+    def moved(self, item: str, place: int) -> None:
+        """`item` is a stage and an action, "1:F2"; the action goes to that place of the stage's row."""
+        stage, action = _item(item, self.schedule)
+        row = [one for one in self.schedule.stages[stage] if one != action]
+        row.insert(whole_number(place, "place", 0, len(row)), action)
+        self.before.append(self.schedule)
+        stages = (*self.schedule.stages[:stage], tuple(row), *self.schedule.stages[stage + 1 :])
+        self.schedule = Schedule("yours", stages, self.schedule.micro_batches, self.schedule.chunks)
+        self.ran = ()
+        self.news = f"Stage {stage} now does {self.schedule.label(action)} as number {place + 1} of {len(row)}."
+
+    @property
+    def costs(self) -> ActionCosts:
+        """Of one action, in units of a forward pass."""
+        return ActionCosts(1.0, self.values["backward"], self.values["link"])
+
+    def draw(self) -> Drawing:
+        timed, waiting = simulate_until_stuck(self.schedule, self.costs)
+        placed = [*timed, *_after_the_end(self.schedule, timed, self.costs)]
+        stages = len(self.schedule.stages)
+        unit = self._longest(placed)
+        scale = rows.WIDTH / unit
+        bottom = TOP + rows.ROW * stages
+        held = [peak / self.schedule.chunks for peak in self.schedule.peak]
+        stuck_at = makespan(timed) if waiting else None
+        shapes = [
+            legend([("forward", "forward"), ("backward", "backward"), ("idle", "idle")], rows.LEFT, 16),
+            rows.row_names(stages, TOP),
+            rows.idle_rows(stages, TOP, scale * (makespan(timed) if timed else unit)),
+            self._boxes(placed, len(timed), scale),
+            rows.held_bars(held, self.schedule.micro_batches, TOP),
+            rows.time_axis(unit, scale, bottom, "simulated, in units of a forward action"),
+            "" if stuck_at is None else _stuck_line(rows.LEFT + stuck_at * scale, bottom),
+            self._measured(scale, bottom + GAP),
+        ]
+        height = bottom + 40 + (GAP + rows.ROW * stages if self.ran else 0)
+        simulation = None if waiting else Simulation(self.schedule, timed)
+        below = score_table(simulation, known(self.schedule, self.costs))
+        words = self._words(simulation, waiting)
+        return Drawing("".join(shapes), rows.RIGHT + 100, height, words, below, parts=True)
+
+    def _longest(self, placed: Sequence[TimedAction]) -> float:
+        """What the width of the picture stands for: simulated and measured, on one scale."""
+        return max(makespan(placed), makespan(self.ran) / PACE)
+
+    def _boxes(self, placed: Sequence[TimedAction], running: int, scale: float) -> str:
+        """Every action can be reached and moved; those after `running` never start."""
+        place_of = {
+            (stage, action): place
+            for stage, actions in enumerate(self.schedule.stages)
+            for place, action in enumerate(actions)
+        }
+        in_order = sorted(enumerate(placed), key=lambda pair: (pair[1].stage, place_of[pair[1].stage, pair[1].action]))
+        shapes = []
+        for number, one in in_order:
+            label, starts = self.schedule.label(one.action), number < running
+            when = f"from {one.start:.4g} to {one.end:.4g}" if starts else "never starts"
+            place = place_of[one.stage, one.action]
+            shapes.append(
+                rows.action_box(
+                    one.action,
+                    rows.LEFT + one.start * scale,
+                    (one.end - one.start) * scale,
+                    TOP + rows.ROW * one.stage,
+                    self.schedule.chunks,
+                    "" if starts else "stuck",
+                    data_item=f"{one.stage}:{label}",
+                    data_row=one.stage,
+                    data_place=place,
+                    tabindex=-1,
+                    role="button",
+                    aria_label=f"stage {one.stage}, number {place + 1}: {NAMES[one.action.kind]} {label}, {when}",
+                )
+            )
+        return "".join(shapes)
+
+    def _measured(self, scale: float, top: float) -> str:
+        if not self.ran:
+            return ""
+        stages = len(self.schedule.stages)
+        scale = scale / PACE
+        return "".join(
+            [
+                text(rows.LEFT, top - 10, "measured on real ranks, paced, on the same scale", "ink strong"),
+                rows.row_names(stages, top),
+                rows.idle_rows(stages, top, makespan(self.ran) * scale),
+                rows.plain_boxes(self.ran, scale, top, self.schedule.chunks),
+            ]
+        )
+
+    def _words(self, simulation: Simulation | None, waiting: Sequence[Waiting]) -> str:
+        if simulation is None:
+            said = f"Stuck: {_why_stuck(self.schedule)}. {_who_waits(waiting, self.schedule)}"
+        else:
+            said = verdict(simulation, known(self.schedule, self.costs))
+        if self.ran and simulation:
+            whole = makespan(self.ran)
+            said += f" Measured: {whole * 1000:.0f} ms, {whole / PACE / simulation.makespan:.2f} times the simulated."
+        return f"{self.news} {said}".strip()
+
+
+def _item(item: str, schedule: Schedule) -> tuple[int, Action]:
+    stage, _, label = item.partition(":")
+    action = Action.of(label)
+    if not stage.isdigit() or int(stage) >= len(schedule.stages) or action not in schedule.stages[int(stage)]:
+        raise ValueError(f"{item!r} is not in this schedule: write a stage and one of its actions, 1:F2")
+    return int(stage), action
+
+
+def _after_the_end(schedule: Schedule, timed: Sequence[TimedAction], costs: ActionCosts) -> list[TimedAction]:
+    """What never starts, drawn behind the point at which everything has stopped."""
+    done = {(one.stage, one.action) for one in timed}
+    placed = []
+    for stage, actions in enumerate(schedule.stages):
+        at = makespan(timed)
+        for action in (one for one in actions if (stage, one) not in done):
+            placed.append(TimedAction(stage, action, at, at + costs.of(action, stage)))
+            at = placed[-1].end
+    return placed
+
+
+def _stuck_line(x: float, bottom: float) -> str:
+    return line(x, TOP - 8, x, bottom, "dashed") + text(x + 4, TOP - 11, "from here on, everybody waits", "ink small")
+
+
+def _why_stuck(schedule: Schedule) -> str:
+    try:
+        check(schedule)
+    except IllegalSchedule as reason:
+        return str(reason)
+    return ""
+
+
+def _who_waits(waiting: Sequence[Waiting], schedule: Schedule) -> str:
+    """Who waits for whom, stage by stage."""
+    said = []
+    for one in waiting:
+        stage, action = one.needs
+        whose = "its own" if stage == one.stage else f"stage {stage}'s"
+        said.append(f"stage {one.stage} with {schedule.label(one.action)} for {whose} {schedule.label(action)}")
+    return f"Who waits: {'; '.join(said)}."

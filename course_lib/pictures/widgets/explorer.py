@@ -1,0 +1,184 @@
+"""What all widgets have in common: controls with values, and a picture that is drawn from them.
+
+All of it is plain Python, so that it can be used, tested and stored without a browser. In a notebook, `live.py` shows
+the same controls and the same picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from course_lib.pictures.widgets.svg import Drawing, element
+
+
+@dataclass(frozen=True)
+class Control:
+    """Something to choose: one of `options`, each of which has `words`.
+
+    `kind` is slider or choice. A `plays` slider also has buttons to go on by one, to go back, and to play.
+    """
+
+    name: str
+    label: str
+    options: tuple[Any, ...]
+    words: tuple[str, ...]
+    start: Any
+    kind: str = "slider"
+    plays: bool = False
+
+    def to_page(self) -> dict[str, Any]:
+        """What the page must know to show it: values travel as places in `options`."""
+        return {name: value for name, value in vars(self).items() if name not in ("options", "start")}
+
+
+def slider(
+    name: str,
+    label: str,
+    options: Sequence[Any] | Mapping[Any, str],
+    start: Any,
+    plays: bool = False,
+) -> Control:
+    """A slider over numbers; a mapping says how each is called. It begins at `start`, or at the nearest to it."""
+    named = dict(options) if isinstance(options, Mapping) else {value: _number(value) for value in options}
+    nearest = min(named, key=lambda option: abs(option - start))
+    return Control(name, label, tuple(named), tuple(named.values()), nearest, plays=plays)
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def choice(name: str, label: str, options: Sequence[str] | Mapping[Any, str], start: Any) -> Control:
+    """A list of which one is chosen. A mapping says how each option is called."""
+    named = dict(options) if isinstance(options, Mapping) else {option: option for option in options}
+    return Control(name, label, tuple(named), tuple(named.values()), start, "choice")
+
+
+@dataclass(frozen=True)
+class Button:
+    """Something to press. It calls the explorer's method `press_NAME`; `slow` says what to read until it is done."""
+
+    name: str
+    label: str
+    slow: str = ""
+
+
+class Explorer:
+    """Controls, buttons, and a picture that is drawn again when one of them is used.
+
+    One of its own has a `title`, and `draw`. `explorer.set(ranks=8)` and `explorer.press("run")` do from Python what a
+    learner does with the mouse.
+    """
+
+    title = "Explorer"
+    help = ""
+
+    def __init__(self, controls: Sequence[Control], buttons: Sequence[Button] = ()) -> None:
+        self.controls = {control.name: control for control in controls}
+        self.buttons = tuple(buttons)
+        self.values: dict[str, Any] = {control.name: control.start for control in controls}
+        self.drawing = self.draw()
+        self._live: Any = None
+
+    def draw(self) -> Drawing:
+        """The picture of the present values."""
+        raise NotImplementedError
+
+    def changed(self, names: set[str]) -> None:
+        """Called before the picture is drawn again: here, other values may follow those that have changed."""
+
+    def moved(self, item: str, place: int) -> None:
+        """Called when something in the picture was moved to another place."""
+
+    def set(self, **values: Any) -> None:
+        """Choose values, as the controls do."""
+        for name, value in values.items():
+            if name not in self.controls:
+                raise ValueError(f"there is no control {name!r}: choose among {', '.join(self.controls)}")
+            if value not in self.controls[name].options:
+                offered = ", ".join(self.controls[name].words)
+                raise ValueError(f"{name}={value!r} is not offered: choose among {offered}")
+        different = {name for name, value in values.items() if self.values[name] != value}
+        self.values.update(values)
+        self.changed(different)
+        self.redraw()
+
+    def press(self, name: str) -> None:
+        """Press a button."""
+        if name not in {button.name for button in self.buttons}:
+            raise ValueError(f"there is no button {name!r}: press {', '.join(b.name for b in self.buttons) or 'none'}")
+        getattr(self, f"press_{name}")()
+        self.redraw()
+
+    def move(self, item: str, place: int) -> None:
+        """Move something in the picture."""
+        self.moved(item, place)
+        self.redraw()
+
+    def offer(self, name: str, options: Sequence[Any]) -> None:
+        """Let a slider have other options from now on. What is chosen stays, or becomes the last of them."""
+        old = self.controls[name]
+        words = tuple(map(_number, options))
+        self.controls[name] = replace(old, options=tuple(options), words=words)
+        if self.values[name] not in options:
+            self.values[name] = options[-1]
+
+    def redraw(self) -> None:
+        """Draw the present values, here and wherever this is shown."""
+        self.drawing = self.draw()
+        if self._live is not None:
+            self._live.show(self)
+
+    def __repr__(self) -> str:
+        return f"{self.title}. {self.drawing.words}"
+
+    def showcase(self) -> Drawing:
+        """What to show to those who cannot play: the picture as it is now."""
+        return self.drawing
+
+    def still(self) -> dict[str, str]:
+        """What is stored in a notebook, for those who look at it without a kernel."""
+        drawing = self.showcase()
+        return {
+            "text/plain": f"{self.title}. {drawing.words}",
+            "text/html": element("div", STYLE, drawing.html, class_="course-still"),
+            "image/svg+xml": drawing.alone,
+        }
+
+    def live(self) -> Any:
+        """The widget for a notebook; None where `anywidget` is not installed."""
+        if self._live is None:
+            try:
+                from course_lib.pictures.widgets.live import LiveView
+            except ImportError:
+                return None
+            self._live = LiveView(self)
+        return self._live
+
+    def _ipython_display_(self) -> None:
+        """The still picture, and the widget as an output of its own: a front end that finds no model shows an error in
+        place of the whole output, and would hide a picture that was part of it. The style sheet shows one of the two.
+        """
+        from IPython.display import display
+
+        display(self.still(), raw=True)
+        if self.live() is not None:
+            display(self.live())
+
+
+# JupyterLab's outputs: the still picture goes where a live widget follows it, and a widget without a model goes, too.
+STYLE = element(
+    "style",
+    ".jp-OutputArea-child:has(.course-still):has(+ .jp-OutputArea-child .course-widget) { display: none; } "
+    ".jp-OutputArea-child:has(.course-still) + .jp-OutputArea-child:has(.jupyter-widgets):not(:has(.course-widget)) "
+    "{ display: none; } ",
+)
+
+
+def whole_number(value: Any, name: str, low: int, high: int) -> int:
+    """`value`, or a sentence that says what it should be."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ValueError(f"{name}={value!r}: give a whole number from {low} to {high}")
+    return value

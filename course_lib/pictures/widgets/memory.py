@@ -1,0 +1,111 @@
+"""Where the memory of a training step goes, and what each way to save some leaves of it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+
+from course_lib.lstm import BatchSize, Memory, Savings, SequenceModel, lstm_model, predict_with
+from course_lib.lstm.savings import OPTIMIZERS, PRECISIONS, SHARDED
+from course_lib.pictures.widgets.explorer import Explorer, choice, slider
+from course_lib.pictures.widgets.numbers import memory_in_words, powers_of_two
+from course_lib.pictures.widgets.svg import CHARACTER, Drawing, box, legend, line, table, text
+
+LEFT, WIDTH, TOP, TALL = 66, 560, 48, 40
+PARTS = ("parameters", "gradients", "optimizer", "activations")
+INK_ON = {"parameters": "on-dark", "gradients": "on-light", "optimizer": "on-light", "activations": "on-light"}
+DEVICES = {0: "no limit", 8: "8 GiB", 24: "24 GiB", 80: "80 GiB", 141: "141 GiB"}
+
+
+def explore_memory() -> MemoryExplorer:
+    """Widths, lengths, optimizer, precision, recomputation, sharding: what fills the memory of one rank."""
+    return MemoryExplorer()
+
+
+@lru_cache(maxsize=32)
+def paper_model(vocabulary: int, hidden: int, layers: int) -> SequenceModel:
+    """A model of that size that stores nothing: its weights lie on the `meta` device."""
+    with torch.device("meta"):
+        return lstm_model(vocabulary=vocabulary, hidden=hidden, layers=layers)
+
+
+class MemoryExplorer(Explorer):
+    """The bar above is now, the one below it was before the last change."""
+
+    title = "The memory of a training step"
+
+    def __init__(self) -> None:
+        self.before: Memory | None = None
+        super().__init__(
+            [
+                slider("hidden", "hidden units", powers_of_two(64, 16384), 1024),
+                slider("layers", "layers", [1, 2, 4, 8, 16, 32], 4),
+                slider("vocabulary", "vocabulary", [100, 1000, 10_000, 50_000], 10_000),
+                slider("steps", "steps", powers_of_two(8, 2048), 128),
+                slider("sequences", "sequences per rank", powers_of_two(1, 1024), 64),
+                choice("optimizer", "optimizer", list(OPTIMIZERS), "Adam"),
+                choice("precision", "precision", list(PRECISIONS), "float32"),
+                choice("recompute", "activations", {False: "kept", True: "recomputed, layer by layer"}, False),
+                choice("sharded", "shared out over ranks", list(SHARDED), "nothing"),
+                slider("ranks", "ranks", powers_of_two(1, 64), 8),
+                choice("device", "memory of a device", DEVICES, 8),
+            ]
+        )
+        self.now = self.memory()
+
+    def memory(self) -> Memory:
+        """What one rank needs."""
+        model = paper_model(*(self.values[name] for name in ("vocabulary", "hidden", "layers")))
+        size = BatchSize(self.values["steps"], self.values["sequences"])
+        names = ("optimizer", "precision", "recompute", "sharded", "ranks")
+        return predict_with(model, size, Savings(**{name: self.values[name] for name in names}))
+
+    def changed(self, names: set[str]) -> None:
+        """What was there becomes what was before."""
+        now = self.memory()
+        if now != self.now:
+            self.before, self.now = self.now, now
+
+    def draw(self) -> Drawing:
+        now = self.memory()
+        budget = self.values["device"] * 2**30
+        bars = {"now": now, **({"before the last change": self.before} if self.before else {})}
+        longest = max([budget, *(memory.total for memory in bars.values())])
+        scale = WIDTH / longest
+        shapes = [legend([(part, part) for part in PARTS], LEFT, 16)]
+        for number, (name, memory) in enumerate(bars.items()):
+            shapes.append(_bar(name.split()[0], memory, scale, TOP + (TALL + 12) * number))
+        bottom = TOP + (TALL + 12) * len(bars)
+        if budget:
+            x = LEFT + budget * scale
+            shapes += [line(x, TOP - 10, x, bottom, "dashed")]
+            shapes += [text(x - 5, bottom + 12, f"a device: {DEVICES[self.values['device']]}", "ink", "end")]
+        rows = [
+            [part, *(memory_in_words(getattr(memory, part)) for memory in bars.values())] for part in (*PARTS, "total")
+        ]
+        below = table(["part", *bars], rows, "Memory of one rank")
+        return Drawing("".join(shapes), LEFT + WIDTH + 100, bottom + 24, self._words(now, budget), below)
+
+    def _words(self, now: Memory, budget: int) -> str:
+        most = max(PARTS, key=lambda part: getattr(now, part))
+        said = f"{memory_in_words(now.total)} on each rank; most of it, {getattr(now, most) / now.total:.0%}, {most}."
+        if budget:
+            room = now.total / budget
+            said += f" It fits: {room:.0%} of the device." if room <= 1 else f" Too much: {room:.1f} times the device."
+        if self.before:
+            moved = {part: getattr(now, part) - getattr(self.before, part) for part in PARTS}
+            changed = [f"{part} {'+' if by > 0 else '-'}{memory_in_words(abs(by))}" for part, by in moved.items() if by]
+            said += f" The last change: {', '.join(changed) or 'nothing'}."
+        return said
+
+
+def _bar(name: str, memory: Memory, scale: float, top: float) -> str:
+    shapes, x = [text(0, top + TALL / 2 + 4.5, name)], float(LEFT)
+    for part in PARTS:
+        width, words = getattr(memory, part) * scale, memory_in_words(getattr(memory, part))
+        shapes.append(box(x, top, max(0.0, width - 1), TALL, part))
+        if len(words) * CHARACTER + 6 <= width:
+            shapes.append(text(x + width / 2, top + TALL / 2 + 4.5, words, INK_ON[part], "middle"))
+        x += width
+    return "".join([*shapes, text(x + 6, top + TALL / 2 + 4.5, memory_in_words(memory.total), "ink strong")])

@@ -1,0 +1,205 @@
+"""Which mesh wins: a model, devices and links go in; every mesh comes out, with what speaks against it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from course_lib.lstm import BatchSize
+from course_lib.pictures.widgets.explorer import Explorer, choice, slider
+from course_lib.pictures.widgets.memory import paper_model
+from course_lib.pictures.widgets.numbers import memory_in_words, powers_of_two, time_in_words, worded
+from course_lib.pictures.widgets.svg import Drawing, box, legend, table, text
+from course_lib.planning.network import Link
+from course_lib.planning.placement import CannotPlace, analytic_costs
+from course_lib.planning.planner import Network, Plan, Work, plans
+from course_lib.planning.schedules import Action
+
+LEFT, WIDTH, TOP, ROW, TALL = 110, 380, 60, 30, 22
+STEPS, VOCABULARY = 128, 50_000
+PIECES = {"micro_batches": (1, 4, 16), "chunks": (4,), "overhead": 50e-6}
+LATENCY_INSIDE, LATENCY_BETWEEN = 5e-6, 15e-6
+FORWARD, BACKWARD = Action("F", 0), Action("B", 0)
+PARTS = {"forward": "computing", "idle": "bubble and messages", "communication": "summing gradients"}
+
+
+def explore_meshes() -> MeshExplorer:
+    """Model, devices and links: which mesh of replicas x stages is fastest, and what rules the others out."""
+    return MeshExplorer()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """The best plan of one mesh, and why it is not chosen; an empty reason for the one that is."""
+
+    replicas: int
+    stages: int
+    plan: Plan | None
+    reason: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.replicas} x {self.stages}"
+
+    @property
+    def computing(self) -> float:
+        """Seconds that the slowest stage works."""
+        assert self.plan is not None
+        schedule, costs = self.plan.schedule, self.plan.costs
+        pieces = schedule.micro_batches * schedule.chunks
+        return max(pieces * (costs.of(FORWARD, stage) + costs.of(BACKWARD, stage)) for stage in range(self.stages))
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds of a step, by what they are spent on."""
+        assert self.plan is not None
+        waiting = self.plan.pipeline_seconds - self.computing
+        return {"forward": self.computing, "idle": waiting, "communication": self.plan.gradient_seconds}
+
+
+class MeshExplorer(Explorer):
+    """What `plans` says, for a text model of 50,000 words and sequences of 128 steps."""
+
+    title = "Which mesh wins"
+    help = (
+        "A mesh is replicas x stages. Half of a device's peak is assumed to be reached; weights are float32, with "
+        f"Adam, sequences have {STEPS} steps, and the vocabulary has {VOCABULARY:,} words."
+    )
+
+    def __init__(self) -> None:
+        super().__init__(
+            [
+                slider("hidden", "hidden units", powers_of_two(512, 16384), 4096),
+                slider("layers", "LSTM layers", [2, 4, 6, 8, 14, 16, 30], 14),
+                slider("sequences", "sequences per update", powers_of_two(8, 8192), 512),
+                slider("devices", "devices", powers_of_two(1, 512), 16),
+                slider("per_node", "devices per node", [1, 2, 4, 8, 16], 8),
+                slider("inside", "link inside a node", worded([5, 25, 50, 100, 300, 450, 900], _link), 300),
+                slider("between", "link between nodes", worded([0.1, 1, 3, 12, 25, 50, 100, 400], _link), 25),
+                choice("memory", "memory of a device", worded([16, 24, 40, 80, 141, 192], _gib), 80),
+                slider("speed", "peak of a device", worded([10, 50, 100, 200, 400, 1000], _flops), 200),
+            ]
+        )
+
+    @property
+    def work(self) -> Work:
+        """What one update asks for."""
+        model = paper_model(VOCABULARY, self.values["hidden"], self.values["layers"])
+        size = BatchSize(STEPS, self.values["sequences"])
+        return Work.of(model, size, analytic_costs(model, size, 0.5e12 * self.values["speed"]))
+
+    @property
+    def network(self) -> Network:
+        """The links that the sliders describe."""
+        inside = Link(LATENCY_INSIDE, 1e9 * self.values["inside"])
+        return Network(inside, Link(LATENCY_BETWEEN, 1e9 * self.values["between"]), self.values["per_node"])
+
+    def candidates(self) -> list[Candidate]:
+        """Every mesh of so many devices: those that fit, the fastest first, then those that do not."""
+        devices, memory, work = self.values["devices"], self.values["memory"] * 2**30, self.work
+        try:
+            made = plans(work, devices, self.network, **PIECES)
+        except CannotPlace:
+            made = []
+        best = {}
+        for plan in sorted(made, key=lambda plan: (plan.bytes > memory, plan.seconds)):
+            best.setdefault(plan.stages, plan)
+        fitting = [plan for plan in best.values() if plan.bytes <= memory]
+        fastest = min((plan.seconds for plan in fitting), default=0.0)
+        found = []
+        for stages in (number for number in range(1, devices + 1) if devices % number == 0):
+            plan = best.get(stages)
+            reason = (
+                _why_impossible(work, devices // stages, stages) if plan is None else _why_not(plan, memory, fastest)
+            )
+            found.append(Candidate(devices // stages, stages, plan, reason))
+        return sorted(found, key=lambda one: _place(one, memory))
+
+    def draw(self) -> Drawing:
+        found = self.candidates()
+        drawn = [one for one in found if one.plan]
+        longest = max((one.plan.seconds for one in drawn if one.plan), default=1.0)
+        shapes = [legend([*PARTS.items()], LEFT, 16), text(0, TOP - 12, "mesh", "ink strong")]
+        shapes.append(text(LEFT, TOP - 12, "time of an update", "ink strong"))
+        for number, one in enumerate(found):
+            shapes.append(_row(one, longest, TOP + ROW * number))
+        rows = [
+            [
+                one.name,
+                f"{one.plan.schedule.name}, {one.plan.schedule.micro_batches} x {one.plan.schedule.chunks}",
+                time_in_words(one.plan.seconds),
+                memory_in_words(one.plan.bytes),
+                one.reason or "the fastest that fits",
+            ]
+            for one in drawn
+            if one.plan
+        ]
+        head = ["replicas x stages", "schedule, micro-batches x chunks", "update", "per device", "verdict"]
+        below = table(head, rows, "The same in numbers")
+        return Drawing("".join(shapes), 740, TOP + ROW * len(found) + 8, self._words(found), below)
+
+    def _words(self, found: list[Candidate]) -> str:
+        first = found[0]
+        if first.plan is None or first.reason:
+            return f"No mesh of {self.values['devices']} devices will do. {first.name}: {first.reason}."
+        shares = {PARTS[part]: seconds / first.plan.seconds for part, seconds in first.parts.items()}
+        spent = ", ".join(f"{share:.0%} {name}" for name, share in shares.items())
+        said = (
+            f"{first.name} wins (replicas x stages), with {first.plan.schedule.name}: "
+            f"{time_in_words(first.plan.seconds)} per update, of which {spent}; {memory_in_words(first.plan.bytes)} "
+            "on the fullest device."
+        )
+        for other in found[1:3]:
+            said += f" {other.name}: {other.reason}."
+        return said
+
+
+def _place(one: Candidate, memory: int) -> tuple[bool, bool, float]:
+    """Where a mesh stands: fitting ones by time, then those that are too large, then those that cannot be."""
+    if one.plan is None:
+        return True, True, one.stages
+    return False, one.plan.bytes > memory, one.plan.seconds
+
+
+def _why_impossible(work: Work, replicas: int, stages: int) -> str:
+    if stages > len(work.costs):
+        return f"{stages} stages, but only {len(work.costs)} blocks to share out"
+    return f"{replicas} replicas, but only {work.sequences} sequences"
+
+
+def _why_not(plan: Plan, memory: int, fastest: float) -> str:
+    """What rules this plan out; nothing if it is the fastest."""
+    if plan.bytes > memory:
+        return f"does not fit: {memory_in_words(plan.bytes)}; a device has {memory_in_words(memory)}"
+    if plan.seconds <= fastest:
+        return ""
+    parts = Candidate(plan.replicas, plan.stages, plan, "").parts
+    worst = max(("idle", "communication"), key=lambda part: parts[part])
+    share = parts[worst] / plan.seconds
+    return f"{plan.seconds / fastest:.2f} times as long; {share:.0%} of it is {PARTS[worst]}"
+
+
+def _row(one: Candidate, longest: float, top: float) -> str:
+    shapes = [text(0, top + 15.5, one.name, "ink" if one.reason else "ink strong")]
+    x = float(LEFT)
+    if one.plan and not one.reason.startswith("does not fit"):
+        for part, seconds in one.parts.items():
+            shapes.append(box(x, top, WIDTH * seconds / longest, TALL, part))
+            x += WIDTH * seconds / longest
+    elif one.plan:
+        width = WIDTH * one.plan.seconds / longest
+        shapes.append(box(x, top, width, TALL, "stuck"))
+        x += width
+    words = one.reason.split(";")[0] or "the fastest that fits"
+    return "".join([*shapes, text(x + 8, top + 15.5, words, "ink" if one.reason else "ink strong")])
+
+
+def _link(gigabytes: float) -> str:
+    return f"{gigabytes:g} GB/s"
+
+
+def _gib(size: float) -> str:
+    return f"{size:g} GiB"
+
+
+def _flops(speed: float) -> str:
+    return f"{speed:g} TFLOP/s"

@@ -1,0 +1,100 @@
+"""Share the blocks of a model out over stages by hand, and compare with the solver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from course_lib.pictures.widgets.explorer import Explorer, slider
+from course_lib.pictures.widgets.numbers import memory_in_words, time_in_words
+from course_lib.pictures.widgets.svg import CHARACTER, Drawing, box, line, text
+from course_lib.planning.placement import BlockCost, Placement, balanced, step_cost
+
+TIME_LEFT, TIME_WIDTH = 66, 340
+MEMORY_LEFT, MEMORY_WIDTH = 440, 220
+ROW, TALL = 30, 24
+
+
+def explore_placement(costs: Sequence[BlockCost], stages: int) -> PlacementExplorer:
+    """A slider for each cut between stages: share the blocks out by hand, and compare with the solver."""
+    return PlacementExplorer(costs, stages)
+
+
+class PlacementExplorer(Explorer):
+    """Your placement above the solver's, with the time and the memory of each stage."""
+
+    title = "Place the blocks of a model on stages"
+
+    def __init__(self, costs: Sequence[BlockCost], stages: int) -> None:
+        self.costs = tuple(costs)
+        if not 2 <= stages <= len(self.costs):
+            raise ValueError(f"stages={stages}: {len(self.costs)} blocks can be cut into 2 to {len(self.costs)} stages")
+        self.best = balanced(self.costs, stages)
+        begins = range(1, len(self.costs))
+        super().__init__(
+            [
+                slider(f"cut_{stage}", f"stage {stage} begins at block", begins, stage * len(self.costs) // stages)
+                for stage in range(1, stages)
+            ]
+        )
+
+    @property
+    def yours(self) -> Placement:
+        """What the sliders say; a cut that would leave a stage empty counts as the next one that does not."""
+        return Placement.of_cuts(len(self.costs), rising(list(self.values.values()), len(self.costs)))
+
+    def draw(self) -> Drawing:
+        steps = {"yours": step_cost(self.yours, self.costs), "the solver's": step_cost(self.best, self.costs)}
+        ours, theirs = steps.values()
+        seconds, size = (max(getattr(step, name) for step in steps.values()) for name in ("seconds", "bytes"))
+        shapes, top = [], 22.0
+        for name, placement in (("yours", self.yours), ("the solver's", self.best)):
+            slowest, largest = time_in_words(steps[name].seconds), memory_in_words(steps[name].bytes)
+            hops = f"{placement.hops} {'hop' if placement.hops == 1 else 'hops'}"
+            shapes += [
+                text(0, top, f"{name}: {hops}, slowest stage {slowest}", "ink strong"),
+                text(MEMORY_LEFT, top, f"largest {largest}", "ink strong"),
+                _bars(placement, [cost.seconds for cost in self.costs], TIME_LEFT, TIME_WIDTH / (seconds or 1), top),
+                _bars(placement, [cost.bytes for cost in self.costs], MEMORY_LEFT, MEMORY_WIDTH / (size or 1), top),
+            ]
+            shapes += [text(0, top + 24 + ROW * stage, f"stage {stage}") for stage in range(placement.stages)]
+            top += ROW * placement.stages + 38
+        verdict = (
+            f"Your slowest stage takes {_ratio(ours.seconds, theirs.seconds)} times the solver's, "
+            f"your largest has {_ratio(ours.bytes, theirs.bytes)} times the memory of its largest."
+        )
+        return Drawing("".join(shapes), MEMORY_LEFT + MEMORY_WIDTH + 60, top - 10, verdict)
+
+
+def _ratio(ours: float, theirs: float) -> str:
+    return f"{ours / theirs:.2f}" if theirs else "1.00"
+
+
+def rising(cuts: Sequence[int], blocks: int) -> list[int]:
+    """The cuts, moved as little as it takes for every stage to have a block."""
+    moved = [0]
+    for number, cut in enumerate(cuts, start=1):
+        last = blocks - (len(cuts) - number) - 1  # each stage after this one needs a block too
+        moved.append(min(max(cut, moved[-1] + 1), last))
+    return moved[1:]
+
+
+def _bars(placement: Placement, values: Sequence[float], left: float, scale: float, top: float) -> str:
+    """One bar per stage, cut into its blocks; the dashed line marks the longest."""
+    shapes, ends = [], [left] * placement.stages
+    for place, (stage, value) in enumerate(zip(placement.stage_of, values, strict=True)):
+        name, class_ = _block(place, len(values))
+        width, y = value * scale, top + 8 + ROW * stage
+        shapes.append(box(ends[stage], y, max(0.0, width - 1), TALL, class_))
+        if len(name) * CHARACTER + 4 <= width:
+            shapes.append(text(ends[stage] + width / 2, y + 16.5, name, "on-light", "middle"))
+        ends[stage] += width
+    longest = max(ends)
+    shapes.append(line(longest, top + 4, longest, top + 8 + ROW * placement.stages, "dashed"))
+    return "".join(shapes)
+
+
+def _block(place: int, blocks: int) -> tuple[str, str]:
+    """The short name and the class of a block: the way in, an LSTM layer, or the way out."""
+    if place == 0:
+        return "in", "way-in"
+    return ("out", "way-out") if place == blocks - 1 else (str(place), "layer")

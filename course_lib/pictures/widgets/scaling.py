@@ -1,0 +1,191 @@
+"""How far data parallelism scales: four numbers, a curve, and this machine's own points on it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from math import log2
+
+from course_lib.pictures.widgets.explorer import Button, Explorer, choice, slider
+from course_lib.pictures.widgets.numbers import powers_of_two, round_numbers, size_in_words, time_in_words, worded
+from course_lib.pictures.widgets.svg import Drawing, element, line, path, table, text
+from course_lib.planning.network import Link, measure_link
+
+LEFT, TOP, WIDTH, HEIGHT = 62, 34, 560, 270  # of the axes
+TRIED = (2, 4)  # ranks that are measured here
+MOST_BYTES, MOST_SECONDS = 100e6, 0.5  # that are tried on this machine
+KINDS = {"strong": "strong: the same batch, shared out", "weak": "weak: a batch for each rank"}
+
+
+def explore_scaling() -> ScalingExplorer:
+    """Latency, bandwidth, computation and gradients: the speed-up they allow, and what this machine measures."""
+    return ScalingExplorer()
+
+
+def speed_up(kind: str, ranks: float, compute: float, size: float, link: Link) -> float:
+    """Times as fast as one rank, if a ring all-reduce follows the computation."""
+    all_reduce = link.all_reduce_seconds(size, ranks)
+    if kind == "weak":
+        return ranks * compute / (compute + all_reduce)
+    return compute / (compute / ranks + all_reduce)
+
+
+class ScalingExplorer(Explorer):
+    """`measured` holds the speed-ups that this machine has reached, by ranks."""
+
+    title = "How far data parallelism scales"
+
+    def __init__(self) -> None:
+        self.measured: dict[int, float] = {}
+        self.news = ""
+        super().__init__(
+            [
+                choice("kind", "scaling", KINDS, "strong"),
+                slider("compute", "computation on one rank", worded(round_numbers(1e-3, 10), time_in_words), 0.2),
+                slider("size", "gradients", worded(round_numbers(1e4, 1e10), size_in_words), 2e7),
+                slider("latency", "latency", worded(round_numbers(1e-6, 1e-2), time_in_words), 5e-5),
+                slider("bandwidth", "bandwidth", worded(round_numbers(1e8, 1e12), _per_second), 2e9),
+                slider("most", "ranks, at most", powers_of_two(4, 1024), 64),
+            ],
+            [
+                Button("measure", "Measure on this machine", "Measuring on 1, 2 and 4 ranks ..."),
+                Button("link", "Use this machine's link", "Measuring messages between two ranks ..."),
+            ],
+        )
+
+    def changed(self, names: set[str]) -> None:
+        """What was measured belongs to that much work."""
+        self.news = ""
+        if names & {"kind", "compute", "size"}:
+            self.measured = {}
+
+    def press_measure(self) -> None:
+        """The same update on one rank and on some: a paced computation, and a real all-reduce."""
+        compute, size = self.values["compute"], self.values["size"]
+        if compute > MOST_SECONDS or size > MOST_BYTES:
+            limits = f"{time_in_words(MOST_SECONDS)} of computation and {size_in_words(MOST_BYTES)} of gradients"
+            self.news = f"Not measured: choose at most {limits}."
+            return
+        seconds = {ranks: measure_update(ranks, self.values["kind"], compute, size) for ranks in (1, *TRIED)}
+        work = {ranks: ranks if self.values["kind"] == "weak" else 1 for ranks in TRIED}
+        self.measured = {ranks: work[ranks] * seconds[1] / seconds[ranks] for ranks in TRIED}
+        self.news = "Measured."
+
+    def press_link(self) -> None:
+        """Two ranks send messages to and fro; the sliders go to the numbers that fit best."""
+        link = measure_link()
+        for name, value in (("latency", link.latency), ("bandwidth", link.bandwidth)):
+            options = self.controls[name].options
+            self.values[name] = min(options, key=lambda option: abs(log2(option / value)))
+        self.news = f"This machine's link: {link}."
+
+    @property
+    def link(self) -> Link:
+        """The network that the sliders describe."""
+        return Link(self.values["latency"], self.values["bandwidth"])
+
+    def at(self, ranks: float) -> float:
+        """The speed-up that the four numbers allow."""
+        return speed_up(self.values["kind"], ranks, self.values["compute"], self.values["size"], self.link)
+
+    def draw(self) -> Drawing:
+        most = self.values["most"]
+        tried = list(powers_of_two(1, most))
+        fine = [2 ** (log2(most) * number / 60) for number in range(61)]
+        curve = [(ranks, self.at(ranks)) for ranks in fine]
+        top = 2 ** max(1, -(-log2(max(1.0, *(speed for _, speed in curve))) // 1))
+        shapes = [_axes(most, top)]
+        shapes.append(path([_point(ranks, ranks, most, top) for ranks in fine if ranks <= top * 1.001], "dashed"))
+        shapes.append(path([_point(ranks, speed, most, top) for ranks, speed in curve], "curve"))
+        for ranks, speed in self.measured.items():
+            x, y = _point(ranks, speed, most, top)
+            shapes.append(element("circle", cx=x, cy=y, r=6, class_="point"))
+            shapes.append(text(x + 9, y + 14, f"measured here: {speed:.2f}", "ink small"))
+        rows = [
+            [
+                str(ranks),
+                f"{self.at(ranks):.2f}",
+                f"{self._share(ranks):.0%}",
+                f"{self.measured[ranks]:.2f}" if ranks in self.measured else "",
+            ]
+            for ranks in tried
+        ]
+        head = ["ranks", "times as fast", "of it all-reduce", "measured here, paced"]
+        below = table(head, rows, "The same in numbers")
+        return Drawing("".join(shapes), LEFT + WIDTH + 110, TOP + HEIGHT + 48, self._words(tried), below)
+
+    def _share(self, ranks: int) -> float:
+        """Of an update's time that the all-reduce takes."""
+        if ranks == 1:
+            return 0.0
+        own = self.values["compute"] / (ranks if self.values["kind"] == "strong" else 1)
+        spent = self.link.all_reduce_seconds(self.values["size"], ranks)
+        return spent / (own + spent)
+
+    def _words(self, tried: list[int]) -> str:
+        best = max(tried, key=self.at)
+        reached = self.at(best)
+        said = f"Best: {reached:.3g} times as fast as one rank, on {best}"
+        spent = f" ({self._share(best):.0%} of the time is all-reduce)."
+        said += spent if best > 1 else ": do not share this work out."
+        half = next((ranks for ranks in tried[1:] if self._share(ranks) > 0.5), None)
+        if half:
+            said += f" From {half} ranks on, more than half of the time is all-reduce."
+        if self.measured:
+            here = ", ".join(
+                f"{speed:.2f} on {ranks} ranks (the curve says {self.at(ranks):.2f})"
+                for ranks, speed in self.measured.items()
+            )
+            said += f" This machine, paced: {here}."
+        return f"{self.news} {said}".strip()
+
+
+def _per_second(bandwidth: float) -> str:
+    return f"{size_in_words(bandwidth)}/s"
+
+
+def _point(ranks: float, speed: float, most: int, top: float) -> tuple[float, float]:
+    """Both axes are logarithmic: the ideal is a straight line."""
+    x = LEFT + WIDTH * log2(max(ranks, 1)) / log2(most)
+    low = -1.0  # half as fast as one rank
+    share = (log2(max(speed, 0.5)) - low) / (log2(top) - low)
+    return x, TOP + HEIGHT * (1 - share)
+
+
+def _axes(most: int, top: float) -> str:
+    shapes = [text(0, 18, "times as fast as one rank", "ink strong")]
+    speeds = [0.5, *powers_of_two(1, int(top))]
+    for speed in speeds if len(speeds) <= 8 else speeds[::2]:
+        _, y = _point(1, speed, most, top)
+        shapes += [line(LEFT, y, LEFT + WIDTH, y, "line", opacity=0.35)]
+        shapes += [text(LEFT - 8, y + 4.5, f"{speed:g}", "ink", "end")]
+    for ranks in powers_of_two(1, most):
+        x, y = _point(ranks, 0.5, most, top)
+        shapes += [line(x, y, x, y + 5), text(x, y + 19, str(ranks), "ink", "middle")]
+    shapes.append(text(LEFT + WIDTH / 2, TOP + HEIGHT + 38, "ranks", "ink", "middle"))
+    shapes += [line(LEFT + WIDTH - 170, 12, LEFT + WIDTH - 140, 12, "dashed"), text(LEFT + WIDTH - 134, 16, "ideal")]
+    shapes += [line(LEFT + WIDTH - 80, 12, LEFT + WIDTH - 50, 12, "curve"), text(LEFT + WIDTH - 44, 16, "predicted")]
+    return "".join(shapes)
+
+
+def measure_update(ranks: int, kind: str, compute: float, size: float, repeats: int = 3) -> float:
+    """Seconds of an update on so many ranks of this machine: it sleeps as long as a device would compute."""
+    from course_lib.launchers import launch
+
+    own = compute / (ranks if kind == "strong" else 1)
+    return max(launch(_paced_update, own, int(size), repeats, ranks=ranks))
+
+
+def _paced_update(compute: float, size: int, repeats: int) -> float:
+    import torch
+    import torch.distributed as dist
+
+    gradients, times = torch.ones(max(1, size // 4)), []
+    for _ in range(repeats + 1):
+        dist.barrier()
+        began = time.monotonic()
+        time.sleep(compute)
+        if dist.get_world_size() > 1:
+            dist.all_reduce(gradients)
+        times.append(time.monotonic() - began)
+    return statistics.median(times[1:])

@@ -1,0 +1,134 @@
+"""Shapes as text: what a widget draws, in a page and, standing alone, in a stored notebook.
+
+Shapes have no colours of their own, only class names: a page gives them the colours of its theme, and a picture that
+stands alone brings a style sheet with it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+
+from course_lib.pictures.palette import COLOURS, INK, MEMORY, OTHERS
+
+CHARACTER = 6.6  # how wide a character of a text is, about, in a picture's units
+MARGIN = 10  # of paper around a picture that stands alone
+CONTRIBUTORS = (*COLOURS.values(),)[:3] + OTHERS[:3] + ("#CC79A7", "#B2DF8A")  # of up to eight ranks
+LIGHT = {"ink": INK, "faint": "#595959", "idle": COLOURS["idle"], "paper": "#FFFFFF", "line": "#8C8C8C"}
+FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
+
+
+def element(tag: str, *children: str, **attributes: object) -> str:
+    """`<tag attribute="...">children</tag>`. `class_` is `class`, `data_item` is `data-item`; None is left out."""
+    given = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
+    written = "".join(f' {name}="{escape(_text(value))}"' for name, value in given.items())
+    return f"<{tag}{written}>{''.join(children)}</{tag}>"
+
+
+def _text(value: object) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+def box(x: float, y: float, width: float, height: float, class_: str, **attributes: object) -> str:
+    """A filled rectangle. One of less than no width has none."""
+    return element("rect", x=x, y=y, width=max(0.0, width), height=max(0.0, height), class_=class_, **attributes)
+
+
+def line(x1: float, y1: float, x2: float, y2: float, class_: str = "line", **attributes: object) -> str:
+    """A straight line."""
+    return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=class_, **attributes)
+
+
+def path(points: Iterable[tuple[float, float]], class_: str) -> str:
+    """A line through points."""
+    return element("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points), class_=class_)
+
+
+def text(x: float, y: float, words: str, class_: str = "ink", anchor: str = "start", **attributes: object) -> str:
+    """Words on the base line `y`; `anchor` is start, middle or end."""
+    return element("text", escape(words), x=x, y=y, class_=class_, text_anchor=anchor, **attributes)
+
+
+def legend(entries: Iterable[tuple[str, str]], x: float, y: float) -> str:
+    """A row of (class, words), each with its colour before it."""
+    drawn = []
+    for class_, words in entries:
+        drawn += [box(x, y - 10, 12, 12, class_), text(x + 17, y, words)]
+        x += 17 + 1.12 * CHARACTER * len(words) + 14
+    return "".join(drawn)
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]], caption: str) -> str:
+    """An HTML table whose first column names its rows."""
+    top = element("tr", *(element("th", escape(cell), scope="col") for cell in head))
+    body = []
+    for first, *others in rows:
+        cells = [element("td", escape(cell)) for cell in others]
+        body.append(element("tr", element("th", escape(first), scope="row"), *cells))
+    return element("table", element("caption", escape(caption)), element("thead", top), element("tbody", *body))
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Shapes on a sheet of that size, the same in words, and what is to stand below them, as HTML.
+
+    `parts` says that single shapes have names of their own, so that a screen reader goes from one to the next.
+    """
+
+    shapes: str
+    width: float
+    height: float
+    words: str
+    below: str = ""
+    parts: bool = False
+
+    @property
+    def in_page(self) -> str:
+        """For a page that has the colours."""
+        return element("svg", self.shapes, **self._attributes(), role="group" if self.parts else "img")
+
+    @property
+    def alone(self) -> str:
+        """For a file, or for an output that is looked at without us: light, on paper of its own."""
+        paper = box(-MARGIN, -MARGIN, self.width + 2 * MARGIN, self.height + 2 * MARGIN, "paper")
+        style = element("style", f"svg {{ font: 13px {FONT}; }} {colours(LIGHT)}")
+        xml = {"xmlns": "http://www.w3.org/2000/svg", "role": "img"}
+        return element("svg", style, paper, self.shapes, **self._attributes(MARGIN), **xml)
+
+    @property
+    def html(self) -> str:
+        """An image with its text alternative, which GitHub, nbviewer, nbconvert and JupyterLab all show."""
+        source = base64.b64encode(self.alone.encode()).decode()
+        style = "max-width: 100%; height: auto"
+        image = f'<img alt="{escape(self.words)}" style="{style}" src="data:image/svg+xml;base64,{source}">'
+        return image + self.below
+
+    def _attributes(self, margin: int = 0) -> dict[str, object]:
+        width, height = float(self.width + 2 * margin), float(self.height + 2 * margin)
+        size = f"{-margin} {-margin} {_text(width)} {_text(height)}"
+        return {"viewBox": size, "width": width, "height": height, "aria_label": self.words}
+
+
+def colours(theme: dict[str, str]) -> str:
+    """The style sheet that gives each class its colour; `theme` says what changes between light and dark."""
+    fills = {**COLOURS, **MEMORY, **{f"rank{n}": colour for n, colour in enumerate(CONTRIBUTORS)}}
+    fills |= {"way-in": OTHERS[5], "layer": OTHERS[0], "way-out": OTHERS[2]}
+    fills |= {name: theme[name] for name in ("ink", "faint", "idle", "paper")}
+    rules = [f".{name} {{ fill: {colour}; }}" for name, colour in fills.items()]
+    strokes = {"line": theme["line"], "curve": COLOURS["forward"], "message": COLOURS["communication"]}
+    rules += [f".{name} {{ stroke: {colour}; fill: none; }}" for name, colour in strokes.items()]
+    return " ".join(
+        [
+            *rules,
+            ".on-dark { fill: #FFFFFF; } .on-light { fill: #000000; }",
+            ".curve { stroke-width: 2.5; } .message { stroke-width: 2.5; } .head { fill: #009E73; }",
+            f".dashed {{ stroke: {theme['ink']}; stroke-dasharray: 5 4; fill: none; }}",
+            f".frame {{ stroke: {theme['line']}; fill: none; }}",
+            f".whole {{ stroke: {theme['ink']}; stroke-width: 2.5; fill: none; }}",
+            f".stuck {{ fill: none; stroke: {theme['ink']}; stroke-dasharray: 3 3; }}",
+            f".point {{ fill: #D55E00; stroke: {theme['paper']}; stroke-width: 1.5; }}",
+            ".small { font-size: 11px; } .strong { font-weight: 600; }",
+        ]
+    )

@@ -1,0 +1,391 @@
+"""Widgets, without a browser: what a choice changes, what is said about it, and what a notebook keeps of it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from course_lib.pictures import (
+    explore_all_reduce,
+    explore_batches,
+    explore_memory,
+    explore_meshes,
+    explore_placement,
+    explore_scaling,
+    explore_schedules,
+    schedule_bench,
+    widgets,
+)
+from course_lib.pictures.widgets.bench import ScheduleBench
+from course_lib.pictures.widgets.placement import rising
+from course_lib.planning.placement import BlockCost, balanced
+from course_lib.planning.schedules import one_f_one_b
+
+FILES = Path(widgets.__file__).parent
+COSTS = [BlockCost(0.0, 8), *[BlockCost(1.0, 2)] * 8, BlockCost(0.5, 8)]
+MAKE = {
+    "all-reduce": explore_all_reduce,
+    "batches": lambda: explore_batches(list(range(1, 200)), ranks=2),
+    "bench": schedule_bench,
+    "memory": explore_memory,
+    "meshes": explore_meshes,
+    "placement": lambda: explore_placement(COSTS, 4),
+    "scaling": explore_scaling,
+    "schedules": explore_schedules,
+}
+
+
+@pytest.fixture(params=MAKE, ids=list(MAKE))
+def explorer(request):
+    return MAKE[request.param]()
+
+
+def test_a_stored_picture_is_an_image_with_a_text_alternative(explorer):
+    kept = explorer.still()
+    words = explorer.showcase().words
+    assert kept["text/plain"] == f"{explorer.title}. {words}"
+    root = ElementTree.fromstring(kept["image/svg+xml"])
+    assert root.get("role") == "img"
+    assert root.get("aria-label") == words
+    assert re.search(r'<img alt="[^"]{20,}"', kept["text/html"])
+    assert "application/vnd.jupyter.widget-view+json" not in kept
+
+
+def test_every_shape_has_a_colour_in_the_light_and_in_the_dark(explorer):
+    from course_lib.pictures.widgets.svg import LIGHT, colours
+
+    used = {name for names in re.findall(r'class="([^"]+)"', explorer.drawing.shapes) for name in names.split()}
+    known = set(re.findall(r"\.([\w-]+)", colours(LIGHT)))
+    assert used - known <= {"travelling"}
+
+
+def test_every_option_of_every_control_can_be_drawn(explorer):
+    for name in list(explorer.controls):
+        options = explorer.controls[name].options
+        for option in {options[0], options[len(options) // 2], options[-1]}:
+            if option in explorer.controls[name].options:
+                explorer.set(**{name: option})
+                ElementTree.fromstring(explorer.drawing.alone)
+                assert "nan" not in explorer.drawing.shapes
+                assert len(explorer.drawing.words) > 20
+
+
+def test_a_choice_that_is_not_offered_is_answered_with_those_that_are(explorer):
+    name = next(iter(explorer.controls))
+    with pytest.raises(ValueError, match=f"{name}='nonsense' is not offered: choose among"):
+        explorer.set(**{name: "nonsense"})
+    with pytest.raises(ValueError, match="there is no control 'nonsense'"):
+        explorer.set(nonsense=1)
+    with pytest.raises(ValueError, match="there is no button 'nonsense'"):
+        explorer.press("nonsense")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: explore_all_reduce(1), "ranks=1: give a whole number from 2 to 8"),
+        (lambda: explore_all_reduce("many"), "ranks='many'"),
+        (lambda: explore_batches([]), "lengths is empty"),
+        (lambda: explore_batches([1, 2], ranks=0), "ranks=0: give a whole number"),
+        (lambda: explore_placement(COSTS, 11), "10 blocks can be cut into 2 to 10 stages"),
+        (lambda: schedule_bench(stages=0), "stages=0: give a whole number from 1 to 6"),
+        (lambda: schedule_bench(start="best"), "start='best': begin with naive, gpipe"),
+        (lambda: schedule_bench().move("0:F9", 0), "'0:F9' is not in this schedule"),
+        (lambda: schedule_bench().move("7:F0", 0), "'7:F0' is not in this schedule"),
+        (lambda: schedule_bench().move("0:F0", 99), "place=99: give a whole number from 0 to 7"),
+    ],
+)
+def test_bad_input_is_answered_in_a_sentence(make, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make()
+
+
+def test_pictures_can_be_imported_and_stored_without_jupyter():
+    code = (
+        "import sys\n"
+        "for name in ('IPython', 'ipywidgets', 'anywidget', 'traitlets'): sys.modules[name] = None\n"
+        "from course_lib import pictures\n"
+        "widget = pictures.explore_all_reduce()\n"
+        "assert widget.live() is None\n"
+        "print(len(widget.still()))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "3\n"
+
+
+# The page: what travels to it and comes back.
+
+
+def live(explorer):
+    pytest.importorskip("anywidget")
+    return explorer.live()
+
+
+def test_what_is_chosen_in_the_page_is_drawn_in_the_page(explorer):
+    view = live(explorer)
+    before = view.picture
+    name = {"The schedule bench": "stages", "All-reduce, round by round": "round"}.get(explorer.title)
+    name = name or next(iter(explorer.controls))
+    place = (view.places[name] + 1) % len(explorer.controls[name].options)
+    view.places = {**view.places, name: place}
+    assert explorer.values[name] == explorer.controls[name].options[place]
+    assert view.picture == explorer.drawing.in_page != before
+    assert view.said == explorer.drawing.words
+
+
+def test_what_is_chosen_in_python_is_shown_in_the_page():
+    explorer = explore_schedules()
+    view = live(explorer)
+    explorer.set(schedule="gpipe")
+    assert view.places["schedule"] == explorer.controls["schedule"].options.index("gpipe")
+    assert "Schedule gpipe on 4 stages" in view.said
+
+
+def test_every_control_of_the_page_has_a_label_and_words_for_each_place(explorer):
+    for control in live(explorer).controls:
+        assert control["label"]
+        assert len(control["words"]) == len(explorer.controls[control["name"]].options)
+
+
+def test_a_widget_shows_its_still_picture_as_an_output_of_its_own(monkeypatch):
+    display = pytest.importorskip("IPython.display")
+    shown = []
+    monkeypatch.setattr(display, "display", lambda what, **_: shown.append(what))
+    explorer = explore_scaling()
+    explorer._ipython_display_()
+    assert shown == [explorer.still(), explorer.live()]
+
+
+# The ring.
+
+
+def test_a_ring_is_stepped_to_the_end_where_every_piece_is_complete():
+    explorer = explore_all_reduce(4)
+    assert explorer.drawing.words.startswith("Before the first of 6 rounds")
+    explorer.set(round=3)
+    assert "Round 3 of 6, reduce-scatter: every rank sends one piece" in explorer.drawing.words
+    assert "Complete: 4 of 16 pieces" in explorer.drawing.words
+    explorer.set(round=6)
+    assert "Round 6 of 6, all-gather" in explorer.drawing.words
+    assert "Complete: 16 of 16 pieces" in explorer.drawing.words
+    assert "sent 6 MB; in turn 6 MB of 2(n-1)/n x M = 6 MB" in explorer.drawing.words
+    assert explorer.drawing.shapes.count('class="whole"') == 16
+
+
+def test_another_way_begins_again_and_has_its_own_rounds():
+    explorer = explore_all_reduce(6)
+    explorer.set(round=4)
+    explorer.set(way="through rank 0")
+    assert explorer.values["round"] == 0
+    assert explorer.controls["round"].options == tuple(range(11))
+    explorer.set(way="recursive doubling")
+    assert explorer.values["ranks"] == 4  # pairs need a power of two
+
+
+# The bench.
+
+
+def as_1f1b(bench: ScheduleBench) -> None:
+    """Build 1F1B out of GPipe by moving one action after the other."""
+    wanted = one_f_one_b(bench.values["stages"], bench.values["micro_batches"])
+    for stage, row in enumerate(wanted.stages):
+        for place, action in enumerate(row):
+            bench.move(f"{stage}:{action.label()}", place)
+
+
+def test_the_bench_names_the_deadlock_and_who_waits_for_whom():
+    bench = schedule_bench(2, 2, start="gpipe")
+    bench.move("0:B0", 1)  # before F1, which stage 1 needs before its B0
+    assert bench.drawing.words.startswith("Stage 0 now does B0 as number 2 of 4.")
+    assert "Stuck: this order deadlocks: stage 0 waits with B0 for stage 1's B0" in bench.drawing.words
+    assert "Who waits: stage 0 with B0 for stage 1's B0; stage 1 with F1 for stage 0's F1." in bench.drawing.words
+    assert "never starts" in bench.drawing.shapes
+    assert "never ends" in bench.drawing.below
+
+
+def test_a_backward_before_its_own_forward_is_named_too():
+    bench = schedule_bench(1, 1)
+    bench.move("0:B0", 0)
+    assert "stage 0 does B0 before F0: a backward needs what its forward kept" in bench.drawing.words
+    assert "stage 0 with B0 for its own F0" in bench.drawing.words
+
+
+def test_a_schedule_built_by_hand_is_scored_beside_those_with_a_name():
+    bench = schedule_bench(3, 4, start="gpipe")
+    assert "as fast with less memory: 1f1b" in bench.drawing.words
+    as_1f1b(bench)
+    assert bench.schedule.stages == one_f_one_b(3, 4).stages
+    assert "Nothing with a name does better; as good: 1f1b." in bench.drawing.words
+    assert bench.drawing.below.count("<tr>") == 1 + 1 + 3
+
+
+def test_undo_goes_back_move_by_move_and_then_says_so():
+    bench = schedule_bench(2, 2, start="gpipe")
+    first = bench.schedule
+    bench.move("1:B0", 0)
+    bench.move("0:B1", 0)
+    bench.press("undo")
+    bench.press("undo")
+    assert bench.schedule == first
+    bench.press("undo")
+    assert bench.drawing.words.startswith("Nothing to undo.")
+
+
+def test_other_sizes_begin_again_and_other_costs_keep_what_was_built():
+    bench = schedule_bench(2, 3)
+    bench.move("1:B2", 0)
+    built = bench.schedule
+    bench.set(backward=2)
+    assert bench.schedule == built
+    bench.set(micro_batches=2)
+    assert bench.schedule.name == "naive"
+
+
+def test_every_action_of_the_bench_has_a_name_a_place_and_a_row():
+    shapes = schedule_bench(2, 2, start="gpipe").drawing.shapes
+    found = re.findall(r'data-item="([^"]+)" data-row="(\d)" data-place="(\d)".*?aria-label="([^"]+)"', shapes)
+    assert [item for item, *_ in found][:4] == ["0:F0", "0:F1", "0:B0", "0:B1"]
+    assert found[2][3] == "stage 0, number 3: backward B0, from 4 to 5"
+
+
+def test_the_bench_runs_what_was_built_on_real_ranks():
+    bench = schedule_bench(2, 2, start="gpipe")
+    as_1f1b(bench)
+    bench.press("run")
+    assert [one.action for one in bench.ran if one.stage == 1] == list(bench.schedule.stages[1])
+    assert all(one.paced for one in bench.ran)
+    assert "measured on real ranks" in bench.drawing.shapes
+    assert "Measured: " in bench.drawing.words
+    bench.move("0:B1", 0)
+    assert not bench.ran
+
+
+def test_the_bench_does_not_run_what_would_hang():
+    bench = schedule_bench(2, 2, start="gpipe")
+    bench.move("0:B0", 1)
+    bench.press("run")
+    assert bench.drawing.words.startswith("Not run, for it would hang. Stuck")
+
+
+# Scaling, meshes, memory, and the others.
+
+
+def test_the_curve_is_the_cost_model_of_the_network():
+    explorer = explore_scaling()
+    explorer.set(compute=0.1, size=1e6, latency=1e-4, bandwidth=1e9)
+    rounds = 2 * 7 * (1e-4 + 1e6 / 8 / 1e9)
+    assert explorer.at(8) == pytest.approx(0.1 / (0.1 / 8 + rounds))
+    explorer.set(kind="weak")
+    assert explorer.at(8) == pytest.approx(8 * 0.1 / (0.1 + rounds))
+
+
+def test_this_machines_own_points_are_measured_and_drawn():
+    explorer = explore_scaling()
+    explorer.set(compute=0.05, size=1e5)
+    explorer.press("measure")
+    assert set(explorer.measured) == {2, 4}
+    assert explorer.drawing.shapes.count("<circle") == 2
+    assert "This machine, paced:" in explorer.drawing.words
+    explorer.set(size=2e5)
+    assert not explorer.measured
+
+
+def test_work_that_is_too_large_for_this_machine_is_not_measured():
+    explorer = explore_scaling()
+    explorer.set(size=1e10)
+    explorer.press("measure")
+    assert explorer.drawing.words.startswith("Not measured: choose at most 500 ms of computation and 100 MB")
+
+
+def test_the_winning_mesh_is_the_planners_and_each_other_has_a_reason():
+    explorer = explore_meshes()
+    first, *others = explorer.candidates()
+    assert first.reason == ""
+    assert f"{first.name} wins" in explorer.drawing.words
+    assert all(one.reason for one in others)
+    assert {(one.replicas, one.stages) for one in (first, *others)} == {(16, 1), (8, 2), (4, 4), (2, 8), (1, 16)}
+
+
+def test_less_memory_rules_meshes_out_and_says_so():
+    explorer = explore_meshes()
+    explorer.set(hidden=8192, memory=192)
+    roomy = {one.name for one in explorer.candidates() if "does not fit" not in one.reason}
+    explorer.set(memory=24)
+    tight = {one.name for one in explorer.candidates() if "does not fit" not in one.reason}
+    assert tight < roomy
+    explorer.set(hidden=16384, layers=30, memory=16, devices=1)
+    assert explorer.drawing.words.startswith("No mesh of 1 devices will do. 1 x 1: does not fit")
+
+
+def test_the_parts_of_a_plan_add_up_to_its_time():
+    for one in explore_meshes().candidates():
+        if one.plan:
+            assert sum(one.parts.values()) == pytest.approx(one.plan.seconds)
+
+
+def test_the_memory_explorer_says_what_the_last_change_has_changed():
+    explorer = explore_memory()
+    explorer.set(optimizer="SGD")
+    assert re.search(r"The last change: optimizer -[\d.]+ MiB\.$", explorer.drawing.words)
+    explorer.set(device=24)  # changes nothing that is stored
+    assert "The last change: optimizer -" in explorer.drawing.words
+    explorer.set(steps=2048, sequences=1024)
+    assert "Too much: " in explorer.drawing.words
+
+
+def test_cuts_move_on_until_every_stage_has_a_block():
+    assert rising([3, 5, 7], 10) == [3, 5, 7]
+    assert rising([5, 5, 2], 10) == [5, 6, 7]
+    assert rising([9, 9, 9], 10) == [7, 8, 9]
+    assert rising([1, 1, 1], 4) == [1, 2, 3]
+
+
+def test_nobody_beats_the_solver_and_the_widget_says_by_how_much():
+    explorer = explore_placement(COSTS, 4)
+    assert [explorer.values[f"cut_{stage}"] for stage in (1, 2, 3)] == [2, 5, 7]
+    assert explorer.drawing.words.startswith("Your slowest stage takes 1.20 times the solver's")
+    best = [part[0] for part in balanced(COSTS, 4).parts[1:]]
+    explorer.set(**{f"cut_{stage}": cut for stage, cut in enumerate(best, start=1)})
+    assert explorer.drawing.words.startswith("Your slowest stage takes 1.00 times the solver's, your largest has 1.00")
+
+
+def test_the_bucket_explorer_says_what_a_pool_does():
+    explorer = explore_batches(list(range(1, 200)), ranks=2)
+    before = explorer.drawing.shapes
+    explorer.set(pool=1)
+    assert "pools of 1, 2 ranks" in explorer.drawing.words
+    assert explorer.drawing.shapes != before
+
+
+def test_the_schedule_explorer_draws_the_same_batch_for_every_choice():
+    explorer = explore_schedules()
+    explorer.set(schedule="gpipe", micro_batches=8)
+    assert explorer.drawing.words.startswith("Schedule gpipe on 4 stages: makespan 4.125, bubble 27.3%")
+    explorer.set(schedule="naive")
+    assert "bubble 75.0%" in explorer.drawing.words
+
+
+# The page's own files.
+
+
+def test_the_page_asks_the_network_for_nothing():
+    for name in ("shell.js", "shell.css"):
+        source = (FILES / name).read_text()
+        assert not re.search(r"https?:|@import|import\(|fetch\(|url\(", source), name
+
+
+def test_the_module_is_javascript_that_a_browser_can_read():
+    node = shutil.which("node") or pytest.skip("there is no node")
+    source = (FILES / "shell.js").read_text()
+    command = [node, "--input-type=module", "-e", f"{source}\nglobalThis.made = typeof render;"]
+    assert subprocess.run(command, capture_output=True, text=True).stderr == ""
+
+
+def test_what_the_page_needs_is_part_of_the_package():
+    project = (FILES.parents[2] / "pyproject.toml").read_text()
+    assert '"course_lib.pictures.widgets" = ["*.js", "*.css"]' in project
