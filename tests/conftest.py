@@ -41,6 +41,7 @@ class Cell:
     message: str = ""
     seconds: float = 0.0
     result: str = ""
+    html: str = ""
 
 
 @dataclass
@@ -77,6 +78,9 @@ class Kernel:
                 cell.text += content["text"]
             elif kind == "execute_result":
                 cell.result = content["data"]["text/plain"]
+                cell.html += content["data"].get("text/html", "")
+            elif kind == "display_data":
+                cell.html += content["data"].get("text/html", "")
             elif kind == "error":
                 cell.error, cell.message = content["ename"], "\n".join(content["traceback"])
             elif kind == "status" and content["execution_state"] == "idle":
