@@ -15,11 +15,12 @@ PREDICTIONS = "predictions"  # the key that they are kept under, beside the numb
 
 
 def place() -> Path:
-    """The file: in the folder of the notebook that is open, or of the exercises below."""
+    """The file: one for lessons and exercises, in the folder of the exercises; or where you are, if there is none."""
     if "COURSE_LIB_PROGRESS" in os.environ:
         return Path(os.environ["COURSE_LIB_PROGRESS"])
     here = Path.cwd()
-    return here / "exercises" / NAME if (here / "exercises").is_dir() else here / NAME
+    beside = (folder for folder in (here / "exercises", here.parent / "exercises") if folder.is_dir())
+    return next(beside, here) / NAME
 
 
 def read() -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib.checks import check, examine, find, hint, progress_file, solution
+from course_lib.checks import check, examine, find, hint, solution
 from course_lib.checks.exercise import differs
 from course_lib.checks.inside import observe as observing
 from course_lib.checks.inside.observe import Outcome
@@ -18,6 +18,7 @@ from course_lib.checks.inside.plain import Other, decode, encode
 from course_lib.checks.lesson_02.average_the_gradients_by_hand import adds_up
 from course_lib.checks.lesson_02.evaluate_together import skips_when_empty
 from course_lib.checks.lesson_02.every_example_once import forgets_the_epoch
+from course_lib.checks.progress_file import read, tries
 from course_lib.cli import main
 from tests.checks.class_of import ROOT
 from tests.conftest import Kernel
@@ -41,7 +42,7 @@ def test_a_right_answer_earns_its_points_and_is_remembered(capsys):
     assert check("02.1", right).points == 3
     assert "passed, 3 of 3 points" in capsys.readouterr().out
     assert check("02.1", adds_up).points == 0
-    assert progress_file.read()["02.1"] == {"hints": 0, "points": 3, "tries": 2}  # the best try counts
+    assert read()["02.1"] == {"hints": 0, "points": 3, "tries": 2}  # the best try counts
 
 
 def test_a_wrong_answer_is_told_what_was_seen_the_idea_and_what_to_do_next(capsys):
@@ -103,7 +104,7 @@ def test_an_untouched_stub_is_no_try(capsys):
 
     assert check("02.1", stub).points == 0
     assert "not attempted yet" in capsys.readouterr().out
-    assert progress_file.tries("02.1") == 0
+    assert tries("02.1") == 0
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"02.1": 3}', '{"02.1": {"tries": "many"}}'])
