@@ -1,7 +1,4 @@
-"""Buttons below a report, for a hint and for our answer. They are there until the next cell is run.
-
-What a notebook keeps of a widget is an error when it is opened again: so they go away, and what they have shown stays.
-"""
+"""Buttons below a report, for a hint and for our answer: until the next cell is run. What they have shown stays."""
 
 from __future__ import annotations
 
@@ -9,8 +6,7 @@ from typing import Any
 
 from course_lib.checks.help import hint_box, solution_box
 from course_lib.checks.report import Report
-
-WIDGET = "application/vnd.jupyter.widget-view+json"
+from course_lib.checks.showing import Controls
 
 
 def show_after_the_cell(report: Report) -> None:
@@ -24,23 +20,22 @@ def show_after_the_cell(report: Report) -> None:
         shell.events.unregister("post_run_cell", after_the_cell)
         if cell.result is not report:
             display(report)
-        buttons = None if report.passed or not report.attempted else _show_buttons(report)
-        if buttons is not None:
-            _close_before_the_next_cell(shell, buttons)
+        if report.attempted and not report.passed:
+            _put_away_before_the_next_cell(shell, _show_buttons(report))
 
     shell.events.register("post_run_cell", after_the_cell)
 
 
-def _close_before_the_next_cell(shell: Any, buttons: Any) -> None:
+def _put_away_before_the_next_cell(shell: Any, buttons: Controls | None) -> None:
     def before_the_next(_: Any) -> None:
         shell.events.unregister("pre_run_cell", before_the_next)
-        for each in (*buttons.children, buttons):
-            each.close()
+        if buttons is not None:
+            buttons.put_away()
 
     shell.events.register("pre_run_cell", before_the_next)
 
 
-def _show_buttons(report: Report) -> Any:
+def _show_buttons(report: Report) -> Controls | None:
     """The buttons, and above them the place for what they show; None where there are no widgets."""
     try:
         import ipywidgets
@@ -49,16 +44,14 @@ def _show_buttons(report: Report) -> Any:
     from IPython.display import display
 
     exercise = report.exercise
-    place = display({"text/html": "", "text/plain": ""}, raw=True, display_id=True)
+    place = display({"text/plain": ""}, raw=True, display_id=True)
     hint = ipywidgets.Button(description="A hint", layout={"width": "auto"})
     answer = ipywidgets.Button(description="Our answer", layout={"width": "auto"})
 
-    def put(html: str) -> None:
+    def put(html: str, text: str) -> None:
         if place is not None:
-            place.update({"text/html": html, "text/plain": ""}, raw=True)
+            place.update({"text/html": html, "text/plain": text}, raw=True)
 
-    hint.on_click(lambda _: put(hint_box(exercise)[0]))
-    answer.on_click(lambda _: put(solution_box(exercise)[0]))
-    row = ipywidgets.HBox([hint, answer])
-    display({WIDGET: {"version_major": 2, "version_minor": 0, "model_id": row.model_id}}, raw=True)
-    return row
+    hint.on_click(lambda _: put(*hint_box(exercise)))
+    answer.on_click(lambda _: put(*solution_box(exercise)))
+    return Controls(hint, answer)

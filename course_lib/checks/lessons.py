@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote
 
@@ -41,11 +44,24 @@ def address(lesson: str, section: str = "", *, folder: str = "notebooks") -> str
     """Where a notebook of this lesson is, seen from the one that is open, at that section; "" if it is not there."""
     known = LESSONS.get(lesson)
     for way in (f"../{folder}", folder):
-        if known and Path(way, f"{known.name}.ipynb").is_file():
-            return f"{way}/{known.name}.ipynb" + (f"#{anchor(section)}" if section else "")
+        path = Path(way, f"{known.name}.ipynb") if known else Path()
+        if path.is_file():
+            return f"{way}/{path.name}{_fragment(path, section)}"
     return ""
 
 
-def anchor(section: str) -> str:
-    """The heading's anchor, as JupyterLab and nbconvert make it, for a link."""
-    return quote(section.replace(" ", "-"), safe="")
+def _fragment(path: Path, section: str) -> str:
+    """What leads to the section. JupyterLab finds no heading that is not plain ASCII, but every cell by its id."""
+    cell = _headings(path, path.stat().st_mtime_ns).get(section)
+    return f"#cell-id={quote(cell)}" if cell else ""
+
+
+@lru_cache
+def _headings(path: Path, _: int) -> dict[str, str]:
+    """The id of the cell that each heading is in; anew when the file has changed."""
+    try:
+        cells = json.loads(path.read_bytes())["cells"]
+        texts = {str(cell["id"]): "".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"}
+    except (OSError, ValueError, TypeError, KeyError):  # a learner's file: it may be anything
+        return {}
+    return {heading: cell for cell, text in texts.items() for heading in re.findall(r"^#+ (.+?) *$", text, flags=re.M)}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
 # Fallbacks are for front ends without JupyterLab's colours: always a ground and a text that are readable together.
 STYLE = """<style>
 .course-box { border: 1px solid var(--jp-border-color1, #bdbdbd); border-radius: 4px; margin: .3em 0; overflow: hidden;
@@ -18,10 +20,10 @@ STYLE = """<style>
 .course-box p, .course-box ul, .course-box ol, .course-box table, .course-box details { margin: .55em 0; }
 .course-box ul, .course-box ol { padding-left: 1.6em; }
 .course-box ul.course-plain { list-style: none; padding-left: 0; }
-.course-box pre { white-space: pre-wrap; margin: .4em 0; padding: .5em .7em; color: inherit; font-size: .93em;
+.course-box.course-box pre { white-space: pre-wrap; margin: .4em 0; padding: .5em .7em; color: inherit; font-size: .93em;
   background: var(--jp-layout-color1, #f6f6f6); border-left: 3px solid var(--jp-border-color1, #bdbdbd);
   font-family: var(--jp-code-font-family, monospace); line-height: 1.4; }
-.course-box code { font-family: var(--jp-code-font-family, monospace); font-size: .93em; color: inherit;
+.course-box.course-box code { font-family: var(--jp-code-font-family, monospace); font-size: .93em; color: inherit;
   background: var(--jp-layout-color2, #eee); padding: 0 .25em; border-radius: 2px; }
 .course-box table { border-collapse: collapse; font-size: inherit; color: inherit; border: 0; }
 .course-box td, .course-box th { text-align: left !important; padding: .15em 1em .15em 0; vertical-align: top;
@@ -58,3 +60,25 @@ def show(html: str, text: str, **options: Any) -> None:
     from IPython.display import display
 
     display({"text/html": html, "text/plain": text}, raw=True, **options)
+
+
+class Controls:
+    """Widgets below what they belong to. They can be put away, and nothing is kept of them.
+
+    What a notebook keeps of a widget that is gone is an error when it is opened again.
+    """
+
+    def __init__(self, *controls: Any) -> None:
+        import ipywidgets
+        from IPython.display import display
+
+        self.row = ipywidgets.HBox(controls, layout={"flex_flow": "row wrap", "align_items": "center"})
+        view = {"version_major": 2, "version_minor": 0, "model_id": self.row.model_id}
+        self._shown = display({WIDGET: view}, raw=True, display_id=True)
+
+    def put_away(self) -> None:
+        """Take them off the page, and out of the notebook."""
+        if self._shown is not None:
+            self._shown.update({"text/plain": ""}, raw=True)
+        for each in (*self.row.children, self.row):
+            each.close()

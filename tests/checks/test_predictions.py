@@ -176,13 +176,13 @@ def test_in_a_notebook_the_buttons_commit_and_go_away(kernel: Kernel, progress_f
     assert "how many micro-batches does stage 0 hold" in cell.html
     live = "len(get_ipython().meta['course_predictions'])"
     assert kernel.run(live).result == "1"
-    clicked = kernel.run("get_ipython().meta['course_predictions']['06.2'].children[2].click()")
+    clicked = kernel.run("get_ipython().meta['course_predictions']['06.2'].row.children[2].click()")
     assert clicked.error is None, clicked.message
     assert kernel.run(live).result == "0"
     assert json.loads(progress_file.read_text())["predictions"]["06.2"] == {"said": "b"}
     revealed = kernel.run("reveal('06.2', (22, 4))")
     assert "as you said" in revealed.html
-    kernel.run("predict('06.1')\nfield, _, done = get_ipython().meta['course_predictions']['06.1'].children")
+    kernel.run("predict('06.1')\nfield, _, done = get_ipython().meta['course_predictions']['06.1'].row.children")
     kernel.run("field.value = 'many'\ndone.click()")
     assert kernel.run(live).result == "1"
     kernel.run("reveal('06.1', 22)")

@@ -1,7 +1,6 @@
 """The buttons of a prediction, in a notebook that has widgets. They go away when they have been used, or are too late.
 
-The question is an output of its own, and stays: without widgets (GitHub, nbconvert) it is all there is to see. Nor is a
-button left that nobody answers: what a notebook keeps of a widget is an error when it is opened again.
+The question is an output of its own, and stays: without widgets (GitHub, nbconvert) it is all there is to see.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from typing import Any
 from course_lib.checks import progress_file
 from course_lib.checks.predictions import wording
 from course_lib.checks.predictions.prediction import LETTERS, Prediction
-
-WIDGET = "application/vnd.jupyter.widget-view+json"
+from course_lib.checks.showing import Controls
 
 
 def ask(prediction: Prediction) -> None:
@@ -31,22 +29,20 @@ def ask(prediction: Prediction) -> None:
             question.update(_bundle(prediction, wording.said_html(prediction, answer)), raw=True)
 
     try:
-        controls = _number_field(prediction, commit) if prediction.typed else _buttons(prediction, commit)
+        widgets = _number_field(prediction, commit) if prediction.typed else _buttons(prediction, commit)
     except ImportError:  # no widgets here
         return
-    _on_the_page()[prediction.number] = controls
-    display({WIDGET: {"version_major": 2, "version_minor": 0, "model_id": controls.model_id}}, raw=True)
+    _on_the_page()[prediction.number] = Controls(*widgets)
 
 
 def put_away(number: str) -> None:
     """Take the controls of a prediction off the page, if they are still there."""
     controls = _on_the_page().pop(number, None)
     if controls is not None:
-        for each in (*controls.children, controls):
-            each.close()
+        controls.put_away()
 
 
-def _on_the_page() -> dict[str, Any]:
+def _on_the_page() -> dict[str, Controls]:
     """The controls that have not been used, by number: kept with the session, whose end is theirs."""
     from IPython.core.getipython import get_ipython
 
@@ -61,7 +57,7 @@ def _bundle(prediction: Prediction, below: str) -> dict[str, str]:
     }
 
 
-def _buttons(prediction: Prediction, commit: Callable[[Any], None]) -> Any:
+def _buttons(prediction: Prediction, commit: Callable[[Any], None]) -> list[Any]:
     """One for each choice."""
     import ipywidgets
 
@@ -70,18 +66,21 @@ def _buttons(prediction: Prediction, commit: Callable[[Any], None]) -> Any:
         button = ipywidgets.Button(description=letter, tooltip=f"{letter}) {choice.says}", layout={"width": "3.5em"})
         button.on_click(lambda _, letter=letter: commit(letter))
         buttons.append(button)
-    return _row([ipywidgets.Label(value="I say"), *buttons])
+    return [ipywidgets.Label(value="I say"), *buttons]
 
 
-def _number_field(prediction: Prediction, commit: Callable[[Any], None]) -> Any:
-    """A field for a number; Enter or the button beside it says that this is it."""
+def _number_field(prediction: Prediction, commit: Callable[[Any], None]) -> list[Any]:
+    """A field for a number; Enter, or the button beside it, says that this is it."""
     import ipywidgets
 
-    field = ipywidgets.Text(description="I say", placeholder="a number", layout={"width": "16em"})
+    field = ipywidgets.Text(
+        description="I say", placeholder="a number", continuous_update=False, layout={"width": "16em"}
+    )
     done = ipywidgets.Button(description="That is my prediction", layout={"width": "auto"})
     reply = ipywidgets.Label(value=prediction.unit)
+    entered: list[bool] = []
 
-    def take() -> None:
+    def take(*_: Any) -> None:
         try:
             answer = prediction.answer_of(field.value)
         except ValueError:
@@ -89,12 +88,11 @@ def _number_field(prediction: Prediction, commit: Callable[[Any], None]) -> Any:
             return
         commit(answer)
 
-    done.on_click(lambda _: take())
-    field.on_msg(lambda _, content, __: take() if content.get("event") == "submit" else None)
-    return _row([field, reply, done])
+    def hear(_: Any, message: dict[str, Any], __: Any) -> None:
+        if message.get("event") == "submit":  # which comes before what was typed
+            entered.append(True)
 
-
-def _row(controls: list[Any]) -> Any:
-    import ipywidgets
-
-    return ipywidgets.HBox(controls, layout={"flex_flow": "row wrap", "align_items": "center"})
+    field.on_msg(hear)
+    field.observe(lambda _: take() if entered else None, "value")
+    done.on_click(take)
+    return [field, reply, done]
