@@ -21,8 +21,8 @@ STYLE = """<style>
 .course-box ul, .course-box ol { padding-left: 1.6em; }
 .course-box ul.course-plain { list-style: none; padding-left: 0; }
 .course-box.course-box pre { white-space: pre-wrap; margin: .4em 0; padding: .5em .7em; color: inherit;
-  font-size: .93em; background: var(--jp-layout-color1, #f6f6f6); border-left: 3px solid var(--jp-border-color1, #bdbdbd);
-  font-family: var(--jp-code-font-family, monospace); line-height: 1.4; }
+  font-size: .93em; background: var(--jp-layout-color1, #f6f6f6);
+  border-left: 3px solid var(--jp-border-color1, #bdbdbd); font-family: var(--jp-code-font-family, monospace); line-height: 1.4; }
 .course-box.course-box code { font-family: var(--jp-code-font-family, monospace); font-size: .93em; color: inherit;
   background: var(--jp-layout-color2, #eee); padding: 0 .25em; border-radius: 2px; }
 .course-box table { border-collapse: collapse; font-size: inherit; color: inherit; border: 0; }
