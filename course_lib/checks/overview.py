@@ -130,7 +130,7 @@ def _row(each: LessonProgress) -> str:
     predicted = each.predicted if each.predictions else ""
     return (
         f'<tr><th scope="row">{linked}</th>'
-        f"<td>{predicted}</td><td>{marks}</td><td>{meter} {each.earned} of {each.most}</td></tr>"
+        f"<td>{predicted}</td><td>{marks}</td><td style="white-space: nowrap">{meter} {each.earned} of {each.most}</td></tr>"
     )
 
 

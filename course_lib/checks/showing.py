@@ -22,7 +22,8 @@ STYLE = """<style>
 .course-box ul.course-plain { list-style: none; padding-left: 0; }
 .course-box.course-box pre { white-space: pre-wrap; margin: .4em 0; padding: .5em .7em; color: inherit;
   font-size: .93em; background: var(--jp-layout-color1, #f6f6f6);
-  border-left: 3px solid var(--jp-border-color1, #bdbdbd); font-family: var(--jp-code-font-family, monospace); line-height: 1.4; }
+  border-left: 3px solid var(--jp-border-color1, #bdbdbd);
+  font-family: var(--jp-code-font-family, monospace); line-height: 1.4; }
 .course-box.course-box code { font-family: var(--jp-code-font-family, monospace); font-size: .93em; color: inherit;
   background: var(--jp-layout-color2, #eee); padding: 0 .25em; border-radius: 2px; }
 .course-box table { border-collapse: collapse; font-size: inherit; color: inherit; border: 0; }
@@ -33,7 +34,7 @@ STYLE = """<style>
 .course-box tbody tr, .course-box tbody tr:hover { background: none !important; }
 .course-box a { color: var(--jp-content-link-color, #00639c); text-decoration: underline; }
 .course-box summary { cursor: pointer; font-weight: 600; }
-.course-box meter { width: 9em; height: .9em; vertical-align: middle; }
+.course-box meter { width: 7em; height: .9em; vertical-align: middle; }
 </style>"""
 
 
