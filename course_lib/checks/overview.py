@@ -130,7 +130,8 @@ def _row(each: LessonProgress) -> str:
     predicted = each.predicted if each.predictions else ""
     return (
         f'<tr><th scope="row">{linked}</th>'
-        f"<td>{predicted}</td><td>{marks}</td><td style="white-space: nowrap">{meter} {each.earned} of {each.most}</td></tr>"
+        f"<td>{predicted}</td><td>{marks}</td>"
+        f'<td class="course-whole">{meter} {each.earned} of {each.most}</td></tr>'
     )
 
 
@@ -142,7 +143,7 @@ def _mark(exercise: Exercise, entry: dict[str, int]) -> str:
     where = address(exercise.lesson, heading, folder="exercises")
     text = f'<span role="img" aria-label="{state}">{sign}</span> {exercise.number}'
     linked = f'<a href="{where}" title="{plain(heading)}">{text}</a>' if where else text
-    return f'<span style="white-space: nowrap">{linked}</span>'
+    return f'<span class="course-whole">{linked}</span>'
 
 
 def _line(exercise: Exercise, entry: dict[str, int]) -> str:

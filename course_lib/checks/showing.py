@@ -31,6 +31,7 @@ STYLE = """<style>
   white-space: normal; background: none; color: inherit; border: 0; font-weight: normal; max-width: none; }
 .course-box thead th { font-weight: 600; border-bottom: 1px solid var(--jp-border-color1, #bdbdbd); }
 .course-box td.course-number { text-align: right !important; font-variant-numeric: tabular-nums; }
+.course-box .course-whole { white-space: nowrap; }
 .course-box tbody tr, .course-box tbody tr:hover { background: none !important; }
 .course-box a { color: var(--jp-content-link-color, #00639c); text-decoration: underline; }
 .course-box summary { cursor: pointer; font-weight: 600; }
