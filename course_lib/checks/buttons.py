@@ -44,7 +44,7 @@ def _show_buttons(report: Report) -> Controls | None:
     from IPython.display import display
 
     exercise = report.exercise
-    place = display({"text/plain": ""}, raw=True, display_id=True)
+    place = display({}, raw=True, display_id=True)
     hint = ipywidgets.Button(description="A hint", layout={"width": "auto"})
     answer = ipywidgets.Button(description="Our answer", layout={"width": "auto"})
 

@@ -33,7 +33,7 @@ STYLE = """<style>
 .course-box td.course-number { text-align: right !important; font-variant-numeric: tabular-nums; }
 .course-box .course-whole { white-space: nowrap; }
 .course-box tbody tr, .course-box tbody tr:hover { background: none !important; }
-.course-box a { color: var(--jp-content-link-color, #00639c); text-decoration: underline; }
+.course-box.course-box a { color: var(--jp-content-link-color, #00639c); text-decoration: underline !important; }
 .course-box summary { cursor: pointer; font-weight: 600; }
 .course-box meter { width: 7em; height: .9em; vertical-align: middle; }
 </style>"""
