@@ -19,7 +19,7 @@ def ask(prediction: Prediction) -> None:
     from IPython.display import display
 
     put_away(prediction.number)
-    below = f"Answer below or with <code>{wording.call_of(prediction)}</code>, or go on without."
+    below = f"In a live notebook, answer below or with <code>{wording.call_of(prediction)}</code>; or just go on."
     question = display(_bundle(prediction, below), raw=True, display_id=True)
 
     def commit(answer: Any) -> None:
