@@ -127,10 +127,10 @@ def _row(each: LessonProgress) -> str:
     marks = " ".join(_mark(exercise, each.entries[exercise.number]) for exercise in each.exercises)
     label = f"points of lesson {lesson.number}: {each.earned} of {each.most}"
     meter = f'<meter min="0" max="{each.most}" value="{each.earned}" aria-label="{label}"></meter>'
-    predicted = each.predicted if each.predictions else ""
+    predicted = f"{each.said} of {len(each.predictions)}, {each.right} right" if each.predictions else ""
     return (
         f'<tr><th scope="row">{linked}</th>'
-        f"<td>{predicted}</td><td>{marks}</td>"
+        f'<td class="course-whole">{predicted}</td><td>{marks}</td>'
         f'<td class="course-whole">{meter} {each.earned} of {each.most}</td></tr>'
     )
 

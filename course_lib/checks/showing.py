@@ -35,7 +35,8 @@ STYLE = """<style>
 .course-box tbody tr, .course-box tbody tr:hover { background: none !important; }
 .course-box.course-box a { color: var(--jp-content-link-color, #00639c); text-decoration: underline !important; }
 .course-box summary { cursor: pointer; font-weight: 600; }
-.course-box meter { width: 7em; height: .9em; vertical-align: middle; }
+.course-box th { overflow-wrap: break-word; }
+.course-box meter { width: 5em; height: .9em; vertical-align: middle; }
 </style>"""
 
 
