@@ -134,7 +134,7 @@ def _add_grade(commands: argparse._SubParsersAction) -> None:
     check.add_argument("notebook", type=take.words, metavar="NOTEBOOK.ipynb")
     check.set_defaults(run=_check)
 
-    done = commands.add_parser("progress", help="what you have earned in the exercises")
+    done = commands.add_parser("progress", help="how far you are: predictions, exercises, and what comes next")
     done.set_defaults(run=_progress)
 
     grade = commands.add_parser(
@@ -360,8 +360,8 @@ def _progress(_: argparse.Namespace) -> int:
     with leaving_at_once():
         from course_lib.checks import exercises, progress
 
-        found = exercises()  # imports them
-    print(progress.table(found))
+        exercises()  # imports them
+    progress()
     return 0
 
 

@@ -1,32 +1,50 @@
-"""Exercises put to the test on real ranks: `check`, and `hint` and `solution` beside it."""
+"""Exercises put to the test on real ranks: `check`, with `hint` and `solution` beside it.
+
+In the lessons, `predict` and `reveal`; and `progress` for all of them.
+"""
 
 from __future__ import annotations
 
 import importlib
+import sys
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from course_lib.checks import progress
+from course_lib.checks import progress_file
 from course_lib.checks.exercise import Exercise
+from course_lib.checks.help import show_hints, show_solution
 from course_lib.checks.inside.observe import Trial
-from course_lib.checks.judging import Report, assess, wrong_answers
+from course_lib.checks.judging import assess, wrong_answers
+from course_lib.checks.overview import overview
+from course_lib.checks.predictions import predictions
+from course_lib.checks.predictions.asking import predict, reveal
+from course_lib.checks.report import Report
+from course_lib.checks.showing import in_notebook, show
 
-__all__ = ["check", "exercises", "find", "hint", "solution"]
+__all__ = ["check", "exercises", "find", "hint", "predict", "predictions", "progress", "reveal", "solution"]
 
 FILES = sorted(Path(__file__).parent.glob("lesson_*/[a-z]*.py"))  # one for each exercise
 SEED = 1  # of the inputs that a learner's answer is tried on; grading uses another
 ASK = "the exercises are numbered like 02.1: give one of "
 
 
-def check(number: str, answer: Any) -> float:
-    """Try an answer on real ranks, say what is wrong with it, remember that, and return the points it earns."""
+def check(number: str, answer: Any) -> Report:
+    """Try an answer on real ranks, remember that, and return the report, which shows itself: it says what is wrong.
+
+    Where nobody would show it, in a script, it is printed.
+    """
     exercise = find(number)
     report = examine(exercise, answer, SEED)
-    progress.record(number, report)
-    print(report)
-    return float(report.points)
+    progress_file.record(number, report)
+    if in_notebook():
+        from course_lib.checks.buttons import show_after_the_cell
+
+        show_after_the_cell(report)
+    elif not hasattr(sys, "ps1"):  # which shows what a line returns
+        print(report)
+    return report
 
 
 def check_notebook(path: str) -> bool:
@@ -51,29 +69,24 @@ def check_notebook(path: str) -> bool:
     untried = [exercise for exercise in lesson if exercise not in ours] if problems else []
     for exercise in untried:
         print(f"{exercise.number} {exercise.title}: not checked, because no cell has defined {exercise.answer}")
-    earned = [check(exercise.number, names[exercise.answer]) for exercise in ours]
-    return sum(earned) == sum(exercise.points for exercise in ours) and not untried
+    reports = [check(exercise.number, names[exercise.answer]) for exercise in ours]
+    return all(report.passed for report in reports) and not untried
 
 
 def hint(number: str) -> None:
-    """Print one more hint each time."""
-    exercise = find(number)
-    taken = progress.take_hint(number, len(exercise.hints))
-    for index, text in enumerate(exercise.hints[:taken]):
-        print(f"{index + 1}. {text}")
-    if taken == len(exercise.hints):
-        print(f"That was the last hint. After a try of your own, solution({number!r}) shows ours.")
+    """Show one more hint each time."""
+    show_hints(find(number))
 
 
 def solution(number: str) -> None:
-    """Print our answer and why it is one, to somebody who has tried."""
-    from course_lib.checks.notebooks import answer_cell
+    """Show our answer and why it is one, to somebody who has tried."""
+    show_solution(find(number))
 
-    exercise = find(number)
-    if not progress.tries(number):
-        print(f"Try it first: write {exercise.answer}, and run check({number!r}, {exercise.answer}).")
-    else:
-        print(answer_cell(exercise))
+
+def progress() -> None:
+    """Show how far you are: lessons, predictions, exercises, and what comes next."""
+    found = overview(exercises(), predictions())
+    show(found.as_box(), str(found))
 
 
 def examine(exercise: Exercise, answer: Any, seed: int) -> Report:

@@ -91,8 +91,12 @@ class Exercise:
 
     def where_to_read_for(self, part: str) -> str:
         """Where this part of it is explained."""
-        lesson, section = self.read_for.get(part, (self.read_in or self.lesson, self.read))
+        lesson, section = self.section_for(part)
         return f"lesson {lesson}, “{section}”"
+
+    def section_for(self, part: str) -> tuple[str, str]:
+        """The lesson, and the heading in it, under which this part is explained."""
+        return self.read_for.get(part, (self.read_in or self.lesson, self.read))
 
 
 def idea(mistake: Callable) -> str:

@@ -4,65 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, idea
 from course_lib.checks.hangs import explain_hang
 from course_lib.checks.inside.observe import Outcome, observe, observe_many
+from course_lib.checks.report import TOO_MUCH, Finding, Report, table_of
 
 NOT_ATTEMPTED = "NotImplementedError"
-TOO_MUCH = "the values are right, and it costs more than the exercise allows:"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The first case of a part that fails: what was seen, and the cause, where what was seen gives it away."""
-
-    case: Case
-    outcome: Outcome
-    what: str
-    cause: str = ""
-    costs: tuple[Cost, ...] = ()  # if nothing else is wrong
-
-
-@dataclass(frozen=True)
-class Report:
-    """What an answer earned, and what is wrong with the rest of it."""
-
-    exercise: Exercise
-    attempted: bool = True
-    findings: dict[str, Finding] = field(default_factory=dict)  # by part
-    untried: tuple[str, ...] = ()  # parts that were left out after a hang
-    costs: tuple[Cost, ...] = ()  # in the last case, if all passed
-
-    @property
-    def earned(self) -> dict[str, int]:
-        """The points of each part."""
-        lost = self.findings.keys() | set(self.untried)
-        return {
-            part: points if self.attempted and part not in lost else 0 for part, points in self.exercise.parts.items()
-        }
-
-    @property
-    def points(self) -> int:
-        return sum(self.earned.values())
-
-    @property
-    def passed(self) -> bool:
-        return self.points == self.exercise.points
-
-    def __str__(self) -> str:
-        exercise = self.exercise
-        name = f"{exercise.number} {exercise.title}"
-        if not self.attempted:
-            return f"{name}: not attempted yet, {exercise.points} points to earn"
-        if self.passed:
-            return "\n".join([f"✓ {name}: passed, {self.points} of {exercise.points} points", *_table(self.costs)])
-        finding = next(iter(self.findings.values()))
-        lines = [f"✗ {name}: {self.points} of {exercise.points} points", "", *_explain(finding)]
-        where = exercise.where_to_read_for(finding.case.part)
-        lines += [f"\nNext: hint({exercise.number!r}), or read {where}, again."]
-        return "\n".join(lines)
 
 
 def assess(
@@ -132,7 +80,7 @@ def _what_is_wrong(exercise: Exercise, case: Case, outcome: Outcome) -> tuple[st
     except Exception:  # a judge takes the values apart; an answer may return, and a forger may write, anything
         return "what it returns has another form than the exercise asks for", []
     if any(cost.spent > cost.budget for cost in costs):
-        what = "\n".join([TOO_MUCH, *_table(costs)])
+        what = "\n".join([TOO_MUCH, *table_of(costs)])
     return what, costs
 
 
@@ -173,26 +121,3 @@ def _alike(outcome: Outcome, other: Outcome) -> bool:
         except Exception:
             return False
     return (outcome.error, outcome.text) == (other.error, other.text)
-
-
-def _explain(finding: Finding) -> list[str]:
-    case = finding.case
-    where = f"{case.ranks} ranks, {case.says}" if case.ranks > 1 else case.says
-    lines = [f"The smallest case that fails ({case.part}): {where}", *_indented(finding.what)]
-    if finding.cause:
-        lines += ["", finding.cause]
-    return lines
-
-
-def _table(costs: list[Cost] | tuple[Cost, ...]) -> list[str]:
-    """Spent and budget, side by side."""
-    if not costs:
-        return []
-    width = max(len(cost.what) for cost in costs)
-    rows = [f"  {cost.what:<{width}} {cost.spent:>12,.10g} {cost.budget:>12,.10g}" for cost in costs]
-    marked = [f"{row}  too much" if cost.spent > cost.budget else row for row, cost in zip(rows, costs, strict=True)]
-    return [f"  {'':<{width}} {'spent':>12} {'budget':>12}", *marked]
-
-
-def _indented(text: str) -> list[str]:
-    return [f"  {line}".rstrip() for line in text.splitlines()]

@@ -100,7 +100,10 @@ def run_cells(notebook: Notebook) -> tuple[dict[str, Any], list[str]]:
     """Run the code cells in this process, without the checks in them: what they define, and what some have raised."""
     names, problems = new_names(), []
     for number, text in enumerate(code_of(notebook)):
-        text, name = re.sub(r"^(check|hint|solution)\(.*$", "", text, flags=re.M), f"<code cell {number + 1}>"
+        text, name = (
+            re.sub(r"^(check|hint|solution|predict|reveal|progress)\(.*$", "", text, flags=re.M),
+            f"<code cell {number + 1}>",
+        )
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
         try:
             run_code(text, name, names)

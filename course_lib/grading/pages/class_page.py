@@ -5,10 +5,11 @@ from __future__ import annotations
 import statistics
 
 from course_lib.checks import exercises
+from course_lib.checks.markup import plain, with_code
 from course_lib.grading.pages.attention import to_look_at
 from course_lib.grading.pages.drawing import bars
 from course_lib.grading.pages.looks import SORT
-from course_lib.grading.pages.markup import anchor, count_of, document, hidden, in_a_list, link, plain, with_code
+from course_lib.grading.pages.markup import anchor, count_of, document, hidden, in_a_list, link
 from course_lib.grading.pages.summary import (
     LEFT_OUT,
     Mistake,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from course_lib.grading.pages.markup import count_of, plain
+from course_lib.checks.markup import plain
+from course_lib.grading.pages.markup import count_of
 from course_lib.grading.pages.summary import Bar
 
 WIDE, GAP, HIGH = 18, 8, 70  # of a bar, in pixels

@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
-import re
 from urllib.parse import quote
 
+from course_lib.checks.markup import plain, with_code
 from course_lib.grading.names import file_name
 from course_lib.grading.pages.looks import style
-
-CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"
-DIRECTIONS = "\u202a-\u202e\u2066-\u2069"  # with which a name can pose as another one
-UNPRINTABLE = re.compile(f"[{CONTROLS}{DIRECTIONS}\ud800-\udfff\ufffe\uffff]")
-
-
-def plain(words: str) -> str:
-    """A text for a page: escaped, without what is no character at all."""
-    return html.escape(UNPRINTABLE.sub("\ufffd", words))
 
 
 def name(words: str) -> str:
     """A name that somebody chose: its writing direction ends with it."""
     return f"<bdi>{plain(words)}</bdi>"
-
-
-def with_code(words: str) -> str:
-    """A sentence of ours or of a student's, with `code` as code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", plain(words))
 
 
 def points(earned: int, most: int) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from course_lib.checks import exercises
-from course_lib.grading.pages.markup import anchor, document, hidden, name, plain, points, with_code
+from course_lib.checks.markup import plain, with_code
+from course_lib.grading.pages.markup import anchor, document, hidden, name, points
 from course_lib.grading.pages.summary import lost_parts
 from course_lib.grading.records import Mark, Record
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from course_lib.grading.pages.markup import UNPRINTABLE
+from course_lib.checks.markup import UNPRINTABLE
 from course_lib.grading.pages.summary import by_student, exercises_of, points_in_all
 from course_lib.grading.records import Record
 

@@ -1,0 +1,62 @@
+"""Hints and solutions: a box in a notebook, text elsewhere."""
+
+from __future__ import annotations
+
+from course_lib.checks import progress_file
+from course_lib.checks.exercise import Exercise
+from course_lib.checks.markup import plain, with_code
+from course_lib.checks.showing import box, show
+
+
+def show_hints(exercise: Exercise) -> None:
+    """Show the hints taken so far, and one more."""
+    show(*hint_box(exercise))
+
+
+def show_solution(exercise: Exercise) -> None:
+    """Show our answer, to somebody who has tried."""
+    show(*solution_box(exercise))
+
+
+def hint_box(exercise: Exercise) -> tuple[str, str]:
+    """One more hint: the HTML and the text of all that were taken."""
+    taken = progress_file.take_hint(exercise.number, len(exercise.hints))
+    hints = exercise.hints[:taken]
+    lines = [f"{index}. {text}" for index, text in enumerate(hints, 1)]
+    items = "".join(f"<li>{with_code(text)}</li>" for text in hints)
+    last = ""
+    if taken == len(exercise.hints):
+        call = f"solution({exercise.number!r})"
+        lines.append(f"That was the last hint. After a try of your own, {call} shows ours.")
+        last = f"<p>That was the last hint. After a try of your own, <code>{call}</code> shows ours.</p>"
+    head = f"Hint {taken} of {len(exercise.hints)} for {exercise.number}"
+    html = box("neutral", head, f"<ol>{items}</ol>{last}", f"Hints for exercise {exercise.number}")
+    return html, "\n".join(lines)
+
+
+def solution_box(exercise: Exercise) -> tuple[str, str]:
+    """The HTML and the text of our answer, or of what comes before it: a try."""
+    from course_lib.checks.notebooks import answer_cell
+
+    number = exercise.number
+    if not progress_file.tries(number):
+        words = f"Try it first: write {exercise.answer}, and run check({number!r}, {exercise.answer})."
+        html = (
+            f"<p>Write <code>{exercise.answer}</code>, and run <code>check({number!r}, {exercise.answer})</code>.</p>"
+        )
+        return box("neutral", f"{number}: try it first", html, f"Solution of exercise {number}"), words
+    code = answer_cell(exercise)
+    head = f"Our answer to {number} {plain(exercise.title)}"
+    return box("neutral", head, highlighted(code), f"Solution of exercise {number}"), code
+
+
+def highlighted(code: str) -> str:
+    """Python as HTML, in the colours of the notebook's own editor, light or dark; plain where they are not there."""
+    try:
+        from jupyterlab_pygments import JupyterStyle
+        from pygments import highlight
+        from pygments.formatters import HtmlFormatter
+        from pygments.lexers import PythonLexer
+    except ImportError:
+        return f"<pre>{plain(code)}</pre>"
+    return highlight(code, PythonLexer(), HtmlFormatter(style=JupyterStyle, noclasses=True, nobackground=True))

@@ -1,0 +1,67 @@
+"""The lessons of the course by number, and links that open one of them at a section."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from urllib.parse import quote
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A lesson: its notebooks, of the text and of the exercises, have the same name."""
+
+    name: str
+    title: str
+
+    @property
+    def number(self) -> str:
+        return self.name[:2]
+
+
+LESSONS = {
+    lesson.number: lesson
+    for lesson in (
+        Lesson("00_start_here", "Start here: ranks and what they say to each other"),
+        Lesson("01_single_gpu", "One device: where time and memory go"),
+        Lesson("02_ddp", "Data parallelism: many ranks, one model"),
+        Lesson("03_padding_and_masking", "Padding and masking: sequences of different lengths"),
+        Lesson("04_accumulation", "Accumulation: a large batch in small pieces"),
+        Lesson("05_model_parallelism", "Model parallelism: the model does not fit"),
+        Lesson("06_pipeline_parallelism", "Pipeline parallelism: every stage at work"),
+        Lesson("07_hybrid_parallelism", "Hybrid parallelism: replicas of a pipeline"),
+        Lesson("08_when_ranks_hang", "When ranks hang"),
+        Lesson("09_real_clusters", "Real clusters"),
+        Lesson("11_capstone", "Capstone"),
+    )
+}
+
+
+def address(lesson: str, section: str = "", *, folder: str = "notebooks") -> str:
+    """Where a notebook of this lesson is, seen from the one that is open, at that section; "" if it is not there."""
+    known = LESSONS.get(lesson)
+    for way in (f"../{folder}", folder):
+        path = Path(way, f"{known.name}.ipynb") if known else Path()
+        if path.is_file():
+            return f"{way}/{path.name}{_fragment(path, section)}"
+    return ""
+
+
+def _fragment(path: Path, section: str) -> str:
+    """What leads to the section. JupyterLab finds no heading that is not plain ASCII, but every cell by its id."""
+    cell = _headings(path, path.stat().st_mtime_ns).get(section)
+    return f"#cell-id={quote(cell)}" if cell else ""
+
+
+@lru_cache
+def _headings(path: Path, _: int) -> dict[str, str]:
+    """The id of the cell that each heading is in; anew when the file has changed."""
+    try:
+        cells = json.loads(path.read_bytes())["cells"]
+        texts = {str(cell["id"]): "".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"}
+    except (OSError, ValueError, TypeError, KeyError):  # a learner's file: it may be anything
+        return {}
+    return {heading: cell for cell, text in texts.items() for heading in re.findall(r"^#+ (.+?) *$", text, flags=re.M)}

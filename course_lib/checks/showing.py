@@ -1,0 +1,87 @@
+"""Where something is shown: a box in a notebook, text in a terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+# Fallbacks are for front ends without JupyterLab's colours: always a ground and a text that are readable together.
+STYLE = """<style>
+.course-box { border: 1px solid var(--jp-border-color1, #bdbdbd); border-radius: 4px; margin: .3em 0; overflow: hidden;
+  max-width: 60em; color: var(--jp-content-font-color1, #212121); background: var(--jp-layout-color0, #fff);
+  font-family: var(--jp-content-font-family, system-ui, sans-serif); font-size: var(--jp-content-font-size1, 14px);
+  line-height: 1.5; text-align: left; overflow-wrap: anywhere; }
+.course-box .course-head { background: #4a4f55; color: #fff; margin: 0; padding: .45em .9em; font-weight: 600; }
+.course-box.course-right .course-head { background: #00639c; }
+.course-box.course-wrong .course-head { background: #a84a00; }
+.course-box .course-body { padding: .1em .9em .5em; }
+.course-box p, .course-box ul, .course-box ol, .course-box table, .course-box details { margin: .55em 0; }
+.course-box ul, .course-box ol { padding-left: 1.6em; }
+.course-box ul.course-plain { list-style: none; padding-left: 0; }
+.course-box.course-box pre { white-space: pre-wrap; margin: .4em 0; padding: .5em .7em; color: inherit;
+  font-size: .93em; background: var(--jp-layout-color1, #f6f6f6);
+  border-left: 3px solid var(--jp-border-color1, #bdbdbd);
+  font-family: var(--jp-code-font-family, monospace); line-height: 1.4; }
+.course-box.course-box code { font-family: var(--jp-code-font-family, monospace); font-size: .93em; color: inherit;
+  background: var(--jp-layout-color2, #eee); padding: 0 .25em; border-radius: 2px; }
+.course-box table { border-collapse: collapse; font-size: inherit; color: inherit; border: 0; }
+.course-box td, .course-box th { text-align: left !important; padding: .15em 1em .15em 0; vertical-align: top;
+  white-space: normal; background: none; color: inherit; border: 0; font-weight: normal; max-width: none; }
+.course-box thead th { font-weight: 600; border-bottom: 1px solid var(--jp-border-color1, #bdbdbd); }
+.course-box td.course-number { text-align: right !important; font-variant-numeric: tabular-nums; }
+.course-box .course-whole { white-space: nowrap; }
+.course-box tbody tr, .course-box tbody tr:hover { background: none !important; }
+.course-box.course-box a { color: var(--jp-content-link-color, #00639c); text-decoration: underline !important; }
+.course-box summary { cursor: pointer; font-weight: 600; }
+.course-box th { overflow-wrap: break-word; }
+.course-box meter { width: 5em; height: .9em; vertical-align: middle; }
+</style>"""
+
+
+def in_notebook() -> bool:
+    """Whether somebody reads this in a notebook: an IPython that has a kernel."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return getattr(shell, "kernel", None) is not None
+
+
+def box(kind: str, head: str, body: str, label: str) -> str:
+    """HTML of a coloured box. `kind` is right, wrong or neutral; `label` names it for those who hear it."""
+    return (
+        f'{STYLE}<div class="course-box course-{kind}" role="group" aria-label="{label}">'
+        f'<p class="course-head">{head}</p><div class="course-body">{body}</div></div>'
+    )
+
+
+def show(html: str, text: str, **options: Any) -> None:
+    """Show something where the reader is: the HTML in a notebook, the text elsewhere."""
+    if not in_notebook():
+        print(text)
+        return
+    from IPython.display import display
+
+    display({"text/html": html, "text/plain": text}, raw=True, **options)
+
+
+class Controls:
+    """Widgets below what they belong to. They can be put away, and nothing is kept of them.
+
+    What a notebook keeps of a widget that is gone is an error when it is opened again.
+    """
+
+    def __init__(self, *controls: Any) -> None:
+        import ipywidgets
+        from IPython.display import display
+
+        self.row = ipywidgets.HBox(controls, layout={"flex_flow": "row wrap", "align_items": "center"})
+        view = {"version_major": 2, "version_minor": 0, "model_id": self.row.model_id}
+        self._shown = display({WIDGET: view}, raw=True, display_id=True)
+
+    def put_away(self) -> None:
+        """Take them off the page, and out of the notebook."""
+        if self._shown is not None:
+            self._shown.update({"text/plain": ""}, raw=True)
+        for each in (*self.row.children, self.row):
+            each.close()

@@ -1,0 +1,205 @@
+"""Predictions: what is asked, remembered and said afterwards; and each truth is what the lesson's own run gives."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from course_lib.checks import predict, predictions, reveal
+from course_lib.checks.inside.jupyter import new_names, run_code
+from course_lib.checks.lessons import LESSONS
+from course_lib.checks.notebooks import read as read_notebook
+from course_lib.checks.notebooks import source
+from course_lib.checks.predictions.prediction import Between, fits
+from course_lib.checks.progress_file import read
+from tests.checks.class_of import ROOT
+from tests.checks.slices import needed
+from tests.conftest import Kernel
+
+# What takes more than two seconds or so on a quiet machine: there the quicker neighbour is what the lesson has stored,
+# which nbval compares with a run of the whole lesson.
+LONG = {
+    *("01.1", "01.2", "01.3", "01.4", "01.5", "02.4", "02.5", "03.3", "04.4", "04.5", "05.4", "05.5", "06.4", "06.5"),
+    *("07.3", "07.5", "07.6", "09.1", "09.2", "09.4", "09.5"),
+}
+NUMBERS = [pytest.param(number, marks=pytest.mark.slow) if number in LONG else number for number in predictions()]
+READS_WHAT_IT_WROTE = {"09.2": "uninterrupted = Settings"}  # in a file, which no name shows
+
+
+@pytest.fixture(autouse=True)
+def progress_file(tmp_path, monkeypatch) -> Path:
+    path = tmp_path / "progress.json"
+    monkeypatch.setenv("COURSE_LIB_PROGRESS", str(path))
+    return path
+
+
+def cells_of(lesson: str) -> list[str]:
+    """The code of a lesson, without what only draws."""
+    notebook = read_notebook(ROOT / "notebooks" / f"{LESSONS[lesson].name}.ipynb")
+    return [source(cell) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def place_of(cells: list[str], call: str) -> int:
+    (place,) = (place for place, cell in enumerate(cells) if call in cell)
+    return place
+
+
+def came_out(number: str):
+    """What the lesson hands to `reveal`: its own cells are run, as many as that needs."""
+    cells = cells_of(number[:2])
+    told, names = [], new_names()
+    reveals = place_of(cells, f'reveal("{number}"')
+    also = [place_of(cells, READS_WHAT_IT_WROTE[number])] if number in READS_WHAT_IT_WROTE else []
+    for place in sorted({place for which in (reveals, *also) for place in needed(cells, which)}):
+        drawn = re.sub(r"^(predict|pictures\.\w+)\(.*\n?(^[ )}].*\n?)*", "", cells[place], flags=re.M)
+        run_code(drawn, f"<cell {place}>", names)
+        names["reveal"] = lambda _, value: told.append(value)
+    return told[-1]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_the_truth_of_a_prediction_is_what_the_lessons_own_run_gives(number):
+    prediction, value = predictions()[number], came_out(number)
+    assert prediction.choice_for(value) is prediction.right, f"{number}: {value!r}"
+
+
+@pytest.mark.parametrize("prediction", predictions().values(), ids=predictions())
+def test_a_lesson_has_stored_that_the_truth_came_out(prediction):
+    notebook = read_notebook(ROOT / "notebooks" / f"{LESSONS[prediction.lesson].name}.ipynb")
+    (cell,) = (each for each in notebook["cells"] if f'reveal("{prediction.number}"' in source(each))
+    (output,) = cell["outputs"]
+    came = prediction.with_unit(prediction.right.says)
+    assert "".join(output["data"]["text/plain"]) == f"Prediction {prediction.number}, what came out: {came}"
+
+
+def test_every_lesson_asks_three_to_six_and_reveals_each_below_its_run():
+    for number in [lesson for lesson in LESSONS if lesson != "11"]:
+        cells, ours = cells_of(number), [each for each in predictions() if each[:2] == number]
+        assert 3 <= len(ours) <= 6
+        asked = [place_of(cells, f'predict("{each}")') for each in ours]
+        revealed = [place_of(cells, f'reveal("{each}"') for each in ours]
+        assert asked == sorted(asked)
+        assert all(before + 1 < after for before, after in zip(asked, revealed, strict=True)), number
+        assert sum(cell.startswith("predict(") for cell in cells) == len(ours)
+
+
+@pytest.mark.parametrize("prediction", predictions().values(), ids=predictions())
+def test_one_choice_is_right_and_every_other_one_names_what_it_believes(prediction):
+    assert sum(choice.is_right for choice in prediction.choices) == 1
+    for choice in prediction.choices:
+        assert choice.why.endswith((".", ")")), choice
+        assert prediction.choice_of(prediction.answer_of(_answer(prediction, choice))) is choice
+        if choice is not prediction.right:
+            assert choice.believes
+            assert not choice.believes.endswith(".")
+            assert not fits(prediction.right.value, _example(choice.value), prediction.tolerance)
+    assert len({choice.says for choice in prediction.choices}) == len(prediction.choices)
+
+
+def _answer(prediction, choice):
+    return choice.value if prediction.typed else "abcdefgh"[prediction.choices.index(choice)]
+
+
+def _example(value):
+    if isinstance(value, Between):
+        return (value.low + value.high) / 2
+    return [_example(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def test_the_right_choice_is_not_always_at_the_same_place():
+    places = [each.choices.index(each.right) for each in predictions().values() if not each.typed]
+    assert max(map(places.count, places)) < 0.6 * len(places)
+
+
+def test_a_prediction_is_asked_answered_remembered_and_revealed(capsys, progress_file):
+    predict("06.2")
+    asked = capsys.readouterr().out
+    assert "how many micro-batches does stage 0 hold" in asked
+    assert "  b) 22 units; 4" in asked
+    assert "predict('06.2', 'a')" in asked
+    predict("06.2", "D")
+    assert json.loads(progress_file.read_text())["predictions"]["06.2"] == {"said": "d"}
+    capsys.readouterr()
+    reveal("06.2", (22.0, 4))
+    told = capsys.readouterr().out
+    assert "what came out: 22 units; 4" in told
+    assert "You said: d) 22 units; 1" in told
+    assert "What that believes: One forward, one backward: one in flight. Stage 0 must fill" in told
+    assert read()["predictions"]["06.2"] == {"said": "d", "right": False}
+
+
+def test_a_number_that_is_known_to_be_wrong_is_told_what_it_believes(capsys):
+    predict("06.1", 16)
+    reveal("06.1", 22.0)
+    assert "What that believes: All stages are always busy" in capsys.readouterr().out
+    predict("06.1", "22")
+    reveal("06.1", 22.0)
+    assert read()["predictions"]["06.1"] == {"said": 22.0, "right": True}
+    predict("06.1", 17.5)
+    reveal("06.1", 22.0)
+    assert "You said: 17.5 units" in capsys.readouterr().out
+    assert read()["predictions"]["06.1"] == {"said": 17.5, "right": False}
+
+
+def test_nothing_waits_for_a_prediction(capsys):
+    reveal("06.1", 22.0)
+    assert capsys.readouterr().out == "Prediction 06.1, what came out: 22 units\n"
+    assert read()["predictions"]["06.1"] == {"skipped": True}
+
+
+def test_a_run_that_gives_something_else_says_what(capsys):
+    predict("06.1", 22)
+    reveal("06.1", 23)
+    assert "what came out: 23 units" in capsys.readouterr().out
+    assert read()["predictions"]["06.1"]["right"] is False
+
+
+@pytest.mark.parametrize(("number", "answer"), [("06.2", "e"), ("06.2", 2), ("06.1", "many"), ("06.1", float("nan"))])
+def test_an_answer_that_is_none_gets_a_sentence_and_is_not_kept(number, answer):
+    with pytest.raises(ValueError, match=f"answer {number} with"):
+        predict(number, answer)
+    assert read() == {}
+
+
+@pytest.mark.parametrize("number", ["6.1", "06.9", None, 6.1])
+def test_a_number_that_is_none_gets_a_sentence(number):
+    with pytest.raises(ValueError, match=r"the predictions are numbered like 06\.1: give one of 00\.1"):
+        predict(number)
+
+
+@pytest.mark.parametrize(
+    "content", ['{"predictions": 3}', '{"predictions": {"06.1": 5}}', '{"predictions": {"06.1": {"said": []}}}']
+)
+def test_a_torn_file_is_an_answer_that_was_not_given(progress_file, content, capsys):
+    progress_file.write_text(content)
+    reveal("06.1", 22.0)
+    assert "You said" not in capsys.readouterr().out
+
+
+def test_exercises_and_predictions_share_the_file(progress_file):
+    progress_file.write_text('{"02.1": {"tries": 2, "points": 3, "hints": 0}}')
+    predict("06.1", 22)
+    assert read() == {"02.1": {"tries": 2, "points": 3, "hints": 0}, "predictions": {"06.1": {"said": 22.0}}}
+
+
+def test_in_a_notebook_the_buttons_commit_and_go_away(kernel: Kernel, progress_file):
+    kernel.run(f"import os; os.environ['COURSE_LIB_PROGRESS'] = {str(progress_file)!r}")
+    cell = kernel.run("from course_lib.checks import predict, reveal\npredict('06.2')")
+    assert cell.error is None, cell.message
+    assert "how many micro-batches does stage 0 hold" in cell.html
+    live = "len(get_ipython().meta['course_predictions'])"
+    assert kernel.run(live).result == "1"
+    clicked = kernel.run("get_ipython().meta['course_predictions']['06.2'].row.children[2].click()")
+    assert clicked.error is None, clicked.message
+    assert kernel.run(live).result == "0"
+    assert json.loads(progress_file.read_text())["predictions"]["06.2"] == {"said": "b"}
+    revealed = kernel.run("reveal('06.2', (22, 4))")
+    assert "as you said" in revealed.html
+    kernel.run("predict('06.1')\nfield, _, done = get_ipython().meta['course_predictions']['06.1'].row.children")
+    kernel.run("field.value = 'many'\ndone.click()")
+    assert kernel.run(live).result == "1"
+    kernel.run("reveal('06.1', 22)")
+    assert kernel.run(live).result == "0", "too late: the controls are put away"
