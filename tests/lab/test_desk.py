@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from course_lib import lab
-from course_lib.checks import progress
+from course_lib.checks import progress_file
 from course_lib.cli import main
 from course_lib.course_files import course_folder, is_answer, read, source
 from course_lib.lab import desk as desks
@@ -319,7 +319,7 @@ def test_progress_is_found_on_the_desk_from_any_place_near_it(tmp_path, monkeypa
     desk = Desk(tmp_path / "work")
     lay_out(desk)
     monkeypatch.chdir(tmp_path / here)
-    assert progress.place() == desk.progress
+    assert progress_file.place() == desk.progress
 
 
 def test_nothing_that_the_server_reads_or_writes_lies_in_the_learners_own_settings(desk, monkeypatch):
