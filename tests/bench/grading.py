@@ -19,12 +19,14 @@ from course_lib.grading.submissions import find_submissions
 from tests.bench.table import describe_machine, write_section
 from tests.checks.class_of import EXERCISE, ROOT, SOLUTION, hand_in
 from tests.checks.class_of_banks import hand_in_class
+from tests.checks.test_interrupts import random_interrupts
 from tests.checks.tried import answer_to
 from tests.checks.under_load import grade_under_load, hand_in_solutions
 
 STUDENTS = 30
 LARGE = 300
 COPIES = 12
+INTERRUPTS = 40
 ROUNDS = 5
 
 
@@ -115,6 +117,8 @@ def main() -> None:
     whole = class_of_thirty()
     large_rows = [row for lesson in ("02", "09") for row in rows_of_large_class(lesson)]
     lost, due = marks_lost_under_load()
+    with tempfile.TemporaryDirectory() as folder:
+        wait = random_interrupts(Path(folder), INTERRUPTS)
     spinning = f"{COPIES} of each of our own solutions beside four spinning processes, {ROUNDS} times"
     rows = [
         f"| start the sandbox, import torch once, run the cells | {start:.2f} s |",
@@ -123,6 +127,7 @@ def main() -> None:
         f"| {STUDENTS} submissions of lesson 02, two at a time | {whole:.0f} s |",
         *large_rows,
         f"| points lost of {due:,}: {spinning} | {lost} |",
+        f"| the longest of {INTERRUPTS} waits after Ctrl-C at random moments, beside the same | {wait:.1f} s |",
     ]
     about = f"The median of {ROUNDS} rounds. One third of the class is right, one half right, one blank."
     body = [about, "", f"On {describe_machine()}.", "", "| | |", "|---|--:|", *rows]
