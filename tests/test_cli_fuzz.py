@@ -101,7 +101,7 @@ def sample(command: str) -> list[str]:
     """A valid command."""
     words = [command]
     for action in commands()[command]._actions:
-        if action.option_strings and action.required:
+        if action.option_strings and (action.required or (command, action.dest) == ("grade", "out")):
             words.append(f"{action.option_strings[-1]}={SAMPLES[action.option_strings[-1]]}")
         elif not action.option_strings and action.nargs != "*":
             words.append(SAMPLES[action.dest])
@@ -182,7 +182,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(cli, "make_parser", cache(cli.make_parser))
     monkeypatch.setattr(grader, "Grader", StubOfGrader)
     monkeypatch.setattr(grader.sandbox, "check_sandbox", lambda: None)
-    monkeypatch.setattr(grader, "write_pages", lambda *_: None)
+    monkeypatch.setattr(grader, "seed_of_class", lambda _: 1)
     monkeypatch.setattr(grader, "write_gradebook", lambda *_: None)
     monkeypatch.setattr(Picture, "save", lambda self, path: Path(path).write_text(""))
     return tmp_path
@@ -205,6 +205,9 @@ class StubOfGrader:
 
     def grade(self, *_, **__):
         return []
+
+    def write(self, *_):
+        pass
 
 
 def trouble(folder: Path, words: list[str], must_refuse: bool = False) -> str | None:
