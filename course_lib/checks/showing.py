@@ -20,8 +20,8 @@ STYLE = """<style>
 .course-box p, .course-box ul, .course-box ol, .course-box table, .course-box details { margin: .55em 0; }
 .course-box ul, .course-box ol { padding-left: 1.6em; }
 .course-box ul.course-plain { list-style: none; padding-left: 0; }
-.course-box.course-box pre { white-space: pre-wrap; margin: .4em 0; padding: .5em .7em; color: inherit;
-  font-size: .93em; background: var(--jp-layout-color1, #f6f6f6);
+.course-box.course-box pre { white-space: pre-wrap; word-break: normal; margin: .4em 0; padding: .5em .7em;
+  color: inherit; font-size: .93em; background: var(--jp-layout-color1, #f6f6f6);
   border-left: 3px solid var(--jp-border-color1, #bdbdbd);
   font-family: var(--jp-code-font-family, monospace); line-height: 1.4; }
 .course-box.course-box code { font-family: var(--jp-code-font-family, monospace); font-size: .93em; color: inherit;
@@ -37,6 +37,8 @@ STYLE = """<style>
 .course-box summary { cursor: pointer; font-weight: 600; }
 .course-box th { overflow-wrap: break-word; }
 .course-box meter { width: 5em; height: .9em; vertical-align: middle; }
+.jp-OutputArea-child:has(.course-box) ~ /* buttons whose kernel has ended */
+  .jp-OutputArea-child:has(> .lm-Panel.jp-OutputArea-output):not(:has(.widget-box)) { display: none; }
 </style>"""
 
 

@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SEEN = Path(__file__).with_name("seen")  # screenshots
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 ADDRESS = re.compile(r"http://(?:localhost|127\.0\.0\.1):\d+/lab\?token=\w+")
-PROGRESS = "COURSE_LIB_PROGRESS"
+OF_TESTS = ("PYTEST_CURRENT_TEST", "COURSE_LIB_PROGRESS", "COURSE_LIB_LIVE")  # variables that no learner has
 PARENT_DEATH_SIGNAL = 1  # prctl's number for it
 GIVEN_UP = 50  # looks, one after another, that find no cell running
 NOTEBOOK = ".jp-NotebookPanel:not(.lm-mod-hidden)"  # the one in front
@@ -80,10 +80,11 @@ class Lab:
         return any(kernel["execution_state"] == "idle" and kernel["connections"] for kernel in kernels)
 
     def tidy(self) -> None:
-        """No kernel runs, and the next page is a first screen again; what was written stays."""
+        """No kernel runs, and the next page is a first screen again, in the light; what was written stays."""
         for session in self._ask("GET", "sessions"):
             self._ask("DELETE", f"sessions/{session['id']}")
         shutil.rmtree(Desk(self.desk).jupyter / "workspaces")
+        shutil.rmtree(Desk(self.desk).jupyter / "settings", ignore_errors=True)
         prepare_first_screen(Desk(self.desk))
 
     def _ask(self, method: str, what: str) -> Any:
@@ -104,7 +105,7 @@ def started_lab(folder: Path, desk: Path | None = None, **variables: str) -> Ite
     home, desk = folder / "home", desk or folder / "desk"
     (home / ".jupyter").mkdir(parents=True, exist_ok=True)
     (home / ".jupyter" / "jupyter_server_config.py").write_text("raise SystemExit('these settings are not ours')\n")
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTEST_CURRENT_TEST", PROGRESS)}
+    kept = {name: value for name, value in os.environ.items() if name not in OF_TESTS}
     cache = os.environ.get("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))  # it takes long to make anew
     environment = {**kept, "HOME": str(home), "MPLCONFIGDIR": cache, **variables}
     words = [sys.executable, "-m", "course_lib", "lab", "--no-browser", "--port", str(free_port()), "--desk", str(desk)]
@@ -176,6 +177,10 @@ class Page:
     def code_cell(self, words: str, nth: int = 0) -> Any:
         return self.browser.locator(f"{NOTEBOOK} .jp-CodeCell").filter(has_text=words).nth(nth)
 
+    def nth(self, place: int) -> Any:
+        """A code cell by its place among them."""
+        return self.browser.locator(f"{NOTEBOOK} .jp-CodeCell").nth(place)
+
     def write(self, cell: Any, text: str) -> None:
         """Other text in a cell."""
         cell.locator(".cm-content").click()
@@ -229,9 +234,15 @@ class Page:
         indicator = self.browser.locator(f"{NOTEBOOK} .jp-Notebook-ExecutionIndicator")
         return indicator.get_attribute("data-status") or ""
 
-    def menu(self, name: str, item: str) -> None:
+    def menu(self, name: str, *items: str) -> None:
+        """Choose in a menu, and in the menus that it opens."""
         self.browser.locator(".lm-MenuBar-itemLabel").get_by_text(name, exact=True).click()
-        self.browser.locator(".lm-Menu-itemLabel").get_by_text(item, exact=True).click()
+        for item in items:
+            self.browser.locator(".lm-Menu-itemLabel").get_by_text(item, exact=True).click()
+
+    def in_the_dark(self) -> None:
+        self.menu("Settings", "Theme", "JupyterLab Dark")
+        self.browser.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
 
     def saved(self, path: str) -> dict:
         """Save, and read the file."""
@@ -250,10 +261,15 @@ class Page:
 
     def axe(self, selector: str) -> list[str]:
         """What axe finds serious in that part of the page; JupyterLab's own parts are not ours to mend."""
-        sync = pytest.importorskip("axe_playwright_python.sync_playwright")
-        found = sync.Axe().run(self.browser, context=selector).response["violations"]
-        serious = [each for each in found if each["impact"] in ("serious", "critical")]
-        return [f"{each['id']}: {node['html'][:200]}" for each in serious for node in each["nodes"]]
+        return axe(self.browser, selector)
+
+
+def axe(browser_page: Any, selector: str) -> list[str]:
+    """What axe finds serious in the parts of a page that a selector names."""
+    sync = pytest.importorskip("axe_playwright_python.sync_playwright")
+    found = sync.Axe().run(browser_page, context=selector).response["violations"]
+    serious = [each for each in found if each["impact"] in ("serious", "critical")]
+    return [f"{each['id']}: {node['html'][:200]}" for each in serious for node in each["nodes"]]
 
 
 def _json(file: Path) -> dict | None:

@@ -11,9 +11,11 @@ import pytest
 from course_lib.checks import predict, predictions, reveal
 from course_lib.checks.inside.jupyter import new_names, run_code
 from course_lib.checks.lessons import LESSONS
+from course_lib.checks.markup import marked
 from course_lib.checks.notebooks import read as read_notebook
 from course_lib.checks.notebooks import source
-from course_lib.checks.predictions.prediction import Between, fits
+from course_lib.checks.predictions.prediction import LETTERS, Between, fits
+from course_lib.checks.predictions.wording import result_box
 from course_lib.checks.progress_file import read
 from tests.checks.class_of import ROOT
 from tests.checks.slices import needed
@@ -107,6 +109,14 @@ def _example(value):
     if isinstance(value, Between):
         return (value.low + value.high) / 2
     return [_example(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+@pytest.mark.parametrize("prediction", predictions().values(), ids=lambda prediction: prediction.number)
+def test_whatever_is_said_a_box_names_what_every_wrong_answer_believes(prediction):
+    said = [None, *(choice.value if prediction.typed else LETTERS[n] for n, choice in enumerate(prediction.choices))]
+    for answer in said:
+        box = result_box(prediction, answer, prediction.right.value)
+        assert all(marked(choice.believes) in box for choice in prediction.choices)
 
 
 def test_the_right_choice_is_not_always_at_the_same_place():

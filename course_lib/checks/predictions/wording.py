@@ -89,6 +89,8 @@ def _came(prediction: Prediction, came: Choice | None, came_out: Any) -> str:
 def _others(prediction: Prediction, choices: list[Choice]) -> str:
     if not choices:
         return ""
-    says = {choice: marked(prediction.with_unit(choice.says)) for choice in choices}
-    items = [f"<li>{says[each]}: <em>{marked(each.believes)}.</em> {marked(each.why)}</li>" for each in choices]
+    items = [
+        f"<li>{marked(prediction.with_unit(each.says))}: <em>{marked(each.believes)}.</em> {marked(each.why)}</li>"
+        for each in choices
+    ]
     return f"<details><summary>What other answers believe</summary><ul>{''.join(items)}</ul></details>"

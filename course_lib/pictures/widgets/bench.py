@@ -9,7 +9,7 @@ from course_lib.pictures.widgets.bench_run import PACE, run_paced
 from course_lib.pictures.widgets.bench_score import known, score_table, verdict
 from course_lib.pictures.widgets.explorer import Button, Explorer, choice, slider, whole_number
 from course_lib.pictures.widgets.svg import Drawing, legend, line, text
-from course_lib.planning.schedules import SCHEDULES, Action, IllegalSchedule, Schedule, check
+from course_lib.planning.schedules import SCHEDULES, Action, IllegalSchedule, Schedule, check, peak_held
 from course_lib.planning.simulation import (
     NAMES,
     ActionCosts,
@@ -115,7 +115,11 @@ class ScheduleBench(Explorer):
         unit = self._longest(placed)
         scale = rows.WIDTH / unit
         bottom = TOP + rows.ROW * stages
-        held = [peak / self.schedule.chunks for peak in self.schedule.peak]
+        begun = {(one.stage, one.action) for one in timed}
+        held = [
+            peak_held(action for action in actions if (stage, action) in begun) / self.schedule.chunks
+            for stage, actions in enumerate(self.schedule.stages)
+        ]
         stuck_at = makespan(timed) if waiting else None
         shapes = [
             legend([("forward", "forward"), ("backward", "backward"), ("idle", "idle")], rows.LEFT, 16),

@@ -172,8 +172,8 @@ class Explorer:
 STYLE = element(
     "style",
     ".jp-OutputArea-child:has(.course-still):has(+ .jp-OutputArea-child .course-widget) { display: none; } "
-    ".jp-OutputArea-child:has(.course-still) + .jp-OutputArea-child:has(.jupyter-widgets):not(:has(.course-widget)) "
-    "{ display: none; } ",
+    ".jp-OutputArea-child:has(.course-still) + .jp-OutputArea-child:has(> .lm-Panel.jp-OutputArea-output)"
+    ":not(:has(.course-widget)) { display: none; } ",
 )
 
 

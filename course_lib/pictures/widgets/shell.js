@@ -21,7 +21,7 @@ function makeControl(control, choose) {
     return { nodes: [label, select], show: (words, place) => showChoice(select, words, place) };
   }
   const input = make("input", { id, type: "range", min: 0, step: 1, oninput: () => choose(input.valueAsNumber) });
-  const output = make("output", { for: id });
+  const output = make("span", { class: "value", "aria-hidden": "true" }); // a screen reader has aria-valuetext
   const player = control.plays ? makePlayer(input, choose) : null;
   const show = (words, place) => {
     input.max = words.length - 1;

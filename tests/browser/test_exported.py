@@ -1,0 +1,47 @@
+"""A lesson as GitHub, nbviewer and nbconvert show it, without a kernel: everything there is to see is in the file."""
+
+from __future__ import annotations
+
+import nbformat
+import pytest
+
+from tests.browser.lab import ROOT, SEEN, axe
+
+LESSONS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+PICTURES = "all => all.map(one => [one.alt, one.complete && one.naturalWidth > 0 && one.clientWidth > 0])"
+
+
+@pytest.fixture(params=["light", "dark"])
+def exported(request, chromium, tmp_path):
+    """Opens the HTML of a lesson. Nothing is fetched from elsewhere."""
+    from nbconvert import HTMLExporter
+
+    context = chromium.new_context(viewport={"width": 1200, "height": 900})
+    page = context.new_page()
+    page.route("http*://**", lambda route: route.abort())
+
+    def opened(name: str):
+        notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+        html, _ = HTMLExporter(theme=request.param).from_notebook_node(notebook)
+        file = tmp_path / f"{name}.html"
+        file.write_text(html)
+        page.goto(file.as_uri())
+        SEEN.mkdir(exist_ok=True)
+        page.screenshot(path=SEEN / f"exported_{name}_{request.param}.png", full_page=True)
+        return page
+
+    yield opened
+    context.close()
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_all_pictures_and_boxes_are_there_for_everybody(exported, name):
+    page = exported(name)
+    pictures = page.locator(".jp-OutputArea-output img").evaluate_all(PICTURES)
+    assert pictures
+    assert [alt for alt, shown in pictures if not shown or len(alt) < 20] == []
+    boxes = page.locator(".course-box")
+    assert boxes.count() > 5
+    assert all(box.is_visible() for box in boxes.all())
+    assert "Error displaying" not in page.locator("body").inner_text()
+    assert axe(page, ".jp-OutputArea-output:not(:has([class^=ansi]))") == []  # a traceback's colours are IPython's
