@@ -20,7 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 collect_ignore_glob = ["checks/example_class/*"]  # students' notebooks, and one of them is hostile
 MARK = "COURSE_TEST_FAMILY"
-PATIENCE = 25  # seconds to wait for what happens in one on a quiet machine: a wait ends when the thing happens
+PATIENCE = 300  # seconds to wait for what happens in one on a quiet machine: a wait ends when the thing happens
 
 # A shell makes what it starts in the background deaf to Ctrl-C, and that is inherited by all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

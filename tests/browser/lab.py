@@ -108,16 +108,29 @@ def started_lab(folder: Path, desk: Path | None = None, **variables: str) -> Ite
     kept = {name: value for name, value in os.environ.items() if name not in OF_TESTS}
     cache = os.environ.get("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))  # it takes long to make anew
     environment = {**kept, "HOME": str(home), "MPLCONFIGDIR": cache, **variables}
-    words = [sys.executable, "-m", "course_lib", "lab", "--no-browser", "--port", str(free_port()), "--desk", str(desk)]
+    words = ["course_lib", "lab", "--no-browser", "--port", str(free_port()), "--desk", str(desk)]
+    with server(words, folder, environment) as (process, address):
+        yield Lab(process, desk, address, home)
+
+
+@contextlib.contextmanager
+def server(words: list[str], folder: Path, environment: dict[str, str]) -> Iterator[tuple[Any, str]]:
+    """`python -m` these words in that folder: the process, and the address that it tells when it is ready."""
     log = folder / "lab.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
-            words, cwd=folder, env=environment, stdout=file, stderr=file, start_new_session=True, preexec_fn=end_with_us
+            [sys.executable, "-m", *words],
+            cwd=folder,
+            env=environment,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            preexec_fn=end_with_us,
         )
     try:
         found = wait(lambda: ADDRESS.search(log.read_text()) or (process.poll() is not None and "it ended"))
         assert isinstance(found, re.Match), log.read_text()
-        yield Lab(process, desk, found[0].replace("localhost", "127.0.0.1"), home)
+        yield process, found[0].replace("localhost", "127.0.0.1")
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):

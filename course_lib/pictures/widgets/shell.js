@@ -160,6 +160,17 @@ function keepKeys(node) {
   });
 }
 
+/** What is wider than the window can be scrolled with the keys, too. */
+function scrollWithKeys(stage) {
+  const look = () => {
+    if (stage.scrollWidth > stage.clientWidth) stage.setAttribute("tabindex", 0);
+    else stage.removeAttribute("tabindex");
+  };
+  const observer = new ResizeObserver(look);
+  observer.observe(stage);
+  return { look, stop: () => observer.disconnect() };
+}
+
 function render({ model, el }) {
   const choose = (name, place) => {
     model.set("places", { ...model.get("places"), [name]: place });
@@ -171,7 +182,8 @@ function render({ model, el }) {
   const press = (name) => model.send({ press: name });
   const buttons = model.get("buttons").map((button) =>
     make("button", { type: "button", onclick: () => press(button.name) }, button.label));
-  const stage = make("div", { class: "stage" });
+  const stage = make("div", { class: "stage", role: "group", "aria-label": "The picture" });
+  const scrolling = scrollWithKeys(stage);
   const below = make("div", { class: "below" });
   const said = make("p", { class: "said", role: "status" });
   const movable = makeMovable(stage, (item, to) => model.send({ move: item, to }));
@@ -181,10 +193,11 @@ function render({ model, el }) {
     for (const control of model.get("controls")) controls[control.name].show(control.words, places[control.name]);
   };
   const showPicture = () => {
-    const hadFocus = stage.contains(document.activeElement);
+    const hadFocus = stage !== document.activeElement && stage.contains(document.activeElement);
     stage.innerHTML = model.get("picture");
     keepKeys(stage);
     movable.restore(hadFocus);
+    scrolling.look();
   };
   const showBelow = () => (below.innerHTML = model.get("below"));
   const showWords = () => {
@@ -217,6 +230,7 @@ function render({ model, el }) {
   }
   return () => {
     Object.values(controls).forEach((control) => control.stop?.());
+    scrolling.stop();
     for (const [events, show] of shown) model.off(events, show);
   };
 }

@@ -14,6 +14,7 @@ from html import escape
 from course_lib.pictures.palette import COLOURS, INK, MEMORY, OTHERS
 
 CHARACTER = 6.6  # how wide a character of a text is, about, in a picture's units
+READABLE = 0.8  # of its size, a picture's letters can still be read
 MARGIN = 10  # of paper around a picture that stands alone
 CONTRIBUTORS = (*COLOURS.values(),)[:3] + OTHERS[:3] + ("#CC79A7", "#B2DF8A")  # of up to eight ranks
 LIGHT = {"ink": INK, "faint": "#595959", "idle": COLOURS["idle"], "paper": "#FFFFFF", "line": "#8C8C8C"}
@@ -87,7 +88,8 @@ class Drawing:
     @property
     def in_page(self) -> str:
         """For a page that has the colours."""
-        return element("svg", self.shapes, **self._attributes(), role="group" if self.parts else "img")
+        least = f"min-width: {_text(READABLE * self.width)}px"  # in a narrow window it is scrolled, not made illegible
+        return element("svg", self.shapes, **self._attributes(), role="group" if self.parts else "img", style=least)
 
     @property
     def alone(self) -> str:
@@ -129,6 +131,6 @@ def colours(theme: dict[str, str]) -> str:
             f".whole {{ stroke: {theme['ink']}; stroke-width: 2.5; fill: none; }}",
             f".stuck {{ fill: none; stroke: {theme['ink']}; stroke-dasharray: 3 3; }}",
             f".point {{ fill: #D55E00; stroke: {theme['paper']}; stroke-width: 1.5; }}",
-            ".small { font-size: 11px; } .strong { font-weight: 600; }",
+            ".small { font-size: 12px; } .strong { font-weight: 600; }",
         ]
     )
