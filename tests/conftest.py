@@ -42,7 +42,10 @@ class Cell:
     message: str = ""
     seconds: float = 0.0
     result: str = ""
-    html: str = ""
+
+    @property
+    def html(self) -> str:
+        return "".join(self.shown)
 
 
 @dataclass
@@ -82,9 +85,7 @@ class Kernel:
                 cell.shown.append(content["data"].get("text/html", ""))
             elif kind == "execute_result":
                 cell.result = content["data"]["text/plain"]
-                cell.html += content["data"].get("text/html", "")
-            elif kind == "display_data":
-                cell.html += content["data"].get("text/html", "")
+                cell.shown.append(content["data"].get("text/html", ""))
             elif kind == "error":
                 cell.error, cell.message = content["ename"], "\n".join(content["traceback"])
             elif kind == "status" and content["execution_state"] == "idle":

@@ -47,6 +47,13 @@ def test_a_cell_that_prints_or_shows_has_its_output_stored(lesson):
     assert showing > 5
 
 
+def test_a_heading_begins_its_cell(lesson):
+    """A link leads to a cell: to its first line."""
+    for cell in lesson["cells"]:
+        if cell["cell_type"] == "markdown":
+            assert not re.search(r"\n#+ ", re.sub(r"```.*?```", "", source(cell), flags=re.S)), source(cell)
+
+
 def test_only_cells_that_say_so_end_in_an_error(lesson):
     for cell in code_cells(lesson):
         failed = any(output["output_type"] == "error" for output in cell["outputs"])
