@@ -15,6 +15,7 @@ import pytest
 from course_lib import cli, lab
 from course_lib.checks import exercises
 from course_lib.checks.notebooks import run_cells
+from course_lib.checks.report import Report
 from course_lib.cli import main
 from course_lib.cli_arguments import LONGEST_WAIT
 from course_lib.launchers import target, torchrun
@@ -323,7 +324,7 @@ def notebook_of(*sources: str) -> dict:
 
 
 def test_a_scratch_cell_that_raises_costs_no_answer(folder, monkeypatch, capsys):
-    monkeypatch.setattr("course_lib.checks.check", lambda number, answer: float(exercises()[number].points))
+    monkeypatch.setattr("course_lib.checks.check", lambda number, answer: Report(exercises()[number]))
     monkeypatch.setattr(cli, "warm_up", lambda: None)
     answers = [f"def {e.answer}(*_): pass" for e in exercises().values() if e.lesson == "02"]
     file = folder / "02_mine.ipynb"
