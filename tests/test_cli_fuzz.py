@@ -25,6 +25,7 @@ import pytest
 
 from course_lib import cli, doctor, lab
 from course_lib.checks import exercises
+from course_lib.checks.report import Report
 from course_lib.cli_arguments import Parser
 from course_lib.grading import grader
 from course_lib.lab import laying_out
@@ -178,7 +179,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(lab.os, "chdir", lambda _: None)
     monkeypatch.setattr(doctor, "examine", doctor.Report)
     monkeypatch.setattr(doctor.Report, "__str__", lambda _: "")
-    monkeypatch.setattr("course_lib.checks.check", lambda number, _: float(exercises()[number].points))
+    monkeypatch.setattr("course_lib.checks.check", lambda number, _: Report(exercises()[number]))
     monkeypatch.setattr(cli, "make_parser", cache(cli.make_parser))
     monkeypatch.setattr(grader, "Grader", StubOfGrader)
     monkeypatch.setattr(grader.sandbox, "check_sandbox", lambda: None)

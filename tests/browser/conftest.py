@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.browser.lab import Lab, Page, need_a_browser, started_lab
+from tests.browser.lab import ROOT, Lab, Page, need_a_browser, started_lab
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +38,17 @@ def page(chromium, lab) -> Iterator[Page]:
     yield Page(lab, context.new_page())
     context.close()
     lab.tidy()
+
+
+def clone() -> str:
+    """What git has to say about the course's own files."""
+    words = ["git", "status", "--porcelain", "--", "notebooks", "exercises", "solutions", "course_lib", "work"]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clean_clone() -> Iterator[None]:
+    """Whatever is done in a browser, the course's own files are as they were."""
+    before = clone()
+    yield
+    assert clone() == before
