@@ -7,7 +7,7 @@ import pytest
 
 from tests.browser.lab import ROOT, SEEN, axe
 
-LESSONS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+LESSONS = sorted(f"notebooks/{path.stem}" for path in (ROOT / "notebooks").glob("*.ipynb"))
 PICTURES = "all => all.map(one => [one.alt, one.complete && one.naturalWidth > 0 && one.clientWidth > 0])"
 
 
@@ -21,17 +21,25 @@ def exported(request, chromium, tmp_path):
     page.route("http*://**", lambda route: route.abort())
 
     def opened(name: str):
-        notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+        notebook = nbformat.read(ROOT / f"{name}.ipynb", as_version=4)
         html, _ = HTMLExporter(theme=request.param).from_notebook_node(notebook)
-        file = tmp_path / f"{name}.html"
+        file = tmp_path / "exported.html"
         file.write_text(html)
         page.goto(file.as_uri())
         SEEN.mkdir(exist_ok=True)
-        page.screenshot(path=SEEN / f"exported_{name}_{request.param}.png", full_page=True)
+        page.screenshot(path=SEEN / f"exported_{name.replace('/', '_')}_{request.param}.png", full_page=True)
         return page
 
     yield opened
     context.close()
+
+
+def test_reports_are_boxes_without_the_points_below_them(exported):
+    page = exported("solutions/02_ddp")
+    reports = page.get_by_role("group", name="Report on exercise")
+    assert reports.count() == 4
+    assert all("passed" in one.inner_text() for one in reports.all())
+    assert axe(page, ".jp-OutputArea-output") == []
 
 
 @pytest.mark.parametrize("name", LESSONS)
