@@ -45,7 +45,9 @@ def test_reports_are_boxes_without_the_points_below_them(exported):
     assert axe(page, ".jp-OutputArea-output") == []
 
 
-@pytest.mark.parametrize("name, theme", [*((one, "light") for one in LESSONS), *((one, "dark") for one in IN_THE_DARK)])
+@pytest.mark.parametrize(
+    ("name", "theme"), [*((one, "light") for one in LESSONS), *((one, "dark") for one in IN_THE_DARK)]
+)
 def test_all_pictures_and_boxes_are_there_for_everybody(exported, name, theme):
     page = exported(name, theme)
     pictures = page.locator(".jp-OutputArea-output img").evaluate_all(PICTURES)
