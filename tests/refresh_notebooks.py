@@ -43,7 +43,9 @@ def refresh(path: Path) -> None:
 
 
 def shows_something(output: dict) -> bool:
-    """Whether an output is more than a widget, or the place of one that was put away."""
+    """Whether an output is more than a widget, the place of one that was put away, or the profiler's own log."""
+    if output.get("name") == "stderr":
+        return any(line and not line.startswith("USDT:") for line in output["text"].splitlines())
     data = output.get("data")
     return data is None or (WIDGET not in data and any(data.values()))
 

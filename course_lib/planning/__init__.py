@@ -1,6 +1,13 @@
 """Who does what, where and when: schedules, played through or planned, placements, and what a network costs."""
 
-from course_lib.planning.network import Link, measure_all_reduce, measure_link
+from course_lib.planning.line import Line, fit_line
+from course_lib.planning.network import (
+    AllReduceParts,
+    Link,
+    measure_all_reduce,
+    measure_all_reduce_parts,
+    measure_link,
+)
 from course_lib.planning.placement import (
     BlockCost,
     CannotPlace,
@@ -30,9 +37,11 @@ __all__ = [
     "SCHEDULES",
     "Action",
     "ActionCosts",
+    "AllReduceParts",
     "BlockCost",
     "CannotPlace",
     "IllegalSchedule",
+    "Line",
     "Link",
     "Network",
     "Placement",
@@ -43,10 +52,12 @@ __all__ = [
     "balanced",
     "bubble",
     "equal_count",
+    "fit_line",
     "forward_flops",
     "gpipe",
     "makespan",
     "measure_all_reduce",
+    "measure_all_reduce_parts",
     "measure_link",
     "measured",
     "measured_costs",

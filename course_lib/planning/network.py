@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from course_lib.launchers import launch
+from course_lib.planning.line import fit_line
 
 SIZES = tuple(4**power for power in range(1, 13))  # 4 bytes to 16 MiB
 
@@ -71,6 +72,69 @@ def _all_reduces(sizes: Sequence[int], repeats: int) -> list[tuple[int, float]]:
     return measured
 
 
+@dataclass(frozen=True)
+class AllReduceParts:
+    """Seconds of an all-reduce of `size` bytes between two ranks, and of what it is made of, for half of the bytes."""
+
+    size: int
+    whole: float  # dist.all_reduce
+    message: float  # one rank sends, the other receives
+    exchange: float  # both send and both receive, at the same time
+    addition: float
+
+    @property
+    def of_messages(self) -> float:
+        """Two rounds, as if each were a single message."""
+        return 2 * self.message
+
+    @property
+    def of_exchanges(self) -> float:
+        """Two rounds of an exchange; what arrives in the first one is added."""
+        return 2 * self.exchange + self.addition
+
+
+def measure_all_reduce_parts(sizes: Sequence[int], repeats: int = 11) -> list[AllReduceParts]:
+    """Time an all-reduce between two ranks and its parts in turn, so that a busy machine slows down all alike."""
+    by_rank = launch(_time_parts, sizes, repeats, ranks=2)
+    slowest = [[max(each) for each in zip(*rows, strict=True)] for rows in zip(*by_rank, strict=True)]
+    return [AllReduceParts(size, *row) for size, row in zip(sizes, slowest, strict=True)]
+
+
+def _time_parts(sizes: Sequence[int], repeats: int) -> list[list[float]]:
+    """On each of two ranks, for every size: whole, message, exchange, addition; of each the quickest.
+
+    What else the machine does can only add to a time: the quickest of several is disturbed least.
+    """
+    import torch
+    import torch.distributed as dist
+
+    other, first = 1 - dist.get_rank(), dist.get_rank() == 0
+
+    def exchange(outgoing: torch.Tensor, arriving: torch.Tensor) -> None:
+        both = [dist.P2POp(dist.isend, outgoing, other), dist.P2POp(dist.irecv, arriving, other)]
+        for message in dist.batch_isend_irecv(both):
+            message.wait()
+
+    rows = []
+    for size in sizes:
+        tensor, mine, theirs = (torch.ones(numbers) for numbers in (size // 4, size // 8, size // 8))
+        parts = (
+            lambda t=tensor: dist.all_reduce(t),
+            lambda a=mine, b=theirs: dist.send(a, other) if first else dist.recv(b, other),
+            lambda a=mine, b=theirs: exchange(a, b),
+            lambda a=mine, b=theirs: a.add_(b),
+        )
+        times: list[list[float]] = [[] for _ in parts]
+        for _ in range(repeats + 1):
+            for part, taken in zip(parts, times, strict=True):
+                dist.barrier()
+                began = time.monotonic()
+                part()
+                taken.append(time.monotonic() - began)
+        rows.append([min(taken[1:]) for taken in times])
+    return rows
+
+
 def ping_pong(sizes: Sequence[int], repeats: int) -> list[tuple[int, float]]:
     """On each of two ranks: (bytes, seconds one way) for every size, the median of `repeats` round trips."""
     import torch
@@ -92,18 +156,6 @@ def ping_pong(sizes: Sequence[int], repeats: int) -> list[tuple[int, float]]:
 
 
 def fit(measured: Sequence[tuple[float, float]]) -> Link:
-    """The latency and bandwidth whose predictions are off by the smallest *relative* errors.
-
-    Times span four orders of magnitude: an ordinary least-squares fit would look at the largest only.
-    """
-    if len({size for size, _ in measured}) < 2:
-        raise ValueError("a line needs two points: measure messages of at least two sizes")
-    weights = [1 / seconds**2 for _, seconds in measured]
-    total = sum(weights)
-    mean_size = sum(w * size for w, (size, _) in zip(weights, measured, strict=True)) / total
-    mean_time = sum(w * seconds for w, (_, seconds) in zip(weights, measured, strict=True)) / total
-    pairs = list(zip(weights, measured, strict=True))
-    slope = sum(w * (size - mean_size) * (seconds - mean_time) for w, (size, seconds) in pairs)
-    slope /= sum(w * (size - mean_size) ** 2 for w, (size, _) in pairs)
-    slope = max(slope, 1e-15)  # noise can make a larger message look faster
-    return Link(max(mean_time - slope * mean_size, 1e-9), 1 / slope, tuple(measured))
+    """The latency and bandwidth whose predictions are off by the smallest *relative* errors."""
+    line = fit_line(measured)
+    return Link(line.fixed, 1 / line.each, tuple(measured))

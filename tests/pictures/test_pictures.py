@@ -12,6 +12,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from course_lib.data import AddingProblem, at_last_padded_step
+from course_lib.launchers.run import Run
 from course_lib.pictures import (
     mesh,
     messages,
@@ -21,7 +22,7 @@ from course_lib.pictures import (
     schedule,
     timeline,
 )
-from course_lib.pictures.message_arrows import matched
+from course_lib.pictures.message_arrows import left_at, matched
 from course_lib.pictures.palette import COLOURS, OTHERS, colours_for
 from course_lib.pictures.picture import Picture
 from course_lib.planning.placement import BlockCost, balanced, round_robin
@@ -100,6 +101,22 @@ def test_messages_pair_the_nth_send_with_the_nth_receive():
     assert [(send.start, receive.end) for send, receive in matched(spans)] == [(0.0, 0.02), (0.02, 0.05)]
     picture = messages(spans, ranks=3)
     assert picture.alt == "Messages between 3 ranks: 2, over the links 0 to 1"
+
+
+def test_a_message_leaves_when_both_are_there():
+    early, late = Span(0, "send", 0.0, 0.03, peer=1), Span(1, "receive", 0.02, 0.03, peer=0)
+    assert left_at(early, late) == 0.02
+    assert left_at(Span(0, "send", 0.025, 0.03, peer=1), late) == 0.025
+
+
+def test_two_runs_are_drawn_on_one_time_axis_each_from_its_first_message():
+    def one_message(at: float) -> Run:
+        spans = [Span(0, "send", at, at + 0.01, peer=1), Span(1, "receive", at, at + 0.01, peer=0)]
+        return Run((None, None), 0.1, spans=spans)
+
+    picture = messages({"slow": one_message(0.5), "quick": one_message(0.1)})
+    assert [axes.get_xlim() for axes in picture.figure.axes] == [pytest.approx((0, 10.2))] * 2
+    assert picture.alt.startswith("slow: Messages between 2 ranks: 1, over the links 0 to 1; quick: Messages")
 
 
 def boxes(axes) -> list[tuple[float, float, int, str]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from course_lib.pictures import link as draw
-from course_lib.planning.network import Link, fit, measure_link
+from course_lib.planning.line import Line, fit_line
+from course_lib.planning.network import AllReduceParts, Link, fit, measure_all_reduce_parts, measure_link
 
 
 def test_the_fit_finds_the_two_numbers_that_made_the_times():
@@ -38,3 +39,23 @@ def test_a_measured_link_is_slower_for_large_messages_and_can_be_drawn():
     assert (small, large) == (4, 32_000_000)
     assert slow > quick > 0
     assert draw(link).png().startswith(b"\x89PNG")
+
+
+def test_the_knee_of_a_line_is_where_both_parts_are_equal():
+    line = fit_line([(x, 3.0 + 0.5 * x) for x in (1, 4, 16, 256)])
+    assert (line.fixed, line.each) == (pytest.approx(3.0), pytest.approx(0.5))
+    assert line.knee == pytest.approx(6.0)
+    assert line.at(line.knee) == pytest.approx(2 * line.fixed)
+    assert Line(0.0, 2.0).knee == 0
+
+
+def test_an_all_reduce_of_two_ranks_is_two_exchanges_and_an_addition():
+    parts = AllReduceParts(size=8, whole=0.0, message=1.0, exchange=2.0, addition=0.5)
+    assert (parts.of_messages, parts.of_exchanges) == (2.0, 4.5)
+
+
+def test_an_all_reduce_and_its_parts_are_timed_for_every_size():
+    small, large = measure_all_reduce_parts((4_000, 8_000_000), repeats=3)
+    assert (small.size, large.size) == (4_000, 8_000_000)
+    assert min(small.whole, small.message, small.exchange, small.addition) > 0
+    assert large.whole > small.addition

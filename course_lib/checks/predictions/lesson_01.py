@@ -154,4 +154,38 @@ PREDICTIONS = (
             ),
         ),
     ),
+    Prediction(
+        number="01.6",
+        question="A text is run forward in ten chunks, and nothing but the state at each cut is kept. On the way back, "
+        "each chunk is computed again when its turn comes. How much memory does that take at most, compared with the "
+        "text in one piece?",
+        choices=(
+            Choice(
+                "As much: the backward pass needs every activation",
+                Between(0.8, 1.2),
+                "Needed means needed at the same time",
+                "It needs every one, but one chunk's after the other's: what the last chunk needed is gone before the "
+                "one before it is computed again.",
+            ),
+            Choice(
+                "About a half",
+                Between(0.3, 0.8),
+                "Only one of the two passes can save",
+                "The forward pass leaves next to nothing behind, and the backward pass holds one chunk at a time: "
+                "neither has half.",
+            ),
+            Choice(
+                "About a tenth",
+                Between(0.06, 0.3),
+                why="One chunk of ten at a time, and beside it the states at the cuts, which are small.",
+            ),
+            Choice(
+                "Next to nothing: only the states at the cuts",
+                Between(0, 0.06),
+                "What was dropped stays away",
+                "It comes back on the way back: the chunk whose turn it is has all of its activations, a tenth of the "
+                "whole.",
+            ),
+        ),
+    ),
 )
