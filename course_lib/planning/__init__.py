@@ -1,6 +1,7 @@
 """Who does what, where and when: schedules, played through or planned, placements, and what a network costs."""
 
 from course_lib.planning.network import Link, measure_all_reduce, measure_link
+from course_lib.planning.paced_network import paced_network
 from course_lib.planning.placement import (
     BlockCost,
     CannotPlace,
@@ -52,6 +53,7 @@ __all__ = [
     "measured_costs",
     "naive",
     "one_f_one_b",
+    "paced_network",
     "plans",
     "round_robin",
     "simulate",
