@@ -3,12 +3,15 @@
 from course_lib.lstm.loss import Loss, cross_entropy, squared_error
 from course_lib.lstm.memory import BatchSize, Memory, predict_block_memory, predict_memory, saved_for_backward
 from course_lib.lstm.model import SequenceModel, State, States, detach_states, lstm_model
+from course_lib.lstm.one_node import OneNode
+from course_lib.lstm.pacing import pace_layers
 from course_lib.lstm.savings import Savings, predict_with
 
 __all__ = [
     "BatchSize",
     "Loss",
     "Memory",
+    "OneNode",
     "Savings",
     "SequenceModel",
     "State",
@@ -16,6 +19,7 @@ __all__ = [
     "cross_entropy",
     "detach_states",
     "lstm_model",
+    "pace_layers",
     "predict_block_memory",
     "predict_memory",
     "predict_with",

@@ -59,7 +59,13 @@ def _draw(axes: Axes, place: int, span: Span, colour: str, scale: float, labelle
     )
     if labelled and span.label:
         middle = (span.start + span.end) / 2 * scale
-        axes.text(middle, bottom + 0.2, span.label, ha="center", va="center", fontsize=8, color=INK)
+        axes.text(middle, bottom + 0.2, span.label, ha="center", va="center", fontsize=8, color=_ink_on(colour))
+
+
+def _ink_on(colour: str) -> str:
+    """White where the bar is dark."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 110 else INK
 
 
 def _describe(rows: Mapping[str, list[Span]], rank: int, unit: str, scale: float, paced: bool) -> str:
