@@ -92,7 +92,7 @@ def paused() -> Iterator[None]:
 
 @contextmanager
 def labelled(label: object) -> Iterator[None]:
-    """Spans that begin inside the block say of what they are: of which layer, or bucket. Pictures write it into them."""
+    """Spans that begin inside the block say of what they are: of which layer, or bucket. Pictures show it."""
     before, recorder.label = recorder.label, str(label)
     try:
         yield
@@ -105,7 +105,9 @@ def span(
 ) -> AbstractContextManager[None]:
     """Record the time the block takes. With `at_least`, sleep until it has taken that many seconds.
 
-    Its label is the one given, or that of the `labelled` block around it. Spans named `send` and `receive` with a `peer` are what `pictures.messages(run)` draws.
+    Its label is the one given, or that of the `labelled` block around it.
+
+    Spans named `send` and `receive` with a `peer` are what `pictures.messages(run)` draws.
 
     With more ranks than cores, ranks wait for a core and their times lie. A sleep needs no core: blocks
     of a fixed length overlap as they would on devices of their own. Such a span is marked *paced*.

@@ -41,8 +41,9 @@ class Sent:
 def paced_network(link: Link) -> Iterator[None]:
     """On this rank, `dist.all_reduce` takes as long as a ring over `link`, and is recorded as `communication`.
 
-    Messages go one after another, in the order in which they are begun, while the caller goes on. Only calls from Python
-    are seen: DistributedDataParallel's buckets go through here with a communication hook that calls `dist.all_reduce`.
+    Messages go one after another, in the order in which they are begun, while the caller goes on. Only calls from
+    Python are seen: DistributedDataParallel's buckets come through here with a communication hook that calls
+    `dist.all_reduce`.
     """
     real = dist.all_reduce
 

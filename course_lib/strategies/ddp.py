@@ -38,7 +38,8 @@ class DDP(Strategy):
         # A gradient can be sent when its layer's backward pass is done. One call for all layers would be one backward
         # pass, and every gradient would wait for its end.
         self.model.one_call = None if self.ranks == 1 else False
-        self.parallel = DistributedDataParallel(self.model, bucket_cap_mb=bucket_cap_mb)  # from here on, all have rank 0's weights
+        # From here on, all have rank 0's weights.
+        self.parallel = DistributedDataParallel(self.model, bucket_cap_mb=bucket_cap_mb)
 
     def share(self, batch: Batch) -> Batch:
         """Sequences rank, rank + ranks, ...: of a stream's windows, always the same streams."""
