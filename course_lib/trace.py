@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 class Span:
     """One stretch of a rank's time, in seconds.
 
-    `paced` says that it was stretched to a fixed length, `peer` which rank it sent to or received from.
+    `paced` says that it was stretched to a fixed length, `peer` which rank it sent to or received from, `label` of
+    which layer or bucket it was.
     """
 
     rank: int
@@ -28,6 +29,7 @@ class Span:
     end: float
     paced: bool = False
     peer: int | None = None
+    label: str = ""
 
     @property
     def seconds(self) -> float:
@@ -48,10 +50,11 @@ class Recorder:
         self.rank = 0
         self.spans: list[Span] = []
         self.on = False
+        self.label = ""  # of the spans that begin now
 
     def start(self, rank: int) -> None:
         """Forget what was recorded and record as `rank` from now on."""
-        self.rank, self.spans, self.on = rank, [], True
+        self.rank, self.spans, self.on, self.label = rank, [], True, ""
 
     def add(self, span: Span) -> None:
         """Keep a span, up to a limit: the first ones stay."""
@@ -87,8 +90,22 @@ def paused() -> Iterator[None]:
         recorder.on = was_on
 
 
-def span(name: str, at_least: float = 0.0, peer: int | None = None) -> AbstractContextManager[None]:
+@contextmanager
+def labelled(label: object) -> Iterator[None]:
+    """Spans that begin inside the block say of what they are: of which layer, or bucket. Pictures show it."""
+    before, recorder.label = recorder.label, str(label)
+    try:
+        yield
+    finally:
+        recorder.label = before
+
+
+def span(
+    name: str, at_least: float = 0.0, peer: int | None = None, label: str | None = None
+) -> AbstractContextManager[None]:
     """Record the time the block takes. With `at_least`, sleep until it has taken that many seconds.
+
+    Its label is the one given, or that of the `labelled` block around it.
 
     Spans named `send` and `receive` with a `peer` are what `pictures.messages(run)` draws.
 
@@ -97,14 +114,16 @@ def span(name: str, at_least: float = 0.0, peer: int | None = None) -> AbstractC
     """
     if at_least < 0:
         raise ValueError(f"at_least={at_least}: a span lasts a number of seconds, 0 or more")
-    return _timed(name, at_least, peer) if recorder.on or at_least else NOTHING
+    if not recorder.on and not at_least:
+        return NOTHING
+    return _timed(name, at_least, peer, recorder.label if label is None else label)
 
 
 NOTHING = nullcontext()
 
 
 @contextmanager
-def _timed(name: str, at_least: float, peer: int | None) -> Iterator[None]:
+def _timed(name: str, at_least: float, peer: int | None, label: str) -> Iterator[None]:
     _wait_for_gpu()
     start = time.monotonic()
     try:
@@ -114,7 +133,7 @@ def _timed(name: str, at_least: float, peer: int | None) -> Iterator[None]:
         remaining = start + at_least - time.monotonic()
         if remaining > 0:
             time.sleep(remaining)
-        recorder.add(Span(recorder.rank, name, start, time.monotonic(), at_least > 0, peer))
+        recorder.add(Span(recorder.rank, name, start, time.monotonic(), at_least > 0, peer, label))
 
 
 def _wait_for_gpu() -> None:

@@ -61,3 +61,14 @@ def test_a_launch_records():
     run = launch(count_spans, ranks=2)
     assert list(run) == [5, 5]
     assert len(run.spans) == 10
+
+
+def test_a_span_bears_the_label_of_the_block_around_it_or_its_own():
+    with trace.recording() as spans:
+        with trace.labelled(3), trace.span("send"):
+            pass
+        with trace.labelled("outer"), trace.span("send", label="own"):
+            pass
+        with trace.span("send"):
+            pass
+    assert [span.label for span in spans] == ["3", "own", ""]

@@ -2,6 +2,7 @@
 
 from course_lib.data.adding import AddingProblem, at_last_padded_step
 from course_lib.data.batch import Batch, pack, pad, unpack
+from course_lib.data.copying import copied_ahead
 from course_lib.data.samplers import BucketedBatches, Load, ShardedBatches, load_of
 from course_lib.data.shards import ShardedText, write_shards
 from course_lib.data.text import Corpus, CorpusError, Streams, Vocabulary, next_token_batch
@@ -18,6 +19,7 @@ __all__ = [
     "Streams",
     "Vocabulary",
     "at_last_padded_step",
+    "copied_ahead",
     "load_of",
     "next_token_batch",
     "pack",

@@ -10,12 +10,15 @@ from course_lib.lstm.memory import (
     saved_for_backward,
 )
 from course_lib.lstm.model import SequenceModel, State, States, detach_states, lstm_model
+from course_lib.lstm.one_node import OneNode
+from course_lib.lstm.pacing import pace_layers
 from course_lib.lstm.savings import Savings, predict_with
 
 __all__ = [
     "BatchSize",
     "Loss",
     "Memory",
+    "OneNode",
     "Savings",
     "SequenceModel",
     "State",
@@ -24,6 +27,7 @@ __all__ = [
     "detach_states",
     "lstm_model",
     "most_alive",
+    "pace_layers",
     "predict_block_memory",
     "predict_memory",
     "predict_with",

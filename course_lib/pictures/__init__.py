@@ -1,5 +1,6 @@
 """Pictures made from what a run returned. Each has a description in words, for those who cannot see it."""
 
+from course_lib.pictures.comparison import comparison
 from course_lib.pictures.curves import curves, panels
 from course_lib.pictures.link import link
 from course_lib.pictures.losses import losses
@@ -24,6 +25,7 @@ from course_lib.pictures.widgets import (
 
 __all__ = [
     "Picture",
+    "comparison",
     "curves",
     "explore_all_reduce",
     "explore_batches",

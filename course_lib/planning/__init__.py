@@ -8,6 +8,7 @@ from course_lib.planning.network import (
     measure_all_reduce_parts,
     measure_link,
 )
+from course_lib.planning.paced_network import paced_network
 from course_lib.planning.placement import (
     BlockCost,
     CannotPlace,
@@ -63,6 +64,7 @@ __all__ = [
     "measured_costs",
     "naive",
     "one_f_one_b",
+    "paced_network",
     "plans",
     "round_robin",
     "simulate",

@@ -20,15 +20,26 @@ class DDP(Strategy):
     DistributedDataParallel takes the *mean* of the ranks' gradients. The mean of means is not the mean where ranks
     count different numbers of steps; so each rank's sum is divided by the global count, and multiplied by the
     number of ranks, which the mean then takes away again.
+
+    Gradients travel in buckets of about `bucket_cap_mb` MiB. None leaves that to PyTorch.
     """
 
-    def __init__(self, model: SequenceModel, optimizer: MakeOptimizer, loss: Loss, **options: Any) -> None:
+    def __init__(
+        self,
+        model: SequenceModel,
+        optimizer: MakeOptimizer,
+        loss: Loss,
+        *,
+        bucket_cap_mb: float | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(model, optimizer, loss, **options)
         self.gradient_scale = self.ranks
         # A gradient can be sent when its layer's backward pass is done. One call for all layers would be one backward
         # pass, and every gradient would wait for its end.
         self.model.one_call = None if self.ranks == 1 else False
-        self.parallel = DistributedDataParallel(self.model)  # from here on, all have rank 0's weights
+        # From here on, all have rank 0's weights.
+        self.parallel = DistributedDataParallel(self.model, bucket_cap_mb=bucket_cap_mb)
 
     def share(self, batch: Batch) -> Batch:
         """Sequences rank, rank + ranks, ...: of a stream's windows, always the same streams."""

@@ -12,8 +12,9 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from course_lib.data import AddingProblem, at_last_padded_step
-from course_lib.launchers.run import Run
+from course_lib.launchers import Run
 from course_lib.pictures import (
+    comparison,
     mesh,
     messages,
     padding,
@@ -216,3 +217,17 @@ def test_the_mesh_names_every_rank():
     texts = [text.get_text() for text in picture.figure.axes[0].texts if text.get_text()]
     assert texts == [f"rank {rank}" for rank in range(6)]
     assert "2 replicas of 3 stages on 6 ranks" in picture.alt
+
+
+def test_runs_side_by_side_begin_at_the_same_zero_with_communication_below():
+    early = [Span(0, "backward", 5.0, 5.04, True, label="2"), Span(0, "communication", 5.02, 5.05, label="2")]
+    late = [Span(0, "backward", 9.0, 9.01), Span(1, "backward", 0.0, 99.0)]
+    runs = {name: Run((None, None), 1.0, [], spans) for name, spans in (("apart", early), ("alone", late))}
+    picture = comparison(runs)
+    (axes,) = picture.figure.axes
+    boxes = [path.get_extents() for bar in axes.collections for path in bar.get_paths()]
+    corners = sorted((round(box.x0), round(box.x1), round(box.y0, 1), round(box.y1, 1)) for box in boxes)
+    assert corners == [(0, 10, 0.6, 1.0), (0, 40, -0.4, 0.0), (20, 50, 0.0, 0.4)]
+    assert [text.get_text() for text in axes.texts] == ["2", "2"]
+    words = "Paced timelines of rank 0 on one axis: apart 50 milliseconds, alone 10 milliseconds"
+    assert picture.alt == words

@@ -11,6 +11,7 @@ from course_lib import launch
 from course_lib.data import AddingProblem, Corpus, Streams
 from course_lib.lstm.loss import cross_entropy, squared_error
 from course_lib.lstm.model import lstm_model
+from course_lib.meter import meter
 from course_lib.strategies import DDP
 from course_lib.training import examples
 from course_lib.training.proof import same_as_one_process
@@ -131,3 +132,17 @@ def test_gradients_are_one_all_reduce_per_bucket_and_the_counts_one_more():
 
     calls, parameters = launch(count_calls, ranks=2)[0]
     assert calls == [("all_reduce", (2,)), ("all_reduce", (parameters,))]
+
+
+def buckets_of(bucket_cap_mb: float | None) -> int:
+    strategy = DDP(numbers_model(), adam, squared_error, bucket_cap_mb=bucket_cap_mb)
+    batch = AddingProblem(4, (3, 3)).batch(range(4))
+    strategy.step(strategy.share(batch))  # buckets are laid out anew after the first
+    with meter() as spent:
+        strategy.step(strategy.share(batch))
+    return spent.calls["all_reduce"] - 1  # one is the count
+
+
+def test_small_buckets_are_more_buckets():
+    assert launch(buckets_of, None, ranks=2)[0] == 1
+    assert launch(buckets_of, 0.0005, ranks=2)[0] > 2

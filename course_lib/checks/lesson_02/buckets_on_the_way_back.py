@@ -276,7 +276,7 @@ EXERCISE = Exercise(
     level="build",
     minutes=30,
     parts={"the mean": 1, "more than one update": 1, "buckets": 3},
-    read="3 · The library's way",
+    read="3 · Four ways to send a gradient",
     hints=(
         "`parameter.register_post_accumulate_grad_hook(function)` calls `function(parameter)` as soon as its gradient "
         "is in `parameter.grad`. Begin with hooks that only note the order.",

@@ -131,4 +131,28 @@ PREDICTIONS = (
             ),
         ),
     ),
+    Prediction(
+        number="02.6",
+        question="One pass over the same text, with plain SGD at the same learning rate: by one rank with 8 sequences, "
+        "or by four ranks with 8 each. How is the loss of the four afterwards, on text that nobody has read?",
+        choices=(
+            Choice(
+                "The same: they have read the same text",
+                Between(-0.05, 0.05),
+                "Examples read are what counts",
+                "They have read as much, but made a quarter of the updates, at the same rate.",
+            ),
+            Choice(
+                "Higher",
+                Between(0.1, 9.0),
+                why="A quarter of the updates, at the same rate. With the batch, the rate must go up, too.",
+            ),
+            Choice(
+                "Lower: a larger batch gives a better gradient",
+                Between(-9.0, -0.05),
+                "A better gradient makes up for fewer steps",
+                "Its noise is smaller. But the rate is the same, and there are a quarter of the steps.",
+            ),
+        ),
+    ),
 )
