@@ -1,7 +1,14 @@
 """What is trained: an LSTM as a list of blocks, its loss, and where its memory goes."""
 
 from course_lib.lstm.loss import Loss, cross_entropy, squared_error
-from course_lib.lstm.memory import BatchSize, Memory, predict_block_memory, predict_memory, saved_for_backward
+from course_lib.lstm.memory import (
+    BatchSize,
+    Memory,
+    most_alive,
+    predict_block_memory,
+    predict_memory,
+    saved_for_backward,
+)
 from course_lib.lstm.model import SequenceModel, State, States, detach_states, lstm_model
 from course_lib.lstm.savings import Savings, predict_with
 
@@ -16,6 +23,7 @@ __all__ = [
     "cross_entropy",
     "detach_states",
     "lstm_model",
+    "most_alive",
     "predict_block_memory",
     "predict_memory",
     "predict_with",

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from course_lib.data import Batch
 from course_lib.lstm.model import Embed, Project, Recurrent, SequenceModel
+
+T = TypeVar("T")
 
 # What the backward pass of an LSTM cell must know, in numbers per hidden unit: the four gates, c, tanh(c) and h.
 NUMBERS_PER_UNIT = 7
@@ -125,6 +129,49 @@ def saved_for_backward(model: nn.Module, *others: Tensor) -> Iterator[SavedBytes
 
     with torch.autograd.graph.saved_tensors_hooks(SavedTensor, lambda saved_tensor: saved_tensor.tensor):
         yield saved
+
+
+def most_alive(function: Callable[..., T], *arguments: Any) -> tuple[T, int]:
+    """What a function returns, and how many bytes of tensors that it made were there at a time, at most.
+
+    What autograd holds is among them, whoever asked it to; so is what `torch.utils.checkpoint` keeps for it.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watch(TorchDispatchMode):
+        now, most = 0, 0
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # or all of it would be imported, for seconds
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.there: set[int] = set()
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            given = {one.untyped_storage()._cdata for one in args if isinstance(one, Tensor)}
+            results = func(*args, **(kwargs or {}))
+            for one in results if isinstance(results, (list, tuple)) else [results]:
+                if isinstance(one, Tensor):
+                    self.take(one.untyped_storage(), given)
+            return results
+
+        def take(self, storage, given: set[int]) -> None:
+            place, size = storage._cdata, storage.nbytes()
+            if place not in self.there and place not in given:
+                self.there.add(place)
+                self.now += size
+                self.most = max(self.most, self.now)
+                weakref.finalize(storage, self.let_go, place, size)
+
+        def let_go(self, place: int, size: int) -> None:
+            self.there.discard(place)
+            self.now -= size
+
+    with Watch() as watch:
+        results = function(*arguments)
+    return results, watch.most
 
 
 def _storage(tensor: Tensor) -> int:

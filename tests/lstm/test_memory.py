@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from course_lib.lstm.memory import saved_for_backward
+from course_lib.lstm.memory import most_alive, saved_for_backward
 
 BYTES = 8 * 1000  # of a vector of a thousand float64 numbers
 
@@ -47,3 +47,17 @@ def test_the_models_parameters_are_not_counted():
         kept = model(inputs.requires_grad_())  # the weight for the inputs' gradient, the inputs for the weight's
     assert saved.bytes == BYTES
     del kept
+
+
+def test_what_was_alive_at_once_counts_and_what_came_one_after_the_other_does_not():
+    def one_after_the_other(x: torch.Tensor) -> float:
+        return sum(float(x.exp().sum()) for _ in range(5))
+
+    def all_at_once(x: torch.Tensor) -> float:
+        return sum(float(kept.sum()) for kept in [x.exp() for _ in range(5)])
+
+    x = torch.rand(1000, dtype=torch.float64)
+    (total, in_turn), (same, together) = most_alive(one_after_the_other, x), most_alive(all_at_once, x)
+    assert total == same
+    assert in_turn < 2 * BYTES
+    assert 5 * BYTES <= together < 6 * BYTES

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
+from course_lib.lstm.memory import most_alive
 
 GRADIENTS, MEMORY = "the same gradients", "one chunk at a time"
 HIDDEN = 2
@@ -72,51 +73,6 @@ def drive(answer, weights: list[Tensor], chunks: list[Tensor], state: list, grad
         "alive": alive,
         "steps": sum(shape[0] for shape in spent.forwards.get("LSTM", []) if shape),
     }
-
-
-def most_alive(function: Callable, *arguments):
-    """What a function returns, and how many bytes of tensors that it made were there at a time, at most.
-
-    What autograd holds is among them, whoever asked it to; so is what `torch.utils.checkpoint` keeps for it.
-    """
-    import weakref
-
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Watch(TorchDispatchMode):
-        now, most = 0, 0
-
-        @classmethod
-        def _should_skip_dynamo(cls) -> bool:
-            return False  # or all of it would be imported, for seconds
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.there: set[int] = set()
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            given = {one.untyped_storage()._cdata for one in args if isinstance(one, Tensor)}
-            results = func(*args, **(kwargs or {}))
-            for one in results if isinstance(results, (list, tuple)) else [results]:
-                if isinstance(one, Tensor):
-                    self.take(one.untyped_storage(), given)
-            return results
-
-        def take(self, storage, given: set[int]) -> None:
-            place, size = storage._cdata, storage.nbytes()
-            if place not in self.there and place not in given:
-                self.there.add(place)
-                self.now += size
-                self.most = max(self.most, self.now)
-                weakref.finalize(storage, self.let_go, place, size)
-
-        def let_go(self, place: int, size: int) -> None:
-            self.there.discard(place)
-            self.now -= size
-
-    with Watch() as watch:
-        results = function(*arguments)
-    return results, watch.most
 
 
 def judge(case: Case, values: list) -> str | None:
