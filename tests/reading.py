@@ -160,7 +160,7 @@ def hides_its_neighbours(lesson: Lesson) -> Iterator[Finding]:
     place = all_lessons.index(lesson.path.name)
     neighbours = {"Before": all_lessons[place - 1] if place else None, "After": (*all_lessons, None)[place + 1]}
     for word, name in neighbours.items():
-        found = re.search(rf"\*\*{word}\*\*: \[[^\]]+\]\(([^)]+)\)", source(lesson.cells[0]))
+        found = re.search(rf"\*\*{word}\*\*:\s+\[[^\]]+\]\(([^)]+)\)", source(lesson.cells[0]))
         if name and not found:
             yield lesson.finding(0, 0, f"does not link the lesson {word.lower()}: **{word}**: [..]({name})")
         elif name and found and found[1] != name:
