@@ -50,7 +50,7 @@ PREDICTIONS = (
             Choice(
                 "Off by more than 10%",
                 Between(0.1, 100),
-                why="Lesson 03 again, over time instead of over ranks. The mend is the same: sums, divided once.",
+                why="Lesson 03 again, over time instead of over ranks. The remedy is the same: sums, divided once.",
             ),
         ),
     ),
@@ -109,9 +109,9 @@ PREDICTIONS = (
     ),
     Prediction(
         number="04.5",
-        question="The popular loop: an update after every 4 micro-batches, a scheduler that halves the rate after 10 "
-        "steps, called once per *micro-batch*. After 10 micro-batches: what is the rate, and how many of them have "
-        "not moved the weights?",
+        question="A loop that is often written: an update after every 4 micro-batches, a scheduler that halves the "
+        "rate after 10 steps, called once per *micro-batch*. After 10 micro-batches: what is the rate, and how many "
+        "of them have not moved the weights?",
         choices=(
             Choice(
                 "1.0, and none",
