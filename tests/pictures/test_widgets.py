@@ -384,8 +384,3 @@ def test_the_module_is_javascript_that_a_browser_can_read():
     source = (FILES / "shell.js").read_text()
     command = [node, "--input-type=module", "-e", f"{source}\nglobalThis.made = typeof render;"]
     assert subprocess.run(command, capture_output=True, text=True).stderr == ""
-
-
-def test_what_the_page_needs_is_part_of_the_package():
-    project = (FILES.parents[2] / "pyproject.toml").read_text()
-    assert '"course_lib.pictures.widgets" = ["*.js", "*.css"]' in project
