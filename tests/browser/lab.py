@@ -45,6 +45,7 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 ADDRESS = re.compile(r"http://(?:localhost|127\.0\.0\.1):\d+/lab\?token=\w+")
 OF_TESTS = ("PYTEST_CURRENT_TEST", "COURSE_LIB_PROGRESS", "COURSE_LIB_LIVE")  # variables that no learner has
 PARENT_DEATH_SIGNAL = 1  # prctl's number for it
+MISSED = 20  # seconds after which a key was not heard
 GIVEN_UP = 50  # looks, one after another, that find no cell running
 NOTEBOOK = ".jp-NotebookPanel:not(.lm-mod-hidden)"  # the one in front
 PROMPTS = f"[...document.querySelectorAll('{NOTEBOOK} .jp-CodeCell .jp-InputPrompt')].map(e => e.textContent.trim())"
@@ -156,6 +157,14 @@ def wait(happened: Callable[[], Any], seconds: float = PATIENCE) -> Any:
         time.sleep(0.05)
 
 
+def happens(thing: Callable[[], Any], seconds: float) -> bool:
+    """Whether `thing()` becomes something within that time."""
+    try:
+        return bool(wait(thing, seconds))
+    except AssertionError:
+        return False
+
+
 class Page:
     """A browser's page with JupyterLab in it; what is not here is in `page.browser`, playwright's own."""
 
@@ -208,9 +217,11 @@ class Page:
     def run(self, cell: Any) -> str:
         """Run a cell to its end. Returns what it shows."""
         prompt = cell.locator(".jp-InputPrompt")
-        before = prompt.text_content()
-        self.start(cell)
-        wait(lambda: prompt.text_content() != before and re.search(r"\[\d+\]", prompt.text_content() or ""))
+        before, began = prompt.text_content(), False
+        while not began:  # a page that is still busy with itself may miss a key: a learner presses it again
+            self.start(cell)
+            began = happens(lambda: prompt.text_content() != before, MISSED)
+        wait(lambda: re.search(r"\[\d+\]", prompt.text_content() or ""))
         return self.shown(cell)
 
     def shown(self, cell: Any) -> str:

@@ -42,7 +42,8 @@ def test_ranks_that_do_the_same_are_named_together():
     assert in_one_line(where) == told
 
 
-def test_in_a_terminal_the_line_is_overwritten_and_cleared():
+def test_in_a_terminal_the_line_is_overwritten_and_cleared(monkeypatch):
+    monkeypatch.delenv("COURSE_LIB_LIVE", raising=False)
     terminal = Terminal()
     line = LiveLine(terminal)
     line.show("a long line")

@@ -198,6 +198,19 @@ def as_1f1b(bench: ScheduleBench) -> None:
             bench.move(f"{stage}:{action.label()}", place)
 
 
+def test_the_bench_counts_as_held_only_what_has_begun():
+    bench = schedule_bench(2, 2, start="gpipe")
+    assert held(bench) == ["2", "2"]
+    bench.move("0:F0", 3)  # stage 0 does F1, and is stuck; stage 1, which wants F0, does nothing
+    assert held(bench) == ["1", "0"]
+
+
+def held(bench) -> list[str]:
+    """The numbers behind the bars of what each stage holds."""
+    ours = bench.drawing.shapes.partition("held at most")[0]
+    return re.findall(r">(\d+)</text>", ours)[-len(bench.schedule.stages) :]
+
+
 def test_the_bench_names_the_deadlock_and_who_waits_for_whom():
     bench = schedule_bench(2, 2, start="gpipe")
     bench.move("0:B0", 1)  # before F1, which stage 1 needs before its B0
@@ -384,8 +397,3 @@ def test_the_module_is_javascript_that_a_browser_can_read():
     source = (FILES / "shell.js").read_text()
     command = [node, "--input-type=module", "-e", f"{source}\nglobalThis.made = typeof render;"]
     assert subprocess.run(command, capture_output=True, text=True).stderr == ""
-
-
-def test_what_the_page_needs_is_part_of_the_package():
-    project = (FILES.parents[2] / "pyproject.toml").read_text()
-    assert '"course_lib.pictures.widgets" = ["*.js", "*.css"]' in project
