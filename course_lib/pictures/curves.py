@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import cycle
 
 from matplotlib.axes import Axes
@@ -20,14 +20,20 @@ def curves(
     x: str,
     y: str,
     lines: Mapping[str, float] | None = None,
+    computed: Collection[str] = (),
     logarithmic: bool = False,
     marks: bool = True,
     top: float | None = None,
 ) -> Picture:
-    """One curve per name. `lines` are named heights to compare with, dashed; `top` cuts the picture there."""
+    """One curve per name. `lines` are named heights to compare with; `top` cuts the picture there.
+
+    What was not measured is dashed: the heights, and the curves named in `computed`, through which others can be seen.
+    """
+    if unknown := [name for name in computed if name not in series]:
+        raise ValueError(f"computed={unknown}: name curves of this picture, {', '.join(series)}")
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     axes = figure.subplots()
-    _draw(axes, series, x, marks)
+    _draw(axes, series, x, marks, computed)
     for name, height in (lines or {}).items():
         axes.axhline(height, color=INK, linestyle="--", linewidth=1, label=name)
     if logarithmic:
@@ -56,11 +62,12 @@ def panels(series_of: Mapping[str, Mapping[str, Points]], *, y: str, top: float 
     return Picture(figure, f"{y} against {' and against '.join(series_of)}: {names}")
 
 
-def _draw(axes: Axes, series: Mapping[str, Points], x: str, marks: bool) -> None:
+def _draw(axes: Axes, series: Mapping[str, Points], x: str, marks: bool, computed: Collection[str] = ()) -> None:
     for colour, (name, points) in zip(cycle(SERIES), series.items(), strict=False):
         xs, ys = zip(*points, strict=True)
         label = name.replace("$", r"\$")  # between two of them, matplotlib reads mathematics
-        axes.plot(xs, ys, "o-" if marks else "-", color=colour, label=label, markersize=4, linewidth=1.6)
+        style = "--" if name in computed else "o-" if marks else "-"
+        axes.plot(xs, ys, style, color=colour, label=label, markersize=4, linewidth=1.6)
     axes.set_xlabel(x, color=INK)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

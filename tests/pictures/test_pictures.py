@@ -201,6 +201,14 @@ def test_padding_is_drawn_as_a_share_of_the_cells():
     assert len(picture.png()) > 1000
 
 
+def test_a_computed_curve_is_dashed_and_must_be_one_of_those_drawn():
+    points = {"measured": [(1, 1), (2, 3)], "formula": [(1, 1), (2, 2)]}
+    lines = pictures.curves(points, x="ranks", y="speed", computed=["formula"]).figure.axes[0].lines
+    assert [(line.get_linestyle(), line.get_marker()) for line in lines] == [("-", "o"), ("--", "None")]
+    with pytest.raises(ValueError, match="name curves of this picture, measured, formula"):
+        pictures.curves(points, x="ranks", y="speed", computed=["fit"])
+
+
 def test_panels_share_their_height_and_a_curve_keeps_its_colour():
     losses = {"slow": [(0, 1.0), (1, 0.5)], "fast": [(0, 1.0), (1, 0.2)]}
     times = {name: [(2 * x, y) for x, y in points] for name, points in losses.items()}
