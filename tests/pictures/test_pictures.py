@@ -15,6 +15,7 @@ from course_lib.data import AddingProblem, at_last_padded_step
 from course_lib.launchers import Run
 from course_lib.pictures import (
     comparison,
+    curves,
     mesh,
     messages,
     padding,
@@ -203,10 +204,10 @@ def test_padding_is_drawn_as_a_share_of_the_cells():
 
 def test_a_computed_curve_is_dashed_and_must_be_one_of_those_drawn():
     points = {"measured": [(1, 1), (2, 3)], "formula": [(1, 1), (2, 2)]}
-    lines = pictures.curves(points, x="ranks", y="speed", computed=["formula"]).figure.axes[0].lines
+    lines = curves(points, x="ranks", y="speed", computed=["formula"]).figure.axes[0].lines
     assert [(line.get_linestyle(), line.get_marker()) for line in lines] == [("-", "o"), ("--", "None")]
     with pytest.raises(ValueError, match="name curves of this picture, measured, formula"):
-        pictures.curves(points, x="ranks", y="speed", computed=["fit"])
+        curves(points, x="ranks", y="speed", computed=["fit"])
 
 
 def test_panels_share_their_height_and_a_curve_keeps_its_colour():
