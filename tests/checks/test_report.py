@@ -250,7 +250,7 @@ def test_progress_shows_a_bar_for_each_lesson_and_a_line_for_each_exercise(capsy
     lesson = next(line for line in table if line.startswith("lesson 02"))
     assert "█" in lesson
     assert lesson.endswith("3 of 15 points")
-    assert "    2 of 5 predictions made, 1 right" in table
+    assert "    2 of 6 predictions made, 1 right" in table
     assert "  ✓ 02.1 Average the gradients by hand: 3 of 3 points, 1 try, 1 hint" in table
     assert table[-1] == "next: go on with lesson 02, Data parallelism: many ranks, one model"
 

@@ -53,6 +53,23 @@ def test_in_a_terminal_the_line_is_overwritten_and_cleared(monkeypatch):
     assert terminal.getvalue() == "\ra long line" + "\rshort      " + "\r     \r"
 
 
+def test_a_line_that_an_interrupt_has_cut_short_is_cleared_all_the_same(monkeypatch):
+    monkeypatch.delenv("COURSE_LIB_LIVE", raising=False)
+    terminal = Terminal()
+
+    def interrupted() -> None:
+        monkeypatch.undo()
+        monkeypatch.delenv("COURSE_LIB_LIVE", raising=False)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(terminal, "flush", interrupted)
+    line = LiveLine(terminal)
+    with pytest.raises(KeyboardInterrupt):
+        line.show("half of it")
+    line.clear()
+    assert terminal.getvalue() == "\rhalf of it" + "\r          \r"
+
+
 def test_in_a_file_and_where_it_is_switched_off_nothing_is_shown(monkeypatch):
     file, terminal = io.StringIO(), Terminal()
     LiveLine(file).show("something")

@@ -156,7 +156,7 @@ BAD = {
     "train pipeline schedule=zigzag": "schedule='zigzag': choose naive, gpipe, 1f1b, wavefront",
     "train pipeline placement=3": "placement=3: give the stage of each block",
     "train accumulation micro_batches=two": "micro_batches=two: give a whole number",
-    "train ddp speed=3": "strategy=ddp has no option speed: it takes carry_state, clip",
+    "train ddp speed=3": "strategy=ddp has no option speed: it takes bucket_cap_mb, carry_state, clip",
     "train ddp fast": "fast: give the function's arguments as name=value",
     "train magic": "strategy=magic: choose single, ddp",
     "train single --ranks 2": "single trains on one rank, not on 2",

@@ -28,10 +28,11 @@ class LiveLine:
         """Show this in place of what was shown before."""
         if text == self._shown or os.environ.get(SWITCH) == "0":
             return
+        before, self._shown = self._shown, text or self._shown  # an interrupt may come when half of it is shown
         if in_a_notebook(self.stream):
             self._show_below_cell(text)
         elif self.stream.isatty():
-            self._show_in_terminal(text)
+            self._show_in_terminal(text, before)
         self._shown = text
 
     def clear(self) -> None:
@@ -40,17 +41,17 @@ class LiveLine:
             self.show("")
 
     def _show_below_cell(self, text: str) -> None:
-        from IPython.display import HTML, display
+        from IPython.display import HTML, DisplayHandle
 
         style = "color:var(--jp-ui-font-color2,#616161);font-family:var(--jp-code-font-family,monospace)"
         shown = HTML(f'<div role="status" style="{style}">{html.escape(text)}</div>' if text else "")
         if self._cell is None:
-            self._cell = display(shown, display_id=True)
+            self._cell = DisplayHandle()
+            self._cell.display(shown)
         else:
             self._cell.update(shown)
 
-    def _show_in_terminal(self, text: str) -> None:
+    def _show_in_terminal(self, text: str, before: str) -> None:
         width = shutil.get_terminal_size().columns - 1
-        before = min(len(self._shown), width)
-        self.stream.write("\r" + text[:width].ljust(before) + ("" if text else "\r"))
+        self.stream.write("\r" + text[:width].ljust(min(len(before), width)) + ("" if text else "\r"))
         self.stream.flush()
