@@ -6,10 +6,9 @@ another part of the model, on this rank or in a message, or from an earlier acti
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor

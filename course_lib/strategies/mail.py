@@ -38,7 +38,7 @@ class Routes:
 
 
 def taker_of(action: Action, stage: int, places: Layout) -> Step | None:
-    """The step that needs what comes of `action`: the same one at the next position, or for a backward at the one before."""
+    """The step that needs what comes of `action`: the same one at the next position, of a backward the one before."""
     if action.kind not in TAKEN:
         return None
     found = (places.after if action.kind == "F" else places.before)(stage, action.virtual)
@@ -108,7 +108,7 @@ class Mail:
 
 
 class Inbox:
-    """Messages of one kind from one stage. They are received in the order in which they are sent, taken in any order."""
+    """Messages of one kind from one stage. They are received in the order they are sent in, and taken in any order."""
 
     def __init__(self, order: Iterable[Action], post: Callable[[Action], PendingMessage]) -> None:
         self.order, self.post = iter(order), post

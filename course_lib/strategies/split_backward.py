@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from course_lib.lstm.model import SequenceModel, State, States
 
@@ -59,14 +59,14 @@ class WholePass:
 class BlockGraph:
     """One block's forward pass, whose graph begins at its own inputs and state."""
 
-    block: nn.Module
+    block: SequenceModel  # of this one block
     inputs: Tensor
     state: Sequence[Tensor]
     outputs: Tensor
     new_state: Sequence[Tensor]
     apart: bool  # also where one call makes both gradients
     ends: Ends = field(default_factory=list)
-    left: list[Tensor] = field(default_factory=list)  # weights whose gradient is not made yet
+    left: Sequence[Tensor] = field(default_factory=list)  # weights whose gradient is not made yet
 
     def backward_inputs(self, gradient: Tensor | None, state_gradient: Sequence[Tensor]) -> Tensor | None:
         """The gradient of the inputs, and into their `.grad` those of the state; None where nobody wants it."""

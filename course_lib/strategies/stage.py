@@ -1,4 +1,4 @@
-"""One rank of a pipeline: which blocks it has, as one part of the model or as several, and how it reaches the others."""
+"""One rank of a pipeline: its blocks, which are one part of the model or several, and how it reaches the others."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -128,9 +129,7 @@ class Stage:
         sent_at = None
         if self.link_seconds and piece.sequences:
             sent_at = receive((1,), torch.float64, where, peer, TIME_TAGS[kind], group)
-        return PendingMessage(
-            receive(shape, self.dtype, where, peer, TAGS[kind], group), sent_at, self.link_seconds
-        )
+        return PendingMessage(receive(shape, self.dtype, where, peer, TAGS[kind], group), sent_at, self.link_seconds)
 
 
 @dataclass
@@ -181,7 +180,7 @@ def _connect(groups: Mapping[Channel, Any], ranks: tuple[int, ...], place: int, 
     Met for the first time in the middle of a schedule, two ranks could wait for each other with different messages.
     """
     stages = [places.place(position)[0] for position in range(places.positions)]
-    pairs = dict.fromkeys((a, b) for a, b in zip(stages, stages[1:], strict=False) if a != b)
+    pairs = dict.fromkeys((a, b) for a, b in pairwise(stages) if a != b)
     number = torch.zeros(1, device=device())
     for kind in TAGS:
         for a, b in pairs:
