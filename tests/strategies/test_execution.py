@@ -67,7 +67,7 @@ def held_by(schedules: list[Schedule]) -> list[list]:
         strategy = Pipeline(deep(), adam, cross_entropy, schedule=schedule)
         strategy.step(BATCHES[0])
         execution = strategy.execution
-        assert not (execution.saved or execution.for_weights or execution.beginnings or execution.mail.here)
+        assert not any([execution.saved, execution.for_weights, execution.beginnings, execution.mail.here])
         held.append(execution.held)
     return held
 
@@ -104,6 +104,18 @@ def test_replicas_of_virtual_stages_sum_their_gradients_once_they_are_final(sche
     assert proof, proof
 
 
+@pytest.mark.parametrize("schedule", ["zb-h1", "interleaved"])
+def test_gradients_are_sent_to_the_other_replicas_while_stages_still_work(schedule):
+    def sent_early():
+        strategy, early = Hybrid(deep().double(), adam, cross_entropy, replicas=2, schedule=schedule), []
+        finish = strategy.sum_over_replicas.finish
+        strategy.sum_over_replicas.finish = lambda: [early.append(len(strategy.sum_over_replicas.sending)), finish()]
+        strategy.step(strategy.share(BATCHES[0]))
+        return early[0], len(list(strategy.model.parameters()))
+
+    assert all(early == every for early, every in launch(sent_early, ranks=4))
+
+
 def test_parts_may_be_cut_anywhere_in_order():
     placement = Placement.of_cuts(8, [3, 4, 5])
     proof = prove(Pipeline, ranks=2, model=deep, schedule="zb-v", placement=placement, micro_batches=3)
@@ -136,10 +148,8 @@ def test_what_was_dropped_is_dropped_again_when_it_is_computed_again():
         strategy.step(BATCHES[0])
         return strategy.full_gradients(), torch.rand(1)
 
-    (kept, next_number), (again, same_number) = (
-        launch(gradients, False, ranks=2)[0],
-        launch(gradients, True, ranks=2)[0],
-    )
+    kept, next_number = launch(gradients, False, ranks=2)[0]
+    again, same_number = launch(gradients, True, ranks=2)[0]
     for name, gradient in kept.items():
         torch.testing.assert_close(again[name], gradient, rtol=0, atol=1e-10)
     assert next_number == same_number
@@ -229,11 +239,10 @@ class MixesUpStates(Execution):
     """Chunks of one part of the model begin where those of another ended."""
 
     def _forward(self, action):
+        if action.virtual and action.chunk:
+            own, others = (self.part_states[action.micro_batch, virtual] for virtual in (1, 0))
+            self.part_states[action.micro_batch, 1] = dict(zip(own, others.values(), strict=True))
         super()._forward(action)
-        if action.virtual == 0:
-            last = list(self.part_states[action.micro_batch, 0].values())[-1:]
-            other = self.part_states[action.micro_batch, 1]
-            self.part_states[action.micro_batch, 1] = dict.fromkeys(other, last[0])
 
 
 class ForgetsWeights(Execution):
