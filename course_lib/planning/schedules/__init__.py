@@ -2,7 +2,7 @@
 
 from course_lib.planning.schedules.actions import KINDS, Action, IllegalSchedule, Step
 from course_lib.planning.schedules.deadlock import Waiting
-from course_lib.planning.schedules.held import Held, held_after_each, peak_held
+from course_lib.planning.schedules.held import Held, fullest, held_after_each, peak_held
 from course_lib.planning.schedules.layout import LAYOUTS, Layout
 from course_lib.planning.schedules.needs import giver_of, own_needs
 from course_lib.planning.schedules.one_part import gpipe, naive, one_f_one_b, wavefront
@@ -34,6 +34,7 @@ __all__ = [
     "check",
     "checked_order",
     "dependencies",
+    "fullest",
     "giver_of",
     "gpipe",
     "held_after_each",
