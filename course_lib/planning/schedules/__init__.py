@@ -16,6 +16,7 @@ from course_lib.planning.schedules.schedule import (
     in_running_order,
     who_waits,
 )
+from course_lib.planning.schedules.torch_schedules import from_torch
 from course_lib.planning.schedules.virtual_stages import interleaved_one_f_one_b, looped_bfs
 from course_lib.planning.schedules.zero_bubble import zero_bubble_h1, zero_bubble_v
 
@@ -34,6 +35,7 @@ __all__ = [
     "check",
     "checked_order",
     "dependencies",
+    "from_torch",
     "fullest",
     "giver_of",
     "gpipe",
