@@ -131,6 +131,39 @@ PREDICTIONS = (
     ),
     Prediction(
         number="06.5",
+        question="4 stages, 8 micro-batches, every action takes one unit. Now each stage holds two *virtual* stages of "
+        "half the size, blocks 0 and 4, 1 and 5, 2 and 6, 3 and 7, and every micro-batch goes round twice. What part of "
+        "the time is bubble? (Before: 27%.)",
+        choices=(
+            Choice(
+                "43%: there are now 8 stages to fill",
+                Between(0.42, 0.48),
+                "A longer pipeline has a larger bubble",
+                "It has eight stages, but a stage's turn is half as long, and the same four devices do all of it: what "
+                "a device waits for is the first *half* of each stage above it.",
+            ),
+            Choice(
+                "27%: the same work on the same devices",
+                Between(0.27, 0.28),
+                "Only micro-batches shrink the bubble",
+                "What a stage waits for in the beginning is p - 1 turns, and a turn is half as long.",
+            ),
+            Choice(
+                "16%",
+                Between(0.15, 0.165),
+                why="(p - 1)/(v m + p - 1) = 3/19: filling takes three turns of half the length.",
+            ),
+            Choice(
+                "0%: somebody always has something to do",
+                Between(0, 0.01),
+                "Two stages on a device fill each other's gaps",
+                "In the middle, yes. But the last device still waits for three turns in the beginning, and the first "
+                "one at the end.",
+            ),
+        ),
+    ),
+    Prediction(
+        number="06.6",
         question="1F1B on 4 stages, and each stage updates its weights as soon as a micro-batch has come back. How "
         "many "
         "updates lie between a micro-batch's forward and its backward pass, at most, on stages 0, 1, 2, 3?",
