@@ -52,7 +52,7 @@ def test_every_gpu_has_some_rows():
 
 
 def test_flattened_weights_are_found_out():
-    """Without the guard the loss leaves plain training's from the second update on, silently: this is why it is there."""
+    """Without the guard the loss leaves plain training's from the second update on, silently."""
 
     def unguarded():
         import course_lib.strategies.fsdp as module
