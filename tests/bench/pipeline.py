@@ -110,9 +110,8 @@ def both_executors(
     torch.manual_seed(0)
     rank, stages = dist.get_rank(), dist.get_world_size()
     model = lstm_model(features=2, hidden=hidden, layers=6, outputs=1)
-    ours = (
-        from_torch(name, stages, micro_batches) if name in FIVE else make_schedule(name.lower(), stages, micro_batches)
-    )
+    make = from_torch if name in FIVE else make_schedule
+    ours = make(name if name in FIVE else name.lower(), stages, micro_batches)
     placement = equal_count(len(model), ours.places.positions)
     stage = Stage.of(model, placement, rank, range(stages), squared_error, pace, ours.places)
     theirs, routes = their_step(name, stage, batch, micro_batches, pace), Routes(ours, rank)
@@ -137,9 +136,8 @@ def compared(name: str, stages: int, hidden: int, steps: int, pace: ActionCosts 
 
 
 def against_pytorch() -> list[str]:
-    sizes = [
-        (name, stages, *size, None) for stages, size in ((2, (64, 32)), (4, (16, 8))) for name in ("GPipe", "1F1B")
-    ]
+    sizes = [(name, 2, 64, 32, None) for name in ("GPipe", "1F1B")]
+    sizes += [(name, 4, 16, 8, None) for name in ("GPipe", "1F1B")]
     sizes += [(name, 4, 16, 8, None) for name in FIVE]
     sizes += [(name, 4, 16, 8, PACE) for name in FIVE]
     return [compared(*size) for size in tqdm(sizes, desc="against PyTorch")]
@@ -149,8 +147,8 @@ def main() -> None:
     """Measure, print and write the tables."""
     slow, fast = against_naive()
     pipeline = [
-        f"One update on 4 stages, forward passes and halves of backward passes paced to 20 ms, links as the column says; "
-        f"the median of {ROUNDS}. Pieces are micro-batches x time chunks x virtual stages.",
+        "One update on 4 stages, forward passes and halves of backward passes paced to 20 ms, links as the column "
+        f"says; the median of {ROUNDS}. Pieces are micro-batches x time chunks x virtual stages.",
         "",
         f"On {describe_machine()}.",
         "",
@@ -168,8 +166,8 @@ def main() -> None:
         f"The same batch on 4 stages: naive {slow * 1000:.0f} ms, wavefront in 16 chunks {fast * 1000:.0f} ms: "
         f"{slow / fast:.2f} times as fast.",
         "",
-        "Forward and backward of one batch in 8 micro-batches; rounds alternate between the two executors, which do the "
-        "same actions in the same order. Where it says so, actions are paced as above.",
+        "Forward and backward of one batch in 8 micro-batches; rounds alternate between the two executors, which do "
+        "the same actions in the same order. Where it says so, actions are paced as above.",
         "",
         "| schedule | `torch.distributed.pipelining`, ms | ours, ms | ratio |",
         "|---|--:|--:|--:|",
