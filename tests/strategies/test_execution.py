@@ -27,7 +27,7 @@ from tests.strategies.test_pipeline import BATCHES, adam, deep, frozen_first_sta
 
 
 def several(stages: int) -> st.SearchStrategy[list[Schedule]]:
-    """Random legal schedules with virtual stages, weight gradients apart and recomputation; one launch runs them all."""
+    """Random legal schedules, with virtual stages, split backward passes and recomputation; one launch runs them."""
     virtual = st.integers(1, min(3, 8 // stages))
     return st.lists(any_legal_schedules(st.just(stages), virtual=virtual), min_size=5, max_size=5)
 
@@ -40,7 +40,7 @@ def assert_executed(schedules: list[Schedule]) -> None:
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
-@settings(deadline=None, max_examples=1, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=3, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_legal_schedule_is_the_same_as_one_process(data, stages):
     assert_executed(data.draw(several(stages)))
@@ -64,7 +64,7 @@ def held_by(schedules: list[Schedule]) -> list[list]:
     return held
 
 
-@settings(deadline=None, max_examples=1, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=3, suppress_health_check=list(HealthCheck))
 @given(several(4))
 def test_what_a_stage_holds_after_every_action_is_what_the_schedule_says(at_random):
     named = [make_schedule(name, 4, 5, chunks) for name in SCHEDULES for chunks in (1, 2)]
