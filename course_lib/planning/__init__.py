@@ -32,6 +32,7 @@ from course_lib.planning.schedules import (
     one_f_one_b,
     wavefront,
 )
+from course_lib.planning.sharding import ShardedMemory, block_bytes, predict_sharding
 from course_lib.planning.simulation import ActionCosts, bubble, makespan, measured, simulate
 
 __all__ = [
@@ -48,9 +49,11 @@ __all__ = [
     "Placement",
     "Plan",
     "Schedule",
+    "ShardedMemory",
     "Work",
     "analytic_costs",
     "balanced",
+    "block_bytes",
     "bubble",
     "equal_count",
     "fit_line",
@@ -66,6 +69,7 @@ __all__ = [
     "one_f_one_b",
     "paced_network",
     "plans",
+    "predict_sharding",
     "round_robin",
     "simulate",
     "step_cost",
