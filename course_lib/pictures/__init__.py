@@ -2,7 +2,9 @@
 
 from course_lib.pictures.comparison import comparison
 from course_lib.pictures.curves import curves, panels
+from course_lib.pictures.cut_edges import cut_edges
 from course_lib.pictures.gather_and_drop import gather_and_drop
+from course_lib.pictures.layer_by_time import layer_by_time
 from course_lib.pictures.link import link
 from course_lib.pictures.losses import losses
 from course_lib.pictures.memory_bars import memory
@@ -12,6 +14,7 @@ from course_lib.pictures.padding import padding
 from course_lib.pictures.picture import Picture
 from course_lib.pictures.placement_bars import placement
 from course_lib.pictures.schedule_chart import schedule
+from course_lib.pictures.split_cell import split_cell
 from course_lib.pictures.timeline import timeline
 from course_lib.pictures.widgets import (
     explore_all_reduce,
@@ -28,6 +31,7 @@ __all__ = [
     "Picture",
     "comparison",
     "curves",
+    "cut_edges",
     "explore_all_reduce",
     "explore_batches",
     "explore_memory",
@@ -36,6 +40,7 @@ __all__ = [
     "explore_scaling",
     "explore_schedules",
     "gather_and_drop",
+    "layer_by_time",
     "link",
     "losses",
     "memory",
@@ -46,5 +51,6 @@ __all__ = [
     "placement",
     "schedule",
     "schedule_bench",
+    "split_cell",
     "timeline",
 ]

@@ -42,6 +42,7 @@ from course_lib.planning.schedules import (
     zero_bubble_h1,
     zero_bubble_v,
 )
+from course_lib.planning.sharding import ShardedMemory, block_bytes, predict_sharding
 from course_lib.planning.simulation import bubble, makespan, measured, simulate
 
 __all__ = [
@@ -60,9 +61,11 @@ __all__ = [
     "Placement",
     "Plan",
     "Schedule",
+    "ShardedMemory",
     "Work",
     "analytic_costs",
     "balanced",
+    "block_bytes",
     "bubble",
     "equal_count",
     "fit_line",
@@ -82,6 +85,7 @@ __all__ = [
     "one_f_one_b",
     "paced_network",
     "plans",
+    "predict_sharding",
     "round_robin",
     "simulate",
     "step_cost",
