@@ -19,7 +19,7 @@ from course_lib.planning.schedules import Action, Held, Schedule
 from course_lib.planning.simulation import NAMES
 from course_lib.strategies.mail import Mail, Routes
 from course_lib.strategies.point_to_point import gradient_of
-from course_lib.strategies.split_backward import SplitPass, WholePass
+from course_lib.strategies.split_backward import SecondPart, SplitPass, WholePass
 from course_lib.strategies.stage import Stage, VirtualStage
 from course_lib.trace import span
 
@@ -66,7 +66,7 @@ class Execution:
         self.state_gradients: dict[Part, dict[int, State]] = {}
         self.beginnings: dict[Piece, Beginning] = {}
         self.saved: dict[Piece, WholePass | SplitPass] = {}  # forward done, backward not yet
-        self.for_weights: dict[Piece, SplitPass] = {}  # backward done, weight gradients not yet
+        self.for_weights: dict[Piece, SecondPart] = {}  # backward done, weight gradients not yet
         self.held: list[Held] = []  # of how many pieces, after each action
 
     @property
@@ -143,11 +143,11 @@ class Execution:
         if not virtual.is_first:
             self.mail.deliver(action, gradient_of(saved.inputs))
         if isinstance(saved, SplitPass):
-            self.for_weights[action.piece] = saved
+            self.for_weights[action.piece] = saved.second_part()
 
     def _weights(self, action: Action) -> None:
         with self._working(action):
-            self.for_weights.pop(action.piece).backward_weights()
+            self.for_weights.pop(action.piece).backward()
 
     def _run(self, action: Action, inputs: Tensor, states: States) -> WholePass | SplitPass:
         virtual = self.stage.virtual[action.virtual]
