@@ -35,7 +35,7 @@ def both(made: SequenceModel, inputs: torch.Tensor, with_state: bool = False, ap
         torch.manual_seed(3)
         made.zero_grad()
         states = {
-            place: tuple(leaf(1, SEQUENCES, HIDDEN).to(dtype).detach().requires_grad_() for _ in "hc")
+            place: tuple(leaf(1, SEQUENCES, HIDDEN).to(inputs.device, dtype).detach().requires_grad_() for _ in "hc")
             for place in recurrent
         }
         given = inputs.detach().clone().requires_grad_(inputs.requires_grad)
