@@ -42,6 +42,7 @@ from course_lib.planning.schedules import (
     zero_bubble_h1,
     zero_bubble_v,
 )
+from course_lib.planning.search import find_schedule, lower_bound
 from course_lib.planning.simulation import bubble, makespan, measured, simulate
 
 __all__ = [
@@ -65,12 +66,14 @@ __all__ = [
     "balanced",
     "bubble",
     "equal_count",
+    "find_schedule",
     "fit_line",
     "forward_flops",
     "from_torch",
     "gpipe",
     "interleaved_one_f_one_b",
     "looped_bfs",
+    "lower_bound",
     "make_schedule",
     "makespan",
     "measure_all_reduce",
