@@ -1,5 +1,6 @@
 """Who does what, where and when: schedules, played through or planned, placements, and what a network costs."""
 
+from course_lib.planning.costs import ActionCosts
 from course_lib.planning.line import Line, fit_line
 from course_lib.planning.network import (
     AllReduceParts,
@@ -25,14 +26,22 @@ from course_lib.planning.planner import Network, Plan, Work, plans
 from course_lib.planning.schedules import (
     SCHEDULES,
     Action,
+    Held,
     IllegalSchedule,
+    Layout,
     Schedule,
     gpipe,
+    interleaved_one_f_one_b,
+    looped_bfs,
+    make_schedule,
     naive,
     one_f_one_b,
     wavefront,
+    with_recomputation,
+    zero_bubble_h1,
+    zero_bubble_v,
 )
-from course_lib.planning.simulation import ActionCosts, bubble, makespan, measured, simulate
+from course_lib.planning.simulation import bubble, makespan, measured, simulate
 
 __all__ = [
     "SCHEDULES",
@@ -41,7 +50,9 @@ __all__ = [
     "AllReduceParts",
     "BlockCost",
     "CannotPlace",
+    "Held",
     "IllegalSchedule",
+    "Layout",
     "Line",
     "Link",
     "Network",
@@ -56,6 +67,9 @@ __all__ = [
     "fit_line",
     "forward_flops",
     "gpipe",
+    "interleaved_one_f_one_b",
+    "looped_bfs",
+    "make_schedule",
     "makespan",
     "measure_all_reduce",
     "measure_all_reduce_parts",
@@ -70,4 +84,7 @@ __all__ = [
     "simulate",
     "step_cost",
     "wavefront",
+    "with_recomputation",
+    "zero_bubble_h1",
+    "zero_bubble_v",
 ]

@@ -13,10 +13,11 @@ from functools import lru_cache
 from course_lib.data import Batch
 from course_lib.lstm.memory import BatchSize, Memory, predict_block_memory
 from course_lib.lstm.model import SequenceModel
+from course_lib.planning.costs import ActionCosts
 from course_lib.planning.network import Link
 from course_lib.planning.placement import BlockCost, CannotPlace, Placement, balanced, step_cost
-from course_lib.planning.schedules import SCHEDULES, Schedule, checked_order
-from course_lib.planning.simulation import ActionCosts, Stopwatch
+from course_lib.planning.schedules import SCHEDULES, Schedule
+from course_lib.planning.simulation import Stopwatch
 
 FORWARD_SHARE = 1 / 3  # of a training step's computation: the backward pass computes two products for each of its own
 
@@ -150,7 +151,7 @@ Prepared = tuple[Schedule, Stopwatch]
 @lru_cache(maxsize=256)  # whoever compares networks asks for the same schedules again and again
 def _prepared(name: str, stages: int, micro_batches: int, chunks: int) -> Prepared:
     schedule = SCHEDULES[name](stages, micro_batches, chunks)
-    return schedule, Stopwatch(stages, checked_order(schedule))
+    return schedule, Stopwatch(schedule)
 
 
 def _plan(

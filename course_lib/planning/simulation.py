@@ -2,59 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from course_lib.planning.costs import ActionCosts
 from course_lib.planning.schedules import (
     Action,
+    Held,
     Schedule,
     Step,
+    Waiting,
     as_far_as_it_goes,
     checked_order,
-    dependencies,
     giver_of,
     peak_held,
+    who_waits,
 )
 from course_lib.trace import Span
 
-NAMES = {"F": "forward", "B": "backward"}
-
-
-@dataclass(frozen=True)
-class ActionCosts:
-    """How long *one action* takes, forward and backward: a number, or one for each stage.
-
-    `link` is how long a message is under way to the next stage; no stage works for it.
-    """
-
-    forward: float | Sequence[float] = 1.0
-    backward: float | Sequence[float] = 1.0
-    link: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name, given in vars(self).items():
-            if min(given if isinstance(given, Sequence) else [given], default=0) < 0:
-                raise ValueError(f"{name}={given}: a cost is a time, 0 or more")
-
-    def of(self, action: Action, stage: int) -> float:
-        """How long `stage` works for `action`."""
-        given = getattr(self, NAMES[action.kind])
-        return given[stage] if isinstance(given, Sequence) else given
-
-    def split_over(self, schedule: Schedule) -> ActionCosts:
-        """These costs, given for a whole batch, per action of `schedule`. The link's stays: it is per message."""
-        pieces = schedule.micro_batches * schedule.chunks
-        return self._changed(lambda cost: cost / pieces)
-
-    def with_overhead(self, seconds: float) -> ActionCosts:
-        """These costs, if starting an action takes so long, however small it is."""
-        return self._changed(lambda cost: cost + seconds)
-
-    def _changed(self, change: Callable[[float], float]) -> ActionCosts:
-        def changed(given: float | Sequence[float]) -> float | Sequence[float]:
-            return tuple(map(change, given)) if isinstance(given, Sequence) else change(given)
-
-        return replace(self, forward=changed(self.forward), backward=changed(self.backward))
+NAMES = {"F": "forward", "B": "backward", "W": "weight gradients", "R": "recompute"}
 
 
 @dataclass(frozen=True)
@@ -117,13 +83,18 @@ class Simulation:
 
     @property
     def peak(self) -> tuple[int, ...]:
-        """Per stage, for how many actions, (micro-batch, chunk) pairs, activations are held at once."""
+        """Per stage, of how many pieces (micro-batch, chunk, virtual stage) activations are held at once."""
         return self.schedule.peak
+
+    @property
+    def peak_share(self) -> tuple[Held, ...]:
+        """Per stage, the most it holds at once, as shares of what it would hold for the whole batch."""
+        return self.schedule.peak_share
 
     @property
     def peak_micro_batches(self) -> tuple[float, ...]:
         """The same counted in whole micro-batches, so that schedules with other chunks can be compared."""
-        return tuple(held / self.schedule.chunks for held in self.peak)
+        return tuple(held / (self.schedule.chunks * self.schedule.virtual) for held in self.peak)
 
     @property
     def spans(self) -> list[Span]:
@@ -142,53 +113,49 @@ def simulate(schedule: Schedule, costs: ActionCosts | None = None) -> Simulation
     return Simulation(schedule, _timed(schedule, order, costs or ActionCosts()))
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """A stage that cannot go on: which of its actions waits for which step."""
-
-    stage: int
-    action: Action
-    needs: Step
-
-
 def simulate_until_stuck(
     schedule: Schedule, costs: ActionCosts | None = None
 ) -> tuple[tuple[TimedAction, ...], list[Waiting]]:
     """What happens if stages just begin, however the actions are ordered: what gets done when, and who waits then."""
     order, heads = as_far_as_it_goes(schedule)
-    done, waiting = set(order), []
-    for stage, head in enumerate(heads):
-        for action in schedule.stages[stage][head : head + 1]:
-            missing = [step for step in dependencies(action, stage, schedule) if step not in done]
-            waiting.append(Waiting(stage, action, missing[0]))
-    return _timed(schedule, order, costs or ActionCosts()), waiting
+    return _timed(schedule, order, costs or ActionCosts()), who_waits(schedule, order, heads)
 
 
 def _timed(schedule: Schedule, order: Sequence[Step], costs: ActionCosts) -> tuple[TimedAction, ...]:
     """These steps, each as early as can be."""
-    times = Stopwatch(len(schedule.stages), order).times(costs)
+    times = Stopwatch(schedule, order).times(costs)
     return tuple(TimedAction(*step, *time) for step, time in zip(order, times, strict=True))
 
 
 class Stopwatch:
-    """Steps in an order in which they can be done, prepared to be timed again and again with other costs."""
+    """A schedule, prepared to be timed again and again with other costs.
 
-    def __init__(self, stages: int, order: Sequence[Step]) -> None:
-        number: dict[tuple[int | None, Action], int] = {step: place for place, step in enumerate(order)}
-        self.stages = stages
-        self.steps = [
-            (stage, action.kind == "B", number.get((giver_of(action, stage, stages), action)))
-            for stage, action in order
-        ]
+    `order` is one in which its steps, or some of them, can be done; without it the schedule is checked.
+    """
+
+    def __init__(self, schedule: Schedule, order: Sequence[Step] | None = None) -> None:
+        self.schedule, self.order = schedule, checked_order(schedule) if order is None else order
+        number = {step: place for place, step in enumerate(self.order)}
+        kinds: dict[tuple[int, str, int, bool], int] = {}  # which actions cost the same
+        self.steps: list[tuple[int, int, int | None]] = []
+        self.examples: list[Step] = []
+        for stage, action in self.order:
+            kind = (stage, action.kind, action.virtual, (stage, action.piece) in schedule.split)
+            if kind not in kinds:
+                self.examples.append((stage, action))
+            cost = kinds.setdefault(kind, len(kinds))
+            giver = giver_of(action, stage, schedule.places)
+            over_link = giver is not None and giver[0] != stage
+            self.steps.append((stage, cost, number[giver] if giver and over_link else None))
 
     def times(self, costs: ActionCosts) -> list[tuple[float, float]]:
         """(start, end) of each step, as early as can be: its stage is free, and its message has arrived."""
-        _check_costs(costs, self.stages)
-        each = [(costs.of(Action("F", 0), stage), costs.of(Action("B", 0), stage)) for stage in range(self.stages)]
-        free, times = [0.0] * self.stages, []
-        for stage, is_backward, giver in self.steps:
+        costs.check_for(self.schedule)
+        each = [costs.of(action, stage, self.schedule) for stage, action in self.examples]
+        free, times = [0.0] * len(self.schedule.stages), []
+        for stage, cost, giver in self.steps:
             start = free[stage] if giver is None else max(free[stage], times[giver][1] + costs.link)
-            free[stage] = end = start + each[stage][is_backward]
+            free[stage] = end = start + each[cost]
             times.append((start, end))
         return times
 
@@ -196,7 +163,7 @@ class Stopwatch:
 def measured(schedule: Schedule, spans: Sequence[Span]) -> tuple[TimedAction, ...]:
     """What ranks recorded while they executed `schedule`, rank s as stage s; time counts from the first of it.
 
-    The n-th span named `forward` or `backward` of a stage is the stage's n-th action.
+    The n-th span of a stage that has the name of a kind of action (`NAMES`) is the stage's n-th action.
     """
     work = sorted((span for span in spans if span.name in NAMES.values()), key=lambda span: span.start)
     timed = []
@@ -205,7 +172,7 @@ def measured(schedule: Schedule, spans: Sequence[Span]) -> tuple[TimedAction, ..
         names = [NAMES[action.kind] for action in actions]
         if [span.name for span in own] != names:
             raise ValueError(
-                f"rank {stage} recorded {len(own)} forwards and backwards that are not the {len(names)} actions of "
+                f"rank {stage} recorded {len(own)} actions that are not the {len(names)} actions of "
                 f"stage {stage}: give the spans of one step, executed with this schedule"
             )
         timed += [
@@ -213,10 +180,3 @@ def measured(schedule: Schedule, spans: Sequence[Span]) -> tuple[TimedAction, ..
             for action, span in zip(actions, own, strict=True)
         ]
     return tuple(timed)
-
-
-def _check_costs(costs: ActionCosts, stages: int) -> None:
-    for name in NAMES.values():
-        given = getattr(costs, name)
-        if isinstance(given, Sequence) and len(given) != stages:
-            raise ValueError(f"{name} has {len(given)} costs for {stages} stages: give one number, or one per stage")
