@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -12,11 +13,11 @@ from course_lib.data import Batch
 from course_lib.lstm.loss import Loss
 from course_lib.lstm.model import SequenceModel
 from course_lib.machine import device
-from course_lib.planning.placement import Placement, equal_count
+from course_lib.planning.placement import Placement
 from course_lib.planning.schedules import Schedule
 from course_lib.planning.simulation import ActionCosts
 from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, Strategy, broadcast_weights, sum_over_ranks
-from course_lib.strategies.pipeline import Execution, Schedules, Stage
+from course_lib.strategies.pipeline import Execution, Schedules, Stage, cut_for
 from course_lib.trace import span
 
 
@@ -38,6 +39,8 @@ class Hybrid(Strategy):
         schedule: str | Schedule = "1f1b",
         micro_batches: int = 4,
         chunks: int = 1,
+        virtual: int | None = None,
+        recompute: bool = False,
         placement: Placement | None = None,
         pace: ActionCosts | None = None,
         **options: Any,
@@ -45,15 +48,17 @@ class Hybrid(Strategy):
         self.mesh = mesh_of(replicas)
         self.replica, place = self.mesh.get_local_rank("replica"), self.mesh.get_local_rank("stage")
         self.replicas, stages = self.mesh.shape
-        self.schedules = Schedules(schedule, stages, micro_batches, chunks)
+        self.schedules = Schedules(schedule, stages, micro_batches, chunks, virtual, recompute, pace)
+        placement = placement or cut_for(self.schedules.places, len(model))
         broadcast_weights(model)
-        placement = placement or equal_count(len(model), stages)
         stage_ranks = self.mesh.mesh[self.replica].tolist()
-        self.stage = Stage.of(model, placement, place, stage_ranks, self.checked_loss, pace)
+        self.stage = Stage.of(model, placement, place, stage_ranks, self.checked_loss, pace, self.schedules.places)
         super().__init__(self.stage.part, optimizer, loss, **options)
-        self.model.one_call = None if self.replicas == 1 else False  # as in DDP: layer by layer, gradients can leave
+        parts = [virtual.part for virtual in self.stage.virtual]
+        for part in parts:
+            part.one_call = None if self.replicas == 1 else False  # as in DDP: layer by layer, gradients can leave
         self.model_group, self.replica_group = self.mesh.get_group("stage"), self.mesh.get_group("replica")
-        self.sum_over_replicas = GradientSum(self.model, self.replica_group)
+        self.sum_over_replicas = GradientSum(parts, self.replica_group)
         self.micro_batches = self.schedules.micro_batches
 
     def share(self, batch: Batch) -> Batch:
@@ -62,10 +67,12 @@ class Hybrid(Strategy):
 
     def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
         count = sum_over_ranks(batch.mask.sum(), self.replica_group)
-        schedule, started = self.schedules.of(batch), self.sum_over_replicas.start
-        self.execution = Execution(self.stage, schedule, batch, count.clamp(min=1), self.states, started)
+        schedule, routes = self.schedules.of(batch, self.stage.place)
+        started = self.sum_over_replicas.start
+        self.execution = Execution(self.stage, schedule, batch, count.clamp(min=1), self.states, started, routes)
+        self.sum_over_replicas.begin(list(self.execution.last_actions))
         total = self.execution.run()
-        return sum_over_ranks(total), count, self.execution.states  # only last stages have something to add
+        return sum_over_ranks(total), count, self.execution.states  # only last parts of the model have something to add
 
     def reduce_gradients(self) -> None:
         """What the last backward pass has not sent yet."""
@@ -83,24 +90,31 @@ def mesh_of(replicas: int) -> DeviceMesh:
 
 
 class GradientSum:
-    """Sums the gradients of a model's parameters over a group, *during* the last backward pass.
+    """Sums the gradients of a stage's parameters over a group, *during* the last backward passes of its parts.
 
     A gradient is sent when it has its final value, the last layer's first, and in the same order on every rank: a
     collective is matched with the others by its order alone.
     """
 
-    def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
+    def __init__(self, parts: Sequence[nn.Module], group: dist.ProcessGroup) -> None:
         self.group = group
-        self.parameters = [parameter for parameter in reversed(list(model.parameters())) if parameter.requires_grad]
+        backwards = [list(reversed(list(part.parameters()))) for part in parts]
+        self.parts = [[weight for weight in weights if weight.requires_grad] for weights in backwards]
+        self.parameters: list[Tensor] = []  # in the order in which their gradients are sent
         self.ready: set[Tensor] = set()
         self.sending: list[Any] = []  # of dist.Work
-        self.is_last_action = False
-        for parameter in self.parameters:
-            parameter.register_post_accumulate_grad_hook(self._note)
+        self.becomes_final: int | None = None
+        for number, weights in enumerate(self.parts):
+            for weight in weights:
+                weight.register_post_accumulate_grad_hook(lambda weight, part=number: self._note(weight, part))
 
-    def start(self, is_last_action: bool) -> None:
-        """Say whether the action that follows is the one after which the gradients are final."""
-        self.is_last_action = is_last_action
+    def begin(self, order: Sequence[int]) -> None:
+        """Say, before a step, in which order the parts' gradients become final in it."""
+        self.parameters = [weight for part in order for weight in self.parts[part]]
+
+    def start(self, becomes_final: int | None) -> None:
+        """Say after the action that follows the gradients of which part are final, if of any."""
+        self.becomes_final = becomes_final
 
     def finish(self) -> None:
         """Send what is left, and return when everything has been summed."""
@@ -108,10 +122,10 @@ class GradientSum:
         self._send()
         for work in self.sending:
             work.wait()
-        self.ready, self.sending, self.is_last_action = set(), [], False
+        self.ready, self.sending, self.becomes_final = set(), [], None
 
-    def _note(self, parameter: Tensor) -> None:
-        if self.is_last_action:
+    def _note(self, parameter: Tensor, part: int) -> None:
+        if part == self.becomes_final:
             self.ready.add(parameter)
             self._send()
 

@@ -119,7 +119,8 @@ def options_of(kind: type[Strategy]) -> dict[str, inspect.Parameter]:
 
 
 def _check_option(name: str, value: Any, annotation: Any) -> None:
-    if annotation in ("int", int) and type(value) is not int:
+    is_optional = annotation == "int | None" and value is not None
+    if (annotation in ("int", int) or is_optional) and type(value) is not int:
         raise ValueError(f"{name}={value}: give a whole number")
     if annotation in ("bool", bool) and type(value) is not bool:
         raise ValueError(f"{name}={value}: give True or False")

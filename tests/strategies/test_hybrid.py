@@ -83,7 +83,7 @@ def test_gradients_are_summed_over_replicas_once_however_many_micro_batches_ther
 class ForgetsReplicas(Hybrid):
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
-        self.sum_over_replicas.parameters = []
+        self.sum_over_replicas.parts = [[] for _ in self.sum_over_replicas.parts]
 
 
 def test_replicas_that_do_not_meet_are_found_out():

@@ -1,0 +1,190 @@
+"""The executor: one stage's work on one batch, as its schedule says.
+
+It does not know which schedule it runs. It does a stage's actions in their order; what an action needs comes from
+another part of the model, on this rank or in a message, or from an earlier action of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from course_lib.data import Batch
+from course_lib.lstm.model import State, States
+from course_lib.planning.schedules import Action, Held, Schedule
+from course_lib.planning.simulation import NAMES
+from course_lib.strategies.mail import Mail, Routes
+from course_lib.strategies.point_to_point import gradient_of
+from course_lib.strategies.split_backward import SplitPass, WholePass
+from course_lib.strategies.stage import Stage, VirtualStage
+from course_lib.trace import span
+
+Piece = tuple[int, int, int]  # micro-batch, chunk and virtual stage
+Part = tuple[int, int]  # micro-batch and virtual stage: what a state belongs to
+
+
+@dataclass
+class Beginning:
+    """What is kept of a forward pass that will be made again: where it began, and with which random numbers."""
+
+    inputs: Tensor
+    states: States
+    random_numbers: list[Tensor]
+
+
+class Execution:
+    """One stage's work on one batch: its actions, in the order of the schedule. Gradients are added up.
+
+    `before_action`, if given, is called before each action, and told of which virtual stage the gradients are final
+    after it, if of any.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        schedule: Schedule,
+        batch: Batch,
+        count: Tensor,
+        states: dict[int, States],
+        before_action: Callable[[int | None], None] | None = None,
+        routes: Routes | None = None,
+    ) -> None:
+        self.stage, self.schedule, self.before_action = stage, schedule, before_action
+        self.actions = schedule.stages[stage.place]
+        self.pieces = [piece.chunks(schedule.chunks) for piece in batch.micro_batches(schedule.micro_batches)]
+        self.count, self.total = count.to(stage.dtype), torch.zeros((), dtype=stage.dtype, device=count.device)
+        self.mail = Mail(stage, routes or Routes(schedule, stage.place), self.pieces)
+        self.part_states = {
+            (m, v): _states_of(virtual, states.get(m, {}))
+            for m in range(schedule.micro_batches)
+            for v, virtual in enumerate(stage.virtual)
+        }
+        self.state_gradients: dict[Part, dict[int, State]] = {}
+        self.beginnings: dict[Piece, Beginning] = {}
+        self.saved: dict[Piece, WholePass | SplitPass] = {}  # forward done, backward not yet
+        self.for_weights: dict[Piece, SplitPass] = {}  # backward done, weight gradients not yet
+        self.held: list[Held] = []  # of how many pieces, after each action
+
+    @property
+    def states(self) -> dict[int, States]:
+        """The states in which the sequences ended, by micro-batch."""
+        merged: dict[int, States] = {m: {} for m in range(self.schedule.micro_batches)}
+        for (m, _), states in self.part_states.items():
+            merged[m] |= states
+        return merged
+
+    @property
+    def peak(self) -> int:
+        """The most pieces whose activations were held at once."""
+        return max(int(held.activations) for held in self.held)
+
+    @property
+    def peak_for_weights(self) -> int:
+        """The most pieces that waited at once for their weight gradients."""
+        return max(int(held.for_weights) for held in self.held)
+
+    @property
+    def last_actions(self) -> dict[int, int]:
+        """For each virtual stage, the number of the action after which its gradients are final; in that order."""
+        last = {
+            action.virtual: number
+            for number, action in enumerate(self.actions)
+            if action.kind == "W" or (action.kind == "B" and not self._is_split(action))
+        }
+        return dict(sorted(last.items(), key=lambda item: item[1]))
+
+    def run(self) -> Tensor:
+        """Do all actions. Returns the sum of losses on the stage with the model's last part, and 0 on the others."""
+        do = {"F": self._forward, "B": self._backward, "W": self._weights, "R": self._recompute}
+        final = {number: virtual for virtual, number in self.last_actions.items()}
+        for number, action in enumerate(self.actions):
+            if self.before_action is not None:
+                self.before_action(final.get(number))
+            do[action.kind](action)
+            self.held.append(Held(len(self.saved), len(self.for_weights)))
+        self.mail.finish()
+        return self.total
+
+    def _forward(self, action: Action) -> None:
+        own, virtual = (action.micro_batch, action.virtual), self.stage.virtual[action.virtual]
+        inputs = self._piece(action).inputs if virtual.is_first else self.mail.take(action).requires_grad_()
+        states = _leaves(self.part_states[own]) if action.chunk else self.part_states[own]
+        again = (self.stage.place, action.piece) in self.schedule.recomputed
+        if again:
+            self.beginnings[action.piece] = Beginning(inputs, states, _random_numbers(inputs))
+        with self._working(action), torch.set_grad_enabled(not again):
+            done = self._run(action, inputs, states)
+            if virtual.is_last:
+                self.total += done.outputs.detach()
+        self.mail.deliver(action, done.outputs)
+        self.part_states[own] = done.new_states
+        if not again:
+            self.saved[action.piece] = done
+
+    def _recompute(self, action: Action) -> None:
+        began = self.beginnings.pop(action.piece)
+        with self._working(action), _with_random_numbers(began.random_numbers, began.inputs):
+            self.saved[action.piece] = self._run(action, began.inputs, began.states)
+
+    def _backward(self, action: Action) -> None:
+        own, virtual = (action.micro_batch, action.virtual), self.stage.virtual[action.virtual]
+        saved = self.saved.pop(action.piece)
+        gradient = 1 / self.count if virtual.is_last else self.mail.take(action)
+        from_next_chunk = self.state_gradients.pop(own, {})
+        with self._working(action):
+            saved.backward(gradient, from_next_chunk)
+        if not virtual.is_first:
+            self.mail.deliver(action, gradient_of(saved.inputs))
+        if action.chunk:
+            states = saved.states.items()
+            self.state_gradients[own] = {place: (gradient_of(h), gradient_of(c)) for place, (h, c) in states}
+        if isinstance(saved, SplitPass):
+            self.for_weights[action.piece] = saved
+
+    def _weights(self, action: Action) -> None:
+        with self._working(action):
+            self.for_weights.pop(action.piece).backward_weights()
+
+    def _run(self, action: Action, inputs: Tensor, states: States) -> WholePass | SplitPass:
+        virtual = self.stage.virtual[action.virtual]
+        finish = self.stage.loss_of(self._piece(action)) if virtual.is_last else None
+        if self._is_split(action):
+            return SplitPass.run(virtual.blocks, inputs, states, finish)
+        return WholePass.run(virtual.part, inputs, states, finish)
+
+    def _is_split(self, action: Action) -> bool:
+        return (self.stage.place, action.piece) in self.schedule.split
+
+    def _piece(self, action: Action) -> Batch:
+        return self.pieces[action.micro_batch][action.chunk]
+
+    def _working(self, action: Action) -> AbstractContextManager[None]:
+        return span(NAMES[action.kind], at_least=self.stage.seconds_for(action, self.schedule))
+
+
+def _states_of(virtual: VirtualStage, states: States) -> States:
+    """Those of the blocks of this part."""
+    return {place: states[place] for place, _ in virtual.part.numbered() if place in states}
+
+
+def _leaves(states: States) -> States:
+    """The same states as the beginning of a new graph, in which a gradient arrives at them."""
+    return {place: (h.detach().requires_grad_(), c.detach().requires_grad_()) for place, (h, c) in states.items()}
+
+
+def _random_numbers(where: Tensor) -> list[Tensor]:
+    """Where the generators of random numbers stand: what is dropped must be dropped again."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(where.device)] if where.is_cuda else [])]
+
+
+@contextmanager
+def _with_random_numbers(states: list[Tensor], where: Tensor) -> Iterator[None]:
+    with torch.random.fork_rng([where.device] if where.is_cuda else []):
+        torch.set_rng_state(states[0])
+        if where.is_cuda:
+            torch.cuda.set_rng_state(states[1], where.device)
+        yield

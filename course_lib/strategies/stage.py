@@ -1,0 +1,192 @@
+"""One rank of a pipeline: its blocks, which are one part of the model or several, and how it reaches the others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.data import Batch
+from course_lib.lstm.loss import Loss
+from course_lib.lstm.model import SequenceModel
+from course_lib.machine import device
+from course_lib.planning.placement import Placement, check_placement
+from course_lib.planning.schedules import Action, Layout, Schedule
+from course_lib.planning.simulation import ActionCosts
+from course_lib.strategies.point_to_point import PendingReceive, PendingSend, receive, send
+from course_lib.strategies.split_backward import Finish
+
+TAGS = {"F": 1, "B": 2}  # activations and gradients between two ranks do not get mixed up
+TIME_TAGS = {"F": 3, "B": 4}  # when a message was sent, where links are paced
+Channel = tuple[str, bool]  # what is sent, activations for F or gradients for B, and whether it goes to a higher rank
+
+
+@dataclass(frozen=True)
+class VirtualStage:
+    """One of the parts of the model that a rank has."""
+
+    part: SequenceModel
+    position: int  # among all parts of the model
+    positions: int
+    width: int  # numbers per step and sequence in what it receives
+
+    @property
+    def is_first(self) -> bool:
+        return self.position == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.position == self.positions - 1
+
+    @cached_property
+    def blocks(self) -> list[SequenceModel]:
+        """The same part as one for each block."""
+        return [self.part.part(place, place + 1) for place, _ in self.part.numbered()]
+
+    @cached_property
+    def width_out(self) -> int:
+        return self.part.numbered()[-1][1].width
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The blocks of one rank, and where they stand in the pipeline."""
+
+    part: SequenceModel  # all of them
+    virtual: tuple[VirtualStage, ...]
+    loss: Loss
+    place: int
+    ranks: tuple[int, ...]  # of all stages, in order
+    pace: ActionCosts | None
+    groups: Mapping[Channel, Any]  # a process group for each, or None
+
+    @classmethod
+    def of(
+        cls,
+        model: SequenceModel,
+        placement: Placement,
+        place: int,
+        ranks: Iterable[int],
+        loss: Loss,
+        pace: ActionCosts | None = None,
+        places: Layout | None = None,
+    ) -> Stage:
+        """The stage at `place` of the pipeline whose stages live on `ranks`. Only its blocks go to the device.
+
+        `placement` says which blocks are at which position, of which there are more than ranks if `places` has
+        virtual stages.
+        """
+        ranks = tuple(ranks)
+        places = places or Layout(len(ranks))
+        check_blocks(placement, model, places)
+        widths, virtual = [block.width for _, block in model.numbered()], []
+        for number in range(places.virtual):
+            position = places.position(place, number)
+            start, stop = placement.parts[position]
+            part = model.part(start, stop).to(device())
+            virtual.append(VirtualStage(part, position, places.positions, widths[start - 1] if start else 0))
+        blocks = sorted(block for each in virtual for block in each.part.numbered())
+        part = virtual[0].part if len(virtual) == 1 else SequenceModel(dict(blocks))
+        return cls(part, tuple(virtual), loss, place, ranks, pace, _groups(ranks, place, places))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.part.parameters()).dtype
+
+    def seconds_for(self, action: Action, schedule: Schedule) -> float:
+        """How long an action takes at least."""
+        return self.pace.of(action, self.place, schedule) if self.pace else 0.0
+
+    @property
+    def link_seconds(self) -> float:
+        """How long a message is under way at least."""
+        return self.pace.link if self.pace else 0.0
+
+    def loss_of(self, piece: Batch) -> Finish:
+        """What the model's last part does with its outputs for this piece."""
+        return lambda outputs: self.loss(outputs, piece)[0]
+
+    def send(self, tensor: Tensor, kind: str, to: int) -> list[PendingSend]:
+        """Begin to send activations or gradients to the stage at `to`; where links are paced, with the time."""
+        peer, group, sends = self.ranks[to], self.groups[kind, to > self.place], []
+        if self.link_seconds and tensor.numel():
+            now = torch.tensor([time.monotonic()], dtype=torch.float64, device=tensor.device)
+            sends.append(send(now, peer, TIME_TAGS[kind], group))
+        return [*sends, send(tensor, peer, TAGS[kind], group)]
+
+    def receive(self, piece: Batch, action: Action, source: int) -> PendingMessage:
+        """Begin to receive what `action` needs for this piece from the stage at `source`."""
+        virtual, kind = self.virtual[action.virtual], action.kind
+        shape = (piece.steps, piece.sequences, virtual.width if kind == "F" else virtual.width_out)
+        peer, group, where = self.ranks[source], self.groups[kind, self.place > source], piece.mask.device
+        sent_at = None
+        if self.link_seconds and piece.sequences:
+            sent_at = receive((1,), torch.float64, where, peer, TIME_TAGS[kind], group)
+        return PendingMessage(receive(shape, self.dtype, where, peer, TAGS[kind], group), sent_at, self.link_seconds)
+
+
+@dataclass
+class PendingMessage:
+    """A message that is awaited; over a paced link, it is there so many seconds after it was sent."""
+
+    content: PendingReceive
+    sent_at: PendingReceive | None  # by a clock that both ranks read: they must be on one machine
+    link_seconds: float
+
+    def wait(self) -> Tensor:
+        sent_at = self.sent_at.wait().item() if self.sent_at else None
+        content = self.content.wait()
+        if sent_at is not None:
+            time.sleep(max(0.0, sent_at + self.link_seconds - time.monotonic()))
+        return content
+
+
+def check_blocks(placement: Placement, model: SequenceModel, places: Layout) -> None:
+    """Refuse a placement that does not give each position of the pipeline its consecutive blocks."""
+    if places.virtual > 1 and placement.stages != places.positions:
+        raise ValueError(
+            f"a placement on {placement.stages} parts for {places.stages} stages of {places.virtual} virtual stages: "
+            f"cut the model into {places.positions} consecutive parts, numbered from 0 in the model's order"
+        )
+    check_placement(placement, model, places.positions)
+
+
+def _groups(ranks: tuple[int, ...], place: int, places: Layout) -> dict[Channel, Any]:
+    """None where tags tell messages apart; over NCCL, which knows no tags, a process group for each channel.
+
+    In a group, messages between two ranks go one way only, and are received in the order in which they are sent. A
+    receive that has begun therefore waits for nothing but the sender's work, and never for a message the other way
+    that stands in the same queue behind it: a legal schedule cannot deadlock here.
+    """
+    channels = [(kind, upwards) for kind in TAGS for upwards in (True, False)]
+    if "cuda:nccl" not in dist.get_backend_config():
+        return dict.fromkeys(channels)
+    groups = {channel: dist.new_group() for channel in channels}
+    _connect(groups, ranks, place, places)
+    return groups
+
+
+def _connect(groups: Mapping[Channel, Any], ranks: tuple[int, ...], place: int, places: Layout) -> None:
+    """Have each pair of neighbours exchange one message, in an order that is the same on all ranks.
+
+    NCCL connects two ranks at their first message in a group, and both stand still until the other one is there too.
+    Met for the first time in the middle of a schedule, two ranks could wait for each other with different messages.
+    """
+    stages = [places.place(position)[0] for position in range(places.positions)]
+    pairs = dict.fromkeys((a, b) for a, b in pairwise(stages) if a != b)
+    number = torch.zeros(1, device=device())
+    for kind in TAGS:
+        for a, b in pairs:
+            source, to = (a, b) if kind == "F" else (b, a)
+            group = groups[kind, to > source]
+            if place == source:
+                dist.send(number, ranks[to], group)
+            elif place == to:
+                dist.recv(number, ranks[source], group)
