@@ -111,20 +111,23 @@ class SavedBytes:
 def saved_for_backward(model: nn.Module, *others: Tensor) -> Iterator[SavedBytes]:
     """Count what autograd saves inside the block, and what it lets go again.
 
-    The model's parameters, and `others` that are there anyway, do not count.
+    The model's parameters, and `others` that are there anyway, do not count. A sharded model has other parameters
+    while a block is gathered: those that it has *when* something is saved are meant.
     """
-    saved, known = SavedBytes(), {_storage(tensor) for tensor in (*model.parameters(), *others)}
+    saved, known = SavedBytes(), {_storage(tensor) for tensor in others}
 
     class SavedTensor:
         """A tensor for as long as the graph needs it."""
 
         def __init__(self, tensor: Tensor) -> None:
             self.tensor, self.storage, self.size = tensor, _storage(tensor), tensor.untyped_storage().nbytes()
-            if self.storage not in known:
+            here = known | {_storage(parameter) for parameter in model.parameters()}
+            self.counts = self.storage not in here
+            if self.counts:
                 saved.take(self.storage, self.size)
 
         def __del__(self) -> None:
-            if self.storage not in known:
+            if self.counts:
                 saved.give_back(self.storage, self.size)
 
     with torch.autograd.graph.saved_tensors_hooks(SavedTensor, lambda saved_tensor: saved_tensor.tensor):

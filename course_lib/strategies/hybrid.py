@@ -80,13 +80,15 @@ class Hybrid(Strategy):
             self.sum_over_replicas.finish()
 
 
-def mesh_of(replicas: int) -> DeviceMesh:
-    """All ranks as a table: a row per replica, a column per stage."""
+def mesh_of(replicas: int, column: str = "stage") -> DeviceMesh:
+    """All ranks as a table: a row per replica, a column per stage, or per shard."""
     ranks = dist.get_world_size()
     if replicas < 1 or ranks % replicas:
         fitting = [number for number in range(1, ranks + 1) if ranks % number == 0]
-        raise ValueError(f"replicas={replicas} on {ranks} ranks: replicas x stages = ranks, so choose one of {fitting}")
-    return init_device_mesh(device().type, (replicas, ranks // replicas), mesh_dim_names=("replica", "stage"))
+        raise ValueError(
+            f"replicas={replicas} on {ranks} ranks: replicas x {column}s = ranks, so choose one of {fitting}"
+        )
+    return init_device_mesh(device().type, (replicas, ranks // replicas), mesh_dim_names=("replica", column))
 
 
 class GradientSum:

@@ -19,6 +19,7 @@ from course_lib.planning.placement import Placement
 from course_lib.strategies.accumulation import Accumulation
 from course_lib.strategies.base import Strategy
 from course_lib.strategies.ddp import DDP
+from course_lib.strategies.fsdp import FSDP
 from course_lib.strategies.hybrid import Hybrid
 from course_lib.strategies.model_parallel import ModelParallel
 from course_lib.strategies.pipeline import Pipeline
@@ -33,6 +34,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "tensor": TensorParallel,
     "pipeline": Pipeline,
     "hybrid": Hybrid,
+    "fsdp": FSDP,
 }
 
 

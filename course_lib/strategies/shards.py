@@ -11,10 +11,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 NamedTensors = dict[str, Tensor]
 SAMPLED = 16
 Offsets = tuple[int, ...]
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """What of a tensor lies on this rank: of a `DTensor`, which has the shape of the whole, its rows here."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 class BadShards(ValueError):
@@ -25,8 +31,9 @@ class BadShards(ValueError):
 class Shard:
     """What this rank has of one parameter of the whole model: all of it, or some ranges along one dimension.
 
-    `ranges` are indices into the whole, and `tensor` holds them one behind another: a rank with units 2 and 3 of an
-    LSTM layer of 8 units has rows 2-3, 10-11, 18-19 and 26-27 of its matrices, some of each gate.
+    `ranges` are indices into the whole, and `tensor` (of a `DTensor`, its local part) holds them one behind another: a
+    rank with units 2 and 3 of an LSTM layer of 8 units has rows 2-3, 10-11, 18-19 and 26-27 of its matrices, some of
+    each gate.
 
     Ranks may have the same part, and then it has the same values on all of them. Where it has not, because the ranks'
     weights are allowed to differ for a while, each gives another number as `copy`; copy 0 counts as the model.
@@ -45,7 +52,7 @@ class Shard:
 
     def pieces(self, of: Tensor | None = None) -> list[tuple[Offsets, Tensor]]:
         """(where it begins in the whole, the piece) for each range; of the tensor, or of one that is cut like it."""
-        tensor = self.tensor if of is None else of
+        tensor = local_part(self.tensor if of is None else of)
         if self.ranges is None:
             return [((0,) * len(self.shape), tensor)]
         parts = tensor.split([len(each) for each in self.ranges], dim=self.dim)
@@ -137,7 +144,7 @@ def _sample(piece: Tensor) -> tuple[float, ...]:
 def _check_fits(name: str, shard: Any) -> None:
     if not isinstance(shard, Shard):
         raise BadShards(f"shards() gives a {type(shard).__name__} for {name}: give a Shard, for example Shard.whole(p)")
-    here, whole = tuple(shard.tensor.shape), tuple(shard.shape)
+    here, whole = tuple(local_part(shard.tensor).shape), tuple(shard.shape)
     if shard.ranges is None:
         if here != whole:
             raise BadShards(f"shards() says that all {whole} of {name} is here, but the tensor is {here}: give ranges")

@@ -202,7 +202,7 @@ def _empty_slot(shard: Shard, name: str, slot: str, saved: Any) -> Tensor:
     """Room for what an optimizer keeps for a parameter: cut as the shard, or whole: a number of steps, say."""
     _check_slot(shard, name, slot, tuple(saved.size), tuple(shard.shape))
     if tuple(saved.size) == tuple(shard.shape):
-        return torch.empty(shard.tensor.shape, dtype=saved.properties.dtype)
+        return torch.empty_like(shard.tensor, dtype=saved.properties.dtype, requires_grad=False)
     return torch.empty(saved.size, dtype=saved.properties.dtype)
 
 

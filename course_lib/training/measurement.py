@@ -11,6 +11,7 @@ from torch import Tensor
 from course_lib.data import Batch
 from course_lib.lstm.memory import Memory, saved_for_backward
 from course_lib.strategies import Strategy
+from course_lib.strategies.shards import local_part
 
 
 def seconds_per_update(strategy: Strategy, batch: Batch, repeats: int = 5) -> float:
@@ -45,7 +46,8 @@ def measure_memory(strategy: Strategy, batch: Batch) -> Memory:
 
 
 def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    local = local_part(tensor)
+    return local.numel() * local.element_size()
 
 
 def _wait_for_gpu() -> None:

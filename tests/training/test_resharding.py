@@ -23,7 +23,11 @@ NAMES = [f"{name}-{ranks}" for name, ranks in LAYOUTS]
 
 def build(name: str, seed: int) -> Strategy:
     ranks = dist.get_world_size()
-    needs = {"accumulation": {"micro_batches": 2}, "hybrid": {"replicas": 2 if ranks % 2 == 0 else 1}}
+    needs = {
+        "accumulation": {"micro_batches": 2},
+        "hybrid": {"replicas": 2 if ranks % 2 == 0 else 1},
+        "fsdp": {"replicas": 2 if ranks == 4 else 1},
+    }
     torch.manual_seed(seed)
     return STRATEGIES[name](model(3).double(), adam, cross_entropy, clip=0.1, **needs.get(name, {}))
 
@@ -62,7 +66,7 @@ def load_all(folder, name, saved_as) -> dict[str, dict[str, torch.Tensor]]:
 
 
 # Each strategy on one number of ranks; on all of them, it takes minutes.
-FEW = ["single-1", "ddp-3", "accumulation-2", "model-4", "tensor-3", "pipeline-2", "hybrid-4"]
+FEW = ["single-1", "ddp-3", "accumulation-2", "model-4", "tensor-3", "pipeline-2", "hybrid-4", "fsdp-3", "fsdp-4"]
 few_or_all = pytest.mark.parametrize(
     "saved", [pytest.param(FEW, id="few"), pytest.param(NAMES, id="all", marks=pytest.mark.slow)], indirect=True
 )

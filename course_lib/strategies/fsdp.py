@@ -1,0 +1,143 @@
+"""Sharding: every rank keeps a piece of each parameter, and has a block whole only while that block works."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from course_lib.data import Batch
+from course_lib.lstm.loss import Loss
+from course_lib.lstm.model import SequenceModel
+from course_lib.machine import device
+from course_lib.strategies.accumulation import accumulate, check_micro_batches
+from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, Strategy, broadcast_weights, sum_over_ranks
+from course_lib.strategies.hybrid import mesh_of
+from course_lib.strategies.shards import Shard
+
+
+class FSDP(Strategy):
+    """PyTorch's `fully_shard` on every block, with the loss divided once, by the global count.
+
+    A rank has the sequences that it would have with DDP, but of the parameters, their gradients and the optimizer's
+    numbers only its rows. Before a block works its parameters are gathered from all ranks, and afterwards dropped;
+    on the way back they are gathered again, and the gradients are summed into the rows of their owners.
+
+    With `reshard_after_forward=False` the parameters stay whole from the forward to the backward pass: one gathering
+    less, for the memory of the whole model. With `replicas`, the model is sharded over ranks / replicas ranks, and as
+    many copies of it sum their gradients: hybrid sharding. The ranks of one copy are neighbours, in one node if
+    it has room. With `micro_batches`, gradients stay whole until the last one and are sent once.
+    """
+
+    def __init__(
+        self,
+        model: SequenceModel,
+        optimizer: MakeOptimizer,
+        loss: Loss,
+        *,
+        replicas: int = 1,
+        reshard_after_forward: bool = True,
+        micro_batches: int = 1,
+        **options: Any,
+    ) -> None:
+        check_micro_batches(micro_batches)
+        self.mesh = mesh_of(replicas, "shard")
+        model = model.to(device())
+        broadcast_weights(model)  # fully_shard takes each rank's own rows of whatever that rank has
+        shard_blocks(model, self.mesh, reshard_after_forward)
+        super().__init__(model, optimizer, loss, **options)
+        self.model_group = self.mesh.get_group("shard")
+        self.micro_batches = micro_batches
+
+    def share(self, batch: Batch) -> Batch:
+        """Sequences rank, rank + ranks, ..., as with DDP: ranks that have one model together read different ones."""
+        return batch.shard(self.rank, self.ranks)
+
+    def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
+        if self.micro_batches == 1:
+            return super().forward_backward(batch)
+        return accumulate(self, batch, self.without_sending)
+
+    def sum_counts(self, total: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """Both in one message. The gradients follow during the backward pass."""
+        total, count = sum_over_ranks(torch.stack([total, count.to(total.dtype)]))
+        return total, count
+
+    @contextlib.contextmanager
+    def without_sending(self) -> Iterator[None]:
+        """Backward passes in this block keep their gradients, whole, on the rank."""
+        self.root.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            self.root.set_requires_gradient_sync(True)
+
+    def shards(self) -> dict[str, Shard]:
+        """This rank's rows of each parameter."""
+        for module in sharded_modules(self.model):
+            module.reshard()  # a forward pass alone, without a backward pass, may have left it whole
+        place, ranks = self.mesh.get_local_rank("shard"), self.mesh["shard"].size()
+        return {
+            name: Shard(parameter, tuple(parameter.shape), (own_rows(len(parameter), place, ranks),))
+            for name, parameter in self.model.named_parameters()
+        }
+
+    @property
+    def root(self) -> FSDPModule:
+        assert isinstance(self.model, FSDPModule)
+        return self.model
+
+
+def shard_blocks(model: SequenceModel, mesh: DeviceMesh, reshard_after_forward: bool) -> None:
+    """Shard every block by itself, so that one at a time is gathered. Those that share a weight go together."""
+    users = Counter(id(parameter) for block in model.blocks.values() for parameter in block.parameters())
+    *_, last = model.blocks.values()
+    for block in model.blocks.values():
+        keep_weights_where_they_are(block)
+        if all(users[id(parameter)] == 1 for parameter in block.parameters()):
+            # The backward pass begins with the last block: to drop it would be to gather it again at once.
+            drop = reshard_after_forward and block is not last
+            fully_shard(block, mesh=mesh, reshard_after_forward=drop)
+    fully_shard(model, mesh=mesh, reshard_after_forward=reshard_after_forward)
+    # Where the way out returns a view, PyTorch warns of writing into it: nobody here does.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
+    model.one_call = False  # one call for several layers would need them whole at the same time
+    for module in sharded_modules(model):
+        module.set_gradient_divide_factor(1.0)  # a sum: each rank has divided its loss by the global count already
+        module.set_force_sum_reduction_for_comms(True)  # gloo can add, but not multiply on the way
+
+
+def sharded_modules(model: nn.Module) -> list[FSDPModule]:
+    """The modules that are gathered and dropped, each by itself."""
+    return [module for module in model.modules() if isinstance(module, FSDPModule)]
+
+
+def own_rows(rows: int, place: int, ranks: int) -> range:
+    """The rows of a parameter that the rank at `place` has: `fully_shard` cuts like `torch.chunk`, so the last ranks
+    may have fewer, or none."""
+    each = -(-rows // ranks)
+    return range(min(rows, place * each), min(rows, (place + 1) * each))
+
+
+def keep_weights_where_they_are(block: nn.Module) -> None:
+    """Switch off `flatten_parameters` in the LSTMs of a block.
+
+    On a GPU, `nn.LSTM` moves its weights into one piece of memory whenever they are other tensors than before, as after
+    every gathering. The next gathering then fills the *old* place, while the layer computes with what was moved: from
+    the second update on it would train on old weights, without an error. The price is that cuDNN copies the weights
+    together at each call, and warns of it once.
+    """
+    for module in block.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters = _leave_it  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _leave_it() -> None:
+    """Move nothing."""
