@@ -1,5 +1,8 @@
 """Who does what, where and when: schedules, played through or planned, placements, and what a network costs."""
 
+from course_lib.planning.block_times import BlockSeconds, BlockTimes, h200_block_times, read_block_times
+from course_lib.planning.calibration import Sizes, calibrate
+from course_lib.planning.cluster import Network
 from course_lib.planning.costs import ActionCosts
 from course_lib.planning.line import Line, fit_line
 from course_lib.planning.network import (
@@ -22,7 +25,8 @@ from course_lib.planning.placement import (
     round_robin,
     step_cost,
 )
-from course_lib.planning.planner import Network, Plan, Work, plans
+from course_lib.planning.plan import Plan
+from course_lib.planning.planner import best_of_each_way, plans
 from course_lib.planning.schedules import (
     SCHEDULES,
     Action,
@@ -42,6 +46,7 @@ from course_lib.planning.schedules import (
     zero_bubble_v,
 )
 from course_lib.planning.simulation import bubble, makespan, measured, simulate
+from course_lib.planning.work import Work
 
 __all__ = [
     "SCHEDULES",
@@ -49,6 +54,8 @@ __all__ = [
     "ActionCosts",
     "AllReduceParts",
     "BlockCost",
+    "BlockSeconds",
+    "BlockTimes",
     "CannotPlace",
     "Held",
     "IllegalSchedule",
@@ -59,14 +66,18 @@ __all__ = [
     "Placement",
     "Plan",
     "Schedule",
+    "Sizes",
     "Work",
     "analytic_costs",
     "balanced",
+    "best_of_each_way",
     "bubble",
+    "calibrate",
     "equal_count",
     "fit_line",
     "forward_flops",
     "gpipe",
+    "h200_block_times",
     "interleaved_one_f_one_b",
     "looped_bfs",
     "make_schedule",
@@ -80,6 +91,7 @@ __all__ = [
     "one_f_one_b",
     "paced_network",
     "plans",
+    "read_block_times",
     "round_robin",
     "simulate",
     "step_cost",

@@ -8,7 +8,6 @@ was not measured: a larger piece runs at the speed of the largest, and a smaller
 from __future__ import annotations
 
 import json
-import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,7 +53,7 @@ class Surface:
     seconds: tuple[tuple[BlockSeconds, ...], ...]
 
     def at(self, row: float, column: float) -> BlockSeconds:
-        """The time there: along straight lines between the logarithms of measured times."""
+        """The time there. A time has a fixed part and one that grows with the size: a straight line, piece by piece."""
         low, high, share = _between(self.rows, row)
         left, right, along = _between(self.columns, column)
         lower, upper = (_blend(self.seconds[each][left], self.seconds[each][right], along) for each in (low, high))
@@ -141,9 +140,7 @@ def _between(sizes: Sequence[float], size: float) -> tuple[int, int, float]:
     inside = min(max(size, sizes[0]), sizes[-1])
     high = min(bisect_right(sizes, inside), len(sizes) - 1)
     low = max(high - 1, 0)
-    if low == high:
-        return low, high, 0.0
-    return low, high, math.log(inside / sizes[low]) / math.log(sizes[high] / sizes[low])
+    return low, high, (inside - sizes[low]) / (sizes[high] - sizes[low]) if low < high else 0.0
 
 
 def _beyond(sizes: Sequence[float], size: float) -> float:
@@ -152,10 +149,8 @@ def _beyond(sizes: Sequence[float], size: float) -> float:
 
 
 def _blend(first: BlockSeconds, second: BlockSeconds, share: float) -> BlockSeconds:
-    """Between two times: their weighted geometric mean, which is a straight line between their logarithms."""
-    if share in (0.0, 1.0):
-        return second if share else first
-    return BlockSeconds(*(a ** (1 - share) * b**share for a, b in zip(first.parts, second.parts, strict=True)))
+    """Between two times: on the straight line from one to the other."""
+    return first * (1 - share) + second * share
 
 
 def _as_plain(times: BlockTimes) -> dict[str, Any]:

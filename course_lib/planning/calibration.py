@@ -1,7 +1,8 @@
 """Measure block times on the device at hand: a few seconds, before a plan is made.
 
 A GPU is given work faster than it does it, and whoever waits after every call times the waiting too. Here calls are
-made in a row, as a training step makes them, and waited for once.
+made in a row, as a training step makes them, and waited for once. LSTM layers are timed as a chain of several, forward
+and then backward, as in a model; what stands at its ends is timed on the GPU alone, which the layers keep busy.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +23,7 @@ from course_lib.planning.block_times import HEAD, LSTM, TABLE, BlockSeconds, Blo
 from course_lib.planning.line import Line, fit_line
 
 LONG = 0.3  # seconds: beside such a call, nothing that happens only once counts
+SLEEP = 4_000_000  # cycles, about two milliseconds: longer than it takes to line up the work of one call
 PRECISIONS = ("float32", "tf32", "bfloat16")
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "SGD": lambda weights: torch.optim.SGD(weights, lr=1e-3),
@@ -48,7 +51,7 @@ class Sizes:
 ON_A_CPU = Sizes()
 ON_A_GPU = Sizes(
     hidden=(256, 512, 1024, 2048, 4096, 8192),
-    sequences=(1, 4, 16, 64, 256, 1024),
+    sequences=(1, 4, 16, 32, 64, 128, 256, 1024),
     steps=(1, 8, 32, 128),
     words=(16, 1024, 32_768),
     cells=(16, 256, 4096),
@@ -58,7 +61,7 @@ ON_A_GPU = Sizes(
 
 
 def calibrate(
-    sizes: Sizes | None = None, precisions: Sequence[str] = ("float32",), *, at_least: float = 0.01
+    sizes: Sizes | None = None, precisions: Sequence[str] = ("float32",), *, at_least: float = 0.008
 ) -> BlockTimes:
     """Measure this device. Of each time the better of two tries, and each try takes `at_least` so many seconds."""
     for precision in precisions:
@@ -101,9 +104,8 @@ def _points(sizes: Sizes) -> Iterator[Point]:
 def _surfaces(found: dict[Point, BlockSeconds]) -> dict[str, dict[int, Surface]]:
     surfaces: dict[str, dict[int, Surface]] = {}
     for kind, width in dict.fromkeys(point[:2] for point in found):
-        rows, columns = (
-            tuple(sorted({point[place] for point in found if point[:2] == (kind, width)})) for place in (2, 3)
-        )
+        own = [point for point in found if point[:2] == (kind, width)]
+        rows, columns = (tuple(sorted(set(sizes))) for sizes in zip(*(point[2:] for point in own), strict=True))
         seconds = tuple(tuple(found[kind, width, row, column] for column in columns) for row in rows)
         surfaces.setdefault(kind, {})[width] = Surface(rows, columns, seconds)
     return surfaces
@@ -128,8 +130,9 @@ def autocast_for(precision: str) -> contextlib.AbstractContextManager:
 
 
 def _measure(kind: str, width: int, row: int, column: int, precision: str, at_least: float) -> BlockSeconds:
-    run, inputs = _runner(kind, width, row, column)
-    weights = list(run.parameters())
+    layers = _layers(width, row, column) if kind == LSTM else 1
+    run, inputs = _runner(kind, width, row, column, layers)
+    weights, time = list(run.parameters()), partial(seconds_in_a_row, at_least=at_least, alone=kind != LSTM)
     with autocast_for(precision):
         gradient = torch.ones_like(run(inputs))
 
@@ -137,24 +140,19 @@ def _measure(kind: str, width: int, row: int, column: int, precision: str, at_le
         with autocast_for(precision):
             return run(inputs)
 
-    def whole() -> None:
-        torch.autograd.backward(forward(), gradient)
-
-    def split() -> None:
-        outputs = forward()
-        torch.autograd.grad(outputs, [inputs], gradient, retain_graph=True)
-        torch.autograd.grad(outputs, weights, gradient)
-
-    def inputs_only() -> None:
-        torch.autograd.grad(forward(), [inputs], gradient)
-
-    there = seconds_in_a_row(forward, at_least)
-    backward = max(seconds_in_a_row(whole, at_least) - there, 0.1 * there)
+    there = time(forward)
+    backward = max(time(lambda: torch.autograd.backward(forward(), gradient)) - there, 0.1 * there)
     if kind == TABLE:  # words have no gradient
         return BlockSeconds(there, backward, 0.0, backward)
-    of_inputs = max(seconds_in_a_row(inputs_only, at_least) - there, 0.1 * there)
-    both = max(seconds_in_a_row(split, at_least) - there, backward)
-    return BlockSeconds(there, backward, of_inputs, max(both - of_inputs, 0.1 * there))
+    of_inputs = time(lambda: torch.autograd.grad(forward(), [inputs], gradient)) - there
+    of_weights = time(lambda: torch.autograd.grad(forward(), weights, gradient)) - there
+    parts = there, backward, max(of_inputs, 0.1 * there), max(of_weights, 0.1 * there)
+    return BlockSeconds(*parts) * (1 / layers)
+
+
+def _layers(width: int, sequences: int, steps: int) -> int:
+    """Of how many layers a chain has: of several, unless that takes long, and then they are long enough."""
+    return 4 if device().type == "cuda" and 16 * width**2 * sequences * steps < 1e12 else 1
 
 
 class _Head(nn.Module):
@@ -170,24 +168,27 @@ class _Head(nn.Module):
         return nn.functional.cross_entropy(outputs.flatten(0, 1), self.targets, reduction="sum")
 
 
-class _First(nn.Module):
-    """A block's outputs, without its state."""
+class _Chain(nn.Module):
+    """Blocks one after the other, without their states."""
 
-    def __init__(self, block: nn.Module) -> None:
+    def __init__(self, *blocks: nn.Module) -> None:
         super().__init__()
-        self.block = block
+        self.blocks = nn.ModuleList(blocks)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.block(inputs)[0]
+        for block in self.blocks:
+            inputs, _ = block(inputs)
+        return inputs
 
 
-def _runner(kind: str, width: int, row: int, column: int) -> tuple[nn.Module, Tensor]:
-    """A block that can be run, and what goes in."""
+def _runner(kind: str, width: int, row: int, column: int, layers: int) -> tuple[nn.Module, Tensor]:
+    """Blocks that can be run, and what goes in."""
     with device():
         if kind == LSTM:
-            return _First(Recurrent(width)), torch.randn(column, row, width, requires_grad=True)
+            chain = _Chain(*(Recurrent(width) for _ in range(layers)))
+            return chain, torch.randn(column, row, width, requires_grad=True)
         if kind == TABLE:
-            return _First(Embed(row, width)), torch.randint(0, row, (column, 1))
+            return _Chain(Embed(row, width)), torch.randint(0, row, (column, 1))
         head = _Head(width, row)
         head.targets = torch.randint(0, row, (column,))
         return head, torch.randn(column, 1, width, requires_grad=True)
@@ -202,16 +203,21 @@ def _updates(parameters: Sequence[int], at_least: float) -> dict[str, Line]:
             weights = [nn.Parameter(torch.zeros(count // 4, device=device())) for _ in range(4)]
             for weight in weights:
                 weight.grad = torch.zeros_like(weight)
-            times.append((float(count), seconds_in_a_row(make(weights).step, at_least)))
+            times.append((float(count), seconds_in_a_row(make(weights).step, at_least, alone=True)))
         lines[name] = fit_line(times)
     return lines
 
 
-def seconds_in_a_row(function: Callable[[], object], at_least: float = 0.02) -> float:
-    """Seconds of one call among many in a row, waited for once: the better of two tries, where a try is short."""
+def seconds_in_a_row(function: Callable[[], object], at_least: float = 0.02, alone: bool = False) -> float:
+    """Seconds of one call among many in a row, waited for once: the better of two tries, where a try is short.
+
+    `alone` counts what a GPU takes that has been given all the work before it begins.
+    """
     first = _timed(function, 1)  # which also sets up libraries and memory
     if first > LONG:
         return first
+    if alone and device().type == "cuda":
+        return min(_timed_alone(function, calls=5) for _ in range(2)) / 5
     calls, taken = 1, _timed(function, 1)
     while taken < at_least:
         calls = max(2 * calls, min(int(1.2 * calls * at_least / taken), 64 * calls))
@@ -226,6 +232,19 @@ def _timed(function: Callable[[], object], calls: int) -> float:
         function()
     _wait()
     return time.perf_counter() - began
+
+
+def _timed_alone(function: Callable[[], object], calls: int) -> float:
+    """On a GPU that sleeps first, while its work is lined up."""
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    _wait()
+    torch.cuda._sleep(calls * SLEEP)
+    began.record()
+    for _ in range(calls):
+        function()
+    ended.record()
+    _wait()
+    return began.elapsed_time(ended) / 1000
 
 
 def _wait() -> None:
