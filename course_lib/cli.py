@@ -174,7 +174,7 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         "strategy",
         type=take.words,
         metavar="STRATEGY",
-        help="single, ddp, accumulation, model, tensor, pipeline, hybrid, or module:Class for your own",
+        help="single, ddp, accumulation, model, tensor, pipeline, hybrid, fsdp, or module:Class for your own",
     )
     train.add_argument("arguments", nargs="*", default=[], metavar="NAME=VALUE", help="options of the strategy")
     train.add_argument("--ranks", type=take.ranks, help="how many (default: 2, single: 1; under torchrun, it decides)")

@@ -121,8 +121,7 @@ def saved_for_backward(model: nn.Module, *others: Tensor) -> Iterator[SavedBytes
 
         def __init__(self, tensor: Tensor) -> None:
             self.tensor, self.storage, self.size = tensor, _storage(tensor), tensor.untyped_storage().nbytes()
-            here = known | {_storage(parameter) for parameter in model.parameters()}
-            self.counts = self.storage not in here
+            self.counts = self.storage not in known and self.storage not in _parameters_of(model)
             if self.counts:
                 saved.take(self.storage, self.size)
 
@@ -175,6 +174,11 @@ def most_alive(function: Callable[..., T], *arguments: Any) -> tuple[T, int]:
     with Watch() as watch:
         results = function(*arguments)
     return results, watch.most
+
+
+def _parameters_of(model: nn.Module) -> set[int]:
+    """Where the model's parameters lie now. Those that are sharded, as DTensors, lie elsewhere while they are used."""
+    return {_storage(parameter) for parameter in model.parameters() if type(parameter) is nn.Parameter}
 
 
 def _storage(tensor: Tensor) -> int:

@@ -2,6 +2,7 @@
 
 from course_lib.pictures.comparison import comparison
 from course_lib.pictures.curves import curves, panels
+from course_lib.pictures.gather_and_drop import gather_and_drop
 from course_lib.pictures.link import link
 from course_lib.pictures.losses import losses
 from course_lib.pictures.memory_bars import memory
@@ -34,6 +35,7 @@ __all__ = [
     "explore_placement",
     "explore_scaling",
     "explore_schedules",
+    "gather_and_drop",
     "link",
     "losses",
     "memory",

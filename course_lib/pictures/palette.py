@@ -5,15 +5,18 @@ from __future__ import annotations
 COLOURS = {
     "forward": "#0072B2",
     "backward": "#E69F00",
+    "weight gradients": "#D55E00",  # of a backward pass that is split
+    "recompute": "#56B4E9",  # a forward pass made again
     "communication": "#009E73",
     "send": "#009E73",
     "receive": "#7FCEB9",  # communication too, seen from the other end
     "update": "#CC79A7",
     "idle": "#D9D9D9",
 }
-OTHERS = ("#56B4E9", "#D55E00", "#F0E442", "#8C6BB1", "#7F7F7F", "#B2DF8A")
+OTHERS = ("#332288", "#882255", "#F0E442", "#8C6BB1", "#7F7F7F", "#B2DF8A")
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # curves, in order
 MEMORY = {"parameters": "#0072B2", "gradients": "#E69F00", "optimizer": "#CC79A7", "activations": "#56B4E9"}
+BLOCKS = {"way-in": "#B2DF8A", "layer": "#56B4E9", "way-out": "#F0E442"}
 INK = "#333333"
 
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from course_lib.pictures.palette import INK, OTHERS
+from course_lib.pictures.palette import BLOCKS, INK
 from course_lib.pictures.picture import Picture
 from course_lib.pictures.timeline import row_axes, time_unit
 from course_lib.planning.placement import BlockCost, Placement, step_cost
 
-WAY_IN, LAYER, WAY_OUT = OTHERS[5], OTHERS[0], OTHERS[2]
+WAY_IN, LAYER, WAY_OUT = BLOCKS.values()
 CHARACTER = 0.02  # the share of the axes' width that one character of a block's name needs
 
 

@@ -61,6 +61,10 @@ class ActionCosts:
 
         return self._each(share)
 
+    def per_part(self, schedule: Schedule) -> ActionCosts:
+        """These costs, given for a stage as a whole, shared out equally among its virtual stages."""
+        return self._each(lambda given: _changed(given, lambda cost: cost / schedule.virtual))
+
     def with_overhead(self, seconds: float) -> ActionCosts:
         """These costs, if starting an action takes so long, however small it is."""
         halves = replace(self, input_gradients=self._given("B", True), weight_gradients=self._given("W", True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from course_lib.planning.costs import ActionCosts
 from course_lib.planning.schedules import (
@@ -14,7 +15,9 @@ from course_lib.planning.schedules import (
     Waiting,
     as_far_as_it_goes,
     checked_order,
+    fullest,
     giver_of,
+    held_after_each,
     peak_held,
     who_waits,
 )
@@ -60,6 +63,20 @@ def peak(timed: Sequence[TimedAction]) -> tuple[int, ...]:
     return tuple(peak_held(one.action for one in in_order if one.stage == stage) for stage in range(len(busy(timed))))
 
 
+def pieces_of(timed: Sequence[TimedAction]) -> tuple[int, int, int]:
+    """How many micro-batches, chunks and virtual stages there are in what was done."""
+    pieces = [one.action.piece for one in timed] or [(0, 0, 0)]
+    micro_batches, chunks, virtual = (1 + max(numbers) for numbers in zip(*pieces, strict=True))
+    return micro_batches, chunks, virtual
+
+
+def peak_share(timed: Sequence[TimedAction]) -> tuple[Held, ...]:
+    """Per stage, the most that was held at once, as shares of what it would hold for the whole batch."""
+    in_order = sorted(timed, key=lambda one: one.start)
+    rows = [[one.action for one in in_order if one.stage == stage] for stage in range(len(busy(timed)))]
+    return tuple(fullest(held_after_each(row)).share_of(prod(pieces_of(timed))) for row in rows)
+
+
 @dataclass(frozen=True, repr=False)
 class Simulation:
     """A schedule, and when each of its actions starts and ends, in the unit of the costs."""
@@ -92,18 +109,13 @@ class Simulation:
         return self.schedule.peak_share
 
     @property
-    def peak_micro_batches(self) -> tuple[float, ...]:
-        """The same counted in whole micro-batches, so that schedules with other chunks can be compared."""
-        return tuple(held / (self.schedule.chunks * self.schedule.virtual) for held in self.peak)
-
-    @property
     def spans(self) -> list[Span]:
         """The same as spans, stages as ranks: what `pictures.timeline` draws."""
         return [Span(one.stage, NAMES[one.action.kind], one.start, one.end) for one in self.timed]
 
     def __repr__(self) -> str:
-        held = " ".join(f"{count:.3g}" for count in self.peak_micro_batches)
-        numbers = f"makespan {self.makespan:.6g}, bubble {self.bubble:.1%}, at most {held} micro-batches held"
+        held = " ".join(share.percent for share in self.peak_share)
+        numbers = f"makespan {self.makespan:.6g}, bubble {self.bubble:.1%}, held at most {held} of the batch"
         return f"{self.schedule.name}: {numbers}"
 
 

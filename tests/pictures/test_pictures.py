@@ -28,7 +28,7 @@ from course_lib.pictures.message_arrows import left_at, matched
 from course_lib.pictures.palette import COLOURS, OTHERS, colours_for
 from course_lib.pictures.picture import Picture
 from course_lib.planning.placement import BlockCost, balanced, round_robin
-from course_lib.planning.schedules import gpipe, naive, one_f_one_b, wavefront
+from course_lib.planning.schedules import gpipe, make_schedule, naive, one_f_one_b, wavefront
 from course_lib.planning.simulation import simulate
 from course_lib.trace import Span
 
@@ -142,25 +142,43 @@ def test_a_schedule_has_one_box_per_action_on_its_stages_row():
         *[(0, 4, 1, idle), (1, 2, 1, forward), (2, 3, 1, backward)],
     ]
     assert words(left) == ["0", "0", "0", "0"]
-    assert words(right) == ["1", "1"]
+    assert words(right) == ["100%", "100%"]
 
 
 def test_a_schedule_says_its_makespan_bubble_and_what_it_holds():
     picture = schedule(simulate(one_f_one_b(4, 8)))
     left, right = picture.figure.axes
     assert left.get_title(loc="left") == "1f1b: makespan 22, bubble 27.3%"
-    assert words(right) == ["4", "3", "2", "1"]
+    assert words(right) == ["50%", "37.5%", "25%", "12.5%"]
     assert picture.alt == (
-        "Schedule 1f1b on 4 stages: makespan 22, bubble 27.3%; micro-batches held at most: 4, 3, 2, 1"
+        "Schedule 1f1b on 4 stages: makespan 22, bubble 27.3%; held at most, of the batch: 50%, 37.5%, 25%, 12.5%"
     )
-    assert schedule(gpipe(4, 8)).alt.endswith("8, 8, 8, 8")
+    assert schedule(gpipe(4, 8)).alt.endswith("100%, 100%, 100%, 100%")
 
 
 def test_chunks_are_named_where_there_is_room():
     left, right = schedule(simulate(wavefront(3, 2, 4))).figure.axes
     assert words(left)[:2] == ["0.0", "0.1"]
-    assert words(right) == ["1.5", "1.25", "1"]
+    assert words(right) == ["75%", "62.5%", "50%"]
     assert words(schedule(simulate(wavefront(3, 8, 16))).figure.axes[0]) == []
+
+
+def test_split_and_repeated_work_and_virtual_stages_are_told_apart():
+    picture = schedule(make_schedule("zb-v", 2, 3, recompute=True))
+    left, right = picture.figure.axes
+    for name in ("forward", "backward", "weight gradients", "recompute"):
+        assert sum(colour == COLOURS[name].lower() for *_, colour in boxes(left)) == 12
+    assert sum(colour == "#ffffff" for *_, colour in boxes(left)) == 24  # one line along each box of virtual stage 1
+    assert words(left)[:2] == ["0v0", "1v0"]
+    assert [text.get_text() for text in picture.figure.legends[0].get_texts()] == [
+        "forward",
+        "backward (inputs)",
+        "weight gradients",
+        "recompute",
+        "idle",
+    ]
+    assert picture.alt.startswith("Schedule zb-v + recomputation on 2 stages with 2 virtual stages each: makespan")
+    assert words(right) == ["16.7%", "50%"]  # stage 1: two wait for W while a third is made again
 
 
 def test_a_measured_schedule_looks_like_a_simulated_one():

@@ -200,15 +200,15 @@ def as_1f1b(bench: ScheduleBench) -> None:
 
 def test_the_bench_counts_as_held_only_what_has_begun():
     bench = schedule_bench(2, 2, start="gpipe")
-    assert held(bench) == ["2", "2"]
+    assert held(bench) == ["100", "100"]
     bench.move("0:F0", 3)  # stage 0 does F1, and is stuck; stage 1, which wants F0, does nothing
-    assert held(bench) == ["1", "0"]
+    assert held(bench) == ["50", "0"]
 
 
 def held(bench) -> list[str]:
     """The numbers behind the bars of what each stage holds."""
-    ours = bench.drawing.shapes.partition("held at most")[0]
-    return re.findall(r">(\d+)</text>", ours)[-len(bench.schedule.stages) :]
+    ours = bench.drawing.shapes.partition("held of the batch")[0]
+    return re.findall(r">(\d+)%</text>", ours)[-len(bench.schedule.stages) :]
 
 
 def test_the_bench_names_the_deadlock_and_who_waits_for_whom():
@@ -233,8 +233,9 @@ def test_a_schedule_built_by_hand_is_scored_beside_those_with_a_name():
     assert "as fast with less memory: 1f1b" in bench.drawing.words
     as_1f1b(bench)
     assert bench.schedule.stages == one_f_one_b(3, 4).stages
-    assert "Nothing with a name does better; as good: 1f1b." in bench.drawing.words
-    assert bench.drawing.below.count("<tr>") == 1 + 1 + 3
+    better = "interleaved, looped-bfs, zb-h1, zb-v"
+    assert f"Faster, or as fast with less memory: {better}." in bench.drawing.words
+    assert bench.drawing.below.count("<tr>") == 1 + 1 + 7
 
 
 def test_undo_goes_back_move_by_move_and_then_says_so():

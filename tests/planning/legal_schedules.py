@@ -10,27 +10,86 @@ from hypothesis import strategies as st
 from course_lib.planning.schedules import Action, Schedule, Step
 
 counts = st.integers(1, 3)
+one_part = st.just(1)
+layouts = st.sampled_from(["loop", "v"])
+
+Apart = set[tuple[int, Action]]  # the backward passes that are split, or the forward passes that are made again
 
 
-def rules(stages: int, micro_batches: int, chunks: int) -> dict[Step, set[Step]]:
-    """Every step that there is to do, with those that it needs."""
-    needs: dict[Step, set[Step]] = {}
-    for stage in range(stages):
+def where(position: int, stages: int, layout: str) -> tuple[int, int]:
+    """(stage, virtual stage) of a part of the model: round and round, or to and fro."""
+    to_and_fro = [*range(stages), *reversed(range(stages))] if layout == "v" else list(range(stages)) * 2
+    return to_and_fro[position % (2 * stages)], position // stages
+
+
+def rules(
+    stages: int,
+    micro_batches: int,
+    chunks: int,
+    virtual: int = 1,
+    layout: str = "loop",
+    split: Apart | None = None,
+    recomputed: Apart | None = None,
+) -> dict[Step, set[Step]]:
+    """Every step that there is to do, with those that it needs. `split` and `recomputed` name backwards and forwards."""
+
+    def step(kind: str, position: int, m: int, c: int) -> Step | None:
+        if not 0 <= position < stages * virtual or not 0 <= c < chunks:
+            return None
+        stage, v = where(position, stages, layout)
+        return stage, Action(kind, m, c, v)
+
+    needs: dict[Step, set[Step | None]] = {}
+    for position in range(stages * virtual):
         for m in range(micro_batches):
             for c in range(chunks):
-                forward, backward = (stage, Action("F", m, c)), (stage, Action("B", m, c))
-                needs[forward] = {(stage - 1, Action("F", m, c))}
-                needs[backward] = {forward, (stage + 1, Action("B", m, c)), (stage, Action("B", m, c + 1))}
-                if c:
-                    needs[forward].add((stage, Action("F", m, c - 1)))
-    return {step: others & needs.keys() for step, others in needs.items()}
+                forward, backward = step("F", position, m, c), step("B", position, m, c)
+                assert forward
+                assert backward
+                needs[forward] = {step("F", position - 1, m, c), step("F", position, m, c - 1)}
+                needs[backward] = {forward, step("B", position + 1, m, c), step("B", position, m, c + 1)}
+                if backward in (split or ()):
+                    needs[backward[0], Action("W", *backward[1].piece)] = {backward}
+                if forward in (recomputed or ()):
+                    again = forward[0], Action("R", *forward[1].piece)
+                    needs[again] = {forward}
+                    needs[backward].add(again)
+    return {one: {other for other in others if other} for one, others in needs.items()}
+
+
+def rules_of(schedule: Schedule) -> dict[Step, set[Step]]:
+    """The rules for the work of this schedule, with as many split and repeated passes as it has."""
+    steps = [(stage, action) for stage, row in enumerate(schedule.stages) for action in row]
+    split, recomputed = (
+        {(stage, Action(of, *action.piece)) for stage, action in steps if action.kind == kind}
+        for kind, of in (("W", "B"), ("R", "F"))
+    )
+    sizes = (len(schedule.stages), schedule.micro_batches, schedule.chunks, schedule.virtual, schedule.layout)
+    return rules(*sizes, split, recomputed)
 
 
 @st.composite
-def legal_schedules(draw: st.DrawFn, stages=counts, micro_batches=counts, chunks=counts) -> Schedule:
-    """Any order that one process could do all the work in, cut into the orders of the stages."""
-    sizes = draw(stages), draw(micro_batches), draw(chunks)
-    needs = rules(*sizes)
+def legal_schedules(
+    draw: st.DrawFn,
+    stages=counts,
+    micro_batches=counts,
+    chunks=counts,
+    virtual=one_part,
+    layout=layouts,
+    split=st.just(False),
+    recompute=st.just(False),
+) -> Schedule:
+    """Any order that one process could do all the work in, cut into the orders of the stages.
+
+    `split` and `recompute` draw, for each piece of each stage, whether its backward pass is split, and whether its
+    forward pass is made again.
+    """
+    sizes = draw(stages), draw(micro_batches), draw(chunks), draw(virtual)
+    style = draw(layout) if sizes[3] > 1 else "loop"
+    whole = rules(*sizes, style)
+    apart = {step for step in whole if step[1].kind == "B" and draw(split)}
+    again = {step for step in whole if step[1].kind == "F" and draw(recompute)}
+    needs = rules(*sizes, style, apart, again)
     waiting = draw(st.permutations(list(needs)))
     rows: list[list[Action]] = [[] for _ in range(sizes[0])]
     done: set[Step] = set()
@@ -39,4 +98,10 @@ def legal_schedules(draw: st.DrawFn, stages=counts, micro_batches=counts, chunks
         waiting.remove(step)
         done.add(step)
         rows[step[0]].append(step[1])
-    return Schedule("random", tuple(map(tuple, rows)), *sizes[1:])
+    return Schedule("random", tuple(map(tuple, rows)), *sizes[1:], style)
+
+
+def any_legal_schedules(stages=counts, micro_batches=counts, chunks=st.integers(1, 2)) -> st.SearchStrategy[Schedule]:
+    """Schedules with virtual stages, split backward passes and recomputation too."""
+    sizes = {"stages": stages, "micro_batches": micro_batches, "chunks": chunks, "virtual": counts}
+    return legal_schedules(**sizes, split=st.booleans(), recompute=st.booleans())

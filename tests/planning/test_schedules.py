@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from course_lib.planning.schedules import (
     SCHEDULES,
     Action,
+    Held,
     IllegalSchedule,
     Schedule,
     check,
@@ -117,7 +118,8 @@ def test_four_stages_and_eight_micro_batches_are_as_in_the_literature(maker, hel
     assert simulation.makespan == 22
     assert simulation.bubble == pytest.approx(3 / 11)
     assert simulation.busy == (16, 16, 16, 16)
-    assert simulation.peak == simulation.peak_micro_batches == held
+    assert simulation.peak == held
+    assert simulation.peak_share == tuple(Held(count / 8) for count in held)
 
 
 def test_one_micro_batch_fills_the_stages_only_if_it_is_cut_in_time():
@@ -332,7 +334,7 @@ def test_a_schedule_reads_well():
     assert str(one_f_one_b(2, 2)) == "1f1b\nstage 0: F0 F1 B0 B1\nstage 1: F0 B0 F1 B1"
     assert str(wavefront(1, 1, 2)) == "wavefront\nstage 0: F0.0 F0.1 B0.1 B0.0"
     assert (str(Action("F", 3)), str(Action("B", 3, 2))) == ("F3", "B3.2")
-    assert repr(simulate(one_f_one_b(2, 2))) == "1f1b: makespan 6, bubble 33.3%, at most 2 1 micro-batches held"
+    assert repr(simulate(one_f_one_b(2, 2))) == "1f1b: makespan 6, bubble 33.3%, held at most 100% 50% of the batch"
 
 
 def test_a_schedule_of_ones_own_may_mix_actions_and_their_names():

@@ -17,7 +17,7 @@ from course_lib.meter import meter
 from course_lib.strategies import DDP, FSDP
 from course_lib.strategies.fsdp import own_rows, shard_blocks
 from course_lib.strategies.shards import local_part
-from course_lib.training import evaluate
+from course_lib.training import evaluate, measure_memory
 from course_lib.training.proof import prove_all
 from tests.strategies.test_accumulation import (
     UNEVEN,
@@ -194,3 +194,15 @@ def test_wrong_options_are_refused_with_a_sentence(options, sentence):
 
     with pytest.raises(RankFailed, match=sentence):
         launch(make, ranks=2)
+
+
+def test_gathered_parameters_are_no_activations():
+    def measured(kind, **options):
+        strategy = kind(plain(), adam, cross_entropy, **options)
+        return measure_memory(strategy, strategy.share(text_batches(UNEVEN)[0]))
+
+    sharded, whole = launch(measured, FSDP, ranks=2)[0], launch(measured, DDP, ranks=2)[0]
+    assert sharded.activations == whole.activations > 0
+    rows = sum(len(own_rows(len(p), 0, 2)) * p[0].numel() for p in plain().parameters())
+    assert (sharded.parameters, sharded.gradients) == (4 * rows, 4 * rows)
+    assert rows < 0.6 * sum(p.numel() for p in plain().parameters())

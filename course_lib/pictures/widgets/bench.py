@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from course_lib.pictures.widgets import rows
 from course_lib.pictures.widgets.bench_run import PACE, run_paced
 from course_lib.pictures.widgets.bench_score import known, score_table, verdict
 from course_lib.pictures.widgets.explorer import Button, Explorer, choice, slider, whole_number
-from course_lib.pictures.widgets.svg import Drawing, legend, line, text
-from course_lib.planning.schedules import SCHEDULES, Action, IllegalSchedule, Schedule, check, peak_held
+from course_lib.pictures.widgets.svg import Drawing, line, text
+from course_lib.planning.costs import ActionCosts
+from course_lib.planning.schedules import (
+    SCHEDULES,
+    Action,
+    IllegalSchedule,
+    Schedule,
+    check,
+    fullest,
+    held_after_each,
+    make_schedule,
+)
 from course_lib.planning.simulation import (
     NAMES,
-    ActionCosts,
     Simulation,
     TimedAction,
     Waiting,
@@ -62,7 +72,7 @@ class ScheduleBench(Explorer):
         )
 
     def _begin(self, start: str, stages: int, micro_batches: int, chunks: int) -> None:
-        self.schedule = SCHEDULES[start](stages, micro_batches, chunks)
+        self.schedule = make_schedule(start, stages, micro_batches, chunks)
         self.before: list[Schedule] = []
         self.ran: tuple[TimedAction, ...] = ()
         self.news = ""
@@ -87,7 +97,7 @@ class ScheduleBench(Explorer):
     def press_run(self) -> None:
         """Execute the schedule on as many real ranks as it has stages, with a fixed time per action."""
         try:
-            self.ran = run_paced(self.schedule, self.costs)
+            self.ran = run_paced(self.schedule, self.own_costs)
             self.news = "Run on real ranks: compare the two pictures."
         except IllegalSchedule:
             self.ran, self.news = (), "Not run, for it would hang."
@@ -99,34 +109,37 @@ class ScheduleBench(Explorer):
         row.insert(whole_number(place, "place", 0, len(row)), action)
         self.before.append(self.schedule)
         stages = (*self.schedule.stages[:stage], tuple(row), *self.schedule.stages[stage + 1 :])
-        self.schedule = Schedule("yours", stages, self.schedule.micro_batches, self.schedule.chunks)
+        self.schedule = replace(self.schedule, name="yours", stages=stages)
         self.ran = ()
         self.news = f"Stage {stage} now does {self.schedule.label(action)} as number {place + 1} of {len(row)}."
 
     @property
     def costs(self) -> ActionCosts:
-        """Of one action, in units of a forward pass."""
+        """Of one action of a whole stage, in units of a forward pass."""
         return ActionCosts(1.0, self.values["backward"], self.values["link"])
 
+    @property
+    def own_costs(self) -> ActionCosts:
+        """Of one action of this schedule: a virtual stage has its share."""
+        return self.costs.per_part(self.schedule)
+
     def draw(self) -> Drawing:
-        timed, waiting = simulate_until_stuck(self.schedule, self.costs)
-        placed = [*timed, *_after_the_end(self.schedule, timed, self.costs)]
+        timed, waiting = simulate_until_stuck(self.schedule, self.own_costs)
+        placed = [*timed, *_after_the_end(self.schedule, timed, self.own_costs)]
         stages = len(self.schedule.stages)
         unit = self._longest(placed)
         scale = rows.WIDTH / unit
         bottom = TOP + rows.ROW * stages
         begun = {(one.stage, one.action) for one in timed}
-        held = [
-            peak_held(action for action in actions if (stage, action) in begun) / self.schedule.chunks
-            for stage, actions in enumerate(self.schedule.stages)
-        ]
+        begun_rows = [[action for action in row if (stage, action) in begun] for stage, row in self._rows]
+        held = [fullest(held_after_each(row)).share_of(self.schedule.pieces) for row in begun_rows]
         stuck_at = makespan(timed) if waiting else None
         shapes = [
-            legend([("forward", "forward"), ("backward", "backward"), ("idle", "idle")], rows.LEFT, 16),
+            rows.kinds_legend({action.kind for _, row in self._rows for action in row}, rows.LEFT, 16),
             rows.row_names(stages, TOP),
             rows.idle_rows(stages, TOP, scale * (makespan(timed) if timed else unit)),
             self._boxes(placed, len(timed), scale),
-            rows.held_bars(held, self.schedule.micro_batches, TOP),
+            rows.held_bars(held, TOP),
             rows.time_axis(unit, scale, bottom, "simulated, in units of a forward action"),
             "" if stuck_at is None else _stuck_line(rows.LEFT + stuck_at * scale, bottom),
             self._measured(scale, bottom + GAP),
@@ -137,17 +150,21 @@ class ScheduleBench(Explorer):
         words = self._words(simulation, waiting)
         return Drawing("".join(shapes), rows.RIGHT + 100, height, words, below, parts=True)
 
+    @property
+    def _rows(self) -> list[tuple[int, tuple[Action, ...]]]:
+        return list(enumerate(self.schedule.stages))
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        return self.schedule.chunks, self.schedule.virtual
+
     def _longest(self, placed: Sequence[TimedAction]) -> float:
         """What the width of the picture stands for: simulated and measured, on one scale."""
         return max(makespan(placed), makespan(self.ran) / PACE)
 
     def _boxes(self, placed: Sequence[TimedAction], running: int, scale: float) -> str:
         """Every action can be reached and moved; those after `running` never start."""
-        place_of = {
-            (stage, action): place
-            for stage, actions in enumerate(self.schedule.stages)
-            for place, action in enumerate(actions)
-        }
+        place_of = {(stage, action): place for stage, actions in self._rows for place, action in enumerate(actions)}
         in_order = sorted(enumerate(placed), key=lambda pair: (pair[1].stage, place_of[pair[1].stage, pair[1].action]))
         shapes = []
         for number, one in in_order:
@@ -160,7 +177,7 @@ class ScheduleBench(Explorer):
                     rows.LEFT + one.start * scale,
                     (one.end - one.start) * scale,
                     TOP + rows.ROW * one.stage,
-                    self.schedule.chunks,
+                    self._sizes,
                     "" if starts else "stuck",
                     data_item=f"{one.stage}:{label}",
                     data_row=one.stage,
@@ -182,7 +199,7 @@ class ScheduleBench(Explorer):
                 text(rows.LEFT, top - 10, "measured on real ranks, paced, on the same scale", "ink strong"),
                 rows.row_names(stages, top),
                 rows.idle_rows(stages, top, makespan(self.ran) * scale),
-                rows.plain_boxes(self.ran, scale, top, self.schedule.chunks),
+                rows.plain_boxes(self.ran, scale, top, self._sizes),
             ]
         )
 
@@ -212,7 +229,7 @@ def _after_the_end(schedule: Schedule, timed: Sequence[TimedAction], costs: Acti
     for stage, actions in enumerate(schedule.stages):
         at = makespan(timed)
         for action in (one for one in actions if (stage, one) not in done):
-            placed.append(TimedAction(stage, action, at, at + costs.of(action, stage)))
+            placed.append(TimedAction(stage, action, at, at + costs.of(action, stage, schedule)))
             at = placed[-1].end
     return placed
 

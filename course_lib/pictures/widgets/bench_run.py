@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from course_lib.planning.costs import ActionCosts
 from course_lib.planning.schedules import Schedule, check
-from course_lib.planning.simulation import ActionCosts, TimedAction, measured
+from course_lib.planning.simulation import TimedAction, measured
 
 PACE = 0.02  # seconds that a forward action takes
 
@@ -29,8 +30,8 @@ def one_step(schedule: Schedule, costs: ActionCosts) -> None:
     from course_lib.lstm import lstm_model, squared_error
     from course_lib.strategies import Pipeline
 
-    stages = len(schedule.stages)
-    model = lstm_model(features=2, hidden=8, layers=max(1, stages - 2), outputs=1)
+    parts = schedule.places.positions
+    model = lstm_model(features=2, hidden=8, layers=max(1, parts - 2), outputs=1)
     pace = ActionCosts(PACE * _number(costs.forward), PACE * _number(costs.backward))
     strategy = Pipeline(model, partial(torch.optim.SGD, lr=0.01), squared_error, schedule=schedule, pace=pace)
     steps = max(2, schedule.chunks)

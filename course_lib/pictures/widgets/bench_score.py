@@ -6,48 +6,52 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from course_lib.pictures.widgets.svg import table
-from course_lib.planning.schedules import SCHEDULES, Schedule
-from course_lib.planning.simulation import ActionCosts, Simulation, simulate
+from course_lib.planning.costs import ActionCosts
+from course_lib.planning.schedules import SCHEDULES, Schedule, make_schedule
+from course_lib.planning.simulation import Simulation, simulate
 
 
 def known(schedule: Schedule, costs: ActionCosts) -> Mapping[str, Simulation]:
-    """The schedules that have a name, for the same work. With one chunk, a wavefront is 1F1B."""
+    """The schedules that have a name, for the same work. With one chunk, a wavefront is 1F1B.
+
+    `costs` are those of a whole stage: a virtual stage has its share of them.
+    """
     return _known(len(schedule.stages), schedule.micro_batches, schedule.chunks, costs)
 
 
 @lru_cache(maxsize=16)  # they stay the same while actions are moved
 def _known(stages: int, micro_batches: int, chunks: int, costs: ActionCosts) -> Mapping[str, Simulation]:
     names = [name for name in SCHEDULES if chunks > 1 or name != "wavefront"]
-    return {name: simulate(SCHEDULES[name](stages, micro_batches, chunks), costs) for name in names}
+    made = {name: make_schedule(name, stages, micro_batches, chunks) for name in names}
+    return {name: simulate(schedule, costs.per_part(schedule)) for name, schedule in made.items()}
 
 
 def score_table(yours: Simulation | None, others: Mapping[str, Simulation]) -> str:
     """One row for yours, and one for each that has a name."""
     rows = [_row("yours", yours)] if yours else [["yours", "never ends", "", "", ""]]
     rows += [_row(name, simulation) for name, simulation in others.items()]
-    head = ["schedule", "makespan", "bubble", "micro-batches held by the fullest stage", "by all"]
+    head = ["schedule", "makespan", "bubble", "of the batch, held by the fullest stage", "by all stages"]
     return table(head, rows, "Your schedule beside those that have a name")
 
 
 def _row(name: str, simulation: Simulation) -> list[str]:
-    held = simulation.peak_micro_batches
+    held = [share.total for share in simulation.peak_share]
     return [
         name,
         f"{simulation.makespan:.4g}",
         f"{simulation.bubble:.1%}",
-        f"{max(held):.3g}",
-        f"{sum(held):.3g}",
+        f"{100 * max(held):.3g}%",
+        f"{100 * sum(held) / len(held):.3g}%",
     ]
 
 
 def verdict(yours: Simulation, others: Mapping[str, Simulation]) -> str:
     """What it takes and holds, and which of those with a name it beats, equals, or loses to."""
-    held = sum(yours.peak_micro_batches)
     facts = (
         f"It runs: makespan {yours.makespan:.4g}, bubble {yours.bubble:.1%}, "
-        f"micro-batches held at most: {', '.join(f'{count:.3g}' for count in yours.peak_micro_batches)}."
+        f"held at most, of the batch: {', '.join(share.percent for share in yours.peak_share)}."
     )
-    order = {n: _order(s.makespan, sum(s.peak_micro_batches), yours.makespan, held) for n, s in others.items()}
+    order = {name: _order(simulation, yours) for name, simulation in others.items()}
     better, equal = ([name for name, place in order.items() if place == wanted] for wanted in (-1, 0))
     if better:
         return f"{facts} Faster, or as fast with less memory: {', '.join(better)}."
@@ -55,8 +59,10 @@ def verdict(yours: Simulation, others: Mapping[str, Simulation]) -> str:
     return f"{facts} Nothing with a name does better; {as_good}."
 
 
-def _order(time: float, held: float, own_time: float, own_held: float) -> int:
+def _order(other: Simulation, yours: Simulation) -> int:
     """-1 if the other one is better: first by time, then by what is held; times within rounding are equal."""
+    time, own_time = other.makespan, yours.makespan
     if abs(time - own_time) > 1e-9 * max(time, 1):
         return -1 if time < own_time else 1
+    held, own_held = (sum(share.total for share in one.peak_share) for one in (other, yours))
     return (held > own_held + 1e-9) - (held < own_held - 1e-9)

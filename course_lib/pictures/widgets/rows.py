@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from course_lib.pictures.widgets.svg import CHARACTER, box, element, line, text
-from course_lib.planning.schedules import Action
+from course_lib.pictures.widgets.svg import CHARACTER, box, element, legend, line, text
+from course_lib.planning.schedules import Action, Held
 from course_lib.planning.simulation import NAMES, TimedAction
 
 LEFT, WIDTH = 66, 560  # where time begins, and how wide all of it is
 ROW, TALL = 34, 28  # from one stage to the next, and how tall its boxes are
 RIGHT = LEFT + WIDTH + 14
-INK_ON = {"F": "on-dark", "B": "on-light"}
+INK_ON = {"F": "on-dark", "B": "on-light", "W": "on-dark", "R": "on-light"}
+CLASSES = {kind: name.replace(" ", "-") for kind, name in NAMES.items()}
 
 
-def label_of(action: Action, chunks: int) -> str:
-    """What stands in the box: the micro-batch and, where there are several, the chunk."""
-    return action.label(chunks)[1:]
+def kinds_legend(kinds: Collection[str], x: float, y: float) -> str:
+    """What the colours mean, of these kinds of actions; forward and backward are always there."""
+    words = {CLASSES[kind]: NAMES[kind] for kind in NAMES if kind in {*kinds, "F", "B"}}
+    return legend([*words.items(), ("idle", "idle")], x, y)
+
+
+def fitting_label(action: Action, width: float, chunks: int, virtual: int, kind: bool = False) -> str:
+    """The micro-batch and, where there are several, the chunk and the virtual stage, as far as there is room."""
+    for label in (action.label(chunks, virtual), action.label(chunks)):
+        shown = label if kind else label[1:]
+        if len(shown) * CHARACTER + 2 <= width:
+            return shown
+    return ""
 
 
 def action_box(
-    action: Action, left: float, width: float, top: float, chunks: int, class_: str = "", **attributes: object
+    action: Action,
+    left: float,
+    width: float,
+    top: float,
+    sizes: tuple[int, int],
+    class_: str = "",
+    **attributes: object,
 ) -> str:
-    """One action. `attributes` are those of the group."""
-    label = action.label(chunks) if class_ else label_of(action, chunks)  # without its colour, say which kind it is
-    shapes = [box(left + 0.5, top, max(1.0, width - 1), TALL, class_ or NAMES[action.kind], rx=2)]
-    if len(label) * CHARACTER + 2 <= width:
+    """One action of a schedule of `sizes`, chunks and virtual stages. `attributes` are those of the group."""
+    shapes = [box(left + 0.5, top, max(1.0, width - 1), TALL, class_ or CLASSES[action.kind], rx=2)]
+    if not class_:
+        shapes += virtual_lines(action, left + 0.5, max(1.0, width - 1), top)
+    label = fitting_label(action, width, *sizes, kind=bool(class_))  # without its colour, say which kind it is
+    if label:
         ink = "ink" if class_ else INK_ON[action.kind]
         shapes.append(text(left + width / 2, top + TALL / 2 + 4.5, label, ink, "middle", aria_hidden="true"))
     return element("g", *shapes, **attributes)
+
+
+def virtual_lines(action: Action, left: float, width: float, top: float) -> list[str]:
+    """White lines along the top of a box: one for virtual stage 1, two for virtual stage 2."""
+    return [box(left, top + 2 + 4 * number, width, 2, "on-dark") for number in range(action.virtual)]
 
 
 def row_names(stages: int, top: float) -> str:
@@ -41,28 +65,31 @@ def idle_rows(stages: int, top: float, width: float) -> str:
     return "".join(box(LEFT, top + ROW * stage, width, TALL, "idle") for stage in range(stages))
 
 
-def held_bars(held: Sequence[float], whole: float, top: float) -> str:
-    """How many micro-batches each stage holds at most, of the whole batch."""
+def held_bars(held: Sequence[Held], top: float) -> str:
+    """The share of the batch that each stage holds at most: activations, and what waits for weight gradients."""
     shapes = []
-    for stage, count in enumerate(held):
+    for stage, share in enumerate(held):
         y = top + ROW * stage
-        width = 60 * count / max(whole, 1)
-        shapes += [box(RIGHT, y, width, TALL, "activations"), text(RIGHT + width + 5, y + 18.5, f"{count:.3g}")]
-    return "".join([*shapes, text(RIGHT, top - 7, "held at most", "ink small")])
+        first, second = 60 * share.activations, 60 * share.for_weights
+        shapes += [box(RIGHT, y, first, TALL, "activations"), box(RIGHT + first, y, second, TALL, CLASSES["W"])]
+        shapes.append(text(RIGHT + first + second + 5, y + 18.5, share.percent))
+    return "".join([*shapes, text(RIGHT, top - 7, "held of the batch", "ink small")])
 
 
-def plain_boxes(timed: Sequence[TimedAction], scale: float, top: float, chunks: int) -> str:
+def plain_boxes(timed: Sequence[TimedAction], scale: float, top: float, sizes: tuple[int, int]) -> str:
     """All actions, where they are in time. One path for each kind of work: thousands of boxes are drawn at once."""
-    outlines: dict[str, list[str]] = {name: [] for name in NAMES.values()}
+    outlines: dict[str, list[str]] = {name: [] for name in (*CLASSES.values(), "on-dark")}
     labels = []
     for one in timed:
         x, y, width = LEFT + one.start * scale, top + ROW * one.stage, (one.end - one.start) * scale
         wide = max(0.5, width - 1)
-        outlines[NAMES[one.action.kind]].append(f"M{x + 0.5:.1f} {y:.0f}h{wide:.1f}v{TALL}h-{wide:.1f}z")
-        label = label_of(one.action, chunks)
-        if len(label) * CHARACTER + 2 <= width:
+        outlines[CLASSES[one.action.kind]].append(f"M{x + 0.5:.1f} {y:.0f}h{wide:.1f}v{TALL}h-{wide:.1f}z")
+        for number in range(one.action.virtual):
+            outlines["on-dark"].append(f"M{x + 0.5:.1f} {y + 2 + 4 * number:.0f}h{wide:.1f}v2h-{wide:.1f}z")
+        label = fitting_label(one.action, width, *sizes)
+        if label:
             labels.append(text(x + width / 2, y + TALL / 2 + 4.5, label, INK_ON[one.action.kind], "middle"))
-    paths = [element("path", d="".join(pieces), class_=name) for name, pieces in outlines.items()]
+    paths = [element("path", d="".join(pieces), class_=name) for name, pieces in outlines.items() if pieces]
     return "".join([*paths, *labels])
 
 

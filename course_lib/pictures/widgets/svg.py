@@ -11,12 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
-from course_lib.pictures.palette import COLOURS, INK, MEMORY, OTHERS
+from course_lib.pictures.palette import BLOCKS, COLOURS, INK, MEMORY
 
 CHARACTER = 6.6  # how wide a character of a text is, about, in a picture's units
 READABLE = 0.8  # of its size, a picture's letters can still be read
 MARGIN = 10  # of paper around a picture that stands alone
-CONTRIBUTORS = (*COLOURS.values(),)[:3] + OTHERS[:3] + ("#CC79A7", "#B2DF8A")  # of up to eight ranks
+FIRST = (COLOURS["forward"], COLOURS["backward"], COLOURS["communication"])
+CONTRIBUTORS = (*FIRST, "#56B4E9", "#D55E00", "#F0E442", "#CC79A7", "#B2DF8A")  # of up to eight ranks
 LIGHT = {"ink": INK, "faint": "#595959", "idle": COLOURS["idle"], "paper": "#FFFFFF", "line": "#8C8C8C"}
 FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 
@@ -116,9 +117,9 @@ class Drawing:
 def colours(theme: dict[str, str]) -> str:
     """The style sheet that gives each class its colour; `theme` says what changes between light and dark."""
     fills = {**COLOURS, **MEMORY, **{f"rank{n}": colour for n, colour in enumerate(CONTRIBUTORS)}}
-    fills |= {"way-in": OTHERS[5], "layer": OTHERS[0], "way-out": OTHERS[2]}
+    fills |= BLOCKS
     fills |= {name: theme[name] for name in ("ink", "faint", "idle", "paper")}
-    rules = [f".{name} {{ fill: {colour}; }}" for name, colour in fills.items()]
+    rules = [f".{name.replace(' ', '-')} {{ fill: {colour}; }}" for name, colour in fills.items()]
     strokes = {"line": theme["line"], "curve": COLOURS["forward"], "message": COLOURS["communication"]}
     rules += [f".{name} {{ stroke: {colour}; fill: none; }}" for name, colour in strokes.items()]
     return " ".join(

@@ -2,7 +2,7 @@
 
 from course_lib.planning.schedules.actions import KINDS, Action, IllegalSchedule, Step
 from course_lib.planning.schedules.deadlock import Waiting
-from course_lib.planning.schedules.held import Held, held_after_each, peak_held
+from course_lib.planning.schedules.held import Held, fullest, held_after_each, peak_held
 from course_lib.planning.schedules.layout import LAYOUTS, Layout
 from course_lib.planning.schedules.needs import giver_of, own_needs
 from course_lib.planning.schedules.one_part import gpipe, naive, one_f_one_b, wavefront
@@ -16,6 +16,7 @@ from course_lib.planning.schedules.schedule import (
     in_running_order,
     who_waits,
 )
+from course_lib.planning.schedules.torch_schedules import from_torch
 from course_lib.planning.schedules.virtual_stages import interleaved_one_f_one_b, looped_bfs
 from course_lib.planning.schedules.zero_bubble import zero_bubble_h1, zero_bubble_v
 
@@ -34,6 +35,8 @@ __all__ = [
     "check",
     "checked_order",
     "dependencies",
+    "from_torch",
+    "fullest",
     "giver_of",
     "gpipe",
     "held_after_each",

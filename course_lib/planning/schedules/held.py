@@ -23,6 +23,11 @@ class Held:
         """Both together, if a piece takes as much room for one as for the other."""
         return self.activations + self.for_weights
 
+    @property
+    def percent(self) -> str:
+        """Both together, if they are shares of the batch: "12.5%"."""
+        return f"{100 * self.total:.3g}%"
+
     def share_of(self, pieces: int) -> Held:
         """The same as a share of so many pieces."""
         return Held(self.activations / pieces, self.for_weights / pieces)

@@ -1,0 +1,132 @@
+"""Watch a sharded model gather its blocks and drop them again: when, in which order, and how many bytes."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from course_lib.strategies.fsdp import FSDP
+from course_lib.trace import span
+
+# By their names since torch 2.13, or by those before.
+ALL_GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
+
+@dataclass(frozen=True)
+class GatherPace:
+    """Seconds that each of these takes at least, for every block: for ranks that have no device of their own."""
+
+    gather: float = 0.0
+    forward: float = 0.0
+    backward: float = 0.0
+    scatter: float = 0.0
+
+
+@dataclass
+class HeldBytes:
+    """Bytes that are there now, and the most that were there at a time."""
+
+    now: int = 0
+    peak: int = 0
+
+    def add(self, size: int) -> None:
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+
+class GatherWatch:
+    """Records what becomes of each block of a sharded model, as spans labelled with the block's place.
+
+    `all-gather`, `forward` and `drop`, then `all-gather`, `backward`, `drop` and `reduce-scatter`. Gathering waits for
+    its messages here, where on a GPU it runs beside the computation. `gathered` counts the bytes of blocks that are
+    whole (from the buffers that the messages fill), and `gradients` those of whole gradients on their way out.
+    """
+
+    def __init__(self, strategy: FSDP, pace: GatherPace | None = None) -> None:
+        if strategy.mesh["shard"].size() == 1:
+            raise ValueError(
+                "the model lies whole on every rank, and nothing is gathered: give more ranks than replicas"
+            )
+        self.gathered, self.gradients = HeldBytes(), HeldBytes()
+        for place, block in strategy.model.numbered():
+            if not isinstance(block, FSDPModule):
+                raise ValueError(f"block {place} shares a weight and is not gathered by itself: watch a model without")
+            _WatchedBlock(str(place), block, self, pace or GatherPace())
+
+
+class _WatchedBlock:
+    """The hooks of one block: before and behind those with which `fully_shard` gathers and drops it."""
+
+    def __init__(self, place: str, block: Any, watch: GatherWatch, pace: GatherPace) -> None:
+        self.place, self.watch, self.pace = place, watch, pace
+        self.bytes = 0  # while it is whole
+        self.working: AbstractContextManager[None] | None = None
+        block.set_custom_all_gather(_AllGather(self))
+        block.set_custom_reduce_scatter(_ReduceScatter(self))
+        block.register_forward_pre_hook(lambda *_: self.begin("forward", pace.forward))
+        block.register_forward_hook(lambda *_: self.end(), prepend=True)
+        block.register_forward_hook(self.after_forward)
+
+    def begin(self, name: str, seconds: float) -> None:
+        self.working = span(name, at_least=seconds, label=self.place)
+        self.working.__enter__()
+
+    def end(self) -> None:
+        if self.working is not None:
+            self.working.__exit__(None, None, None)
+            self.working = None
+
+    def after_forward(self, block: torch.nn.Module, inputs: Any, outputs: Any) -> None:
+        if all(isinstance(parameter, DTensor) for parameter in block.parameters()):
+            self.drop()
+        if outputs[0].requires_grad:  # called behind the hook that gathers the block again
+            outputs[0].register_hook(lambda gradient: self.begin("backward", self.pace.backward))
+
+    def drop(self) -> None:
+        with span("drop", label=self.place):
+            self.watch.gathered.add(-self.bytes)
+            self.bytes = 0
+
+
+@dataclass(frozen=True)
+class _Messages:
+    """What `fully_shard` asks of those who replace its messages: where a buffer comes from."""
+
+    block: _WatchedBlock
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class _AllGather(_Messages):
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> None:
+        self.block.bytes = _bytes(output_tensor)
+        self.block.watch.gathered.add(self.block.bytes)
+        with span("all-gather", at_least=self.block.pace.gather, label=self.block.place):
+            ALL_GATHER(output_tensor, input_tensor, group)
+
+
+class _ReduceScatter(_Messages):
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
+    ) -> None:
+        self.block.end()  # of the backward pass
+        self.block.drop()
+        self.block.watch.gradients.add(_bytes(input_tensor))
+        with span("reduce-scatter", at_least=self.block.pace.scatter, label=self.block.place):
+            REDUCE_SCATTER(output_tensor, input_tensor, op, group)
+        self.block.watch.gradients.add(-_bytes(input_tensor))
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

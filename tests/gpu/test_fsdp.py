@@ -1,0 +1,74 @@
+"""On a GPU, a sharded model trains on its own weights: `nn.LSTM` must not move what is gathered."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import device, launch
+from course_lib.lstm.loss import cross_entropy
+from course_lib.lstm.model import lstm_model
+from course_lib.strategies import FSDP, Single
+from course_lib.training import sharding
+from tests.strategies.test_accumulation import UNEVEN, VOCABULARY, adam, text_batches
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine"),
+]
+GPUS = max(1, torch.cuda.device_count())  # ranks that share a GPU would talk over gloo, with which FSDP2 crashes
+
+
+def losses(kind, hidden, **options):
+    torch.manual_seed(0)
+    model = lstm_model(vocabulary=VOCABULARY, hidden=hidden, layers=3).double()
+    strategy = kind(model, adam, cross_entropy, clip=0.5, **options)
+    found = [strategy.step(strategy.share(batch))[0].item() for batch in text_batches(UNEVEN) * 2]
+    return found, strategy.full_state(), str(device())
+
+
+@pytest.mark.parametrize("hidden", [5, 64])
+@pytest.mark.parametrize("options", [{}, {"reshard_after_forward": False}, {"micro_batches": 2}], ids=str)
+def test_many_updates_are_those_of_plain_training(options, hidden):
+    def both():
+        assert dist.get_backend() != "gloo" or GPUS == 1
+        return losses(FSDP, hidden, **options), losses(Single, hidden)
+
+    if GPUS > 1:
+        pytest.skip("the comparison of one rank with itself is for one GPU; test_every_gpu is for more")
+    (sharded, state, where), (plain, expected, _) = launch(both, ranks=1, timeout=180)[0]
+    assert where.startswith("cuda")
+    assert sharded == pytest.approx(plain, abs=1e-10)
+    for name, tensor in state.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=0, atol=1e-8)
+
+
+@pytest.mark.skipif(GPUS < 2, reason="there is one GPU: it cannot be shared by ranks that shard a model")
+def test_every_gpu_has_some_rows():
+    run = launch(losses, FSDP, 64, ranks=GPUS, timeout=180)
+    expected = launch(losses, Single, 64, ranks=1, timeout=180)[0]
+    assert run[0][0] == pytest.approx(expected[0], abs=1e-10)
+
+
+def test_flattened_weights_are_found_out():
+    """Without the guard the loss leaves plain training's from the second update on, silently."""
+
+    def unguarded():
+        import course_lib.strategies.fsdp as module
+
+        module.keep_weights_where_they_are = lambda block: None
+        return losses(FSDP, 64)[0], losses(Single, 64)[0]
+
+    sharded, plain = launch(unguarded, ranks=1, timeout=180)[0]
+    assert sharded[0] == pytest.approx(plain[0], abs=1e-10)
+    assert max(abs(a - b) for a, b in zip(sharded, plain, strict=True)) > 1e-6
+
+
+def test_bytes_at_rest_on_the_gpu():
+    def measured():
+        strategy = sharding.make_sharded(lstm_model(vocabulary=VOCABULARY, hidden=8, layers=2), cross_entropy, "zero-3")
+        return sharding.measure_sharding(strategy, strategy.share(text_batches(UNEVEN)[0]))
+
+    found = launch(measured, ranks=1, timeout=180)[0]
+    assert found.optimizer == 2 * found.parameters == 2 * found.gradients

@@ -1,0 +1,269 @@
+"""Stages do what a schedule says: whatever is legal is executed, and what is held is what the schedule holds."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_lib import launch, trace
+from course_lib.data import Corpus, Streams
+from course_lib.lstm.loss import cross_entropy
+from course_lib.lstm.model import SequenceModel, lstm_model
+from course_lib.planning.placement import Placement
+from course_lib.planning.schedules import SCHEDULES, Action, Schedule, check, dependencies, make_schedule
+from course_lib.planning.simulation import ActionCosts, makespan, measured, simulate
+from course_lib.strategies import Hybrid, Pipeline
+from course_lib.strategies.execution import Execution
+from course_lib.strategies.mail import Mail, Routes
+from course_lib.strategies.stage import Stage
+from tests.strategies.test_pipeline import BATCHES, adam, deep, frozen_first_stage, prove, prove_all
+
+
+def any_schedule(seed: int, stages: int) -> Schedule:
+    """A random legal schedule: some weight gradients apart, some forward passes made again, in a loop or a V."""
+    draw = random.Random(seed)
+    virtual, micro_batches, chunks = draw.randint(1, 8 // stages), draw.randint(1, 3), draw.randint(1, 3)
+    layout = draw.choice(["loop", "v"])
+    rows: list[list[Action]] = [[] for _ in range(stages)]
+    for row in rows:
+        for m, c, v in ((m, c, v) for m in range(micro_batches) for c in range(chunks) for v in range(virtual)):
+            kinds = ["F", "B", *draw.choice(["", "W", "R", "RW"])]
+            row += [Action(kind, m, c, v) for kind in kinds]
+        draw.shuffle(row)
+    unordered = Schedule("random", tuple(map(tuple, rows)), micro_batches, chunks, virtual, layout)
+    done, ordered = set(), [[] for _ in range(stages)]
+    while any(rows):
+        stage = draw.choice([stage for stage, row in enumerate(rows) if row])
+        for action in rows[stage]:
+            if done.issuperset(dependencies(action, stage, unordered)):
+                rows[stage].remove(action)
+                ordered[stage].append(action)
+                done.add((stage, action))
+                break
+    schedule = Schedule("random", tuple(map(tuple, ordered)), micro_batches, chunks, virtual, layout)
+    check(schedule)
+    return schedule
+
+
+FEW, MANY = range(6), range(6, 60)
+
+
+@pytest.mark.parametrize("seeds", [FEW, pytest.param(MANY, marks=pytest.mark.slow)], ids=["few", "many"])
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+def test_any_legal_schedule_with_virtual_stages_is_the_same_as_one_process(stages, seeds):
+    variations = [{"schedule": any_schedule(seed, stages)} for seed in seeds]
+    for variation, proof in zip(variations, prove_all(variations, Pipeline, ranks=stages, model=deep), strict=True):
+        assert proof, f"{variation['schedule']}\n{proof}"
+
+
+def held_by(schedules: list[Schedule]) -> list[list]:
+    held = []
+    for schedule in schedules:
+        strategy = Pipeline(deep(), adam, cross_entropy, schedule=schedule)
+        strategy.step(BATCHES[0])
+        execution = strategy.execution
+        assert not any([execution.saved, execution.for_weights, execution.beginnings, execution.mail.here])
+        held.append(execution.held)
+    return held
+
+
+def test_what_a_stage_holds_after_every_action_is_what_the_schedule_says():
+    named = [make_schedule(name, 4, 5, chunks) for name in SCHEDULES for chunks in (1, 2)]
+    named += [make_schedule(name, 4, 3, 2, recompute=True) for name in ("1f1b", "wavefront", "zb-v")]
+    schedules = named + [any_schedule(seed, 4) for seed in range(20, 26)]
+    for stage, held in enumerate(launch(held_by, schedules, ranks=4, timeout=300)):
+        for schedule, of_one in zip(schedules, held, strict=True):
+            assert tuple(of_one) == schedule.held[stage], schedule
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "zb-v"])
+def test_every_virtual_stage_carries_its_own_state_from_batch_to_batch(schedule):
+    corpus = Corpus.from_text("every part of the model keeps the state of its layers, from window to window. " * 12)
+    windows = list(Streams(corpus.tokens, streams=5, window=6))[:4]
+    whole = partial(lstm_model, vocabulary=len(corpus.vocabulary), hidden=5, layers=4)
+    options = {"schedule": schedule, "micro_batches": 2, "chunks": 3, "carry_state": True, "recompute": True}
+    proof = prove(Pipeline, ranks=2, model=whole, batches=windows, **options)
+    assert proof, proof
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v"])
+def test_parts_in_which_nothing_is_trained_pass_the_gradient_on(schedule):
+    proof = prove(Pipeline, ranks=2, model=frozen_first_stage, schedule=schedule, micro_batches=3, chunks=2)
+    assert proof, proof
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "interleaved"])
+def test_replicas_of_virtual_stages_sum_their_gradients_once_they_are_final(schedule):
+    options = {"schedule": schedule, "micro_batches": 3, "chunks": 2, "clip": 0.05}
+    proof = prove(Hybrid, ranks=4, replicas=2, model=deep, **options)
+    assert proof, proof
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", "interleaved"])
+def test_gradients_are_sent_to_the_other_replicas_while_stages_still_work(schedule):
+    def sent_early():
+        strategy, early = Hybrid(deep().double(), adam, cross_entropy, replicas=2, schedule=schedule), []
+        finish = strategy.sum_over_replicas.finish
+        strategy.sum_over_replicas.finish = lambda: [early.append(len(strategy.sum_over_replicas.sending)), finish()]
+        strategy.step(strategy.share(BATCHES[0]))
+        return early[0], len(list(strategy.model.parameters()))
+
+    assert all(early == every for early, every in launch(sent_early, ranks=4))
+
+
+def test_parts_may_be_cut_anywhere_in_order():
+    placement = Placement.of_cuts(8, [3, 4, 5])
+    proof = prove(Pipeline, ranks=2, model=deep, schedule="zb-v", placement=placement, micro_batches=3)
+    assert proof, proof
+
+
+def test_a_batch_without_sequences_moves_nothing_on_virtual_stages():
+    proof = prove(Pipeline, ranks=2, model=deep, schedule="zb-v", batches=[BATCHES[0].rows([]), BATCHES[1]])
+    assert proof, proof
+
+
+class Drop(nn.Module):
+    width = 4
+
+    def forward(self, inputs, state=None):
+        return nn.functional.dropout(inputs, 0.5), None
+
+
+def with_dropout() -> SequenceModel:
+    blocks = [block for _, block in deep().numbered()]
+    return SequenceModel(dict(enumerate([*blocks[:2], Drop(), *blocks[2:4], Drop(), blocks[-1]])))
+
+
+def test_what_was_dropped_is_dropped_again_when_it_is_computed_again():
+    def gradients(recompute):
+        torch.manual_seed(0)
+        options = {"schedule": "zb-v", "micro_batches": 3, "chunks": 2, "recompute": recompute}
+        strategy = Pipeline(with_dropout().double(), adam, cross_entropy, **options)
+        torch.manual_seed(dist.get_rank())
+        strategy.step(BATCHES[0])
+        return strategy.full_gradients(), torch.rand(1)
+
+    kept, next_number = launch(gradients, False, ranks=2)[0]
+    again, same_number = launch(gradients, True, ranks=2)[0]
+    for name, gradient in kept.items():
+        torch.testing.assert_close(again[name], gradient, rtol=0, atol=1e-10)
+    assert next_number == same_number
+
+
+def paced_steps(schedule, pace, steps=3):
+    """The spans of each step after the first."""
+    strategy = Pipeline(deep(), adam, cross_entropy, schedule=schedule, pace=pace)
+    found = []
+    for _ in range(steps + 1):
+        dist.barrier()
+        trace.recorder.spans.clear()
+        strategy.step(BATCHES[0])
+        found.append(list(trace.recorder.spans))
+    return found[1:]
+
+
+def test_a_message_is_under_way_as_long_as_its_link_is_paced_to():
+    schedule, pace = make_schedule("zb-v", 2, 2), ActionCosts(0.01, 0.02, link=0.05)
+    run = launch(paced_steps, schedule, pace, ranks=2)
+    simulated = simulate(schedule, pace).makespan
+    for ranks in zip(*run, strict=True):
+        timed = measured(schedule, [span for spans in ranks for span in spans])
+        assert makespan(timed) > simulated - 0.005  # never earlier; how much later is for the bench to say
+        starts, ends = ({(one.stage, one.action): getattr(one, when) for one in timed} for when in ("start", "end"))
+        for (stage, action), start in starts.items():
+            for needed in dependencies(action, stage, schedule):
+                assert start >= ends[needed] + (0.05 if needed[0] != stage else 0) - 0.002
+
+
+def test_what_has_been_received_is_let_go_of_before_the_step_ends():
+    def most_messages():
+        most = []
+
+        class Counting(Mail):
+            def deliver(self, action, tensor):
+                super().deliver(action, tensor)
+                most.append(sum(map(len, self.sent.values())))
+
+        from course_lib.strategies import execution
+
+        execution.Mail = Counting
+        strategy = Pipeline(deep(), adam, cross_entropy, schedule="1f1b", micro_batches=9)
+        strategy.step(BATCHES[0])
+        return max(most)
+
+    first, second, third, _ = launch(most_messages, ranks=4)
+    assert max(first, second, third) <= 8  # of 9 to 18 that are sent
+
+
+def test_parts_on_one_rank_hand_over_without_a_message():
+    def received():
+        Pipeline(deep(), adam, cross_entropy, schedule="zb-v", micro_batches=3).step(BATCHES[0])
+        return sum(span.name == "receive" for span in trace.recorder.spans)
+
+    assert list(launch(received, ranks=2)) == [6, 6]  # 3 activations and 3 gradients each: none at the tip of the V
+    assert list(launch(received, ranks=1)) == [0]
+
+
+def one_gradient(wrong) -> bool:
+    """On a rank: whether a broken executor still gives the gradients of the right one."""
+    found = []
+    for kind in (Execution, wrong):
+        torch.manual_seed(0)
+        whole, schedule = deep().double(), make_schedule("zb-v", 2, 3, 2)
+        placement = Placement.of_cuts(8, [2, 4, 6])
+        stage = Stage.of(whole, placement, dist.get_rank(), range(2), cross_entropy, places=schedule.places)
+        kind(stage, schedule, BATCHES[0], BATCHES[0].mask.sum(), {}).run()
+        found.append({name: weight.grad for name, weight in stage.part.named_parameters()})
+    return all(
+        ours is not None and torch.allclose(ours, theirs, rtol=0, atol=1e-10)
+        for ours, theirs in zip(found[1].values(), found[0].values(), strict=True)
+    )
+
+
+class Unbroken(Execution):
+    """The right one."""
+
+
+class LosesTheStateGradient(Execution):
+    def _backward(self, action):
+        super()._backward(action)
+        self.state_gradients.clear()
+
+
+class MixesUpStates(Execution):
+    """Chunks of one part of the model begin where those of another ended."""
+
+    def _forward(self, action):
+        if action.virtual and action.chunk:
+            own, others = (self.part_states[action.micro_batch, virtual] for virtual in (1, 0))
+            self.part_states[action.micro_batch, 1] = dict(zip(own, others.values(), strict=True))
+        super()._forward(action)
+
+
+class ForgetsWeights(Execution):
+    def _weights(self, action):
+        if action.micro_batch:
+            super()._weights(action)
+        else:
+            self.for_weights.pop(action.piece)
+
+
+class MixesUpMessages(Execution):
+    """Takes messages as they come, whichever virtual stage they are for."""
+
+    def __init__(self, stage, schedule, *given):
+        routes = Routes(schedule, stage.place)
+        for order in routes.arrivals.values():
+            order.sort(key=lambda action: (action.micro_batch, action.chunk, action.virtual))
+        super().__init__(stage, schedule, *given, routes=routes)
+
+
+@pytest.mark.parametrize("wrong", [LosesTheStateGradient, MixesUpStates, ForgetsWeights, MixesUpMessages])
+def test_executors_that_are_wrong_are_found_out(wrong):
+    assert all(launch(one_gradient, Unbroken, ranks=2))
+    assert not all(launch(one_gradient, wrong, ranks=2))
