@@ -53,8 +53,8 @@ ON_A_GPU = Sizes(
     hidden=(256, 512, 1024, 2048, 4096, 8192),
     sequences=(1, 4, 16, 32, 64, 128, 256, 1024),
     steps=(1, 8, 32, 128),
-    words=(16, 1024, 32_768),
-    cells=(16, 256, 4096),
+    words=(16, 1024, 8192, 32_768),
+    cells=(256, 4096, 32_768),
     parameters=(1_000_000, 100_000_000),
     operations=4e13,
 )
@@ -71,7 +71,7 @@ def calibrate(
     points = list(_points(chosen))
     _measure(*points[0], precisions[0], at_least)  # what comes first pays for what is set up only once
     measured: dict[str, PrecisionTimes] = {}
-    with tqdm(total=len(points) * len(precisions), desc="block times", leave=False, delay=2) as bar:
+    with tqdm(total=len(points) * len(precisions), desc="block times", leave=False, delay=2, disable=None) as bar:
         for precision in precisions:
             found = {}
             for point in points:

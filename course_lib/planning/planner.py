@@ -45,7 +45,7 @@ def plans(
     candidates = list(_candidates(work, ranks, schedules, micro_batches, chunks, recompute))
     made = [
         pipelined(work, replicas, pieces, network, inside, overhead, memory)
-        for replicas, pieces in tqdm(candidates, desc="plans", delay=3, leave=False)
+        for replicas, pieces in tqdm(candidates, desc="plans", delay=3, leave=False, disable=None)
         for inside in network.orders(replicas, pieces.stages)
     ]
     if sharding:
