@@ -4,6 +4,7 @@ from course_lib.planning.block_times import BlockSeconds, BlockTimes, h200_block
 from course_lib.planning.calibration import Sizes, calibrate
 from course_lib.planning.cluster import Network
 from course_lib.planning.costs import ActionCosts
+from course_lib.planning.explanation import Explanation, explain
 from course_lib.planning.line import Line, fit_line
 from course_lib.planning.network import (
     AllReduceParts,
@@ -13,6 +14,7 @@ from course_lib.planning.network import (
     measure_link,
 )
 from course_lib.planning.paced_network import paced_network
+from course_lib.planning.pieces import Pieces
 from course_lib.planning.placement import (
     BlockCost,
     CannotPlace,
@@ -58,12 +60,14 @@ __all__ = [
     "BlockSeconds",
     "BlockTimes",
     "CannotPlace",
+    "Explanation",
     "Held",
     "IllegalSchedule",
     "Layout",
     "Line",
     "Link",
     "Network",
+    "Pieces",
     "Placement",
     "Plan",
     "Schedule",
@@ -75,6 +79,7 @@ __all__ = [
     "bubble",
     "calibrate",
     "equal_count",
+    "explain",
     "fit_line",
     "forward_flops",
     "from_torch",

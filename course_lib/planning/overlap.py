@@ -31,11 +31,15 @@ def ready_times(start: float, end: float, shares: Sequence[float]) -> list[float
 
 @dataclass
 class Sharded:
-    """A device whose weights are gathered block by block: what it has computed, and sent, by when."""
+    """A device whose weights are gathered block by block: what it has computed, and sent, by when.
+
+    A block is gathered while the one before it computes; if not `ahead`, only then, as where ranks share cores.
+    """
 
     blocks: Sequence[BlockSeconds]  # for one micro-batch
     gather: Sequence[float]  # seconds to gather each block
     scatter: Sequence[float]  # seconds to sum its gradients, and to leave each rank its piece
+    ahead: bool = True
     computed: float = 0.0
     sent: float = 0.0
 
@@ -50,18 +54,19 @@ class Sharded:
         there = self._gather(0, self.computed)
         for place, block in enumerate(self.blocks):
             start = max(self.computed, there)
-            there = self._gather(place + 1, start)  # while this one computes
             self.computed = start + block.forward
+            there = self._gather(place + 1, start if self.ahead else self.computed)
 
     def _backward(self, sends: bool) -> None:
         """The last block is still there: to drop it after its forward pass would be to gather it again at once."""
         there = 0.0
         for place in reversed(range(len(self.blocks))):
             start = max(self.computed, there)
-            there = self._gather(place - 1, start)
             self.computed = start + self.blocks[place].backward
+            there = self._gather(place - 1, start if self.ahead else self.computed)
             if sends:
                 self.sent = max(self.sent, self.computed) + self.scatter[place]
+                self.computed = self.computed if self.ahead else self.sent
 
     def _gather(self, place: int, ready: float) -> float:
         """When the block at this place is whole, if its gathering may begin then."""

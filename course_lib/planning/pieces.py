@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -61,12 +62,19 @@ class Prepared:
             found[stage].append((position, number))
         return found
 
+    @cached_property
+    def _counts(self) -> list[tuple[int, Action, int]]:
+        """How often a stage does an action that costs as much as this one."""
+        often = Counter(cost for _, cost, _ in self.stopwatch.steps)
+        return [(*example, often[cost]) for cost, example in enumerate(self.stopwatch.examples)]
+
     def busy(self, costs: ActionCosts, kinds: str = "FBWR") -> list[float]:
         """How long each stage works, on actions of these kinds."""
-        return [
-            sum(costs.of(action, stage, self.schedule) for action in row if action.kind in kinds)
-            for stage, row in enumerate(self.schedule.stages)
-        ]
+        spent = [0.0] * len(self.schedule.stages)
+        for stage, action, often in self._counts:
+            if action.kind in kinds:
+                spent[stage] += often * costs.of(action, stage, self.schedule)
+        return spent
 
     def ends(self, times: Times) -> list[float]:
         """When each stage is done."""

@@ -15,13 +15,11 @@ from course_lib.planning.work import Work
 
 
 def pipelined(
-    work: Work, replicas: int, pieces: Pieces, network: Network, inside: str, overhead: float, memory: int | None
+    work: Work, replicas: int, pieces: Pieces, placement: Placement, network: Network, inside: str, overhead: float
 ) -> Plan:
     """Replicas of a pipeline; one stage is data parallelism."""
     prepared = pieces.prepared
-    cut = replicas * pieces.micro_batches
-    blocks = [work.seconds(place, cut, pieces.chunks) for place in range(len(work.blocks))]
-    placement = _placed(work, replicas, prepared, blocks, memory)
+    cut, blocks = replicas * pieces.micro_batches, block_seconds(work, replicas, pieces)
     link = network.between_stages(replicas, pieces.stages, inside)
     costs = costs_of(placement, blocks, link.seconds(_edge(work, placement) / (cut * pieces.chunks)))
     times = prepared.stopwatch.times(costs.with_overhead(overhead))
@@ -48,19 +46,27 @@ def pipelined(
     )
 
 
-def _placed(
-    work: Work, replicas: int, prepared: Prepared, blocks: Sequence[BlockSeconds], memory: int | None
-) -> Placement:
+def block_seconds(work: Work, replicas: int, pieces: Pieces) -> list[BlockSeconds]:
+    """What each block takes for one piece."""
+    cut = replicas * pieces.micro_batches
+    return [work.seconds(place, cut, pieces.chunks) for place in range(len(work.blocks))]
+
+
+def placed(work: Work, replicas: int, pieces: Pieces, memory: int | None) -> Placement:
     """The fastest placement; if that is too large for `memory`, the fastest one that is not, where there is one."""
-    positions = prepared.schedule.places.positions
-    costs = [BlockCost(each.forward + each.backward, 0) for each in blocks]
+    prepared, blocks = pieces.prepared, block_seconds(work, replicas, pieces)
+    positions, is_virtual = prepared.schedule.places.positions, prepared.schedule.virtual > 1
+    costs = [
+        BlockCost(each.forward + each.backward, round(_bytes(work, replicas, prepared, 0, [place])))
+        for place, each in enumerate(blocks)
+    ]
 
     def size(stage: int, places: Sequence[int]) -> float:
         return _bytes(work, replicas, prepared, stage, places)
 
-    fastest = balanced(costs, positions, bytes_of=None if prepared.schedule.virtual > 1 else size)
+    fastest = balanced(costs, positions)
     own = _blocks_of_stages(fastest, prepared)
-    if memory is None or prepared.schedule.virtual > 1 or max(size(*each) for each in enumerate(own)) <= memory:
+    if memory is None or is_virtual or max(size(*each) for each in enumerate(own)) <= memory:
         return fastest
     try:
         return balanced(costs, positions, memory, size)

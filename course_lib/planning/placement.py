@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -131,8 +131,10 @@ def balanced(
     blocks = len(costs)
     _check_counts(blocks, stages)
     ends = range(1, blocks + 1)
-    seconds = {(a, b): sum(cost.seconds for cost in costs[a:b]) for b in ends for a in range(b)}
-    added = {(a, b): sum(cost.bytes for cost in costs[a:b]) for b in ends for a in range(b)}
+    seconds, added = (
+        {(a, b): float(upto[b] - upto[a]) for b in ends for a in range(b)}
+        for upto in ([0.0, *accumulate(cost.seconds for cost in costs)], [0, *accumulate(cost.bytes for cost in costs)])
+    )
 
     def size(stage: int, part: Part) -> float:
         return bytes_of(stage, range(*part)) if bytes_of else added[part]

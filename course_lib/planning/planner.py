@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from course_lib.planning.cluster import Network
 from course_lib.planning.pieces import Pieces
-from course_lib.planning.pipelined import pipelined
+from course_lib.planning.pipelined import pipelined, placed
 from course_lib.planning.placement import CannotPlace
 from course_lib.planning.plan import Plan
 from course_lib.planning.sharded import sharded
@@ -33,24 +33,26 @@ def plans(
     chunks: Sequence[int] = (2, 4, 8),
     recompute: Sequence[bool] = (False, True),
     sharding: bool = True,
+    gather_ahead: bool = True,
     overhead: float = 0.0,
     memory: int | None = None,
 ) -> list[Plan]:
     """Every plan for so many ranks that fits into `memory` bytes on each, the fastest first.
 
     Tried are replicas x stages in both orders of the mesh, with each schedule, and, with `sharding`, fully sharded
-    replicas. One stage is data parallelism; with several micro-batches, accumulation. `overhead` is what starting one
-    action costs, in seconds, however small it is.
+    replicas. One stage is data parallelism; with several micro-batches, accumulation. `gather_ahead` says whether a
+    block can be gathered while another computes: on GPUs it can. `overhead` is what starting one action costs, in
+    seconds, however small it is.
     """
     candidates = list(_candidates(work, ranks, schedules, micro_batches, chunks, recompute))
-    made = [
-        pipelined(work, replicas, pieces, network, inside, overhead, memory)
-        for replicas, pieces in tqdm(candidates, desc="plans", delay=3, leave=False, disable=None)
-        for inside in network.orders(replicas, pieces.stages)
-    ]
+    made = []
+    for replicas, pieces in tqdm(candidates, desc="plans", delay=3, leave=False, disable=None):
+        placement = placed(work, replicas, pieces, memory)
+        for inside in network.orders(replicas, pieces.stages):
+            made.append(pipelined(work, replicas, pieces, placement, network, inside, overhead))
     if sharding:
         made += [
-            sharded(work, ranks // shards, shards, pieces, network, overhead)
+            sharded(work, ranks // shards, shards, pieces, network, overhead, gather_ahead)
             for shards, pieces in product(_divisors(ranks)[1:], micro_batches)
             if ranks * pieces <= work.sequences
         ]

@@ -11,7 +11,9 @@ from course_lib.planning.plan import Plan
 from course_lib.planning.work import Work
 
 
-def sharded(work: Work, replicas: int, shards: int, micro_batches: int, network: Network, overhead: float) -> Plan:
+def sharded(
+    work: Work, replicas: int, shards: int, micro_batches: int, network: Network, overhead: float, ahead: bool = True
+) -> Plan:
     """Data parallelism with sharded weights: every block is gathered before it works, and dropped afterwards."""
     pieces, places = Pieces("1f1b", 1, micro_batches), range(len(work.blocks))
     blocks = [work.seconds(place, replicas * shards * micro_batches) for place in places]
@@ -26,7 +28,7 @@ def sharded(work: Work, replicas: int, shards: int, micro_batches: int, network:
     placement = Placement(tuple(0 for _ in places))
     costs = costs_of(placement, blocks, 0.0)
     computing = sum(pieces.prepared.busy(costs.with_overhead(overhead)))
-    done = Sharded(blocks, gather, scatter).step(micro_batches) + 2 * micro_batches * overhead
+    done = Sharded(blocks, gather, scatter, ahead).step(micro_batches) + 2 * micro_batches * overhead
     return Plan(
         replicas,
         pieces,

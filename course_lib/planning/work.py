@@ -30,7 +30,8 @@ class Work:
     optimizer: str
     memory: tuple[Memory, ...]  # per block, for the whole batch
     edges: tuple[int, ...]  # per block: bytes of its outputs, for the whole batch
-    _known: dict[tuple[int, int, int], BlockSeconds] = field(default_factory=dict, repr=False, compare=False)
+    kinds: tuple[str, ...]  # per block: those that are alike take the same time
+    _known: dict[tuple[str, int, int], BlockSeconds] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -51,11 +52,12 @@ class Work:
         cells = batch.steps * batch.sequences * next(model.parameters()).element_size()
         edges = tuple(cells * block.width for _, block in numbered)
         blocks = tuple(block for _, block in numbered)
-        return cls(blocks, times, batch.sequences, batch.steps, precision, optimizer, memory, edges)
+        kinds = tuple(map(str, blocks))
+        return cls(blocks, times, batch.sequences, batch.steps, precision, optimizer, memory, edges, kinds)
 
     def seconds(self, place: int, pieces: int, chunks: int = 1) -> BlockSeconds:
         """What the block at this place takes for one piece, if sequences are cut so often, and time into chunks."""
-        key = place, math.ceil(self.sequences / pieces), math.ceil(self.steps / chunks)
+        key = self.kinds[place], math.ceil(self.sequences / pieces), math.ceil(self.steps / chunks)
         if key not in self._known:
             self._known[key] = self.times.of(self.blocks[place], *key[1:], self.precision)
         return self._known[key]

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from course_lib.data import Batch, pad
 from course_lib.launchers import launch
 from course_lib.lstm import SequenceModel, cross_entropy, lstm_model, pace_blocks
-from course_lib.planning import ActionCosts, Link, Plan, Work, paced_network
+from course_lib.planning import ActionCosts, Link, Plan, Schedule, Work, paced_network
 from course_lib.strategies import FSDP, Hybrid, Strategy
 from course_lib.strategies.fsdp_watch import GatherPace, GatherWatch
 
@@ -56,17 +56,31 @@ def plan_seconds(plan: Plan, work: Work, link: Link, updates: int = 3, twin: Twi
     return statistics.median(max(times) for times in zip(*run, strict=True))
 
 
+def unpaced_seconds(schedule: Schedule, work: Work, updates: int = 3) -> float:
+    """Seconds of an update of the twin at full speed: what messages and Python cost, with nothing to compute."""
+    run = launch(_time_unpaced, schedule, Twin(work), updates, ranks=len(schedule.stages), timeout=300)
+    return statistics.median(max(times) for times in zip(*run, strict=True))
+
+
+def _time_unpaced(schedule: Schedule, twin: Twin, updates: int) -> list[float]:
+    strategy = Hybrid(twin.model(), sgd, cross_entropy, replicas=1, schedule=schedule)
+    return _times(strategy, twin.batch(schedule.chunks), updates)
+
+
 def _time_updates(plan: Plan, twin: Twin, link: Link, updates: int) -> list[float]:
-    batch, times = twin.batch(plan.pieces.chunks), []
     with _network(plan, twin.link(link)):
         strategy = paced_strategy(plan, twin, link)
-        share = strategy.share(batch)
-        for _ in range(updates + 1):
-            dist.barrier()
-            began = time.monotonic()
-            strategy.step(share)
-            time.sleep(plan.update_seconds)
-            times.append(time.monotonic() - began)
+        return _times(strategy, twin.batch(plan.pieces.chunks), updates, plan.update_seconds)
+
+
+def _times(strategy: Strategy, batch: Batch, updates: int, update_seconds: float = 0.0) -> list[float]:
+    share, times = strategy.share(batch), []
+    for _ in range(updates + 1):
+        dist.barrier()
+        began = time.monotonic()
+        strategy.step(share)
+        time.sleep(update_seconds)
+        times.append(time.monotonic() - began)
     return times[1:]
 
 
@@ -102,5 +116,6 @@ def _gather_pace(plan: Plan, twin: Twin, link: Link) -> GatherPace:
     """The mean of all blocks, for each."""
     work, count = twin.work, len(twin.work.blocks)
     gather = sum(link.all_reduce_seconds(each.parameters, plan.shards) for each in work.memory) / 2 / count
-    forward, backward = (sum(each) / count for each in (plan.costs.forward, plan.costs.backward))
+    blocks = [work.seconds(place, plan.ranks * plan.pieces.micro_batches) for place in range(count)]
+    forward, backward = (sum(getattr(block, name) for block in blocks) / count for name in ("forward", "backward"))
     return GatherPace(gather, forward, backward, gather)
