@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch.distributed as dist
 
-from course_lib import launch
+from course_lib import LaunchError, launch
 from course_lib.data import Corpus, Streams
 from course_lib.launchers.diagnosis.call_log import CallLog
 from course_lib.lstm.loss import cross_entropy
@@ -112,9 +112,10 @@ def test_the_neighbours_are_the_stages_of_a_replica_or_the_replicas_of_a_stage()
 
 
 def test_with_replicas_inside_it_is_the_same_as_one_process():
-    assert same(replicas=2, ranks=4, inside="replicas", schedule="1f1b", micro_batches=2)
+    proof = prove(Hybrid, ranks=4, replicas=2, inside="replicas", micro_batches=2)
+    assert proof, proof
 
 
 def test_an_unknown_order_of_the_mesh_is_refused():
-    with pytest.raises(RankFailed, match="inside='rows': choose stages or replicas"):
+    with pytest.raises(LaunchError, match="inside='rows': choose stages or replicas"):
         launch(groups_of, "rows", ranks=2)
