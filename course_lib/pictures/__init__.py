@@ -2,7 +2,9 @@
 
 from course_lib.pictures.comparison import comparison
 from course_lib.pictures.curves import curves, panels
+from course_lib.pictures.cut_edges import cut_edges
 from course_lib.pictures.gather_and_drop import gather_and_drop
+from course_lib.pictures.layer_by_time import layer_by_time
 from course_lib.pictures.link import link
 from course_lib.pictures.losses import losses
 from course_lib.pictures.memory_bars import memory
@@ -13,6 +15,7 @@ from course_lib.pictures.picture import Picture
 from course_lib.pictures.placement_bars import placement
 from course_lib.pictures.plan_bars import plan_bars
 from course_lib.pictures.schedule_chart import schedule
+from course_lib.pictures.split_cell import split_cell
 from course_lib.pictures.timeline import timeline
 from course_lib.pictures.widgets import (
     explore_all_reduce,
@@ -29,6 +32,7 @@ __all__ = [
     "Picture",
     "comparison",
     "curves",
+    "cut_edges",
     "explore_all_reduce",
     "explore_batches",
     "explore_memory",
@@ -37,6 +41,7 @@ __all__ = [
     "explore_scaling",
     "explore_schedules",
     "gather_and_drop",
+    "layer_by_time",
     "link",
     "losses",
     "memory",
@@ -48,5 +53,6 @@ __all__ = [
     "plan_bars",
     "schedule",
     "schedule_bench",
+    "split_cell",
     "timeline",
 ]

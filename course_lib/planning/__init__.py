@@ -48,6 +48,7 @@ from course_lib.planning.schedules import (
     zero_bubble_h1,
     zero_bubble_v,
 )
+from course_lib.planning.sharding import ShardedMemory, block_bytes, predict_sharding
 from course_lib.planning.simulation import bubble, makespan, measured, simulate
 from course_lib.planning.work import Work
 
@@ -71,11 +72,13 @@ __all__ = [
     "Placement",
     "Plan",
     "Schedule",
+    "ShardedMemory",
     "Sizes",
     "Work",
     "analytic_costs",
     "balanced",
     "best_of_each_way",
+    "block_bytes",
     "bubble",
     "calibrate",
     "equal_count",
@@ -98,6 +101,7 @@ __all__ = [
     "one_f_one_b",
     "paced_network",
     "plans",
+    "predict_sharding",
     "read_block_times",
     "round_robin",
     "simulate",

@@ -12,6 +12,7 @@ from course_lib.training.job import Settings, train_job
 from course_lib.training.loop import BatchReader, History, epochs, evaluate, train
 from course_lib.training.measurement import measure_memory, seconds_per_update
 from course_lib.training.proof import Proof, same_as_one_process
+from course_lib.training.sharding import make_sharded, measure_sharding
 
 __all__ = [
     "BatchReader",
@@ -25,7 +26,9 @@ __all__ = [
     "evaluate",
     "latest_checkpoint",
     "load_checkpoint",
+    "make_sharded",
     "measure_memory",
+    "measure_sharding",
     "read_checkpoint",
     "same_as_one_process",
     "save_checkpoint",

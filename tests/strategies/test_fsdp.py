@@ -50,6 +50,15 @@ def test_replicas_of_a_sharded_model_are_the_same_as_one_process(replicas):
         assert proof, f"{way}: {proof}"
 
 
+def test_every_sequence_is_read_by_one_rank_also_within_a_replica():
+    def lengths():
+        strategy = FSDP(plain(), adam, cross_entropy, replicas=2)
+        return strategy.share(text_batches(UNEVEN)[0]).lengths.tolist()
+
+    found = launch(lengths, ranks=4)
+    assert sorted(length for own in found for length in own) == sorted(UNEVEN)
+
+
 @pytest.mark.parametrize("way", WAYS[:3], ids=str)
 def test_frozen_and_tied_weights(way):
     proof = prove(FSDP, ranks=2, model=frozen_and_tied, batches=text_batches(UNEVEN), **way)

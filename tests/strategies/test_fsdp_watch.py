@@ -110,6 +110,7 @@ def test_bytes_per_rank_of_a_model_of_six_units():
 
 def test_whole_tensors_are_dealt_out_the_largest_first():
     assert largest_share([3, 3, 2, 2, 2], 2) == 7
+    assert largest_share([1, 1, 2], 2) == 2
     assert largest_share([5], 3) == 5
 
 

@@ -102,7 +102,8 @@ def test_a_run_goes_on_where_its_checkpoint_is_with_another_strategy_and_through
     )
     assert read_checkpoint(latest_checkpoint("c")).position == Position(10, epoch=1, batch=3)
     again = [*size, *flags(every=4, checkpoint="c", log="run.jsonl"), "--resume"]
-    assert main(["train", "ddp", *again, *flags(ranks=2, updates=14)]) == 0
+    assert main(["train", "ddp", *again, *flags(ranks=2, updates=12)]) == 0
+    assert main(["train", "fsdp", *again, *flags(ranks=3, updates=14)]) == 0
     assert main(["train", "single", *again, *flags(updates=17)]) == 0
     assert [record.update for record in read_log("run.jsonl")] == list(range(1, 18))
     assert losses_in("run.jsonl") == pytest.approx(losses_in("whole.jsonl"), rel=1e-3)
@@ -151,6 +152,9 @@ def test_a_log_draws_itself_in_a_cell(tmp_path):
 
 BAD = {
     "train hybrid replicas=3 --ranks 4": "replicas=3 on 4 ranks: replicas x stages = ranks, so choose one of [1, 2, 4]",
+    "train fsdp replicas=3 --ranks 4": "replicas=3 on 4 ranks: replicas x shards = ranks, so choose one of [1, 2, 4]",
+    "train fsdp reshard_after_forward=perhaps": "reshard_after_forward=perhaps: give True or False",
+    "train fsdp schedule=1f1b": "strategy=fsdp has no option schedule: it takes replicas, reshard_after_forward",
     "train hybrid --ranks 4": "strategy=hybrid needs replicas",
     "train pipeline --ranks 5": "4 blocks on 5 stages: a stage needs a block",
     "train pipeline schedule=zigzag": "schedule='zigzag': choose naive, gpipe, 1f1b, wavefront",
