@@ -7,7 +7,7 @@ another part of the model, on this rank or in a message, or from an earlier acti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +19,7 @@ from course_lib.planning.schedules import Action, Held, Schedule
 from course_lib.planning.simulation import NAMES
 from course_lib.strategies.mail import Mail, Routes
 from course_lib.strategies.point_to_point import gradient_of
-from course_lib.strategies.split_backward import SplitPass, WholePass
+from course_lib.strategies.split_backward import SecondPart, SplitPass, WholePass
 from course_lib.strategies.stage import Stage, VirtualStage
 from course_lib.trace import span
 
@@ -66,7 +66,7 @@ class Execution:
         self.state_gradients: dict[Part, dict[int, State]] = {}
         self.beginnings: dict[Piece, Beginning] = {}
         self.saved: dict[Piece, WholePass | SplitPass] = {}  # forward done, backward not yet
-        self.for_weights: dict[Piece, SplitPass] = {}  # backward done, weight gradients not yet
+        self.for_weights: dict[Piece, SecondPart] = {}  # backward done, weight gradients not yet
         self.held: list[Held] = []  # of how many pieces, after each action
 
     @property
@@ -112,12 +112,13 @@ class Execution:
     def _forward(self, action: Action) -> None:
         own, virtual = (action.micro_batch, action.virtual), self.stage.virtual[action.virtual]
         inputs = self._piece(action).inputs if virtual.is_first else self.mail.take(action).requires_grad_()
-        states = _leaves(self.part_states[own]) if action.chunk else self.part_states[own]
         again = (self.stage.place, action.piece) in self.schedule.recomputed
-        if again:
-            self.beginnings[action.piece] = Beginning(inputs, states, _random_numbers(inputs))
-        with self._working(action), torch.set_grad_enabled(not again):
-            done = self._run(action, inputs, states)
+        with self._working(action):
+            states = _leaves(self.part_states[own]) if action.chunk else self.part_states[own]
+            if again:
+                self.beginnings[action.piece] = Beginning(inputs, states, _random_numbers(inputs))
+            with torch.set_grad_enabled(not again):
+                done = self._run(action, inputs, states)
             if virtual.is_last:
                 self.total += done.outputs.detach()
         self.mail.deliver(action, done.outputs)
@@ -132,22 +133,21 @@ class Execution:
 
     def _backward(self, action: Action) -> None:
         own, virtual = (action.micro_batch, action.virtual), self.stage.virtual[action.virtual]
+        gradient = None if virtual.is_last else self.mail.take(action)
         saved = self.saved.pop(action.piece)
-        gradient = 1 / self.count if virtual.is_last else self.mail.take(action)
-        from_next_chunk = self.state_gradients.pop(own, {})
         with self._working(action):
-            saved.backward(gradient, from_next_chunk)
+            saved.backward(1 / self.count if gradient is None else gradient, self.state_gradients.pop(own, {}))
+            if action.chunk:
+                states = saved.states.items()
+                self.state_gradients[own] = {place: (gradient_of(h), gradient_of(c)) for place, (h, c) in states}
         if not virtual.is_first:
             self.mail.deliver(action, gradient_of(saved.inputs))
-        if action.chunk:
-            states = saved.states.items()
-            self.state_gradients[own] = {place: (gradient_of(h), gradient_of(c)) for place, (h, c) in states}
         if isinstance(saved, SplitPass):
-            self.for_weights[action.piece] = saved
+            self.for_weights[action.piece] = saved.second_part()
 
     def _weights(self, action: Action) -> None:
         with self._working(action):
-            self.for_weights.pop(action.piece).backward_weights()
+            self.for_weights.pop(action.piece).backward()
 
     def _run(self, action: Action, inputs: Tensor, states: States) -> WholePass | SplitPass:
         virtual = self.stage.virtual[action.virtual]
@@ -162,8 +162,12 @@ class Execution:
     def _piece(self, action: Action) -> Batch:
         return self.pieces[action.micro_batch][action.chunk]
 
-    def _working(self, action: Action) -> AbstractContextManager[None]:
-        return span(NAMES[action.kind], at_least=self.stage.seconds_for(action, self.schedule))
+    @contextmanager
+    def _working(self, action: Action) -> Iterator[None]:
+        """The span in which an action is done. What can wait until its message has been taken is done in it, too."""
+        with span(NAMES[action.kind], at_least=self.stage.seconds_for(action, self.schedule)):
+            self.mail.tidy()
+            yield
 
 
 def _states_of(virtual: VirtualStage, states: States) -> States:

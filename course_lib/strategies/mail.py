@@ -53,6 +53,7 @@ class Mail:
 
     def __init__(self, stage: Stage, routes: Routes, pieces: list[list[Batch]]) -> None:
         self.stage, self.routes = stage, routes
+        self.taken: tuple[Step, Inbox] | None = None  # the latest message: who sent it, and where it was
         self.here: dict[Action, Tensor] = {}  # handed over on this rank, by the action that takes it
         self.sent: dict[int, list[tuple[int, PendingSend]]] = defaultdict(list)  # with the number of who takes it
 
@@ -68,12 +69,18 @@ class Mail:
         giver = self.routes.givers[action]
         if giver is None:
             raise ValueError(f"{action} on stage {self.stage.place} needs nothing from another part of the model")
-        source, given = giver
-        if source == self.stage.place:
+        if giver[0] == self.stage.place:
             return self.here.pop(action)
-        message = self.inboxes[source, action.kind].take(action)
-        self._free(source, given)
-        return message
+        self.taken = giver, self.inboxes[giver[0], action.kind]
+        return self.taken[1].take(action)
+
+    def tidy(self) -> None:
+        """After a message was taken: begin to receive the next one, and let go of what its sender has received."""
+        if self.taken:
+            (source, action), inbox = self.taken
+            self.taken = None
+            inbox.post_next()
+            self._free(source, action)
 
     def deliver(self, action: Action, tensor: Tensor) -> None:
         """Hand what comes of `action` to the part of the model that needs it, if there is one."""
@@ -113,18 +120,17 @@ class Inbox:
     def __init__(self, order: Iterable[Action], post: Callable[[Action], PendingMessage]) -> None:
         self.order, self.post = iter(order), post
         self.posted: dict[Action, PendingMessage] = {}
-        self._post_next()
+        self.post_next()
 
     def take(self, action: Action) -> Tensor:
         """What was sent for `action`."""
         while action not in self.posted:
-            self._post_next()
+            self.post_next()
         with span("receive"):
-            message = self.posted.pop(action).wait()
-        self._post_next()  # the next one may come while this one is worked on
-        return message
+            return self.posted.pop(action).wait()
 
-    def _post_next(self) -> None:
+    def post_next(self) -> None:
+        """Begin to receive one more: it may come while another one is worked on."""
         for action in self.order:
             self.posted[action] = self.post(action)
             return

@@ -123,11 +123,23 @@ class SplitPass:
             ((place, _),) = graph.block.numbered()
             passed = graph.backward_inputs(passed, state_gradients.get(place, ()))
 
-    def backward_weights(self) -> None:
-        """The second part: add the gradients of the weights. A weight that two blocks share gets both at once."""
+    def second_part(self) -> SecondPart:
+        """What is left to do after the first part. It keeps no more of this pass than it needs."""
         ends = [end for graph in self.graphs for end in graph.ends]
-        if ends:
-            _go_back(ends, [weight for graph in self.graphs for weight in graph.left])
+        return SecondPart(ends, [weight for graph in self.graphs for weight in graph.left])
+
+
+@dataclass
+class SecondPart:
+    """The rest of a split backward pass: from the ends of the blocks' graphs to their weights."""
+
+    ends: Ends
+    weights: Sequence[Tensor]
+
+    def backward(self) -> None:
+        """Add the gradients of the weights. A weight that two blocks share gets both at once."""
+        if self.ends:
+            _go_back(self.ends, self.weights)
 
 
 def _trained(ends: Ends) -> Ends:

@@ -5,12 +5,15 @@ What an action needs is written out here once more, so that the library's own ru
 
 from __future__ import annotations
 
+from random import Random
+
 from hypothesis import strategies as st
 
 from course_lib.planning.schedules import Action, Schedule, Step
 
 counts = st.integers(1, 3)
-one_part = st.just(1)
+few, one_part, none = st.integers(1, 2), st.just(1), st.just(0.0)
+shares = st.sampled_from([0.0, 0.5, 1.0])
 layouts = st.sampled_from(["loop", "v"])
 
 Apart = set[tuple[int, Action]]  # the backward passes that are split, or the forward passes that are made again
@@ -31,7 +34,7 @@ def rules(
     split: Apart | None = None,
     recomputed: Apart | None = None,
 ) -> dict[Step, set[Step]]:
-    """Every step that there is to do, with those that it needs. `split` and `recomputed` name backwards and forwards."""
+    """Every step that there is to do, with those that it needs. `split` names backwards, `recomputed` forwards."""
 
     def step(kind: str, position: int, m: int, c: int) -> Step | None:
         if not 0 <= position < stages * virtual or not 0 <= c < chunks:
@@ -76,21 +79,24 @@ def legal_schedules(
     chunks=counts,
     virtual=one_part,
     layout=layouts,
-    split=st.just(False),
-    recompute=st.just(False),
+    split=none,
+    recompute=none,
 ) -> Schedule:
     """Any order that one process could do all the work in, cut into the orders of the stages.
 
-    `split` and `recompute` draw, for each piece of each stage, whether its backward pass is split, and whether its
-    forward pass is made again.
+    `split` and `recompute` draw which share of the backward passes is split, and of the forward passes made again.
     """
     sizes = draw(stages), draw(micro_batches), draw(chunks), draw(virtual)
-    style = draw(layout) if sizes[3] > 1 else "loop"
+    style, apart, again = draw(layout) if sizes[3] > 1 else "loop", draw(split), draw(recompute)
+    chance = Random(draw(st.integers(0, 2**32 - 1)))  # orders are too many to be drawn one by one
     whole = rules(*sizes, style)
-    apart = {step for step in whole if step[1].kind == "B" and draw(split)}
-    again = {step for step in whole if step[1].kind == "F" and draw(recompute)}
-    needs = rules(*sizes, style, apart, again)
-    waiting = draw(st.permutations(list(needs)))
+    needs = rules(
+        *sizes,
+        style,
+        {step for step in whole if step[1].kind == "B" and chance.random() < apart},
+        {step for step in whole if step[1].kind == "F" and chance.random() < again},
+    )
+    waiting = chance.sample(list(needs), len(needs))
     rows: list[list[Action]] = [[] for _ in range(sizes[0])]
     done: set[Step] = set()
     while waiting:
@@ -101,7 +107,6 @@ def legal_schedules(
     return Schedule("random", tuple(map(tuple, rows)), *sizes[1:], style)
 
 
-def any_legal_schedules(stages=counts, micro_batches=counts, chunks=st.integers(1, 2)) -> st.SearchStrategy[Schedule]:
+def any_legal_schedules(stages=counts, micro_batches=counts, chunks=few, virtual=counts) -> st.SearchStrategy[Schedule]:
     """Schedules with virtual stages, split backward passes and recomputation too."""
-    sizes = {"stages": stages, "micro_batches": micro_batches, "chunks": chunks, "virtual": counts}
-    return legal_schedules(**sizes, split=st.booleans(), recompute=st.booleans())
+    return legal_schedules(stages, micro_batches, chunks, virtual, split=shares, recompute=shares)

@@ -41,7 +41,7 @@ from course_lib.planning.simulation import (
     simulate_until_stuck,
 )
 from course_lib.trace import Span
-from tests.planning.legal_schedules import legal_schedules, rules
+from tests.planning.legal_schedules import any_legal_schedules, legal_schedules, rules_of
 
 quickly = settings(deadline=None, max_examples=40)
 stage_counts, micro_batch_counts, chunk_counts = st.integers(1, 6), st.integers(1, 12), st.integers(1, 8)
@@ -57,20 +57,17 @@ def costs_for(draw: st.DrawFn, stages: int) -> ActionCosts:
 
 def longest_path(schedule: Schedule, costs: ActionCosts) -> float:
     """The time that even an infinity of devices could not save: the longest chain of needs."""
-    needs = rules(len(schedule.stages), schedule.micro_batches, schedule.chunks)
+    needs = rules_of(schedule)
     ends: dict = {}
     for stage, action in TopologicalSorter(needs).static_order():
         starts = [ends[step] + costs.link * (step[0] != stage) for step in needs[stage, action]]
-        ends[stage, action] = max(starts, default=0.0) + costs.of(action, stage)
+        ends[stage, action] = max(starts, default=0.0) + costs.of(action, stage, schedule)
     return max(ends.values())
 
 
 def has_a_circle(schedule: Schedule) -> bool:
     """The same question put to the standard library: what each step needs, and what its stage does before it."""
-    graph = {
-        step: set(others)
-        for step, others in rules(len(schedule.stages), schedule.micro_batches, schedule.chunks).items()
-    }
+    graph = {step: set(others) for step, others in rules_of(schedule).items()}
     for stage, actions in enumerate(schedule.stages):
         for before, after in pairwise(actions):
             graph[stage, after].add((stage, before))
@@ -176,7 +173,7 @@ def test_no_order_is_as_fast_as_the_wavefront_and_holds_less():
 
 
 @quickly
-@given(legal_schedules(), st.data())
+@given(any_legal_schedules(), st.data())
 def test_any_legal_schedule_is_accepted_and_takes_at_least_its_longest_path(schedule: Schedule, data):
     check(schedule)
     costs = data.draw(costs_for(len(schedule.stages)))
@@ -187,23 +184,23 @@ def test_any_legal_schedule_is_accepted_and_takes_at_least_its_longest_path(sche
 
 
 @quickly
-@given(legal_schedules(), st.data())
+@given(any_legal_schedules(), st.data())
 def test_an_action_starts_when_its_stage_is_free_and_what_it_needs_has_arrived(schedule: Schedule, data):
     costs = data.draw(costs_for(len(schedule.stages)))
     ends = {(one.stage, one.action): one.end for one in simulate(schedule, costs).timed}
     starts = {(one.stage, one.action): one.start for one in simulate(schedule, costs).timed}
-    needs = rules(len(schedule.stages), schedule.micro_batches, schedule.chunks)
+    needs = rules_of(schedule)
     for stage, actions in enumerate(schedule.stages):
         for before, action in zip((None, *actions), actions, strict=False):
             arrivals = [ends[step] + costs.link * (step[0] != stage) for step in needs[stage, action]]
             assert starts[stage, action] == max([ends.get((stage, before), 0.0), *arrivals])
-            assert ends[stage, action] == starts[stage, action] + costs.of(action, stage)
+            assert ends[stage, action] == starts[stage, action] + costs.of(action, stage, schedule)
 
 
 @quickly
-@given(legal_schedules())
+@given(any_legal_schedules())
 def test_the_library_and_the_tests_agree_on_what_an_action_needs(schedule: Schedule):
-    needs = rules(len(schedule.stages), schedule.micro_batches, schedule.chunks)
+    needs = rules_of(schedule)
     for (stage, action), steps in needs.items():
         listed = dependencies(action, stage, schedule)
         assert set(listed) == steps
@@ -211,7 +208,7 @@ def test_the_library_and_the_tests_agree_on_what_an_action_needs(schedule: Sched
 
 
 @settings(deadline=None, max_examples=150)
-@given(legal_schedules(), st.integers(0, 3), st.randoms(use_true_random=False))
+@given(any_legal_schedules(), st.integers(0, 3), st.randoms(use_true_random=False))
 def test_an_order_is_refused_exactly_if_it_has_a_circle(schedule: Schedule, swaps: int, choice: random.Random):
     for _ in range(swaps):
         stage = choice.randrange(len(schedule.stages))
@@ -374,7 +371,7 @@ def test_a_simulation_gives_spans_that_a_timeline_draws():
 
 
 @quickly
-@given(legal_schedules())
+@given(any_legal_schedules())
 def test_spans_of_a_run_become_the_actions_of_its_schedule(schedule: Schedule):
     simulation = simulate(schedule, ActionCosts(0.25, 0.5))
     others = [Span(0, "send", 6.0, 6.5, peer=1), Span(0, "update", 99.0, 99.5)]

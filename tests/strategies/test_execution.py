@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from course_lib import launch, trace
@@ -15,50 +16,41 @@ from course_lib.data import Corpus, Streams
 from course_lib.lstm.loss import cross_entropy
 from course_lib.lstm.model import SequenceModel, lstm_model
 from course_lib.planning.placement import Placement
-from course_lib.planning.schedules import SCHEDULES, Action, Schedule, check, dependencies, make_schedule
+from course_lib.planning.schedules import SCHEDULES, Schedule, dependencies, make_schedule
 from course_lib.planning.simulation import ActionCosts, makespan, measured, simulate
 from course_lib.strategies import Hybrid, Pipeline
 from course_lib.strategies.execution import Execution
 from course_lib.strategies.mail import Mail, Routes
 from course_lib.strategies.stage import Stage
+from tests.planning.legal_schedules import any_legal_schedules
 from tests.strategies.test_pipeline import BATCHES, adam, deep, frozen_first_stage, prove, prove_all
 
 
-def any_schedule(seed: int, stages: int) -> Schedule:
-    """A random legal schedule: some weight gradients apart, some forward passes made again, in a loop or a V."""
-    draw = random.Random(seed)
-    virtual, micro_batches, chunks = draw.randint(1, 8 // stages), draw.randint(1, 3), draw.randint(1, 3)
-    layout = draw.choice(["loop", "v"])
-    rows: list[list[Action]] = [[] for _ in range(stages)]
-    for row in rows:
-        for m, c, v in ((m, c, v) for m in range(micro_batches) for c in range(chunks) for v in range(virtual)):
-            kinds = ["F", "B", *draw.choice(["", "W", "R", "RW"])]
-            row += [Action(kind, m, c, v) for kind in kinds]
-        draw.shuffle(row)
-    unordered = Schedule("random", tuple(map(tuple, rows)), micro_batches, chunks, virtual, layout)
-    done, ordered = set(), [[] for _ in range(stages)]
-    while any(rows):
-        stage = draw.choice([stage for stage, row in enumerate(rows) if row])
-        for action in rows[stage]:
-            if done.issuperset(dependencies(action, stage, unordered)):
-                rows[stage].remove(action)
-                ordered[stage].append(action)
-                done.add((stage, action))
-                break
-    schedule = Schedule("random", tuple(map(tuple, ordered)), micro_batches, chunks, virtual, layout)
-    check(schedule)
-    return schedule
+def several(stages: int) -> st.SearchStrategy[list[Schedule]]:
+    """Random legal schedules, with virtual stages, split backward passes and recomputation; one launch runs them."""
+    virtual = st.integers(1, min(3, 8 // stages))
+    return st.lists(any_legal_schedules(st.just(stages), virtual=virtual), min_size=5, max_size=5)
 
 
-FEW, MANY = range(6), range(6, 60)
+def assert_executed(schedules: list[Schedule]) -> None:
+    variations = [{"schedule": schedule} for schedule in schedules]
+    proofs = prove_all(variations, Pipeline, ranks=len(schedules[0].stages), model=deep)
+    for schedule, proof in zip(schedules, proofs, strict=True):
+        assert proof, f"{schedule}\n{proof}"
 
 
-@pytest.mark.parametrize("seeds", [FEW, pytest.param(MANY, marks=pytest.mark.slow)], ids=["few", "many"])
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
-def test_any_legal_schedule_with_virtual_stages_is_the_same_as_one_process(stages, seeds):
-    variations = [{"schedule": any_schedule(seed, stages)} for seed in seeds]
-    for variation, proof in zip(variations, prove_all(variations, Pipeline, ranks=stages, model=deep), strict=True):
-        assert proof, f"{variation['schedule']}\n{proof}"
+@settings(deadline=None, max_examples=3, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_any_legal_schedule_is_the_same_as_one_process(data, stages):
+    assert_executed(data.draw(several(stages)))
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), stages=st.integers(1, 6))
+def test_many_legal_schedules_are_the_same_as_one_process(data, stages):
+    assert_executed(data.draw(several(stages)))
 
 
 def held_by(schedules: list[Schedule]) -> list[list]:
@@ -72,10 +64,12 @@ def held_by(schedules: list[Schedule]) -> list[list]:
     return held
 
 
-def test_what_a_stage_holds_after_every_action_is_what_the_schedule_says():
+@settings(deadline=None, max_examples=3, suppress_health_check=list(HealthCheck))
+@given(several(4))
+def test_what_a_stage_holds_after_every_action_is_what_the_schedule_says(at_random):
     named = [make_schedule(name, 4, 5, chunks) for name in SCHEDULES for chunks in (1, 2)]
     named += [make_schedule(name, 4, 3, 2, recompute=True) for name in ("1f1b", "wavefront", "zb-v")]
-    schedules = named + [any_schedule(seed, 4) for seed in range(20, 26)]
+    schedules = named + at_random
     for stage, held in enumerate(launch(held_by, schedules, ranks=4, timeout=300)):
         for schedule, of_one in zip(schedules, held, strict=True):
             assert tuple(of_one) == schedule.held[stage], schedule

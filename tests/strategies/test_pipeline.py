@@ -7,8 +7,6 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from course_lib import launch
 from course_lib.data import Batch, Corpus, Streams, pad
@@ -21,7 +19,6 @@ from course_lib.planning.simulation import ActionCosts, measured
 from course_lib.strategies import Pipeline
 from course_lib.training import examples
 from course_lib.training.proof import prove_all, same_as_one_process
-from tests.planning.legal_schedules import legal_schedules
 
 adam = partial(torch.optim.Adam, lr=0.01)
 VOCABULARY = 9
@@ -64,13 +61,6 @@ def test_every_schedule_is_the_same_as_one_process(stages, cuts, schedule):
     for variation, proof in zip(variations, proofs, strict=True):
         assert proof, f"{variation}: {proof}"
         assert len(proof.steps) == stages * len(BATCHES)
-
-
-@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
-@given(legal_schedules(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3)))
-def test_any_legal_schedule_is_executed(schedule):
-    proof = prove(Pipeline, ranks=len(schedule.stages), schedule=schedule, batches=BATCHES[:2])
-    assert proof, f"{schedule}\n{proof}"
 
 
 ILLEGAL = {

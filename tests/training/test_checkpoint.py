@@ -80,13 +80,25 @@ def test_on_the_same_layout_it_goes_on_to_the_last_bit(tmp_path, name):
             assert torch.equal(expected[key], found[key]), key
 
 
-@pytest.mark.slow
-def test_on_another_layout_it_goes_on_as_one_process_would(tmp_path):
-    """A pipeline's checkpoint goes on as data parallelism, that one's as a hybrid, and so on, to one process."""
+ALL_WAYS = [("ddp", 2, {}), ("hybrid", 4, {}), ("accumulation", 3, {}), ("pipeline", 2, {}), ("single", 1, {})]
+ZB_V = {"schedule": "zb-v", "virtual": 2}
+ZB_H1 = {"schedule": "zb-h1", "recompute": True}
+ZERO_BUBBLE = [("ddp", 2, {}), ("hybrid", 4, ZB_V), ("pipeline", 2, ZB_H1), ("single", 1, {})]
+
+
+@pytest.mark.parametrize(
+    ("first", "ways"),
+    [
+        pytest.param(("pipeline", 4, {}), ALL_WAYS, id="all", marks=pytest.mark.slow),
+        pytest.param(("pipeline", 2, ZB_V), ZERO_BUBBLE, id="virtual stages"),
+    ],
+)
+def test_on_another_layout_it_goes_on_as_one_process_would(tmp_path, first, ways):
+    """A pipeline's checkpoint goes on as data parallelism, that one's as a hybrid, and so on."""
     alone = build("single", {})
-    expected = steps(alone, 0, 12)
-    losses, _ = launch(train_and_save, tmp_path, "pipeline", {}, 2, 2, ranks=4)[0]
-    ways = [("ddp", 2, {}), ("hybrid", 4, {}), ("accumulation", 3, {}), ("pipeline", 2, {}), ("single", 1, {})]
+    expected = steps(alone, 0, 2 * len(ways) + 2)
+    name, ranks, options = first
+    losses, _ = launch(train_and_save, tmp_path, name, options, 2, 2, ranks=ranks)[0]
     for place, (name, ranks, options) in enumerate(ways):
         resumed = launch(load_train_and_save, tmp_path, name, options, 2 * place + 4, ranks=ranks)[0]
         losses += resumed[0]
@@ -126,6 +138,15 @@ def test_carried_states_are_saved_too(tmp_path, name):
     ranks = 1 if name == "single" else 2
     whole = launch(carries, tmp_path, name, {}, True, ranks=ranks)
     resumed = launch(carries, tmp_path, name, {}, False, ranks=ranks)
+    for (losses, _), (after, said) in zip(whole, resumed, strict=True):
+        assert after == losses[3:]
+        assert said == []
+
+
+def test_the_carried_states_of_virtual_stages_are_saved_too(tmp_path):
+    options = {**ZB_V, "chunks": 2}
+    whole = launch(carries, tmp_path, "pipeline", options, True, ranks=2)
+    resumed = launch(carries, tmp_path, "pipeline", options, False, ranks=2)
     for (losses, _), (after, said) in zip(whole, resumed, strict=True):
         assert after == losses[3:]
         assert said == []

@@ -109,6 +109,20 @@ def test_a_run_goes_on_where_its_checkpoint_is_with_another_strategy_and_through
     assert losses_in("run.jsonl") == pytest.approx(losses_in("whole.jsonl"), rel=1e-3)
 
 
+def test_virtual_stages_train_save_and_go_on_on_another_layout(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "single", *flags(**SMALL, updates=9, log="whole.jsonl")]) == 0
+    run = flags(**SMALL, checkpoint="c", every=3, log="run.jsonl")
+    ways = [
+        ["pipeline", "schedule=zb-v", "virtual=2", *flags(ranks=2, updates=3)],
+        ["hybrid", "replicas=2", "schedule=interleaved", "virtual=2", "recompute=True", *flags(ranks=4, updates=6)],
+        ["pipeline", "schedule=zb-h1", *flags(ranks=4, updates=9)],
+    ]
+    for number, way in enumerate(ways):
+        assert main(["train", *way, *run, *(["--resume"] if number else [])]) == 0
+    assert losses_in("run.jsonl") == pytest.approx(losses_in("whole.jsonl"), rel=1e-3)
+
+
 def test_the_reader_goes_on_with_the_batch_that_comes_next():
     class Sampler:
         def set_epoch(self, epoch):
@@ -159,6 +173,14 @@ BAD = {
     "train pipeline --ranks 5": "4 blocks on 5 stages: a stage needs a block",
     "train pipeline schedule=zigzag": "schedule='zigzag': choose naive, gpipe, 1f1b, wavefront",
     "train pipeline placement=3": "placement=3: give the stage of each block",
+    "train pipeline schedule=zb-v virtual=3": "virtual=3: zb-v has 2 virtual stages per stage",
+    "train pipeline schedule=gpipe virtual=2": "virtual=2: gpipe has 1 virtual stage per stage",
+    "train pipeline schedule=zb-v virtual=two": "virtual=two: give a whole number",
+    "train pipeline schedule=interleaved virtual=0": "virtual=0",
+    "train pipeline schedule=interleaved virtual=3": "2 stages of 3 virtual stages need 6 blocks, and the model has 4",
+    "train pipeline schedule=zb-v placement=0,0,1,1": "cut the model into 4 consecutive parts",
+    "train pipeline recompute=2": "recompute=2: give True or False",
+    "train hybrid replicas=1 schedule=zb-v virtual=1": "virtual=1: zb-v has 2 virtual stages per stage",
     "train accumulation micro_batches=two": "micro_batches=two: give a whole number",
     "train ddp speed=3": "strategy=ddp has no option speed: it takes bucket_cap_mb, carry_state, clip",
     "train ddp fast": "fast: give the function's arguments as name=value",
