@@ -48,6 +48,7 @@ from course_lib.planning.schedules import (
     zero_bubble_h1,
     zero_bubble_v,
 )
+from course_lib.planning.search import find_schedule, lower_bound
 from course_lib.planning.sharding import ShardedMemory, block_bytes, predict_sharding
 from course_lib.planning.simulation import bubble, makespan, measured, simulate
 from course_lib.planning.work import Work
@@ -83,6 +84,7 @@ __all__ = [
     "calibrate",
     "equal_count",
     "explain",
+    "find_schedule",
     "fit_line",
     "forward_flops",
     "from_torch",
@@ -90,6 +92,7 @@ __all__ = [
     "h200_block_times",
     "interleaved_one_f_one_b",
     "looped_bfs",
+    "lower_bound",
     "make_schedule",
     "makespan",
     "measure_all_reduce",

@@ -1,0 +1,83 @@
+"""Find a good schedule: begin with all that are known, and with greedy ones; then move single actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from time import monotonic
+
+from tqdm import tqdm
+
+from course_lib.planning.costs import ActionCosts
+from course_lib.planning.schedules import Schedule
+from course_lib.planning.search.bound import bound_of, lower_bound
+from course_lib.planning.search.improve import improved
+from course_lib.planning.search.problem import Problem, Rows
+from course_lib.planning.search.starts import greedy_orders, named_schedules, one_at_a_time
+
+__all__ = ["find_schedule", "lower_bound"]
+
+CHANCES = 4  # how many of the best starts are improved
+
+
+def find_schedule(
+    stages: int,
+    micro_batches: int,
+    costs: ActionCosts,
+    *,
+    memory: float | None = None,
+    virtual: int = 1,
+    layout: str = "loop",
+    split: bool = True,
+    chunks: int = 1,
+    tries: int = 20_000,
+    seconds: float | None = None,
+    seed: int = 0,
+) -> Schedule:
+    """A good schedule of these sizes in which no stage holds more than the share `memory` of the batch.
+
+    It is never worse than a schedule with a name that fits, and often better; whether it is the best, only the bound
+    can tell (`lower_bound`). With `split`, backward passes may be split: all of them, or none. The same seed and number
+    of tries find the same schedule; `seconds` ends the search earlier.
+    """
+    _check_memory(memory, micro_batches)
+    found: list[tuple[float, Schedule]] = []
+    begun = monotonic()
+    kinds = (False, True) if split else (False,)
+    with tqdm(total=tries, desc="searching", delay=3, leave=False) as bar:
+
+        def go_on() -> bool:
+            bar.update()
+            return seconds is None or monotonic() - begun < seconds
+
+        for is_split in kinds:
+            example = one_at_a_time(stages, micro_batches, chunks, virtual, layout, split=is_split)
+            problem = Problem(example, costs, memory)
+            found.append(_search(problem, is_split, tries // len(kinds), seed, go_on))
+    return min(found, key=lambda one: one[0])[1]
+
+
+def _search(problem: Problem, split: bool, tries: int, seed: int, go_on: Callable[[], bool]) -> tuple[float, Schedule]:
+    """The best schedule with these steps, and its time."""
+    starts = [problem.rows_of(problem.example)]
+    starts += [problem.rows_of(schedule) for schedule in named_schedules(problem.example, split)]
+    starts += greedy_orders(problem)
+    timed: list[tuple[float, Rows]] = []
+    for rows in starts:
+        ends = problem.ends(rows)
+        if ends is not None and all(map(problem.fits, rows)):
+            timed.append((max(ends), rows))
+    timed.sort(key=lambda one: one[0])
+    enough, chance = bound_of(problem), Random(seed)
+    chosen = timed[:CHANCES]
+    found = [improved(problem, rows, tries // len(chosen), chance, enough, go_on) for _, rows in chosen]
+    best, rows = min(found, key=lambda one: one[0])
+    return best, problem.schedule_of(rows, "found")
+
+
+def _check_memory(memory: float | None, micro_batches: int) -> None:
+    if memory is not None and memory * micro_batches < 1 - 1e-9:
+        raise ValueError(
+            f"memory={memory:.3g} of the batch is less than one of {micro_batches} micro-batches: "
+            f"give at least {1 / micro_batches:.3g}, or cut the batch into more"
+        )

@@ -1,0 +1,127 @@
+"""Where a search begins: one micro-batch at a time, every schedule that has a name, and greedy ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from course_lib.planning.schedules import SCHEDULES, Action, Schedule, make_schedule
+from course_lib.planning.schedules.turns import unit
+from course_lib.planning.search.problem import Problem, Rows
+
+PREFERENCES = ("BFW", "FBW", "longest")  # which kind of step a stage does first, or that with the longest rest
+PATIENCE = (0.0, 0.5, 1.0)  # how long a stage waits for a better step, as a share of what it could do now
+
+
+def one_at_a_time(stages: int, micro_batches: int, chunks: int, virtual: int, layout: str, *, split: bool) -> Schedule:
+    """Each micro-batch goes forward and back before the next one starts: slow, and nothing holds less."""
+    row: list[Action] = []
+    for m in range(micro_batches):
+        for v in range(virtual):
+            row += unit("F", m, chunks, v)
+        for v in reversed(range(virtual)):
+            row += unit("B", m, chunks, v)
+    schedule = Schedule("one at a time", (tuple(row),) * stages, micro_batches, chunks, virtual, layout)
+    return split_backwards(schedule) if split else schedule
+
+
+def split_backwards(schedule: Schedule) -> Schedule:
+    """The same order with every backward pass split, its weight gradients made at once."""
+    rows = []
+    for stage, row in enumerate(schedule.stages):
+        new: list[Action] = []
+        for action in row:
+            new.append(action)
+            if action.kind == "B" and (stage, action.piece) not in schedule.split:
+                new.append(replace(action, kind="W"))
+        rows.append(tuple(new))
+    return replace(schedule, stages=tuple(rows))
+
+
+def named_schedules(example: Schedule, split: bool) -> Iterator[Schedule]:
+    """Every schedule with a name that has these sizes and this layout; where all may be split, they are."""
+    for name in SCHEDULES:
+        virtual = example.virtual if name in ("interleaved", "looped-bfs") else None
+        made = make_schedule(name, len(example.stages), example.micro_batches, example.chunks, virtual)
+        if (made.virtual, made.layout) != (example.virtual, example.layout) or (made.split and not split):
+            continue
+        yield split_backwards(made) if split else made
+
+
+def greedy_orders(problem: Problem) -> Iterator[Rows]:
+    """Orders that stages find by themselves: each does what it can, and prefers, in several ways, what is urgent."""
+    stages, pieces = len(problem.example.stages), problem.example.pieces // problem.example.micro_batches
+    left = [(stages - stage) * pieces for stage in range(stages)]
+    limits = [[problem.room] * stages]
+    for wanted in (left, [left[0]] * stages, [2 * count - 1 for count in left]):
+        limits.append([min(problem.room, max(count, pieces)) for count in wanted])
+    for preference, patience, limit, careful in product(PREFERENCES, PATIENCE, limits, (False, True)):
+        rows = Greedy(problem, preference, patience, limit, careful).rows()
+        if rows is not None:
+            yield rows
+
+
+class Greedy:
+    """Stages that do what they can, the most urgent first, while they hold less than their limit.
+
+    A careful stage begins a micro-batch only if there is room for all its pieces, so that it can always finish it.
+    Others may begin more, and get stuck.
+    """
+
+    def __init__(self, problem: Problem, preference: str, patience: float, limits: list[float], careful: bool) -> None:
+        self.problem, self.patience, self.limits, self.careful = problem, patience, limits, careful
+        after = problem.longest_after()
+        self.urgency = [_urgency(problem, step, preference, after[step]) for step in range(len(after))]
+        self.free, self.held = [0.0] * len(limits), [0] * len(limits)
+        self.whole = problem.example.pieces // problem.example.micro_batches
+
+    def rows(self) -> Rows | None:
+        """The order that comes of it; None if stages that hold all they may hold wait for each other."""
+        problem = self.problem
+        rows: Rows = [[] for _ in self.limits]
+        missing, ends = [len(needed) for needed in problem.needs], [0.0] * len(problem.needs)
+        arrival = {step: 0.0 for step, count in enumerate(missing) if not count}
+        while arrival:
+            chosen = self._next_step(arrival)
+            if chosen is None:
+                return None
+            stage = problem.stage[chosen]
+            self.free[stage] = ends[chosen] = max(self.free[stage], arrival.pop(chosen)) + problem.seconds[chosen]
+            self.held[stage] += self._more(chosen)
+            rows[stage].append(chosen)
+            for follower in problem.followers[chosen]:
+                missing[follower] -= 1
+                if not missing[follower]:
+                    known = (ends[other] + problem.link(follower, other) for other in problem.needs[follower])
+                    arrival[follower] = max(known)
+        return rows
+
+    def _more(self, step: int) -> int:
+        """By how much a stage holds more after this step, or has promised to."""
+        action = self.problem.steps[step][1]
+        if not self.careful or action.kind != "F":
+            return self.problem.grows[step]
+        return 0 if action.chunk or action.virtual else self.whole
+
+    def _next_step(self, arrival: dict[int, float]) -> int | None:
+        """On the stage that can start first, what is most urgent of what it can do soon."""
+        can: dict[int, list[tuple[float, int]]] = {}
+        for step, at in arrival.items():
+            stage, more = self.problem.stage[step], self._more(step)
+            if more <= 0 or self.held[stage] + more <= self.limits[stage]:
+                can.setdefault(stage, []).append((max(self.free[stage], at), step))
+        if not can:
+            return None
+        start, first = min(min(steps) for steps in can.values())
+        soon = start + self.patience * self.problem.seconds[first]
+        choices = [step for at, step in can[self.problem.stage[first]] if at <= soon]
+        return min(choices, key=lambda step: self.urgency[step])
+
+
+def _urgency(problem: Problem, step: int, preference: str, rest: float) -> tuple[float, float, float]:
+    """Smaller is more urgent. Weight gradients never are: nobody waits for them."""
+    action = problem.steps[step][1]
+    if preference == "longest":
+        return (float(action.kind == "W"), -rest, action.micro_batch)
+    return (float(preference.index(action.kind)), action.micro_batch, -rest)
