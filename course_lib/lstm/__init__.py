@@ -11,7 +11,7 @@ from course_lib.lstm.memory import (
 )
 from course_lib.lstm.model import SequenceModel, State, States, detach_states, lstm_model
 from course_lib.lstm.one_node import OneNode
-from course_lib.lstm.pacing import pace_layers
+from course_lib.lstm.pacing import pace_blocks, pace_layers
 from course_lib.lstm.savings import Savings, predict_with
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "detach_states",
     "lstm_model",
     "most_alive",
+    "pace_blocks",
     "pace_layers",
     "predict_block_memory",
     "predict_memory",

@@ -13,6 +13,7 @@ from course_lib.pictures.message_arrows import messages
 from course_lib.pictures.padding import padding
 from course_lib.pictures.picture import Picture
 from course_lib.pictures.placement_bars import placement
+from course_lib.pictures.plan_bars import plan_bars
 from course_lib.pictures.schedule_chart import schedule
 from course_lib.pictures.split_cell import split_cell
 from course_lib.pictures.timeline import timeline
@@ -49,6 +50,7 @@ __all__ = [
     "padding",
     "panels",
     "placement",
+    "plan_bars",
     "schedule",
     "schedule_bench",
     "split_cell",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -115,51 +116,80 @@ def equal_count(blocks: int, stages: int) -> Placement:
     return Placement.of_cuts(blocks, [stage * each + min(stage, extra) for stage in range(1, stages)])
 
 
-def balanced(costs: Sequence[BlockCost], stages: int, memory: int | None = None) -> Placement:
+def balanced(
+    costs: Sequence[BlockCost],
+    stages: int,
+    memory: int | None = None,
+    bytes_of: Callable[[int, range], float] | None = None,
+) -> Placement:
     """Consecutive blocks such that the slowest stage is as fast as can be, with at most `memory` bytes on each stage.
 
-    It is exact. Of the placements that are equally fast, it is one whose largest stage is smallest.
+    It is exact. Of the placements that are equally fast, it is one whose largest stage is smallest. Where the same
+    blocks need more room on one stage than on another, `bytes_of(stage, blocks)` says how much; otherwise it is the sum
+    of the blocks' bytes.
     """
-    _check_counts(len(costs), stages)
-    seconds, sizes = [cost.seconds for cost in costs], [cost.bytes for cost in costs]
+    blocks = len(costs)
+    _check_counts(blocks, stages)
+    ends = range(1, blocks + 1)
+    seconds, added = (
+        {(a, b): float(upto[b] - upto[a]) for b in ends for a in range(b)}
+        for upto in ([0.0, *accumulate(cost.seconds for cost in costs)], [0, *accumulate(cost.bytes for cost in costs)])
+    )
+
+    def size(stage: int, part: Part) -> float:
+        return bytes_of(stage, range(*part)) if bytes_of else added[part]
+
+    def time(stage: int, part: Part) -> float:
+        return seconds[part]
+
     limit = float("inf") if memory is None else memory
-    fastest = _smallest_largest(seconds, stages, lambda part: sum(sizes[part]) <= limit)
+    fastest = _smallest_largest(blocks, stages, time, lambda *part: size(*part) <= limit)
     if fastest is None:
-        least, _ = _smallest_largest(sizes, stages, lambda part: True) or (sum(sizes), [])
+        least, _ = _smallest_largest(blocks, stages, size, lambda *part: True) or (sum(added.values()), [])
         raise CannotPlace(
-            f"no {stages} consecutive parts of these {len(costs)} blocks fit into {memory:,} bytes each: "
-            f"the smallest memory that would do is {least:,} bytes"
+            f"no {stages} consecutive parts of these {blocks} blocks fit into {memory:,} bytes each: "
+            f"the smallest memory that would do is {math.ceil(least):,} bytes"
         )
     pace = fastest[0]
-    smallest = _smallest_largest(sizes, stages, lambda part: sum(seconds[part]) <= pace) or fastest
-    return Placement.of_cuts(len(costs), smallest[1])
+    smallest = _smallest_largest(
+        blocks, stages, size, lambda stage, part: seconds[part] <= pace and size(stage, part) <= limit
+    )
+    return Placement.of_cuts(blocks, (smallest or fastest)[1])
 
 
-Best = tuple[float, list[int]]  # the largest sum of a part, and where the parts after the first begin
+def smallest(blocks: int, stages: int, bytes_of: Callable[[int, range], float]) -> Placement:
+    """Consecutive blocks such that the fullest stage needs as little memory as can be, however slow it is."""
+    _check_counts(blocks, stages)
+    found = _smallest_largest(blocks, stages, lambda stage, part: bytes_of(stage, range(*part)), lambda *part: True)
+    return Placement.of_cuts(blocks, found[1] if found else [])
 
 
-def _smallest_largest(values: Sequence[float], parts: int, allowed: Callable[[slice], bool]) -> Best | None:
-    """Cut `values` into consecutive allowed parts whose largest sum is smallest; None if there is no way.
+Part = tuple[int, int]  # blocks from the first up to, and without, the second
+Best = tuple[float, list[int]]  # the largest value of a part, and where the parts after the first begin
 
-    Dynamic programming: best[stop] is the best way to cut the values before `stop` into as many parts as done so far.
+
+def _smallest_largest(
+    blocks: int, parts: int, value: Callable[[int, Part], float], allowed: Callable[[int, Part], bool]
+) -> Best | None:
+    """Cut so many blocks into consecutive allowed parts whose largest value is smallest; None if there is no way.
+
+    Dynamic programming: best[stop] is the best way to cut the blocks before `stop` into as many parts as done so far.
     """
-    ends = range(1, len(values) + 1)
-    sums = {(a, b): sum(values[a:b]) for b in ends for a in range(b) if allowed(slice(a, b))}
     best: dict[int, Best] = {0: (float("-inf"), [])}
-    for _ in range(parts):
+    for part in range(parts):
         longer: dict[int, Best] = {}
         for start, (largest, cuts) in best.items():
-            for stop in range(start + 1, len(values) + 1):
-                if (start, stop) not in sums:
+            for stop in range(start + 1, blocks - (parts - part - 1) + 1):
+                if not allowed(part, (start, stop)):
                     continue
-                larger = max(largest, sums[start, stop])
+                larger = max(largest, value(part, (start, stop)))
                 if stop not in longer or larger <= longer[stop][0]:
                     candidate = (larger, [*cuts, start])
                     longer[stop] = min(longer.get(stop, candidate), candidate)
         best = longer
-    if len(values) not in best:
+    if blocks not in best:
         return None
-    largest, cuts = best[len(values)]
+    largest, cuts = best[blocks]
     return largest, cuts[1:]
 
 

@@ -26,7 +26,8 @@ class Hybrid(Strategy):
 
     Pieces of a replica's share flow through its stages; a stage adds up its gradients, and then over the ranks that
     hold the same stage in the other replicas. The loss is divided once, by the count of the global batch, so the
-    gradients are *summed*. Stages of one replica are neighbouring ranks: where a node has several GPUs, they are in it.
+    gradients are *summed*. `inside` says which ranks are neighbours, and so in one node where it has room: the "stages"
+    of a replica, or the "replicas" of a stage.
     """
 
     def __init__(
@@ -43,15 +44,16 @@ class Hybrid(Strategy):
         recompute: bool = False,
         placement: Placement | None = None,
         pace: ActionCosts | None = None,
+        inside: str = "stages",
         **options: Any,
     ) -> None:
-        self.mesh = mesh_of(replicas)
+        self.mesh = mesh_of(replicas, inside=inside)
         self.replica, place = self.mesh.get_local_rank("replica"), self.mesh.get_local_rank("stage")
-        self.replicas, stages = self.mesh.shape
+        self.replicas, stages = replicas, self.mesh.size() // replicas
         self.schedules = Schedules(schedule, stages, micro_batches, chunks, virtual, recompute, pace)
         placement = placement or cut_for(self.schedules.places, len(model))
         broadcast_weights(model)
-        stage_ranks = self.mesh.mesh[self.replica].tolist()
+        stage_ranks = dist.get_process_group_ranks(self.mesh.get_group("stage"))
         self.stage = Stage.of(model, placement, place, stage_ranks, self.checked_loss, pace, self.schedules.places)
         super().__init__(self.stage.part, optimizer, loss, **options)
         parts = [virtual.part for virtual in self.stage.virtual]
@@ -80,15 +82,22 @@ class Hybrid(Strategy):
             self.sum_over_replicas.finish()
 
 
-def mesh_of(replicas: int, column: str = "stage") -> DeviceMesh:
-    """All ranks as a table: a row per replica, a column per stage, or per shard."""
+def mesh_of(replicas: int, column: str = "stage", inside: str = "") -> DeviceMesh:
+    """All ranks as a table: a row per replica, a column per stage, or per shard.
+
+    Ranks are counted along the rows; with `inside="replicas"` down the columns, so that those are neighbours.
+    """
     ranks = dist.get_world_size()
     if replicas < 1 or ranks % replicas:
         fitting = [number for number in range(1, ranks + 1) if ranks % number == 0]
         raise ValueError(
             f"replicas={replicas} on {ranks} ranks: replicas x {column}s = ranks, so choose one of {fitting}"
         )
-    return init_device_mesh(device().type, (replicas, ranks // replicas), mesh_dim_names=("replica", column))
+    if inside not in ("", f"{column}s", "replicas"):
+        raise ValueError(f"inside={inside!r}: choose {column}s or replicas")
+    shape = {"replica": replicas, column: ranks // replicas}
+    names = (column, "replica") if inside == "replicas" else ("replica", column)
+    return init_device_mesh(device().type, tuple(shape[name] for name in names), mesh_dim_names=names)
 
 
 class GradientSum:

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch.distributed as dist
 
-from course_lib import launch
+from course_lib import LaunchError, launch
 from course_lib.data import Corpus, Streams
 from course_lib.launchers.diagnosis.call_log import CallLog
 from course_lib.lstm.loss import cross_entropy
@@ -99,3 +99,23 @@ def test_a_mesh_that_does_not_fill_the_ranks_gets_a_sentence(replicas):
 def test_the_lessons_job_runs_on_a_mesh():
     run = launch(examples.adding, strategy="hybrid", replicas=2, updates=8, hidden=16, layers=2, ranks=4)
     assert run[0]["error"] == pytest.approx(run[3]["error"], abs=1e-7)
+
+
+def groups_of(inside: str) -> tuple[list[int], list[int]]:
+    mesh = mesh_of(2, inside=inside)
+    return tuple(dist.get_process_group_ranks(mesh.get_group(name)) for name in ("replica", "stage"))
+
+
+def test_the_neighbours_are_the_stages_of_a_replica_or_the_replicas_of_a_stage():
+    assert launch(groups_of, "stages", ranks=4)[1] == ([1, 3], [0, 1])
+    assert launch(groups_of, "replicas", ranks=4)[1] == ([0, 1], [1, 3])
+
+
+def test_with_replicas_inside_it_is_the_same_as_one_process():
+    proof = prove(Hybrid, ranks=4, replicas=2, inside="replicas", micro_batches=2)
+    assert proof, proof
+
+
+def test_an_unknown_order_of_the_mesh_is_refused():
+    with pytest.raises(LaunchError, match="inside='rows': choose stages or replicas"):
+        launch(groups_of, "rows", ranks=2)

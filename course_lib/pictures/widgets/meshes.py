@@ -5,21 +5,44 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from course_lib.lstm import BatchSize
+from course_lib.lstm.savings import OPTIMIZERS
 from course_lib.pictures.widgets.explorer import Explorer, choice, slider
 from course_lib.pictures.widgets.memory import paper_model
 from course_lib.pictures.widgets.numbers import memory_in_words, powers_of_two, time_in_words, worded
 from course_lib.pictures.widgets.svg import Drawing, box, legend, table, text
-from course_lib.planning.network import Link
-from course_lib.planning.placement import CannotPlace, analytic_costs
-from course_lib.planning.planner import Network, Plan, Work, plans
-from course_lib.planning.schedules import Action
+from course_lib.planning import (
+    CannotPlace,
+    Link,
+    Network,
+    Plan,
+    Work,
+    best_of_each_way,
+    h200_block_times,
+    plans,
+)
 
-LEFT, WIDTH, TOP, ROW, TALL = 110, 380, 60, 30, 22
+LEFT, WIDTH, TOP, ROW, TALL = 190, 300, 60, 30, 22
 STEPS, VOCABULARY = 128, 50_000
-PIECES = {"micro_batches": (1, 4, 16), "chunks": (4,), "overhead": 50e-6}
+PIECES = {"schedules": ("1f1b", "wavefront"), "micro_batches": (1, 4, 16), "chunks": (4,), "recompute": (False,)}
+OVERHEAD = 500e-6
 LATENCY_INSIDE, LATENCY_BETWEEN = 5e-6, 15e-6
-FORWARD, BACKWARD = Action("F", 0), Action("B", 0)
-PARTS = {"forward": "computing", "idle": "bubble and messages", "communication": "summing gradients"}
+MOST_ROWS = 12
+GROUPS = {  # what the parts of a plan's time are drawn as
+    "computing": "forward",
+    "recomputing": "forward",
+    "starting actions": "forward",
+    "bubble": "idle",
+    "messages": "idle",
+    "gathering weights": "communication",
+    "summing gradients": "communication",
+    "updating weights": "update",
+}
+PARTS = {
+    "forward": "computing",
+    "idle": "bubble and messages",
+    "communication": "sums and gathering",
+    "update": "updating weights",
+}
 
 
 def explore_meshes() -> MeshExplorer:
@@ -29,31 +52,20 @@ def explore_meshes() -> MeshExplorer:
 
 @dataclass(frozen=True)
 class Candidate:
-    """The best plan of one mesh, and why it is not chosen; an empty reason for the one that is."""
+    """The best plan of one mesh and order, and why it is not chosen; an empty reason for the one that is."""
 
-    replicas: int
-    stages: int
+    name: str
     plan: Plan | None
     reason: str
 
     @property
-    def name(self) -> str:
-        return f"{self.replicas} x {self.stages}"
-
-    @property
-    def computing(self) -> float:
-        """Seconds that the slowest stage works."""
-        assert self.plan is not None
-        schedule, costs = self.plan.schedule, self.plan.costs
-        pieces = schedule.micro_batches * schedule.chunks
-        return max(pieces * (costs.of(FORWARD, stage) + costs.of(BACKWARD, stage)) for stage in range(self.stages))
-
-    @property
     def parts(self) -> dict[str, float]:
-        """Seconds of a step, by what they are spent on."""
+        """Seconds of a step, by what they are drawn as."""
         assert self.plan is not None
-        waiting = self.plan.pipeline_seconds - self.computing
-        return {"forward": self.computing, "idle": waiting, "communication": self.plan.gradient_seconds}
+        grouped = dict.fromkeys(PARTS, 0.0)
+        for part, seconds in self.plan.parts.items():
+            grouped[GROUPS[part]] += seconds
+        return grouped
 
 
 class MeshExplorer(Explorer):
@@ -61,8 +73,9 @@ class MeshExplorer(Explorer):
 
     title = "Which mesh wins"
     help = (
-        "A mesh is replicas x stages. Half of a device's peak is assumed to be reached; weights are float32, with "
-        f"Adam, sequences have {STEPS} steps, and the vocabulary has {VOCABULARY:,} words."
+        "A mesh is replicas x stages, with the stages of a replica or the replicas of a stage inside a node, or "
+        "replicas x shards of the weights. A piece takes as long as was measured on an H200 for its size. Weights are "
+        f"float32, sequences have {STEPS} steps, and the vocabulary has {VOCABULARY:,} words."
     )
 
     def __init__(self) -> None:
@@ -76,7 +89,8 @@ class MeshExplorer(Explorer):
                 slider("inside", "link inside a node", worded([5, 25, 50, 100, 300, 450, 900], _link), 300),
                 slider("between", "link between nodes", worded([0.1, 1, 3, 12, 25, 50, 100, 400], _link), 25),
                 choice("memory", "memory of a device", worded([16, 24, 40, 80, 141, 192], _gib), 80),
-                slider("speed", "peak of a device", worded([10, 50, 100, 200, 400, 1000], _flops), 200),
+                choice("precision", "precision", ["float32", "tf32", "bfloat16"], "tf32"),
+                choice("optimizer", "optimizer", list(OPTIMIZERS), "Adam"),
             ]
         )
 
@@ -84,8 +98,8 @@ class MeshExplorer(Explorer):
     def work(self) -> Work:
         """What one update asks for."""
         model = paper_model(VOCABULARY, self.values["hidden"], self.values["layers"])
-        size = BatchSize(STEPS, self.values["sequences"])
-        return Work.of(model, size, analytic_costs(model, size, 0.5e12 * self.values["speed"]))
+        size, chosen = BatchSize(STEPS, self.values["sequences"]), ("precision", "optimizer")
+        return Work.of(model, size, h200_block_times(), **{name: self.values[name] for name in chosen})
 
     @property
     def network(self) -> Network:
@@ -97,25 +111,20 @@ class MeshExplorer(Explorer):
         """Every mesh of so many devices: those that fit, the fastest first, then those that do not."""
         devices, memory, work = self.values["devices"], self.values["memory"] * 2**30, self.work
         try:
-            made = plans(work, devices, self.network, **PIECES)
+            made = plans(work, devices, self.network, overhead=OVERHEAD, **PIECES)
         except CannotPlace:
             made = []
-        best = {}
-        for plan in sorted(made, key=lambda plan: (plan.bytes > memory, plan.seconds)):
-            best.setdefault(plan.stages, plan)
-        fitting = [plan for plan in best.values() if plan.bytes <= memory]
-        fastest = min((plan.seconds for plan in fitting), default=0.0)
-        found = []
-        for stages in (number for number in range(1, devices + 1) if devices % number == 0):
-            plan = best.get(stages)
-            reason = (
-                _why_impossible(work, devices // stages, stages) if plan is None else _why_not(plan, memory, fastest)
-            )
-            found.append(Candidate(devices // stages, stages, plan, reason))
+        best = best_of_each_way(sorted(made, key=lambda plan: (plan.bytes > memory, plan.seconds)))
+        fastest = min((plan.seconds for plan in best if plan.bytes <= memory), default=0.0)
+        found = [Candidate(_name(plan), plan, _why_not(plan, memory, fastest)) for plan in best]
+        there = {plan.stages for plan in best}
+        for stages in (number for number in range(1, devices + 1) if devices % number == 0 and number not in there):
+            replicas = devices // stages
+            found.append(Candidate(f"{replicas} x {stages}", None, _why_impossible(work, replicas, stages)))
         return sorted(found, key=lambda one: _place(one, memory))
 
     def draw(self) -> Drawing:
-        found = self.candidates()
+        found = self.candidates()[:MOST_ROWS]
         drawn = [one for one in found if one.plan]
         longest = max((one.plan.seconds for one in drawn if one.plan), default=1.0)
         shapes = [legend([*PARTS.items()], LEFT, 16), text(0, TOP - 12, "mesh", "ink strong")]
@@ -125,7 +134,7 @@ class MeshExplorer(Explorer):
         rows = [
             [
                 one.name,
-                f"{one.plan.schedule.name}, {one.plan.schedule.micro_batches} x {one.plan.schedule.chunks}",
+                str(one.plan.pieces),
                 time_in_words(one.plan.seconds),
                 memory_in_words(one.plan.bytes),
                 one.reason or "the fastest that fits",
@@ -133,7 +142,7 @@ class MeshExplorer(Explorer):
             for one in drawn
             if one.plan
         ]
-        head = ["replicas x stages", "schedule, micro-batches x chunks", "update", "per device", "verdict"]
+        head = ["replicas x stages or shards", "pieces", "update", "per device", "verdict"]
         below = table(head, rows, "The same in numbers")
         return Drawing("".join(shapes), 740, TOP + ROW * len(found) + 8, self._words(found), below)
 
@@ -144,7 +153,7 @@ class MeshExplorer(Explorer):
         shares = {PARTS[part]: seconds / first.plan.seconds for part, seconds in first.parts.items()}
         spent = ", ".join(f"{share:.0%} {name}" for name, share in shares.items())
         said = (
-            f"{first.name} wins (replicas x stages), with {first.plan.schedule.name}: "
+            f"{first.name} wins, with {first.plan.pieces}: "
             f"{time_in_words(first.plan.seconds)} per update, of which {spent}; {memory_in_words(first.plan.bytes)} "
             "on the fullest device."
         )
@@ -156,13 +165,13 @@ class MeshExplorer(Explorer):
 def _place(one: Candidate, memory: int) -> tuple[bool, bool, float]:
     """Where a mesh stands: fitting ones by time, then those that are too large, then those that cannot be."""
     if one.plan is None:
-        return True, True, one.stages
+        return True, True, 0.0
     return False, one.plan.bytes > memory, one.plan.seconds
 
 
 def _why_impossible(work: Work, replicas: int, stages: int) -> str:
-    if stages > len(work.costs):
-        return f"{stages} stages, but only {len(work.costs)} blocks to share out"
+    if stages > len(work.blocks):
+        return f"{stages} stages, but only {len(work.blocks)} blocks to share out"
     return f"{replicas} replicas, but only {work.sequences} sequences"
 
 
@@ -172,7 +181,7 @@ def _why_not(plan: Plan, memory: int, fastest: float) -> str:
         return f"does not fit: {memory_in_words(plan.bytes)}; a device has {memory_in_words(memory)}"
     if plan.seconds <= fastest:
         return ""
-    parts = Candidate(plan.replicas, plan.stages, plan, "").parts
+    parts = Candidate(plan.mesh, plan, "").parts
     worst = max(("idle", "communication"), key=lambda part: parts[part])
     share = parts[worst] / plan.seconds
     return f"{plan.seconds / fastest:.2f} times as long; {share:.0%} of it is {PARTS[worst]}"
@@ -201,5 +210,5 @@ def _gib(size: float) -> str:
     return f"{size:g} GiB"
 
 
-def _flops(speed: float) -> str:
-    return f"{speed:g} TFLOP/s"
+def _name(plan: Plan) -> str:
+    return f"{plan.mesh}, {plan.inside} inside" if min(plan.replicas, plan.stages) > 1 else plan.mesh

@@ -1,0 +1,185 @@
+"""How long a block takes for a piece of a batch: looked up in a table of measured times, which depend on the size.
+
+A device is not equally fast at everything. Small pieces leave most of it idle, so a time is never a number of
+operations divided by one speed. Between two measured sizes a time is interpolated; beyond them no speed is assumed that
+was not measured: a larger piece runs at the speed of the largest, and a smaller one takes as long as the smallest.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from course_lib.lstm.model import Embed, Project, Recurrent
+from course_lib.planning.line import Line
+
+LSTM, HEAD, TABLE = "lstm", "head", "embedding"  # what is measured: a layer, the way out with its loss, an embedding
+
+
+@dataclass(frozen=True)
+class BlockSeconds:
+    """One piece through one block. The two parts of a split backward pass may cost more than the whole one."""
+
+    forward: float
+    backward: float
+    input_gradients: float
+    weight_gradients: float
+
+    def __add__(self, other: BlockSeconds) -> BlockSeconds:
+        return BlockSeconds(*(mine + theirs for mine, theirs in zip(self.parts, other.parts, strict=True)))
+
+    def __mul__(self, factor: float) -> BlockSeconds:
+        return BlockSeconds(*(factor * part for part in self.parts))
+
+    @property
+    def parts(self) -> tuple[float, float, float, float]:
+        return self.forward, self.backward, self.input_gradients, self.weight_gradients
+
+
+@dataclass(frozen=True)
+class Surface:
+    """Measured times over two sizes, for example sequences and steps: `seconds[row][column]`."""
+
+    rows: tuple[float, ...]
+    columns: tuple[float, ...]
+    seconds: tuple[tuple[BlockSeconds, ...], ...]
+
+    def at(self, row: float, column: float) -> BlockSeconds:
+        """The time there. A time has a fixed part and one that grows with the size: a straight line, piece by piece."""
+        low, high, share = _between(self.rows, row)
+        left, right, along = _between(self.columns, column)
+        lower, upper = (_blend(self.seconds[each][left], self.seconds[each][right], along) for each in (low, high))
+        return _blend(lower, upper, share) * _beyond(self.rows, row) * _beyond(self.columns, column)
+
+
+@dataclass(frozen=True)
+class PrecisionTimes:
+    """All that was measured in one precision: surfaces by kind and width, and what an update of the weights takes.
+
+    An LSTM layer's surface has rows of sequences and columns of steps. The way out and an embedding have rows of words
+    (or other outputs) and columns of cells, which are steps times sequences.
+    """
+
+    surfaces: Mapping[str, Mapping[int, Surface]]
+    updates: Mapping[str, Line]  # by optimizer: fixed, and for each parameter
+
+    def at(self, kind: str, width: int, row: float, column: float) -> BlockSeconds:
+        """The time of a block of any width; a width that was not measured lies between two that were."""
+        measured = self.surfaces.get(kind) or {}
+        if not measured:
+            raise ValueError(f"no {kind} was measured: calibrate with it, or take another table")
+        widths = tuple(sorted(measured))
+        low, high, share = _between(widths, width)
+        found = _blend(measured[widths[low]].at(row, column), measured[widths[high]].at(row, column), share)
+        return found * _beyond(widths, width) ** (2 if kind == LSTM else 1)
+
+
+@dataclass(frozen=True)
+class BlockTimes:
+    """A table of measured times for one device."""
+
+    device: str
+    precisions: Mapping[str, PrecisionTimes]
+
+    def of(self, block: nn.Module, sequences: float, steps: float, precision: str = "float32") -> BlockSeconds:
+        """The time of a piece of so many sequences and steps. The way out includes its loss."""
+        times = self.in_precision(precision)
+        if isinstance(block, Recurrent):
+            return times.at(LSTM, block.lstm.hidden_size, sequences, steps)
+        cells = sequences * steps
+        if isinstance(block, Embed):
+            return times.at(TABLE, block.table.embedding_dim, block.table.num_embeddings, cells)
+        if isinstance(block, Project):
+            width, outputs = block.linear.in_features, block.linear.out_features
+            if width < min(times.surfaces[HEAD]):  # the way in for a few features: the same product, turned around
+                width, outputs = outputs, width
+            return times.at(HEAD, width, outputs, cells)
+        raise ValueError(f"a block of type {type(block).__name__} was never measured: give its times yourself")
+
+    def update_seconds(self, parameters: float, optimizer: str, precision: str = "float32") -> float:
+        """What the optimizer takes to change so many parameters."""
+        known = self.in_precision(precision).updates
+        if optimizer not in known:
+            raise ValueError(f"optimizer={optimizer!r} was not measured: choose {', '.join(known)}")
+        return known[optimizer].at(parameters)
+
+    def in_precision(self, precision: str) -> PrecisionTimes:
+        if precision not in self.precisions:
+            raise ValueError(f"precision={precision!r} was not measured: choose {', '.join(self.precisions)}")
+        return self.precisions[precision]
+
+    def save(self, file: str | Path) -> None:
+        """As JSON: what `read_block_times` reads."""
+        Path(file).write_text(json.dumps(_as_plain(self), indent=1) + "\n")
+
+
+def read_block_times(file: str | Path) -> BlockTimes:
+    """A table that `BlockTimes.save` wrote."""
+    return _from_plain(json.loads(Path(file).read_text()))
+
+
+@cache
+def h200_block_times() -> BlockTimes:
+    """The table that comes with the course, measured on an NVIDIA H200 by `tests/bench/gpu_times.py`."""
+    return _from_plain(json.loads(files("course_lib.planning").joinpath("h200.json").read_text()))
+
+
+def _between(sizes: Sequence[float], size: float) -> tuple[int, int, float]:
+    """The two measured sizes around this one, by number, and how far it is from the first to the second, from 0 to 1.
+
+    A size beyond all of them is taken for the last one there is.
+    """
+    inside = min(max(size, sizes[0]), sizes[-1])
+    high = min(bisect_right(sizes, inside), len(sizes) - 1)
+    low = max(high - 1, 0)
+    return low, high, (inside - sizes[low]) / (sizes[high] - sizes[low]) if low < high else 0.0
+
+
+def _beyond(sizes: Sequence[float], size: float) -> float:
+    """How many times the largest measured one: what a larger piece takes, at the same speed."""
+    return max(size / sizes[-1], 1.0)
+
+
+def _blend(first: BlockSeconds, second: BlockSeconds, share: float) -> BlockSeconds:
+    """Between two times: on the straight line from one to the other."""
+    return first * (1 - share) + second * share
+
+
+def _as_plain(times: BlockTimes) -> dict[str, Any]:
+    def surface(given: Surface) -> dict[str, Any]:
+        seconds = [[[float(f"{part:.4g}") for part in each.parts] for each in row] for row in given.seconds]
+        return {"rows": given.rows, "columns": given.columns, "seconds": seconds}
+
+    def precision(given: PrecisionTimes) -> dict[str, Any]:
+        surfaces = {
+            kind: {str(width): surface(each) for width, each in by_width.items()}
+            for kind, by_width in given.surfaces.items()
+        }
+        return {**surfaces, "updates": {name: [line.fixed, line.each] for name, line in given.updates.items()}}
+
+    return {"device": times.device, **{name: precision(each) for name, each in times.precisions.items()}}
+
+
+def _from_plain(plain: Mapping[str, Any]) -> BlockTimes:
+    def surface(given: Mapping[str, Any]) -> Surface:
+        seconds = tuple(tuple(BlockSeconds(*parts) for parts in row) for row in given["seconds"])
+        return Surface(tuple(given["rows"]), tuple(given["columns"]), seconds)
+
+    def precision(given: Mapping[str, Any]) -> PrecisionTimes:
+        surfaces = {
+            kind: {int(width): surface(each) for width, each in by_width.items()}
+            for kind, by_width in given.items()
+            if kind != "updates"
+        }
+        return PrecisionTimes(surfaces, {name: Line(*pair) for name, pair in given["updates"].items()})
+
+    precisions = {name: precision(each) for name, each in plain.items() if name != "device"}
+    return BlockTimes(plain["device"], precisions)

@@ -1,0 +1,252 @@
+"""Measure block times on the device at hand: a few seconds, before a plan is made.
+
+A GPU is given work faster than it does it, and whoever waits after every call times the waiting too. Here calls are
+made in a row, as a training step makes them, and waited for once. LSTM layers are timed as a chain of several, forward
+and then backward, as in a model; what stands at its ends is timed on the GPU alone, which the layers keep busy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from course_lib.lstm.model import Embed, Project, Recurrent
+from course_lib.machine import device
+from course_lib.planning.block_times import HEAD, LSTM, TABLE, BlockSeconds, BlockTimes, PrecisionTimes, Surface
+from course_lib.planning.line import Line, fit_line
+
+LONG = 0.3  # seconds: beside such a call, nothing that happens only once counts
+SLEEP = 4_000_000  # cycles, about two milliseconds: longer than it takes to line up the work of one call
+PRECISIONS = ("float32", "tf32", "bfloat16")
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "SGD": lambda weights: torch.optim.SGD(weights, lr=1e-3),
+    "SGD with momentum": lambda weights: torch.optim.SGD(weights, lr=1e-3, momentum=0.9),
+    "Adam": lambda weights: torch.optim.Adam(weights, lr=1e-3),
+}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured: every width with every number of sequences and steps, unless that is more than `operations`.
+
+    `words` are the outputs of the way out and the rows of an embedding, `cells` the steps times sequences they see.
+    """
+
+    hidden: tuple[int, ...] = (16, 64, 256)
+    sequences: tuple[int, ...] = (1, 8, 32)
+    steps: tuple[int, ...] = (1, 8, 32)
+    words: tuple[int, ...] = (16, 1024)
+    cells: tuple[int, ...] = (16, 256)
+    parameters: tuple[int, ...] = (10_000, 1_000_000)
+    operations: float = 3e8  # in one forward pass: what takes longer is left out
+
+
+ON_A_CPU = Sizes()
+ON_A_GPU = Sizes(
+    hidden=(256, 512, 1024, 2048, 4096, 8192),
+    sequences=(1, 4, 16, 32, 64, 128, 256, 1024),
+    steps=(1, 8, 32, 128),
+    words=(16, 1024, 8192, 32_768),
+    cells=(256, 4096, 32_768),
+    parameters=(1_000_000, 100_000_000),
+    operations=4e13,
+)
+
+
+def calibrate(
+    sizes: Sizes | None = None, precisions: Sequence[str] = ("float32",), *, at_least: float = 0.008
+) -> BlockTimes:
+    """Measure this device. Of each time the better of two tries, and each try takes `at_least` so many seconds."""
+    for precision in precisions:
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision={precision!r}: choose {', '.join(PRECISIONS)}")
+    chosen = sizes or (ON_A_GPU if device().type == "cuda" else ON_A_CPU)
+    points = list(_points(chosen))
+    _measure(*points[0], precisions[0], at_least)  # what comes first pays for what is set up only once
+    measured: dict[str, PrecisionTimes] = {}
+    with tqdm(total=len(points) * len(precisions), desc="block times", leave=False, delay=2, disable=None) as bar:
+        for precision in precisions:
+            found = {}
+            for point in points:
+                with computing_in(precision):
+                    found[point] = _measure(*point, precision, at_least)
+                bar.update()
+            with computing_in(precision):
+                measured[precision] = PrecisionTimes(_surfaces(found), _updates(chosen.parameters, at_least))
+    name = torch.cuda.get_device_name() if device().type == "cuda" else "this CPU"
+    return BlockTimes(name, measured)
+
+
+Point = tuple[str, int, int, int]  # kind, width, row, column
+
+
+def _points(sizes: Sizes) -> Iterator[Point]:
+    """What there is to measure. Of a width's numbers of sequences, those that can be had with all its steps."""
+    for width in sizes.hidden:
+        per_cell = 16 * width**2
+        steps = [each for each in sizes.steps if per_cell * each * max(sizes.sequences) <= sizes.operations]
+        steps = steps or [min(sizes.steps)]
+        sequences = [each for each in sizes.sequences if per_cell * each * max(steps) <= sizes.operations]
+        yield from ((LSTM, width, row, column) for row in sequences or [min(sizes.sequences)] for column in steps)
+    for width in sizes.hidden[::2]:
+        yield from (
+            (kind, width, row, column) for kind in (HEAD, TABLE) for row in sizes.words for column in sizes.cells
+        )
+
+
+def _surfaces(found: dict[Point, BlockSeconds]) -> dict[str, dict[int, Surface]]:
+    surfaces: dict[str, dict[int, Surface]] = {}
+    for kind, width in dict.fromkeys(point[:2] for point in found):
+        own = [point for point in found if point[:2] == (kind, width)]
+        rows, columns = (tuple(sorted(set(sizes))) for sizes in zip(*(point[2:] for point in own), strict=True))
+        seconds = tuple(tuple(found[kind, width, row, column] for column in columns) for row in rows)
+        surfaces.setdefault(kind, {})[width] = Surface(rows, columns, seconds)
+    return surfaces
+
+
+@contextlib.contextmanager
+def computing_in(precision: str) -> Iterator[None]:
+    """float32 without short cuts; or `tf32`, PyTorch's default for LSTMs on a GPU; or bfloat16 where autocast is on."""
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = precision != "float32", False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def autocast_for(precision: str) -> contextlib.AbstractContextManager:
+    """The context of a forward pass in this precision."""
+    if precision == "bfloat16":
+        return torch.autocast(device().type, dtype=torch.bfloat16)
+    return contextlib.nullcontext()
+
+
+def _measure(kind: str, width: int, row: int, column: int, precision: str, at_least: float) -> BlockSeconds:
+    layers = _layers(width, row, column) if kind == LSTM else 1
+    run, inputs = _runner(kind, width, row, column, layers)
+    weights, time = list(run.parameters()), partial(seconds_in_a_row, at_least=at_least, alone=kind != LSTM)
+    with autocast_for(precision):
+        gradient = torch.ones_like(run(inputs))
+
+    def forward() -> Tensor:
+        with autocast_for(precision):
+            return run(inputs)
+
+    there = time(forward)
+    backward = max(time(lambda: torch.autograd.backward(forward(), gradient)) - there, 0.1 * there)
+    if kind == TABLE:  # words have no gradient
+        return BlockSeconds(there, backward, 0.0, backward)
+    of_inputs = time(lambda: torch.autograd.grad(forward(), [inputs], gradient)) - there
+    of_weights = time(lambda: torch.autograd.grad(forward(), weights, gradient)) - there
+    parts = there, backward, max(of_inputs, 0.1 * there), max(of_weights, 0.1 * there)
+    return BlockSeconds(*parts) * (1 / layers)
+
+
+def _layers(width: int, sequences: int, steps: int) -> int:
+    """Of how many layers a chain has: of several, unless that takes long, and then they are long enough."""
+    return 4 if device().type == "cuda" and 16 * width**2 * sequences * steps < 1e12 else 1
+
+
+class _Head(nn.Module):
+    """The way out and its loss."""
+
+    def __init__(self, width: int, outputs: int) -> None:
+        super().__init__()
+        self.project = Project(width, outputs)
+        self.targets: Tensor = torch.zeros(0)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs = self.project(inputs)[0].float()
+        return nn.functional.cross_entropy(outputs.flatten(0, 1), self.targets, reduction="sum")
+
+
+class _Chain(nn.Module):
+    """Blocks one after the other, without their states."""
+
+    def __init__(self, *blocks: nn.Module) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for block in self.blocks:
+            inputs, _ = block(inputs)
+        return inputs
+
+
+def _runner(kind: str, width: int, row: int, column: int, layers: int) -> tuple[nn.Module, Tensor]:
+    """Blocks that can be run, and what goes in."""
+    with device():
+        if kind == LSTM:
+            chain = _Chain(*(Recurrent(width) for _ in range(layers)))
+            return chain, torch.randn(column, row, width, requires_grad=True)
+        if kind == TABLE:
+            return _Chain(Embed(row, width)), torch.randint(0, row, (column, 1))
+        head = _Head(width, row)
+        head.targets = torch.randint(0, row, (column,))
+        return head, torch.randn(column, 1, width, requires_grad=True)
+
+
+def _updates(parameters: Sequence[int], at_least: float) -> dict[str, Line]:
+    """For each optimizer: what an update takes, for a few tensors with so many numbers in all."""
+    lines = {}
+    for name, make in OPTIMIZERS.items():
+        times = []
+        for count in parameters:
+            weights = [nn.Parameter(torch.zeros(count // 4, device=device())) for _ in range(4)]
+            for weight in weights:
+                weight.grad = torch.zeros_like(weight)
+            times.append((float(count), seconds_in_a_row(make(weights).step, at_least, alone=True)))
+        lines[name] = fit_line(times)
+    return lines
+
+
+def seconds_in_a_row(function: Callable[[], object], at_least: float = 0.02, alone: bool = False) -> float:
+    """Seconds of one call among many in a row, waited for once: the better of two tries, where a try is short.
+
+    `alone` counts what a GPU takes that has been given all the work before it begins.
+    """
+    first = _timed(function, 1)  # which also sets up libraries and memory
+    if first > LONG:
+        return first
+    if alone and device().type == "cuda":
+        return min(_timed_alone(function, calls=5) for _ in range(2)) / 5
+    calls, taken = 1, _timed(function, 1)
+    while taken < at_least:
+        calls = max(2 * calls, min(int(1.2 * calls * at_least / taken), 64 * calls))
+        taken = _timed(function, calls)
+    return min(taken, _timed(function, calls)) / calls
+
+
+def _timed(function: Callable[[], object], calls: int) -> float:
+    _wait()
+    began = time.perf_counter()
+    for _ in range(calls):
+        function()
+    _wait()
+    return time.perf_counter() - began
+
+
+def _timed_alone(function: Callable[[], object], calls: int) -> float:
+    """On a GPU that sleeps first, while its work is lined up."""
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    _wait()
+    torch.cuda._sleep(calls * SLEEP)
+    began.record()
+    for _ in range(calls):
+        function()
+    ended.record()
+    _wait()
+    return began.elapsed_time(ended) / 1000
+
+
+def _wait() -> None:
+    if device().type == "cuda":
+        torch.cuda.synchronize()

@@ -1,0 +1,109 @@
+"""A plan: a mesh, an order of its ranks, and a schedule; and what an update is predicted to take and to hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from course_lib.planning.costs import ActionCosts
+from course_lib.planning.pieces import Pieces
+from course_lib.planning.placement import Placement
+from course_lib.planning.schedules import Schedule
+
+# What the time of an update is spent on. One of them is left out where there is none of it.
+PARTS = (
+    "computing",
+    "recomputing",
+    "starting actions",
+    "bubble",
+    "messages",
+    "gathering weights",
+    "summing gradients",
+    "updating weights",
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Replicas x stages, or x shards, and what a step is predicted to take on the slowest rank.
+
+    `costs` are those of one action, without the `overhead` of starting it. Of sums and gatherings only what computation
+    does not hide counts (`overlap.py`), for replicas and shards alike.
+    """
+
+    replicas: int
+    pieces: Pieces
+    placement: Placement  # of blocks on positions: stages, or virtual stages
+    costs: ActionCosts
+    overhead: float
+    pipeline_seconds: float  # from the first action to the last
+    exposed_seconds: float  # of sums and gatherings, beside it
+    update_seconds: float  # the optimizer's
+    bytes: int  # on the fullest rank
+    inside: str = "stages"  # which ranks are neighbours: a replica's stages, or a stage's replicas
+    shards: int = 1
+
+    @property
+    def stages(self) -> int:
+        return self.pieces.stages
+
+    @property
+    def ranks(self) -> int:
+        return self.replicas * self.stages * self.shards
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.pieces.prepared.schedule
+
+    @property
+    def seconds(self) -> float:
+        """Of one update."""
+        return self.pipeline_seconds + self.exposed_seconds + self.update_seconds
+
+    @property
+    def mesh(self) -> str:
+        """`8 x 2`, or `2 x 8 sharded`."""
+        return f"{self.replicas} x {self.shards} sharded" if self.shards > 1 else f"{self.replicas} x {self.stages}"
+
+    @property
+    def way(self) -> tuple[Any, ...]:
+        """What makes a plan another kind of plan, and not only another number of pieces."""
+        return self.replicas, self.stages, self.shards, self.inside
+
+    @cached_property
+    def parts(self) -> dict[str, float]:
+        """Seconds of a step by what they are spent on: in all, `seconds`."""
+        prepared, costs = self.pieces.prepared, self.costs.with_overhead(self.overhead)
+        whole = prepared.busy(costs)
+        busiest = max(range(self.stages), key=whole.__getitem__)
+        again, actions = prepared.busy(self.costs, "R")[busiest], len(self.schedule.stages[busiest])
+        without_links = max(end for _, end in prepared.stopwatch.times(replace(costs, link=0.0)))
+        spent = {
+            "computing": whole[busiest] - again - actions * self.overhead,
+            "recomputing": again,
+            "starting actions": actions * self.overhead,
+            "bubble": without_links - whole[busiest],
+            "messages": self.pipeline_seconds - without_links,
+            "gathering weights" if self.shards > 1 else "summing gradients": self.exposed_seconds,
+            "updating weights": self.update_seconds,
+        }
+        return {name: spent[name] for name in PARTS if spent.get(name, 0.0) > 1e-12}
+
+    def price(self, updates: int, per_hour: float) -> float:
+        """What so many updates cost, if each rank's GPU costs `per_hour`, also while it waits."""
+        return self.ranks * per_hour * updates * self.seconds / 3600
+
+    @property
+    def strategy(self) -> tuple[str, dict[str, Any]]:
+        """What runs it: the strategy's name, and its options, as `course train` takes them."""
+        if self.shards > 1:
+            return "fsdp", {"replicas": self.replicas, "micro_batches": self.pieces.micro_batches}
+        options = {"replicas": self.replicas, "inside": self.inside, "schedule": self.pieces.name}
+        options |= {"micro_batches": self.pieces.micro_batches, "chunks": self.pieces.chunks}
+        return "hybrid", {**options, "recompute": self.pieces.recompute, "placement": self.placement}
+
+    def __str__(self) -> str:
+        apart = f" ({self.inside} inside)" if min(self.replicas, self.stages) > 1 else ""
+        size = f"{self.bytes / 2**30:,.1f} GiB" if self.bytes >= 2**30 else f"{self.bytes / 2**20:,.1f} MiB"
+        return f"{self.mesh}{apart}, {self.pieces}: {self.seconds * 1000:.1f} ms, {size} per rank"

@@ -1,0 +1,79 @@
+"""Lesson 07's planner: predicted against measured, over plans of 2, 3 and 4 ranks.
+
+What is planned is a job for H200s, with the block times that come with the course. Real ranks run a small twin of it at
+that pace: blocks, messages and sums last as long as they would; what waits for what, and hides behind what, is real.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+import torch
+from tqdm import tqdm
+
+from course_lib.lstm import BatchSize, lstm_model
+from course_lib.planning import Link, Network, Plan, Work, h200_block_times, one_f_one_b, plans
+from course_lib.training.plan_run import plan_seconds, unpaced_seconds
+from tests.bench.table import describe_machine, write_section
+
+LINK = Link(20e-6, 12e9)
+FASTEST, OTHERS = 6, 10  # plans of each number of ranks that are measured: the best predicted, and some of the rest
+SIZES = {"micro_batches": (1, 2, 4, 8), "chunks": (2, 4), "gather_ahead": False}
+
+
+def job() -> Work:
+    """Six layers of 4096 units, 64 sequences of 256 steps, and plain SGD."""
+    with torch.device("meta"):
+        model = lstm_model(vocabulary=16_384, hidden=4096, layers=6)
+    return Work.of(model, BatchSize(steps=256, sequences=64), h200_block_times(), optimizer="SGD")
+
+
+def can_be_paced(plan: Plan) -> bool:
+    """Of a sharded model with several micro-batches, the backward passes that send nothing cannot be paced."""
+    return plan.shards == 1 or plan.pieces.micro_batches == 1
+
+
+def chosen(made: list[Plan]) -> list[Plan]:
+    """The fastest predicted, and every so many-th of the others."""
+    rest = made[FASTEST:]
+    return made[:FASTEST] + rest[:: max(1, len(rest) // OTHERS)][:OTHERS]
+
+
+def starting_an_action(work: Work) -> float:
+    """What an action costs beside its pace: of an unpaced update, a share for each action in a row."""
+    schedule = one_f_one_b(4, 8)
+    return unpaced_seconds(schedule, work) / (2 * (8 + 3))
+
+
+def main() -> None:
+    """Measure, print and write the table."""
+    work, rows, errors, lost = job(), [], [], []
+    overhead = starting_an_action(work)
+    for ranks in (2, 3, 4):
+        everything = plans(work, ranks, Network.flat(LINK), overhead=overhead, **SIZES)
+        made = chosen([plan for plan in everything if can_be_paced(plan)])
+        spent = [plan_seconds(plan, work, LINK) for plan in tqdm(made, desc=f"{ranks} ranks", disable=None)]
+        lost.append(spent[0] / min(spent))
+        for plan, seconds in zip(made, spent, strict=True):
+            errors.append(abs(plan.seconds / seconds - 1))
+            numbers = f"{plan.seconds * 1000:.0f} | {seconds * 1000:.0f} | {plan.seconds / seconds - 1:+.1%}"
+            rows.append(f"| {plan.mesh} | {plan.pieces} | {numbers} | {seconds / min(spent):.2f} |")
+    lines = [
+        f"{len(rows)} plans of 2 to 4 ranks for six layers of 4096 units on H200s and a link of 12 GB/s; paced ranks, "
+        "blocks gathered in turn. Of each number of ranks the best predicted ones, the planner's choice first, and "
+        f"some of the others. Starting an action takes {overhead * 1000:.1f} ms.",
+        "",
+        f"On {describe_machine()}.",
+        "",
+        f"Median error {statistics.median(errors):.1%}, largest {max(errors):.1%}. The chosen plan against the best "
+        f"measured: {', '.join(f'{ratio:.2f}' for ratio in lost)}.",
+        "",
+        "| replicas x stages | pieces | predicted, ms | measured, ms | error | against the best |",
+        "|---|---|--:|--:|--:|--:|",
+        *rows,
+    ]
+    write_section("Planner", "\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
