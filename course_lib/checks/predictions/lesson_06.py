@@ -132,8 +132,8 @@ PREDICTIONS = (
     Prediction(
         number="06.5",
         question="4 stages, 8 micro-batches, every action takes one unit. Now each stage holds two *virtual* stages of "
-        "half the size, blocks 0 and 4, 1 and 5, 2 and 6, 3 and 7, and every micro-batch goes round twice. What part of "
-        "the time is bubble? (Before: 27%.)",
+        "half the size, blocks 0 and 4, 1 and 5, 2 and 6, 3 and 7, and every micro-batch goes round twice. What part "
+        "of the time is bubble? (Before: 27%.)",
         choices=(
             Choice(
                 "43%: there are now 8 stages to fill",
