@@ -235,7 +235,7 @@ def test_a_schedule_built_by_hand_is_scored_beside_those_with_a_name():
     assert bench.schedule.stages == one_f_one_b(3, 4).stages
     better = "interleaved, looped-bfs, zb-h1, zb-v"
     assert f"Faster, or as fast with less memory: {better}." in bench.drawing.words
-    assert bench.drawing.below.count("<tr>") == 1 + 1 + 7
+    assert bench.drawing.below.count("<tr>") == 1 + 1 + 7 + 1  # a head, yours, those with a name, and the bound
 
 
 def test_undo_goes_back_move_by_move_and_then_says_so():
@@ -284,6 +284,51 @@ def test_the_bench_does_not_run_what_would_hang():
     bench.move("0:B0", 1)
     bench.press("run")
     assert bench.drawing.words.startswith("Not run, for it would hang. Stuck")
+
+
+def test_the_bench_scores_against_a_search_and_the_bound():
+    bench = schedule_bench(2, 4, start="naive")
+    assert "found by the search" not in bench.drawing.below
+    assert row_of(bench, "bound, holding no more than yours") == "16"  # naive holds one at a time: nothing is faster
+    bench.set(start="gpipe", link=1)
+    bench.press("search")
+    assert bench.drawing.words.startswith("Found 12, bound 12, holding no more than yours. It runs: makespan 12")
+    assert row_of(bench, "found by the search") == "12"
+    bench.set(start="zb-h1")
+    assert "found by the search" not in bench.drawing.below
+
+
+def row_of(bench, name: str) -> str:
+    """The makespan in the row of that name."""
+    return re.findall(rf">{name}</th><td>([^<]*)</td>", bench.drawing.below)[0]
+
+
+def test_what_was_found_can_be_taken_and_given_back():
+    bench = schedule_bench(3, 4, start="1f1b")
+    bench.set(link=1)
+    built = bench.schedule
+    bench.press("take")
+    assert bench.drawing.words.startswith("Nothing was found yet: search first.")
+    bench.press("search")
+    bench.press("take")
+    assert bench.schedule == bench.found.schedule
+    assert bench.drawing.words.startswith("What was found is on the bench. It runs")
+    bench.press("undo")
+    assert bench.schedule == built
+
+
+def test_the_bench_does_not_search_in_the_memory_of_what_never_ends():
+    bench = schedule_bench(2, 2, start="gpipe")
+    bench.move("0:B0", 1)
+    bench.press("search")
+    assert bench.drawing.words.startswith("No search: what is on the bench never ends")
+
+
+def test_virtual_stages_and_weight_gradients_can_be_moved_too():
+    bench = schedule_bench(2, 2, start="zb-v")
+    bench.move("1:W0v1", 3)
+    assert "does W0v1 before B0v1" in bench.drawing.words
+    assert 'aria-label="stage 1, number 4: weight gradients W0v1, never starts"' in bench.drawing.shapes
 
 
 # Scaling, meshes, memory, and the others.

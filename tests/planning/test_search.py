@@ -160,7 +160,7 @@ def test_moving_single_actions_brings_gpipe_down_to_the_bound(seed: int):
     problem = Problem(example, ActionCosts(1, 2, link=0.5))
     rows = problem.rows_of(example)
     assert max(problem.ends(rows) or ()) == 18
-    time, better = improved(problem, rows, 3000, Random(seed), 0.0, lambda: True)
+    time, better = improved(problem, rows, 3000, Random(seed), 0.0, lambda tried: True)
     assert time == bound_of(problem) == 15
     assert simulate(problem.schedule_of(better, "better"), problem.costs).makespan == time
 

@@ -8,8 +8,10 @@ from dataclasses import replace
 from course_lib.pictures.widgets import rows
 from course_lib.pictures.widgets.bench_run import PACE, run_paced
 from course_lib.pictures.widgets.bench_score import known, score_table, verdict
+from course_lib.pictures.widgets.bench_search import bound_like, search_like
+from course_lib.pictures.widgets.bench_stuck import after_the_end, stuck_line, who_waits, why_stuck
 from course_lib.pictures.widgets.explorer import Button, Explorer, choice, slider, whole_number
-from course_lib.pictures.widgets.svg import Drawing, line, text
+from course_lib.pictures.widgets.svg import Drawing, text
 from course_lib.planning.costs import ActionCosts
 from course_lib.planning.schedules import (
     SCHEDULES,
@@ -66,6 +68,8 @@ class ScheduleBench(Explorer):
             ],
             [
                 Button("run", "Run on real ranks", "Running on real ranks ..."),
+                Button("search", "Search for a better one", "Searching for a better one ..."),
+                Button("take", "Take what was found"),
                 Button("undo", "Undo"),
                 Button("again", "Begin again"),
             ],
@@ -75,11 +79,12 @@ class ScheduleBench(Explorer):
         self.schedule = make_schedule(start, stages, micro_batches, chunks)
         self.before: list[Schedule] = []
         self.ran: tuple[TimedAction, ...] = ()
+        self.found: Simulation | None = None
         self.news = ""
 
     def changed(self, names: set[str]) -> None:
         """Other sizes begin again; other costs keep what was built."""
-        self.ran, self.news = (), ""
+        self.ran, self.found, self.news = (), None, ""
         if names & {"start", "stages", "micro_batches", "chunks"}:
             self.press_again()
 
@@ -101,6 +106,25 @@ class ScheduleBench(Explorer):
             self.news = "Run on real ranks: compare the two pictures."
         except IllegalSchedule:
             self.ran, self.news = (), "Not run, for it would hang."
+
+    def press_search(self) -> None:
+        """Look for a better order of the same actions, in which no stage holds more than the fullest does here."""
+        try:
+            check(self.schedule)
+        except IllegalSchedule:
+            self.news = "No search: what is on the bench never ends, so that nobody knows how much it may hold."
+            return
+        self.found = search_like(self.schedule, self.own_costs)
+        bound = bound_like(self.schedule, self.own_costs)
+        self.news = f"Found {self.found.makespan:.4g}, bound {bound:.4g}, holding no more than yours."
+
+    def press_take(self) -> None:
+        """Put what the search has found on the bench."""
+        if self.found is None:
+            self.news = "Nothing was found yet: search first."
+            return
+        self.before.append(self.schedule)
+        self.schedule, self.ran, self.news = self.found.schedule, (), "What was found is on the bench."
 
     def moved(self, item: str, place: int) -> None:
         """`item` is a stage and an action, "1:F2"; the action goes to that place of the stage's row."""
@@ -125,7 +149,7 @@ class ScheduleBench(Explorer):
 
     def draw(self) -> Drawing:
         timed, waiting = simulate_until_stuck(self.schedule, self.own_costs)
-        placed = [*timed, *_after_the_end(self.schedule, timed, self.own_costs)]
+        placed = [*timed, *after_the_end(self.schedule, timed, self.own_costs)]
         stages = len(self.schedule.stages)
         unit = self._longest(placed)
         scale = rows.WIDTH / unit
@@ -141,12 +165,13 @@ class ScheduleBench(Explorer):
             self._boxes(placed, len(timed), scale),
             rows.held_bars(held, TOP),
             rows.time_axis(unit, scale, bottom, "simulated, in units of a forward action"),
-            "" if stuck_at is None else _stuck_line(rows.LEFT + stuck_at * scale, bottom),
+            "" if stuck_at is None else stuck_line(rows.LEFT + stuck_at * scale, TOP, bottom),
             self._measured(scale, bottom + GAP),
         ]
         height = bottom + 40 + (GAP + rows.ROW * stages if self.ran else 0)
         simulation = None if waiting else Simulation(self.schedule, timed)
-        below = score_table(simulation, known(self.schedule, self.costs))
+        bound = bound_like(self.schedule, self.own_costs) if simulation else None
+        below = score_table(simulation, known(self.schedule, self.costs), self.found, bound)
         words = self._words(simulation, waiting)
         return Drawing("".join(shapes), rows.RIGHT + 100, height, words, below, parts=True)
 
@@ -205,7 +230,7 @@ class ScheduleBench(Explorer):
 
     def _words(self, simulation: Simulation | None, waiting: Sequence[Waiting]) -> str:
         if simulation is None:
-            said = f"Stuck: {_why_stuck(self.schedule)}. {_who_waits(waiting, self.schedule)}"
+            said = f"Stuck: {why_stuck(self.schedule)}. {who_waits(waiting, self.schedule)}"
         else:
             said = verdict(simulation, known(self.schedule, self.costs))
         if self.ran and simulation:
@@ -220,37 +245,3 @@ def _item(item: str, schedule: Schedule) -> tuple[int, Action]:
     if not stage.isdigit() or int(stage) >= len(schedule.stages) or action not in schedule.stages[int(stage)]:
         raise ValueError(f"{item!r} is not in this schedule: write a stage and one of its actions, 1:F2")
     return int(stage), action
-
-
-def _after_the_end(schedule: Schedule, timed: Sequence[TimedAction], costs: ActionCosts) -> list[TimedAction]:
-    """What never starts, drawn behind the point at which everything has stopped."""
-    done = {(one.stage, one.action) for one in timed}
-    placed = []
-    for stage, actions in enumerate(schedule.stages):
-        at = makespan(timed)
-        for action in (one for one in actions if (stage, one) not in done):
-            placed.append(TimedAction(stage, action, at, at + costs.of(action, stage, schedule)))
-            at = placed[-1].end
-    return placed
-
-
-def _stuck_line(x: float, bottom: float) -> str:
-    return line(x, TOP - 8, x, bottom, "dashed") + text(x + 4, TOP - 11, "from here on, everybody waits", "ink small")
-
-
-def _why_stuck(schedule: Schedule) -> str:
-    try:
-        check(schedule)
-    except IllegalSchedule as reason:
-        return str(reason)
-    return ""
-
-
-def _who_waits(waiting: Sequence[Waiting], schedule: Schedule) -> str:
-    """Who waits for whom, stage by stage."""
-    said = []
-    for one in waiting:
-        stage, action = one.needs
-        whose = "its own" if stage == one.stage else f"stage {stage}'s"
-        said.append(f"stage {one.stage} with {schedule.label(one.action)} for {whose} {schedule.label(action)}")
-    return f"Who waits: {'; '.join(said)}."

@@ -26,10 +26,17 @@ def _known(stages: int, micro_batches: int, chunks: int, costs: ActionCosts) -> 
     return {name: simulate(schedule, costs.per_part(schedule)) for name, schedule in made.items()}
 
 
-def score_table(yours: Simulation | None, others: Mapping[str, Simulation]) -> str:
-    """One row for yours, and one for each that has a name."""
+def score_table(
+    yours: Simulation | None,
+    others: Mapping[str, Simulation],
+    found: Simulation | None = None,
+    bound: float | None = None,
+) -> str:
+    """One row for yours, one for each that has a name, for what a search has found, and for what nothing can beat."""
     rows = [_row("yours", yours)] if yours else [["yours", "never ends", "", "", ""]]
     rows += [_row(name, simulation) for name, simulation in others.items()]
+    rows += [_row("found by the search", found)] if found else []
+    rows += [] if bound is None else [["bound, holding no more than yours", f"{bound:.4g}", "", "", ""]]
     head = ["schedule", "makespan", "bubble", "of the batch, held by the fullest stage", "by all stages"]
     return table(head, rows, "Your schedule beside those that have a name")
 

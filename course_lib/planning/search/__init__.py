@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from random import Random
 from time import monotonic
 
@@ -42,13 +43,14 @@ def find_schedule(
     """
     _check_memory(memory, micro_batches)
     found: list[tuple[float, Schedule]] = []
-    begun = monotonic()
+    end = float("inf") if seconds is None else monotonic() + seconds
     kinds = (False, True) if split else (False,)
     with tqdm(total=tries, desc="searching", delay=3, leave=False) as bar:
 
-        def go_on() -> bool:
-            bar.update()
-            return seconds is None or monotonic() - begun < seconds
+        def go_on(tried: int) -> bool:
+            if tried:
+                bar.update(tried)
+            return monotonic() < end
 
         for is_split in kinds:
             example = one_at_a_time(stages, micro_batches, chunks, virtual, layout, split=is_split)
@@ -57,22 +59,28 @@ def find_schedule(
     return min(found, key=lambda one: one[0])[1]
 
 
-def _search(problem: Problem, split: bool, tries: int, seed: int, go_on: Callable[[], bool]) -> tuple[float, Schedule]:
+def _search(
+    problem: Problem, split: bool, tries: int, seed: int, go_on: Callable[[int], bool]
+) -> tuple[float, Schedule]:
     """The best schedule with these steps, and its time."""
-    starts = [problem.rows_of(problem.example)]
-    starts += [problem.rows_of(schedule) for schedule in named_schedules(problem.example, split)]
-    starts += greedy_orders(problem)
+    starts = _starts(problem, split, go_on)
+    enough, chance = bound_of(problem), Random(seed)
+    found = [improved(problem, rows, tries // len(starts), chance, enough, go_on) for _, rows in starts]
+    best, rows = min(found, key=lambda one: one[0])
+    return best, problem.schedule_of(rows, "found")
+
+
+def _starts(problem: Problem, split: bool, go_on: Callable[[int], bool]) -> list[tuple[float, Rows]]:
+    """The fastest orders to begin with that fit, and their times. One at a time always fits."""
+    known = (problem.rows_of(schedule) for schedule in (problem.example, *named_schedules(problem.example, split)))
     timed: list[tuple[float, Rows]] = []
-    for rows in starts:
+    for rows in chain(known, greedy_orders(problem)):
         ends = problem.ends(rows)
         if ends is not None and all(map(problem.fits, rows)):
             timed.append((max(ends), rows))
-    timed.sort(key=lambda one: one[0])
-    enough, chance = bound_of(problem), Random(seed)
-    chosen = timed[:CHANCES]
-    found = [improved(problem, rows, tries // len(chosen), chance, enough, go_on) for _, rows in chosen]
-    best, rows = min(found, key=lambda one: one[0])
-    return best, problem.schedule_of(rows, "found")
+        if not go_on(0):
+            break
+    return sorted(timed, key=lambda one: one[0])[:CHANCES]
 
 
 def _check_memory(memory: float | None, micro_batches: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from course_lib.planning.costs import ActionCosts
 from course_lib.planning.search.problem import Problem
 from course_lib.planning.search.starts import one_at_a_time
@@ -42,14 +44,16 @@ def _fullest_load(problem: Problem, stage: int, before: list[float], after: list
     It is enough to try, for each earliest start and each rest, the set of all steps that start no earlier and have no
     shorter rest.
     """
-    own = [(before[step], after[step], problem.seconds[step]) for step in range(len(before))]
-    own = [one for step, one in enumerate(own) if problem.stage[step] == stage]
+    work: dict[tuple[float, float], float] = defaultdict(float)
+    for step, of in enumerate(problem.stage):
+        if of == stage:
+            work[before[step], after[step]] += problem.seconds[step]
     most = 0.0
-    for start in {one[0] for one in own}:
-        later = [one for one in own if one[0] >= start]
-        for rest in {one[1] for one in later}:
-            work = sum(seconds for _, following, seconds in later if following >= rest)
-            most = max(most, start + work + rest)
+    for start in {start for start, _ in work}:
+        later = {rest: 0.0 for own_start, rest in work if own_start >= start}
+        for rest in later:
+            later[rest] = sum(seconds for (one, other), seconds in work.items() if one >= start and other >= rest)
+        most = max(most, *(start + seconds + rest for rest, seconds in later.items()))
     return most
 
 
@@ -58,18 +62,20 @@ def _time_to_hold(problem: Problem, stage: int, before: list[float], after: list
 
     All pieces together are held for a certain time; a stage that may hold three at once needs a third of it.
     """
-    own = [step for step, of in enumerate(problem.stage) if of == stage]
+    own = [step for step, of in enumerate(problem.stage) if of == stage and not problem.steps[step][1].micro_batch]
     begins = {problem.steps[step][1].piece: step for step in own if problem.grows[step] > 0}
     ends = {problem.steps[step][1].piece: step for step in own if problem.grows[step] < 0}
-    together = sum(_longest_way(problem, begins[piece], ends[piece]) for piece in begins)
+    micro_batches = problem.example.micro_batches  # all alike: it is enough to look at the first
+    together = micro_batches * sum(_longest_way(problem, begins[piece], ends[piece]) for piece in begins)
+    at_once = max(1, int(min(problem.room, micro_batches * len(begins))))
     first = min(before[step] for step in begins.values())
-    return first + together / max(1, int(min(problem.room, len(begins)))) + min(after[step] for step in ends.values())
+    return first + together / at_once + min(after[step] for step in ends.values())
 
 
 def _longest_way(problem: Problem, first: int, last: int) -> float:
     """How long it takes at least from the start of one step to the end of another that needs it."""
     reached = {first: problem.seconds[first]}
-    for step in problem.order:
+    for step in problem.first_micro_batch:
         ways = [reached[other] + problem.link(step, other) for other in problem.needs[step] if other in reached]
         if ways:
             reached[step] = max(ways) + problem.seconds[step]

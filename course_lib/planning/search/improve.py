@@ -11,14 +11,14 @@ WARMTH = 0.03  # by which share of its time an order may become worse at first, 
 
 
 def improved(
-    problem: Problem, rows: Rows, tries: int, chance: Random, enough: float, go_on: Callable[[], bool]
+    problem: Problem, rows: Rows, tries: int, chance: Random, enough: float, go_on: Callable[[int], bool]
 ) -> tuple[float, Rows]:
     """The best order found in so many tries, and its time. A move that makes it worse is taken ever more rarely."""
     rows = [list(row) for row in rows]
     best, best_rows = _time(problem, rows), [list(row) for row in rows]
     now = best
     for number in range(tries):
-        if best <= enough + ROUNDING or not go_on():
+        if best <= enough + ROUNDING or not go_on(1):
             break
         stage, old = _moved(problem, rows, chance)
         if old is None:

@@ -31,6 +31,7 @@ class Problem:
         self.giver = [self._from_another_stage(step) for step in range(len(self.steps))]
         self.grows = [self._grows(stage, action) for stage, action in self.steps]
         self.order = self._in_order()
+        self.first_micro_batch = [step for step in self.order if not self.steps[step][1].micro_batch]
         self.room = float("inf") if memory is None else memory * example.pieces + ROUNDING
 
     def _from_another_stage(self, step: int) -> int:
