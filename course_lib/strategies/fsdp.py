@@ -120,7 +120,7 @@ def sharded_modules(model: nn.Module) -> list[FSDPModule]:
 
 
 def own_rows(rows: int, place: int, ranks: int) -> range:
-    """The rows of a parameter that the rank at `place` has. As `torch.chunk` cuts, the last ones have fewer, or none."""
+    """The rows of a parameter that the rank at `place` has. As with `torch.chunk`, the last may have fewer or none."""
     each = -(-rows // ranks)
     return range(min(rows, place * each), min(rows, (place + 1) * each))
 
