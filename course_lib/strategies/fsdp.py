@@ -120,8 +120,7 @@ def sharded_modules(model: nn.Module) -> list[FSDPModule]:
 
 
 def own_rows(rows: int, place: int, ranks: int) -> range:
-    """The rows of a parameter that the rank at `place` has: `fully_shard` cuts like `torch.chunk`, so the last ranks
-    may have fewer, or none."""
+    """The rows of a parameter that the rank at `place` has. As with `torch.chunk`, the last may have fewer or none."""
     each = -(-rows // ranks)
     return range(min(rows, place * each), min(rows, (place + 1) * each))
 
@@ -132,8 +131,9 @@ def keep_weights_where_they_are(block: nn.Module) -> None:
     On a GPU, `nn.LSTM` moves its weights into one piece of memory whenever they are other tensors than before, as after
     every gathering. The next gathering then fills the *old* place, while the layer computes with what was moved: from
     the second update on it would train on old weights, without an error. The price is that cuDNN copies the weights
-    together at each call, and warns of it once.
+    together at each call. Its warning would have one call `flatten_parameters`, so it is not shown.
     """
+    warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk", UserWarning)
     for module in block.modules():
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters = _leave_it  # pyright: ignore[reportAttributeAccessIssue]
