@@ -116,11 +116,15 @@ PREDICTIONS = (
                 "2 x 2: something of both",
                 "2 x 2",
                 "The middle is best",
-                "It halves the weights where 1 x 4 quarters them; the embedding alone decides here, and activations "
-                "do the "
-                "rest.",
+                "It halves the blocks of a rank where 1 x 4 quarters them, and each block comes with weights, "
+                "gradients and activations.",
             ),
-            Choice("1 x 4", "1 x 4", why="Four stages hold the fewest blocks each. It is also the slowest here."),
+            Choice(
+                "1 x 4",
+                "1 x 4",
+                why="Four stages hold the fewest blocks each; recomputation leaves them one piece's activations. That "
+                "plan is far from the fastest.",
+            ),
         ),
     ),
     Prediction(
@@ -133,25 +137,28 @@ PREDICTIONS = (
                 "512 x 2: no more stages than needed",
                 "512 x 2",
                 "As few stages as fit",
-                "Each rank then holds half of the model, and all-reduces that half between the nodes: 80% of the step.",
+                "Each replica then has 8 sequences, and computes slowly for their number; and each rank sums and "
+                "updates half of the model.",
             ),
             Choice(
                 "128 x 8: a replica in each node",
                 "128 x 8",
                 "A node is the natural unit",
-                "A good second, and the usual rule. The all-reduce is still half of the step: more stages shrink it "
-                "further.",
+                "A good second, 5% behind, and with the *replicas* inside the nodes. With a replica in each node, the "
+                "sums cross the slow links: 39% behind.",
             ),
             Choice(
                 "64 x 16",
                 "64 x 16",
-                why="Small all-reduces pay for a longer pipeline, once it is filled by many pieces.",
+                why="A replica has 64 sequences to work on at a time, and each rank few weights to sum and to update: "
+                "worth a longer pipeline.",
             ),
             Choice(
                 "1024 x 1: one replica for each GPU",
                 "1024 x 1",
                 "Data parallelism is fastest if it runs",
-                "It does not run: 151 GB on each GPU. Nor would it be fastest: all of the model is all-reduced.",
+                "It does not run: 151 GB on each GPU. Nor would it be fastest: each GPU would compute 4 sequences at a "
+                "time.",
             ),
         ),
     ),
