@@ -1,7 +1,8 @@
 """The block times of a GPU, and how well they predict whole models: `python -m tests.bench.gpu_times FILE`.
 
-It writes the table to FILE, as `course_lib/planning/h200.json` is; with `--models FILE` it reads it. Then it trains models of 1, 2 and 4 layers, of sizes
-that lie between the measured ones, and prints predicted beside measured milliseconds of an update.
+It writes the table to FILE, as `course_lib/planning/h200.json` is; with `--models FILE` it reads it. Then it trains
+models of 1, 2 and 4 layers, of sizes that lie between the measured ones, and prints predicted beside measured
+milliseconds of an update.
 """
 
 from __future__ import annotations
