@@ -144,36 +144,42 @@ def against_pytorch() -> list[str]:
 
 
 def main() -> None:
-    """Measure, print and write the tables."""
-    slow, fast = against_naive()
-    pipeline = [
+    """Measure, print and write the tables, each as soon as it is there."""
+    pieces = "Pieces are micro-batches x time chunks x virtual stages."
+    simulated = [
         "One update on 4 stages, forward passes and halves of backward passes paced to 20 ms, links as the column "
-        f"says; the median of {ROUNDS}. Pieces are micro-batches x time chunks x virtual stages.",
+        f"says; the median of {ROUNDS}. {pieces}",
         "",
         f"On {describe_machine()}.",
         "",
         "| schedule | pieces | link, ms | simulated, ms | measured, ms | ratio |",
         "|---|--:|--:|--:|--:|--:|",
         *against_the_simulator(),
-        "",
-        "The same batch, 320 ms of forward and 640 ms of backward work on each of 4 stages; how many times as fast as "
-        "1F1B, simulated and measured, and the share of the batch that the fullest stage holds.",
+    ]
+    write_section("Pipelines", "\n".join(simulated))
+    slow, fast = against_naive()
+    gains = [
+        "The same batch, 320 ms of forward and 640 ms of backward work on each of 4 stages: how many times as fast as "
+        f"1F1B, simulated and measured, and the share of the batch that the fullest stage holds. {pieces}",
         "",
         "| schedule | pieces | bubble | simulated, ms | measured, ms | faster, simulated | faster, measured | held |",
         "|---|--:|--:|--:|--:|--:|--:|--:|",
         *against_1f1b(),
         "",
-        f"The same batch on 4 stages: naive {slow * 1000:.0f} ms, wavefront in 16 chunks {fast * 1000:.0f} ms: "
+        f"With 320 ms of backward work: naive {slow * 1000:.0f} ms, wavefront in 16 chunks {fast * 1000:.0f} ms: "
         f"{slow / fast:.2f} times as fast.",
-        "",
+    ]
+    write_section("Pipelines against 1F1B", "\n".join(gains))
+    executors = [
         "Forward and backward of one batch in 8 micro-batches; rounds alternate between the two executors, which do "
-        "the same actions in the same order. Where it says so, actions are paced as above.",
+        "the same actions in the same order. Where it says so, forward passes and halves of backward passes are paced "
+        "to 20 ms.",
         "",
         "| schedule | `torch.distributed.pipelining`, ms | ours, ms | ratio |",
         "|---|--:|--:|--:|",
         *against_pytorch(),
     ]
-    write_section("Pipelines", "\n".join(pipeline))
+    write_section("Pipelines against PyTorch", "\n".join(executors))
 
 
 if __name__ == "__main__":
