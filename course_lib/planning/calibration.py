@@ -22,7 +22,7 @@ from course_lib.machine import device
 from course_lib.planning.block_times import HEAD, LSTM, TABLE, BlockSeconds, BlockTimes, PrecisionTimes, Surface
 from course_lib.planning.line import Line, fit_line
 
-LONG = 0.3  # seconds: beside such a call, nothing that happens only once counts
+LONG = 0.3  # seconds: a call that takes so long is not made again and again
 SLEEP = 4_000_000  # cycles, about two milliseconds: longer than it takes to line up the work of one call
 PRECISIONS = ("float32", "tf32", "bfloat16")
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -213,12 +213,12 @@ def seconds_in_a_row(function: Callable[[], object], at_least: float = 0.02, alo
 
     `alone` counts what a GPU takes that has been given all the work before it begins.
     """
-    first = _timed(function, 1)  # which also sets up libraries and memory
-    if first > LONG:
-        return first
+    function()  # what happens only once, like setting up libraries and memory, is not counted
+    calls, taken = 1, _timed(function, 1)
+    if taken > LONG:
+        return taken
     if alone and device().type == "cuda":
         return min(_timed_alone(function, calls=5) for _ in range(2)) / 5
-    calls, taken = 1, _timed(function, 1)
     while taken < at_least:
         calls = max(2 * calls, min(int(1.2 * calls * at_least / taken), 64 * calls))
         taken = _timed(function, calls)
