@@ -32,7 +32,7 @@ LESSONS = {
         Lesson("04_accumulation", "Accumulation: a large batch in small pieces"),
         Lesson("05_model_parallelism", "Model parallelism: the model does not fit"),
         Lesson("06_pipeline_parallelism", "Pipeline parallelism: every stage at work"),
-        Lesson("07_hybrid_parallelism", "Hybrid parallelism: replicas of a pipeline"),
+        Lesson("07_hybrid_parallelism", "Hybrid parallelism: replicas, stages, shards, and a plan"),
         Lesson("08_when_ranks_hang", "When ranks hang"),
         Lesson("09_real_clusters", "Real clusters"),
         Lesson("11_capstone", "Capstone"),

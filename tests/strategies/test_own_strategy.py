@@ -148,7 +148,7 @@ def test_a_file_that_lies_where_the_command_is_given_is_found(tmp_path, named):
     [
         (
             "pipelin",
-            "strategy=pipelin: choose single, ddp, accumulation, model, tensor, pipeline, hybrid, or name",
+            "strategy=pipelin: choose single, ddp, accumulation, model, tensor, pipeline, hybrid, fsdp, or name",
         ),
         ("nowhere:Mine", "strategy=nowhere:Mine: the module nowhere cannot be imported: No module named 'nowhere'"),
         ("tests.strategies.local_sgd:Missing", "tests.strategies.local_sgd has no class Missing"),

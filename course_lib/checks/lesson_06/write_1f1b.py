@@ -222,7 +222,7 @@ EXERCISE = Exercise(
     level="build",
     minutes=20,
     parts={"it can run": 2, "as fast as GPipe": 2, "less memory than GPipe": 2, "a limit on memory": 2},
-    read="2 · 1F1B: the same time, less memory",
+    read="2 · 1F1B: the same work, less memory",
     hints=(
         "Begin on paper with 2 stages and 3 micro-batches. What does the last stage do? What does the first one do "
         "until the first gradient is back?",

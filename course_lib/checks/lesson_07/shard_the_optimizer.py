@@ -270,7 +270,7 @@ EXERCISE = Exercise(
     level="build",
     minutes=25,
     parts={VALUES: 3, STATE: 2, BYTES: 1},
-    read="3 · The other way to save memory: FSDP",
+    read="4 · The other way to save memory: shards",
     hints=(
         "Decide first which rank owns which parameter, by a rule that every rank can follow by itself. The owner has "
         "its state: make an optimizer of what this rank owns, once.",

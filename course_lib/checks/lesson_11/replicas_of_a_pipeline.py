@@ -259,8 +259,8 @@ EXERCISE = Exercise(
     read_for={
         "two stages": ("05", "2 · By hand: an edge between two ranks"),
         "clipping": ("05", "2 · By hand: an edge between two ranks"),
-        "micro-batches": ("06", "2 · 1F1B: the same time, less memory"),
-        "budget": ("06", "2 · 1F1B: the same time, less memory"),
+        "micro-batches": ("06", "2 · 1F1B: the same work, less memory"),
+        "budget": ("06", "2 · 1F1B: the same work, less memory"),
         "cut off and resumed": ("09", "4 · Checkpoint, resume, restart"),
     },
     hints=(
