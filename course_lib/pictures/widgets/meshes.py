@@ -127,7 +127,7 @@ class MeshExplorer(Explorer):
         found = self.candidates()[:MOST_ROWS]
         drawn = [one for one in found if one.plan]
         longest = max((one.plan.seconds for one in drawn if one.plan), default=1.0)
-        shapes = [legend([*PARTS.items()], LEFT, 16), text(0, TOP - 12, "mesh", "ink strong")]
+        shapes = [legend([*PARTS.items()], 0, 16), text(0, TOP - 12, "mesh", "ink strong")]
         shapes.append(text(LEFT, TOP - 12, "time of an update", "ink strong"))
         for number, one in enumerate(found):
             shapes.append(_row(one, longest, TOP + ROW * number))
