@@ -228,6 +228,48 @@ def test_bad_options_get_one_sentence(used_folder, monkeypatch, capsys, command,
     assert says in line
 
 
+BREAKS = """
+import torch
+from course_lib.strategies import DDP, FSDP, Pipeline, Single
+
+class Breaks(BASE):
+    def step(self, batch):
+        loss, count = super().step(batch)
+        return (loss * float("inf") if self.updates >= 7 else loss), count
+
+class LosesAWeight(BASE):
+    def step(self, batch):
+        loss, count = super().step(batch)
+        if self.updates == 10 and self.rank == self.ranks - 1:
+            with torch.no_grad():
+                next(self.model.parameters()).mul_(float("nan"))
+        return loss, count
+"""
+ENDS = {
+    "Breaks": "the loss of update 7 is inf: give a smaller --learning-rate",
+    "LosesAWeight": "the weights after update 10 are not finite: give a smaller --learning-rate",
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+@pytest.mark.parametrize("base", ["Single", "DDP", "Pipeline", "FSDP"])
+def test_what_is_not_finite_ends_the_run_and_keeps_the_last_good_checkpoint(tmp_path, monkeypatch, capsys, base, name):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(BREAKS.replace("BASE", base))
+    run = flags(**SMALL, ranks=1 if base == "Single" else 2, updates=1000, every=5, checkpoint="saved", log="log")
+    assert main(["train", f"mine.py:{name}", *run]) == 1
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said == f"course: {ENDS[name]}; update 5 is saved, and --resume goes on from there"
+    assert [record.update for record in read_log("log")] == list(range(1, 7 if name == "Breaks" else 11))
+
+
+def test_a_loss_that_is_not_finite_ends_a_run_without_checkpoints(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(BREAKS.replace("BASE", "DDP"))
+    assert main(["train", "mine.py:Breaks", *flags(**SMALL, updates=1000)]) == 1
+    assert "the loss of update 7 is inf" in capsys.readouterr().err
+
+
 def test_a_line_that_only_begins_like_progress_is_output():
     def print_them():
         print(MARK + "not JSON")
