@@ -179,7 +179,8 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     train.add_argument("arguments", nargs="*", default=[], metavar="NAME=VALUE", help="options of the strategy")
     train.add_argument("--ranks", type=take.ranks, help="how many (default: 2, single: 1; under torchrun, it decides)")
     train.add_argument(
-        "--data", type=take.words, default="adding", metavar="adding|text|FILE", help="default: the adding problem"
+        "--data", type=take.words, default="adding", metavar="adding|text|FILE", help="default: the adding problem; "
+        "the tokens of a text FILE are made once and kept beside it, in FILE.tokens-..., or in ~/.cache/course",
     )
     for name, kind, default, what in (
         ("updates", take.count, 300, "how many"),

@@ -35,7 +35,9 @@ def adding(batch: int, lengths: tuple[int, int], hidden: int, layers: int, seed:
     return Task(data, ShardedBatches(len(data), batch, seed=seed), model, squared_error)
 
 
-def sentences(corpus: Corpus | TokenFile, tokens: int, hidden: int, layers: int, seed: int, bucketed: bool = True) -> Task:
+def sentences(
+    corpus: Corpus | TokenFile, tokens: int, hidden: int, layers: int, seed: int, bucketed: bool = True
+) -> Task:
     """The next word of a text's sentences, about `tokens` at a time, of similar length or, not `bucketed`, any."""
     sampler: Batches = BucketedBatches(corpus.lengths, tokens, seed=seed)
     if not bucketed:

@@ -13,7 +13,9 @@ from course_lib import launch
 from course_lib.data import Corpus, CorpusError, Streams, open_tokens, token_files, tokenizing
 from course_lib.data.token_files import LONGEST, sequences_of
 
-TEXT = "Ranks meet. ΟΔΟΣ ends in a letter of its own! \n\nAlone\n \nOne two  three\nfour? five. Yes, six... seven eight\n"
+TEXT = (
+    "Ranks meet. ΟΔΟΣ ends in a letter of its own! \n\nAlone\n \nOne two  three\nfour? five. Yes, six... seven eight\n"
+)
 
 
 def write(path: Path, text: str) -> Path:
@@ -55,7 +57,9 @@ def test_tokens_on_the_disk_are_those_in_memory(tmp_path, most_common):
 
 def test_streams_of_mapped_tokens_are_those_of_a_tensor(tmp_path):
     text = write(tmp_path / "text", TEXT * 20)
-    mapped, plain = (Streams(tokens, streams=5, window=7) for tokens in (open_tokens(text).tokens, Corpus.from_file(text).tokens))
+    mapped, plain = (
+        Streams(tokens, streams=5, window=7) for tokens in (open_tokens(text).tokens, Corpus.from_file(text).tokens)
+    )
     assert len(mapped) == len(plain)
     for one, other in zip(mapped.shard(1, 2), plain.shard(1, 2), strict=True):
         assert torch.equal(one.inputs, other.inputs)
