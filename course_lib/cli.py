@@ -179,7 +179,8 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     train.add_argument("arguments", nargs="*", default=[], metavar="NAME=VALUE", help="options of the strategy")
     train.add_argument("--ranks", type=take.ranks, help="how many (default: 2, single: 1; under torchrun, it decides)")
     train.add_argument(
-        "--data", type=take.words, default="adding", metavar="adding|text|FILE", help="default: the adding problem"
+        "--data", type=take.words, default="adding", metavar="adding|text|FILE", help="default: the adding problem; "
+        "the tokens of a text FILE are made once and kept beside it, in FILE.tokens-..., or in ~/.cache/course",
     )
     for name, kind, default, what in (
         ("updates", take.count, 300, "how many"),
@@ -309,6 +310,7 @@ def _train(options: argparse.Namespace) -> int:
         warm_up()  # it imports torch while this process does
     with leaving_at_once():
         from course_lib.training.job import launch_job, resume_hint, run_job_as_rank
+        from course_lib.training.metrics import NotFinite
         from course_lib.training.settings import BadSettings, Settings
 
     settings = Settings(**{name: getattr(options, name) for name in TRAIN_OPTIONS})
@@ -319,6 +321,8 @@ def _train(options: argparse.Namespace) -> int:
         run = run_job_as_rank(settings, peer_timeout) if under_torchrun else launch_job(settings, ranks, on=place)
     except (BadPlace, BadJob, BadSettings) as error:
         return _complain(error, status=2) if speaks else 2
+    except NotFinite as error:
+        return _complain(f"{error}{resume_hint(settings)}") if speaks else 1
     except PeersLost as error:
         status = _complain(error)
         print(f"course: the job has ended{resume_hint(settings)}", file=sys.stderr)

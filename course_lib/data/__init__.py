@@ -6,6 +6,7 @@ from course_lib.data.copying import copied_ahead
 from course_lib.data.samplers import BucketedBatches, Load, ShardedBatches, load_of
 from course_lib.data.shards import ShardedText, write_shards
 from course_lib.data.text import Corpus, CorpusError, Streams, Vocabulary, next_token_batch
+from course_lib.data.token_files import TokenFile, open_tokens
 
 __all__ = [
     "AddingProblem",
@@ -17,11 +18,13 @@ __all__ = [
     "ShardedBatches",
     "ShardedText",
     "Streams",
+    "TokenFile",
     "Vocabulary",
     "at_last_padded_step",
     "copied_ahead",
     "load_of",
     "next_token_batch",
+    "open_tokens",
     "pack",
     "pad",
     "unpack",

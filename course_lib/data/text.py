@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import re
 from collections import Counter
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TextIO
 
 import torch
 from torch import Tensor
@@ -136,25 +137,28 @@ class Streams:
             )
         used = streams * windows * window
         self.window = window
-        self._inputs = tokens[:used].reshape(streams, -1).t().contiguous()
-        self._targets = tokens[1 : used + 1].reshape(streams, -1).t().contiguous()
+        # Views, (streams, steps): the tokens may be a file's, mapped into memory.
+        self._inputs, self._targets = (part.reshape(streams, -1) for part in (tokens[:used], tokens[1 : used + 1]))
 
     @property
     def streams(self) -> int:
-        return self._inputs.shape[1]
+        return self._inputs.shape[0]
 
     def __len__(self) -> int:
         """The number of windows: the same for every rank's share."""
-        return self._inputs.shape[0] // self.window
+        return self._inputs.shape[1] // self.window
 
     def __getitem__(self, index: int) -> Batch:
         """Window `index`: (window, streams) tokens, with the next token of each as target."""
         if not 0 <= index < len(self):
             raise IndexError(f"there is no window {index}: give an index from 0 to {len(self) - 1}")
         steps = slice(index * self.window, (index + 1) * self.window)
-        inputs = self._inputs[steps]
+        inputs, targets = (
+            tokens[:, steps].t().to(torch.int64, memory_format=torch.contiguous_format, copy=True)
+            for tokens in (self._inputs, self._targets)
+        )
         lengths = torch.full((self.streams,), self.window, dtype=torch.int64)
-        return Batch(inputs, self._targets[steps], lengths, torch.ones_like(inputs, dtype=torch.bool))
+        return Batch(inputs, targets, lengths, torch.ones_like(inputs, dtype=torch.bool))
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[index] for index in range(len(self)))
@@ -163,8 +167,7 @@ class Streams:
         """The streams rank, rank + ranks, ...: a rank keeps its streams, so the state never has to move."""
         check_rank(rank, ranks)
         share = copy.copy(self)
-        share._inputs = self._inputs[:, rank::ranks].contiguous()
-        share._targets = self._targets[:, rank::ranks].contiguous()
+        share._inputs, share._targets = self._inputs[rank::ranks], self._targets[rank::ranks]
         return share
 
 
@@ -182,20 +185,27 @@ def next_token_batch(sentences: list[Tensor]) -> Batch:
     return pad([sentence[:-1] for sentence in sentences], [sentence[1:] for sentence in sentences])
 
 
-def _read(path: Path, limit: int | None) -> str:
+@contextlib.contextmanager
+def open_text(path: Path) -> Iterator[TextIO]:
+    """A UTF-8 text file to read in the block. Raises CorpusError for what cannot be read as one, also in the block."""
     try:
         if path.is_dir():
             raise CorpusError(f"{path} is a folder: give one text file in it")
         if path.exists() and not path.is_file():  # some devices can be read for ever
             raise CorpusError(f"{path} is not a file: give a UTF-8 text file")
         with path.open(encoding="utf-8-sig") as file:  # without the byte-order mark that some editors write
-            text = file.read(limit)
+            yield file
     except FileNotFoundError:
         raise CorpusError(f"{path} does not exist: give the path of a UTF-8 text file") from None
     except UnicodeDecodeError:
         raise CorpusError(f"{path} does not look like text: give a UTF-8 text file") from None
     except OSError as error:
         raise CorpusError(f"{path} cannot be read ({error.strerror}): give a file that you may read") from error
+
+
+def _read(path: Path, limit: int | None) -> str:
+    with open_text(path) as file:
+        text = file.read(limit)
     if "\0" in text:
         raise CorpusError(f"{path} does not look like text: give a UTF-8 text file")
     if not text:

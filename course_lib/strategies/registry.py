@@ -16,6 +16,8 @@ from typing import Any
 import torch
 
 from course_lib.planning.placement import Placement
+from course_lib.planning.schedules import Schedule
+from course_lib.planning.simulation import ActionCosts
 from course_lib.strategies.accumulation import Accumulation
 from course_lib.strategies.base import Strategy
 from course_lib.strategies.ddp import DDP
@@ -38,6 +40,8 @@ STRATEGIES: dict[str, type[Strategy]] = {
 }
 
 
+PIECES = ("micro_batches", "chunks", "virtual", "replicas")
+MOST_PIECES = 10_000  # of a batch, of the steps, of the model, of the ranks: more only take memory
 GIVEN = ("model", "optimizer", "loss")  # to every strategy; what else it takes are its options
 
 
@@ -131,6 +135,21 @@ def _check_option(name: str, value: Any, annotation: Any) -> None:
         raise ValueError(f"{name}={value}: give a number")
     if name == "clip" and value is not None and not (is_number and value > 0):
         raise ValueError(f"clip={value}: give a norm above 0, or None to leave gradients as they are")
+    if annotation == "float | None" and value is not None and not (is_number and 0 < value):
+        raise ValueError(f"{name}={value}: give a number above 0, or None")
+    if name in PIECES and isinstance(value, int) and not 1 <= value <= MOST_PIECES:
+        raise ValueError(f"{name}={value}: give a whole number from 1 to {MOST_PIECES}")
+    _check_word(name, value, annotation)
+
+
+def _check_word(name: str, value: Any, annotation: Any) -> None:
+    """Refuse a number where a name is wanted, and anything where only a program can give what is wanted."""
+    if annotation == "str" and not isinstance(value, str):
+        raise ValueError(f"{name}={value}: give a word")
+    if annotation == "str | Schedule" and not isinstance(value, str | Schedule):
+        raise ValueError(f"{name}={value}: give the name of a schedule, for example {name}=1f1b")
+    if annotation == "ActionCosts | None" and not isinstance(value, ActionCosts | None):
+        raise ValueError(f"{name}={value}: only a program can give it; leave it out")
 
 
 def _placement(stage_of: Any) -> Placement:

@@ -11,9 +11,10 @@ import sys
 from collections.abc import Callable, Iterator
 
 import torch.distributed as dist
+from tqdm.auto import tqdm
 
 from course_lib import trace
-from course_lib.data import Corpus
+from course_lib.data import Corpus, CorpusError, TokenFile, open_tokens
 from course_lib.launchers import RankFailed, Run, Slurm, launch, torchrun
 from course_lib.launchers.process import progress_bar
 from course_lib.launchers.process.progress_bar import Progress
@@ -29,7 +30,7 @@ from course_lib.training.checkpoint_folder import (
 )
 from course_lib.training.log import Log
 from course_lib.training.loop import BatchReader, updates_on
-from course_lib.training.metrics import MetricsLogger
+from course_lib.training.metrics import MetricsLogger, NotFinite, check_weights
 from course_lib.training.settings import (
     BadSettings,
     Settings,
@@ -67,6 +68,8 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
             metrics.add(update)
             if settings.checkpoint and (metrics.updates == settings.updates or metrics.updates % settings.every == 0):
                 metrics.flush()  # whatever a checkpoint has seen is in the log, and what is later will be dropped
+                metrics.check_losses()
+                check_weights(strategy, metrics.updates)
                 position = Position(metrics.updates, reader.epoch, reader.batch)
                 notes = {"loss": metrics.loss, "order": settings.order}
                 save_checkpoint(strategy, settings.checkpoint, position, notes=notes)
@@ -75,18 +78,25 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
 
 
 def launch_job(settings: Settings, ranks: int, on: Slurm | None = None) -> Run:
-    """The job on `ranks` ranks of this machine or a cluster. Raises BadSettings if a rank has found them to be bad."""
+    """The job on `ranks` ranks of this machine or a cluster. Raises BadSettings if a rank has found them to be bad.
+
+    Raises NotFinite if the loss is no finite number any more.
+    """
     check_settings(settings, ranks, may_restart=on is not None)
-    with _bad_settings_without_stacks():
+    if on is None:
+        prepare_data(settings)
+    with _sentences_without_stacks():
         return launch(train_job, settings, ranks=ranks, timeout=None, on=on)
 
 
 def run_job_as_rank(settings: Settings, peer_timeout: float | None = None) -> Run | None:
     """The job as one rank of torchrun's, with the bar drawn by rank 0. The other ranks return None."""
     check_numbers(settings, int(os.environ["WORLD_SIZE"]))  # before the ranks meet, which takes a while
+    if os.environ["RANK"] == "0":
+        prepare_data(settings)
     bar = progress_bar.Bar(sys.__stderr__)
     try:
-        with _bad_settings_without_stacks():
+        with _sentences_without_stacks():
             return torchrun.run_here(train_job, settings, show=bar.show, peer_timeout=peer_timeout)
     finally:
         bar.close()
@@ -109,10 +119,40 @@ def _task(settings: Settings) -> tasks.Task:
     if settings.data == "text":
         corpus = Corpus.from_python_docs(most_common=MOST_COMMON)
     else:
-        corpus = Corpus.from_file(settings.data, most_common=MOST_COMMON)
+        corpus = _tokens_of_all_ranks(settings.data)
     if settings.options.get("carry_state"):
         return tasks.streams(corpus, settings.tokens, *size)
     return tasks.sentences(corpus, settings.tokens, *size, settings.seed)
+
+
+def prepare_data(settings: Settings) -> None:
+    """Make the tokens of a text file before the ranks start, if they are not there yet, with a bar."""
+    if settings.data in ("adding", "text"):
+        return
+    with tqdm(desc="tokens", unit="B", unit_scale=True, leave=False, disable=None) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        try:
+            open_tokens(settings.data, MOST_COMMON, show)
+        except CorpusError as error:
+            raise BadSettings(str(error)) from error
+
+
+def _tokens_of_all_ranks(path: str) -> TokenFile:
+    """Rank 0 makes the tokens if they are not there yet; the others then find them, where they see the same folder."""
+
+    def refusal() -> CorpusError | None:
+        try:
+            open_tokens(path, MOST_COMMON)
+        except CorpusError as error:
+            return error
+
+    if error := on_rank_0(refusal):
+        raise error
+    return open_tokens(path, MOST_COMMON)
 
 
 def _strategy(settings: Settings, task: tasks.Task) -> Strategy:
@@ -134,11 +174,11 @@ def _resume(strategy: Strategy, reader: BatchReader, settings: Settings) -> Chec
 
 
 @contextlib.contextmanager
-def _bad_settings_without_stacks() -> Iterator[None]:
-    """Where all ranks found the settings to be bad, the sentence is enough, without their stacks."""
+def _sentences_without_stacks() -> Iterator[None]:
+    """Where all ranks found the settings to be bad, or the loss, the sentence is enough, without their stacks."""
     try:
         yield
     except RankFailed as error:
-        if isinstance(error.exception, BadSettings):
+        if isinstance(error.exception, BadSettings | NotFinite):
             raise error.exception from None
         raise

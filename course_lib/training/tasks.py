@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 import torch
 
-from course_lib.data import AddingProblem, Batch, BucketedBatches, Corpus, ShardedBatches, Streams
+from course_lib.data import AddingProblem, Batch, BucketedBatches, Corpus, ShardedBatches, Streams, TokenFile
 from course_lib.data.samplers import Batches
 from course_lib.lstm.loss import Loss, cross_entropy, squared_error
 from course_lib.lstm.model import SequenceModel, lstm_model
@@ -35,7 +35,9 @@ def adding(batch: int, lengths: tuple[int, int], hidden: int, layers: int, seed:
     return Task(data, ShardedBatches(len(data), batch, seed=seed), model, squared_error)
 
 
-def sentences(corpus: Corpus, tokens: int, hidden: int, layers: int, seed: int, bucketed: bool = True) -> Task:
+def sentences(
+    corpus: Corpus | TokenFile, tokens: int, hidden: int, layers: int, seed: int, bucketed: bool = True
+) -> Task:
     """The next word of a text's sentences, about `tokens` at a time, of similar length or, not `bucketed`, any."""
     sampler: Batches = BucketedBatches(corpus.lengths, tokens, seed=seed)
     if not bucketed:
@@ -45,7 +47,7 @@ def sentences(corpus: Corpus, tokens: int, hidden: int, layers: int, seed: int, 
     return Task(corpus, sampler, model, cross_entropy)
 
 
-def streams(corpus: Corpus, tokens: int, hidden: int, layers: int) -> Task:
+def streams(corpus: Corpus | TokenFile, tokens: int, hidden: int, layers: int) -> Task:
     """The next word of a text that is read by several readers at once, for a state that is carried along."""
     windows = Windows(Streams(corpus.tokens, streams=max(1, tokens // WINDOW), window=WINDOW))
     model = partial(lstm_model, vocabulary=len(corpus.vocabulary), hidden=hidden, layers=layers)

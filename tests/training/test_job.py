@@ -181,6 +181,15 @@ BAD = {
     "train pipeline schedule=zb-v placement=0,0,1,1": "cut the model into 4 consecutive parts",
     "train pipeline recompute=2": "recompute=2: give True or False",
     "train hybrid replicas=1 schedule=zb-v virtual=1": "virtual=1: zb-v has 2 virtual stages per stage",
+    "train pipeline schedule=3": "schedule=3: give the name of a schedule, for example schedule=1f1b",
+    "train pipeline pace=1": "pace=1: only a program can give it; leave it out",
+    "train pipeline micro_batches=1000000000": "micro_batches=1000000000: give a whole number from 1 to 10000",
+    "train pipeline chunks=0": "chunks=0: give a whole number from 1 to 10000",
+    "train hybrid replicas=1 inside=3": "inside=3: give a word",
+    "train ddp bucket_cap_mb=-1": "bucket_cap_mb=-1: give a number above 0, or None",
+    "train ddp bucket_cap_mb=banana": "bucket_cap_mb=banana: give a number above 0, or None",
+    "train ddp clip=-1": "clip=-1: give a norm above 0",
+    "train ddp carry_state=banana": "carry_state=banana: give True or False",
     "train accumulation micro_batches=two": "micro_batches=two: give a whole number",
     "train ddp speed=3": "strategy=ddp has no option speed: it takes bucket_cap_mb, carry_state, clip",
     "train ddp fast": "fast: give the function's arguments as name=value",
@@ -226,6 +235,48 @@ def test_bad_options_get_one_sentence(used_folder, monkeypatch, capsys, command,
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("course: ")
     assert says in line
+
+
+BREAKS = """
+import torch
+from course_lib.strategies import DDP, FSDP, Pipeline, Single
+
+class Breaks(BASE):
+    def step(self, batch):
+        loss, count = super().step(batch)
+        return (loss * float("inf") if self.updates >= 7 else loss), count
+
+class LosesAWeight(BASE):
+    def step(self, batch):
+        loss, count = super().step(batch)
+        if self.updates == 10 and self.rank == self.ranks - 1:
+            with torch.no_grad():
+                next(self.model.parameters()).mul_(float("nan"))
+        return loss, count
+"""
+ENDS = {
+    "Breaks": "the loss of update 7 is inf: give a smaller --learning-rate",
+    "LosesAWeight": "the weights after update 10 are not finite: give a smaller --learning-rate",
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+@pytest.mark.parametrize("base", ["Single", "DDP", "Pipeline", "FSDP"])
+def test_what_is_not_finite_ends_the_run_and_keeps_the_last_good_checkpoint(tmp_path, monkeypatch, capsys, base, name):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(BREAKS.replace("BASE", base))
+    run = flags(**SMALL, ranks=1 if base == "Single" else 2, updates=1000, every=5, checkpoint="saved", log="log")
+    assert main(["train", f"mine.py:{name}", *run]) == 1
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said == f"course: {ENDS[name]}; update 5 is saved, and --resume goes on from there"
+    assert [record.update for record in read_log("log")] == list(range(1, 7 if name == "Breaks" else 11))
+
+
+def test_a_loss_that_is_not_finite_ends_a_run_without_checkpoints(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(BREAKS.replace("BASE", "DDP"))
+    assert main(["train", "mine.py:Breaks", *flags(**SMALL, updates=1000)]) == 1
+    assert "the loss of update 7 is inf" in capsys.readouterr().err
 
 
 def test_a_line_that_only_begins_like_progress_is_output():

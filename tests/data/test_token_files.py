@@ -1,0 +1,169 @@
+"""A text file as tokens on the disk: the same as in memory, made once, two bytes each, and shared."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+from course_lib import launch
+from course_lib.data import Corpus, CorpusError, Streams, open_tokens, token_files, tokenizing
+from course_lib.data.token_files import LONGEST, sequences_of
+
+TEXT = (
+    "Ranks meet. ΟΔΟΣ ends in a letter of its own! \n\nAlone\n \nOne two  three\nfour? five. Yes, six... seven eight\n"
+)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def sequences(tokens) -> list[list[int]]:
+    batches = [tokens.batch([index]) for index in range(len(tokens.lengths))]
+    return [[*batch.inputs[:, 0].tolist(), int(batch.targets[-1, 0])] for batch in batches]
+
+
+@pytest.mark.parametrize("chunk", [5, 6, 7, 8, 13, 14, 15, 40, 1000])
+def test_however_a_text_is_read_its_words_and_sentences_are_those_of_a_corpus(tmp_path, chunk):
+    """A sentence that is longer than a chunk is handed out in parts; a word that is longer is cut, so none is here."""
+    path = write(tmp_path / "text", TEXT if chunk >= 13 else "a b. c d e\n \nf g! h\n\n\ni j k l m")
+    words, lengths = [], []
+    for some, ended in tokenizing.pieces_of(path, chunk=chunk):
+        words += some
+        lengths += ended
+    corpus = Corpus.from_file(path)
+    assert words == corpus.vocabulary.decode(corpus.tokens)
+    assert [length for length in lengths if length > 1] == [len(sentence) for sentence in corpus.sentences]
+    assert sum(lengths) == len(words)
+
+
+@pytest.mark.parametrize("most_common", [None, 3, 500])
+def test_tokens_on_the_disk_are_those_in_memory(tmp_path, most_common):
+    text = write(tmp_path / "text", TEXT * 3 + "A last one without an end")
+    tokens, corpus = open_tokens(text, most_common), Corpus.from_file(text, most_common=most_common)
+    assert tokens.vocabulary == corpus.vocabulary
+    assert tokens.tokens.tolist() == corpus.tokens.tolist()
+    assert sequences(tokens) == [sentence.tolist() for sentence in corpus.sentences]
+    some, same = tokens.batch([4, 0, 2]), corpus.batch([4, 0, 2])
+    assert torch.equal(some.inputs, same.inputs)
+    assert torch.equal(some.targets, same.targets)
+    assert tokens.batch([]).sequences == 0
+
+
+def test_streams_of_mapped_tokens_are_those_of_a_tensor(tmp_path):
+    text = write(tmp_path / "text", TEXT * 20)
+    mapped, plain = (
+        Streams(tokens, streams=5, window=7) for tokens in (open_tokens(text).tokens, Corpus.from_file(text).tokens)
+    )
+    assert len(mapped) == len(plain)
+    for one, other in zip(mapped.shard(1, 2), plain.shard(1, 2), strict=True):
+        assert torch.equal(one.inputs, other.inputs)
+        assert torch.equal(one.targets, other.targets)
+
+
+def test_a_token_takes_two_bytes_and_four_where_the_vocabulary_is_large(tmp_path):
+    small = open_tokens(write(tmp_path / "small", "one two three. " * 10))
+    large = open_tokens(write(tmp_path / "large", " ".join(f"w{number}" for number in range(70_000))))
+    assert small.tokens.element_size() == 2
+    assert large.tokens.element_size() == 4
+    assert large.vocabulary.decode(large.tokens[-1:]) == ["w69999"]
+
+
+def test_text_without_sentence_ends_is_cut_at_the_stated_length_and_no_step_is_lost(tmp_path):
+    tokens = open_tokens(write(tmp_path / "endless", "one two three four five " * 1000))
+    assert tokens.lengths.max() == LONGEST
+    assert tokens.lengths.sum() == len(tokens.tokens) - 1
+    targets = torch.cat([tokens.batch([index]).targets[:, 0] for index in range(len(tokens.lengths))])
+    assert torch.equal(targets, tokens.tokens[1:].to(torch.int64))
+
+
+def test_sentences_of_one_token_have_no_steps():
+    starts, steps = sequences_of(numpy.array([1, 3, 0, 1, 6, 5]), longest=4)
+    assert starts.tolist() == [1, 5, 9, 11]
+    assert steps.tolist() == [2, 4, 1, 4]
+
+
+def test_tokens_are_made_once(tmp_path, monkeypatch):
+    text, told = write(tmp_path / "text", TEXT), []
+    open_tokens(text, show=lambda *progress: told.append(progress))
+    assert told[-1] == (text.stat().st_size, text.stat().st_size)
+    monkeypatch.delattr(tokenizing, "cut")
+    assert len(open_tokens(text).tokens)
+
+
+def test_a_text_that_has_changed_gets_other_tokens_and_the_old_ones_go(tmp_path):
+    text = write(tmp_path / "text", "one two three.")
+    open_tokens(text)
+    before = set(tmp_path.iterdir())
+    time = text.stat().st_mtime_ns
+    write(text, "one two seven.")  # of the same size, at the same time
+    os.utime(text, ns=(time, time))
+    assert "seven" in open_tokens(text).vocabulary.tokens
+    assert len(set(tmp_path.iterdir())) == len(before) == 2
+
+
+@pytest.mark.parametrize("name", ["tokens.bin", "starts.bin", "facts.json"])
+def test_damaged_tokens_are_made_anew(tmp_path, name):
+    text = write(tmp_path / "text", TEXT)
+    whole = open_tokens(text).tokens.tolist()
+    (damaged,) = tmp_path.glob("text.tokens-*")
+    os.truncate(damaged / name, 3)
+    assert open_tokens(text).tokens.tolist() == whole
+
+
+def test_where_nothing_can_be_written_beside_the_text_the_cache_folder_takes_the_tokens(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    text = write(tmp_path / "text", TEXT)
+    make = token_files._make
+
+    def refuse(path, final, *others):
+        if final.parent == tmp_path:
+            raise PermissionError(13, "Permission denied")
+        make(path, final, *others)
+
+    monkeypatch.setattr(token_files, "_make", refuse)
+    assert len(open_tokens(text).tokens)
+    assert len(list((tmp_path / "cache" / "course").glob("text.tokens-*"))) == 1
+    monkeypatch.setattr(token_files, "_make", None)
+    assert len(open_tokens(text).tokens)
+
+
+def test_a_full_disk_gets_a_sentence_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(token_files, "_write", full)
+    with pytest.raises(CorpusError, match=r"cannot be written into .* \(No space left on device\).*make room there"):
+        open_tokens(write(tmp_path / "text", TEXT))
+    assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == ["text"]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "fewer than 2 tokens"),
+        (b"one", "fewer than 2 tokens"),
+        (b"one\n\ntwo", "no sentence of at least 2 tokens"),
+        (b"text " * 10 + b"\0", "does not look like text"),
+        (b"text " * 10 + b"\xff\xfe", "does not look like text"),
+    ],
+)
+def test_what_is_no_text_gets_a_sentence_and_leaves_nothing(tmp_path, content, says):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(CorpusError, match=says):
+        open_tokens(tmp_path / "file")
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_ranks_that_make_the_same_tokens_at_once_do_not_disturb_each_other(tmp_path):
+    text = write(tmp_path / "text", TEXT * 50)
+    run = launch(lambda: open_tokens(text).tokens.tolist(), ranks=3)
+    assert run[0] == run[1] == run[2] == Corpus.from_file(text).tokens.tolist()
+    assert len(list(tmp_path.iterdir())) == 2
