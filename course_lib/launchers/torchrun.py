@@ -34,8 +34,8 @@ from course_lib.launchers.run import Run
 from course_lib.launchers.slurm.cluster import Slurm
 from course_lib.launchers.target import check_arguments, find_function, parse
 from course_lib.launchers.tracing.clocks import clock_skew
-from course_lib.launchers.tracing.events import collectives_of, wall_minus_monotonic
-from course_lib.launchers.tracing.profiler import take_profile
+from course_lib.launchers.tracing.events import wall_minus_monotonic
+from course_lib.launchers.tracing.profiler import take_collectives, take_profile
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -169,7 +169,7 @@ def _start_recording(rank: int) -> CallLog:
 def _report(rank: int, began: float, log: CallLog | None) -> Returned:
     """What this rank has recorded. Its value travels beside it."""
     ended, calls = time.monotonic(), log.calls() if log else []
-    recorded = {"collectives": collectives_of(rank, calls), "profile": take_profile()}
+    recorded = {"collectives": take_collectives(rank, calls), "profile": take_profile()}
     return Returned(rank, b"", trace.recorder.spans, Record(), began, ended, **recorded)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import launch, trace
+from course_lib.launchers.tracing.clocks import clock_skew
 from course_lib.launchers.tracing.events import Collective
 from course_lib.launchers.tracing.stragglers import collectives_in, find_stragglers
 from course_lib.launchers.tracing.trace_file import TraceError, read_trace, trace_events, write_trace
@@ -215,6 +217,20 @@ def test_a_profile_of_every_rank_lies_beside_the_spans_on_the_same_clock(tmp_pat
         lstm = next(event for event in slices(mine, "cpu_op") if event["name"] == "aten::lstm")
         assert forward["ts"] - LATE <= lstm["ts"]
         assert lstm["ts"] + lstm["dur"] <= forward["ts"] + forward["dur"] + LATE
+
+
+def skew_of(folder: str) -> float:
+    """As if each rank were on a machine of its own, and rank 1's clock 1000 seconds ahead."""
+    rank = dist.get_rank()
+    os.environ |= {"GROUP_RANK": str(rank), "GROUP_WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    store = dist.FileStore(f"{folder}/store", 2)
+    return clock_skew(store, clock=lambda: time.time() + 1000 * rank)
+
+
+def test_the_clocks_of_two_machines_are_compared_by_asking(tmp_path: Path) -> None:
+    here, there = launch(skew_of, str(tmp_path), ranks=2)
+    assert here == 0.0
+    assert there == pytest.approx(-1000, abs=100)  # a busy machine answers late
 
 
 def test_without_being_asked_nothing_is_profiled() -> None:

@@ -28,8 +28,7 @@ from course_lib.launchers.process.messages import DISMISS, LOCATE, LaunchSpec, L
 from course_lib.launchers.process.no_keyboard import close_keyboard
 from course_lib.launchers.process.second_init import accept_second_init
 from course_lib.launchers.tracing.clocks import clock_skew
-from course_lib.launchers.tracing.events import collectives_of
-from course_lib.launchers.tracing.profiler import profiled, take_profile
+from course_lib.launchers.tracing.profiler import profiled, take_collectives, take_profile
 
 if TYPE_CHECKING:
     from multiprocessing.connection import _ConnectionBase as Connection  # a pipe's end has another class on Windows
@@ -99,7 +98,7 @@ class RankProcess:
         _flush()
         packed = payload.pack_value(value)
         record = self._record()
-        recorded = {"collectives": collectives_of(self.rank, record.calls), "profile": take_profile()}
+        recorded = {"collectives": take_collectives(self.rank, record.calls), "profile": take_profile()}
         report = Returned(self.rank, packed, trace.recorder.spans, record, began, ended, **recorded)
         self._send(report.later(skew) if skew else report)
 

@@ -6,22 +6,25 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from course_lib import machine, trace
-from course_lib.launchers.tracing.events import Profile, wall_minus_monotonic
+from course_lib.launchers.diagnosis import call_log
+from course_lib.launchers.diagnosis.call_log import Call
+from course_lib.launchers.tracing.events import Collective, Profile, collectives_of, wall_minus_monotonic
 
 MOST_EVENTS = 200_000  # of one rank: a browser shows some more, but not of 64 ranks
 KEPT_PHASES = frozenset("XsftiM")  # complete, flow, instant, metadata: what a trace of several ranks can hold
 
 
 class ProfileKeeper:
-    """Holds the profile that this process has recorded, until it is sent home."""
+    """Holds what this process has recorded under the profiler, until it is sent home."""
 
     def __init__(self) -> None:
         self.profile: Profile | None = None
+        self.collectives: list[Collective] = []  # of that time: a long run's record loses them
 
 
 keeper = ProfileKeeper()
@@ -46,12 +49,21 @@ def profiled() -> Iterator[None]:
             trace.recorder.on = was_on
             _wait_for_gpu()
     keeper.profile = _pack(rank, _exported(recorded))
+    log = call_log.of_this_process()
+    keeper.collectives = collectives_of(rank, log.calls()) if log else []
 
 
 def take_profile() -> Profile | None:
     """What was recorded on this rank, once."""
     profile, keeper.profile = keeper.profile, None
     return profile
+
+
+def take_collectives(rank: int, calls: Sequence[Call]) -> list[Collective]:
+    """The calls of this rank, and those that were recorded while the profiler looked, once."""
+    earlier, keeper.collectives = keeper.collectives, []
+    by_key = {one.key: one for one in [*earlier, *collectives_of(rank, calls)]}
+    return sorted(by_key.values(), key=lambda one: one.start)
 
 
 def _exported(recorded: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,17 @@ def write_trace(
     except OSError as error:
         raise TraceError(f"{path} cannot be written ({error.strerror}): give another file") from error
     return path
+
+
+def check_can_be_written(path: str | Path) -> None:
+    """Refuse, before a long run, a file that could not be written after it."""
+    path = Path(path)
+    if path.is_dir():
+        raise TraceError(f"{path} is a folder: give the name of a file for the trace")
+    if not path.parent.is_dir():
+        raise TraceError(f"{path} cannot be written (there is no folder {path.parent}): give another file")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise TraceError(f"{path} cannot be written (you may not): give another file")
 
 
 def trace_events(
