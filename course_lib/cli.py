@@ -12,11 +12,12 @@ from dataclasses import replace
 from course_lib import cli_arguments as take
 from course_lib import interrupt
 from course_lib.cli_arguments import BadUsage, Parser
-from course_lib.launchers import LaunchError, PeersLost, Slurm, torchrun, warm_up
+from course_lib.launchers import LaunchError, PeersLost, Run, Slurm, torchrun, warm_up
 from course_lib.launchers.local import MOST_RANKS
 from course_lib.launchers.slurm import BadPlace
 from course_lib.launchers.target import BadJob, parse
 from course_lib.launchers.torchrun import leaving_at_once
+from course_lib.launchers.tracing.trace_file import TraceError, check_can_be_written, read_trace
 
 TRAIN_OPTIONS = (
     *("strategy", "data", "updates", "batch", "tokens", "hidden", "layers", "learning_rate", "seed"),
@@ -120,6 +121,9 @@ def make_parser() -> Parser:
     plot.add_argument("logs", nargs="+", type=take.words, metavar="LOG", help="what `course train --log LOG` wrote")
     plot.add_argument("--out", type=take.picture, required=True, metavar="PICTURE.png", help="where to draw it")
     plot.set_defaults(run=_plot)
+    stragglers = commands.add_parser("stragglers", help="which rank the others wait for, from a trace of a run")
+    stragglers.add_argument("trace", type=take.words, metavar="TRACE", help="what `course train --profile` wrote")
+    stragglers.set_defaults(run=_stragglers)
     _add_grade(commands)
     return parser
 
@@ -199,6 +203,8 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     # torchrun reads its script's options, too, and takes --log for one of its own, cut short.
     log = "write a line of JSON per update, for `course plot`; behind torchrun, write --log-file"
     train.add_argument("--log", "--log-file", type=take.words, metavar="FILE", help=log)
+    profile = "write a trace of all ranks with some updates under PyTorch's profiler, for ui.perfetto.dev"
+    train.add_argument("--profile", type=take.words, metavar="FILE", help=profile)
     _add_cluster(train)
     train.set_defaults(run=_train)
 
@@ -315,11 +321,13 @@ def _train(options: argparse.Namespace) -> int:
 
     settings = Settings(**{name: getattr(options, name) for name in TRAIN_OPTIONS})
     try:
-        settings = replace(settings, options=parse(options.arguments))
+        settings = replace(settings, options=parse(options.arguments), profile=options.profile is not None)
+        if options.profile is not None:
+            check_can_be_written(options.profile)
         place, peer_timeout = _place(options), options.peer_timeout
         ranks = place.ranks if place else options.ranks or (1 if settings.strategy == "single" else 2)
         run = run_job_as_rank(settings, peer_timeout) if under_torchrun else launch_job(settings, ranks, on=place)
-    except (BadPlace, BadJob, BadSettings) as error:
+    except (BadPlace, BadJob, BadSettings, TraceError) as error:
         return _complain(error, status=2) if speaks else 2
     except NotFinite as error:
         return _complain(f"{error}{resume_hint(settings)}") if speaks else 1
@@ -333,6 +341,27 @@ def _train(options: argparse.Namespace) -> int:
         return _interrupted(f"; all ranks have been stopped{resume_hint(settings)}") if speaks else 130
     if run is not None:
         print("{updates} updates, loss {loss:.4f}, {tokens per second:,.0f} tokens/s".format(**run[0]))
+        if options.profile is not None:
+            return _write_trace(run, options.profile)
+    return 0
+
+
+def _write_trace(run: Run, path: str) -> int:
+    try:
+        print(f"the trace is in {run.trace(path)}: open it at ui.perfetto.dev, or see `course stragglers {path}`")
+    except TraceError as error:
+        return _complain(error)
+    return 0
+
+
+def _stragglers(options: argparse.Namespace) -> int:
+    with leaving_at_once():
+        from course_lib.launchers.tracing.stragglers import collectives_in, find_stragglers
+
+    try:
+        print(find_stragglers(*collectives_in(read_trace(options.trace))))
+    except TraceError as error:
+        return _complain(error, status=2)
     return 0
 
 

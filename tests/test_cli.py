@@ -60,7 +60,7 @@ def launched(monkeypatch):
     """What would have been launched; the first rank's turn is taken here."""
     seen = []
 
-    def launch(fn, *args, ranks, timeout=60.0, on=None, **kwargs):
+    def launch(fn, *args, ranks, timeout=60.0, on=None, profile=False, **kwargs):
         seen.append({"value": fn(*args, **kwargs), "ranks": ranks, "timeout": timeout, "on": on})
         return torchrun.Run((seen[-1]["value"],), 0.0)
 
@@ -106,6 +106,10 @@ BAD = {
     "plot file --out a.docx": "--out a.docx: end the picture's name in .png",
     "plot file --out missing/a.png": "--out missing/a.png: there is no folder missing",
     "plot /dev/zero --out a.png": "/dev/zero cannot be read: give the file that `course train --log FILE` wrote",
+    "train ddp --profile missing/a.json": "missing/a.json cannot be written (there is no folder missing)",
+    "train ddp --profile in": "in is a folder: give the name of a file for the trace",
+    "stragglers file": "file is not a trace of ours: give a trace that run.trace(FILE) or",
+    "stragglers /dev/zero": "/dev/zero cannot be read: give a trace",
     "grade . --out grades --jobs -3": "--jobs -3: give a whole number from 1",
     "grade . --out grades --jobs 0": "--jobs 0: give a whole number from 1",
     "grade . --out grades --seed -1": "--seed -1: give a whole number from 0",
@@ -142,7 +146,9 @@ def files(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if "__pycache__" not in path.parts}
 
 
-@pytest.mark.parametrize("name", ["ranks", "timeout", "on", "fn", "args", "kwargs", "record", "peer_timeout", "class"])
+@pytest.mark.parametrize(
+    "name", ["ranks", "timeout", "on", "fn", "args", "kwargs", "record", "profile", "peer_timeout", "class"]
+)
 def test_an_argument_of_any_name_reaches_the_function(launched, name):
     assert main(["run", "program.py:anything", f"{name}=3", "--ranks", "1"]) == 0
     assert launched == [{"value": {name: 3}, "ranks": 1, "timeout": 60.0, "on": None}]

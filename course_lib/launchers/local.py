@@ -56,6 +56,7 @@ def launch(
     ranks: int,
     timeout: float | Patience | None = 60.0,
     on: Cluster | None = None,
+    profile: bool = False,
     **kwargs: Any,
 ) -> Run:
     """Run `fn(*args, **kwargs)` on `ranks` processes of this machine and return what each returned.
@@ -63,7 +64,8 @@ def launch(
     On each of them the process group is up and `course_lib.device()` is the rank's device. What they print
     appears here, tagged. `timeout` counts from the moment all ranks have started; None waits for ever.
     A `Patience` does not count what a busy machine takes from them. `on=slurm(nodes=2)` runs them on the nodes of a
-    cluster instead.
+    cluster instead. With `profile`, PyTorch's profiler looks on all the while, and `run.trace(file)` has what it saw:
+    for functions of seconds, not of hours.
     """
     patience = timeout if isinstance(timeout, Patience) else None
     seconds = timeout.seconds if isinstance(timeout, Patience) else timeout
@@ -83,6 +85,7 @@ def launch(
             sources=cell_sources(),
             here=range(ranks),
             argv=_arguments(),
+            profile=bool(profile),
         )
         if on is not None:
             return on.run(spec, seconds)

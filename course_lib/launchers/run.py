@@ -5,8 +5,12 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from course_lib.launchers.tracing.events import Collective, Profile
+from course_lib.launchers.tracing.stragglers import Stragglers, find_stragglers
+from course_lib.launchers.tracing.trace_file import write_trace
 from course_lib.trace import Span
 
 
@@ -16,13 +20,24 @@ class Run(Sequence):
 
     `seconds` counts from the first rank that began the function to the last that ended it, without the
     time it took to start the ranks. `output` holds (rank, line) pairs, `spans` what `trace.span` recorded:
-    `pictures.timeline(run)` and `pictures.messages(run)` draw them.
+    `pictures.timeline(run)` and `pictures.messages(run)` draw them. `collectives` says when each rank came to each of
+    the last 2000 collectives, and `profiles` has what PyTorch's profiler saw, if it was asked to look.
     """
 
     values: tuple[Any, ...]
     seconds: float
     output: list[tuple[int, str]] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
+    collectives: list[Collective] = field(default_factory=list)
+    profiles: list[Profile] = field(default_factory=list)
+
+    def trace(self, path: str | Path) -> Path:
+        """Write all that was recorded into one file, for ui.perfetto.dev or chrome://tracing; returns its path."""
+        return write_trace(path, len(self), self.spans, self.collectives, self.profiles)
+
+    def stragglers(self) -> Stragglers:
+        """Who came last to each collective, and how late: printed, a table with a row for each rank."""
+        return find_stragglers(len(self), self.collectives)
 
     def __getitem__(self, rank):
         return self.values[rank]

@@ -20,16 +20,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 from course_lib import trace
+from course_lib.launchers.diagnosis.call_log import CallLog, Record
 from course_lib.launchers.diagnosis.errors import RankFailed
 from course_lib.launchers.diagnosis.lost_peers import PeerRoster
 from course_lib.launchers.diagnosis.stacks import stack_of_exception
 from course_lib.launchers.local import launch
 from course_lib.launchers.process import payload
+from course_lib.launchers.process.listener import run_of
+from course_lib.launchers.process.messages import Returned
 from course_lib.launchers.process.rank import A_DAY, INSIDE_A_RANK, LAUNCHED_HERE, join_process_group
 from course_lib.launchers.process.second_init import accept_second_init
 from course_lib.launchers.run import Run
 from course_lib.launchers.slurm.cluster import Slurm
 from course_lib.launchers.target import check_arguments, find_function, parse
+from course_lib.launchers.tracing.clocks import clock_skew
+from course_lib.launchers.tracing.events import wall_minus_monotonic
+from course_lib.launchers.tracing.profiler import take_collectives, take_profile
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -126,7 +132,7 @@ def run_here(
 ) -> Run | None:
     """Run a function as one rank of a torchrun job. Rank 0 returns the whole run, the others None.
 
-    Its spans are recorded if asked for: to time one, a rank waits for its GPU.
+    Its spans and collectives are recorded if asked for: to time a span, a rank waits for its GPU.
     """
     import torch.distributed as dist
 
@@ -134,14 +140,12 @@ def run_here(
     store = join_process_group(rank, ranks, peer_timeout=peer_timeout)
     roster = PeerRoster(store, rank, ranks)
     accept_second_init(store, timeout=peer_timeout)
-    if record:
-        trace.recorder.start(rank)
+    log, skew = (_start_recording(rank), clock_skew(store)) if record else (None, 0.0)
     began = time.monotonic()
     try:
         value = _value_of(fn, *args, **kwargs)
-        seconds = time.monotonic() - began
-        spans = [span.since(began) for span in trace.recorder.spans]
-        gathered = _gather((value, seconds, spans), store, rank, ranks, peer_timeout)
+        report = _report(rank, began, log).later(wall_minus_monotonic() + skew)
+        gathered = _gather((value, report), store, rank, ranks, peer_timeout)
     except Exception as error:
         if lost := roster.explain(error):
             raise lost from error
@@ -151,8 +155,22 @@ def run_here(
         dist.destroy_process_group()
     if gathered is None:
         return None
-    values, all_seconds, all_spans = zip(*gathered, strict=True)
-    return Run(tuple(values), max(all_seconds), spans=[span for spans in all_spans for span in spans])
+    values, reports = zip(*gathered, strict=True)
+    return run_of(values, reports, seconds=max(report.ended - report.began for report in reports))
+
+
+def _start_recording(rank: int) -> CallLog:
+    log = CallLog()
+    log.install()
+    trace.recorder.start(rank)
+    return log
+
+
+def _report(rank: int, began: float, log: CallLog | None) -> Returned:
+    """What this rank has recorded. Its value travels beside it."""
+    ended, calls = time.monotonic(), log.calls() if log else []
+    recorded = {"collectives": take_collectives(rank, calls), "profile": take_profile()}
+    return Returned(rank, b"", trace.recorder.spans, Record(), began, ended, **recorded)
 
 
 def _value_of(fn: Callable, *args: Any, **kwargs: Any) -> Any:

@@ -31,6 +31,7 @@ from course_lib.training.checkpoint_folder import (
 from course_lib.training.log import Log
 from course_lib.training.loop import BatchReader, updates_on
 from course_lib.training.metrics import MetricsLogger, NotFinite, check_weights
+from course_lib.training.profiling import profile_some
 from course_lib.training.settings import (
     BadSettings,
     Settings,
@@ -64,7 +65,8 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
         raise BadSettings(str(error)) from error
     metrics = MetricsLogger(done, settings.updates, loss, log=log, show=show if is_rank_0 else None)
     with trace.paused():  # nobody asked for a timeline of a run that may take days
-        for update in updates_on(strategy, reader, settings.updates - done):
+        updates = updates_on(strategy, reader, settings.updates - done)
+        for update in profile_some(updates, settings.updates - done) if settings.profile else updates:
             metrics.add(update)
             if settings.checkpoint and (metrics.updates == settings.updates or metrics.updates % settings.every == 0):
                 metrics.flush()  # whatever a checkpoint has seen is in the log, and what is later will be dropped
@@ -97,7 +99,9 @@ def run_job_as_rank(settings: Settings, peer_timeout: float | None = None) -> Ru
     bar = progress_bar.Bar(sys.__stderr__)
     try:
         with _sentences_without_stacks():
-            return torchrun.run_here(train_job, settings, show=bar.show, peer_timeout=peer_timeout)
+            return torchrun.run_here(
+                train_job, settings, show=bar.show, peer_timeout=peer_timeout, record=settings.profile
+            )
     finally:
         bar.close()
 

@@ -42,6 +42,7 @@ class Settings:
     every: int = 50  # updates from one checkpoint to the next
     resume: bool = False
     log: str | None = None  # a file
+    profile: bool = False  # some of the updates, for a trace of all ranks
 
     @property
     def order(self) -> dict[str, Any]:

@@ -71,6 +71,8 @@ class Call:
     finished: bool = field(default=False, compare=False)
     order: int = field(default=0, compare=False)  # among all that this rank did in the group, messages too
     numbers: int = field(default=0, compare=False)  # in all tensors that went in
+    began: float = field(default=0.0, compare=False)  # the time of day at which this rank came to it
+    ended: float | None = field(default=None, compare=False)  # and left it, where Python has waited for that
 
     @property
     def key(self) -> tuple[str, int]:
@@ -145,6 +147,7 @@ class CallLog:
         self._waits: dict[int, Wait | None] = {}  # of each thread
         self.waits_so_far = 0  # that came to their end
         self._begun: dict[str, int] = {}
+        self._ended: dict[tuple[str, int], float] = {}  # the time of day at which a wait for it was over
         self._generations = [0]  # when, in nanoseconds, each default group was made
 
     def install(self) -> None:
@@ -209,6 +212,8 @@ class CallLog:
             finished=bool(entry.get("retired", False)),
             order=entry.get("op_id", 0),
             numbers=sum(map(math.prod, entry.get("input_sizes") or [])),
+            began=entry.get("time_created_ns", 0) / 1e9,
+            ended=self._ended.get((group, entry.get("op_id", 0))),
         )
         more = self._details.get((group, call.order))
         if more is None or not op.replace("_", "").startswith(more[0].replace("_", "")):
@@ -277,6 +282,13 @@ class CallLog:
         if work is not None:
             self._works[work] = Wait(kind, line[1], number, peer=line[2], tag=tag)
 
+    def _note_end(self, wait: Wait | None) -> None:
+        if wait is None or wait.peer is not None:
+            return
+        self._ended.setdefault((wait.group, wait.number), time.time())
+        if len(self._ended) > KEPT:
+            self._ended.pop(next(iter(self._ended)), None)
+
     def _wrap_wait(self, work_class: Any) -> None:
         wait = work_class.wait
 
@@ -286,6 +298,7 @@ class CallLog:
             self._waits[thread] = self._works.get(work)
             try:
                 done = wait(work, *arguments, **keywords)
+                self._note_end(self._waits[thread])
                 self.waits_so_far += 1
                 return done
             finally:

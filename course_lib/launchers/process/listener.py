@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from course_lib.launchers.diagnosis import flight_recorder
@@ -251,13 +251,23 @@ class Listener:
 
     def _run(self) -> Run:
         reports = [self.returned[rank] for rank in range(self.ranks)]
-        began = min(report.began for report in reports)
-        return Run(
-            values=tuple(_unpack(report) for report in reports),
-            seconds=max(report.ended for report in reports) - began,
-            output=self.output.lines,
-            spans=[span.since(began) for report in reports for span in report.spans],
-        )
+        seconds = max(report.ended for report in reports) - min(report.began for report in reports)
+        return run_of([_unpack(report) for report in reports], reports, seconds, self.output.lines)
+
+
+def run_of(
+    values: Sequence[Any], reports: Sequence[messages.Returned], seconds: float, output: Sequence[tuple[int, str]] = ()
+) -> Run:
+    """The ranks' values and what they have recorded, with times from the moment at which the first began."""
+    began = min(report.began for report in reports)
+    return Run(
+        values=tuple(values),
+        seconds=seconds,
+        output=list(output),
+        spans=[span.since(began) for report in reports for span in report.spans],
+        collectives=[one.since(began) for report in reports for one in report.collectives],
+        profiles=[report.profile.since(began) for report in reports if report.profile],
+    )
 
 
 class Output:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from course_lib.launchers.diagnosis.call_log import Record
 from course_lib.launchers.diagnosis.stacks import Frame, Where
+from course_lib.launchers.tracing.events import Collective, Profile
 from course_lib.trace import Span
 
 
@@ -21,6 +22,7 @@ class LaunchSpec:
     sources: dict[str, tuple] = field(repr=False)
     here: range  # the ranks that run on this machine
     argv: list[str] = field(default_factory=list)  # what the function finds in sys.argv
+    profile: bool = False  # record with PyTorch's profiler
     rendezvous: Rendezvous | None = None  # None: all ranks are on this machine, and meet in a file
 
 
@@ -61,7 +63,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Returned:
-    """The rank's function returned; `began` and `ended` are monotonic times."""
+    """The rank's function returned; `began` and `ended` are monotonic times, as are those of what it recorded."""
 
     rank: int
     value: bytes
@@ -69,6 +71,19 @@ class Returned:
     record: Record
     began: float
     ended: float
+    collectives: list[Collective] = field(default_factory=list)
+    profile: Profile | None = None
+
+    def later(self, seconds: float) -> Returned:
+        """The same, as a clock has it that is so many seconds ahead."""
+        return replace(
+            self,
+            spans=[span.since(-seconds) for span in self.spans],
+            began=self.began + seconds,
+            ended=self.ended + seconds,
+            collectives=[collective.since(-seconds) for collective in self.collectives],
+            profile=self.profile and self.profile.since(-seconds),
+        )
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from types import FrameType
@@ -26,6 +27,8 @@ from course_lib.launchers.process import output, payload
 from course_lib.launchers.process.messages import DISMISS, LOCATE, LaunchSpec, Located, Raised, Returned, Started
 from course_lib.launchers.process.no_keyboard import close_keyboard
 from course_lib.launchers.process.second_init import accept_second_init
+from course_lib.launchers.tracing.clocks import clock_skew
+from course_lib.launchers.tracing.profiler import profiled, take_collectives, take_profile
 
 if TYPE_CHECKING:
     from multiprocessing.connection import _ConnectionBase as Connection  # a pipe's end has another class on Windows
@@ -58,7 +61,8 @@ def main(rank: int, spec: LaunchSpec, folder: str, control: Connection, stdout: 
         payload.send_cells_to_workers()
         rank_process.log.install()
         accept_second_init(store, timeout=peer_timeout, on_new_group=rank_process.log.new_generation)
-        rank_process.run(spec.call)
+        skew = clock_skew(store) if spec.rendezvous else 0.0
+        rank_process.run(spec.call, profile=spec.profile, skew=skew)
     except BaseException as error:
         rank_process.report((roster and roster.explain(error)) or error)
     _flush()
@@ -81,23 +85,22 @@ class RankProcess:
         self._answering.start()
         self._on_abort = self._speak_before_abort()
 
-    def run(self, call: bytes) -> None:
-        """Run the packed call and report what it returned."""
+    def run(self, call: bytes, *, profile: bool = False, skew: float = 0.0) -> None:
+        """Run the packed call and report what it returned, and when: `skew` later by the clock of rank 0's machine."""
         fn, args, kwargs = payload.unpack(call)
         payload.fill_main_module(fn)
         self._send(Started(self.rank, compared=flight_recorder.can_be_read()))
-        began = time.monotonic()
-        try:
-            value = fn(*args, **kwargs)
-        except SystemExit as leaving:
-            if leaving.code not in (None, 0):
-                raise
-            value = None
-        ended = time.monotonic()
+        with profiled() if profile else contextlib.nullcontext():
+            began = time.monotonic()
+            value = _value_of(fn, *args, **kwargs)
+            ended = time.monotonic()
         self._returned = True
         _flush()
         packed = payload.pack_value(value)
-        self._send(Returned(self.rank, packed, trace.recorder.spans, self._record(), began, ended))
+        record = self._record()
+        recorded = {"collectives": take_collectives(self.rank, record.calls), "profile": take_profile()}
+        report = Returned(self.rank, packed, trace.recorder.spans, record, began, ended, **recorded)
+        self._send(report.later(skew) if skew else report)
 
     def report(self, error: BaseException) -> None:
         """Tell the supervisor what was raised, with the learner's own lines."""
@@ -183,6 +186,16 @@ class RankProcess:
     def _send(self, message: Any) -> None:
         with self._sending:
             self._control.send(message)
+
+
+def _value_of(fn: Callable, *args: Any, **kwargs: Any) -> Any:
+    """What the function returns; None if it ends the program without an error."""
+    try:
+        return fn(*args, **kwargs)
+    except SystemExit as leaving:
+        if leaving.code not in (None, 0):
+            raise
+        return None
 
 
 def _whom(wait: Wait) -> str:

@@ -79,11 +79,10 @@ def _waiting(supervisor: Channel) -> list[Any]:
 def _in_common_time(message: Any) -> Any:
     """The same message with the time of day in it: a node's monotonic clock began when the node did."""
     shift = time.time() - time.monotonic()
-    spans = [span.since(-shift) for span in getattr(message, "spans", ())]
     if isinstance(message, Returned):
-        return replace(message, spans=spans, began=message.began + shift, ended=message.ended + shift)
+        return message.later(shift)
     if isinstance(message, Raised):
-        return replace(message, spans=spans, at=message.at + shift)
+        return replace(message, spans=[span.since(-shift) for span in message.spans], at=message.at + shift)
     if isinstance(message, Died):
         return replace(message, at=message.at + shift)
     return message

@@ -1,0 +1,204 @@
+"""One trace of all ranks, in the trace-event format that Perfetto and chrome://tracing open.
+
+A process of the trace is a rank; its rows are our spans, the collectives, and the threads and streams that PyTorch's
+profiler saw. Times are in microseconds and count from the beginning of the run, on one clock.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from course_lib.launchers.tracing.events import Collective, Profile
+from course_lib.trace import Span
+
+Event = dict[str, Any]
+SPANS, COLLECTIVES, PROFILED = 1, 101, 201  # the first row of each kind in a rank's process
+SHORTEST = 1e-6  # seconds: what is shorter cannot be seen, nor carry an arrow
+WRITTEN_BY = "course_lib"
+
+
+class TraceError(ValueError):
+    """A trace that cannot be written or read; the sentence says what to give instead."""
+
+
+def write_trace(
+    path: str | Path,
+    ranks: int,
+    spans: Sequence[Span],
+    collectives: Sequence[Collective] = (),
+    profiles: Sequence[Profile] = (),
+) -> Path:
+    """Write the trace file and return its path. A name that ends with .gz is compressed; Perfetto opens that, too."""
+    events = trace_events(ranks, spans, collectives, profiles)
+    facts = {"written by": WRITTEN_BY, "ranks": ranks, "paced": any(span.paced for span in spans)}
+    text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}, separators=(",", ":"))
+    data = text.encode()
+    path = Path(path)
+    try:
+        path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    except OSError as error:
+        raise TraceError(f"{path} cannot be written ({error.strerror}): give another file") from error
+    return path
+
+
+def check_can_be_written(path: str | Path) -> None:
+    """Refuse, before a long run, a file that could not be written after it."""
+    path = Path(path)
+    if path.is_dir():
+        raise TraceError(f"{path} is a folder: give the name of a file for the trace")
+    if not path.parent.is_dir():
+        raise TraceError(f"{path} cannot be written (there is no folder {path.parent}): give another file")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise TraceError(f"{path} cannot be written (you may not): give another file")
+
+
+def trace_events(
+    ranks: int, spans: Sequence[Span], collectives: Sequence[Collective] = (), profiles: Sequence[Profile] = ()
+) -> list[Event]:
+    """All events of the trace: names of processes and rows first, then what happened, in order of time."""
+    rows = [*_rows_of_spans(spans), *_rows_of_collectives(collectives)]
+    named, timed = [], _arrows(rows)
+    for rank in range(ranks):
+        named += [_name(rank, 0, "process_name", f"rank {rank}"), _sort_index(rank)]
+    for row in rows:
+        named.append(_name(row.rank, row.number, "thread_name", row.name))
+        timed += row.events
+    for profile in profiles:
+        more_named, more_timed = _profiled(profile)
+        named, timed = named + more_named, timed + more_timed
+    return named + sorted(timed, key=lambda event: (event["ts"], -event.get("dur", 0.0)))
+
+
+def read_trace(path: str | Path) -> list[Event]:
+    """The events of a trace file that `write_trace` wrote."""
+    advice = "give a trace that run.trace(FILE) or `course train --profile FILE` wrote"
+    try:
+        if not Path(path).is_file():  # some devices can be read for ever
+            raise FileNotFoundError(path)
+        data = Path(path).read_bytes()
+        found = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+        if found["otherData"]["written by"] != WRITTEN_BY:
+            raise KeyError(WRITTEN_BY)
+        return found["traceEvents"]
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read: {advice}") from error
+    except (ValueError, KeyError, TypeError, EOFError, RecursionError) as error:
+        raise TraceError(f"{path} is not a trace of ours: {advice}") from error
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a rank: events that lie beside or inside each other, never across."""
+
+    rank: int
+    number: int
+    name: str
+    events: list[Event]
+
+
+def _rows_of_spans(spans: Iterable[Span]) -> Iterator[Row]:
+    events = []
+    for span in spans:
+        more = {"peer": span.peer, "label": span.label or None, "paced": span.paced or None}
+        name = f"{span.name} {span.label}".rstrip()
+        events.append(_complete(span.rank, name, span.name, span.start, span.end, more))
+    yield from _rows(events, SPANS, "spans")
+
+
+def _rows_of_collectives(collectives: Sequence[Collective]) -> Iterator[Row]:
+    """Where the end of a collective was not seen, it lasts until its last rank has come: it cannot end before."""
+    complete: dict[tuple[str, int], float] = {}
+    for one in collectives:
+        complete[one.key] = max(one.start, complete.get(one.key, one.start))
+    events = []
+    for one in collectives:
+        end = complete[one.key] if one.end is None else one.end
+        more = {"group": one.group, "number": one.number, "of": one.text, "end": "seen" if one.end else "not seen"}
+        events.append(_complete(one.rank, one.op, "collective", one.start, end, more))
+    yield from _rows(events, COLLECTIVES, "collectives")
+
+
+def _rows(events: Sequence[Event], first: int, name: str) -> Iterator[Row]:
+    """Events of each rank, laid into as few rows as the format allows: on a row they must nest."""
+    in_order = sorted(events, key=lambda event: (event["pid"], event["ts"], -event["dur"]))
+    for rank, of_rank in itertools.groupby(in_order, key=lambda event: event["pid"]):
+        rows: list[list[Event]] = []
+        under_way: list[list[float]] = []  # of each row: when what is open now ends, the outermost first
+        for event in of_rank:
+            number = next((n for n, ends in enumerate(under_way) if _fits(event, ends)), len(rows))
+            if number == len(rows):
+                rows.append([])
+                under_way.append([])
+            under_way[number].append(event["ts"] + event["dur"])
+            rows[number].append(event | {"tid": first + number})
+        for number, row in enumerate(rows):
+            yield Row(rank, first + number, name if number == 0 else f"{name} ({number + 1})", row)
+
+
+def _fits(event: Event, ends: list[float]) -> bool:
+    """Whether it begins after, or lies inside, what is open on a row. What has ended is closed."""
+    while ends and ends[-1] <= event["ts"]:
+        ends.pop()
+    return not ends or event["ts"] + event["dur"] <= ends[-1]
+
+
+def _arrows(rows: Sequence[Row]) -> list[Event]:
+    """From each send to the receive that took it: the n-th from one rank to another is the n-th there from it."""
+    events: list[Event] = []
+    numbers: dict[tuple[str, int, int], Iterator[int]] = {}
+    sent: dict[tuple[int, int, int], Event] = {}
+    messages = [event for row in rows for event in row.events if event["cat"] in ("send", "receive")]
+    messages = [event for event in messages if event["args"].get("peer") is not None]
+    for event in sorted(messages, key=lambda event: (event["cat"] != "send", event["ts"])):
+        here, peer, sends = event["pid"], event["args"]["peer"], event["cat"] == "send"
+        way = (here, peer) if sends else (peer, here)
+        number = next(numbers.setdefault((event["cat"], *way), itertools.count()))
+        if sends:
+            sent[(*way, number)] = event
+        elif (*way, number) in sent:
+            flow = {"name": "message", "cat": "message", "id": f"message {way[0]}-{way[1]} {number}"}
+            begins = sent[(*way, number)]
+            events.append(flow | {"ph": "s"} | {name: begins[name] for name in ("pid", "tid", "ts")})
+            arrives = event["ts"] + event["dur"] - SHORTEST * 1e6 / 2  # inside the slice, at its end
+            events.append(flow | {"ph": "f", "bp": "e", "pid": here, "tid": event["tid"], "ts": arrives})
+    return events
+
+
+def _profiled(profile: Profile) -> tuple[list[Event], list[Event]]:
+    """The profiler's events as rows of the rank: names of rows, and what is on them."""
+    rows: dict[tuple[Any, Any], int] = {}
+    names: dict[int, str] = {}
+    timed = []
+    for event in profile.events():
+        row = rows.setdefault((event["pid"], event["tid"]), PROFILED + len(rows))
+        if event["ph"] == "M":
+            names[row] = str(event["args"]["name"])
+            continue
+        moved = {"pid": profile.rank, "tid": row, "ts": event["ts"] + profile.zero * 1e6}
+        ours = {"id": f"rank {profile.rank}: {event['id']}"} if "id" in event else {}
+        timed.append(event | moved | ours)
+    used = {event["tid"] for event in timed}
+    return [_name(profile.rank, row, "thread_name", names.get(row, "profiler")) for row in sorted(used)], timed
+
+
+def _complete(rank: int, name: str, kind: str, start: float, end: float, more: dict[str, Any]) -> Event:
+    args = {key: value for key, value in more.items() if value is not None}
+    duration = max(end - start, SHORTEST) * 1e6
+    return {"ph": "X", "name": name, "cat": kind, "pid": rank, "tid": 0, "ts": start * 1e6, "dur": duration} | {
+        "args": args
+    }
+
+
+def _name(rank: int, row: int, kind: str, name: str) -> Event:
+    return {"ph": "M", "name": kind, "pid": rank, "tid": row, "args": {"name": name}}
+
+
+def _sort_index(rank: int) -> Event:
+    return {"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": {"sort_index": rank}}
