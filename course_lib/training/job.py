@@ -20,13 +20,7 @@ from course_lib.launchers.process.progress_bar import Progress
 from course_lib.strategies import Strategy, make_strategy
 from course_lib.training import tasks
 from course_lib.training.checkpoint import load_checkpoint, on_rank_0, save_checkpoint
-from course_lib.training.checkpoint_folder import (
-    Checkpoint,
-    CheckpointError,
-    Position,
-    latest_checkpoint,
-    read_checkpoint,
-)
+from course_lib.training.checkpoint_folder import FACTS, Checkpoint, CheckpointError, Position, find_checkpoint
 from course_lib.training.log import Log
 from course_lib.training.loop import BatchReader, updates_on
 from course_lib.training.metrics import MetricsLogger
@@ -36,7 +30,7 @@ from course_lib.training.settings import (
     check_memory,
     check_numbers,
     check_settings,
-    find_checkpoint,
+    checkpoint_to_resume,
 )
 
 MOST_COMMON = 4_000  # words of a text that have a number of their own
@@ -52,7 +46,7 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
     try:
         check_numbers(settings, dist.get_world_size())
         check_memory(settings, int(os.environ["LOCAL_WORLD_SIZE"]))
-        resumes = on_rank_0(lambda: find_checkpoint(settings, may_restart=torchrun.started_by_torchrun())) is not None
+        resumes = on_rank_0(lambda: checkpoint_to_resume(settings, torchrun.started_by_torchrun())) is not None
         task = _task(settings)
         strategy = _strategy(settings, task)
         reader = BatchReader(task.dataset, task.sampler)
@@ -95,8 +89,7 @@ def run_job_as_rank(settings: Settings, peer_timeout: float | None = None) -> Ru
 def resume_hint(settings: Settings) -> str:
     """The end of the sentence that says a run was interrupted."""
     try:
-        found = latest_checkpoint(settings.checkpoint) if settings.checkpoint else None
-        saved = read_checkpoint(found) if found else None
+        saved, _ = find_checkpoint(settings.checkpoint, only=(FACTS,)) if settings.checkpoint else (None, [])
     except (CheckpointError, OSError):
         return ""  # whoever resumes is told
     return f"; update {saved.position.updates} is saved, and --resume goes on from there" if saved else ""

@@ -12,7 +12,7 @@ from course_lib import machine
 from course_lib.launchers import torchrun
 from course_lib.lstm.memory import count_lstm_parameters
 from course_lib.strategies import make_strategy
-from course_lib.training.checkpoint_folder import Checkpoint, CheckpointError, latest_checkpoint, read_checkpoint
+from course_lib.training.checkpoint_folder import FACTS, Checkpoint, CheckpointError, find_checkpoint
 
 BYTES_PER_NUMBER = 4
 TRAINED_NUMBERS = 4  # of each parameter: itself, its gradient, and two of Adam's
@@ -59,7 +59,7 @@ def check_settings(settings: Settings, ranks: int, *, may_restart: bool = False)
     if not may_restart:  # otherwise it runs on other machines than this one
         check_memory(settings, ranks)
     try:
-        find_checkpoint(settings, may_restart)
+        checkpoint_to_resume(settings, may_restart)
     except CheckpointError as error:
         raise BadSettings(str(error)) from error
 
@@ -100,16 +100,18 @@ def check_memory(settings: Settings, ranks_here: int) -> None:
         )
 
 
-def find_checkpoint(settings: Settings, may_restart: bool) -> Checkpoint | None:
-    """The checkpoint to resume from: because that was asked for, or because the job was restarted."""
+def checkpoint_to_resume(settings: Settings, may_restart: bool) -> Checkpoint | None:
+    """The checkpoint to resume from: because that was asked for, or because the job was restarted.
+
+    What it says of itself is seen to be as it was saved; its tensors are, when they are loaded.
+    """
     if settings.checkpoint is None:
         if settings.resume:
             raise CheckpointError("--resume needs to know from where: give --checkpoint and the folder")
         return None
     _check_can_be_made(Path(settings.checkpoint))
-    path = latest_checkpoint(settings.checkpoint)
-    if path is not None:
-        found = read_checkpoint(path)
+    found, _ = find_checkpoint(settings.checkpoint, only=(FACTS,))
+    if found is not None:
         _check_may_resume(settings, found)
         return found
     if settings.resume and not may_restart:
