@@ -14,13 +14,15 @@ from course_lib import interrupt
 from course_lib.cli_arguments import BadUsage, Parser
 from course_lib.launchers import LaunchError, PeersLost, Slurm, torchrun, warm_up
 from course_lib.launchers.local import MOST_RANKS
+from course_lib.launchers.process import stop
+from course_lib.launchers.process.stop import REQUEUE
 from course_lib.launchers.slurm import BadPlace
 from course_lib.launchers.target import BadJob, parse
 from course_lib.launchers.torchrun import leaving_at_once
 
 TRAIN_OPTIONS = (
     *("strategy", "data", "updates", "batch", "tokens", "hidden", "layers", "learning_rate", "seed"),
-    *("checkpoint", "every", "resume", "log"),
+    *("checkpoint", "every", "resume", "time_limit", "log"),
 )
 
 
@@ -28,7 +30,10 @@ SLURM_OPTIONS = ("nodes", "gpus_per_node", "ranks_per_node", "time", "partition"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return the exit status: 0, 1 for a failure, 2 for bad arguments, 130 for an interrupt."""
+    """Run one subcommand and return the exit status.
+
+    0, 1 for a failure, 2 for bad arguments, 75 for a job that was stopped and can go on, 130 for an interrupt.
+    """
     interrupt.take_over()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -168,7 +173,8 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     train = commands.add_parser(
         "train",
         help="train an LSTM, with any of the course's strategies",
-        description="Train an LSTM on several ranks. Under torchrun, be one of its ranks.",
+        description="Train an LSTM on several ranks. Under torchrun, be one of its ranks. With --checkpoint, SIGTERM, "
+        f"SIGUSR1 and --time-limit save one and end the run with exit status {REQUEUE}: start it again with --resume.",
     )
     train.add_argument(
         "strategy",
@@ -195,6 +201,8 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     folder = "save checkpoints there; the last two are kept"
     train.add_argument("--checkpoint", type=take.words, metavar="FOLDER", help=folder)
     train.add_argument("--resume", action="store_true", help="go on from the folder's last checkpoint")
+    limit = "save a checkpoint after that time, and stop, to be resumed"
+    train.add_argument("--time-limit", type=take.time_limit, metavar="SECONDS|H:MM:SS", help=limit)
     # torchrun reads its script's options, too, and takes --log for one of its own, cut short.
     log = "write a line of JSON per update, for `course plot`; behind torchrun, write --log-file"
     train.add_argument("--log", "--log-file", type=take.words, metavar="FILE", help=log)
@@ -329,7 +337,10 @@ def _train(options: argparse.Namespace) -> int:
         return _interrupted(f"; all ranks have been stopped{resume_hint(settings)}") if speaks else 130
     if run is not None:
         print("{updates} updates, loss {loss:.4f}, {tokens per second:,.0f} tokens/s".format(**run[0]))
-    return 0
+        if "stopped" in run[0]:
+            print(f"course: stopped by {run[0]['stopped']}{resume_hint(settings)}", file=sys.stderr)
+            return REQUEUE
+    return REQUEUE if stop.request.obeyed else 0
 
 
 def _plot(options: argparse.Namespace) -> int:

@@ -9,13 +9,14 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch.distributed as dist
 
 from course_lib import trace
 from course_lib.data import Corpus
 from course_lib.launchers import RankFailed, Run, Slurm, launch, torchrun
-from course_lib.launchers.process import progress_bar
+from course_lib.launchers.process import progress_bar, stop
 from course_lib.launchers.process.progress_bar import Progress
 from course_lib.strategies import Strategy, make_strategy
 from course_lib.training import tasks
@@ -32,15 +33,17 @@ from course_lib.training.settings import (
     check_settings,
     checkpoint_to_resume,
 )
+from course_lib.training.stopping import StopAgreement
 
 MOST_COMMON = 4_000  # words of a text that have a number of their own
 
 
-def train_job(settings: Settings, show: Callable[[Progress], None] = progress_bar.send) -> dict[str, float]:
+def train_job(settings: Settings, show: Callable[[Progress], None] = progress_bar.send) -> dict[str, Any]:
     """Train on all ranks, from the last checkpoint on if there is one to resume; for every rank to call.
 
     Rank 0 writes the log, and calls `show` with how far the run is. Returns the updates done, the loss of the last
-    one, and the global batches' tokens per second.
+    one, and the global batches' tokens per second; and what it was `stopped` by, if it was: a signal or a time limit,
+    after which a run with checkpoints saves one and ends.
     """
     is_rank_0 = dist.get_rank() == 0
     try:
@@ -56,22 +59,32 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
     except ValueError as error:
         raise BadSettings(str(error)) from error
     metrics = MetricsLogger(done, settings.updates, loss, log=log, show=show if is_rank_0 else None)
+    stops = StopAgreement(settings.time_limit) if settings.checkpoint else None
+    stopped = ""
     with trace.paused():  # nobody asked for a timeline of a run that may take days
         for update in updates_on(strategy, reader, settings.updates - done):
             metrics.add(update)
-            if settings.checkpoint and (metrics.updates == settings.updates or metrics.updates % settings.every == 0):
+            is_last = metrics.updates == settings.updates
+            stopped = stops.after_update() if stops and not is_last else ""
+            if settings.checkpoint and (stopped or is_last or metrics.updates % settings.every == 0):
                 metrics.flush()  # whatever a checkpoint has seen is in the log, and what is later will be dropped
                 position = Position(metrics.updates, reader.epoch, reader.batch)
                 notes = {"loss": metrics.loss, "order": settings.order}
                 save_checkpoint(strategy, settings.checkpoint, position, notes=notes)
                 metrics.skip_time()
-    return {"updates": metrics.updates, "loss": metrics.loss, "tokens per second": metrics.tokens_per_second}
+            if stopped:
+                break
+    if stops:
+        stops.close()
+    stop.request.obeyed = bool(stopped)
+    result = {"updates": metrics.updates, "loss": metrics.loss, "tokens per second": metrics.tokens_per_second}
+    return result | ({"stopped": stopped} if stopped else {})
 
 
 def launch_job(settings: Settings, ranks: int, on: Slurm | None = None) -> Run:
     """The job on `ranks` ranks of this machine or a cluster. Raises BadSettings if a rank has found them to be bad."""
     check_settings(settings, ranks, may_restart=on is not None)
-    with _bad_settings_without_stacks():
+    with _bad_settings_without_stacks(), _stopped_by_signals(settings):
         return launch(train_job, settings, ranks=ranks, timeout=None, on=on)
 
 
@@ -80,10 +93,15 @@ def run_job_as_rank(settings: Settings, peer_timeout: float | None = None) -> Ru
     check_numbers(settings, int(os.environ["WORLD_SIZE"]))  # before the ranks meet, which takes a while
     bar = progress_bar.Bar(sys.__stderr__)
     try:
-        with _bad_settings_without_stacks():
+        with _bad_settings_without_stacks(), _stopped_by_signals(settings):
             return torchrun.run_here(train_job, settings, show=bar.show, peer_timeout=peer_timeout)
     finally:
         bar.close()
+
+
+def _stopped_by_signals(settings: Settings) -> contextlib.AbstractContextManager[None]:
+    """In the block, signals ask the job to save what it has. One that saves nothing they end, as any program."""
+    return stop.asked_by_signals() if settings.checkpoint else contextlib.nullcontext()
 
 
 def resume_hint(settings: Settings) -> str:

@@ -41,6 +41,7 @@ class Settings:
     checkpoint: str | None = None  # a folder
     every: int = 50  # updates from one checkpoint to the next
     resume: bool = False
+    time_limit: float | None = None  # seconds, after which it saves what it has and stops
     log: str | None = None  # a file
 
     @property
@@ -79,6 +80,10 @@ def check_numbers(settings: Settings, ranks: int) -> None:
         raise BadSettings(f"learning_rate={settings.learning_rate}: give a number above 0")
     if not 0 <= settings.seed <= LARGEST_SEED:
         raise BadSettings(f"seed={settings.seed}: a seed is 0 or more, and at most {LARGEST_SEED}")
+    if settings.time_limit is not None and not 0 < settings.time_limit < math.inf:
+        raise BadSettings(f"time_limit={settings.time_limit}: give a number of seconds above 0")
+    if settings.time_limit is not None and settings.checkpoint is None:
+        raise BadSettings("--time-limit saves what is trained by then: give --checkpoint and a folder for it")
     if settings.strategy == "single" and ranks != 1:
         raise BadSettings(f"single trains on one rank, not on {ranks}: give --ranks 1, or another strategy")
     if settings.options.get("carry_state") and settings.data == "adding":

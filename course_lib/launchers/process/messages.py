@@ -69,6 +69,7 @@ class Returned:
     record: Record
     began: float
     ended: float
+    stopped: bool = False  # before its end, because it was asked to
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,14 @@ class Channel(Protocol):
     def poll(self, seconds: float | None, /) -> bool: ...
 
 
-# What the notebook tells the supervisor, and the supervisor a rank.
+@dataclass(frozen=True)
+class Stop:
+    """Save what you have, and end; for the ranks, from whoever was asked so."""
+
+    reason: str
+
+
+# What else the notebook tells the supervisor, and the supervisor a rank.
 LOCATE = "where are you?"
 LOOK = "where are you, if you can say?"  # nobody is signalled who cannot
 DISMISS = "you may go"

@@ -22,8 +22,17 @@ from course_lib.launchers.diagnosis.call_log import CallLog, Record, Wait
 from course_lib.launchers.diagnosis.errors import CannotSend, PeersLost, name_ranks
 from course_lib.launchers.diagnosis.lost_peers import PeerRoster
 from course_lib.launchers.diagnosis.stacks import Where, stack_of_exception, stack_of_frame, where
-from course_lib.launchers.process import output, payload
-from course_lib.launchers.process.messages import DISMISS, LOCATE, LaunchSpec, Located, Raised, Returned, Started
+from course_lib.launchers.process import output, payload, stop
+from course_lib.launchers.process.messages import (
+    DISMISS,
+    LOCATE,
+    LaunchSpec,
+    Located,
+    Raised,
+    Returned,
+    Started,
+    Stop,
+)
 from course_lib.launchers.process.no_keyboard import close_keyboard
 from course_lib.launchers.process.second_init import accept_second_init
 
@@ -97,7 +106,8 @@ class RankProcess:
         self._returned = True
         _flush()
         packed = payload.pack_value(value)
-        self._send(Returned(self.rank, packed, trace.recorder.spans, self._record(), began, ended))
+        spans, record, stopped = trace.recorder.spans, self._record(), stop.request.obeyed
+        self._send(Returned(self.rank, packed, spans, record, began, ended, stopped))
 
     def report(self, error: BaseException) -> None:
         """Tell the supervisor what was raised, with the learner's own lines."""
@@ -119,6 +129,8 @@ class RankProcess:
                 os._exit(1)
             if message == LOCATE:
                 self._send(Located(self.rank, *self._look()))
+            elif isinstance(message, Stop):
+                stop.request.ask(message.reason)
             elif message == DISMISS:
                 self.dismissed.set()
                 return
