@@ -56,7 +56,7 @@ def find_checkpoint(folder: str | Path, only: tuple[str, ...] | None = None) -> 
     `only` some files' names, only those are read.
     """
     damaged = []
-    for path in sorted(_complete_ones(Path(folder)), key=_updates, reverse=True):
+    for path in _newest_first(Path(folder)):
         damage = _damage_of(path, only)
         if not damage:
             return read_checkpoint(path), damaged
@@ -112,10 +112,14 @@ def _updates(path: Path) -> int:
     return int(path.name.rpartition("-")[2])
 
 
+def _newest_first(folder: Path) -> list[Path]:
+    """All that has a checkpoint's name, whatever is in it."""
+    found = [path for path in folder.iterdir() if COMPLETE.fullmatch(path.name)] if folder.is_dir() else []
+    return sorted(found, key=_updates, reverse=True)
+
+
 def _complete_ones(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return [path for path in folder.iterdir() if COMPLETE.fullmatch(path.name) and (path / FACTS).is_file()]
+    return [path for path in _newest_first(folder) if (path / FACTS).is_file()]
 
 
 def make_room(final: Path) -> Path:
@@ -123,7 +127,7 @@ def make_room(final: Path) -> Path:
 
     Removes what crashes have left behind, puts damaged checkpoints aside, and refuses to write over a whole one.
     """
-    for newer in sorted(_complete_ones(final.parent), key=_updates, reverse=True):
+    for newer in _newest_first(final.parent):
         if _updates(newer) < _updates(final):
             break
         if not _damage_of(newer):
