@@ -14,6 +14,8 @@ from course_lib import interrupt
 from course_lib.cli_arguments import BadUsage, Parser
 from course_lib.launchers import LaunchError, PeersLost, Run, Slurm, torchrun, warm_up
 from course_lib.launchers.local import MOST_RANKS
+from course_lib.launchers.process import stop
+from course_lib.launchers.process.stop import REQUEUE
 from course_lib.launchers.slurm import BadPlace
 from course_lib.launchers.target import BadJob, parse
 from course_lib.launchers.torchrun import leaving_at_once
@@ -21,7 +23,7 @@ from course_lib.launchers.tracing.trace_file import TraceError, check_can_be_wri
 
 TRAIN_OPTIONS = (
     *("strategy", "data", "updates", "batch", "tokens", "hidden", "layers", "learning_rate", "seed"),
-    *("checkpoint", "every", "resume", "log"),
+    *("checkpoint", "every", "resume", "time_limit", "log"),
 )
 
 
@@ -29,7 +31,10 @@ SLURM_OPTIONS = ("nodes", "gpus_per_node", "ranks_per_node", "time", "partition"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return the exit status: 0, 1 for a failure, 2 for bad arguments, 130 for an interrupt."""
+    """Run one subcommand and return the exit status.
+
+    0, 1 for a failure, 2 for bad arguments, 75 for a job that was stopped and can go on, 130 for an interrupt.
+    """
     interrupt.take_over()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -172,7 +177,8 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     train = commands.add_parser(
         "train",
         help="train an LSTM, with any of the course's strategies",
-        description="Train an LSTM on several ranks. Under torchrun, be one of its ranks.",
+        description="Train an LSTM on several ranks. Under torchrun, be one of its ranks. With --checkpoint, SIGTERM, "
+        f"SIGUSR1 and --time-limit save one and end the run with exit status {REQUEUE}: start it again with --resume.",
     )
     train.add_argument(
         "strategy",
@@ -183,7 +189,11 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     train.add_argument("arguments", nargs="*", default=[], metavar="NAME=VALUE", help="options of the strategy")
     train.add_argument("--ranks", type=take.ranks, help="how many (default: 2, single: 1; under torchrun, it decides)")
     train.add_argument(
-        "--data", type=take.words, default="adding", metavar="adding|text|FILE", help="default: the adding problem; "
+        "--data",
+        type=take.words,
+        default="adding",
+        metavar="adding|text|FILE",
+        help="default: the adding problem; "
         "the tokens of a text FILE are made once and kept beside it, in FILE.tokens-..., or in ~/.cache/course",
     )
     for name, kind, default, what in (
@@ -200,6 +210,8 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     folder = "save checkpoints there; the last two are kept"
     train.add_argument("--checkpoint", type=take.words, metavar="FOLDER", help=folder)
     train.add_argument("--resume", action="store_true", help="go on from the folder's last checkpoint")
+    limit = "save a checkpoint after that time, and stop, to be resumed"
+    train.add_argument("--time-limit", type=take.time_limit, metavar="SECONDS|H:MM:SS", help=limit)
     # torchrun reads its script's options, too, and takes --log for one of its own, cut short.
     log = "write a line of JSON per update, for `course plot`; behind torchrun, write --log-file"
     train.add_argument("--log", "--log-file", type=take.words, metavar="FILE", help=log)
@@ -341,9 +353,12 @@ def _train(options: argparse.Namespace) -> int:
         return _interrupted(f"; all ranks have been stopped{resume_hint(settings)}") if speaks else 130
     if run is not None:
         print("{updates} updates, loss {loss:.4f}, {tokens per second:,.0f} tokens/s".format(**run[0]))
-        if options.profile is not None:
-            return _write_trace(run, options.profile)
-    return 0
+        if options.profile is not None and (status := _write_trace(run, options.profile)):
+            return status
+        if "stopped" in run[0]:
+            print(f"course: stopped by {run[0]['stopped']}{resume_hint(settings)}", file=sys.stderr)
+            return REQUEUE
+    return REQUEUE if stop.request.obeyed else 0
 
 
 def _write_trace(run: Run, path: str) -> int:

@@ -100,6 +100,18 @@ def sbatch_word(text: str) -> str:
     return text
 
 
+def time_limit(text: str) -> float:
+    """A time in seconds, or with colons: 90, 1:30 or 0:01:30."""
+    if re.fullmatch(r"\d+(:[0-5]\d){1,2}", text, re.ASCII):
+        parts = [float(part) for part in text.split(":")]
+        number = sum(part * 60**place for place, part in enumerate(reversed(parts)))
+    else:
+        number = _number(text)
+    if not 0 < number <= LONGEST_WAIT:
+        raise _refusal(text, f"give seconds, or hours:minutes:seconds, above 0 and up to {LONGEST_WAIT} seconds")
+    return number
+
+
 def slurm_time(text: str) -> str:
     """A time as Slurm writes it."""
     if not SLURM_TIME.fullmatch(text):

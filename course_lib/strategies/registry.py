@@ -135,7 +135,7 @@ def _check_option(name: str, value: Any, annotation: Any) -> None:
         raise ValueError(f"{name}={value}: give a number")
     if name == "clip" and value is not None and not (is_number and value > 0):
         raise ValueError(f"clip={value}: give a norm above 0, or None to leave gradients as they are")
-    if annotation == "float | None" and value is not None and not (is_number and 0 < value):
+    if annotation == "float | None" and value is not None and not (is_number and value > 0):
         raise ValueError(f"{name}={value}: give a number above 0, or None")
     if name in PIECES and isinstance(value, int) and not 1 <= value <= MOST_PIECES:
         raise ValueError(f"{name}={value}: give a whole number from 1 to {MOST_PIECES}")

@@ -1,7 +1,8 @@
 """Checkpoints, keyed by the whole model's names: saved by one strategy on some ranks, loaded by any on any number.
 
-    DIR/update-00000050         complete: it got its name when every rank had written its part
-    DIR/update-00000100.tmp     being written, or left behind by a crash: never loaded, removed by the next save
+    DIR/update-00000050                 complete: it got its name when every rank had written its part
+    DIR/update-00000100.1b9d6bcd.tmp    being written, or left behind by a crash: never loaded, removed by the next save
+    DIR/update-00000150.damaged         not as it was saved, and put aside when the run came there again
 
 A strategy's `shards()` says which part of each parameter a rank has, and nothing else is asked of it. A rank writes
 what it has; of what several ranks have, one writes it. Beside the tensors lies `training.json`: what model this is,
@@ -38,11 +39,11 @@ from course_lib.training.checkpoint_folder import (
     CheckpointError,
     Position,
     complete,
-    latest_checkpoint,
+    find_checkpoint,
     make_room,
-    read_checkpoint,
 )
 from course_lib.training.checkpoint_pieces import LoadPieces, Pieces, SavePieces
+from course_lib.training.checkpoint_sums import sums_of
 
 CHECKPOINTS_KEPT = 2
 
@@ -62,7 +63,6 @@ def save_checkpoint(
     if keep < 1:
         raise ValueError(f"keep={keep}: at least the checkpoint that is saved is kept")
     final = Path(folder) / f"update-{position.updates:08d}"
-    aside = final.with_suffix(".tmp")
     parts = _parts_of(strategy, sampled=True)
     facts = {
         "position": asdict(position),
@@ -71,13 +71,14 @@ def save_checkpoint(
         "notes": notes or {},
         "optimizer": type(strategy.optimizer).__name__ if any(strategy.optimizer.state.values()) else "",
     }
-    on_rank_0(lambda: make_room(final, aside))
+    aside: Path = on_rank_0(lambda: make_room(final))
     try:
         dcp_save(_state_dict(strategy), storage_writer=FileSystemWriter(aside), planner=SavePieces())
     except CheckpointException as error:  # every rank gets it, whichever failed
         rank, (cause, _) = next(iter(error.failures.items()))
         raise CheckpointError(f"rank {rank} cannot write its part of the checkpoint: {cause}") from error
-    on_rank_0(lambda: complete(final, aside, facts, keep))
+    sums = _sums_of_all_parts(aside)
+    on_rank_0(lambda: complete(final, aside, facts, sums, keep))
     return final
 
 
@@ -88,13 +89,17 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
     its kernels repeat themselves). Where torch's DDP joins three ranks or more, that takes one step *before* the load:
     DDP orders its messages after its first step, and with them the order in which three numbers are added.
 
+    One that is not as it was saved is named in a warning, and the one before it is loaded.
+
     On another layout every rank keeps the random numbers that it has, and a carried state begins at zero. The learning
     rate is that of the new optimizer.
     """
-    found = on_rank_0(lambda: latest_checkpoint(folder))
-    if found is None:
+    checkpoint, damaged = on_rank_0(lambda: find_checkpoint(folder))
+    if checkpoint is None:
         raise CheckpointError(f"there is no checkpoint in {folder}: give the folder that it was saved into")
-    checkpoint = on_rank_0(lambda: read_checkpoint(found))
+    found = checkpoint.path
+    if damaged and rank_and_ranks()[0] == 0:
+        warnings.warn(f"{', '.join(damaged)}: {found.name}, the one before, is loaded instead", stacklevel=2)
     parts = _parts_of(strategy)
     _check_same_model(checkpoint, _parameters(parts))
     _check_same_optimizer(checkpoint, strategy)
@@ -153,6 +158,18 @@ def on_rank_0(act: Callable[[], Any]) -> Any:
     if isinstance(answer[0], CheckpointError):
         raise answer[0]
     return answer[0]
+
+
+def _sums_of_all_parts(aside: Path) -> dict[str, str]:
+    """The sums of what all ranks have written, on every rank: each reads its own part."""
+    rank, ranks = rank_and_ranks()
+    ours: list[Any] = [None] * ranks
+    mine = sums_of(sorted(aside.glob(f"__{rank}_*.distcp")))
+    if dist.is_initialized():
+        dist.all_gather_object(ours, mine)
+    else:
+        ours = [mine]
+    return {name: digest for sums in ours for name, digest in sums.items()}
 
 
 def _state_dict(strategy: Strategy) -> dict[str, Pieces]:

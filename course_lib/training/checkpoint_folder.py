@@ -6,11 +6,16 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
+
+from course_lib.training.checkpoint_sums import find_damage, sums_of, write_sums
 
 FACTS = "training.json"
+CONTENTS = ".metadata"  # torch's table of contents
 COMPLETE = re.compile(r"update-(\d{8,})")
 
 
@@ -42,6 +47,37 @@ class Checkpoint:
 def latest_checkpoint(folder: str | Path) -> Path | None:
     """The last complete checkpoint in `folder`, or None."""
     return max(_complete_ones(Path(folder)), key=_updates, default=None)
+
+
+def find_checkpoint(folder: str | Path, only: tuple[str, ...] | None = None) -> tuple[Checkpoint | None, list[str]]:
+    """The last checkpoint in `folder` that is as it was saved; and for each later one, what is wrong with it.
+
+    None if there is none at all; raises if there are some, and not one is whole. To be sure is to read all of it: with
+    `only` some files' names, only those are read.
+    """
+    damaged = []
+    for path in _newest_first(Path(folder)):
+        damage = _damage_of(path, only)
+        if not damage:
+            return read_checkpoint(path), damaged
+        damaged.append(f"{path} is damaged ({damage})")
+    if damaged:
+        raise CheckpointError(
+            f"{', '.join(damaged)}, and there is no other to go on from: start anew in another folder"
+        )
+    return None, []
+
+
+def _damage_of(path: Path, only: tuple[str, ...] | None = None) -> str:
+    """What is wrong with a checkpoint, in a few words; empty if nothing is."""
+    parts = sorted(file.name for file in path.glob("*.distcp"))
+    if damage := find_damage(path, needed=(FACTS, CONTENTS, *parts), only=only):
+        return damage
+    try:
+        updates = read_checkpoint(path).position.updates
+    except CheckpointError:
+        return f"{FACTS} is not what a run has saved"
+    return "" if updates == _updates(path) else f"it is of update {updates}"
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -76,33 +112,53 @@ def _updates(path: Path) -> int:
     return int(path.name.rpartition("-")[2])
 
 
+def _newest_first(folder: Path) -> list[Path]:
+    """All that has a checkpoint's name, whatever is in it."""
+    found = [path for path in folder.iterdir() if COMPLETE.fullmatch(path.name)] if folder.is_dir() else []
+    return sorted(found, key=_updates, reverse=True)
+
+
 def _complete_ones(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return [path for path in folder.iterdir() if COMPLETE.fullmatch(path.name) and (path / FACTS).is_file()]
+    return [path for path in _newest_first(folder) if (path / FACTS).is_file()]
 
 
-def make_room(final: Path, aside: Path) -> None:
-    """Remove what crashes have left behind, and refuse to write over a checkpoint."""
-    if final.exists():
-        raise CheckpointError(f"{final} exists: load it and go on from there, or save into another folder")
-    newest = latest_checkpoint(final.parent)
-    if newest is not None and _updates(newest) > _updates(final):
-        raise CheckpointError(
-            f"{newest} is further than update {_updates(final)}: load it and go on from there, or save into another "
-            "folder"
-        )
+def make_room(final: Path) -> Path:
+    """A new folder to write a checkpoint into, with a name that no other save has.
+
+    Removes what crashes have left behind, puts damaged checkpoints aside, and refuses to write over a whole one.
+    """
+    for newer in _newest_first(final.parent):
+        if _updates(newer) < _updates(final):
+            break
+        if not _damage_of(newer):
+            where = "exists" if newer == final else f"is further than update {_updates(final)}"
+            raise CheckpointError(f"{newer} {where}: load it and go on from there, or save into another folder")
+        _put_aside(newer)
     for leftover in final.parent.glob("update-*.tmp"):
         shutil.rmtree(leftover)
+    aside = final.with_name(f"{final.name}.{uuid4().hex[:8]}.tmp")
     aside.mkdir(parents=True)
+    return aside
 
 
-def complete(final: Path, aside: Path, facts: dict[str, Any], keep: int) -> None:
-    """Give a checkpoint its name, once it is on the disk, and then remove the oldest."""
+def _put_aside(damaged: Path) -> None:
+    """Keep what is damaged under a name by which nobody loads it."""
+    kept = damaged.with_suffix(".damaged")
+    if kept.exists():
+        shutil.rmtree(kept)
+    damaged.rename(kept)
+
+
+def complete(final: Path, aside: Path, facts: dict[str, Any], sums: Mapping[str, str], keep: int) -> None:
+    """Give a checkpoint its name, once it is on the disk, and then remove the oldest.
+
+    `sums` are those of the ranks' parts, each made by the rank that wrote it.
+    """
     with (aside / FACTS).open("w") as file:
         json.dump(facts, file)
         file.flush()
         os.fsync(file.fileno())
+    write_sums(aside, {**sums, **sums_of([aside / FACTS, aside / CONTENTS])})
     _sync(aside)
     aside.rename(final)
     _sync(final.parent)

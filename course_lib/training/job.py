@@ -9,6 +9,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch.distributed as dist
 from tqdm.auto import tqdm
@@ -16,18 +17,12 @@ from tqdm.auto import tqdm
 from course_lib import trace
 from course_lib.data import Corpus, CorpusError, TokenFile, open_tokens
 from course_lib.launchers import RankFailed, Run, Slurm, launch, torchrun
-from course_lib.launchers.process import progress_bar
+from course_lib.launchers.process import progress_bar, stop
 from course_lib.launchers.process.progress_bar import Progress
 from course_lib.strategies import Strategy, make_strategy
 from course_lib.training import tasks
 from course_lib.training.checkpoint import load_checkpoint, on_rank_0, save_checkpoint
-from course_lib.training.checkpoint_folder import (
-    Checkpoint,
-    CheckpointError,
-    Position,
-    latest_checkpoint,
-    read_checkpoint,
-)
+from course_lib.training.checkpoint_folder import FACTS, Checkpoint, CheckpointError, Position, find_checkpoint
 from course_lib.training.log import Log
 from course_lib.training.loop import BatchReader, updates_on
 from course_lib.training.metrics import MetricsLogger, NotFinite, check_weights
@@ -38,23 +33,25 @@ from course_lib.training.settings import (
     check_memory,
     check_numbers,
     check_settings,
-    find_checkpoint,
+    checkpoint_to_resume,
 )
+from course_lib.training.stopping import StopAgreement
 
 MOST_COMMON = 4_000  # words of a text that have a number of their own
 
 
-def train_job(settings: Settings, show: Callable[[Progress], None] = progress_bar.send) -> dict[str, float]:
+def train_job(settings: Settings, show: Callable[[Progress], None] = progress_bar.send) -> dict[str, Any]:
     """Train on all ranks, from the last checkpoint on if there is one to resume; for every rank to call.
 
     Rank 0 writes the log, and calls `show` with how far the run is. Returns the updates done, the loss of the last
-    one, and the global batches' tokens per second.
+    one, and the global batches' tokens per second; and what it was `stopped` by, if it was: a signal or a time limit,
+    after which a run with checkpoints saves one and ends.
     """
     is_rank_0 = dist.get_rank() == 0
     try:
         check_numbers(settings, dist.get_world_size())
         check_memory(settings, int(os.environ["LOCAL_WORLD_SIZE"]))
-        resumes = on_rank_0(lambda: find_checkpoint(settings, may_restart=torchrun.started_by_torchrun())) is not None
+        resumes = on_rank_0(lambda: checkpoint_to_resume(settings, torchrun.started_by_torchrun())) is not None
         task = _task(settings)
         strategy = _strategy(settings, task)
         reader = BatchReader(task.dataset, task.sampler)
@@ -64,11 +61,15 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
     except ValueError as error:
         raise BadSettings(str(error)) from error
     metrics = MetricsLogger(done, settings.updates, loss, log=log, show=show if is_rank_0 else None)
+    stops = StopAgreement(settings.time_limit) if settings.checkpoint else None
+    stopped = ""
     with trace.paused():  # nobody asked for a timeline of a run that may take days
         updates = updates_on(strategy, reader, settings.updates - done)
         for update in profile_some(updates, settings.updates - done) if settings.profile else updates:
             metrics.add(update)
-            if settings.checkpoint and (metrics.updates == settings.updates or metrics.updates % settings.every == 0):
+            is_last = metrics.updates == settings.updates
+            stopped = stops.after_update() if stops and not is_last else ""
+            if settings.checkpoint and (stopped or is_last or metrics.updates % settings.every == 0):
                 metrics.flush()  # whatever a checkpoint has seen is in the log, and what is later will be dropped
                 metrics.check_losses()
                 check_weights(strategy, metrics.updates)
@@ -76,7 +77,13 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
                 notes = {"loss": metrics.loss, "order": settings.order}
                 save_checkpoint(strategy, settings.checkpoint, position, notes=notes)
                 metrics.skip_time()
-    return {"updates": metrics.updates, "loss": metrics.loss, "tokens per second": metrics.tokens_per_second}
+            if stopped:
+                break
+    if stops:
+        stops.close()
+    stop.request.obeyed = bool(stopped)
+    result = {"updates": metrics.updates, "loss": metrics.loss, "tokens per second": metrics.tokens_per_second}
+    return result | ({"stopped": stopped} if stopped else {})
 
 
 def launch_job(settings: Settings, ranks: int, on: Slurm | None = None) -> Run:
@@ -87,7 +94,7 @@ def launch_job(settings: Settings, ranks: int, on: Slurm | None = None) -> Run:
     check_settings(settings, ranks, may_restart=on is not None)
     if on is None:
         prepare_data(settings)
-    with _sentences_without_stacks():
+    with _sentences_without_stacks(), _stopped_by_signals(settings):
         return launch(train_job, settings, ranks=ranks, timeout=None, on=on)
 
 
@@ -98,7 +105,7 @@ def run_job_as_rank(settings: Settings, peer_timeout: float | None = None) -> Ru
         prepare_data(settings)
     bar = progress_bar.Bar(sys.__stderr__)
     try:
-        with _sentences_without_stacks():
+        with _sentences_without_stacks(), _stopped_by_signals(settings):
             return torchrun.run_here(
                 train_job, settings, show=bar.show, peer_timeout=peer_timeout, record=settings.profile
             )
@@ -106,11 +113,15 @@ def run_job_as_rank(settings: Settings, peer_timeout: float | None = None) -> Ru
         bar.close()
 
 
+def _stopped_by_signals(settings: Settings) -> contextlib.AbstractContextManager[None]:
+    """In the block, signals ask the job to save what it has. One that saves nothing they end, as any program."""
+    return stop.asked_by_signals() if settings.checkpoint else contextlib.nullcontext()
+
+
 def resume_hint(settings: Settings) -> str:
     """The end of the sentence that says a run was interrupted."""
     try:
-        found = latest_checkpoint(settings.checkpoint) if settings.checkpoint else None
-        saved = read_checkpoint(found) if found else None
+        saved, _ = find_checkpoint(settings.checkpoint, only=(FACTS,)) if settings.checkpoint else (None, [])
     except (CheckpointError, OSError):
         return ""  # whoever resumes is told
     return f"; update {saved.position.updates} is saved, and --resume goes on from there" if saved else ""

@@ -12,7 +12,7 @@ from course_lib import machine
 from course_lib.launchers import torchrun
 from course_lib.lstm.memory import count_lstm_parameters
 from course_lib.strategies import make_strategy
-from course_lib.training.checkpoint_folder import Checkpoint, CheckpointError, latest_checkpoint, read_checkpoint
+from course_lib.training.checkpoint_folder import FACTS, Checkpoint, CheckpointError, find_checkpoint
 
 BYTES_PER_NUMBER = 4
 TRAINED_NUMBERS = 4  # of each parameter: itself, its gradient, and two of Adam's
@@ -41,6 +41,7 @@ class Settings:
     checkpoint: str | None = None  # a folder
     every: int = 50  # updates from one checkpoint to the next
     resume: bool = False
+    time_limit: float | None = None  # seconds, after which it saves what it has and stops
     log: str | None = None  # a file
     profile: bool = False  # some of the updates, for a trace of all ranks
 
@@ -60,7 +61,7 @@ def check_settings(settings: Settings, ranks: int, *, may_restart: bool = False)
     if not may_restart:  # otherwise it runs on other machines than this one
         check_memory(settings, ranks)
     try:
-        find_checkpoint(settings, may_restart)
+        checkpoint_to_resume(settings, may_restart)
     except CheckpointError as error:
         raise BadSettings(str(error)) from error
 
@@ -80,6 +81,10 @@ def check_numbers(settings: Settings, ranks: int) -> None:
         raise BadSettings(f"learning_rate={settings.learning_rate}: give a number above 0")
     if not 0 <= settings.seed <= LARGEST_SEED:
         raise BadSettings(f"seed={settings.seed}: a seed is 0 or more, and at most {LARGEST_SEED}")
+    if settings.time_limit is not None and not 0 < settings.time_limit < math.inf:
+        raise BadSettings(f"time_limit={settings.time_limit}: give a number of seconds above 0")
+    if settings.time_limit is not None and settings.checkpoint is None:
+        raise BadSettings("--time-limit saves what is trained by then: give --checkpoint and a folder for it")
     if settings.strategy == "single" and ranks != 1:
         raise BadSettings(f"single trains on one rank, not on {ranks}: give --ranks 1, or another strategy")
     if settings.options.get("carry_state") and settings.data == "adding":
@@ -101,16 +106,18 @@ def check_memory(settings: Settings, ranks_here: int) -> None:
         )
 
 
-def find_checkpoint(settings: Settings, may_restart: bool) -> Checkpoint | None:
-    """The checkpoint to resume from: because that was asked for, or because the job was restarted."""
+def checkpoint_to_resume(settings: Settings, may_restart: bool) -> Checkpoint | None:
+    """The checkpoint to resume from: because that was asked for, or because the job was restarted.
+
+    What it says of itself is seen to be as it was saved; its tensors are, when they are loaded.
+    """
     if settings.checkpoint is None:
         if settings.resume:
             raise CheckpointError("--resume needs to know from where: give --checkpoint and the folder")
         return None
     _check_can_be_made(Path(settings.checkpoint))
-    path = latest_checkpoint(settings.checkpoint)
-    if path is not None:
-        found = read_checkpoint(path)
+    found, _ = find_checkpoint(settings.checkpoint, only=(FACTS,))
+    if found is not None:
         _check_may_resume(settings, found)
         return found
     if settings.resume and not may_restart:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
+import shutil
 import signal
+import subprocess
 import warnings
 from contextlib import nullcontext
 from functools import partial
@@ -34,8 +37,8 @@ def few_of(names, quick: set[str]) -> list:
     return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
 
 
-def build(name, options, whole=model, dtype=torch.float64):
-    torch.manual_seed(7)
+def build(name, options, whole=model, dtype=torch.float64, seed=7):
+    torch.manual_seed(seed)
     return STRATEGIES[name](whole(3).to(dtype), adam, cross_entropy, **{**NEEDS.get(name, {}), **options})
 
 
@@ -189,8 +192,8 @@ def test_what_all_ranks_have_is_written_once(tmp_path):
     assert max(shared) < 0.6 * sum(alone)  # and the ranks share the work
 
 
-def save_at(folder, name, update, whole=model, spoil=None):
-    strategy = build(name, {}, whole)
+def save_at(folder, name, update, whole=model, spoil=None, seed=7):
+    strategy = build(name, {}, whole, seed=seed)
     with spoil or nullcontext():
         save_checkpoint(strategy, folder, Position(update))
 
@@ -228,7 +231,7 @@ def test_a_crash_while_it_is_written_leaves_the_one_before(tmp_path):
     launch(save_at, tmp_path, "ddp", 5, ranks=2)
     with pytest.raises(RankDied):
         launch(save_at, tmp_path, "ddp", 6, spoil=Spoiled(die), ranks=2)
-    assert (tmp_path / "update-00000006.tmp").is_dir()
+    assert [path.is_dir() for path in tmp_path.glob("update-00000006.*.tmp")] == [True]
     assert latest_checkpoint(tmp_path).name == "update-00000005"
     assert launch(load_and_train, tmp_path, "pipeline", {}, 6, ranks=2)
     launch(save_at, tmp_path, "ddp", 7, ranks=2)
@@ -318,15 +321,113 @@ def test_another_optimizer_is_refused(tmp_path):
         load_checkpoint(other, tmp_path)
 
 
-@pytest.mark.parametrize("damage", ["training.json", ".metadata", "__0_0.distcp"])
-def test_a_damaged_one_gets_a_sentence(tmp_path, damage):
+FILES = ["training.json", ".metadata", "__0_0.distcp", "SHA256SUMS"]
+
+
+def flip_a_bit(path: Path, chance: random.Random) -> None:
+    """Change one bit of a file, as a bad disk or cable does."""
+    content = bytearray(path.read_bytes())
+    content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    path.write_bytes(content)
+
+
+def cut_in_half(path: Path, _: random.Random) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(path: Path, _: random.Random) -> None:
+    path.write_bytes(b"")
+
+
+def take_from_another_save(path: Path, _: random.Random) -> None:
+    path.write_bytes((path.parents[2] / "other" / path.parent.name / path.name).read_bytes())
+
+
+def two_checkpoints(folder: Path, seed: int) -> Path:
+    """The newer one of two, after updates 1 and 2."""
+    torch.manual_seed(seed)
+    strategy = Single(model(3).double(), adam, cross_entropy)
+    for update in (1, 2):
+        steps(strategy, update - 1, update)
+        newest = save_checkpoint(strategy, folder, Position(update), notes={"seed": seed})
+    return newest
+
+
+@pytest.mark.parametrize("damage", [cut_in_half, empty, Path.unlink, take_from_another_save, flip_a_bit])
+def test_the_newest_one_damaged_is_named_and_the_one_before_it_is_used(tmp_path, damage):
+    chance = random.Random(0)
+    two_checkpoints(tmp_path / "other", seed=2)
+    newest = two_checkpoints(tmp_path / "saved", seed=1)
+    whole = {name: (newest / name).read_bytes() for name in FILES}
+    for name in FILES * (25 if damage is flip_a_bit else 1):
+        damage(newest / name, *([chance] if damage is not Path.unlink else []))
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            loaded = load_checkpoint(build("single", {}), tmp_path / "saved")
+        assert loaded.position.updates == 1, name
+        (sentence,) = [str(warning.message) for warning in said if "damaged" in str(warning.message)]
+        assert sentence.startswith(f"{newest} is damaged (")
+        assert sentence.endswith("): update-00000001, the one before, is loaded instead")
+        (newest / name).write_bytes(whole[name])
+    assert load_checkpoint(build("single", {}), tmp_path / "saved").position.updates == 2
+
+
+def test_a_damaged_one_is_put_aside_when_the_run_comes_there_again(tmp_path):
+    newest = two_checkpoints(tmp_path, seed=1)
+    cut_in_half(newest / "__0_0.distcp", random.Random())
     strategy = build("single", {})
-    path = save_checkpoint(strategy, tmp_path, Position(1))
-    (path / damage).write_bytes(b"{")
-    with pytest.raises(
-        CheckpointError, match=r"update-00000001 is damaged .*: remove it, to go on from the one before"
-    ):
+    with pytest.warns(UserWarning, match=r"__0_0\.distcp is not as it was saved"):
         load_checkpoint(strategy, tmp_path)
+    save_checkpoint(strategy, tmp_path, Position(2))
+    names = ["update-00000001", "update-00000002", "update-00000002.damaged"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert load_checkpoint(strategy, tmp_path).position.updates == 2
+
+
+def test_a_checkpoint_under_another_name_is_not_taken_for_it(tmp_path):
+    newest = two_checkpoints(tmp_path, seed=1)
+    newest.rename(tmp_path / "update-00000009")
+    with pytest.warns(UserWarning, match=r"update-00000009 is damaged \(it is of update 2\)"):
+        assert load_checkpoint(build("single", {}), tmp_path).position.updates == 1
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_where_none_is_whole_all_are_named(tmp_path, name):
+    two_checkpoints(tmp_path, seed=1)
+    for update in (1, 2):
+        empty(tmp_path / f"update-0000000{update}" / name, random.Random())
+    with pytest.raises(
+        CheckpointError,
+        match=r"update-00000002 is damaged .*update-00000001 is damaged .*, and there is no other to go on from",
+    ):
+        load_checkpoint(build("single", {}), tmp_path)
+
+
+def test_a_part_of_another_save_is_found_on_any_rank(tmp_path):
+    for folder, seed in (("saved", 7), ("other", 8)):
+        for update in (1, 2):
+            launch(save_at, tmp_path / folder, "pipeline", update, seed=seed, ranks=2)
+    name = Path("update-00000002", "__1_0.distcp")
+    (tmp_path / "saved" / name).write_bytes((tmp_path / "other" / name).read_bytes())
+
+    def loaded():
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found = load_checkpoint(build("pipeline", {}), tmp_path / "saved")
+        return found.position.updates, [str(each.message) for each in said if "damaged" in str(each.message)]
+
+    (first, said), (second, nothing) = launch(loaded, ranks=2)
+    assert (first, second, nothing) == (1, 1, [])
+    assert "__1_0.distcp is not as it was saved" in said[0]
+
+
+@pytest.mark.skipif(shutil.which("sha256sum") is None, reason="needs coreutils")
+def test_the_sums_are_those_that_sha256sum_checks(tmp_path):
+    newest = two_checkpoints(tmp_path, seed=1)
+    check = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
+    assert subprocess.run(check, cwd=newest, capture_output=True).returncode == 0
+    flip_a_bit(newest / "__0_0.distcp", random.Random(1))
+    assert subprocess.run(check, cwd=newest, capture_output=True).returncode == 1
 
 
 def test_buffers_are_saved_too(tmp_path):

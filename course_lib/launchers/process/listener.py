@@ -22,7 +22,7 @@ from course_lib.launchers.diagnosis.errors import (
     odd_ones_out,
 )
 from course_lib.launchers.diagnosis.stacks import Where
-from course_lib.launchers.process import messages, payload
+from course_lib.launchers.process import messages, payload, stop
 from course_lib.launchers.process.live_line import LiveLine
 from course_lib.launchers.process.patience import Deadline, WallTime
 from course_lib.launchers.process.progress_bar import Bar, Progress
@@ -79,6 +79,10 @@ class Listener:
 
     def result(self) -> Run:
         """The finished run; raises what went wrong, with the output so far attached."""
+        with stop.request.passed_on(lambda reason: self._order(messages.Stop(reason))):
+            return self._result()
+
+    def _result(self) -> Run:
         try:
             self._listen(WallTime(self.start_within), until=lambda: len(self.started) == self.ranks or self._faulty())
             self._listen_to_the_end()
@@ -221,7 +225,7 @@ class Listener:
         self._order(messages.LOCATE)
         self._listen(WallTime(ANSWERS_WITHIN), until=lambda: len(self.located.keys() | dead) == self.ranks)
 
-    def _order(self, order: str) -> None:
+    def _order(self, order: str | messages.Stop) -> None:
         with contextlib.suppress(OSError):  # a supervisor that is gone has left word, or is missed when we listen
             self.supervisor.send(order)
 

@@ -73,6 +73,7 @@ class Returned:
     ended: float
     collectives: list[Collective] = field(default_factory=list)
     profile: Profile | None = None
+    stopped: bool = False  # before its end, because it was asked to
 
     def later(self, seconds: float) -> Returned:
         """The same, as a clock has it that is so many seconds ahead."""
@@ -139,7 +140,14 @@ class Channel(Protocol):
     def poll(self, seconds: float | None, /) -> bool: ...
 
 
-# What the notebook tells the supervisor, and the supervisor a rank.
+@dataclass(frozen=True)
+class Stop:
+    """Save what you have, and end; for the ranks, from whoever was asked so."""
+
+    reason: str
+
+
+# What else the notebook tells the supervisor, and the supervisor a rank.
 LOCATE = "where are you?"
 LOOK = "where are you, if you can say?"  # nobody is signalled who cannot
 DISMISS = "you may go"

@@ -23,8 +23,17 @@ from course_lib.launchers.diagnosis.call_log import CallLog, Record, Wait
 from course_lib.launchers.diagnosis.errors import CannotSend, PeersLost, name_ranks
 from course_lib.launchers.diagnosis.lost_peers import PeerRoster
 from course_lib.launchers.diagnosis.stacks import Where, stack_of_exception, stack_of_frame, where
-from course_lib.launchers.process import output, payload
-from course_lib.launchers.process.messages import DISMISS, LOCATE, LaunchSpec, Located, Raised, Returned, Started
+from course_lib.launchers.process import output, payload, stop
+from course_lib.launchers.process.messages import (
+    DISMISS,
+    LOCATE,
+    LaunchSpec,
+    Located,
+    Raised,
+    Returned,
+    Started,
+    Stop,
+)
 from course_lib.launchers.process.no_keyboard import close_keyboard
 from course_lib.launchers.process.second_init import accept_second_init
 from course_lib.launchers.tracing.clocks import clock_skew
@@ -99,6 +108,7 @@ class RankProcess:
         packed = payload.pack_value(value)
         record = self._record()
         recorded = {"collectives": take_collectives(self.rank, record.calls), "profile": take_profile()}
+        recorded["stopped"] = stop.request.obeyed
         report = Returned(self.rank, packed, trace.recorder.spans, record, began, ended, **recorded)
         self._send(report.later(skew) if skew else report)
 
@@ -122,6 +132,8 @@ class RankProcess:
                 os._exit(1)
             if message == LOCATE:
                 self._send(Located(self.rank, *self._look()))
+            elif isinstance(message, Stop):
+                stop.request.ask(message.reason)
             elif message == DISMISS:
                 self.dismissed.set()
                 return

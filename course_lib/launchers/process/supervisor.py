@@ -30,6 +30,7 @@ from course_lib.launchers.process.messages import (
     LaunchSpec,
     Lines,
     Located,
+    Stop,
     SupervisorFailed,
     Unfinished,
 )
@@ -201,6 +202,8 @@ def _serve(team: list[RankHandle], notebook: LineToNotebook) -> None:
                 _tell(team, LOCATE)
             elif order == LOOK:
                 _tell(team, LOCATE)
+            elif isinstance(order, Stop):
+                _tell(team, order)
             elif order == DISMISS:
                 return _dismiss(team)
         begun.pass_on(team, notebook)
@@ -273,7 +276,7 @@ def _ask_the_silent(team: list[RankHandle], notebook: LineToNotebook, unanswered
         notebook.send(Located(rank, where(member.stack()), record=None))
 
 
-def _tell(team: list[RankHandle], order: str) -> None:
+def _tell(team: list[RankHandle], order: str | Stop) -> None:
     for member in team:
         with contextlib.suppress(OSError):
             member.control.send(order)

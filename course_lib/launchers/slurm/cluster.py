@@ -35,6 +35,7 @@ LAST_WORDS = 2.0  # how long after a job's end its ranks' last messages may stil
 START_WITHIN = 600.0  # a cold Python on a shared disk
 GRACE = 1.0
 LEAVE_WITHIN = 10.0
+SIGNAL_BEFORE = 60  # seconds before a job's time is up, when it is told so; Slurm may do it up to a minute earlier
 
 
 class BadPlace(ValueError):
@@ -127,6 +128,7 @@ class Slurm:
             f"--output={folder}/slurm.out",
             "--open-mode=append",
             "--requeue",
+            f"--signal=USR1@{SIGNAL_BEFORE}",
         ]
         options += [f"--gpus-per-node={self.gpus_per_node}"] if self.gpus_per_node else []
         options += [f"--partition={self.partition}"] if self.partition else []
@@ -136,7 +138,11 @@ class Slurm:
         lines += ["unset SLURM_CPUS_PER_TASK SLURM_NTASKS_PER_NODE SLURM_NTASKS SLURM_NPROCS SLURM_TRES_PER_TASK"]
         srun = ["srun", f"--nodes={self.nodes}", f"--ntasks={self.nodes}", "--ntasks-per-node=1", "--cpu-bind=none"]
         python = [sys.executable, "-m", "course_lib.launchers.slurm.node", str(folder)]
-        return "\n".join([*lines, "exec " + shlex.join([*srun, "--kill-on-bad-exit=1", *python]), ""])
+        lines += [shlex.join([*srun, "--kill-on-bad-exit=1", *python]), "status=$?"]
+        # Ranks that were told in time that it is nearly up have saved what they had: they go on in the next attempt.
+        mark = shlex.quote(str(folder)) + '/stopped."${SLURM_RESTART_COUNT:-0}"'
+        lines += [f'if [ -e {mark} ]; then scontrol requeue "$SLURM_JOB_ID"; fi', "exit $status", ""]
+        return "\n".join(lines)
 
 
 slurm = Slurm  # reads as a place: launch(fn, ranks=16, on=slurm(nodes=2))
@@ -150,6 +156,11 @@ def message_files(folder: Path, nodes: int, attempt: int) -> list[MessageFile]:
 def orders(folder: Path, attempt: int) -> MessageFile:
     """What the nodes are told."""
     return MessageFile(folder / f"orders.{attempt}")
+
+
+def stopped_mark(folder: Path, attempt: int) -> Path:
+    """A file that is there when the ranks have saved what they had, and stopped before their time was up."""
+    return folder / f"stopped.{attempt}"
 
 
 class Requeued(Exception):
