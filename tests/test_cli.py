@@ -17,7 +17,7 @@ from course_lib.checks import exercises
 from course_lib.checks.notebooks import run_cells
 from course_lib.checks.report import Report
 from course_lib.cli import main
-from course_lib.cli_arguments import LONGEST_WAIT
+from course_lib.cli.arguments import LONGEST_WAIT
 from course_lib.launchers import target, torchrun
 from course_lib.launchers.target import BadJob, CannotImport
 from course_lib.pictures import losses
@@ -65,7 +65,7 @@ def launched(monkeypatch):
         return torchrun.Run((seen[-1]["value"],), 0.0)
 
     monkeypatch.setattr(torchrun, "launch", launch)
-    monkeypatch.setattr(cli, "warm_up", lambda: None)
+    monkeypatch.setattr(cli.training, "warm_up", lambda: None)
     return seen
 
 
@@ -131,7 +131,7 @@ BAD = {
 def test_a_bad_argument_gets_one_sentence_and_leaves_nothing_behind(folder, monkeypatch, capsys, command, says):
     monkeypatch.setattr(lab.os, "execve", lambda *_: pytest.fail("the lab has opened"))
     monkeypatch.setattr(torchrun, "launch", lambda *_, **__: pytest.fail("ranks were started"))
-    monkeypatch.setattr(cli, "warm_up", lambda: None)
+    monkeypatch.setattr(cli.training, "warm_up", lambda: None)
     (folder / "in" / "somebody").mkdir(parents=True)
     (folder / "in" / "somebody" / "02_ddp.ipynb").write_text("{}")
     before = files(folder)
@@ -227,14 +227,14 @@ def test_a_package_that_misses_another_is_not_said_to_be_missing(folder):
 @pytest.mark.parametrize("words", [["run", "program.py:anything", "--slurm"], ["train", "ddp", "--slurm"]])
 def test_no_patience_is_endless_patience_on_a_cluster(words):
     options = cli.make_parser().parse_args([*words, "--peer-timeout", "0"])
-    place = cli._place(options)
+    place = cli.cluster.place_of(options)
     assert place is not None
     assert place.peer_timeout == options.peer_timeout == LONGEST_WAIT
 
 
 def test_more_ranks_than_one_machine_has_room_for_fit_a_cluster():
     options = cli.make_parser().parse_args(["run", "f.py:f", "--slurm", "--nodes", "16", "--ranks", "128"])
-    place = cli._place(options)
+    place = cli.cluster.place_of(options)
     assert place is not None
     assert place.ranks == 128
 
@@ -331,7 +331,7 @@ def notebook_of(*sources: str) -> dict:
 
 def test_a_scratch_cell_that_raises_costs_no_answer(folder, monkeypatch, capsys):
     monkeypatch.setattr("course_lib.checks.check", lambda number, answer: Report(exercises()[number]))
-    monkeypatch.setattr(cli, "warm_up", lambda: None)
+    monkeypatch.setattr(cli.grading, "warm_up", lambda: None)
     answers = [f"def {e.answer}(*_): pass" for e in exercises().values() if e.lesson == "02"]
     file = folder / "02_mine.ipynb"
     file.write_text(json.dumps(notebook_of("x = 1\nx / 0", "exit()", *answers)))

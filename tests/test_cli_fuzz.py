@@ -26,7 +26,7 @@ import pytest
 from course_lib import cli, doctor, lab
 from course_lib.checks import exercises
 from course_lib.checks.report import Report
-from course_lib.cli_arguments import Parser
+from course_lib.cli.arguments import Parser
 from course_lib.grading import grader
 from course_lib.lab import laying_out
 from course_lib.launchers import torchrun
@@ -129,7 +129,7 @@ def cases(command: str) -> Iterator[tuple[list[str], bool]]:
             if flag:
                 yield [*whole, f"{action.option_strings[0]}={value}"], True  # a flag takes none
             elif action.option_strings:
-                needs = ["--slurm"] if action.dest in cli.SLURM_OPTIONS else []
+                needs = ["--slurm"] if action.dest in cli.cluster.SLURM_OPTIONS else []
                 yield [*whole, *needs, f"{action.option_strings[-1]}={value}"], must_refuse
             elif action.nargs == "*":
                 yield [*whole, value], False
@@ -170,7 +170,8 @@ def folder(tmp_path, monkeypatch) -> Path:
     Log(tmp_path / "log.jsonl").write([Record(1, 1.0, 1.0, 1.0)])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(cli, "warm_up", lambda: None)
+    monkeypatch.setattr(cli.training, "warm_up", lambda: None)
+    monkeypatch.setattr(cli.grading, "warm_up", lambda: None)
     monkeypatch.setattr(torchrun, "launch", stub_of_launch)
     monkeypatch.setattr(job, "launch", stub_of_launch)
     monkeypatch.setattr(lab.os, "execve", opens)
@@ -310,7 +311,7 @@ def plain_port(**option) -> Callable[[], Parser]:
         parser = Parser(prog="course")
         command = parser.add_subparsers().add_parser("lab")
         command.add_argument("--port", **option)
-        command.set_defaults(run=cli._lab, no_browser=True, desk=None)
+        command.set_defaults(run=cli.desk._lab, no_browser=True, desk=None)
         return parser
 
     return make

@@ -205,7 +205,7 @@ def open_text(path: Path) -> Iterator[TextIO]:
 
 def _read(path: Path, limit: int | None) -> str:
     with open_text(path) as file:
-        text = file.read(limit)
+        text = file.read(-1 if limit is None else limit)
     if "\0" in text:
         raise CorpusError(f"{path} does not look like text: give a UTF-8 text file")
     if not text:

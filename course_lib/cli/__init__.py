@@ -1,0 +1,87 @@
+"""The `course` command; `python -m course_lib` is the same."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+from course_lib import interrupt
+from course_lib.cli import desk, grading, running, training
+from course_lib.cli.arguments import BadUsage, Parser
+from course_lib.cli.endings import complain, interrupted
+from course_lib.launchers.torchrun import leaving_at_once
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return the exit status.
+
+    0, 1 for a failure, 2 for bad arguments, 75 for a job that was stopped and can go on, 130 for an interrupt.
+    """
+    interrupt.take_over()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file's name may be of any bytes, and is printed
+    try:
+        return _main(list(sys.argv[1:] if arguments is None else arguments))
+    except BadUsage as error:
+        return complain(error, status=2)
+    except KeyboardInterrupt:
+        return interrupted()
+    except BrokenPipeError:  # `course progress | head -1`; what is left to flush goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        return complain(f"{error.filename}: {error.strerror}" if error.filename is not None else error)
+    except MemoryError:
+        return complain("there is not enough memory for that; give smaller numbers, or use a larger machine")
+
+
+def _main(words: list[str]) -> int:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return complain("the folder that you are in has been removed; go to another one with cd")
+    ours, behind = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, None)
+    parser = make_parser()
+    if behind is not None and ours[:1] != ["run"]:
+        parser.error("only `course run` takes words behind --, for the function that it runs")
+    for word in ours:
+        if word.startswith("--") and word.endswith("=--"):  # argparse would take it for an empty list
+            parser.error(f"{word}: give a value")
+    with leaving_at_once():  # some arguments are looked up in matplotlib, which takes a while to import
+        options, rest = parser.parse_known_args(ours)
+    # argparse takes no positional arguments behind an option: `course run f.py:g --ranks 2 steps=10`
+    if any(word.startswith("-") for word in rest) or (rest and not hasattr(options, "arguments")):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.arguments = [*options.arguments, *rest]
+    options.argv = behind or []
+    return options.run(options)
+
+
+def make_parser() -> Parser:
+    """All commands and their options."""
+    parser = Parser(prog="course", description="Train an LSTM on many GPUs: the course's commands.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    doctor = commands.add_parser("doctor", help="what this machine has, and what will therefore work")
+    doctor.set_defaults(run=_doctor)
+    for group in (desk, running, training, grading):
+        group.add_commands(commands)
+    return parser
+
+
+def _doctor(_: argparse.Namespace) -> int:
+    with leaving_at_once():
+        from course_lib.doctor import examine
+
+    report = examine()
+    print(report)
+    return 0 if report.course_can_run else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""`course check`, `course progress` and `course grade`: exercises, alone and of a class."""
+
+from __future__ import annotations
+
+import argparse
+
+from course_lib.cli import arguments as take
+from course_lib.cli.arguments import BadUsage
+from course_lib.cli.endings import complain
+from course_lib.launchers import warm_up
+from course_lib.launchers.torchrun import leaving_at_once
+
+
+def add_commands(commands: argparse._SubParsersAction) -> None:
+    """Check, progress and grade."""
+    check = commands.add_parser("check", help="check the answers in a notebook of exercises")
+    check.add_argument("notebook", type=take.words, metavar="NOTEBOOK.ipynb")
+    check.set_defaults(run=_check)
+
+    done = commands.add_parser("progress", help="how far you are: predictions, exercises, and what comes next")
+    done.set_defaults(run=_progress)
+
+    grade = commands.add_parser(
+        "grade",
+        help="grade the exercises that a class has handed in",
+        description="Grade the exercises that a class has handed in: a page for each student, a page and a table "
+        "for the class. Interrupted, it goes on where it stopped.",
+    )
+    grade.add_argument(
+        "submissions", type=take.words, nargs="?", metavar="SUBMISSIONS", help="a folder that has one for each student"
+    )
+    grade.add_argument(
+        "--out", type=take.words, metavar="GRADES", help="a folder for index.html, pages, table and records"
+    )
+    grade.add_argument("--explain", action="store_true", help="say what keeps submissions in their place here, and end")
+    grade.add_argument("--jobs", type=take.count, help="how many notebooks at a time (default: one for each core)")
+    grade.add_argument("--seed", type=take.seed, help="of the inputs, for a set of your own")
+    grade.add_argument("--again", action="store_true", help="grade everything anew")
+    grade.add_argument(
+        "--gradebook", type=take.words, metavar="DATABASE", help="nbgrader's, for example sqlite:///gradebook.db"
+    )
+    grade.add_argument(
+        "--no-sandbox",
+        action="store_true",
+        help="run submissions with your own rights: they can read, change and send whatever you can",
+    )
+    grade.set_defaults(run=_grade)
+
+
+def _check(options: argparse.Namespace) -> int:
+    warm_up()
+    with leaving_at_once():
+        from course_lib.checks import check_notebook
+        from course_lib.checks.notebooks import BadNotebook
+
+    try:
+        return 0 if check_notebook(options.notebook) else 1
+    except BadNotebook as error:
+        return complain(error, status=2)
+
+
+def _progress(_: argparse.Namespace) -> int:
+    with leaving_at_once():
+        from course_lib.checks import exercises, progress
+
+        exercises()  # imports them
+    progress()
+    return 0
+
+
+def _grade(options: argparse.Namespace) -> int:
+    from course_lib.grading.interrupts import ended_by_an_interrupt
+
+    with ended_by_an_interrupt("what was graded is kept: run the same command again to go on from here"):
+        from course_lib.grading.gradebook import NoGradebook
+        from course_lib.grading.grader import grade
+        from course_lib.grading.sandbox import NoSandbox
+        from course_lib.grading.submissions import BadSubmissions
+
+        if options.explain:
+            from course_lib.grading.protection import explain
+
+            print(explain())
+            return 0
+        if options.submissions is None or options.out is None:
+            raise BadUsage("grade: give SUBMISSIONS, a folder, and --out GRADES, another one")
+        given = {name: value for name, value in vars(options).items() if name not in ("run", "argv", "explain")}
+        try:
+            print(grade(**given))
+        except (BadSubmissions, NoSandbox, NoGradebook) as error:
+            return complain(error, status=2)
+    return 0

@@ -1,0 +1,155 @@
+"""`course train`, and what shows its logs and traces: `course plot` and `course stragglers`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+
+from course_lib.cli import arguments as take
+from course_lib.cli.cluster import add_cluster_options, place_of
+from course_lib.cli.endings import complain, interrupted
+from course_lib.launchers import LaunchError, PeersLost, Run, torchrun, warm_up
+from course_lib.launchers.process import stop
+from course_lib.launchers.process.stop import REQUEUE
+from course_lib.launchers.slurm import BadPlace
+from course_lib.launchers.target import BadJob, parse
+from course_lib.launchers.torchrun import leaving_at_once
+from course_lib.launchers.tracing.trace_file import TraceError, check_can_be_written, read_trace
+
+TRAIN_OPTIONS = (
+    *("strategy", "data", "updates", "batch", "tokens", "hidden", "layers", "learning_rate", "seed"),
+    *("checkpoint", "every", "resume", "time_limit", "log"),
+)
+
+
+def add_commands(commands: argparse._SubParsersAction) -> None:
+    """Train, plot and stragglers."""
+    _add_train(commands)
+    plot = commands.add_parser("plot", help="draw the loss of training runs from their logs")
+    plot.add_argument("logs", nargs="+", type=take.words, metavar="LOG", help="what `course train --log LOG` wrote")
+    plot.add_argument("--out", type=take.picture, required=True, metavar="PICTURE.png", help="where to draw it")
+    plot.set_defaults(run=_plot)
+    stragglers = commands.add_parser("stragglers", help="which rank the others wait for, from a trace of a run")
+    stragglers.add_argument("trace", type=take.words, metavar="TRACE", help="what `course train --profile` wrote")
+    stragglers.set_defaults(run=_stragglers)
+
+
+def _add_train(commands: argparse._SubParsersAction) -> None:
+    train = commands.add_parser(
+        "train",
+        help="train an LSTM, with any of the course's strategies",
+        description="Train an LSTM on several ranks. Under torchrun, be one of its ranks. With --checkpoint, SIGTERM, "
+        f"SIGUSR1 and --time-limit save one and end the run with exit status {REQUEUE}: start it again with --resume.",
+    )
+    train.add_argument(
+        "strategy",
+        type=take.words,
+        metavar="STRATEGY",
+        help="single, ddp, accumulation, model, tensor, pipeline, hybrid, fsdp, or module:Class for your own",
+    )
+    train.add_argument("arguments", nargs="*", default=[], metavar="NAME=VALUE", help="options of the strategy")
+    train.add_argument("--ranks", type=take.ranks, help="how many (default: 2, single: 1; under torchrun, it decides)")
+    train.add_argument(
+        "--data",
+        type=take.words,
+        default="adding",
+        metavar="adding|text|FILE",
+        help="default: the adding problem; "
+        "the tokens of a text FILE are made once and kept beside it, in FILE.tokens-..., or in ~/.cache/course",
+    )
+    for name, kind, default, what in (
+        ("updates", take.count, 300, "how many"),
+        ("batch", take.count, 64, "sequences of the adding problem in an update, of all ranks together"),
+        ("tokens", take.count, 4096, "tokens of a text in an update, of all ranks together"),
+        ("hidden", take.count, 64, "numbers in an LSTM layer's state"),
+        ("layers", take.count, 2, "LSTM layers"),
+        ("seed", take.seed, 0, "of the weights and of the order of the data"),
+        ("every", take.count, 50, "updates between checkpoints"),
+        ("learning-rate", take.learning_rate, 0.01, "of Adam"),
+    ):
+        train.add_argument(f"--{name}", type=kind, default=default, help=f"{what} (default: {default})")
+    folder = "save checkpoints there; the last two are kept"
+    train.add_argument("--checkpoint", type=take.words, metavar="FOLDER", help=folder)
+    train.add_argument("--resume", action="store_true", help="go on from the folder's last checkpoint")
+    limit = "save a checkpoint after that time, and stop, to be resumed"
+    train.add_argument("--time-limit", type=take.time_limit, metavar="SECONDS|H:MM:SS", help=limit)
+    # torchrun reads its script's options, too, and takes --log for one of its own, cut short.
+    log = "write a line of JSON per update, for `course plot`; behind torchrun, write --log-file"
+    train.add_argument("--log", "--log-file", type=take.words, metavar="FILE", help=log)
+    profile = "write a trace of all ranks with some updates under PyTorch's profiler, for ui.perfetto.dev"
+    train.add_argument("--profile", type=take.words, metavar="FILE", help=profile)
+    add_cluster_options(train)
+    train.set_defaults(run=_train)
+
+
+def _train(options: argparse.Namespace) -> int:
+    under_torchrun, speaks = torchrun.started_by_torchrun(), True
+    if under_torchrun:
+        speaks = torchrun.speak_as_rank() == 0  # the others would say the same
+    elif not options.slurm:
+        warm_up()  # it imports torch while this process does
+    with leaving_at_once():
+        from course_lib.training.job import launch_job, resume_hint, run_job_as_rank
+        from course_lib.training.metrics import NotFinite
+        from course_lib.training.settings import BadSettings, Settings
+
+    settings = Settings(**{name: getattr(options, name) for name in TRAIN_OPTIONS})
+    try:
+        settings = replace(settings, options=parse(options.arguments), profile=options.profile is not None)
+        if options.profile is not None:
+            check_can_be_written(options.profile)
+        place, peer_timeout = place_of(options), options.peer_timeout
+        ranks = place.ranks if place else options.ranks or (1 if settings.strategy == "single" else 2)
+        run = run_job_as_rank(settings, peer_timeout) if under_torchrun else launch_job(settings, ranks, on=place)
+    except (BadPlace, BadJob, BadSettings, TraceError) as error:
+        return complain(error, status=2) if speaks else 2
+    except NotFinite as error:
+        return complain(f"{error}{resume_hint(settings)}") if speaks else 1
+    except PeersLost as error:
+        status = complain(error)
+        print(f"course: the job has ended{resume_hint(settings)}", file=sys.stderr)
+        return status
+    except LaunchError as error:
+        return complain(error)
+    except KeyboardInterrupt:
+        return interrupted(f"; all ranks have been stopped{resume_hint(settings)}") if speaks else 130
+    if run is not None:
+        print("{updates} updates, loss {loss:.4f}, {tokens per second:,.0f} tokens/s".format(**run[0]))
+        if options.profile is not None and (status := _write_trace(run, options.profile)):
+            return status
+        if "stopped" in run[0]:
+            print(f"course: stopped by {run[0]['stopped']}{resume_hint(settings)}", file=sys.stderr)
+            return REQUEUE
+    return REQUEUE if stop.request.obeyed else 0
+
+
+def _write_trace(run: Run, path: str) -> int:
+    try:
+        print(f"the trace is in {run.trace(path)}: open it at ui.perfetto.dev, or see `course stragglers {path}`")
+    except TraceError as error:
+        return complain(error)
+    return 0
+
+
+def _stragglers(options: argparse.Namespace) -> int:
+    with leaving_at_once():
+        from course_lib.launchers.tracing.stragglers import collectives_in, find_stragglers
+
+    try:
+        print(find_stragglers(*collectives_in(read_trace(options.trace))))
+    except TraceError as error:
+        return complain(error, status=2)
+    return 0
+
+
+def _plot(options: argparse.Namespace) -> int:
+    with leaving_at_once():
+        from course_lib.pictures import losses
+        from course_lib.training.log import LogError
+
+    try:
+        losses(*options.logs).save(options.out)
+    except LogError as error:
+        return complain(error, status=2)
+    return 0
