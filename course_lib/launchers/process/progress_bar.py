@@ -29,9 +29,16 @@ class Progress:
     total: int
     loss: float
     tokens_per_second: float
+    mfu: float | None = None  # of the devices' peak, where it is known
 
     def __str__(self) -> str:
-        return f"{self.done} of {self.total} updates, loss {self.loss:.4f}, {self.tokens_per_second:,.0f} tokens/s"
+        return f"{self.done} of {self.total} updates, {self.how_it_goes}"
+
+    @property
+    def how_it_goes(self) -> str:
+        """The loss and the speed."""
+        mfu = "" if self.mfu is None else f", MFU {self.mfu:.1%}"
+        return f"loss {self.loss:.4f}, {self.tokens_per_second:,.0f} tokens/s{mfu}"
 
     @classmethod
     def of_line(cls, line: str) -> Progress | None:
@@ -67,9 +74,7 @@ class Bar:
             from tqdm.auto import tqdm
 
             self._bar = tqdm(total=progress.total, initial=progress.done, file=self.stream, unit="update", leave=False)
-        self._bar.set_postfix_str(
-            f"loss {progress.loss:.4f}, {progress.tokens_per_second:,.0f} tokens/s", refresh=False
-        )
+        self._bar.set_postfix_str(progress.how_it_goes, refresh=False)
         self._bar.update(progress.done - self._bar.n)
 
     def step_aside(self) -> None:
