@@ -82,9 +82,10 @@ def test_where_nobody_is_slow_nobody_is_named_and_all_pairs_are_measured() -> No
         assert words in text
 
 
-def made_up(ranks: int = 4, hosts: int = 1, **of_pairs: PairTimes) -> Health:
+def made_up(hosts: str = "0000", **of_pairs: PairTimes) -> Health:
     """All alike: 1 GFLOP/s, 1 GB/s, links of 10 microseconds and of 1 ms for 1 MiB."""
-    rates = [DeviceRates(f"host{rank * hosts // ranks}", "CPU", 1, 1e9, 1e9) for rank in range(ranks)]
+    ranks = len(hosts)
+    rates = [DeviceRates(f"host{host}", "CPU", 1, 1e9, 1e9) for host in hosts]
     pairs = [of_pairs.get(f"pair_{a}_{b}", usual((a, b))) for a, b in pairs_of(ranks)]
     return Health(
         [
@@ -105,10 +106,9 @@ def test_one_slow_link_is_named_by_its_two_ends() -> None:
 
 
 def test_a_link_to_another_machine_is_compared_with_its_like() -> None:
-    slow = {f"pair_{a}_{b}": usual((a, b), 50) for a, b in pairs_of(4) if 3 in (a, b)}
-    assert [found.ranks for found in complaints(made_up(**slow))] == [(3,)]
-    far = {f"pair_{a}_{b}": usual((a, b), 50) for a, b in pairs_of(4) if (a < 2) != (b < 2)}
-    assert complaints(made_up(hosts=2, **far)) == []
+    of_rank_3 = {f"pair_{a}_{b}": usual((a, b), 50) for a, b in pairs_of(4) if b == 3}
+    assert [found.ranks for found in complaints(made_up("0000", **of_rank_3))] == [(3,)]
+    assert complaints(made_up("0001", **of_rank_3)) == []
 
 
 def test_a_busy_machine_makes_nobody_slow() -> None:
