@@ -133,6 +133,10 @@ class RanksStuck(LaunchError):
         return all_alike(self.where) or "no rank stands out"
 
 
+class Detached(LaunchError):
+    """The job on a cluster goes on, and this program no longer watches it; the sentence says how to look at it."""
+
+
 class Interrupted(KeyboardInterrupt):
     """Somebody has interrupted a launch. `where[rank]` says what each rank was doing, as far as it could say."""
 
