@@ -183,6 +183,7 @@ def test_a_command_that_fails_is_told_in_its_own_words() -> None:
 
 
 def test_the_command_measures_draws_and_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
     (tmp_path / "data").write_bytes(bytes(100_000))
     picture = tmp_path / "links.png"
     assert main(["doctor", "--ranks", "2", "--data", str(tmp_path / "data"), "--out", str(picture)]) == 0

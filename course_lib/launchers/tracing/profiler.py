@@ -39,6 +39,7 @@ def profiled() -> Iterator[None]:
     """
     from torch.profiler import ProfilerActivity, profile
 
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it prints that it starts and stops
     kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if machine.device().type == "cuda" else [])
     rank, was_on = int(os.environ.get("RANK", "0")), trace.recorder.on
     with profile(activities=kinds) as recorded:
