@@ -57,7 +57,7 @@ def _main(words: list[str]) -> int:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         options.arguments = [*options.arguments, *rest]
-    options.argv = behind or []
+    options.argv, options.words = behind or [], ours
     return options.run(options)
 
 

@@ -99,6 +99,7 @@ class Listener:
         except LaunchError as error:
             error.output = self.output.lines
             error.spans = [span for report in (*self.returned.values(), *self.raised) for span in report.spans]
+            error.counts = {rank: sum(record.begun.values()) for rank, record in sorted(self.records.items())}
             raise error from getattr(error, "exception", None)
         finally:
             self.output.finish()

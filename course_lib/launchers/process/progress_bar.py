@@ -30,12 +30,15 @@ class Progress:
     total: int
     loss: float
     tokens_per_second: float
+    mfu: float | None = None  # of the devices' peak, where it is known
 
     unit: ClassVar[str] = "update"
 
     @property
     def note(self) -> str:
-        return f"loss {self.loss:.4f}, {self.tokens_per_second:,.0f} tokens/s"
+        """The loss and the speed."""
+        mfu = "" if self.mfu is None else f", MFU {self.mfu:.1%}"
+        return f"loss {self.loss:.4f}, {self.tokens_per_second:,.0f} tokens/s{mfu}"
 
 
 @dataclass(frozen=True)
