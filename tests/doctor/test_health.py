@@ -172,6 +172,11 @@ def test_memory_errors_and_faults_are_noted_from_what_the_driver_says() -> None:
     assert gpus.xid_finding("all is well").mark == "ok"
 
 
+def test_the_drivers_table_of_connections_is_shown_in_plain_letters() -> None:
+    table = "\t\x1b[4mGPU0\tCPU Affinity\x1b[0m\nGPU0\t X \t0-15\t\n\n"
+    assert gpus.plain(table) == "        GPU0    CPU Affinity\nGPU0     X      0-15"
+
+
 def test_without_the_drivers_program_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert "nvidia-smi is not here" in gpus.examine_gpus("host").findings[0].value
