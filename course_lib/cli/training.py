@@ -37,6 +37,8 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     plot.set_defaults(run=_plot)
     stragglers = commands.add_parser("stragglers", help="which rank the others wait for, from a trace of a run")
     stragglers.add_argument("trace", type=take.words, metavar="TRACE", help="what `course train --profile` wrote")
+    timeline = "draw the ranks' timeline: input waits, computation, exposed communication"
+    stragglers.add_argument("--out", type=take.picture, metavar="PICTURE.png", help=timeline)
     stragglers.set_defaults(run=_stragglers)
 
 
@@ -178,6 +180,10 @@ def _stragglers(options: argparse.Namespace) -> int:
 
     try:
         print(find_stragglers(*collectives_in(read_trace(options.trace))))
+        if options.out is not None:
+            from course_lib import pictures
+
+            pictures.timeline(options.trace).save(options.out)
     except TraceError as error:
         return complain(error, status=2)
     return 0

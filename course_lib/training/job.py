@@ -32,7 +32,7 @@ from course_lib.training.checkpoint_lock import WriterLock
 from course_lib.training.log import Log, LogError
 from course_lib.training.loop import BatchReader, updates_on
 from course_lib.training.metrics import MetricsLogger, NotFinite, check_weights
-from course_lib.training.profiling import profile_some
+from course_lib.training.profiling import profile_some, with_input_waits
 from course_lib.training.settings import (
     BadSettings,
     Settings,
@@ -81,7 +81,8 @@ def _train(settings: Settings, show: Callable[[Progress], None], lock: WriterLoc
     stops = StopAgreement(settings.time_limit) if settings.checkpoint else None
     stopped = ""
     with trace.paused(), _saving(settings) as save:  # nobody asked for a timeline of a run that may take days
-        updates = updates_on(strategy, reader, settings.updates - done)
+        batches = with_input_waits(reader) if settings.profile else reader
+        updates = updates_on(strategy, batches, settings.updates - done)
         for update in profile_some(updates, settings.updates - done) if settings.profile else updates:
             metrics.add(update)
             if lock and is_rank_0:
