@@ -13,6 +13,8 @@ from course_lib.launchers import torchrun
 from course_lib.lstm.memory import count_lstm_parameters
 from course_lib.strategies import make_strategy
 from course_lib.training.checkpoint_folder import FACTS, Checkpoint, CheckpointError, find_checkpoint
+from course_lib.training.checkpoint_lock import check_unlocked
+from course_lib.training.log import LogError, check_log
 
 BYTES_PER_NUMBER = 4
 TRAINED_NUMBERS = 4  # of each parameter: itself, its gradient, and two of Adam's
@@ -41,6 +43,7 @@ class Settings:
     seed: int = 0
     checkpoint: str | None = None  # a folder
     every: int = 50  # updates from one checkpoint to the next
+    async_checkpoint: bool = False  # write them while the training goes on
     resume: bool = False
     time_limit: float | None = None  # seconds, after which it saves what it has and stops
     log: str | None = None  # a file
@@ -63,7 +66,11 @@ def check_settings(settings: Settings, ranks: int, *, may_restart: bool = False)
         check_memory(settings, ranks)
     try:
         checkpoint_to_resume(settings, may_restart)
-    except CheckpointError as error:
+        if settings.checkpoint is not None:
+            check_unlocked(settings.checkpoint)
+        if settings.log is not None:
+            check_log(settings.log)
+    except (CheckpointError, LogError) as error:
         raise BadSettings(str(error)) from error
 
 
@@ -116,7 +123,7 @@ def checkpoint_to_resume(settings: Settings, may_restart: bool) -> Checkpoint | 
         if settings.resume:
             raise CheckpointError("--resume needs to know from where: give --checkpoint and the folder")
         return None
-    _check_can_be_made(Path(settings.checkpoint))
+    check_can_be_made(Path(settings.checkpoint))
     found, _ = find_checkpoint(settings.checkpoint, only=(FACTS,))
     if found is not None:
         _check_may_resume(settings, found)
@@ -126,7 +133,7 @@ def checkpoint_to_resume(settings: Settings, may_restart: bool) -> Checkpoint | 
     return None
 
 
-def _check_can_be_made(folder: Path) -> None:
+def check_can_be_made(folder: Path) -> None:
     """Refuse a folder that cannot be written, without making it: there may yet be another reason not to start."""
     try:
         os.lstat(folder)

@@ -240,9 +240,9 @@ def test_a_crash_while_it_is_written_leaves_the_one_before(tmp_path):
 
 def test_a_full_disk_is_said_and_leaves_the_one_before(tmp_path):
     launch(save_at, tmp_path, "ddp", 5, ranks=2)
-    with pytest.raises(Exception, match=r"rank 1 cannot write its part of the checkpoint: .*No space left on device"):
+    with pytest.raises(Exception, match=r"rank 1 cannot write its part of .*6 \(No space left on device\)"):
         launch(save_at, tmp_path, "ddp", 6, spoil=Spoiled(disk_is_full), ranks=2)
-    assert latest_checkpoint(tmp_path).name == "update-00000005"
+    assert [path.name for path in tmp_path.iterdir()] == ["update-00000005"]
 
 
 @pytest.mark.parametrize("moment", ["json.dump", "_sync", "shutil.rmtree"])
@@ -251,7 +251,7 @@ def test_a_crash_before_or_after_the_renaming_leaves_a_complete_one(tmp_path, mo
     for update in (5, 6):
         save_checkpoint(strategy, tmp_path, Position(update))
     monkeypatch.setattr(f"course_lib.training.checkpoint_folder.{moment}", lambda *_, **__: disk_is_full())
-    with pytest.raises(CheckpointError, match=r"cannot be written: .*No space left"):
+    with pytest.raises(CheckpointError, match=r"cannot be written .*No space left"):
         save_checkpoint(strategy, tmp_path, Position(7))
     monkeypatch.undo()
     assert latest_checkpoint(tmp_path).name == ("update-00000007" if moment == "shutil.rmtree" else "update-00000006")
