@@ -18,8 +18,8 @@ from course_lib.launchers.torchrun import leaving_at_once
 from course_lib.launchers.tracing.trace_file import TraceError, check_can_be_written, read_trace
 
 TRAIN_OPTIONS = (
-    *("strategy", "data", "updates", "batch", "tokens", "hidden", "layers", "learning_rate", "seed", "precision"),
-    *("checkpoint", "every", "resume", "time_limit", "log"),
+    *("strategy", "data", "model", "updates", "batch", "tokens", "hidden", "layers", "learning_rate", "seed"),
+    *("precision", "checkpoint", "every", "resume", "time_limit", "log"),
 )
 
 
@@ -54,9 +54,15 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         "--data",
         type=take.words,
         default="adding",
-        metavar="adding|text|FILE",
-        help="default: the adding problem; "
+        metavar="adding|text|FILE|FILE.py:FUNCTION",
+        help="default: the adding problem; a function of your own returns data with a length and batch(indices); "
         "the tokens of a text FILE are made once and kept beside it, in FILE.tokens-..., or in ~/.cache/course",
+    )
+    train.add_argument(
+        "--model",
+        type=take.words,
+        metavar="FILE.py:FUNCTION",
+        help="a model of your own, instead of an LSTM: a function that returns a list of blocks",
     )
     for name, kind, default, what in (
         ("updates", take.count, 300, "how many"),

@@ -9,18 +9,20 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
 from tqdm.auto import tqdm
 
 from course_lib import trace
-from course_lib.data import Batch, Corpus, CorpusError, TokenFile, open_tokens
+from course_lib.data import Batch, Corpus, CorpusError, ShardedBatches, TokenFile, open_tokens
 from course_lib.launchers import RankFailed, Run, Slurm, launch, torchrun
 from course_lib.launchers.process import progress_bar, stop
 from course_lib.launchers.process.progress_bar import Progress
 from course_lib.lstm.loss import Loss
-from course_lib.lstm.model import SequenceModel
+from course_lib.lstm.model import SequenceModel, lstm_model
 from course_lib.strategies import Strategy, make_strategy
 from course_lib.strategies.precision import GradientScaler
 from course_lib.training import tasks
@@ -29,6 +31,7 @@ from course_lib.training.checkpoint_folder import FACTS, Checkpoint, CheckpointE
 from course_lib.training.log import Log
 from course_lib.training.loop import BatchReader, updates_on
 from course_lib.training.metrics import MetricsLogger, NotFinite, check_weights
+from course_lib.training.own import check_runs, loss_for, names_a_function, own_data, own_model, sizes_of
 from course_lib.training.profiling import profile_some
 from course_lib.training.settings import (
     BadSettings,
@@ -60,6 +63,8 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
         reader = BatchReader(task.dataset, task.sampler)
         first = next(iter(BatchReader(task.dataset, task.sampler)))
         model = tasks.seeded_model(task, settings.seed)
+        if settings.model:
+            check_runs(model, settings.model, first)
         utilization = utilization_of(model, first, settings.precision) if is_rank_0 else None
         strategy = _strategy(settings, model, task.loss)
         saved = _resume(strategy, reader, first, settings) if resumes else None
@@ -82,7 +87,8 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
                 metrics.check_losses()
                 check_weights(strategy, metrics.updates)
                 position = Position(metrics.updates, reader.epoch, reader.batch)
-                notes = {"loss": metrics.loss, "order": settings.order, **_scaler_notes(strategy)}
+                facts = {"loss": metrics.loss, "order": settings.order, "model": settings.model}
+                notes = facts | _scaler_notes(strategy)
                 save_checkpoint(strategy, settings.checkpoint, position, notes=notes)
                 metrics.skip_time()
             if stopped:
@@ -137,11 +143,20 @@ def resume_hint(settings: Settings) -> str:
 
 
 def _task(settings: Settings) -> tasks.Task:
+    task = _task_of_data(settings)
+    return replace(task, model=partial(own_model, settings.model, task.sizes)) if settings.model else task
+
+
+def _task_of_data(settings: Settings) -> tasks.Task:
     size = (settings.hidden, settings.layers)
     if settings.data == "adding":
         return tasks.adding(settings.batch, (5, 20), *size, settings.seed)
     if settings.data == "text":
         corpus = Corpus.from_python_docs(most_common=MOST_COMMON)
+    elif names_a_function(settings.data):
+        corpus = own_data(settings.data)
+        if not isinstance(corpus, Corpus | TokenFile):
+            return _task_of_own_data(settings, corpus)
     else:
         corpus = _tokens_of_all_ranks(settings.data)
     if settings.options.get("carry_state"):
@@ -149,9 +164,18 @@ def _task(settings: Settings) -> tasks.Task:
     return tasks.sentences(corpus, settings.tokens, *size, settings.seed)
 
 
+def _task_of_own_data(settings: Settings, data: Any) -> tasks.Task:
+    if settings.options.get("carry_state"):
+        raise BadSettings(f"carry_state=True: examples of {settings.data} have nothing to carry; return a Corpus there")
+    sizes = sizes_of(data, settings.data, has_model=settings.model is not None)
+    sizes |= {"hidden": settings.hidden, "layers": settings.layers}
+    sampler = ShardedBatches(len(data), settings.batch, seed=settings.seed)
+    return tasks.Task(data, sampler, partial(lstm_model, **sizes), loss_for(data), sizes)
+
+
 def prepare_data(settings: Settings) -> None:
     """Make the tokens of a text file before the ranks start, if they are not there yet, with a bar."""
-    if settings.data in ("adding", "text"):
+    if settings.data in ("adding", "text") or names_a_function(settings.data):
         return
     with tqdm(desc="tokens", unit="B", unit_scale=True, leave=False, disable=None) as bar:
 

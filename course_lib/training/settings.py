@@ -13,6 +13,7 @@ from course_lib.launchers import torchrun
 from course_lib.lstm.memory import count_lstm_parameters
 from course_lib.strategies import make_strategy
 from course_lib.training.checkpoint_folder import FACTS, Checkpoint, CheckpointError, find_checkpoint
+from course_lib.training.own import names_a_function, own_function
 
 BYTES_PER_NUMBER = 4
 TRAINED_NUMBERS = 4  # of each parameter: itself, its gradient, and two of Adam's
@@ -30,7 +31,8 @@ class Settings:
 
     strategy: str = "single"  # or ddp, pipeline ..., or module:Class
     options: dict[str, Any] = field(default_factory=dict)  # the strategy's own
-    data: str = "adding"  # or text, or a file of text
+    data: str = "adding"  # or text, or a file of text, or module:function
+    model: str | None = None  # module:function, or None for an LSTM
     updates: int = 300
     batch: int = 64  # sequences of the adding problem in an update, of all ranks together
     tokens: int = 4096  # of a text in an update, of all ranks together
@@ -50,6 +52,8 @@ class Settings:
     def order(self) -> dict[str, Any]:
         """What decides which batch comes when: a run is resumed only with the same."""
         size = {"batch": self.batch} if self.data == "adding" else {"tokens": self.tokens}
+        if names_a_function(self.data):
+            size["batch"] = self.batch
         return {"data": self.data, "seed": self.seed, "carry_state": self.options.get("carry_state", False)} | size
 
 
@@ -71,6 +75,10 @@ def check_numbers(settings: Settings, ranks: int) -> None:
     """Refuse what cannot be trained on so many ranks, whatever is on the disk."""
     try:
         make_strategy(settings.strategy, settings.learning_rate, settings.options, settings.precision)
+        if names_a_function(settings.data):
+            own_function("data", settings.data)
+        if settings.model is not None:
+            own_function("model", settings.model)
     except ValueError as error:
         raise BadSettings(str(error)) from error
     for name in ("updates", "batch", "tokens", "hidden", "layers", "every"):
@@ -97,6 +105,8 @@ def check_memory(settings: Settings, ranks_here: int) -> None:
 
     Every rank makes the whole model before it takes its part. Without a GPU, what is trained is there too.
     """
+    if settings.model is not None:
+        return
     available = machine.memory_bytes()
     copies = ranks_here if machine.gpus() else max(ranks_here, TRAINED_NUMBERS)
     needed = copies * BYTES_PER_NUMBER * settings.layers * count_lstm_parameters(settings.hidden)
@@ -147,6 +157,11 @@ def _check_may_resume(settings: Settings, found: Checkpoint) -> None:
         raise CheckpointError(
             f"{settings.checkpoint} has a checkpoint of update {found.position.updates}: "
             "give --resume to go on from there, or another folder"
+        )
+    if (model := found.notes.get("model")) != settings.model:
+        was = f"--model {model}" if model else "the course's LSTM, without --model"
+        raise CheckpointError(
+            f"{settings.checkpoint} was saved with {was}: go on with the same, or give another folder"
         )
     for name, was in found.notes.get("order", {}).items():
         if settings.order.get(name) != was:
