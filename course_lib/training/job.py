@@ -23,11 +23,13 @@ from course_lib.launchers.process import progress_bar, stop
 from course_lib.launchers.process.progress_bar import Progress
 from course_lib.lstm.loss import Loss
 from course_lib.lstm.model import SequenceModel, lstm_model
+from course_lib.machine import device
 from course_lib.strategies import Strategy, make_strategy
 from course_lib.strategies.precision import GradientScaler
 from course_lib.training import tasks
 from course_lib.training.checkpoint import load_checkpoint, on_rank_0, save_checkpoint
 from course_lib.training.checkpoint_folder import FACTS, Checkpoint, CheckpointError, Position, find_checkpoint
+from course_lib.training.compiling import check_compiles, compile_blocks
 from course_lib.training.log import Log
 from course_lib.training.loop import BatchReader, updates_on
 from course_lib.training.metrics import MetricsLogger, NotFinite, check_weights
@@ -42,6 +44,7 @@ from course_lib.training.settings import (
     checkpoint_to_resume,
 )
 from course_lib.training.stopping import StopAgreement
+from course_lib.training.tensorboard import TensorboardLog
 from course_lib.training.utilization import utilization_of
 
 MOST_COMMON = 4_000  # words of a text that have a number of their own
@@ -66,14 +69,19 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
         if settings.model:
             check_runs(model, settings.model, first)
         utilization = utilization_of(model, first, settings.precision) if is_rank_0 else None
+        if settings.compile:
+            check_compiles(device())
+            compile_blocks(model)
         strategy = _strategy(settings, model, task.loss)
         saved = _resume(strategy, reader, first, settings) if resumes else None
         done, loss = (saved.position.updates, saved.notes["loss"]) if saved else (0, float("nan"))
         log = Log(settings.log, after=done) if settings.log and is_rank_0 else None
+        board = TensorboardLog(settings.tensorboard, after=done) if settings.tensorboard and is_rank_0 else None
     except ValueError as error:
         raise BadSettings(str(error)) from error
     show_here = show if is_rank_0 else None
-    metrics = MetricsLogger(done, settings.updates, loss, log=log, show=show_here, utilization=utilization)
+    logs = {"log": log, "board": board, "show": show_here}
+    metrics = MetricsLogger(done, settings.updates, loss, **logs, utilization=utilization)
     stops = StopAgreement(settings.time_limit) if settings.checkpoint else None
     stopped = ""
     with trace.paused():  # nobody asked for a timeline of a run that may take days
@@ -204,7 +212,7 @@ def _tokens_of_all_ranks(path: str) -> TokenFile:
 
 
 def _strategy(settings: Settings, model: SequenceModel, loss: Loss) -> Strategy:
-    make = make_strategy(settings.strategy, settings.learning_rate, settings.options, settings.precision)
+    make = make_strategy(settings.strategy, settings.learning_rate, settings.strategy_options, settings.precision)
     return make(model, loss=loss)
 
 

@@ -161,7 +161,7 @@ def main() -> None:
         text = [
             f"Tokens per second of {LAYERS} layers, {SEQUENCES} sequences of {STEPS} steps, with Adam and clipping, on "
             f"one rank: a bare script (the faster of one call for all layers and a call for each) and `course train`; "
-            f"the median of {ROUNDS} runs of {UPDATES - WARM_UP} updates, in turn. Memory is the most that PyTorch had.",
+            f"the median of {ROUNDS} runs of {UPDATES - WARM_UP} updates, in turn. Memory: the most PyTorch had.",
             "",
             f"On {describe_machine()}.",
             "",
