@@ -119,6 +119,13 @@ def slurm_time(text: str) -> str:
     return text
 
 
+def slurm_memory(text: str) -> str:
+    """An amount of memory as Slurm writes it."""
+    if not re.fullmatch(r"[1-9]\d{0,8}[KMGT]?|0", text, re.ASCII):
+        raise _refusal(text, "give megabytes, or a number with G, like 64G; 0 is all that a node has")
+    return text
+
+
 def picture(text: str) -> str:
     """The name of a file that a picture can be written into: better known now than after the run."""
     from matplotlib.backend_bases import FigureCanvasBase

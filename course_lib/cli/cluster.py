@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from course_lib.cli import arguments as take
 from course_lib.cli.arguments import BadUsage
 from course_lib.launchers import Slurm
 from course_lib.launchers.local import MOST_RANKS
 
-SLURM_OPTIONS = ("nodes", "gpus_per_node", "ranks_per_node", "time", "partition", "account", "sbatch")
+SLURM_OPTIONS = (
+    *("nodes", "gpus_per_node", "ranks_per_node", "cpus_per_rank", "memory"),
+    *("time", "partition", "account", "sbatch"),
+)
 
 
 def add_cluster_options(command: argparse.ArgumentParser) -> None:
@@ -23,6 +27,8 @@ def add_cluster_options(command: argparse.ArgumentParser) -> None:
         ("nodes", take.count, "NODES", "how many (default: 2)"),
         ("gpus-per-node", take.whole_number(0, 1000), "GPUS", "default: 8; 0 for none"),
         ("ranks-per-node", take.count, "RANKS", "default: one for each GPU"),
+        ("cpus-per-rank", take.count, "CORES", "default: 4 beside a GPU, otherwise 1"),
+        ("memory", take.slurm_memory, "MEMORY", "of a node, like 64G (default: what the cluster gives)"),
         ("time", take.slurm_time, "TIME", "the job ends after that; default: 1:00:00, an hour"),
         ("partition", take.sbatch_word, "PARTITION", "default: the cluster's"),
         ("account", take.sbatch_word, "ACCOUNT", "default: yours"),
@@ -33,12 +39,12 @@ def add_cluster_options(command: argparse.ArgumentParser) -> None:
     )
 
 
-def place_of(options: argparse.Namespace) -> Slurm | None:
-    """Where to run, if it is not this machine."""
+def place_of(options: argparse.Namespace, command: Sequence[str] = ()) -> Slurm | None:
+    """Where to run, if it is not this machine; a node there runs `command`, if that is enough."""
     given = {name: value for name in SLURM_OPTIONS if (value := getattr(options, name)) is not None}
     if options.slurm:
         extra = given.pop("sbatch", [])
-        place = Slurm(**given, options=extra, peer_timeout=options.peer_timeout)
+        place = Slurm(**given, options=extra, peer_timeout=options.peer_timeout, command=command)
         if options.ranks:
             place.check(options.ranks)
         return place

@@ -6,8 +6,8 @@ import argparse
 
 from course_lib.cli import arguments as take
 from course_lib.cli.cluster import add_cluster_options, place_of
-from course_lib.cli.endings import complain, interrupted
-from course_lib.launchers import LaunchError, torchrun
+from course_lib.cli.endings import complain, detached, interrupted
+from course_lib.launchers import Detached, LaunchError, torchrun
 from course_lib.launchers.slurm import BadPlace
 from course_lib.launchers.target import BadJob
 
@@ -49,6 +49,8 @@ def _run(options: argparse.Namespace) -> int:
             )
     except (BadPlace, BadJob) as error:
         return complain(error, status=2)
+    except Detached as error:
+        return detached(error)
     except LaunchError as error:
         return complain(error)
     except KeyboardInterrupt:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from course_lib.cli import arguments as take
+from course_lib.cli.arguments import BadUsage
 from course_lib.cli.cluster import add_cluster_options, place_of
-from course_lib.cli.endings import complain, interrupted
-from course_lib.launchers import LaunchError, PeersLost, Run, torchrun, warm_up
+from course_lib.cli.endings import complain, detached, interrupted
+from course_lib.launchers import Detached, LaunchError, PeersLost, Run, Slurm, torchrun, warm_up
 from course_lib.launchers.process import stop
 from course_lib.launchers.process.stop import REQUEUE
 from course_lib.launchers.slurm import BadPlace
 from course_lib.launchers.target import BadJob, parse
 from course_lib.launchers.torchrun import leaving_at_once
 from course_lib.launchers.tracing.trace_file import TraceError, check_can_be_written, read_trace
+
+if TYPE_CHECKING:
+    from course_lib.training.settings import Settings
 
 TRAIN_OPTIONS = (
     *("strategy", "data", "model", "updates", "batch", "tokens", "hidden", "layers", "learning_rate", "seed"),
@@ -101,6 +106,8 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     profile = "write a trace of all ranks with some updates under PyTorch's profiler, for ui.perfetto.dev"
     train.add_argument("--profile", type=take.words, metavar="FILE", help=profile)
     add_cluster_options(train)
+    shown = "with --slurm: print the script that would be submitted, and submit nothing"
+    train.add_argument("--print", action="store_true", help=shown)
     train.set_defaults(run=_train)
 
 
@@ -121,13 +128,17 @@ def _train(options: argparse.Namespace) -> int:
         settings = replace(settings, profile=options.profile is not None)
         if options.profile is not None:
             check_can_be_written(options.profile)
-        place, peer_timeout = place_of(options), options.peer_timeout
+        place, peer_timeout = place_of(options, _words_without_print(options)), options.peer_timeout
+        if options.print:
+            return _print_script(settings, place)
         ranks = place.ranks if place else options.ranks or (1 if settings.strategy == "single" else 2)
         run = run_job_as_rank(settings, peer_timeout) if under_torchrun else launch_job(settings, ranks, on=place)
     except (BadPlace, BadJob, BadSettings, TraceError) as error:
         return complain(error, status=2) if speaks else 2
     except NotFinite as error:
         return complain(f"{error}{resume_hint(settings)}") if speaks else 1
+    except Detached as error:
+        return detached(error)
     except PeersLost as error:
         status = complain(error)
         print(f"course: the job has ended{resume_hint(settings)}", file=sys.stderr)
@@ -145,6 +156,24 @@ def _train(options: argparse.Namespace) -> int:
             print(f"course: stopped by {run[0]['stopped']}{resume_hint(settings)}", file=sys.stderr)
             return REQUEUE
     return REQUEUE if stop.request.obeyed else 0
+
+
+def _words_without_print(options: argparse.Namespace) -> list[str]:
+    """What was typed; options may be cut short."""
+    return [word for word in options.words if not (word.startswith("--pri") and "--print".startswith(word))]
+
+
+def _print_script(settings: Settings, place: Slurm | None) -> int:
+    """Show the script of a job that could be submitted."""
+    from course_lib.training.settings import check_numbers
+
+    if place is None:
+        raise BadUsage("--print shows the script of a Slurm job; add --slurm, or leave it out")
+    if settings.profile:
+        raise BadUsage("--profile writes its trace where a job is watched: leave out --print or --profile")
+    check_numbers(settings, place.ranks)
+    print(place.script(), end="")
+    return 0
 
 
 def _write_trace(run: Run, path: str) -> int:

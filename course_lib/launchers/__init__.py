@@ -3,6 +3,7 @@
 from course_lib.launchers.diagnosis.errors import (
     CannotSend,
     CollectivesDiffer,
+    Detached,
     LaunchError,
     PeersLost,
     RankDied,
@@ -16,6 +17,7 @@ from course_lib.launchers.slurm.cluster import Slurm, slurm
 __all__ = [
     "CannotSend",
     "CollectivesDiffer",
+    "Detached",
     "LaunchError",
     "PeersLost",
     "RankDied",

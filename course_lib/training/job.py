@@ -114,6 +114,8 @@ def launch_job(settings: Settings, ranks: int, on: Slurm | None = None) -> Run:
 
     Raises NotFinite if the loss is no finite number any more.
     """
+    if on is not None and on.is_here():  # a node of a job, whose settings were checked when it was submitted
+        return launch(train_job, settings, ranks=ranks, timeout=None, on=on)
     check_settings(settings, ranks, may_restart=on is not None)
     if on is None:
         prepare_data(settings)

@@ -151,6 +151,85 @@ def test_a_requeued_ddp_job_goes_on_from_its_checkpoint(on_cluster, of_one_proce
     assert losses("run.jsonl")[:60] == pytest.approx(of_one_process, rel=1e-4)
 
 
+def printed_script(*words: str) -> str:
+    """What `course train ... --slurm --print` shows."""
+    with course("train", *words, *FLAGS, "--print") as process:
+        script, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, script
+    return script
+
+
+def resumed_to_the_end(updates: int, *words: str) -> bool:
+    """Whether run.jsonl, resumed until so many updates, has the losses of a run that was never stopped."""
+    assert main(["train", "ddp", *words, "--updates", str(updates), "--ranks", "4", "--resume"]) == 0
+    launch(train_job, Settings("ddp", updates=updates, log="whole.jsonl", **SMALL), ranks=4, timeout=PATIENCE)
+    return losses("run.jsonl") == losses("whole.jsonl")
+
+
+def endless(every: int) -> list[str]:
+    run = ["--updates", "1000000", "--every", str(every), "--checkpoint", "saved", "--log", "run.jsonl"]
+    return [*SMALL_FLAGS, *run]
+
+
+def saved_updates() -> int:
+    return read_checkpoint(latest_checkpoint("saved")).position.updates
+
+
+def test_the_printed_script_runs_by_itself_and_when_told_that_time_is_up_puts_itself_back(on_cluster):
+    (on_cluster / "job.sh").write_text(printed_script("ddp", *endless(every=1_000_000)))
+    assert queue() == [], "nothing is submitted by --print"
+    number = subprocess.run(["sbatch", "--parsable", "job.sh"], capture_output=True, text=True).stdout.strip()
+    said = on_cluster / f"course-{number}.out"
+    log = on_cluster / "run.jsonl"
+    assert wait_until(lambda: log.exists() and log.read_text())
+    subprocess.run(["scancel", "--signal=USR1", number], check=True)  # as Slurm does when time is nearly up
+    assert wait_until(lambda: "going on from update" in said.read_text()), said.read_text()
+    first = saved_updates()
+    assert f"[rank 0] going on from update {first}\n" in said.read_text()
+    assert "[launch] stopped by SIGUSR1; what the ranks had is saved" in said.read_text()
+    assert wait_until(lambda: len(losses(log)) > first)
+    subprocess.run(["scancel", number], check=True)
+    assert wait_until(lambda: queue() == [])
+    run = [*SMALL_FLAGS, "--checkpoint", "saved", "--log", "run.jsonl"]
+    assert resumed_to_the_end(first + 5, *run)
+
+
+@pytest.mark.slow  # the quicker neighbours: the printed script above, and the requeued job, which is followed
+def test_a_watched_job_that_is_told_that_time_is_up_is_followed_into_its_next_attempt(on_cluster):
+    with course("train", "ddp", *endless(every=1_000_000), *FLAGS) as process:
+        log = on_cluster / "run.jsonl"
+        assert wait_until(lambda: log.exists() and log.read_text())
+        number = queue()[0].split()[0]
+        subprocess.run(["scancel", "--signal=USR1", number], check=True)
+        assert wait_until(lambda: latest_checkpoint("saved"))
+        first = saved_updates()
+        assert wait_until(lambda: len(losses(log)) > first)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 75, output
+    assert f"job {number} was put back into the queue" in output
+    assert f"[rank 0] going on from update {first}" in output
+    assert f"course: stopped by SIGTERM; update {saved_updates()} is saved, and --resume goes on" in output
+    assert queue() == []
+    assert resumed_to_the_end(saved_updates() + 3, *SMALL_FLAGS, "--checkpoint", "saved", "--log", "run.jsonl")
+
+
+def test_a_hangup_leaves_the_job_and_says_how_to_look_at_it(on_cluster):
+    with course("train", "ddp", *endless(every=5), *FLAGS) as process:
+        assert wait_until(lambda: latest_checkpoint("saved"))
+        process.send_signal(signal.SIGHUP)
+        output, _ = process.communicate(timeout=PATIENCE)
+    (number,) = (line.split()[0] for line in queue())
+    assert process.returncode == 129
+    assert f"course: job {number} goes on, and is no longer watched: `squeue --job {number}` shows how" in output
+    said = on_cluster / f"course-{number}.out"
+    assert str(said) in output
+    first = saved_updates()
+    assert wait_until(lambda: saved_updates() > first), said.read_text()
+    subprocess.run(["scancel", number], check=True)
+    assert wait_until(lambda: queue() == [])
+
+
 @pytest.mark.slow  # the quicker neighbour: the requeued job above, which has the losses of one process, too
 def test_the_readmes_hybrid_job_has_the_losses_of_one_process(on_cluster, capsys, of_one_process):
     readme = (Path(__file__).parents[2] / "README.md").read_text()
@@ -223,19 +302,22 @@ def test_ranks_must_fit_the_nodes():
         slurm(nodes=2, gpus_per_node=0)
 
 
-def test_the_script_asks_for_what_was_given(tmp_path):
-    place = slurm(nodes=4, gpus_per_node=8, partition="fast", account="us", options=["--cpus-per-task=6"])
-    script = place.script(tmp_path)
-    for option in (
-        "nodes=4",
-        "gpus-per-node=8",
-        "ntasks-per-node=8",
-        "partition=fast",
-        "account=us",
-        "cpus-per-task=6",
-    ):
-        assert f"#SBATCH --{option}\n" in script
+def test_the_script_asks_for_what_was_given():
+    place = slurm(
+        nodes=4, gpus_per_node=8, partition="fast", account="us", cpus_per_rank=6, memory="64G", options=["--exclusive"]
+    )
+    asked = re.findall(r"^#SBATCH --(.*)$", place.script(), flags=re.MULTILINE)
+    given = ["nodes=4", "gpus-per-node=8", "ntasks-per-node=8", "cpus-per-task=6", "mem=64G", "exclusive"]
+    assert {*given, "partition=fast", "account=us", "signal=USR1@60", "requeue"} <= set(asked)
     assert place.ranks == 32
+
+
+def test_beside_a_gpu_a_rank_has_cores_to_feed_it():
+    assert "#SBATCH --cpus-per-task=4\n" in slurm().script()
+    assert "#SBATCH --cpus-per-task=1\n" in TWO_BY_TWO.script()
+    assert "--mem" not in slurm().script()
+    with pytest.raises(BadPlace, match="cpus_per_rank=0: give 1 or more"):
+        slurm(cpus_per_rank=0)
 
 
 def test_an_outer_job_does_not_leak_into_ours(monkeypatch):

@@ -11,100 +11,90 @@ own, and passes on what they say through a shared folder. So an error, a death o
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
-import shlex
 import shutil
+import signal
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
-from course_lib.launchers.diagnosis.errors import Interrupted, LaunchError
+from course_lib.launchers.diagnosis.errors import Detached, Interrupted, LaunchError
 from course_lib.launchers.process.listener import Listener
-from course_lib.launchers.process.messages import STILL_HERE, LaunchSpec
+from course_lib.launchers.process.messages import LaunchSpec
 from course_lib.launchers.run import Run
-from course_lib.launchers.slurm.message_file import MessageFile
-from course_lib.launchers.slurm.queue import SlurmJob, State
+from course_lib.launchers.slurm.node import run_node
+from course_lib.launchers.slurm.nodes import FOLDER, Nodes, Requeued, message_files, orders
+from course_lib.launchers.slurm.place import BadPlace, Place
+from course_lib.launchers.slurm.queue import SlurmJob
+from course_lib.launchers.slurm.script import is_inside_job, make_script
 
-LOOK_EVERY = 0.1
-SPEAK_EVERY = 5.0
-LAST_WORDS = 2.0  # how long after a job's end its ranks' last messages may still arrive
+__all__ = ["BadPlace", "Slurm", "slurm"]
+
 START_WITHIN = 600.0  # a cold Python on a shared disk
 GRACE = 1.0
 LEAVE_WITHIN = 10.0
-SIGNAL_BEFORE = 60  # seconds before a job's time is up, when it is told so; Slurm may do it up to a minute earlier
-
-
-class BadPlace(ValueError):
-    """A place that cannot run the ranks; the sentence says what to change."""
 
 
 @dataclass(frozen=True)
-class Slurm:
+class Slurm(Place):
     """Where to run: so many ranks on each of so many nodes. `folder` must be one that all nodes see.
 
-    `options` are further ones of `sbatch`, for example `["--constraint=a100", "--cpus-per-task=8"]`.
+    `options` are further ones of `sbatch`, for example `["--constraint=a100", "--exclusive"]`.
     """
 
-    nodes: int = 2
-    gpus_per_node: int = 8
-    ranks_per_node: int | None = None  # None: one for each GPU
-    time: str = "1:00:00"
-    partition: str | None = None
-    account: str | None = None
-    folder: str = "slurm"
-    options: Sequence[str] = ()
-    peer_timeout: float | None = None  # seconds a rank waits for another; None: as long as PyTorch does
+    def is_here(self) -> bool:
+        """Whether this process is a node of such a job."""
+        return is_inside_job()
 
-    def __post_init__(self) -> None:
-        if self.nodes < 1:
-            raise BadPlace(f"nodes={self.nodes}: a job needs at least one node")
-        if self.gpus_per_node < 0:
-            raise BadPlace(f"gpus_per_node={self.gpus_per_node}: give 0 or more")
-        if self.local_ranks < 1:
-            raise BadPlace(
-                f"gpus_per_node={self.gpus_per_node} and ranks_per_node={self.ranks_per_node}: "
-                "give ranks_per_node, 1 or more"
-            )
-
-    @property
-    def local_ranks(self) -> int:
-        """How many ranks a node has."""
-        return self.gpus_per_node if self.ranks_per_node is None else self.ranks_per_node
-
-    @property
-    def ranks(self) -> int:
-        """How many ranks the job has."""
-        return self.nodes * self.local_ranks
-
-    def check(self, ranks: int) -> None:
-        """Refuse another number of ranks than fits the nodes."""
-        if ranks != self.ranks:
-            raise BadPlace(
-                f"ranks={ranks}: {self.nodes} nodes with {self.local_ranks} ranks each are {self.ranks} ranks; "
-                "change ranks, nodes or ranks_per_node"
-            )
+    def script(self, folder: str | Path = "FOLDER") -> str:
+        """What `sbatch` gets; a function that is sent to the nodes is in `folder`."""
+        if self.command:
+            return make_script(self, [sys.executable, "-m", "course_lib", *self.command])
+        return make_script(self, [sys.executable, "-m", "course_lib.launchers.slurm", str(folder)])
 
     def run(self, spec: LaunchSpec, timeout: float | None) -> Run:
-        """Run a launch as a Slurm job and wait for it. Whatever happens, the job is gone when this returns."""
+        """Run a launch as a Slurm job and wait for it. When this returns, the job is gone, but after a hang-up.
+
+        In a process that is a node of the job, be that node, and end with it.
+        """
+        if self.is_here():
+            self._be_node(spec)
         with _private_folder(Path(self.folder)) as folder:
-            (folder / "job").write_bytes(pickle.dumps((spec, self, sys.path)))
+            if not self.command:
+                (folder / "job").write_bytes(pickle.dumps((spec, self, sys.path)))
             for file in (*message_files(folder, self.nodes, attempt=0), orders(folder, attempt=0)):
                 file.create()
             (folder / "job.sh").write_text(self.script(folder))
-            submitted = SlurmJob.submit(folder / "job.sh")
-            within = 0.0
-            try:
-                run = self._attempts(submitted, folder, spec.ranks, timeout)
-                within = LEAVE_WITHIN
-                return run
-            except KeyboardInterrupt as error:
-                when, where = (error.when, error.where) if isinstance(error, Interrupted) else ("", None)
-                raise Interrupted(when, where, then=f"job {submitted.number} was cancelled") from None
-            finally:
+            submitted = SlurmJob.submit(folder / "job.sh", {FOLDER: str(folder)})
+            return self._watch(submitted, folder, spec.ranks, timeout)
+
+    def _be_node(self, spec: LaunchSpec) -> NoReturn:
+        folder = os.environ.get(FOLDER)
+        sys.exit(run_node(spec, self, Path(folder) if folder else None))
+
+    def _watch(self, submitted: SlurmJob, folder: Path, ranks: int, timeout: float | None) -> Run:
+        """Watch a job to its end; when the watching ends before that, cancel it."""
+        within, goes_on = 0.0, False
+        try:
+            with _detached_by_hangup():
+                run = self._attempts(submitted, folder, ranks, timeout)
+            within = LEAVE_WITHIN
+            return run
+        except KeyboardInterrupt as error:
+            when, where = (error.when, error.where) if isinstance(error, Interrupted) else ("", None)
+            if goes_on := not submitted.end():
+                raise Detached(submitted.how_to_look()) from None
+            raise Interrupted(when, where, then=f"job {submitted.number} was cancelled") from None
+        except (Detached, OSError) as error:  # nobody sees any more what is printed here
+            goes_on = True
+            raise Detached(submitted.how_to_look()) from error
+        finally:
+            if not goes_on:
                 submitted.end(within)
 
     def _attempts(self, submitted: SlurmJob, folder: Path, ranks: int, timeout: float | None) -> Run:
@@ -118,114 +108,33 @@ class Slurm:
                 print(f"[launch] job {submitted.number} was put back into the queue", flush=True)
                 attempt = submitted.wait_for_its_turn(again=True)
 
-    def script(self, folder: Path) -> str:
-        """What `sbatch` gets."""
-        options = [
-            "--job-name=course",
-            f"--nodes={self.nodes}",
-            f"--ntasks-per-node={self.local_ranks}",  # what the ranks need: one process starts those of a node
-            f"--time={self.time}",
-            f"--output={folder}/slurm.out",
-            "--open-mode=append",
-            "--requeue",
-            f"--signal=USR1@{SIGNAL_BEFORE}",
-        ]
-        options += [f"--gpus-per-node={self.gpus_per_node}"] if self.gpus_per_node else []
-        options += [f"--partition={self.partition}"] if self.partition else []
-        options += [f"--account={self.account}"] if self.account else []
-        lines = ["#!/bin/sh", *(f"#SBATCH {option}" for option in [*options, *self.options])]
-        # Without these, Slurm would give the one process of a node no more than one rank's share of the cores.
-        lines += ["unset SLURM_CPUS_PER_TASK SLURM_NTASKS_PER_NODE SLURM_NTASKS SLURM_NPROCS SLURM_TRES_PER_TASK"]
-        srun = ["srun", f"--nodes={self.nodes}", f"--ntasks={self.nodes}", "--ntasks-per-node=1", "--cpu-bind=none"]
-        python = [sys.executable, "-m", "course_lib.launchers.slurm.node", str(folder)]
-        lines += [shlex.join([*srun, "--kill-on-bad-exit=1", *python]), "status=$?"]
-        # Ranks that were told in time that it is nearly up have saved what they had: they go on in the next attempt.
-        mark = shlex.quote(str(folder)) + '/stopped."${SLURM_RESTART_COUNT:-0}"'
-        lines += [f'if [ -e {mark} ]; then scontrol requeue "$SLURM_JOB_ID"; fi', "exit $status", ""]
-        return "\n".join(lines)
-
 
 slurm = Slurm  # reads as a place: launch(fn, ranks=16, on=slurm(nodes=2))
 
 
-def message_files(folder: Path, nodes: int, attempt: int) -> list[MessageFile]:
-    """What each node says."""
-    return [MessageFile(folder / f"node-{node}.{attempt}") for node in range(nodes)]
+@contextlib.contextmanager
+def _detached_by_hangup() -> Iterator[None]:
+    """In the block, a lost terminal or connection (SIGHUP) raises; under `nohup` it goes on being ignored."""
+    hangup = getattr(signal, "SIGHUP", None)
+    in_charge = threading.current_thread() is threading.main_thread()
+    if hangup is None or not in_charge or signal.getsignal(hangup) is not signal.SIG_DFL:
+        yield
+        return
 
+    def detach(*_: object) -> None:
+        signal.signal(hangup, signal.SIG_IGN)
+        raise Detached("hung up")
 
-def orders(folder: Path, attempt: int) -> MessageFile:
-    """What the nodes are told."""
-    return MessageFile(folder / f"orders.{attempt}")
-
-
-def stopped_mark(folder: Path, attempt: int) -> Path:
-    """A file that is there when the ranks have saved what they had, and stopped before their time was up."""
-    return folder / f"stopped.{attempt}"
-
-
-class Requeued(Exception):
-    """Slurm has taken the job off its nodes and will start it again."""
-
-
-class Nodes:
-    """The supervisors on all nodes, as `Listener` knows one: it asks for messages and gives orders."""
-
-    def __init__(self, job: SlurmJob, folder: Path, place: Slurm, attempt: int) -> None:
-        self.job, self.folder, self.place, self.attempt = job, folder, place, attempt
-        self._message_files, self._orders = message_files(folder, place.nodes, attempt), orders(folder, attempt)
-        self._messages: list[Any] = []
-        self._spoke = 0.0
-        self._ended: float | None = None
-
-    def send(self, order: str) -> None:
-        self._orders.append(order)
-
-    def recv(self) -> Any:
-        return self._messages.pop(0)
-
-    def poll(self, seconds: float | None) -> bool:
-        """Wait for a message, for at most `seconds`. Raises if the job has ended without one."""
-        deadline = None if seconds is None else time.monotonic() + seconds
-        while not self._messages:
-            self._messages = [message for file in self._message_files for message in file.read()]
-            if not self._messages:
-                if deadline is not None and time.monotonic() >= deadline:
-                    return False
-                self._look_after_the_job()
-                time.sleep(LOOK_EVERY)
-        return True
-
-    def _look_after_the_job(self) -> None:
-        if time.monotonic() - self._spoke > SPEAK_EVERY:
-            self._spoke = time.monotonic()
-            self.send(STILL_HERE)
-        state = self.job.state()
-        if state.restarts > self.attempt or state.waits:
-            raise Requeued
-        if not state.has_ended:
-            self._ended = None
-        elif self._ended is None:
-            self._ended = time.monotonic()
-        elif time.monotonic() - self._ended > LAST_WORDS:
-            raise LaunchError(self._story(state))
-
-    def _story(self, state: State) -> str:
-        number = self.job.number
-        stories = {
-            "TIMEOUT": f"job {number} ran out of time: give it more than time={self.place.time!r}",
-            "CANCELLED": f"job {number} was cancelled, and not from here",
-            "NODE_FAIL": f"job {number} ended because a node failed: run it again",
-            "OUT_OF_MEMORY": f"job {number} ran out of memory: ask for more with options=['--mem=...']",
-        }
-        story = stories.get(state.name, f"job {number} ended ({state.name.lower()}) without a word from its ranks")
-        output = self.folder / "slurm.out"
-        tail = output.read_text(errors="replace").splitlines()[-15:] if output.exists() else []
-        return "\n\n".join([story, *(["The end of its output:\n  " + "\n  ".join(tail)] if tail else [])])
+    signal.signal(hangup, detach)
+    try:
+        yield
+    finally:
+        signal.signal(hangup, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
 def _private_folder(parent: Path) -> Iterator[Path]:
-    """A folder for one launch that nobody else can read or write (0700), removed at the end."""
+    """A folder for one launch that nobody else can read or write (0700), removed at the end of the job."""
     try:
         parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(dir=parent.resolve(), prefix="launch-"))
@@ -233,7 +142,15 @@ def _private_folder(parent: Path) -> Iterator[Path]:
         raise LaunchError(f"folder={str(parent)!r} cannot be written ({error.strerror}): give another one") from error
     try:
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            parent.rmdir()  # if nothing else is in it
+    except Detached:
+        raise  # the nodes still need it
+    except BaseException:
+        _remove(folder)
+        raise
+    _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        folder.parent.rmdir()  # if nothing else is in it

@@ -1,9 +1,10 @@
 """One node of a Slurm job: starts the node's ranks as a notebook would, and is the notebook's ear and mouth there.
 
-srun --ntasks-per-node=1 python -m course_lib.launchers.slurm.node FOLDER
+srun --ntasks-per-node=1 python -m course_lib.launchers.slurm FOLDER
+srun --ntasks-per-node=1 python -m course_lib train ... --slurm ...
 
 Some time before the job's time is up, Slurm sends SIGUSR1. Ranks that have saved what they had and stopped are not
-reported as done: the node leaves a mark, and the job's script puts the job back into the queue.
+reported as done: the node ends with a status by which the job's script puts the job back into the queue.
 """
 
 from __future__ import annotations
@@ -29,41 +30,49 @@ from course_lib.launchers.process.messages import (
     Returned,
     Stop,
 )
-from course_lib.launchers.slurm.cluster import Slurm, message_files, orders, stopped_mark
 from course_lib.launchers.slurm.message_file import MessageFile
+from course_lib.launchers.slurm.node_log import NodeLog
+from course_lib.launchers.slurm.nodes import message_files, orders
+from course_lib.launchers.slurm.place import Place
 from course_lib.launchers.slurm.queue import address_of_first_node
 
 LOOK_EVERY = 0.05
-FIRST_PORT, PORTS = 20_000, 10_000
 # Ranks that are done wait to be dismissed, because others may still need them. If whoever would dismiss them is
 # silent for so long, it is gone: the job has done its work, and gives its nodes back.
 GONE_AFTER = 60.0
+LINGER = 1.0  # seconds in which other nodes may still read what was sent to them
 
 
-def main(folder: Path) -> None:
-    """Run this node's ranks to their end."""
+def main(folder: Path) -> int:
+    """Run this node's ranks of a function that was sent here to their end. Returns the exit status."""
+    spec, place, sys.path[:] = pickle.loads((folder / "job").read_bytes())
+    return run_node(spec, place, folder)
+
+
+def run_node(spec: LaunchSpec, place: Place, folder: Path | None) -> int:
+    """Run this node's ranks to their end. Returns the exit status: that of the stop, if they were stopped.
+
+    In `folder` somebody listens; without one, nobody does.
+    """
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Slurm signals all that a node has started; what we start inherits
     node, attempt = int(os.environ["SLURM_NODEID"]), int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-    spec, place, sys.path[:] = pickle.loads((folder / "job").read_bytes())
     spec = _part_of(spec, place, node, attempt)
     os.chdir(spec.folder)
-    reports, told = message_files(folder, place.nodes, attempt)[node], orders(folder, attempt)
+    watcher = Watcher(message_files(folder, place.nodes, attempt)[node], orders(folder, attempt)) if folder else None
     with (
         supervisor_of(spec) as supervisor,
         stop.asked_by_signals("SIGUSR1"),
         stop.request.passed_on(lambda reason: supervisor.send(Stop(reason))),
     ):
-        if _pass_on(supervisor, spec, reports, told):
-            stopped_mark(folder, attempt).touch()
+        return _pass_on(supervisor, spec, watcher)
 
 
-def _part_of(spec: LaunchSpec, place: Slurm, node: int, attempt: int) -> LaunchSpec:
+def _part_of(spec: LaunchSpec, place: Place, node: int, attempt: int) -> LaunchSpec:
     """The ranks of one node, in the environment that Slurm gives them."""
-    number = os.environ["SLURM_JOB_ID"]
     rendezvous = Rendezvous(
         address=address_of_first_node(os.environ["SLURM_JOB_NODELIST"]),
-        port=FIRST_PORT + int(number) % PORTS,  # jobs that share a node do not collide
-        job=number,
+        port=int(os.environ["MASTER_PORT"]),
+        job=os.environ["SLURM_JOB_ID"],
         restarts=attempt,
         peer_timeout=place.peer_timeout,
     )
@@ -71,32 +80,60 @@ def _part_of(spec: LaunchSpec, place: Slurm, node: int, attempt: int) -> LaunchS
     return replace(spec, here=here, rendezvous=rendezvous, environment=dict(os.environ))
 
 
-def _pass_on(supervisor: Channel, spec: LaunchSpec, reports: MessageFile, orders: MessageFile) -> bool:
-    """Pass messages both ways until the ranks are dismissed, or done and forgotten. Returns whether they have stopped.
+class Watcher:
+    """Whoever has submitted the job and watches it, as a node sees it."""
 
-    They have, where a signal asked them to, and all have done so before their end.
+    def __init__(self, reports: MessageFile, orders: MessageFile) -> None:
+        self._reports, self._orders = reports, orders
+        self._heard = time.monotonic()
+        self.is_there = True
+
+    def tell(self, messages: list[Any]) -> None:
+        """Pass on what the ranks say."""
+        if messages:
+            self._reports.append(*map(_in_common_time, messages))
+
+    def listen(self) -> list[Any]:
+        """What the ranks are to be told."""
+        heard = self._orders.read()
+        if heard:
+            self._heard = time.monotonic()
+        was_there, self.is_there = self.is_there, time.monotonic() - self._heard < GONE_AFTER
+        if was_there and not self.is_there:
+            print("[launch] nobody watches this job any more; it goes on", flush=True)
+        return [order for order in heard if order != STILL_HERE]
+
+
+def _pass_on(supervisor: Channel, spec: LaunchSpec, watcher: Watcher | None) -> int:
+    """Pass messages both ways until the ranks are dismissed, or nobody is there to do so. Returns the exit status.
+
+    Ranks have stopped, where a signal asked them to, and all have done so before their end.
     """
+    log = NodeLog()
     done: set[int] = set()
     stopped: set[int] = set()
-    heard = time.monotonic()
-    while len(done) < len(spec.here) or time.monotonic() - heard < GONE_AFTER:
+    while (watcher and watcher.is_there) or not (log.faults or len(done) == len(spec.here)):
         try:
             messages = _waiting(supervisor)
         except (EOFError, ConnectionError):
-            return False
+            break
         if stop.request.reason:
             stopped |= {message.rank for message in messages if isinstance(message, Returned) and message.stopped}
             messages = [message for message in messages if getattr(message, "rank", None) not in stopped]
         if len(stopped) == len(spec.here):
-            return True
+            log.write(f"[launch] stopped by {stop.request.reason}; what the ranks had is saved")
+            time.sleep(LINGER)
+            return stop.REQUEUE
         done |= {message.rank for message in messages if isinstance(message, (Returned, Raised, Died))}
-        if messages:
-            reports.append(*map(_in_common_time, messages))
-        for order in orders.read():
-            heard = time.monotonic()
-            if order != STILL_HERE:
+        log.add(messages)
+        if watcher:
+            watcher.tell(messages)
+            for order in watcher.listen():
                 supervisor.send(order)
-    return False
+    if log.faults:
+        return 1
+    time.sleep(LINGER)
+    return 0
 
 
 def _waiting(supervisor: Channel) -> list[Any]:
@@ -117,7 +154,3 @@ def _in_common_time(message: Any) -> Any:
     if isinstance(message, Died):
         return replace(message, at=message.at + shift)
     return message
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

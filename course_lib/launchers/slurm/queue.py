@@ -6,15 +6,18 @@ from `scontrol show job`, which remembers a job for some minutes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib.launchers.diagnosis.errors import LaunchError
+from course_lib.launchers.slurm.script import INSIDE_JOB, output_file
 
 ASK_EVERY = 1.0  # seconds: the controller answers everybody's questions
 ENDS_WITHIN = 60.0  # after `scancel`; Slurm's own patience with a process (KillWait) is 30 s
@@ -34,6 +37,7 @@ class State:
     reason: str = ""
     restarts: int = 0
     nodes: str = ""
+    exit_code: int = 0  # of its script
 
     @property
     def waits(self) -> bool:
@@ -49,13 +53,14 @@ class SlurmJob:
 
     def __init__(self, number: str) -> None:
         self.number = number
+        self.output = Path.cwd() / output_file(number)  # what its ranks print
         self._state = State("PENDING")
         self._asked = 0.0
 
     @classmethod
-    def submit(cls, script: Path) -> SlurmJob:
-        """Hand a script to Slurm."""
-        done = _slurm("sbatch", "--parsable", str(script))
+    def submit(cls, script: Path, variables: Mapping[str, str]) -> SlurmJob:
+        """Hand a script to Slurm, which runs it with these variables in its environment."""
+        done = _slurm("sbatch", "--parsable", str(script), variables=variables)
         if done.returncode:
             raise LaunchError(f"Slurm refuses the job: {_complaint(done)}. `sinfo` shows what the cluster has")
         return cls(done.stdout.strip().partition(";")[0])
@@ -87,14 +92,29 @@ class SlurmJob:
                 said = state.reason
                 print(f"[launch] job {self.number} is waiting: {said}", flush=True)
             time.sleep(ASK_EVERY / 4)
-        print(f"[launch] job {self.number} runs on {state.nodes}", flush=True)
+        print(f"[launch] job {self.number} runs on {state.nodes}; its output is in {self.output.name}, too", flush=True)
         return state.restarts
 
-    def end(self, within: float = 0.0) -> None:
-        """Give the job some seconds to end by itself, then cancel it. Returns when none of it is left."""
-        if not self._ends_within(within):
+    def how_to_look(self) -> str:
+        """A sentence for somebody who no longer watches the job."""
+        return (
+            f"job {self.number} goes on, and is no longer watched: `squeue --job {self.number}` shows how it is, "
+            f"{self.output} what its ranks print, and `scancel {self.number}` ends it"
+        )
+
+    def end(self, within: float = 0.0) -> bool:
+        """Give the job some seconds to end by itself, then cancel it. Returns, in the end, whether none of it is left.
+
+        Then what its ranks have printed is removed: it was shown.
+        """
+        ended = self._ends_within(within)
+        if not ended:
             _slurm("scancel", self.number)
-            self._ends_within(ENDS_WITHIN)
+            ended = self._ends_within(ENDS_WITHIN)
+        if ended:
+            with contextlib.suppress(OSError):
+                self.output.unlink()
+        return ended
 
     def _ends_within(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
@@ -107,7 +127,9 @@ class SlurmJob:
 
 def clean_environment() -> dict[str, str]:
     """The environment without what an outer Slurm job says of itself: a notebook may run inside one."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
+    kept.pop(INSIDE_JOB, None)
+    return kept
 
 
 def address_of_first_node(nodes: str) -> str:
@@ -117,13 +139,17 @@ def address_of_first_node(nodes: str) -> str:
     return found[1] if found else first
 
 
-def _slurm(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _slurm(
+    program: str, *arguments: str, variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     if shutil.which(program) is None:
         raise LaunchError(
             f"there is no {program} here: call launch(on=slurm(...)) and `course ... --slurm` on a machine from which "
             "jobs are submitted (a login node), or leave out `on` to run on this machine"
         )
-    return subprocess.run([program, *arguments], capture_output=True, text=True, env=clean_environment())
+    return subprocess.run(
+        [program, *arguments], capture_output=True, text=True, env={**clean_environment(), **(variables or {})}
+    )
 
 
 def _complaint(done: subprocess.CompletedProcess[str]) -> str:
@@ -135,4 +161,5 @@ def _complaint(done: subprocess.CompletedProcess[str]) -> str:
 def _parse(line: str) -> State:
     facts = dict(re.findall(r"(\w+)=(\S*)", line))
     restarts, nodes = int(facts.get("Restarts", 0)), facts.get("NodeList", "").replace("(null)", "")
-    return State(facts.get("JobState", "FORGOTTEN"), facts.get("Reason", ""), restarts, nodes)
+    exit_code = int(facts.get("ExitCode", "0:0").partition(":")[0])
+    return State(facts.get("JobState", "FORGOTTEN"), facts.get("Reason", ""), restarts, nodes, exit_code)

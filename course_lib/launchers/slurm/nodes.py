@@ -1,0 +1,91 @@
+"""The nodes of a running job, as the command sees them that watches it: through files, and through Slurm."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from course_lib.launchers.diagnosis.errors import LaunchError
+from course_lib.launchers.process.messages import STILL_HERE
+from course_lib.launchers.process.stop import REQUEUE
+from course_lib.launchers.slurm.message_file import MessageFile
+from course_lib.launchers.slurm.place import Place
+from course_lib.launchers.slurm.queue import SlurmJob, State
+
+LOOK_EVERY = 0.1
+SPEAK_EVERY = 5.0
+LAST_WORDS = 2.0  # how long after a job's end its ranks' last messages may still arrive
+FOLDER = "COURSE_LIB_SLURM_FOLDER"  # where the nodes of a job that is watched find these files
+
+
+def message_files(folder: Path, nodes: int, attempt: int) -> list[MessageFile]:
+    """What each node says."""
+    return [MessageFile(folder / f"node-{node}.{attempt}") for node in range(nodes)]
+
+
+def orders(folder: Path, attempt: int) -> MessageFile:
+    """What the nodes are told."""
+    return MessageFile(folder / f"orders.{attempt}")
+
+
+class Requeued(Exception):
+    """Slurm has taken the job off its nodes and will start it again."""
+
+
+class Nodes:
+    """The supervisors on all nodes, as `Listener` knows one: it asks for messages and gives orders."""
+
+    def __init__(self, job: SlurmJob, folder: Path, place: Place, attempt: int) -> None:
+        self.job, self.place, self.attempt = job, place, attempt
+        self._message_files, self._orders = message_files(folder, place.nodes, attempt), orders(folder, attempt)
+        self._messages: list[Any] = []
+        self._spoke = 0.0
+        self._ended: float | None = None
+
+    def send(self, order: Any) -> None:
+        self._orders.append(order)
+
+    def recv(self) -> Any:
+        return self._messages.pop(0)
+
+    def poll(self, seconds: float | None) -> bool:
+        """Wait for a message, for at most `seconds`. Raises if the job has ended without one."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while not self._messages:
+            self._messages = [message for file in self._message_files for message in file.read()]
+            if not self._messages:
+                if deadline is not None and time.monotonic() >= deadline:
+                    return False
+                self._look_after_the_job()
+                time.sleep(LOOK_EVERY)
+        return True
+
+    def _look_after_the_job(self) -> None:
+        if time.monotonic() - self._spoke > SPEAK_EVERY:
+            self._spoke = time.monotonic()
+            self.send(STILL_HERE)
+        state = self.job.state()
+        if state.restarts > self.attempt or state.waits:
+            raise Requeued
+        if not state.has_ended:
+            self._ended = None
+        elif self._ended is None:
+            self._ended = time.monotonic()
+        elif time.monotonic() - self._ended > LAST_WORDS:
+            raise LaunchError(self._story(state))
+
+    def _story(self, state: State) -> str:
+        number = self.job.number
+        stories = {
+            "TIMEOUT": f"job {number} ran out of time: give it more than time={self.place.time!r}",
+            "CANCELLED": f"job {number} was cancelled, and not from here",
+            "NODE_FAIL": f"job {number} ended because a node failed: run it again",
+            "OUT_OF_MEMORY": f"job {number} ran out of memory: ask for more with memory='64G' (--memory 64G)",
+        }
+        story = stories.get(state.name, f"job {number} ended ({state.name.lower()}) without a word from its ranks")
+        if state.exit_code == REQUEUE:
+            story = f"job {number} has saved what it had, and Slurm did not put it back into the queue: start it again"
+        output = self.job.output
+        tail = output.read_text(errors="replace").splitlines()[-15:] if output.exists() else []
+        return "\n\n".join([story, *(["The end of its output:\n  " + "\n  ".join(tail)] if tail else [])])
