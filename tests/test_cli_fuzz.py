@@ -27,9 +27,13 @@ from course_lib import cli, doctor, lab
 from course_lib.checks import exercises
 from course_lib.checks.report import Report
 from course_lib.cli.arguments import Parser
+from course_lib.doctor import health
+from course_lib.doctor.devices import DeviceRates
+from course_lib.doctor.health import RankHealth
 from course_lib.grading import grader
 from course_lib.lab import laying_out
 from course_lib.launchers import torchrun
+from course_lib.launchers.tracing.trace_file import write_trace
 from course_lib.pictures.picture import Picture
 from course_lib.training import job
 from course_lib.training.log import Log, Record
@@ -40,6 +44,7 @@ SAMPLES = {
     "target": "program.py:anything",
     "strategy": "single",
     "logs": "log.jsonl",
+    "trace": "trace.json",
     "notebook": "02_ddp.ipynb",
     "submissions": "in",
     "--out": "new.png",
@@ -168,10 +173,13 @@ def folder(tmp_path, monkeypatch) -> Path:
     (tmp_path / "02_ddp.ipynb").write_text(json.dumps({"cells": [{"cell_type": "code", "source": CELL}]}))
     shutil.copy(tmp_path / "02_ddp.ipynb", tmp_path / "in" / "somebody")
     Log(tmp_path / "log.jsonl").write([Record(1, 1.0, 1.0, 1.0)])
+    write_trace(tmp_path / "trace.json", 1, [])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(cli.training, "warm_up", lambda: None)
     monkeypatch.setattr(cli.grading, "warm_up", lambda: None)
+    monkeypatch.setattr(cli.doctor, "warm_up", lambda: None)
+    monkeypatch.setattr(health, "launch", lambda *_, **__: [MEASURED])
     monkeypatch.setattr(torchrun, "launch", stub_of_launch)
     monkeypatch.setattr(job, "launch", stub_of_launch)
     monkeypatch.setattr(lab.os, "execve", opens)
@@ -190,6 +198,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+MEASURED = RankHealth(0, DeviceRates("host", "CPU", 1, 1.0, 1.0), 0.0, [], [], False)
 CELL = "def average_gradients(model):\n    pass\n"
 
 

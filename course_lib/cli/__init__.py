@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import sys
 from collections.abc import Sequence
 
 from course_lib import interrupt
-from course_lib.cli import desk, grading, running, training
+from course_lib.cli import desk, doctor, grading, running, training
 from course_lib.cli.arguments import BadUsage, Parser
 from course_lib.cli.endings import complain, interrupted
 from course_lib.launchers.torchrun import leaving_at_once
@@ -67,20 +66,9 @@ def make_parser() -> Parser:
     parser = Parser(prog="course", description="Train an LSTM on many GPUs: the course's commands.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    doctor = commands.add_parser("doctor", help="what this machine has, and what will therefore work")
-    doctor.set_defaults(run=_doctor)
-    for group in (desk, running, training, grading):
+    for group in (doctor, desk, running, training, grading):
         group.add_commands(commands)
     return parser
-
-
-def _doctor(_: argparse.Namespace) -> int:
-    with leaving_at_once():
-        from course_lib.doctor import examine
-
-    report = examine()
-    print(report)
-    return 0 if report.course_can_run else 1
 
 
 if __name__ == "__main__":

@@ -84,7 +84,9 @@ def _grade(options: argparse.Namespace) -> int:
             return 0
         if options.submissions is None or options.out is None:
             raise BadUsage("grade: give SUBMISSIONS, a folder, and --out GRADES, another one")
-        given = {name: value for name, value in vars(options).items() if name not in ("run", "argv", "explain")}
+        given = {
+            name: value for name, value in vars(options).items() if name not in ("run", "argv", "words", "explain")
+        }
         try:
             print(grade(**given))
         except (BadSubmissions, NoSandbox, NoGradebook) as error:

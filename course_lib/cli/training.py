@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from course_lib.training.settings import Settings
 
 TRAIN_OPTIONS = (
-    *("strategy", "data", "updates", "batch", "tokens", "hidden", "layers", "learning_rate", "seed"),
+    *("strategy", "data", "updates", "batch", "tokens", "hidden", "layers", "learning_rate", "seed", "precision"),
     *("checkpoint", "every", "async_checkpoint", "resume", "time_limit", "log"),
 )
 
@@ -75,6 +75,12 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         ("learning-rate", take.learning_rate, 0.01, "of Adam"),
     ):
         train.add_argument(f"--{name}", type=kind, default=default, help=f"{what} (default: {default})")
+    train.add_argument(
+        "--precision",
+        choices=("fp32", "bf16", "fp16"),
+        default="fp32",
+        help="of the forward pass; weights stay in fp32, and with fp16 the loss is scaled (default: fp32)",
+    )
     folder = "save checkpoints there; the last two are kept"
     train.add_argument("--checkpoint", type=take.words, metavar="FOLDER", help=folder)
     beside = "write checkpoints while the training goes on, from a copy in memory"
@@ -130,7 +136,8 @@ def _train(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return interrupted(f"; all ranks have been stopped{resume_hint(settings)}") if speaks else 130
     if run is not None:
-        print("{updates} updates, loss {loss:.4f}, {tokens per second:,.0f} tokens/s".format(**run[0]))
+        mfu = f", MFU {run[0]['mfu']:.1%}" if "mfu" in run[0] else ""
+        print("{updates} updates, loss {loss:.4f}, {tokens per second:,.0f} tokens/s".format(**run[0]) + mfu)
         if options.profile is not None and (status := _write_trace(run, options.profile)):
             return status
         if "stopped" in run[0]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.lstm.stack import Stack, State, keep_flat, pays
+from course_lib.lstm.stack import Stack, State, as_computed, keep_flat, pays
 
 Run = tuple[tuple[int, Any], ...]  # (place, block) of LSTM layers of one width side by side, or of one other block
 States = dict[int, State]  # of the blocks that have one, by their place in the model
@@ -63,6 +63,7 @@ class Recurrent(nn.Module):
     def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         if inputs.is_cuda:
             keep_flat(self.lstm)
+        inputs, state = as_computed(inputs), state and (as_computed(state[0]), as_computed(state[1]))
         return self.lstm(inputs, state)
 
 

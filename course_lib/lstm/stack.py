@@ -47,13 +47,24 @@ class Stack:
         """The last layer's outputs, and every layer's new state. A state that is None begins at zero."""
         if inputs.is_cuda:
             keep_flat(self.lstm)
-        given = None
+        inputs, given = as_computed(inputs), None
         if any(state is not None for state in states):
             zeros = inputs.new_zeros(1, inputs.shape[1], self.lstm.hidden_size)
             pairs = [state if state is not None else (zeros, zeros) for state in states]
-            given = tuple(torch.cat(parts) for parts in zip(*pairs, strict=True))
+            given = tuple(as_computed(torch.cat(parts)) for parts in zip(*pairs, strict=True))
         outputs, (h, c) = self.lstm(inputs, given)
         return outputs, list(zip(h.split(1), c.split(1), strict=True))
+
+
+def as_computed(tensor: Tensor) -> Tensor:
+    """The tensor in the dtype of the autocast that is on here, if one is.
+
+    cuDNN's call would do the same. oneDNN's takes a CPU without such arithmetic for one that has it, and fails.
+    """
+    where = tensor.device.type
+    if tensor.is_meta or not torch.is_autocast_enabled(where):
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(where))
 
 
 def keep_flat(lstm: nn.LSTM) -> None:

@@ -6,6 +6,7 @@ from course_lib.pictures.cut_edges import cut_edges
 from course_lib.pictures.gather_and_drop import gather_and_drop
 from course_lib.pictures.layer_by_time import layer_by_time
 from course_lib.pictures.link import link
+from course_lib.pictures.link_matrix import link_matrix
 from course_lib.pictures.losses import losses
 from course_lib.pictures.memory_bars import memory
 from course_lib.pictures.mesh import mesh
@@ -43,6 +44,7 @@ __all__ = [
     "gather_and_drop",
     "layer_by_time",
     "link",
+    "link_matrix",
     "losses",
     "memory",
     "mesh",

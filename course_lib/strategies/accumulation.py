@@ -45,7 +45,7 @@ def accumulate(
     for place, micro_batch in enumerate(batch.micro_batches(strategy.micro_batches)):
         is_last = place == strategy.micro_batches - 1
         with contextlib.nullcontext() if is_last else without_sending():
-            with span("forward"):
+            with span("forward"), strategy.precision():
                 outputs, states[place] = strategy.forward(micro_batch.inputs, strategy.states.get(place))
                 its_total, _ = strategy.checked_loss(outputs, micro_batch)
             with span("backward"):  # of the last one: and, overlapped with it, what becomes of the gradients

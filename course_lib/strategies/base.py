@@ -16,7 +16,8 @@ from course_lib.data import Batch
 from course_lib.lstm.loss import Loss
 from course_lib.lstm.model import SequenceModel, States, detach_states
 from course_lib.machine import device
-from course_lib.strategies.shards import NamedTensors, Offsets, Shard, check_has_all, gather_outlines, join
+from course_lib.strategies.precision import GradientScaler, in_float32
+from course_lib.strategies.shards import NamedTensors, Offsets, Shard, check_has_all, gather_outlines, join, local_part
 from course_lib.trace import span
 
 MakeOptimizer = Callable[[Iterable[Parameter]], Optimizer]
@@ -31,7 +32,8 @@ class Strategy:
     parameter, `shards`. It can then be compared with one process, saved, resumed and loaded as any other.
 
     With `carry_state`, a batch begins in the state in which the previous one ended (and the gradient stops there):
-    for streams of text. With `clip`, the gradient of the whole model is scaled down to that norm.
+    for streams of text. With `clip`, the gradient of the whole model is scaled down to that norm. With `autocast`, the
+    forward pass computes in that dtype, `torch.bfloat16` or `torch.float16`, and the loss in float32.
     """
 
     micro_batches = 1
@@ -46,12 +48,14 @@ class Strategy:
         *,
         carry_state: bool = False,
         clip: float | None = None,
+        autocast: torch.dtype | None = None,
     ) -> None:
         self.device = device()
         self.rank, self.ranks = rank_and_ranks()
         self.model = model.to(self.device)
         self.optimizer = optimizer(self.model.parameters())
-        self.loss, self.carry_state, self.clip = loss, carry_state, clip
+        self.loss, self.carry_state, self.clip = in_float32(loss) if autocast else loss, carry_state, clip
+        self.autocast, self.scaler = autocast, GradientScaler() if autocast is torch.float16 else None
         self.states: StatesByMicroBatch = {}
         self.updates = 0
 
@@ -69,8 +73,9 @@ class Strategy:
         total, count, states = self.forward_backward(batch)
         self.reduce_gradients()
         with span("update"):
-            self.clip_gradients()
-            self.optimizer.step()
+            if self.unscale_gradients():
+                self.clip_gradients()
+                self.optimizer.step()
         self.states = {m: detach_states(own) for m, own in states.items()} if self.carry_state else {}
         self.updates += 1
         return total / count.clamp(min=1), count
@@ -91,8 +96,13 @@ class Strategy:
 
     def backward(self, total: Tensor, global_count: Tensor) -> None:
         """The backward pass of a sum of losses, divided by the global count. Where nothing counts, nothing moves."""
-        scaled = total if self.gradient_scale == 1 else total * self.gradient_scale
-        (scaled / global_count.clamp(min=1)).backward()
+        scaled = total if self.gradient_scale == 1 or self.scaler else total * self.gradient_scale
+        (scaled / self.divisor(global_count)).backward()
+
+    def divisor(self, global_count: Tensor) -> Tensor:
+        """What a sum of losses is divided by before its backward pass: by less, where gradients are scaled up."""
+        count = global_count.clamp(min=1)
+        return count if self.scaler is None else count / self.scaler.scale
 
     def sum_counts(self, total: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         """The sum of losses and the count of the global batch, from those of this rank's share."""
@@ -100,6 +110,14 @@ class Strategy:
 
     def reduce_gradients(self) -> None:
         """Sum the gradients over the ranks that have the same parameters, if the backward pass has not."""
+
+    def unscale_gradients(self) -> bool:
+        """Divide float16's gradients by what the loss was multiplied by. False, on all ranks, if they overflowed."""
+        if self.scaler is None:
+            return True
+        gradients = (parameter.grad for parameter in self.model.parameters())
+        own = [local_part(gradient) for gradient in gradients if gradient is not None]
+        return self.scaler.unscale(own, self.gradient_scale, self.device)
 
     def clip_gradients(self) -> None:
         """Scale the gradient down to a norm of at most `clip`: the norm of the *whole* model's gradient."""
@@ -151,8 +169,10 @@ class Strategy:
         return total, count
 
     def precision(self) -> contextlib.AbstractContextManager:
-        """The context in which the forward pass computes."""
-        return contextlib.nullcontext()
+        """The context in which the forward pass and the loss are computed."""
+        if self.autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self.autocast)
 
     def checked_shards(self) -> dict[str, Shard]:
         """`shards()`, seen to be all that this rank has."""

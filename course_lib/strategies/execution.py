@@ -151,10 +151,11 @@ class Execution:
 
     def _run(self, action: Action, inputs: Tensor, states: States) -> WholePass | SplitPass:
         virtual = self.stage.virtual[action.virtual]
-        finish = self.stage.loss_of(self._piece(action)) if virtual.is_last else None
-        if self._is_split(action):
-            return SplitPass.run(virtual.blocks, inputs, states, finish)
-        return WholePass.run(virtual.part, inputs, states, finish)
+        finish = self.stage.finish(virtual, self._piece(action))
+        with self.stage.precision():
+            if self._is_split(action):
+                return SplitPass.run(virtual.blocks, inputs, states, finish)
+            return WholePass.run(virtual.part, inputs, states, finish)
 
     def _is_split(self, action: Action) -> bool:
         return (self.stage.place, action.piece) in self.schedule.split

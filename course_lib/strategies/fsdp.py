@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from course_lib.data import Batch
 from course_lib.lstm.loss import Loss
@@ -33,7 +33,8 @@ class FSDP(Strategy):
     With `reshard_after_forward=False` the parameters stay whole from the forward to the backward pass: one gathering
     less, for the memory of the whole model. With `replicas`, the model is sharded over ranks / replicas ranks, and as
     many copies of it sum their gradients: hybrid sharding. The ranks of one copy are neighbours, in one node if
-    it has room. With `micro_batches`, gradients stay whole until the last one and are sent once.
+    it has room. With `micro_batches`, gradients stay whole until the last one and are sent once. With `autocast`,
+    blocks are gathered in that dtype, half the bytes to send and to have. Gradients are summed in float32.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class FSDP(Strategy):
         self.mesh = mesh_of(replicas, "shard")
         model = model.to(device())
         broadcast_weights(model)  # fully_shard takes each rank's own rows of whatever that rank has
-        shard_blocks(model, self.mesh, reshard_after_forward)
+        shard_blocks(model, self.mesh, reshard_after_forward, options.get("autocast"))
         super().__init__(model, optimizer, loss, **options)
         self.model_group = self.mesh.get_group("shard")
         self.micro_batches = micro_batches
@@ -69,6 +70,10 @@ class FSDP(Strategy):
         """Both in one message. The gradients follow during the backward pass."""
         total, count = sum_over_ranks(torch.stack([total, count.to(total.dtype)]))
         return total, count
+
+    def precision(self) -> contextlib.AbstractContextManager:
+        """Blocks are gathered in the precision in which they compute."""
+        return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def without_sending(self) -> Iterator[None]:
@@ -95,17 +100,20 @@ class FSDP(Strategy):
         return self.model
 
 
-def shard_blocks(model: SequenceModel, mesh: DeviceMesh, reshard_after_forward: bool) -> None:
+def shard_blocks(
+    model: SequenceModel, mesh: DeviceMesh, reshard_after_forward: bool, autocast: torch.dtype | None = None
+) -> None:
     """Shard every block by itself, so that one at a time is gathered. Those that share a weight go together."""
     users = Counter(id(parameter) for block in model.blocks.values() for parameter in block.parameters())
     *_, last = model.blocks.values()
+    policy = MixedPrecisionPolicy(param_dtype=autocast, reduce_dtype=torch.float32 if autocast else None)
     for block in model.blocks.values():
         keep_weights_where_they_are(block)
         if all(users[id(parameter)] == 1 for parameter in block.parameters()):
             # The backward pass begins with the last block: to drop it would be to gather it again at once.
             drop = reshard_after_forward and block is not last
-            fully_shard(block, mesh=mesh, reshard_after_forward=drop)
-    fully_shard(model, mesh=mesh, reshard_after_forward=reshard_after_forward)
+            fully_shard(block, mesh=mesh, reshard_after_forward=drop, mp_policy=policy)
+    fully_shard(model, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=policy)
     # Where the way out returns a view, PyTorch warns of writing into it: nobody here does.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
     model.one_call = False  # one call for several layers would need them whole at the same time

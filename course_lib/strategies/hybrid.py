@@ -54,7 +54,16 @@ class Hybrid(Strategy):
         placement = placement or cut_for(self.schedules.places, len(model))
         broadcast_weights(model)
         stage_ranks = dist.get_process_group_ranks(self.mesh.get_group("stage"))
-        self.stage = Stage.of(model, placement, place, stage_ranks, self.checked_loss, pace, self.schedules.places)
+        self.stage = Stage.of(
+            model,
+            placement,
+            place,
+            stage_ranks,
+            self.checked_loss,
+            pace,
+            self.schedules.places,
+            options.get("autocast"),
+        )
         super().__init__(self.stage.part, optimizer, loss, **options)
         parts = [virtual.part for virtual in self.stage.virtual]
         for part in parts:
@@ -71,7 +80,7 @@ class Hybrid(Strategy):
         count = sum_over_ranks(batch.mask.sum(), self.replica_group)
         schedule, routes = self.schedules.of(batch, self.stage.place)
         started = self.sum_over_replicas.start
-        self.execution = Execution(self.stage, schedule, batch, count.clamp(min=1), self.states, started, routes)
+        self.execution = Execution(self.stage, schedule, batch, self.divisor(count), self.states, started, routes)
         self.sum_over_replicas.begin(list(self.execution.last_actions))
         total = self.execution.run()
         return sum_over_ranks(total), count, self.execution.states  # only last parts of the model have something to add

@@ -70,6 +70,7 @@ class ModelParallel(Strategy):
         self.segments = segments_of(model, placement)
         self._parts: dict[Segment, SequenceModel] = {}
         self.dtype = next(model.parameters()).dtype
+        self.message_dtype = self.autocast or self.dtype
 
     def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
         """Run this rank's segments forward, each when its inputs are there, and then back in reverse order."""
@@ -77,7 +78,7 @@ class ModelParallel(Strategy):
         own = [number for number, segment in enumerate(self.segments) if segment.rank == self.rank]
         saved = {number: self._forward(number, batch, states) for number in own}
         for number in reversed(own):
-            self._backward(number, saved[number], count.clamp(min=1))
+            self._backward(number, saved[number], self.divisor(count))
         return self._total_for_all(saved), count, {0: states}
 
     def computing(self, name: str, segment: Segment) -> AbstractContextManager:
@@ -92,7 +93,7 @@ class ModelParallel(Strategy):
     def receive(self, shape: tuple[int, ...], source: int) -> Tensor:
         """Wait for a message of that shape."""
         with span("receive", peer=source):
-            return point_to_point.receive(shape, self.dtype, self.device, source).wait()
+            return point_to_point.receive(shape, self.message_dtype, self.device, source).wait()
 
     def _forward(self, number: int, batch: Batch, states: States) -> SavedForward:
         """Run the segment when its inputs are there, and send its outputs on. The last one's output is the loss."""
@@ -100,11 +101,12 @@ class ModelParallel(Strategy):
         if number > 0:
             before = self.segments[number - 1]
             inputs = self.receive((batch.steps, batch.sequences, before.width), before.rank).requires_grad_()
-        with self.computing("forward", segment):
+        with self.computing("forward", segment), self.precision():
             outputs, new_states = self._part(segment)(inputs, self.states.get(0))
             states.update(new_states)
             if number == len(self.segments) - 1:
                 return SavedForward(inputs, self.checked_loss(outputs, batch)[0])
+            outputs = outputs.to(self.message_dtype)
         self.send(outputs, self.segments[number + 1].rank)
         return SavedForward(inputs, outputs)
 

@@ -64,7 +64,16 @@ class Pipeline(Strategy):
         self.schedules = Schedules(schedule, stages, micro_batches, chunks, virtual, recompute, pace)
         placement = placement or cut_for(self.schedules.places, len(model))
         broadcast_weights(model)
-        self.stage = Stage.of(model, placement, rank, range(stages), self.checked_loss, pace, self.schedules.places)
+        self.stage = Stage.of(
+            model,
+            placement,
+            rank,
+            range(stages),
+            self.checked_loss,
+            pace,
+            self.schedules.places,
+            options.get("autocast"),
+        )
         super().__init__(self.stage.part, optimizer, loss, **options)
         self.model_group = dist.group.WORLD
         self.micro_batches = self.schedules.micro_batches
@@ -73,7 +82,7 @@ class Pipeline(Strategy):
         """All pieces of the batch: until they are done, no weight changes."""
         count = batch.mask.sum()
         schedule, routes = self.schedules.of(batch, self.stage.place)
-        self.execution = Execution(self.stage, schedule, batch, count.clamp(min=1), self.states, routes=routes)
+        self.execution = Execution(self.stage, schedule, batch, self.divisor(count), self.states, routes=routes)
         total = self.execution.run()
         with span("communication"):
             dist.broadcast(total, self.schedules.last_stage)  # only the stage with the model's last part knows it

@@ -25,6 +25,7 @@ from course_lib.strategies.fsdp import FSDP
 from course_lib.strategies.hybrid import Hybrid
 from course_lib.strategies.model_parallel import ModelParallel
 from course_lib.strategies.pipeline import Pipeline
+from course_lib.strategies.precision import PRECISIONS
 from course_lib.strategies.single import Single
 from course_lib.strategies.tensor_parallel import TensorParallel
 
@@ -88,14 +89,19 @@ def check_is_strategy(candidate: Any) -> None:
         )
 
 
-def make_strategy(name: str, learning_rate: float, options: Mapping[str, Any]) -> Callable[..., Strategy]:
-    """What makes the strategy of a model and a loss: with Adam, and gradients clipped to a norm of 1."""
+def make_strategy(
+    name: str, learning_rate: float, options: Mapping[str, Any], precision: str = "fp32"
+) -> Callable[..., Strategy]:
+    """What makes the strategy of a model and a loss: with Adam, and gradients clipped to a norm of 1.
+
+    Among the options, `bfloat16=True` is another way to say `precision="bf16"`.
+    """
     kind, given = find_strategy(name), dict(options)
-    in_bfloat16 = given.pop("bfloat16", False)
-    _check_option("bfloat16", in_bfloat16, bool)
-    if in_bfloat16:
-        given["autocast"] = torch.bfloat16
     known = options_of(kind)
+    autocast = _autocast(precision, given.pop("bfloat16", False))
+    if autocast and known.pop("autocast", None) is None:
+        raise ValueError(f"strategy={name} computes in fp32 alone: leave out the other precision")
+    known.pop("autocast", None)
     for option, value in given.items():
         if option not in known:
             raise ValueError(f"strategy={name} has no option {option}: it takes {', '.join(known)}")
@@ -107,7 +113,17 @@ def make_strategy(name: str, learning_rate: float, options: Mapping[str, Any]) -
         given["placement"] = _placement(given["placement"])
     adam = partial(torch.optim.Adam, lr=learning_rate)
     clip = {"clip": 1.0} if "clip" in known else {}
-    return partial(kind, **{"optimizer": adam, **clip, **given})
+    half = {"autocast": autocast} if autocast else {}
+    return partial(kind, **{"optimizer": adam, **clip, **half, **given})
+
+
+def _autocast(precision: str, in_bfloat16: Any) -> torch.dtype | None:
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision={precision}: choose {', '.join(PRECISIONS)}")
+    _check_option("bfloat16", in_bfloat16, bool)
+    if in_bfloat16 and precision == "fp16":
+        raise ValueError("bfloat16=True and precision=fp16: give one of the two")
+    return torch.bfloat16 if in_bfloat16 else PRECISIONS[precision]
 
 
 def options_of(kind: type[Strategy]) -> dict[str, inspect.Parameter]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ class Stage:
     ranks: tuple[int, ...]  # of all stages, in order
     pace: ActionCosts | None
     groups: Mapping[Channel, Any]  # a process group for each, or None
+    autocast: torch.dtype | None = None
 
     @classmethod
     def of(
@@ -77,6 +79,7 @@ class Stage:
         loss: Loss,
         pace: ActionCosts | None = None,
         places: Layout | None = None,
+        autocast: torch.dtype | None = None,
     ) -> Stage:
         """The stage at `place` of the pipeline whose stages live on `ranks`. Only its blocks go to the device.
 
@@ -94,11 +97,19 @@ class Stage:
             virtual.append(VirtualStage(part, position, places.positions, widths[start - 1] if start else 0))
         blocks = sorted(block for each in virtual for block in each.part.numbered())
         part = virtual[0].part if len(virtual) == 1 else SequenceModel(dict(blocks))
-        return cls(part, tuple(virtual), loss, place, ranks, pace, _groups(ranks, place, places))
+        return cls(part, tuple(virtual), loss, place, ranks, pace, _groups(ranks, place, places), autocast)
 
     @property
     def dtype(self) -> torch.dtype:
         return next(self.part.parameters()).dtype
+
+    @property
+    def message_dtype(self) -> torch.dtype:
+        return self.autocast or self.dtype
+
+    def precision(self) -> contextlib.AbstractContextManager:
+        """The context in which the forward pass and the loss are computed."""
+        return torch.autocast(device().type, dtype=self.autocast) if self.autocast else contextlib.nullcontext()
 
     def seconds_for(self, action: Action, schedule: Schedule) -> float:
         """How long an action takes at least."""
@@ -109,9 +120,11 @@ class Stage:
         """How long a message is under way at least."""
         return self.pace.link if self.pace else 0.0
 
-    def loss_of(self, piece: Batch) -> Finish:
-        """What the model's last part does with its outputs for this piece."""
-        return lambda outputs: self.loss(outputs, piece)[0]
+    def finish(self, virtual: VirtualStage, piece: Batch) -> Finish:
+        """What a part of the model does with its outputs for this piece: it sends them on, or makes a loss of them."""
+        if virtual.is_last:
+            return lambda outputs: self.loss(outputs, piece)[0]
+        return lambda outputs: outputs.to(self.message_dtype)
 
     def send(self, tensor: Tensor, kind: str, to: int) -> list[PendingSend]:
         """Begin to send activations or gradients to the stage at `to`; where links are paced, with the time."""
@@ -129,7 +142,9 @@ class Stage:
         sent_at = None
         if self.link_seconds and piece.sequences:
             sent_at = receive((1,), torch.float64, where, peer, TIME_TAGS[kind], group)
-        return PendingMessage(receive(shape, self.dtype, where, peer, TAGS[kind], group), sent_at, self.link_seconds)
+        return PendingMessage(
+            receive(shape, self.message_dtype, where, peer, TAGS[kind], group), sent_at, self.link_seconds
+        )
 
 
 @dataclass

@@ -16,11 +16,14 @@ import torch.distributed as dist
 from tqdm.auto import tqdm
 
 from course_lib import trace
-from course_lib.data import Corpus, CorpusError, TokenFile, open_tokens
+from course_lib.data import Batch, Corpus, CorpusError, TokenFile, open_tokens
 from course_lib.launchers import RankFailed, Run, Slurm, launch, torchrun
 from course_lib.launchers.process import progress_bar, stop
 from course_lib.launchers.process.progress_bar import Progress
+from course_lib.lstm.loss import Loss
+from course_lib.lstm.model import SequenceModel
 from course_lib.strategies import Strategy, make_strategy
+from course_lib.strategies.precision import GradientScaler
 from course_lib.training import tasks
 from course_lib.training.background_save import BackgroundSaver
 from course_lib.training.checkpoint import load_checkpoint, on_rank_0, save_checkpoint, writing_into
@@ -40,6 +43,7 @@ from course_lib.training.settings import (
     checkpoint_to_resume,
 )
 from course_lib.training.stopping import StopAgreement
+from course_lib.training.utilization import utilization_of
 
 MOST_COMMON = 4_000  # words of a text that have a number of their own
 
@@ -48,8 +52,8 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
     """Train on all ranks, from the last checkpoint on if there is one to resume; for every rank to call.
 
     Rank 0 writes the log, and calls `show` with how far the run is. Returns the updates done, the loss of the last
-    one, and the global batches' tokens per second; and what it was `stopped` by, if it was: a signal or a time limit,
-    after which a run with checkpoints saves one and ends.
+    one, and the global batches' tokens per second; where the devices' peak is known, the `mfu`; and what it was
+    `stopped` by, if it was: a signal or a time limit, after which a run with checkpoints saves one and ends.
     """
     with _locked_folder(settings) as lock:
         return _train(settings, show, lock)
@@ -62,14 +66,18 @@ def _train(settings: Settings, show: Callable[[Progress], None], lock: WriterLoc
         check_memory(settings, int(os.environ["LOCAL_WORLD_SIZE"]))
         resumes = on_rank_0(lambda: checkpoint_to_resume(settings, torchrun.started_by_torchrun())) is not None
         task = _task(settings)
-        strategy = _strategy(settings, task)
         reader = BatchReader(task.dataset, task.sampler)
-        saved = _resume(strategy, reader, settings) if resumes else None
+        first = next(iter(BatchReader(task.dataset, task.sampler)))
+        model = tasks.seeded_model(task, settings.seed)
+        utilization = utilization_of(model, first, settings.precision) if is_rank_0 else None
+        strategy = _strategy(settings, model, task.loss)
+        saved = _resume(strategy, reader, first, settings) if resumes else None
         done, loss = (saved.position.updates, saved.notes["loss"]) if saved else (0, float("nan"))
         log = Log(settings.log, after=done) if settings.log and is_rank_0 else None
     except ValueError as error:
         raise BadSettings(str(error)) from error
-    metrics = MetricsLogger(done, settings.updates, loss, log=log, show=show if is_rank_0 else None)
+    show_here = show if is_rank_0 else None
+    metrics = MetricsLogger(done, settings.updates, loss, log=log, show=show_here, utilization=utilization)
     stops = StopAgreement(settings.time_limit) if settings.checkpoint else None
     stopped = ""
     with trace.paused(), _saving(settings) as save:  # nobody asked for a timeline of a run that may take days
@@ -85,7 +93,7 @@ def _train(settings: Settings, show: Callable[[Progress], None], lock: WriterLoc
                 metrics.check_losses()
                 check_weights(strategy, metrics.updates)
                 position = Position(metrics.updates, reader.epoch, reader.batch)
-                notes = {"loss": metrics.loss, "order": settings.order}
+                notes = {"loss": metrics.loss, "order": settings.order, **_scaler_notes(strategy)}
                 save(strategy, settings.checkpoint, position, notes=notes, lock=lock)
                 metrics.skip_time()
             if stopped:
@@ -94,7 +102,8 @@ def _train(settings: Settings, show: Callable[[Progress], None], lock: WriterLoc
         stops.close()
     stop.request.obeyed = bool(stopped)
     result = {"updates": metrics.updates, "loss": metrics.loss, "tokens per second": metrics.tokens_per_second}
-    return result | ({"stopped": stopped} if stopped else {})
+    known = {"stopped": stopped or None, "mfu": metrics.mfu}
+    return result | {name: value for name, value in known.items() if value is not None}
 
 
 def launch_job(settings: Settings, ranks: int, on: Slurm | None = None) -> Run:
@@ -213,22 +222,28 @@ def _tokens_of_all_ranks(path: str) -> TokenFile:
     return open_tokens(path, MOST_COMMON)
 
 
-def _strategy(settings: Settings, task: tasks.Task) -> Strategy:
-    make = make_strategy(settings.strategy, settings.learning_rate, settings.options)
-    return make(tasks.seeded_model(task, settings.seed), loss=task.loss)
+def _strategy(settings: Settings, model: SequenceModel, loss: Loss) -> Strategy:
+    make = make_strategy(settings.strategy, settings.learning_rate, settings.options, settings.precision)
+    return make(model, loss=loss)
 
 
-def _resume(strategy: Strategy, reader: BatchReader, settings: Settings) -> Checkpoint:
+def _resume(strategy: Strategy, reader: BatchReader, first: Batch, settings: Settings) -> Checkpoint:
     """Put strategy and reader where the last checkpoint left off."""
-    first = next(iter(BatchReader(reader.dataset, reader.sampler)))
     strategy.step(strategy.share(first))  # overwritten at once: see `load_checkpoint`
     saved = load_checkpoint(strategy, settings.checkpoint or "")
+    if scaler := getattr(strategy, "scaler", None):
+        scaler.load(saved.notes.get("scaler", GradientScaler().state()))
     reader.epoch, reader.batch = saved.position.epoch, saved.position.batch
     if saved.position.updates > settings.updates:
         raise BadSettings(f"{saved.path} has {saved.position.updates} updates already: give --updates a larger number")
     if dist.get_rank() == 0:
         print(f"going on from update {saved.position.updates}")
     return saved
+
+
+def _scaler_notes(strategy: Strategy) -> dict[str, Any]:
+    scaler = getattr(strategy, "scaler", None)  # a strategy need not be derived from ours
+    return {"scaler": scaler.state()} if scaler else {}
 
 
 @contextlib.contextmanager

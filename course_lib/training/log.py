@@ -1,8 +1,9 @@
 """A training run's log: one line of JSON per update, safe to go on with after a crash.
 
-    {"update": 50, "loss": 0.031, "tokens_per_second": 41000.0, "seconds": 1.8}
+    {"update": 50, "loss": 0.031, "tokens_per_second": 41000.0, "seconds": 1.8, "mfu": 0.31}
 
-`seconds` counts from the first update of the run, without the time in which it did not run.
+`seconds` counts from the first update of the run, without the time in which it did not run. `mfu` is there where the
+peak of the devices is known: see `utilization`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Record:
     loss: float
     tokens_per_second: float
     seconds: float
+    mfu: float | None = None
 
 
 class Log:
@@ -104,8 +106,10 @@ def _record(facts: dict) -> Record:
     record = Record(**facts)
     if any(isinstance(value, str | bool) for value in facts.values()):
         raise TypeError("a record has numbers")
-    return Record(int(record.update), float(record.loss), float(record.tokens_per_second), float(record.seconds))
+    mfu = None if record.mfu is None else float(record.mfu)
+    return Record(int(record.update), float(record.loss), float(record.tokens_per_second), float(record.seconds), mfu)
 
 
 def _lines(records: Iterable[Record]) -> str:
-    return "".join(json.dumps(asdict(record)) + "\n" for record in records)
+    known = ({name: value for name, value in asdict(record).items() if value is not None} for record in records)
+    return "".join(json.dumps(facts) + "\n" for facts in known)

@@ -16,6 +16,7 @@ from course_lib.strategies import Strategy
 from course_lib.strategies.shards import local_part
 from course_lib.training.log import Log, Record
 from course_lib.training.loop import READ_EVERY, Update
+from course_lib.training.utilization import Utilization
 
 CHECK_EVERY = 20  # updates: whether losses are finite is asked by all ranks after the same one, to end together
 
@@ -28,10 +29,17 @@ class MetricsLogger:
     """Is told of every update; on rank 0 it also has a `log` and a `show`. The losses that it holds are few."""
 
     def __init__(
-        self, updates: int, of: int, loss: float, *, log: Log | None, show: Callable[[Progress], None] | None
+        self,
+        updates: int,
+        of: int,
+        loss: float,
+        *,
+        log: Log | None,
+        show: Callable[[Progress], None] | None,
+        utilization: Utilization | None = None,
     ) -> None:
         self.updates, self.of, self.loss = updates, of, loss
-        self.log, self.show = log, show
+        self.log, self.show, self.utilization = log, show, utilization
         self.tokens_per_second = 0.0
         self._seconds_before = log.seconds if log else 0.0
         self._unread: list[tuple[Tensor, float]] = []  # loss, and when
@@ -49,6 +57,11 @@ class MetricsLogger:
             self.flush()
         if self.updates == self.of or self.updates % CHECK_EVERY == 0:
             self.check_losses()
+
+    @property
+    def mfu(self) -> float | None:
+        """Of the last updates that were read, where the devices' peak is known."""
+        return round(self.utilization.at(self.tokens_per_second), 4) if self.utilization else None
 
     def check_losses(self) -> None:
         """Raise NotFinite if one of the losses since the last check is not a finite number: on all ranks alike."""
@@ -70,12 +83,12 @@ class MetricsLogger:
         if self.log:
             speed = round(self.tokens_per_second, 1)
             records = (
-                Record(number, loss, speed, round(self._seconds_before + when - self._began, 4))
+                Record(number, loss, speed, round(self._seconds_before + when - self._began, 4), self.mfu)
                 for number, loss, (_, when) in zip(range(first, self.updates + 1), losses, self._unread, strict=True)
             )
             self.log.write(takewhile(lambda record: math.isfinite(record.loss), records))  # JSON knows no nan
         if self.show:
-            self.show(Progress(self.updates, self.of, self.loss, self.tokens_per_second))
+            self.show(Progress(self.updates, self.of, self.loss, self.tokens_per_second, self.mfu))
         self._unread, self._tokens, self._read_at = [], 0, time.monotonic()
 
     def skip_time(self) -> None:

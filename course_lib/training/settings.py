@@ -39,6 +39,7 @@ class Settings:
     hidden: int = 64
     layers: int = 2
     learning_rate: float = 0.01
+    precision: str = "fp32"  # or bf16, or fp16: of the forward pass; weights are in float32
     seed: int = 0
     checkpoint: str | None = None  # a folder
     every: int = 50  # updates from one checkpoint to the next
@@ -76,7 +77,7 @@ def check_settings(settings: Settings, ranks: int, *, may_restart: bool = False)
 def check_numbers(settings: Settings, ranks: int) -> None:
     """Refuse what cannot be trained on so many ranks, whatever is on the disk."""
     try:
-        make_strategy(settings.strategy, settings.learning_rate, settings.options)
+        make_strategy(settings.strategy, settings.learning_rate, settings.options, settings.precision)
     except ValueError as error:
         raise BadSettings(str(error)) from error
     for name in ("updates", "batch", "tokens", "hidden", "layers", "every"):

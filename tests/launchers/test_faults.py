@@ -280,6 +280,22 @@ except RanksStuck as error:
     assert says in cell.text
 
 
+@pytest.mark.parametrize(("made_by_rank_0", "counts"), [(5, {0: 4, 1: 3, 2: 3}), (2, {0: 2, 1: 3, 2: 3})])
+def test_a_hang_says_how_many_collectives_each_rank_has_begun(notebook, made_by_rank_0, counts):
+    cell = notebook.run(
+        f"""
+def train():
+    for _ in range({made_by_rank_0} if dist.get_rank() == 0 else 3):
+        dist.all_reduce(torch.ones(2))
+try:
+    launch(train, ranks=3, timeout=None)
+except RanksStuck as stuck:
+    print(stuck.odd, dict(stuck.counts))
+"""
+    )
+    assert cell.text == f"(0,) {counts}\n", cell.message
+
+
 @pytest.mark.parametrize(
     ("begin", "collective"),
     [

@@ -88,7 +88,7 @@ def test_a_job_with_an_unknown_strategy_gets_a_sentence():
     with pytest.raises(ValueError, match="choose single, ddp"):
         examples.adding(strategy="magic")
     with pytest.raises(ValueError, match="has no option autocast: it takes bucket_cap_mb, carry_state, clip"):
-        examples.adding(strategy="ddp", bfloat16=True)
+        examples.adding(strategy="ddp", autocast=True)
 
 
 class MeanOfMeans(DDP):

@@ -179,7 +179,7 @@ EXERCISE = Exercise(
     level="exercise",
     minutes=25,
     parts={"all ranks": 2, "one rank": 2, "by turns": 1},
-    read="8 · Not stuck, only slow",
+    read="10 · Not stuck, only slow",
     hints=(
         "In each update: when does each rank end its backward pass? Who is the last one, and by how much?",
         "If one rank is the last by far, in every update: add up its load, and its forward and backward, beside those "

@@ -7,6 +7,26 @@ from course_lib.checks.predictions.prediction import Between, Choice, Prediction
 PREDICTIONS = (
     Prediction(
         number="09.1",
+        question="An H100's NVLink is sold as 900 GB/s, and the network card beside it as 400 Gb/s. 8 GPUs sum the "
+        "same 400 MB of gradients, once over NVLink, once over a card each. How many times as long do the cards take?",
+        choices=(
+            Choice(
+                "About 2 times: 900 against 400",
+                Between(1.5, 3),
+                "A giga is a giga",
+                "One is in bytes, the other in *bits*: 400 Gb/s are 50 GB/s.",
+            ),
+            Choice(
+                "About 18 times: 900 against 50",
+                Between(15, 21),
+                "What is sold is what flows one way",
+                "NVLink's 900 GB/s are both ways together, 450 each way. A card's 400 Gb/s are each way.",
+            ),
+            Choice("About 9 times", Between(8, 10), why="450 GB/s against 50: bytes, one way, for each GPU."),
+        ),
+    ),
+    Prediction(
+        number="09.2",
         question="Two ranks with two loader workers each. Every rank takes every other file; the `IterableDataset` "
         "knows "
         "nothing of workers. How often does a line come in one epoch?",
@@ -37,7 +57,7 @@ PREDICTIONS = (
         ),
     ),
     Prediction(
-        number="09.2",
+        number="09.3",
         question="A checkpoint every 10 updates. Rank 0 is killed at update 30, just before that update's checkpoint "
         "is "
         "written; `torchrun` starts all ranks again. From which update do they go on?",
@@ -65,59 +85,52 @@ PREDICTIONS = (
         ),
     ),
     Prediction(
-        number="09.3",
-        question="On 8 nodes it is best to save every 38 minutes. How often on 512 nodes, which lose a node 64 times "
-        "as "
-        "often?",
+        number="09.4",
+        question="On 256 GPUs it is best to save every 109 minutes. How often on 16,384, where something fails 64 "
+        "times as often?",
         choices=(
             Choice(
-                "Every 38 minutes: a save costs what it costs",
-                Between(30, 45),
+                "Every 109 minutes: a save costs what it costs",
+                Between(90, 130),
                 "Saving is about the save",
                 "It is a trade: the more often the job dies, the more is lost between two saves.",
             ),
             Choice(
-                "Every 5 minutes",
-                Between(4, 6),
-                why="The root of 64: what saving costs and what deaths cost are balanced.",
+                "Every 14 minutes",
+                Between(12, 16),
+                why="The root of 64: what saving costs and what failures cost are balanced.",
             ),
             Choice(
-                "Every half minute: 64 times as often",
-                Between(0.3, 1),
-                "Twice the deaths, twice the saves",
-                "At 30 s per save that would be all the time there is. The best interval goes with the *root* of the "
-                "time "
-                "between deaths.",
-            ),
-        ),
-    ),
-    Prediction(
-        number="09.4",
-        question="A parameter server, synchronous or asynchronous, with 1 worker or with 4. Which of the four are the "
-        "same as one process?",
-        choices=(
-            Choice(
-                "Only the two synchronous ones",
-                [True, False, True, False],
-                "Asynchronous is never exact",
-                "With *one* worker nobody else changes the weights while it computes: its gradient is never stale.",
-            ),
-            Choice(
-                "All but asynchronous with 4 workers",
-                [True, True, True, False],
-                why="It takes others to make a gradient stale.",
-            ),
-            Choice(
-                "All four: every gradient is applied once",
-                [True, True, True, True],
-                "Order does not matter",
-                "A gradient belongs to the weights that it was computed with. Applied to newer ones, it is another "
-                "update.",
+                "Every 2 minutes: 64 times as often",
+                Between(1, 3),
+                "Twice the failures, twice the saves",
+                "At 30 s per save that would be a quarter of the time. The best interval goes with the *root* of the "
+                "time between failures.",
             ),
         ),
     ),
     Prediction(
         number="09.5",
+        question="Rank 2 computes for twice as long as ranks 0, 1 and 3, in every update. Which of them spend more "
+        "time in the all-reduce than rank 2 does?",
+        choices=(
+            Choice(
+                "None: the slow rank is slow there, too",
+                [],
+                "A slow rank has slow collectives",
+                "It comes last, and finds everybody there: nobody is in the all-reduce for a shorter time.",
+            ),
+            Choice("All three", [0, 1, 3], why="They come early, and are in it until rank 2 comes."),
+            Choice(
+                "Ranks 1 and 3, its neighbours in the ring",
+                [1, 3],
+                "Only neighbours wait",
+                "A piece goes all the way round: where one rank is missing, it stops for everybody.",
+            ),
+        ),
+    ),
+    Prediction(
+        number="09.6",
         question="Four equally fast workers bring gradients whenever they are ready. How many updates old is a "
         "gradient, "
         "most of the time, when it arrives?",
@@ -142,36 +155,6 @@ PREDICTIONS = (
                 1,
                 "One behind",
                 "One other worker would make it one. There are three.",
-            ),
-        ),
-    ),
-    Prediction(
-        number="09.6",
-        question="8 workers send 400 MB of gradients to one server and fetch the weights. How many times as long as a "
-        "ring all-reduce among the 8 does that take?",
-        choices=(
-            Choice(
-                "As long: the same bytes are moved",
-                Between(0.5, 1.5),
-                "The same bytes, the same time",
-                "Moved over *one* link. In a ring all eight links work at once.",
-            ),
-            Choice(
-                "About 9 times",
-                Between(8, 10),
-                why="2n transfers over the server's link, against 2(n - 1)/n over each rank's.",
-            ),
-            Choice(
-                "About 2 times: there and back",
-                Between(1.5, 3),
-                "The detour doubles the way",
-                "The way is not the trouble. All eight use the server's one link, one after the other, both ways.",
-            ),
-            Choice(
-                "About 64 times",
-                Between(32, 100),
-                "Everyone with everyone",
-                "That would be the square. One server has n transfers each way, not n for each of n.",
             ),
         ),
     ),

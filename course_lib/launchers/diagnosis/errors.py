@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from course_lib.launchers.diagnosis.stacks import Frame, Where, describe_stack
 
 
 class LaunchError(RuntimeError):
-    """A launch that did not return. `output` and `spans` hold what the ranks left behind."""
+    """A launch that did not return. `output` and `spans` hold what the ranks left behind.
+
+    `counts[rank]` is how many collectives that rank had begun; one that could not say, because it died, is not there.
+    """
 
     output: Sequence[tuple[int, str]] = ()
     spans: Sequence = ()
+    counts: Mapping[int, int] = MappingProxyType({})
 
     def _render_traceback_(self) -> list[str]:
         """What a notebook shows: the ranks' story, without the launcher's own frames above it."""

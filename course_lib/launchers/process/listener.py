@@ -25,7 +25,7 @@ from course_lib.launchers.diagnosis.stacks import Where
 from course_lib.launchers.process import messages, payload, stop
 from course_lib.launchers.process.live_line import LiveLine
 from course_lib.launchers.process.patience import Deadline, WallTime
-from course_lib.launchers.process.progress_bar import Bar, Progress
+from course_lib.launchers.process.progress_bar import Bar, record_of
 from course_lib.launchers.process.verdict import verdict
 from course_lib.launchers.run import Run
 
@@ -99,6 +99,7 @@ class Listener:
         except LaunchError as error:
             error.output = self.output.lines
             error.spans = [span for report in (*self.returned.values(), *self.raised) for span in report.spans]
+            error.counts = {rank: sum(record.begun.values()) for rank, record in sorted(self.records.items())}
             raise error from getattr(error, "exception", None)
         finally:
             self.output.finish()
@@ -287,9 +288,9 @@ class Output:
     def add(self, rank: int, lines: list[str]) -> None:
         """Take lines of a rank, in order."""
         self.live.clear()
-        for progress in filter(None, map(Progress.of_line, lines)):
+        for progress in filter(None, map(record_of, lines)):
             self._bar.show(progress)
-        lines = [line for line in lines if not Progress.of_line(line)]
+        lines = [line for line in lines if not record_of(line)]
         told_better = [line.startswith(GLOO_ENDS) or DOES_NOT_FIT in line for line in lines]
         shown = [line for line, better in zip(lines, told_better, strict=True) if not better]
         if shown := shown[: max(0, LINES_SHOWN - len(self.lines))]:

@@ -6,11 +6,12 @@ notebook's side of the launch draws the bar.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, ClassVar, TextIO
 
 from course_lib.launchers.process.live_line import in_a_notebook
 
@@ -29,24 +30,49 @@ class Progress:
     total: int
     loss: float
     tokens_per_second: float
+    mfu: float | None = None  # of the devices' peak, where it is known
 
-    def __str__(self) -> str:
-        return f"{self.done} of {self.total} updates, loss {self.loss:.4f}, {self.tokens_per_second:,.0f} tokens/s"
+    unit: ClassVar[str] = "update"
 
-    @classmethod
-    def of_line(cls, line: str) -> Progress | None:
-        """What a rank's line says, if it is such a record; a learner may print anything."""
-        if not line.startswith(MARK):
-            return None
-        try:
-            progress = cls(**json.loads(line[len(MARK) :]))
-            str(progress)
-        except (ValueError, TypeError):
-            return None
-        return progress
+    @property
+    def note(self) -> str:
+        """The loss and the speed."""
+        mfu = "" if self.mfu is None else f", MFU {self.mfu:.1%}"
+        return f"loss {self.loss:.4f}, {self.tokens_per_second:,.0f} tokens/s{mfu}"
 
 
-def send(progress: Progress) -> None:
+@dataclass(frozen=True)
+class Step:
+    """The steps done of something that is no training, of how many, and what is done now."""
+
+    done: int
+    total: int
+    note: str
+
+    unit: ClassVar[str] = "step"
+
+
+Record = Progress | Step
+
+
+def in_words(record: Record) -> str:
+    """The record as a line of text."""
+    return f"{record.done} of {record.total} {record.unit}s, {record.note}"
+
+
+def record_of(line: str) -> Record | None:
+    """What a rank's line says, if it is such a record; a learner may print anything."""
+    if not line.startswith(MARK):
+        return None
+    for kind in (Progress, Step):
+        with contextlib.suppress(ValueError, TypeError):
+            record = kind(**json.loads(line[len(MARK) :]))
+            in_words(record)
+            return record
+    return None
+
+
+def send(progress: Record) -> None:
     """Tell the launch that started this rank how far it is."""
     print(MARK + json.dumps(asdict(progress)), flush=True)
 
@@ -59,17 +85,17 @@ class Bar:
         self._bar: tqdm | None = None
         self._last_line = time.monotonic()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: Record) -> None:
         """Show this, in place of what was shown before."""
         if not (in_a_notebook(self.stream) or self.stream.isatty()):
             return self._show_line(progress)
         if self._bar is None:
             from tqdm.auto import tqdm
 
-            self._bar = tqdm(total=progress.total, initial=progress.done, file=self.stream, unit="update", leave=False)
-        self._bar.set_postfix_str(
-            f"loss {progress.loss:.4f}, {progress.tokens_per_second:,.0f} tokens/s", refresh=False
-        )
+            self._bar = tqdm(
+                total=progress.total, initial=progress.done, file=self.stream, unit=progress.unit, leave=False
+            )
+        self._bar.set_postfix_str(progress.note, refresh=False)
         self._bar.update(progress.done - self._bar.n)
 
     def step_aside(self) -> None:
@@ -81,7 +107,7 @@ class Bar:
         if self._bar is not None:
             self._bar.close()
 
-    def _show_line(self, progress: Progress) -> None:
+    def _show_line(self, progress: Record) -> None:
         if time.monotonic() - self._last_line >= LINE_EVERY:
             self._last_line = time.monotonic()
-            print(progress, file=self.stream, flush=True)
+            print(in_words(progress), file=self.stream, flush=True)

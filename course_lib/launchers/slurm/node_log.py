@@ -8,7 +8,7 @@ from typing import Any
 
 from course_lib.launchers.diagnosis.errors import RankDied, RankFailed
 from course_lib.launchers.process.messages import Died, Lines, Raised, SupervisorFailed
-from course_lib.launchers.process.progress_bar import Bar, Progress
+from course_lib.launchers.process.progress_bar import Bar, record_of
 
 
 class NodeLog:
@@ -37,7 +37,7 @@ class NodeLog:
 
     def _add_lines(self, rank: int, lines: list[str]) -> None:
         for line in lines:
-            if progress := Progress.of_line(line):
+            if progress := record_of(line):
                 self._bar.show(progress)
             else:
                 self.write(f"[rank {rank}] {line}")

@@ -16,6 +16,7 @@ from course_lib.launchers.diagnosis.call_log import Call
 from course_lib.launchers.tracing.events import Collective, Profile, collectives_of, wall_minus_monotonic
 
 MOST_EVENTS = 200_000  # of one rank: a browser shows some more, but not of 64 ranks
+SILENT = {"KINETO_LOG_LEVEL": "99"}  # otherwise the profiler says when it starts and stops, in among the ranks' output
 KEPT_PHASES = frozenset("XsftiM")  # complete, flow, instant, metadata: what a trace of several ranks can hold
 
 
@@ -39,6 +40,7 @@ def profiled() -> Iterator[None]:
     """
     from torch.profiler import ProfilerActivity, profile
 
+    os.environ.update(SILENT | os.environ)
     kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if machine.device().type == "cuda" else [])
     rank, was_on = int(os.environ.get("RANK", "0")), trace.recorder.on
     with profile(activities=kinds) as recorded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from course_lib import cli, doctor, machine
+from course_lib.doctor import machine_report
 from course_lib.launchers.diagnosis import flight_recorder
 
 
@@ -24,14 +25,14 @@ def test_a_healthy_machine_passes_with_a_real_launch(capsys):
     ],
 )
 def test_without_a_recent_torch_the_course_cannot_run(monkeypatch, missing, says):
-    monkeypatch.setattr(doctor, "_version", missing)
+    monkeypatch.setattr(machine_report, "_version", missing)
     report = doctor.examine()
     assert not report.course_can_run
     assert says in str(report)
 
 
 def test_without_jupyter_jobs_still_run(monkeypatch):
-    monkeypatch.setattr(doctor, "_version", lambda name: "2.13.0" if name == "torch" else None)
+    monkeypatch.setattr(machine_report, "_version", lambda name: "2.13.0" if name == "torch" else None)
     report = doctor.examine()
     assert report.course_can_run
     assert "JupyterLab and the Python kernel missing" in str(report)
@@ -39,9 +40,9 @@ def test_without_jupyter_jobs_still_run(monkeypatch):
 
 def test_ranks_that_cannot_talk_are_fatal(monkeypatch):
     def broken(*_, **__):
-        raise doctor.LaunchError("no loopback")
+        raise machine_report.LaunchError("no loopback")
 
-    monkeypatch.setattr(doctor, "launch", broken)
+    monkeypatch.setattr(machine_report, "launch", broken)
     assert not doctor.examine().course_can_run
 
 
@@ -55,6 +56,6 @@ def test_a_containers_quota_limits_the_cores(monkeypatch, tmp_path, text, expect
 
 def test_a_pytorch_whose_recorder_cannot_be_read_is_noted(monkeypatch):
     monkeypatch.setattr(flight_recorder, "can_be_read", lambda: False)
-    finding = doctor._distributed()
+    finding = machine_report._distributed()
     assert finding.mark == "note"
     assert "ranks that call different collectives are not found out" in finding.advice

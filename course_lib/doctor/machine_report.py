@@ -1,4 +1,4 @@
-"""`course doctor`: what this machine has, what will therefore work, and what to do about the rest."""
+"""What this machine has, what will therefore work, and what to do about the rest."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import importlib.util
 import platform
 import sys
 import time
-from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
 from course_lib import machine
+from course_lib.doctor.report import Finding, Report
 from course_lib.launchers import LaunchError, launch
 from course_lib.launchers.diagnosis import flight_recorder
 from course_lib.launchers.local import start_method
@@ -17,41 +17,6 @@ from course_lib.launchers.local import start_method
 OLDEST_PYTHON = (3, 10)
 OLDEST_TORCH = (2, 11)
 BYTES_PER_RANK = 400 << 20  # a rank with torch loaded, a small model and its buffers
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the report. `advice` says what to do; `fatal` means that the course cannot run."""
-
-    name: str
-    value: str
-    advice: str = ""
-    fatal: bool = False
-
-    @property
-    def mark(self) -> str:
-        return "FAIL" if self.fatal else "note" if self.advice else "ok"
-
-
-@dataclass
-class Report:
-    """What was found, in order."""
-
-    findings: list[Finding] = field(default_factory=list)
-
-    @property
-    def course_can_run(self) -> bool:
-        return not any(finding.fatal for finding in self.findings)
-
-    def __str__(self) -> str:
-        width = max(len(finding.name) for finding in self.findings)
-        lines = []
-        for finding in self.findings:
-            lines.append(f"  {finding.mark:<4}  {finding.name:<{width}}  {finding.value}")
-            if finding.advice:
-                lines.append(f"  {'':<4}  {'':<{width}}  -> {finding.advice}")
-        verdict = "The course can run here." if self.course_can_run else "The course cannot run here yet."
-        return "\n".join([*lines, "", verdict])
 
 
 def examine() -> Report:

@@ -1,0 +1,96 @@
+"""`course doctor`: what this machine has; with ranks, how well each of them does."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from course_lib.cli import arguments as take
+from course_lib.cli.arguments import BadUsage
+from course_lib.cli.cluster import add_cluster_options, place_of
+from course_lib.cli.endings import complain, interrupted
+from course_lib.launchers import LaunchError, torchrun, warm_up
+from course_lib.launchers.slurm import BadPlace
+from course_lib.launchers.torchrun import leaving_at_once
+
+
+def add_commands(commands: argparse._SubParsersAction) -> None:
+    """Doctor."""
+    doctor = commands.add_parser(
+        "doctor",
+        help="what this machine has, and what will therefore work; with --ranks, which rank is slow",
+        description="Say what this machine has, what will therefore work, and what to do about the rest. With --ranks, "
+        "--slurm, or under torchrun: measure every rank's device, the links between all pairs, an all-reduce against "
+        "its prediction, reads of your data and the machines' clocks, and say which rank is slow. The exit status is 1 "
+        "if something is.",
+    )
+    doctor.add_argument("--ranks", type=take.ranks, help="measure so many (under torchrun, it decides)")
+    data = "read each rank's part of these files, and again"
+    doctor.add_argument("--data", type=take.words, metavar="FILE|FOLDER", help=data)
+    doctor.add_argument("--out", type=take.picture, metavar="PICTURE.png", help="draw the matrix of links")
+    add_cluster_options(doctor)
+    doctor.set_defaults(run=_doctor)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    if options.ranks or options.slurm or torchrun.started_by_torchrun():
+        return _examine_ranks(options)
+    for name in ("data", "out"):
+        if getattr(options, name) is not None:
+            raise BadUsage(f"--{name} is for a measurement of ranks; add --ranks N")
+    place_of(options)  # refuses what is for a cluster
+    return _examine_machine()
+
+
+def _examine_machine() -> int:
+    with leaving_at_once():
+        from course_lib.doctor import examine
+
+    report = examine()
+    print(report)
+    return 0 if report.course_can_run else 1
+
+
+def _examine_ranks(options: argparse.Namespace) -> int:
+    under_torchrun = torchrun.started_by_torchrun()
+    speaks = not under_torchrun or torchrun.speak_as_rank() == 0
+    try:
+        place = place_of(options)
+        if options.data is not None and not place:
+            _check_data(options.data)
+        if not under_torchrun and not place:
+            warm_up()  # it imports torch while this process does
+        with leaving_at_once():
+            from course_lib.doctor import health
+            from course_lib.doctor.tables import health_text
+            from course_lib.doctor.verdict import complaints
+
+        plan = health.Plan(data=options.data)
+        if under_torchrun:
+            found = health.examine_as_rank(plan, options.peer_timeout)
+        else:
+            found = health.examine_ranks(plan, place.ranks if place else options.ranks, on=place)
+    except BadPlace as error:
+        return complain(error, status=2) if speaks else 2
+    except LaunchError as error:
+        return complain(error)
+    except KeyboardInterrupt:
+        return interrupted("; all ranks have been stopped") if speaks else 130
+    if found is None:
+        return 0
+    print(health_text(found))
+    if options.out is not None:
+        from course_lib import pictures
+
+        pictures.link_matrix({pair: times.link for pair, times in found.links.items()}, len(found.ranks)).save(
+            options.out
+        )
+    return 1 if complaints(found) else 0
+
+
+def _check_data(path: str) -> None:
+    """Refuse now what no rank of this machine could read."""
+    if not os.path.isdir(path) and not os.path.isfile(path):
+        raise BadUsage(f"--data {path}: there is no such file or folder; give the one that the ranks will read")
+    if not os.access(path, os.R_OK):
+        raise BadUsage(f"--data {path}: you may not read it; give another, or change its rights")

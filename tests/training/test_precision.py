@@ -1,0 +1,37 @@
+"""`course train --precision`: in half precision as in full, from the command line, and resumed."""
+
+from __future__ import annotations
+
+import pytest
+
+from course_lib.cli import main
+from course_lib.training.checkpoint_folder import latest_checkpoint, read_checkpoint
+from course_lib.training.log import read_log
+
+SMALL = ["--hidden", "8", "--batch", "8"]
+
+
+def test_a_run_in_fp16_resumes_with_its_scale_to_the_last_bit(tmp_path, monkeypatch):
+    """The first updates are left out, until the scale is small enough; so a checkpoint may have nothing of Adam's."""
+    monkeypatch.chdir(tmp_path)
+    run = ["train", "single", *SMALL, "--precision", "fp16"]
+    assert main([*run, "--updates", "6", "--log", "whole.jsonl"]) == 0
+    saving = [*run, "--checkpoint", "saved", "--log", "parts.jsonl"]
+    assert main([*saving, "--updates", "2"]) == 0
+    assert read_checkpoint(latest_checkpoint("saved")).notes["scaler"]["scale"] < 2**16
+    assert main([*saving, "--updates", "6", "--resume"]) == 0
+    whole, parts = ([record.loss for record in read_log(name)] for name in ("whole.jsonl", "parts.jsonl"))
+    assert parts == whole
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--precision", "fp8"], "--precision invalid choice: 'fp8' (choose from"),
+        (["bfloat16=True", "--precision", "fp16"], "bfloat16=True and precision=fp16: give one of the two"),
+        (["autocast=fp16"], "has no option autocast"),
+    ],
+)
+def test_another_precision_gets_a_sentence(words, says, capsys):
+    assert main(["train", "ddp", *words]) == 2
+    assert says in capsys.readouterr().err
