@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from course_lib.training.settings import Settings
 
 TRAIN_OPTIONS = (
-    *("strategy", "data", "updates", "batch", "tokens", "hidden", "layers", "learning_rate", "seed", "precision"),
-    *("checkpoint", "every", "async_checkpoint", "resume", "time_limit", "log"),
+    *("strategy", "data", "model", "updates", "batch", "tokens", "hidden", "layers", "learning_rate", "seed"),
+    *("precision", "checkpoint", "every", "async_checkpoint", "resume", "time_limit", "recompute", "compile"),
 )
 
 
@@ -37,6 +37,8 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     plot.set_defaults(run=_plot)
     stragglers = commands.add_parser("stragglers", help="which rank the others wait for, from a trace of a run")
     stragglers.add_argument("trace", type=take.words, metavar="TRACE", help="what `course train --profile` wrote")
+    timeline = "draw the ranks' timeline: input waits, computation, exposed communication"
+    stragglers.add_argument("--out", type=take.picture, metavar="PICTURE.png", help=timeline)
     stragglers.set_defaults(run=_stragglers)
 
 
@@ -60,9 +62,15 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         "--data",
         type=take.words,
         default="adding",
-        metavar="adding|text|FILE",
-        help="default: the adding problem; "
+        metavar="adding|text|FILE|FILE.py:FUNCTION",
+        help="default: the adding problem; a function of your own returns data with a length and batch(indices); "
         "the tokens of a text FILE are made once and kept beside it, in FILE.tokens-..., or in ~/.cache/course",
+    )
+    train.add_argument(
+        "--model",
+        type=take.words,
+        metavar="FILE.py:FUNCTION",
+        help="a model of your own, instead of an LSTM: a function that returns a list of blocks",
     )
     for name, kind, default, what in (
         ("updates", take.count, 300, "how many"),
@@ -89,8 +97,17 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     limit = "save a checkpoint after that time, and stop, to be resumed"
     train.add_argument("--time-limit", type=take.time_limit, metavar="SECONDS|H:MM:SS", help=limit)
     # torchrun reads its script's options, too, and takes --log for one of its own, cut short.
-    log = "write a line of JSON per update, for `course plot`; behind torchrun, write --log-file"
-    train.add_argument("--log", "--log-file", type=take.words, metavar="FILE", help=log)
+    log = (
+        "write a line of JSON per update, for `course plot`, or, with tensorboard:DIR, for TensorBoard; may be given "
+        "once for each; behind torchrun, write --log-file"
+    )
+    train.add_argument(
+        "--log", "--log-file", action="append", default=[], type=take.words, metavar="FILE|tensorboard:DIR", help=log
+    )
+    recompute = "drop activations, and compute them again on the way back: pipeline and hybrid"
+    train.add_argument("--recompute", action="store_true", help=recompute)
+    compiled = "compile the blocks that are no LSTM layers with torch.compile"
+    train.add_argument("--compile", action="store_true", help=compiled)
     profile = "write a trace of all ranks with some updates under PyTorch's profiler, for ui.perfetto.dev"
     train.add_argument("--profile", type=take.words, metavar="FILE", help=profile)
     add_cluster_options(train)
@@ -110,11 +127,12 @@ def _train(options: argparse.Namespace) -> int:
         from course_lib.training.job import launch_job, resume_hint, run_job_as_rank
         from course_lib.training.log import LogError
         from course_lib.training.metrics import NotFinite
-        from course_lib.training.settings import BadSettings, Settings
+        from course_lib.training.settings import BadSettings, Settings, split_logs
 
     settings = Settings(**{name: getattr(options, name) for name in TRAIN_OPTIONS})
     try:
-        settings = replace(settings, options=parse(options.arguments), profile=options.profile is not None)
+        settings = replace(settings, **split_logs(options.log), options=parse(options.arguments))
+        settings = replace(settings, profile=options.profile is not None)
         if options.profile is not None:
             check_can_be_written(options.profile)
         place, peer_timeout = place_of(options, _words_without_print(options)), options.peer_timeout
@@ -178,6 +196,10 @@ def _stragglers(options: argparse.Namespace) -> int:
 
     try:
         print(find_stragglers(*collectives_in(read_trace(options.trace))))
+        if options.out is not None:
+            from course_lib import pictures
+
+            pictures.timeline(options.trace).save(options.out)
     except TraceError as error:
         return complain(error, status=2)
     return 0

@@ -9,6 +9,8 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,13 @@ import torch.distributed as dist
 from tqdm.auto import tqdm
 
 from course_lib import trace
-from course_lib.data import Batch, Corpus, CorpusError, TokenFile, open_tokens
+from course_lib.data import Batch, Corpus, CorpusError, ShardedBatches, TokenFile, open_tokens
 from course_lib.launchers import RankFailed, Run, Slurm, launch, torchrun
 from course_lib.launchers.process import progress_bar, stop
 from course_lib.launchers.process.progress_bar import Progress
 from course_lib.lstm.loss import Loss
-from course_lib.lstm.model import SequenceModel
+from course_lib.lstm.model import SequenceModel, lstm_model
+from course_lib.machine import device
 from course_lib.strategies import Strategy, make_strategy
 from course_lib.strategies.precision import GradientScaler
 from course_lib.training import tasks
@@ -29,10 +32,12 @@ from course_lib.training.background_save import BackgroundSaver
 from course_lib.training.checkpoint import load_checkpoint, on_rank_0, save_checkpoint, writing_into
 from course_lib.training.checkpoint_folder import FACTS, Checkpoint, CheckpointError, Position, find_checkpoint
 from course_lib.training.checkpoint_lock import WriterLock
+from course_lib.training.compiling import check_compiles, compile_blocks
 from course_lib.training.log import Log, LogError
 from course_lib.training.loop import BatchReader, updates_on
 from course_lib.training.metrics import MetricsLogger, NotFinite, check_weights
-from course_lib.training.profiling import profile_some
+from course_lib.training.own import check_runs, loss_for, names_a_function, own_data, own_model, sizes_of
+from course_lib.training.profiling import profile_some, with_input_waits
 from course_lib.training.settings import (
     BadSettings,
     Settings,
@@ -43,6 +48,7 @@ from course_lib.training.settings import (
     checkpoint_to_resume,
 )
 from course_lib.training.stopping import StopAgreement
+from course_lib.training.tensorboard import TensorboardLog
 from course_lib.training.utilization import utilization_of
 
 MOST_COMMON = 4_000  # words of a text that have a number of their own
@@ -69,19 +75,27 @@ def _train(settings: Settings, show: Callable[[Progress], None], lock: WriterLoc
         reader = BatchReader(task.dataset, task.sampler)
         first = next(iter(BatchReader(task.dataset, task.sampler)))
         model = tasks.seeded_model(task, settings.seed)
+        if settings.model:
+            check_runs(model, settings.model, first)
         utilization = utilization_of(model, first, settings.precision) if is_rank_0 else None
+        if settings.compile:
+            check_compiles(device())
+            compile_blocks(model)
         strategy = _strategy(settings, model, task.loss)
         saved = _resume(strategy, reader, first, settings) if resumes else None
         done, loss = (saved.position.updates, saved.notes["loss"]) if saved else (0, float("nan"))
         log = Log(settings.log, after=done) if settings.log and is_rank_0 else None
+        board = TensorboardLog(settings.tensorboard, after=done) if settings.tensorboard and is_rank_0 else None
     except ValueError as error:
         raise BadSettings(str(error)) from error
     show_here = show if is_rank_0 else None
-    metrics = MetricsLogger(done, settings.updates, loss, log=log, show=show_here, utilization=utilization)
+    logs = {"log": log, "board": board, "show": show_here}
+    metrics = MetricsLogger(done, settings.updates, loss, **logs, utilization=utilization)
     stops = StopAgreement(settings.time_limit) if settings.checkpoint else None
     stopped = ""
     with trace.paused(), _saving(settings) as save:  # nobody asked for a timeline of a run that may take days
-        updates = updates_on(strategy, reader, settings.updates - done)
+        batches = with_input_waits(reader) if settings.profile else reader
+        updates = updates_on(strategy, batches, settings.updates - done)
         for update in profile_some(updates, settings.updates - done) if settings.profile else updates:
             metrics.add(update)
             if lock and is_rank_0:
@@ -93,7 +107,8 @@ def _train(settings: Settings, show: Callable[[Progress], None], lock: WriterLoc
                 metrics.check_losses()
                 check_weights(strategy, metrics.updates)
                 position = Position(metrics.updates, reader.epoch, reader.batch)
-                notes = {"loss": metrics.loss, "order": settings.order, **_scaler_notes(strategy)}
+                facts = {"loss": metrics.loss, "order": settings.order, "model": settings.model}
+                notes = facts | _scaler_notes(strategy)
                 save(strategy, settings.checkpoint, position, notes=notes, lock=lock)
                 metrics.skip_time()
             if stopped:
@@ -180,11 +195,20 @@ def resume_hint(settings: Settings) -> str:
 
 
 def _task(settings: Settings) -> tasks.Task:
+    task = _task_of_data(settings)
+    return replace(task, model=partial(own_model, settings.model, task.sizes)) if settings.model else task
+
+
+def _task_of_data(settings: Settings) -> tasks.Task:
     size = (settings.hidden, settings.layers)
     if settings.data == "adding":
         return tasks.adding(settings.batch, (5, 20), *size, settings.seed)
     if settings.data == "text":
         corpus = Corpus.from_python_docs(most_common=MOST_COMMON)
+    elif names_a_function(settings.data):
+        corpus = own_data(settings.data)
+        if not isinstance(corpus, Corpus | TokenFile):
+            return _task_of_own_data(settings, corpus)
     else:
         corpus = _tokens_of_all_ranks(settings.data)
     if settings.options.get("carry_state"):
@@ -192,9 +216,18 @@ def _task(settings: Settings) -> tasks.Task:
     return tasks.sentences(corpus, settings.tokens, *size, settings.seed)
 
 
+def _task_of_own_data(settings: Settings, data: Any) -> tasks.Task:
+    if settings.options.get("carry_state"):
+        raise BadSettings(f"carry_state=True: examples of {settings.data} have nothing to carry; return a Corpus there")
+    sizes = sizes_of(data, settings.data, has_model=settings.model is not None)
+    sizes |= {"hidden": settings.hidden, "layers": settings.layers}
+    sampler = ShardedBatches(len(data), settings.batch, seed=settings.seed)
+    return tasks.Task(data, sampler, partial(lstm_model, **sizes), loss_for(data), sizes)
+
+
 def prepare_data(settings: Settings) -> None:
     """Make the tokens of a text file before the ranks start, if they are not there yet, with a bar."""
-    if settings.data in ("adding", "text"):
+    if settings.data in ("adding", "text") or names_a_function(settings.data):
         return
     with tqdm(desc="tokens", unit="B", unit_scale=True, leave=False, disable=None) as bar:
 
@@ -223,7 +256,7 @@ def _tokens_of_all_ranks(path: str) -> TokenFile:
 
 
 def _strategy(settings: Settings, model: SequenceModel, loss: Loss) -> Strategy:
-    make = make_strategy(settings.strategy, settings.learning_rate, settings.options, settings.precision)
+    make = make_strategy(settings.strategy, settings.learning_rate, settings.strategy_options, settings.precision)
     return make(model, loss=loss)
 
 

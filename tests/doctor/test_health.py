@@ -172,6 +172,11 @@ def test_memory_errors_and_faults_are_noted_from_what_the_driver_says() -> None:
     assert gpus.xid_finding("all is well").mark == "ok"
 
 
+def test_the_drivers_table_of_connections_is_shown_in_plain_letters() -> None:
+    table = "\t\x1b[4mGPU0\tCPU Affinity\x1b[0m\nGPU0\t X \t0-15\t\n\n"
+    assert gpus.plain(table) == "        GPU0    CPU Affinity\nGPU0     X      0-15"
+
+
 def test_without_the_drivers_program_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert "nvidia-smi is not here" in gpus.examine_gpus("host").findings[0].value
@@ -183,6 +188,7 @@ def test_a_command_that_fails_is_told_in_its_own_words() -> None:
 
 
 def test_the_command_measures_draws_and_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
     (tmp_path / "data").write_bytes(bytes(100_000))
     picture = tmp_path / "links.png"
     assert main(["doctor", "--ranks", "2", "--data", str(tmp_path / "data"), "--out", str(picture)]) == 0

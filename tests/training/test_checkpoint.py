@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.tensor import DTensor
 
 from course_lib import RankDied, launch
 from course_lib.data import Corpus, Streams
@@ -48,7 +49,8 @@ def steps(strategy, start, stop, batches=BATCHES):
 
 def everything_of(strategy):
     """What decides how training goes on from here: this rank's part of it."""
-    state = {f"{name}.{slot}": value for name, parameter in strategy.model.named_parameters()
+    state = {f"{name}.{slot}": value.to_local() if isinstance(value, DTensor) else value
+             for name, parameter in strategy.model.named_parameters()
              for slot, value in strategy.optimizer.state[parameter].items()}  # fmt: skip
     return strategy.full_state() | state | {"random": torch.rand(3)}
 
