@@ -65,6 +65,10 @@ class BackgroundSaver:
         )
         self._pending = self._thread.submit(_finish, save, writing)
 
+    def is_writing(self) -> bool:
+        """Whether this rank's part of the last checkpoint, or its name, is still to come."""
+        return self._pending is not None and not self._pending.done()
+
     def wait(self) -> None:
         """Return when the last checkpoint is whole. Raises what went wrong with it, on every rank."""
         pending, self._pending = self._pending, None

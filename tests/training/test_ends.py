@@ -7,6 +7,7 @@ of them run with the other tests.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random
 import signal
@@ -95,8 +96,7 @@ def end(case: Case, process: subprocess.Popen, folder: Path, chance: random.Rand
     if case.end != "time limit":
         assert wait_until(lambda: log.exists() and len(log.read_text().splitlines()) >= after), said_in(folder)
         time.sleep(chance.uniform(0, 0.3))
-        whole_group = case.end in ("SIGHUP", "SIGKILL") and case.launcher != "torchrun"
-        (os.killpg if whole_group else os.kill)(process.pid, signal.Signals[case.end])
+        send(signal.Signals[case.end], case, process, folder)
     process.wait(PATIENCE)
     if case.launcher == "slurm":
         environment = os.environ | variables
@@ -104,6 +104,17 @@ def end(case: Case, process: subprocess.Popen, folder: Path, chance: random.Rand
         left = ["squeue", "--noheader"]
         assert wait_until(lambda: not subprocess.run(left, env=environment, capture_output=True).stdout)
     assert wait_until(lambda: not ranks_in(folder)), "ranks are left"
+
+
+def send(number: signal.Signals, case: Case, process: subprocess.Popen, folder: Path) -> None:
+    """To the command; a hang-up and a kill to all of its session. Of torchrun's, one rank is killed."""
+    if case.launcher != "torchrun":
+        (os.killpg if case.end in ("SIGHUP", "SIGKILL") else os.kill)(process.pid, number)
+    elif case.end != "SIGKILL":
+        os.kill(process.pid, number)
+    else:
+        (lock,) = (folder / "saved").glob("writer-*.lock")
+        os.kill(json.loads(lock.read_text())["process"], number)
 
 
 def ranks_in(folder: Path) -> list[int]:
