@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from course_lib.training.settings import Settings
 
 TRAIN_OPTIONS = (
-    *("strategy", "data", "updates", "batch", "tokens", "hidden", "layers", "learning_rate", "seed", "precision"),
-    *("checkpoint", "every", "resume", "time_limit", "log"),
+    *("strategy", "data", "model", "updates", "batch", "tokens", "hidden", "layers", "learning_rate", "seed"),
+    *("precision", "checkpoint", "every", "async_checkpoint", "resume", "time_limit", "recompute", "compile"),
 )
 
 
@@ -47,7 +47,8 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         "train",
         help="train an LSTM, with any of the course's strategies",
         description="Train an LSTM on several ranks. Under torchrun, be one of its ranks. With --checkpoint, SIGTERM, "
-        f"SIGUSR1 and --time-limit save one and end the run with exit status {REQUEUE}: start it again with --resume.",
+        f"SIGUSR1, SIGHUP and --time-limit save one and end the run with exit status {REQUEUE}: start it again with "
+        "--resume.",
     )
     train.add_argument(
         "strategy",
@@ -61,9 +62,15 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         "--data",
         type=take.words,
         default="adding",
-        metavar="adding|text|FILE",
-        help="default: the adding problem; "
+        metavar="adding|text|FILE|FILE.py:FUNCTION",
+        help="default: the adding problem; a function of your own returns data with a length and batch(indices); "
         "the tokens of a text FILE are made once and kept beside it, in FILE.tokens-..., or in ~/.cache/course",
+    )
+    train.add_argument(
+        "--model",
+        type=take.words,
+        metavar="FILE.py:FUNCTION",
+        help="a model of your own, instead of an LSTM: a function that returns a list of blocks",
     )
     for name, kind, default, what in (
         ("updates", take.count, 300, "how many"),
@@ -84,12 +91,23 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     )
     folder = "save checkpoints there; the last two are kept"
     train.add_argument("--checkpoint", type=take.words, metavar="FOLDER", help=folder)
+    beside = "write checkpoints while the training goes on, from a copy in memory"
+    train.add_argument("--async-checkpoint", action="store_true", help=beside)
     train.add_argument("--resume", action="store_true", help="go on from the folder's last checkpoint")
     limit = "save a checkpoint after that time, and stop, to be resumed"
     train.add_argument("--time-limit", type=take.time_limit, metavar="SECONDS|H:MM:SS", help=limit)
     # torchrun reads its script's options, too, and takes --log for one of its own, cut short.
-    log = "write a line of JSON per update, for `course plot`; behind torchrun, write --log-file"
-    train.add_argument("--log", "--log-file", type=take.words, metavar="FILE", help=log)
+    log = (
+        "write a line of JSON per update, for `course plot`, or, with tensorboard:DIR, for TensorBoard; may be given "
+        "once for each; behind torchrun, write --log-file"
+    )
+    train.add_argument(
+        "--log", "--log-file", action="append", default=[], type=take.words, metavar="FILE|tensorboard:DIR", help=log
+    )
+    recompute = "drop activations, and compute them again on the way back: pipeline and hybrid"
+    train.add_argument("--recompute", action="store_true", help=recompute)
+    compiled = "compile the blocks that are no LSTM layers with torch.compile"
+    train.add_argument("--compile", action="store_true", help=compiled)
     profile = "write a trace of all ranks with some updates under PyTorch's profiler, for ui.perfetto.dev"
     train.add_argument("--profile", type=take.words, metavar="FILE", help=profile)
     add_cluster_options(train)
@@ -105,13 +123,16 @@ def _train(options: argparse.Namespace) -> int:
     elif not options.slurm:
         warm_up()  # it imports torch while this process does
     with leaving_at_once():
+        from course_lib.training.checkpoint_folder import CheckpointError
         from course_lib.training.job import launch_job, resume_hint, run_job_as_rank
+        from course_lib.training.log import LogError
         from course_lib.training.metrics import NotFinite
-        from course_lib.training.settings import BadSettings, Settings
+        from course_lib.training.settings import BadSettings, Settings, split_logs
 
     settings = Settings(**{name: getattr(options, name) for name in TRAIN_OPTIONS})
     try:
-        settings = replace(settings, options=parse(options.arguments), profile=options.profile is not None)
+        settings = replace(settings, **split_logs(options.log), options=parse(options.arguments))
+        settings = replace(settings, profile=options.profile is not None)
         if options.profile is not None:
             check_can_be_written(options.profile)
         place, peer_timeout = place_of(options, _words_without_print(options)), options.peer_timeout
@@ -121,16 +142,15 @@ def _train(options: argparse.Namespace) -> int:
         run = run_job_as_rank(settings, peer_timeout) if under_torchrun else launch_job(settings, ranks, on=place)
     except (BadPlace, BadJob, BadSettings, TraceError) as error:
         return complain(error, status=2) if speaks else 2
-    except NotFinite as error:
+    except (NotFinite, CheckpointError, LogError) as error:
         return complain(f"{error}{resume_hint(settings)}") if speaks else 1
     except Detached as error:
         return detached(error)
-    except PeersLost as error:
-        status = complain(error)
-        print(f"course: the job has ended{resume_hint(settings)}", file=sys.stderr)
-        return status
     except LaunchError as error:
-        return complain(error)
+        status = complain(error)
+        if (speaks or isinstance(error, PeersLost)) and (hint := resume_hint(settings)):
+            print(f"course: the job has ended{hint}", file=sys.stderr)
+        return status
     except KeyboardInterrupt:
         return interrupted(f"; all ranks have been stopped{resume_hint(settings)}") if speaks else 130
     if run is not None:

@@ -16,6 +16,7 @@ from course_lib.strategies import Strategy
 from course_lib.strategies.shards import local_part
 from course_lib.training.log import Log, Record
 from course_lib.training.loop import READ_EVERY, Update
+from course_lib.training.tensorboard import TensorboardLog
 from course_lib.training.utilization import Utilization
 
 CHECK_EVERY = 20  # updates: whether losses are finite is asked by all ranks after the same one, to end together
@@ -36,10 +37,11 @@ class MetricsLogger:
         *,
         log: Log | None,
         show: Callable[[Progress], None] | None,
+        board: TensorboardLog | None = None,
         utilization: Utilization | None = None,
     ) -> None:
         self.updates, self.of, self.loss = updates, of, loss
-        self.log, self.show, self.utilization = log, show, utilization
+        self.log, self.board, self.show, self.utilization = log, board, show, utilization
         self.tokens_per_second = 0.0
         self._seconds_before = log.seconds if log else 0.0
         self._unread: list[tuple[Tensor, float]] = []  # loss, and when
@@ -80,13 +82,15 @@ class MetricsLogger:
         losses = [loss.item() for loss, _ in self._unread]
         self.tokens_per_second = self._tokens / max(1e-9, time.monotonic() - self._read_at)
         first, self.loss = self.updates - len(losses) + 1, losses[-1]
-        if self.log:
-            speed = round(self.tokens_per_second, 1)
-            records = (
-                Record(number, loss, speed, round(self._seconds_before + when - self._began, 4), self.mfu)
-                for number, loss, (_, when) in zip(range(first, self.updates + 1), losses, self._unread, strict=True)
-            )
-            self.log.write(takewhile(lambda record: math.isfinite(record.loss), records))  # JSON knows no nan
+        speed = round(self.tokens_per_second, 1)
+        records = (
+            Record(number, loss, speed, round(self._seconds_before + when - self._began, 4), self.mfu)
+            for number, loss, (_, when) in zip(range(first, self.updates + 1), losses, self._unread, strict=True)
+        )
+        finite = list(takewhile(lambda record: math.isfinite(record.loss), records))  # JSON knows no nan
+        for log in (self.log, self.board):
+            if log:
+                log.write(finite)
         if self.show:
             self.show(Progress(self.updates, self.of, self.loss, self.tokens_per_second, self.mfu))
         self._unread, self._tokens, self._read_at = [], 0, time.monotonic()

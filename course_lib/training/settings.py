@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,12 @@ from course_lib import machine
 from course_lib.launchers import torchrun
 from course_lib.lstm.memory import count_lstm_parameters
 from course_lib.strategies import make_strategy
+from course_lib.strategies.registry import find_strategy, options_of
 from course_lib.training.checkpoint_folder import FACTS, Checkpoint, CheckpointError, find_checkpoint
+from course_lib.training.checkpoint_lock import check_unlocked
+from course_lib.training.log import LogError, check_log
+from course_lib.training.own import names_a_function, own_function
+from course_lib.training.tensorboard import PREFIX, check_has_tensorboard
 
 BYTES_PER_NUMBER = 4
 TRAINED_NUMBERS = 4  # of each parameter: itself, its gradient, and two of Adam's
@@ -30,7 +36,8 @@ class Settings:
 
     strategy: str = "single"  # or ddp, pipeline ..., or module:Class
     options: dict[str, Any] = field(default_factory=dict)  # the strategy's own
-    data: str = "adding"  # or text, or a file of text
+    data: str = "adding"  # or text, or a file of text, or module:function
+    model: str | None = None  # module:function, or None for an LSTM
     updates: int = 300
     batch: int = 64  # sequences of the adding problem in an update, of all ranks together
     tokens: int = 4096  # of a text in an update, of all ranks together
@@ -41,16 +48,41 @@ class Settings:
     seed: int = 0
     checkpoint: str | None = None  # a folder
     every: int = 50  # updates from one checkpoint to the next
+    async_checkpoint: bool = False  # write them while the training goes on
     resume: bool = False
     time_limit: float | None = None  # seconds, after which it saves what it has and stops
     log: str | None = None  # a file
+    tensorboard: str | None = None  # a folder, for the same
+    recompute: bool = False  # activations, instead of keeping them
+    compile: bool = False  # the blocks that are no LSTM layers
     profile: bool = False  # some of the updates, for a trace of all ranks
+
+    @property
+    def strategy_options(self) -> dict[str, Any]:
+        """The strategy's own, with those that have a flag of their own."""
+        return self.options | ({"recompute": True} if self.recompute else {})
 
     @property
     def order(self) -> dict[str, Any]:
         """What decides which batch comes when: a run is resumed only with the same."""
         size = {"batch": self.batch} if self.data == "adding" else {"tokens": self.tokens}
+        if names_a_function(self.data):
+            size["batch"] = self.batch
         return {"data": self.data, "seed": self.seed, "carry_state": self.options.get("carry_state", False)} | size
+
+
+def split_logs(given: Sequence[str]) -> dict[str, str]:
+    """`log` and `tensorboard`, of what was given as --log: a file, and tensorboard:FOLDER, each once at most."""
+    found: dict[str, str] = {}
+    for text in given:
+        kind = "tensorboard" if text.startswith(PREFIX) else "log"
+        place = text.removeprefix(PREFIX)
+        if not place.strip():
+            raise BadSettings(f"--log {text}: name a folder, for example tensorboard:runs")
+        if kind in found:
+            raise BadSettings(f"--log {text}: there is one such log already; give one file, and one tensorboard:FOLDER")
+        found[kind] = place
+    return found
 
 
 def check_settings(settings: Settings, ranks: int, *, may_restart: bool = False) -> None:
@@ -63,14 +95,28 @@ def check_settings(settings: Settings, ranks: int, *, may_restart: bool = False)
         check_memory(settings, ranks)
     try:
         checkpoint_to_resume(settings, may_restart)
-    except CheckpointError as error:
+        if settings.checkpoint is not None:
+            check_unlocked(settings.checkpoint)
+        if settings.log is not None:
+            check_log(settings.log)
+    except (CheckpointError, LogError) as error:
         raise BadSettings(str(error)) from error
 
 
 def check_numbers(settings: Settings, ranks: int) -> None:
     """Refuse what cannot be trained on so many ranks, whatever is on the disk."""
     try:
-        make_strategy(settings.strategy, settings.learning_rate, settings.options, settings.precision)
+        if settings.recompute and "recompute" not in options_of(find_strategy(settings.strategy)):
+            raise BadSettings(
+                f"{settings.strategy} keeps its activations: leave out --recompute, or choose pipeline or hybrid"
+            )
+        make_strategy(settings.strategy, settings.learning_rate, settings.strategy_options, settings.precision)
+        if settings.tensorboard is not None:
+            check_has_tensorboard()
+        if names_a_function(settings.data):
+            own_function("data", settings.data)
+        if settings.model is not None:
+            own_function("model", settings.model)
     except ValueError as error:
         raise BadSettings(str(error)) from error
     for name in ("updates", "batch", "tokens", "hidden", "layers", "every"):
@@ -97,6 +143,8 @@ def check_memory(settings: Settings, ranks_here: int) -> None:
 
     Every rank makes the whole model before it takes its part. Without a GPU, what is trained is there too.
     """
+    if settings.model is not None:
+        return
     available = machine.memory_bytes()
     copies = ranks_here if machine.gpus() else max(ranks_here, TRAINED_NUMBERS)
     needed = copies * BYTES_PER_NUMBER * settings.layers * count_lstm_parameters(settings.hidden)
@@ -116,7 +164,7 @@ def checkpoint_to_resume(settings: Settings, may_restart: bool) -> Checkpoint | 
         if settings.resume:
             raise CheckpointError("--resume needs to know from where: give --checkpoint and the folder")
         return None
-    _check_can_be_made(Path(settings.checkpoint))
+    check_can_be_made(Path(settings.checkpoint))
     found, _ = find_checkpoint(settings.checkpoint, only=(FACTS,))
     if found is not None:
         _check_may_resume(settings, found)
@@ -126,7 +174,7 @@ def checkpoint_to_resume(settings: Settings, may_restart: bool) -> Checkpoint | 
     return None
 
 
-def _check_can_be_made(folder: Path) -> None:
+def check_can_be_made(folder: Path) -> None:
     """Refuse a folder that cannot be written, without making it: there may yet be another reason not to start."""
     try:
         os.lstat(folder)
@@ -147,6 +195,11 @@ def _check_may_resume(settings: Settings, found: Checkpoint) -> None:
         raise CheckpointError(
             f"{settings.checkpoint} has a checkpoint of update {found.position.updates}: "
             "give --resume to go on from there, or another folder"
+        )
+    if (model := found.notes.get("model")) != settings.model:
+        was = f"--model {model}" if model else "the course's LSTM, without --model"
+        raise CheckpointError(
+            f"{settings.checkpoint} was saved with {was}: go on with the same, or give another folder"
         )
     for name, was in found.notes.get("order", {}).items():
         if settings.order.get(name) != was:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -26,13 +26,15 @@ class Task:
     sampler: Batches
     model: Callable[[], SequenceModel]
     loss: Loss
+    sizes: Mapping[str, int] = field(default_factory=dict)  # what a model must know of the data, and what was asked for
 
 
 def adding(batch: int, lengths: tuple[int, int], hidden: int, layers: int, seed: int) -> Task:
     """The adding problem, `batch` sequences at a time."""
     data = AddingProblem(20_000, lengths, seed=seed)
-    model = partial(lstm_model, features=2, hidden=hidden, layers=layers, outputs=1)
-    return Task(data, ShardedBatches(len(data), batch, seed=seed), model, squared_error)
+    sizes = {"features": 2, "outputs": 1, "hidden": hidden, "layers": layers}
+    sampler = ShardedBatches(len(data), batch, seed=seed)
+    return Task(data, sampler, partial(lstm_model, **sizes), squared_error, sizes)
 
 
 def sentences(
@@ -43,15 +45,16 @@ def sentences(
     if not bucketed:
         mean = numpy.asarray(corpus.lengths).mean()
         sampler = ShardedBatches(len(corpus.lengths), max(1, round(tokens / mean)), seed=seed)
-    model = partial(lstm_model, vocabulary=len(corpus.vocabulary), hidden=hidden, layers=layers)
-    return Task(corpus, sampler, model, cross_entropy)
+    sizes = {"vocabulary": len(corpus.vocabulary), "hidden": hidden, "layers": layers}
+    return Task(corpus, sampler, partial(lstm_model, **sizes), cross_entropy, sizes)
 
 
 def streams(corpus: Corpus | TokenFile, tokens: int, hidden: int, layers: int) -> Task:
     """The next word of a text that is read by several readers at once, for a state that is carried along."""
     windows = Windows(Streams(corpus.tokens, streams=max(1, tokens // WINDOW), window=WINDOW))
-    model = partial(lstm_model, vocabulary=len(corpus.vocabulary), hidden=hidden, layers=layers)
-    return Task(windows, ShardedBatches(len(windows.streams), 1, shuffle=False), model, cross_entropy)
+    sizes = {"vocabulary": len(corpus.vocabulary), "hidden": hidden, "layers": layers}
+    sampler = ShardedBatches(len(windows.streams), 1, shuffle=False)
+    return Task(windows, sampler, partial(lstm_model, **sizes), cross_entropy, sizes)
 
 
 @dataclass(frozen=True)

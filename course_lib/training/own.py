@@ -1,0 +1,187 @@
+"""A model or data of one's own for `course train`, named as `file.py:function` or `module:function`.
+
+    def blocks(vocabulary, hidden, layers):       # it may take what of SIZES it needs
+        return [Embed(vocabulary, hidden), *(Recurrent(hidden) for _ in range(layers)), Project(hidden, vocabulary)]
+
+A model is a list of blocks, so that every strategy can cut it. A block is called with (steps, sequences, ...) and its
+state, and returns outputs of (steps, sequences, `width`) and its new state: (h, c), or None if it has none.
+
+    def data():
+        return AddingProblem(10_000, (100, 120))  # or a Corpus
+
+Data has a length, and `batch(indices)`, which makes a `Batch` of those examples; tokens also have a `vocabulary`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.data import Batch
+from course_lib.launchers import LaunchError
+from course_lib.launchers.target import BadJob, find_function
+from course_lib.lstm.loss import Loss, cross_entropy, squared_error
+from course_lib.lstm.model import SequenceModel
+
+SIZES = ("vocabulary", "features", "outputs", "hidden", "layers")
+
+
+class BadFunction(ValueError):
+    """A model or data that cannot be used; the sentence says what to change."""
+
+
+def names_a_function(text: str) -> bool:
+    """Whether this is `something:name`, and no file that is there."""
+    with suppress(ValueError, OSError):
+        if os.path.lexists(text):
+            return False
+    place, colon, name = text.rpartition(":")
+    return bool(colon and place) and name.isidentifier()
+
+
+def own_function(option: str, target: str) -> Callable[..., Any]:
+    """The function that `--model` or `--data` names."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return find_function(target)
+    except (BadJob, LaunchError) as error:
+        told = str(error).splitlines()[0]
+        raise BadFunction(f"--{option} {target}: {told.removeprefix(f'{target}: ')}") from error
+
+
+def own_model(target: str, sizes: Mapping[str, int]) -> SequenceModel:
+    """The blocks that the function makes, given the sizes that it asks for by name."""
+    name = f"--model {target}"
+    function = own_function("model", target)
+    asked = _parameters(function)
+    if unknown := [each for each, parameter in asked.items() if each not in sizes and _is_needed(parameter)]:
+        raise BadFunction(f"{name} takes {unknown[0]}: for this data it may take {', '.join(sizes)}")
+    made = _call(name, function, **{each: value for each, value in sizes.items() if each in asked})
+    if isinstance(made, SequenceModel):
+        return made
+    if not isinstance(made, nn.ModuleList | nn.Sequential | list | tuple) or not len(made):
+        raise BadFunction(f"{name} returned {_kind(made)}: return a list of blocks, the way in first")
+    for place, block in enumerate(made):
+        _check_block(name, place, block)
+    return SequenceModel(dict(enumerate(made)))
+
+
+def own_data(target: str) -> Any:
+    """What the function returns: seen to have a length, and batches."""
+    name = f"--data {target}"
+    function = own_function("data", target)
+    if needed := [each for each, parameter in _parameters(function).items() if _is_needed(parameter)]:
+        raise BadFunction(f"{name} takes {needed[0]}: it is called without arguments")
+    data = _call(name, function)
+    if not callable(getattr(data, "batch", None)) or not hasattr(type(data), "__len__"):
+        raise BadFunction(f"{name} returned {_kind(data)}: return data that has a length, and batch(indices)")
+    if _call(name, len, data) < 1:
+        raise BadFunction(f"{name} returned data of no examples: return at least one")
+    batch = _call(name, data.batch, [0])
+    if not isinstance(batch, Batch):
+        raise BadFunction(f"{name}: batch([0]) returned {_kind(batch)}: return a course_lib.data.Batch")
+    return data
+
+
+def sizes_of(data: Any, target: str, has_model: bool) -> dict[str, int]:
+    """What a model must know of the data: the vocabulary of tokens, or the features of numbers, and the outputs."""
+    batch: Batch = data.batch([0])
+    if batch.inputs.dim() == 3:
+        if batch.targets.is_floating_point():
+            return {"features": batch.inputs.shape[2], "outputs": 1}
+        if has_model:
+            return {"features": batch.inputs.shape[2]}
+        raise BadFunction(f"--data {target} wants classes for features: give --model, which knows how many there are")
+    vocabulary = getattr(data, "vocabulary", None)
+    if vocabulary is not None:
+        return {"vocabulary": vocabulary if isinstance(vocabulary, int) else len(vocabulary)}
+    if has_model:
+        return {}
+    raise BadFunction(
+        f"--data {target} has tokens and no `vocabulary`: give it one, a list or a number, or give --model"
+    )
+
+
+def loss_for(data: Any) -> Loss:
+    """Cross-entropy where the targets are classes, and the squared error where they are numbers."""
+    return squared_error if data.batch([0]).targets.is_floating_point() else cross_entropy
+
+
+@torch.no_grad()
+def check_runs(model: SequenceModel, target: str, batch: Batch) -> None:
+    """Run one sequence through the blocks, one by one, and refuse what strategies cannot train."""
+    outputs, some = batch.rows([0]).inputs, batch.rows([0])
+    with torch.random.fork_rng([]):
+        for place, block in model.numbered():
+            name = f"--model {target}: block {place} ({type(block).__name__})"
+            returned = _call(name, block, outputs, None)
+            if not isinstance(returned, Sequence) or len(returned) != 2 or not isinstance(returned[0], Tensor):
+                raise BadFunction(f"{name} returned {_kind(returned)}: return (outputs, state)")
+            outputs, state = returned
+            if tuple(outputs.shape) != (some.steps, 1, block.width):
+                raise BadFunction(
+                    f"{name} returned outputs of shape {tuple(outputs.shape)} for {some.steps} steps of one sequence: "
+                    f"return (steps, sequences, width), here {(some.steps, 1, block.width)}"
+                )
+            if state is not None and not (len(state) == 2 and all(isinstance(each, Tensor) for each in state)):
+                raise BadFunction(f"{name} returned another state than (h, c): return these two tensors, or None")
+    _check_outputs(f"--model {target}: the last block", outputs.shape[-1], batch)
+
+
+def _check_outputs(name: str, width: int, batch: Batch) -> None:
+    """Refuse outputs that fit no target. PyTorch would stretch one number over many, and train on that."""
+    if batch.targets.is_floating_point() and width != 1:
+        raise BadFunction(f"{name} has width {width}, and a target is one number: give it width 1")
+    if not batch.targets.is_floating_point() and width <= int(batch.targets.max()):
+        raise BadFunction(f"{name} has width {width}, and there is a class {int(batch.targets.max())}: give it more")
+
+
+def _check_block(name: str, place: int, block: Any) -> None:
+    if not isinstance(block, nn.Module):
+        raise BadFunction(f"{name}: block {place} is {_kind(block)}: return torch.nn.Modules")
+    told = f"{name}: block {place} ({type(block).__name__})"
+    if type(getattr(block, "width", None)) is not int:
+        raise BadFunction(f"{told} has no width: give it one, the size of its outputs' last dimension")
+    if not any(parameter.requires_grad for parameter in block.parameters()):
+        raise BadFunction(f"{told} has nothing to train: put what it does into the block before or after it")
+
+
+def _call(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What somebody's own function returns; what it raises is told in one sentence, with the line."""
+    try:
+        return function(*args, **kwargs)
+    except (Exception, SystemExit) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if not frame.filename.startswith((sys.prefix, os.path.dirname(__file__)))]
+        where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+        told = " ".join(str(error).split())
+        raise BadFunction(f"{name} raises {type(error).__name__}: {told}{where}") from error
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some written in C do not say
+        return {}
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty and parameter.kind not in (
+        parameter.VAR_POSITIONAL,
+        parameter.VAR_KEYWORD,
+    )
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"
