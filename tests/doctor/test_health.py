@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import launch
+from course_lib import launch, machine
 from course_lib.cli import main
 from course_lib.doctor import devices, gpus, links, reading
 from course_lib.doctor.devices import DeviceRates
@@ -160,6 +160,19 @@ def test_the_ranks_read_every_byte_of_a_folder_once(tmp_path: Path, monkeypatch:
 def test_what_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
     assert "there is no such file or folder" in read_share(str(tmp_path / "missing"), 0, 1).trouble
     assert "holds nothing" in read_share(str(tmp_path), 0, 1).trouble
+
+
+def turns_on_one_gpu() -> tuple[float, float]:
+    """As if the ranks shared a GPU: from when to when each was measured."""
+    os.environ[machine.COUNTED_GPUS] = "1"
+    began = devices.in_turn(lambda: time.sleep(DELAY) or time.monotonic())
+    return began - DELAY, began
+
+
+def test_ranks_that_share_a_gpu_are_measured_one_after_the_other() -> None:
+    first, second, third = launch(turns_on_one_gpu, ranks=3)
+    assert first[1] <= second[0]
+    assert second[1] <= third[0]
 
 
 def test_memory_errors_and_faults_are_noted_from_what_the_driver_says() -> None:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from course_lib import launch, trace
 from course_lib.launchers.tracing.clocks import clock_skew
-from course_lib.launchers.tracing.events import Collective, Profile
+from course_lib.launchers.tracing.events import Collective, Profile, whole_arrows
 from course_lib.launchers.tracing.overlap import exposed_communication
 from course_lib.launchers.tracing.stragglers import collectives_in, find_stragglers
 from course_lib.launchers.tracing.trace_file import TraceError, read_trace, spans_in, trace_events, write_trace
@@ -306,3 +306,15 @@ def test_the_file_is_json_that_every_reader_takes(tmp_path: Path) -> None:
             assert event["name"] in ("process_name", "thread_name", "process_sort_index")
         if event["ph"] in "st":
             assert isinstance(event["id"], str | int)
+
+
+def test_an_arrow_without_its_beginning_or_back_in_time_is_left_out() -> None:
+    def arrow(number: int, **times: float) -> list[dict[str, Any]]:
+        return [{"ph": phase, "cat": "ac2g", "name": "ac2g", "id": number, "ts": at} for phase, at in times.items()]
+
+    whole = arrow(1, s=1.0, f=2.0)
+    slice_ = {"ph": "X", "name": "gemm", "ts": 0.0, "dur": 1.0}
+    assert whole_arrows([slice_, *whole, *arrow(2, f=2.0), *arrow(3, s=2.0, f=1.0), *arrow(4, s=1.0)]) == [
+        slice_,
+        *whole,
+    ]
