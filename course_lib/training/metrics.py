@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import takewhile
 
 import torch
@@ -20,10 +21,40 @@ from course_lib.training.tensorboard import TensorboardLog
 from course_lib.training.utilization import Utilization
 
 CHECK_EVERY = 20  # updates: whether losses are finite is asked by all ranks after the same one, to end together
+NOT_YET_CHECKED = 10  # updates that a GPU may still be at: they are checked the next time
 
 
 class NotFinite(ArithmeticError):
     """A run that has nothing more to learn: its loss or its weights are infinite, or no numbers."""
+
+
+@dataclass(frozen=True)
+class PendingLoss:
+    """A loss on its way from the device. To wait for it at once would leave a GPU without work for a while."""
+
+    number: Tensor
+    has_come: torch.cuda.Event | None
+    when: float
+    tokens: int  # of its batch
+
+    @classmethod
+    def of(cls, update: Update) -> PendingLoss:
+        """Start the copy."""
+        number, has_come = update.loss.detach().to("cpu", non_blocking=True), None
+        if update.loss.is_cuda:
+            has_come = torch.cuda.Event()
+            has_come.record()
+        return cls(number, has_come, time.monotonic(), int(update.batch.lengths.sum()))
+
+    @property
+    def is_there(self) -> bool:
+        return self.has_come is None or self.has_come.query()
+
+    def value(self) -> float:
+        """The loss, waited for if need be."""
+        if self.has_come is not None:
+            self.has_come.synchronize()
+        return self.number.item()
 
 
 class MetricsLogger:
@@ -44,56 +75,64 @@ class MetricsLogger:
         self.log, self.board, self.show, self.utilization = log, board, show, utilization
         self.tokens_per_second = 0.0
         self._seconds_before = log.seconds if log else 0.0
-        self._unread: list[tuple[Tensor, float]] = []  # loss, and when
-        self._unchecked: list[Tensor] = []  # losses
-        self._tokens, self._began = 0, time.monotonic()
-        self._read_at = self._began
+        self._unread: list[PendingLoss] = []
+        self._unchecked: list[PendingLoss] = []
+        self._began = self._read_at = time.monotonic()
 
     def add(self, update: Update) -> None:
         """Take one update. Its loss is read with those of the next moments, or by `flush`."""
         self.updates += 1
-        self._unread.append((update.loss, time.monotonic()))
-        self._unchecked.append(update.loss)
-        self._tokens += int(update.batch.lengths.sum())
-        if self.updates == self.of or time.monotonic() - self._read_at >= READ_EVERY:
+        loss = PendingLoss.of(update)
+        self._unread.append(loss)
+        self._unchecked.append(loss)
+        if self.updates == self.of:
             self.flush()
-        if self.updates == self.of or self.updates % CHECK_EVERY == 0:
             self.check_losses()
+        if loss.when - self._read_at >= READ_EVERY:
+            self._read(sum(1 for _ in takewhile(lambda pending: pending.is_there, self._unread)))
+        if self.updates % CHECK_EVERY == 0:
+            self.check_losses(but_the_last=NOT_YET_CHECKED if loss.has_come else 0)
 
     @property
     def mfu(self) -> float | None:
         """Of the last updates that were read, where the devices' peak is known."""
         return round(self.utilization.at(self.tokens_per_second), 4) if self.utilization else None
 
-    def check_losses(self) -> None:
+    def check_losses(self, but_the_last: int = 0) -> None:
         """Raise NotFinite if one of the losses since the last check is not a finite number: on all ranks alike."""
-        losses, self._unchecked = self._unchecked, []
-        if losses and not torch.stack(losses).isfinite().all():
+        count = max(0, len(self._unchecked) - but_the_last)
+        values = [pending.value() for pending in self._unchecked[:count]]
+        before, self._unchecked = self.updates - len(self._unchecked), self._unchecked[count:]
+        first = next((place for place, value in enumerate(values) if not math.isfinite(value)), None)
+        if first is not None:
             self.flush()
-            values = [loss.item() for loss in losses]
-            first = next(place for place, value in enumerate(values) if not math.isfinite(value))
-            update = self.updates - len(losses) + first + 1
+            update = before + first + 1
             raise NotFinite(f"the loss of update {update} is {values[first]}: give a smaller --learning-rate")
 
     def flush(self) -> None:
         """Read the losses that wait, write them down, and say how far the run is."""
-        if not self._unread:
+        self._read(len(self._unread))
+
+    def _read(self, count: int) -> None:
+        """Read that many of the losses that wait, the oldest."""
+        if not count:
             return
-        losses = [loss.item() for loss, _ in self._unread]
-        self.tokens_per_second = self._tokens / max(1e-9, time.monotonic() - self._read_at)
-        first, self.loss = self.updates - len(losses) + 1, losses[-1]
-        speed = round(self.tokens_per_second, 1)
+        read, self._unread = self._unread[:count], self._unread[count:]
+        losses, now = [pending.value() for pending in read], time.monotonic()
+        self.tokens_per_second = sum(pending.tokens for pending in read) / max(1e-9, now - self._read_at)
+        self.loss, self._read_at = losses[-1], now
+        last = self.updates - len(self._unread)
+        speed, before = round(self.tokens_per_second, 1), self._seconds_before - self._began
         records = (
-            Record(number, loss, speed, round(self._seconds_before + when - self._began, 4), self.mfu)
-            for number, loss, (_, when) in zip(range(first, self.updates + 1), losses, self._unread, strict=True)
+            Record(number, loss, speed, round(before + pending.when, 4), self.mfu)
+            for number, loss, pending in zip(range(last - count + 1, last + 1), losses, read, strict=True)
         )
         finite = list(takewhile(lambda record: math.isfinite(record.loss), records))  # JSON knows no nan
         for log in (self.log, self.board):
             if log:
                 log.write(finite)
         if self.show:
-            self.show(Progress(self.updates, self.of, self.loss, self.tokens_per_second, self.mfu))
-        self._unread, self._tokens, self._read_at = [], 0, time.monotonic()
+            self.show(Progress(last, self.of, self.loss, self.tokens_per_second, self.mfu))
 
     def skip_time(self) -> None:
         """Begin to count again: what was done since the last update was no training."""

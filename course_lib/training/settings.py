@@ -110,6 +110,8 @@ def check_numbers(settings: Settings, ranks: int) -> None:
             raise BadSettings(
                 f"{settings.strategy} keeps its activations: leave out --recompute, or choose pipeline or hybrid"
             )
+        if settings.recompute and settings.options.get("recompute", True) is not True:
+            raise BadSettings(f"recompute={settings.options['recompute']} and --recompute: give one of the two")
         make_strategy(settings.strategy, settings.learning_rate, settings.strategy_options, settings.precision)
         if settings.tensorboard is not None:
             check_has_tensorboard()
