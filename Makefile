@@ -48,6 +48,7 @@ bench: .venv-bench/.ready
 	.venv-bench/bin/python -m tests.bench.data_parallel
 	.venv-bench/bin/python -m tests.bench.pipeline
 	.venv-bench/bin/python -m tests.bench.planner
+	.venv-bench/bin/python -m tests.bench.checkpoints
 	.venv-bench/bin/python -m tests.bench.grading
 	.venv-bench/bin/python -m tests.bench.desk
 	.venv-bench/bin/python -m tests.bench.widgets

@@ -101,7 +101,7 @@ def labelled(label: object) -> Iterator[None]:
 
 
 def span(
-    name: str, at_least: float = 0.0, peer: int | None = None, label: str | None = None
+    name: str, at_least: float = 0.0, peer: int | None = None, label: str | None = None, *, on_host: bool = False
 ) -> AbstractContextManager[None]:
     """Record the time the block takes. With `at_least`, sleep until it has taken that many seconds.
 
@@ -111,33 +111,36 @@ def span(
 
     With more ranks than cores, ranks wait for a core and their times lie. A sleep needs no core: blocks
     of a fixed length overlap as they would on devices of their own. Such a span is marked *paced*.
+
+    A span waits for the GPU, when it begins and when it ends. One that is `on_host` does not: it times what the
+    rank's Python does while its GPU may be busy.
     """
     if at_least < 0:
         raise ValueError(f"at_least={at_least}: a span lasts a number of seconds, 0 or more")
     if not recorder.on and not at_least:
         return NOTHING
-    return _timed(name, at_least, peer, recorder.label if label is None else label)
+    return _timed(name, at_least, peer, recorder.label if label is None else label, on_host)
 
 
 NOTHING = nullcontext()
 
 
 @contextmanager
-def _timed(name: str, at_least: float, peer: int | None, label: str) -> Iterator[None]:
-    _wait_for_gpu()
+def _timed(name: str, at_least: float, peer: int | None, label: str, on_host: bool) -> Iterator[None]:
+    _wait_for_gpu(on_host)
     start = time.monotonic()
     try:
         yield
     finally:
-        _wait_for_gpu()
+        _wait_for_gpu(on_host)
         remaining = start + at_least - time.monotonic()
         if remaining > 0:
             time.sleep(remaining)
         recorder.add(Span(recorder.rank, name, start, time.monotonic(), at_least > 0, peer, label))
 
 
-def _wait_for_gpu() -> None:
+def _wait_for_gpu(on_host: bool) -> None:
     """Kernels run behind the caller's back: without this, a span would time their launch."""
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
+    if not on_host and torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize()

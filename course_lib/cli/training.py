@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TRAIN_OPTIONS = (
     *("strategy", "data", "model", "updates", "batch", "tokens", "hidden", "layers", "learning_rate", "seed"),
-    *("precision", "checkpoint", "every", "resume", "time_limit", "recompute", "compile"),
+    *("precision", "checkpoint", "every", "async_checkpoint", "resume", "time_limit", "recompute", "compile"),
 )
 
 
@@ -37,6 +37,8 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     plot.set_defaults(run=_plot)
     stragglers = commands.add_parser("stragglers", help="which rank the others wait for, from a trace of a run")
     stragglers.add_argument("trace", type=take.words, metavar="TRACE", help="what `course train --profile` wrote")
+    timeline = "draw the ranks' timeline: input waits, computation, exposed communication"
+    stragglers.add_argument("--out", type=take.picture, metavar="PICTURE.png", help=timeline)
     stragglers.set_defaults(run=_stragglers)
 
 
@@ -45,7 +47,8 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         "train",
         help="train an LSTM, with any of the course's strategies",
         description="Train an LSTM on several ranks. Under torchrun, be one of its ranks. With --checkpoint, SIGTERM, "
-        f"SIGUSR1 and --time-limit save one and end the run with exit status {REQUEUE}: start it again with --resume.",
+        f"SIGUSR1, SIGHUP and --time-limit save one and end the run with exit status {REQUEUE}: start it again with "
+        "--resume.",
     )
     train.add_argument(
         "strategy",
@@ -88,6 +91,8 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     )
     folder = "save checkpoints there; the last two are kept"
     train.add_argument("--checkpoint", type=take.words, metavar="FOLDER", help=folder)
+    beside = "write checkpoints while the training goes on, from a copy in memory"
+    train.add_argument("--async-checkpoint", action="store_true", help=beside)
     train.add_argument("--resume", action="store_true", help="go on from the folder's last checkpoint")
     limit = "save a checkpoint after that time, and stop, to be resumed"
     train.add_argument("--time-limit", type=take.time_limit, metavar="SECONDS|H:MM:SS", help=limit)
@@ -118,7 +123,9 @@ def _train(options: argparse.Namespace) -> int:
     elif not options.slurm:
         warm_up()  # it imports torch while this process does
     with leaving_at_once():
+        from course_lib.training.checkpoint_folder import CheckpointError
         from course_lib.training.job import launch_job, resume_hint, run_job_as_rank
+        from course_lib.training.log import LogError
         from course_lib.training.metrics import NotFinite
         from course_lib.training.settings import BadSettings, Settings, split_logs
 
@@ -135,16 +142,15 @@ def _train(options: argparse.Namespace) -> int:
         run = run_job_as_rank(settings, peer_timeout) if under_torchrun else launch_job(settings, ranks, on=place)
     except (BadPlace, BadJob, BadSettings, TraceError) as error:
         return complain(error, status=2) if speaks else 2
-    except NotFinite as error:
+    except (NotFinite, CheckpointError, LogError) as error:
         return complain(f"{error}{resume_hint(settings)}") if speaks else 1
     except Detached as error:
         return detached(error)
-    except PeersLost as error:
-        status = complain(error)
-        print(f"course: the job has ended{resume_hint(settings)}", file=sys.stderr)
-        return status
     except LaunchError as error:
-        return complain(error)
+        status = complain(error)
+        if (speaks or isinstance(error, PeersLost)) and (hint := resume_hint(settings)):
+            print(f"course: the job has ended{hint}", file=sys.stderr)
+        return status
     except KeyboardInterrupt:
         return interrupted(f"; all ranks have been stopped{resume_hint(settings)}") if speaks else 130
     if run is not None:
@@ -190,6 +196,10 @@ def _stragglers(options: argparse.Namespace) -> int:
 
     try:
         print(find_stragglers(*collectives_in(read_trace(options.trace))))
+        if options.out is not None:
+            from course_lib import pictures
+
+            pictures.timeline(options.trace).save(options.out)
     except TraceError as error:
         return complain(error, status=2)
     return 0

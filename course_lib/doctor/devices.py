@@ -1,6 +1,7 @@
-"""How fast each rank's device multiplies matrices and copies memory; measured on all ranks at the same time.
+"""How fast each rank's device multiplies matrices and copies memory.
 
-On a CPU it is the processor's time that counts, of all threads: ranks that wait for a core are not slow.
+All ranks are measured at the same time, but those that share a GPU one after the other. On a CPU it is the processor's
+time that counts, of all threads: ranks that wait for a core are not slow.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 
 from course_lib import machine
+from course_lib.doctor.links import wait_for_all
 
 TRIES = 5
 
@@ -41,14 +44,27 @@ CPU = "CPU"
 
 
 def measure_device(after_each: Callable[[], None], tries: int = TRIES) -> DeviceRates:
-    """Multiply and copy on this rank's device."""
+    """Multiply and copy on this rank's device; for all ranks to call."""
     device = machine.device()
-    operations = _operations_per_second(device, tries)
+    operations = in_turn(lambda: _operations_per_second(device, tries))
     after_each()
-    copied = _bytes_per_second(device, tries)
+    copied = in_turn(lambda: _bytes_per_second(device, tries))
     after_each()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else CPU
     return DeviceRates(socket.gethostname(), name, _ranks_on_this_gpu(), operations, copied)
+
+
+def in_turn(measure: Callable[[], float]) -> float:
+    """What is measured when it is this rank's turn on its GPU; without a GPU, it is everybody's at once."""
+    own = int(os.environ["LOCAL_RANK"]) // machine.gpus() if machine.gpus() else 0
+    last = torch.tensor(own)
+    dist.all_reduce(last, dist.ReduceOp.MAX)
+    measured = 0.0
+    for turn in range(int(last) + 1):
+        wait_for_all()
+        if turn == own:
+            measured = measure()
+    return measured
 
 
 def _operations_per_second(device: torch.device, tries: int) -> float:

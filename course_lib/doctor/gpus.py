@@ -12,6 +12,7 @@ from course_lib.doctor.report import Finding
 
 PATIENCE = 20  # seconds for a command of the driver's: one whose GPU has fallen off the bus may hang
 ECC = ("index", "ecc.errors.uncorrected.volatile.total", "ecc.errors.corrected.volatile.total", "temperature.gpu")
+STYLES = re.compile(r"\x1b\[[0-9;]*m")  # underlining and the like
 XID = re.compile(r"NVRM: Xid \(([^)]*)\): (\d+)")
 
 
@@ -30,7 +31,13 @@ def examine_gpus(host: str) -> GpuHealth:
         return GpuHealth(host, findings=[Finding("GPUs", "nvidia-smi is not here: nothing is known but their rates")])
     topology, why_not = _said_by("nvidia-smi", "topo", "-m")
     findings = [Finding("topology", f"cannot be read: {why_not}")] if why_not else []
-    return GpuHealth(host, topology.rstrip(), [*findings, _memory_errors(), _faults()])
+    return GpuHealth(host, plain(topology), [*findings, _memory_errors(), _faults()])
+
+
+def plain(table: str) -> str:
+    """A table of the driver's in plain letters, its columns below each other everywhere."""
+    lines = [line.rstrip() for line in STYLES.sub("", table).expandtabs(8).splitlines()]
+    return "\n".join(lines).strip("\n")
 
 
 def _memory_errors() -> Finding:

@@ -35,7 +35,7 @@ def _ranks(health: Health) -> str:
         for each in health.ranks
     ]
     how = (
-        "in bfloat16, all ranks at the same time"
+        "in bfloat16; ranks that share a GPU one after the other"
         if on_gpus
         else "in float32, for each core; a rank's wait for a core does not count"
     )

@@ -10,10 +10,12 @@ COLOURS = {
     "communication": "#009E73",
     "send": "#009E73",
     "receive": "#7FCEB9",  # communication too, seen from the other end
+    "exposed communication": "#004D38",  # what no computation hides
+    "input wait": "#882255",
     "update": "#CC79A7",
     "idle": "#D9D9D9",
 }
-OTHERS = ("#332288", "#882255", "#F0E442", "#8C6BB1", "#7F7F7F", "#B2DF8A")
+OTHERS = ("#332288", "#F0E442", "#8C6BB1", "#7F7F7F", "#B2DF8A", "#999933")
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # curves, in order
 MEMORY = {"parameters": "#0072B2", "gradients": "#E69F00", "optimizer": "#CC79A7", "activations": "#56B4E9"}
 BLOCKS = {"way-in": "#B2DF8A", "layer": "#56B4E9", "way-out": "#F0E442"}

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from course_lib.launchers.run import Run
+from course_lib.launchers.tracing.overlap import exposed_communication
+from course_lib.launchers.tracing.trace_file import read_trace, spans_in
 from course_lib.pictures.palette import INK, colours_for
 from course_lib.pictures.picture import Picture
 from course_lib.trace import Span
 
+LETTERS_IN_A_ROW = 55  # of a legend
 
-def timeline(run: Run | Sequence[Span], ranks: int | None = None) -> Picture:
+
+def timeline(run: Run | Sequence[Span] | str | Path, ranks: int | None = None) -> Picture:
     """Draw what a run recorded, rank 0 on top; time counts from the first span. Spans alone need their `ranks`.
+
+    A trace file that `run.trace(FILE)` or `course train --profile FILE` wrote can be drawn, too; with a profile, the
+    picture shows which communication is exposed: nothing is computed meanwhile.
 
     What happens *during* something else on the same rank is drawn at half height, so that both can be seen.
     """
@@ -39,14 +47,19 @@ def timeline(run: Run | Sequence[Span], ranks: int | None = None) -> Picture:
     rank_axes(axes, ranks, unit, paced)
     if names:
         handles = [Patch(facecolor=colours[name], label=name) for name in names]
-        figure.legend(handles=handles, loc="outside upper right", ncols=min(6, len(names)), frameon=False)
+        columns = min(6, len(names)) if sum(map(len, names)) <= LETTERS_IN_A_ROW else 3
+        figure.legend(handles=handles, loc="outside upper right", ncols=columns, frameon=False)
     return Picture(figure, _describe(names, ranks, paced))
 
 
-def spans_of(run: Run | Sequence[Span], ranks: int | None) -> tuple[list[Span], int]:
-    """The spans of a run, or the given ones, and how many ranks they are of."""
+def spans_of(run: Run | Sequence[Span] | str | Path, ranks: int | None) -> tuple[list[Span], int]:
+    """The spans of a run, of a trace file, or the given ones, and how many ranks they are of."""
+    if isinstance(run, str | Path):
+        count, spans = spans_in(read_trace(run))
+        return spans, count
     if isinstance(run, Run):
-        return list(run.spans), len(run)
+        exposed = [span for profile in run.profiles for span in exposed_communication(profile)]
+        return [*run.spans, *exposed], len(run)
     if ranks is None:
         raise ValueError("spans alone do not say how many ranks there were: give ranks=4, or the whole run")
     return list(run), ranks

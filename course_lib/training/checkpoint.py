@@ -14,10 +14,12 @@ checkpoints that you, or someone you trust, have saved. The tensors themselves a
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ from course_lib.training.checkpoint_folder import (
     find_checkpoint,
     make_room,
 )
+from course_lib.training.checkpoint_lock import WriterLock, acquire_lock
 from course_lib.training.checkpoint_pieces import LoadPieces, Pieces, SavePieces
 from course_lib.training.checkpoint_sums import sums_of
 
@@ -55,11 +58,65 @@ def save_checkpoint(
     *,
     notes: dict[str, Any] | None = None,
     keep: int = CHECKPOINTS_KEPT,
+    lock: WriterLock | None = None,
 ) -> Path:
     """Write a checkpoint into `folder`, remove all but the last `keep`, and return where it is; for all ranks to call.
 
     Until the last byte is written it has another name, so a crash at any moment leaves the previous one to resume from.
+    With a `lock`, which rank 0 has, nothing is written into a folder that another job has taken over.
     """
+    save = begin_save(strategy, folder, position, notes=notes, keep=keep, lock=lock)
+    with save.explained():
+        dcp_save(state_dict_of(strategy), storage_writer=FileSystemWriter(save.aside), planner=SavePieces())
+    return save.finish()
+
+
+@dataclass(frozen=True)
+class Save:
+    """A checkpoint that is being written, and not yet by its name. `group` are the ranks' ways to each other."""
+
+    final: Path
+    aside: Path
+    facts: dict[str, Any]
+    keep: int
+    lock: WriterLock | None
+    group: dist.ProcessGroup | None = None
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """In the block, torch's error becomes a sentence, and what was written goes: it is room on the disk."""
+        try:
+            yield
+        except CheckpointException as error:  # every rank gets it, whichever failed
+            on_rank_0(lambda: shutil.rmtree(self.aside, ignore_errors=True), self.group)
+            rank, (cause, _) = next(iter(error.failures.items()))
+            raise CheckpointError(
+                f"rank {rank} cannot write its part of {self.final} ({_reason(cause)}): see that the disk has room"
+            ) from error
+
+    def finish(self) -> Path:
+        """Give the checkpoint its name, when all ranks have written their parts; for all of them to call."""
+        sums = _sums_of_all_parts(self.aside, self.group)
+        on_rank_0(lambda: self._complete(sums), self.group)
+        return self.final
+
+    def _complete(self, sums: dict[str, str]) -> None:
+        if self.lock is not None:
+            self.lock.check()
+        complete(self.final, self.aside, self.facts, sums, self.keep)
+
+
+def begin_save(
+    strategy: Strategy,
+    folder: str | Path,
+    position: Position,
+    *,
+    notes: dict[str, Any] | None = None,
+    keep: int = CHECKPOINTS_KEPT,
+    lock: WriterLock | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> Save:
+    """Make room for a checkpoint; the ranks agree on what it is, and write their parts afterwards."""
     if keep < 1:
         raise ValueError(f"keep={keep}: at least the checkpoint that is saved is kept")
     final = Path(folder) / f"update-{position.updates:08d}"
@@ -71,15 +128,23 @@ def save_checkpoint(
         "notes": notes or {},
         "optimizer": type(strategy.optimizer).__name__ if any(strategy.optimizer.state.values()) else "",
     }
-    aside: Path = on_rank_0(lambda: make_room(final))
-    try:
-        dcp_save(_state_dict(strategy), storage_writer=FileSystemWriter(aside), planner=SavePieces())
-    except CheckpointException as error:  # every rank gets it, whichever failed
-        rank, (cause, _) = next(iter(error.failures.items()))
-        raise CheckpointError(f"rank {rank} cannot write its part of the checkpoint: {cause}") from error
-    sums = _sums_of_all_parts(aside)
-    on_rank_0(lambda: complete(final, aside, facts, sums, keep))
-    return final
+    aside: Path = on_rank_0(lambda: _make_room(final, lock))
+    return Save(final, aside, facts, keep, lock, group)
+
+
+def _make_room(final: Path, lock: WriterLock | None) -> Path:
+    if lock is not None:
+        lock.check()
+    return make_room(final)
+
+
+def _reason(cause: BaseException) -> str:
+    """Why something could not be written, in a few words."""
+    while not isinstance(cause, OSError) and (cause.__cause__ or cause.__context__):
+        cause = cause.__cause__ or cause.__context__ or cause
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror
+    return (str(cause).splitlines() or [type(cause).__name__])[0]
 
 
 def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
@@ -140,7 +205,21 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
     return checkpoint
 
 
-def on_rank_0(act: Callable[[], Any]) -> Any:
+@contextlib.contextmanager
+def writing_into(folder: str | Path) -> Iterator[WriterLock]:
+    """In the block, no other job may write into `folder`; for all ranks to call."""
+    is_rank_0 = rank_and_ranks()[0] == 0
+    lock, from_whom = on_rank_0(lambda: acquire_lock(folder))
+    if from_whom and is_rank_0:
+        print(f"{folder} is taken over from {from_whom}, which no longer writes there", flush=True)
+    try:
+        yield lock
+    finally:
+        if is_rank_0:
+            lock.release()
+
+
+def on_rank_0(act: Callable[[], Any], group: dist.ProcessGroup | None = None) -> Any:
     """What `act` returns on rank 0, on every rank. If it raises there, every rank raises.
 
     Ranks on several machines may see a shared folder in different states: one of them looks, for all.
@@ -150,29 +229,29 @@ def on_rank_0(act: Callable[[], Any]) -> Any:
         try:
             answer = [act()]
         except OSError as error:
-            answer = [CheckpointError(f"the checkpoint cannot be written: {error}")]
+            answer = [CheckpointError(f"the checkpoint cannot be written ({error}): see that the disk has room")]
         except CheckpointError as error:
             answer = [error]
     if dist.is_initialized():
-        dist.broadcast_object_list(answer)
+        dist.broadcast_object_list(answer, group=group)
     if isinstance(answer[0], CheckpointError):
         raise answer[0]
     return answer[0]
 
 
-def _sums_of_all_parts(aside: Path) -> dict[str, str]:
+def _sums_of_all_parts(aside: Path, group: dist.ProcessGroup | None) -> dict[str, str]:
     """The sums of what all ranks have written, on every rank: each reads its own part."""
     rank, ranks = rank_and_ranks()
     ours: list[Any] = [None] * ranks
     mine = sums_of(sorted(aside.glob(f"__{rank}_*.distcp")))
     if dist.is_initialized():
-        dist.all_gather_object(ours, mine)
+        dist.all_gather_object(ours, mine, group=group)
     else:
         ours = [mine]
     return {name: digest for sums in ours for name, digest in sums.items()}
 
 
-def _state_dict(strategy: Strategy) -> dict[str, Pieces]:
+def state_dict_of(strategy: Strategy) -> dict[str, Pieces]:
     """All that this rank has, by a name that says whose it is."""
     pieces: dict[str, Pieces] = {}
     for name, shard in strategy.shards().items():

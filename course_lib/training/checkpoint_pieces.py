@@ -53,6 +53,10 @@ class Pieces:
         """All of a tensor."""
         return cls(tuple(tensor.shape), {(0,) * tensor.dim(): tensor.detach()})
 
+    def copied(self) -> Pieces:
+        """The same numbers in memory of their own, which the next update does not change."""
+        return Pieces(self.shape, {at: piece.to("cpu", copy=True) for at, piece in self.at.items()})
+
     def chunk(self, offsets: Offsets) -> ChunkStorageMetadata:
         return ChunkStorageMetadata(torch.Size(offsets), self.at[offsets].shape)
 

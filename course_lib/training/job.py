@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -27,17 +28,20 @@ from course_lib.machine import device
 from course_lib.strategies import Strategy, make_strategy
 from course_lib.strategies.precision import GradientScaler
 from course_lib.training import tasks
-from course_lib.training.checkpoint import load_checkpoint, on_rank_0, save_checkpoint
+from course_lib.training.background_save import BackgroundSaver
+from course_lib.training.checkpoint import load_checkpoint, on_rank_0, save_checkpoint, writing_into
 from course_lib.training.checkpoint_folder import FACTS, Checkpoint, CheckpointError, Position, find_checkpoint
+from course_lib.training.checkpoint_lock import WriterLock
 from course_lib.training.compiling import check_compiles, compile_blocks
-from course_lib.training.log import Log
+from course_lib.training.log import Log, LogError
 from course_lib.training.loop import BatchReader, updates_on
 from course_lib.training.metrics import MetricsLogger, NotFinite, check_weights
 from course_lib.training.own import check_runs, loss_for, names_a_function, own_data, own_model, sizes_of
-from course_lib.training.profiling import profile_some
+from course_lib.training.profiling import profile_some, with_input_waits
 from course_lib.training.settings import (
     BadSettings,
     Settings,
+    check_can_be_made,
     check_memory,
     check_numbers,
     check_settings,
@@ -57,6 +61,11 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
     one, and the global batches' tokens per second; where the devices' peak is known, the `mfu`; and what it was
     `stopped` by, if it was: a signal or a time limit, after which a run with checkpoints saves one and ends.
     """
+    with _locked_folder(settings) as lock:
+        return _train(settings, show, lock)
+
+
+def _train(settings: Settings, show: Callable[[Progress], None], lock: WriterLock | None) -> dict[str, Any]:
     is_rank_0 = dist.get_rank() == 0
     try:
         check_numbers(settings, dist.get_world_size())
@@ -84,10 +93,13 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
     metrics = MetricsLogger(done, settings.updates, loss, **logs, utilization=utilization)
     stops = StopAgreement(settings.time_limit) if settings.checkpoint else None
     stopped = ""
-    with trace.paused():  # nobody asked for a timeline of a run that may take days
-        updates = updates_on(strategy, reader, settings.updates - done)
+    with trace.paused(), _saving(settings) as save:  # nobody asked for a timeline of a run that may take days
+        batches = with_input_waits(reader) if settings.profile else reader
+        updates = updates_on(strategy, batches, settings.updates - done)
         for update in profile_some(updates, settings.updates - done) if settings.profile else updates:
             metrics.add(update)
+            if lock and is_rank_0:
+                lock.renew()
             is_last = metrics.updates == settings.updates
             stopped = stops.after_update() if stops and not is_last else ""
             if settings.checkpoint and (stopped or is_last or metrics.updates % settings.every == 0):
@@ -97,7 +109,7 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
                 position = Position(metrics.updates, reader.epoch, reader.batch)
                 facts = {"loss": metrics.loss, "order": settings.order, "model": settings.model}
                 notes = facts | _scaler_notes(strategy)
-                save_checkpoint(strategy, settings.checkpoint, position, notes=notes)
+                save(strategy, settings.checkpoint, position, notes=notes, lock=lock)
                 metrics.skip_time()
             if stopped:
                 break
@@ -112,14 +124,14 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
 def launch_job(settings: Settings, ranks: int, on: Slurm | None = None) -> Run:
     """The job on `ranks` ranks of this machine or a cluster. Raises BadSettings if a rank has found them to be bad.
 
-    Raises NotFinite if the loss is no finite number any more.
+    Raises NotFinite if the loss is no finite number any more, CheckpointError or LogError if the disk is full.
     """
     if on is not None and on.is_here():  # a node of a job, whose settings were checked when it was submitted
         return launch(train_job, settings, ranks=ranks, timeout=None, on=on)
     check_settings(settings, ranks, may_restart=on is not None)
     if on is None:
         prepare_data(settings)
-    with _sentences_without_stacks(), _stopped_by_signals(settings):
+    with _sentences_without_stacks(), _stopped_by_signals(settings, watches=on is not None):
         return launch(train_job, settings, ranks=ranks, timeout=None, on=on)
 
 
@@ -138,9 +150,39 @@ def run_job_as_rank(settings: Settings, peer_timeout: float | None = None) -> Ru
         bar.close()
 
 
-def _stopped_by_signals(settings: Settings) -> contextlib.AbstractContextManager[None]:
-    """In the block, signals ask the job to save what it has. One that saves nothing they end, as any program."""
-    return stop.asked_by_signals() if settings.checkpoint else contextlib.nullcontext()
+@contextlib.contextmanager
+def _saving(settings: Settings) -> Iterator[Callable[..., object]]:
+    """In the block, a function that saves a checkpoint; at its end, all are whole."""
+    if not (settings.checkpoint and settings.async_checkpoint):
+        yield save_checkpoint
+        return
+    with BackgroundSaver(agreed=(NotFinite,)) as saver:
+        yield saver.save
+
+
+@contextlib.contextmanager
+def _locked_folder(settings: Settings) -> Iterator[WriterLock | None]:
+    """In the block, the folder of checkpoints is this job's, if it has one."""
+    if settings.checkpoint is None:
+        yield None
+        return
+    folder = Path(settings.checkpoint)
+    with contextlib.ExitStack() as stack:
+        try:
+            on_rank_0(lambda: check_can_be_made(folder))
+            lock = stack.enter_context(writing_into(folder))
+        except CheckpointError as error:
+            raise BadSettings(str(error)) from error
+        yield lock
+
+
+def _stopped_by_signals(settings: Settings, watches: bool = False) -> contextlib.AbstractContextManager[None]:
+    """In the block, signals ask the job to save what it has. One that saves nothing they end, as any program.
+
+    A program that only watches a job leaves it alone when it is hung up itself.
+    """
+    signals = stop.FROM_A_SCHEDULER if watches else stop.SIGNALS
+    return stop.asked_by_signals(*signals) if settings.checkpoint else contextlib.nullcontext()
 
 
 def resume_hint(settings: Settings) -> str:
@@ -239,10 +281,10 @@ def _scaler_notes(strategy: Strategy) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _sentences_without_stacks() -> Iterator[None]:
-    """Where all ranks found the settings to be bad, or the loss, the sentence is enough, without their stacks."""
+    """Where the settings are bad, or the loss, or the disk, the sentence is enough, without the ranks' stacks."""
     try:
         yield
     except RankFailed as error:
-        if isinstance(error.exception, BadSettings | NotFinite):
+        if isinstance(error.exception, BadSettings | NotFinite | CheckpointError | LogError):
             raise error.exception from None
         raise

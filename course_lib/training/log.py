@@ -8,11 +8,14 @@ peak of the devices is known: see `utilization`.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+BEGINNING = '{"update": '  # of every line
 
 
 class LogError(ValueError):
@@ -31,28 +34,58 @@ class Record:
 
 
 class Log:
-    """Writes records behind those of the updates up to `after`, which it keeps; later ones it drops."""
+    """Writes records behind those of the updates up to `after`, which it keeps; later ones it drops.
+
+    It writes into a file of its own, or into a log that is there, and into nothing else.
+    """
 
     def __init__(self, path: str | Path, after: int = 0) -> None:
         self.path = Path(path)
-        if self.path.is_dir():
-            raise LogError(f"{path} is a folder: give --log the name of a file")
-        kept = [record for record in read_log(path) if record.update <= after] if after and self.path.exists() else []
-        self.seconds = kept[-1].seconds if kept else 0.0
-        aside = self.path.with_name(f"{self.path.name}.tmp")  # a crash right now must not cost what was logged
+        check_log(path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            aside.write_text(_lines(kept))
-            aside.replace(self.path)
+            self.path.touch()
+            kept = [record for record in read_log(path) if record.update <= after]
+            os.truncate(self.path, _bytes_up_to(self.path, len(kept)))
         except OSError as error:
-            raise LogError(f"{path} cannot be written ({error.strerror}): give --log another file") from error
+            raise self._cannot_be_written(error) from error
+        self.seconds = kept[-1].seconds if kept else 0.0
 
     def write(self, records: Iterable[Record]) -> None:
         """Append the records, and return when they are in the file."""
-        with self.path.open("a") as file:
-            file.write(_lines(records))
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with self.path.open("a") as file:
+                file.write(_lines(records))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise self._cannot_be_written(error) from error
+
+    def _cannot_be_written(self, error: OSError) -> LogError:
+        return LogError(f"{self.path} cannot be written ({error.strerror}): give --log another file")
+
+
+def check_log(path: str | Path) -> None:
+    """Refuse a file that a log would spoil: one that has something else in it, a device, a pipe."""
+    if os.path.isdir(path):
+        raise LogError(f"{path} is a folder: give --log the name of a file")
+    if not os.path.exists(path):
+        return
+    if not os.path.isfile(path):
+        raise LogError(f"{path} is a device or a pipe: give --log the name of a file")
+    try:
+        read_log(path)
+        *_, rest = Path(path).read_text().split("\n")
+        if not (rest.startswith(BEGINNING) or BEGINNING.startswith(rest)):
+            raise LogError(f"{path} ends with something else")
+    except LogError as error:
+        raise LogError(f"{path} is there and is not a log: give --log another file") from error
+
+
+def _bytes_up_to(path: Path, lines: int) -> int:
+    """How many bytes the first lines of a file have."""
+    with path.open("rb") as file:
+        return sum(len(line) for line in itertools.islice(file, lines))
 
 
 def read_log(path: str | Path) -> list[Record]:

@@ -15,6 +15,8 @@ from course_lib.lstm.memory import count_lstm_parameters
 from course_lib.strategies import make_strategy
 from course_lib.strategies.registry import find_strategy, options_of
 from course_lib.training.checkpoint_folder import FACTS, Checkpoint, CheckpointError, find_checkpoint
+from course_lib.training.checkpoint_lock import check_unlocked
+from course_lib.training.log import LogError, check_log
 from course_lib.training.own import names_a_function, own_function
 from course_lib.training.tensorboard import PREFIX, check_has_tensorboard
 
@@ -46,6 +48,7 @@ class Settings:
     seed: int = 0
     checkpoint: str | None = None  # a folder
     every: int = 50  # updates from one checkpoint to the next
+    async_checkpoint: bool = False  # write them while the training goes on
     resume: bool = False
     time_limit: float | None = None  # seconds, after which it saves what it has and stops
     log: str | None = None  # a file
@@ -92,7 +95,11 @@ def check_settings(settings: Settings, ranks: int, *, may_restart: bool = False)
         check_memory(settings, ranks)
     try:
         checkpoint_to_resume(settings, may_restart)
-    except CheckpointError as error:
+        if settings.checkpoint is not None:
+            check_unlocked(settings.checkpoint)
+        if settings.log is not None:
+            check_log(settings.log)
+    except (CheckpointError, LogError) as error:
         raise BadSettings(str(error)) from error
 
 
@@ -159,7 +166,7 @@ def checkpoint_to_resume(settings: Settings, may_restart: bool) -> Checkpoint | 
         if settings.resume:
             raise CheckpointError("--resume needs to know from where: give --checkpoint and the folder")
         return None
-    _check_can_be_made(Path(settings.checkpoint))
+    check_can_be_made(Path(settings.checkpoint))
     found, _ = find_checkpoint(settings.checkpoint, only=(FACTS,))
     if found is not None:
         _check_may_resume(settings, found)
@@ -169,7 +176,7 @@ def checkpoint_to_resume(settings: Settings, may_restart: bool) -> Checkpoint | 
     return None
 
 
-def _check_can_be_made(folder: Path) -> None:
+def check_can_be_made(folder: Path) -> None:
     """Refuse a folder that cannot be written, without making it: there may yet be another reason not to start."""
     try:
         os.lstat(folder)

@@ -289,4 +289,4 @@ def test_progress_as_a_box_links_to_lessons_and_exercises(in_exercises):
     Outline(box)
     assert 'href="../notebooks/00_start_here.ipynb"' in box
     assert re.search(r'href="\.\./exercises/02_ddp\.ipynb#cell-id=cell-02" title="02\.1 Average', box)
-    assert "of 174 points" in box
+    assert "of 179 points" in box

@@ -46,6 +46,7 @@ def test_the_image_takes_torchs_version_from_where_everybody_does():
     assert "torch" not in install
 
 
+@pytest.mark.timeout(3600)  # the packages are large
 @pytest.mark.slow  # it installs all there is; that the files and the constraints are there, the tests above say
 def test_the_images_steps_give_a_course_that_trains(tmp_path):
     copy_into(tmp_path, ROOT, STEPS)

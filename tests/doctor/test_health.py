@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import launch
+from course_lib import launch, machine
 from course_lib.cli import main
 from course_lib.doctor import devices, gpus, links, reading
 from course_lib.doctor.devices import DeviceRates
@@ -162,6 +162,19 @@ def test_what_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
     assert "holds nothing" in read_share(str(tmp_path), 0, 1).trouble
 
 
+def turns_on_one_gpu() -> tuple[float, float]:
+    """As if the ranks shared a GPU: from when to when each was measured."""
+    os.environ[machine.COUNTED_GPUS] = "1"
+    began = devices.in_turn(lambda: time.sleep(DELAY) or time.monotonic())
+    return began - DELAY, began
+
+
+def test_ranks_that_share_a_gpu_are_measured_one_after_the_other() -> None:
+    first, second, third = launch(turns_on_one_gpu, ranks=3)
+    assert first[1] <= second[0]
+    assert second[1] <= third[0]
+
+
 def test_memory_errors_and_faults_are_noted_from_what_the_driver_says() -> None:
     assert gpus.ecc_finding("0, 0, 3, 41\n1, [N/A], [N/A], 40\n").mark == "ok"
     bad = gpus.ecc_finding("0, 0, 0, 41\n1, 2, 7, 40\n")
@@ -170,6 +183,11 @@ def test_memory_errors_and_faults_are_noted_from_what_the_driver_says() -> None:
     line = "[ 12.3] NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus."
     assert gpus.xid_finding(line).value == "Xid 79 on PCI:0000:3b:00"
     assert gpus.xid_finding("all is well").mark == "ok"
+
+
+def test_the_drivers_table_of_connections_is_shown_in_plain_letters() -> None:
+    table = "\t\x1b[4mGPU0\tCPU Affinity\x1b[0m\nGPU0\t X \t0-15\t\n\n"
+    assert gpus.plain(table) == "        GPU0    CPU Affinity\nGPU0     X      0-15"
 
 
 def test_without_the_drivers_program_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +201,7 @@ def test_a_command_that_fails_is_told_in_its_own_words() -> None:
 
 
 def test_the_command_measures_draws_and_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
     (tmp_path / "data").write_bytes(bytes(100_000))
     picture = tmp_path / "links.png"
     assert main(["doctor", "--ranks", "2", "--data", str(tmp_path / "data"), "--out", str(picture)]) == 0

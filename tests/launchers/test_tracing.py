@@ -16,9 +16,10 @@ import torch.distributed as dist
 
 from course_lib import launch, trace
 from course_lib.launchers.tracing.clocks import clock_skew
-from course_lib.launchers.tracing.events import Collective
+from course_lib.launchers.tracing.events import Collective, Profile, whole_arrows
+from course_lib.launchers.tracing.overlap import exposed_communication
 from course_lib.launchers.tracing.stragglers import collectives_in, find_stragglers
-from course_lib.launchers.tracing.trace_file import TraceError, read_trace, trace_events, write_trace
+from course_lib.launchers.tracing.trace_file import TraceError, read_trace, spans_in, trace_events, write_trace
 from course_lib.trace import Span
 
 PHASES = {"X", "M", "s", "t", "f", "i"}  # those of the format's that our traces use
@@ -236,3 +237,84 @@ def test_the_clocks_of_two_machines_are_compared_by_asking(tmp_path: Path) -> No
 
 def test_without_being_asked_nothing_is_profiled() -> None:
     assert launch(small_model, ranks=1).profiles == []
+
+
+def profile_of(*events: tuple[str, str, float, float]) -> Profile:
+    """What the profiler would have seen: kind, name, from, to in seconds."""
+    return Profile.pack(
+        0,
+        0.0,
+        [
+            {"ph": "X", "cat": kind, "name": name, "ts": start * 1e6, "dur": (end - start) * 1e6, "pid": 1, "tid": 1}
+            for kind, name, start, end in events
+        ],
+    )
+
+
+def exposed(*events: tuple[str, str, float, float]) -> list[tuple[str, float, float]]:
+    found = exposed_communication(profile_of(*events))
+    return [(span.label, round(span.start, 6), round(span.end, 6)) for span in found]
+
+
+MESSAGE = ("user_annotation", "gloo:all_reduce", 1.0, 4.0)
+
+
+def test_communication_is_exposed_where_nothing_is_computed() -> None:
+    assert exposed(MESSAGE) == [("all_reduce", 1.0, 4.0)]
+    assert exposed(MESSAGE, ("cpu_op", "aten::mm", 0.0, 5.0)) == []
+    assert exposed(MESSAGE, ("cpu_op", "aten::mm", 2.0, 3.0)) == [("all_reduce", 1.0, 2.0), ("all_reduce", 3.0, 4.0)]
+    assert exposed(MESSAGE, ("cpu_op", "c10d::allreduce_", 1.0, 4.0)) == [("all_reduce", 1.0, 4.0)]
+
+
+def test_on_a_gpu_it_is_kernels_that_compute_and_nccls_that_communicate() -> None:
+    nccl = ("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 1.0, 4.0)
+    launched = ("cpu_op", "aten::mm", 0.0, 9.0)
+    assert exposed(nccl, launched, ("kernel", "gemm", 0.0, 3.0)) == [("all_reduce", 3.0, 4.0)]
+
+
+def test_time_in_which_two_messages_are_under_way_counts_once() -> None:
+    second = ("user_annotation", "gloo:broadcast", 2.0, 6.0)
+    assert exposed(MESSAGE, second) == [("all_reduce", 1.0, 4.0), ("broadcast", 4.0, 6.0)]
+
+
+def late_at_the_sum() -> None:
+    if dist.get_rank() == 1:
+        time.sleep(PACE)
+    with trace.span("communication"):
+        dist.all_reduce(torch.ones(4))
+
+
+def test_who_waits_for_a_late_rank_shows_exposed_communication(tmp_path: Path) -> None:
+    run = launch(late_at_the_sum, ranks=2, profile=True)
+    events = read_trace(run.trace(tmp_path / "run.json"))
+    check_format(events)
+    waited = [event for event in slices(events, "exposed communication") if event["pid"] == 0]
+    assert [event["name"] for event in waited] == ["exposed communication all_reduce"]
+    assert waited[0]["dur"] >= PACE * 1e6 / 2
+    ranks, spans = spans_in(events)
+    assert ranks == 2
+    assert {span.name for span in spans} == {"communication", "exposed communication"}
+
+
+def test_the_file_is_json_that_every_reader_takes(tmp_path: Path) -> None:
+    run = launch(late_at_the_sum, ranks=2, profile=True)
+    found = json.loads(run.trace(tmp_path / "run.json").read_text(), parse_constant=pytest.fail)  # no NaN, no Infinity
+    assert found["displayTimeUnit"] in ("ms", "ns")
+    for event in found["traceEvents"]:
+        assert isinstance(event.get("args", {}), dict)
+        if event["ph"] == "M":
+            assert event["name"] in ("process_name", "thread_name", "process_sort_index")
+        if event["ph"] in "st":
+            assert isinstance(event["id"], str | int)
+
+
+def test_an_arrow_without_its_beginning_or_back_in_time_is_left_out() -> None:
+    def arrow(number: int, **times: float) -> list[dict[str, Any]]:
+        return [{"ph": phase, "cat": "ac2g", "name": "ac2g", "id": number, "ts": at} for phase, at in times.items()]
+
+    whole = arrow(1, s=1.0, f=2.0)
+    slice_ = {"ph": "X", "name": "gemm", "ts": 0.0, "dur": 1.0}
+    assert whole_arrows([slice_, *whole, *arrow(2, f=2.0), *arrow(3, s=2.0, f=1.0), *arrow(4, s=1.0)]) == [
+        slice_,
+        *whole,
+    ]

@@ -16,6 +16,7 @@ from course_lib.launchers import Run
 from course_lib.pictures import (
     comparison,
     curves,
+    link_matrix,
     mesh,
     messages,
     padding,
@@ -27,6 +28,7 @@ from course_lib.pictures import (
 from course_lib.pictures.message_arrows import left_at, matched
 from course_lib.pictures.palette import COLOURS, OTHERS, colours_for
 from course_lib.pictures.picture import Picture
+from course_lib.planning.network import Link
 from course_lib.planning.placement import BlockCost, balanced, round_robin
 from course_lib.planning.schedules import gpipe, make_schedule, naive, one_f_one_b, wavefront
 from course_lib.planning.simulation import simulate
@@ -45,6 +47,25 @@ def test_a_timeline_has_one_bar_per_span_on_its_ranks_row():
     picture = timeline(spans, ranks=2)
     assert bars(picture) == [(0, 10, 0), (10, 20, 1), (20, 50, 1)]
     assert picture.alt == "Timeline of 2 ranks: forward, backward"
+
+
+def test_a_trace_file_is_drawn_like_the_run_it_was_written_from(tmp_path):
+    spans = [Span(0, "input wait", 0.0, 0.010), Span(1, "forward", 0.010, 0.020)]
+    run = Run((None, None), 1.0, spans=spans)
+    picture = timeline(run.trace(tmp_path / "run.json"))
+    assert bars(picture) == bars(timeline(run)) == [(0, 10, 0), (10, 20, 1)]
+    assert picture.alt == "Timeline of 2 ranks: input wait, forward"
+
+
+def test_the_worst_link_is_named_in_words_and_every_link_has_its_number():
+    links = {(a, b): Link(1e-5, 1e9) for a, b in ((0, 1), (0, 2), (1, 2))} | {(0, 2): Link(5e-4, 2e8)}
+    picture = link_matrix(links, 3)
+    assert "Latency from 10 to 500 microseconds, the longest between ranks 0 and 2." in picture.alt
+    assert "Bandwidth from 0.2 to 1 GB/s, the lowest between ranks 0 and 2" in picture.alt
+    for axes, numbers in zip(picture.figure.axes, (["10", "500"], ["1", "0.2"]), strict=True):
+        usual, worst = numbers
+        assert [text.get_text() for text in axes.texts] == [usual, worst, usual, usual, worst, usual]
+    assert link_matrix({}, 1).alt == "One rank, and so no links"
 
 
 def test_what_happens_during_something_else_is_drawn_at_half_height():

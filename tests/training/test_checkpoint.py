@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.tensor import DTensor
 
 from course_lib import RankDied, launch
 from course_lib.data import Corpus, Streams
@@ -48,7 +49,8 @@ def steps(strategy, start, stop, batches=BATCHES):
 
 def everything_of(strategy):
     """What decides how training goes on from here: this rank's part of it."""
-    state = {f"{name}.{slot}": value for name, parameter in strategy.model.named_parameters()
+    state = {f"{name}.{slot}": value.to_local() if isinstance(value, DTensor) else value
+             for name, parameter in strategy.model.named_parameters()
              for slot, value in strategy.optimizer.state[parameter].items()}  # fmt: skip
     return strategy.full_state() | state | {"random": torch.rand(3)}
 
@@ -240,9 +242,9 @@ def test_a_crash_while_it_is_written_leaves_the_one_before(tmp_path):
 
 def test_a_full_disk_is_said_and_leaves_the_one_before(tmp_path):
     launch(save_at, tmp_path, "ddp", 5, ranks=2)
-    with pytest.raises(Exception, match=r"rank 1 cannot write its part of the checkpoint: .*No space left on device"):
+    with pytest.raises(Exception, match=r"rank 1 cannot write its part of .*6 \(No space left on device\)"):
         launch(save_at, tmp_path, "ddp", 6, spoil=Spoiled(disk_is_full), ranks=2)
-    assert latest_checkpoint(tmp_path).name == "update-00000005"
+    assert [path.name for path in tmp_path.iterdir()] == ["update-00000005"]
 
 
 @pytest.mark.parametrize("moment", ["json.dump", "_sync", "shutil.rmtree"])
@@ -251,7 +253,7 @@ def test_a_crash_before_or_after_the_renaming_leaves_a_complete_one(tmp_path, mo
     for update in (5, 6):
         save_checkpoint(strategy, tmp_path, Position(update))
     monkeypatch.setattr(f"course_lib.training.checkpoint_folder.{moment}", lambda *_, **__: disk_is_full())
-    with pytest.raises(CheckpointError, match=r"cannot be written: .*No space left"):
+    with pytest.raises(CheckpointError, match=r"cannot be written .*No space left"):
         save_checkpoint(strategy, tmp_path, Position(7))
     monkeypatch.undo()
     assert latest_checkpoint(tmp_path).name == ("update-00000007" if moment == "shutil.rmtree" else "update-00000006")

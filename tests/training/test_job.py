@@ -342,6 +342,18 @@ def started(*arguments, cwd, launcher=(), **environment):
         process.wait(PATIENCE)
 
 
+def test_a_ranks_death_says_how_to_go_on(tmp_path):
+    with started("ddp", *flags(**SMALL, updates=1_000_000, every=5, checkpoint="saved"), cwd=tmp_path) as process:
+        assert wait_until(lambda: latest_checkpoint(tmp_path / "saved"))
+        (lock,) = (tmp_path / "saved").glob("writer-*.lock")
+        os.kill(json.loads(lock.read_text())["process"], signal.SIGKILL)
+        output, _ = process.communicate(timeout=PATIENCE)
+    saved = read_checkpoint(latest_checkpoint(tmp_path / "saved")).position.updates
+    assert process.returncode == 1
+    assert "course: RankDied: rank 0 was killed by SIGKILL" in output
+    assert f"course: the job has ended; update {saved} is saved, and --resume goes on from there" in output
+
+
 def test_an_interrupt_leaves_nothing_half_and_says_how_to_go_on(tmp_path):
     family = uuid.uuid4().hex
     endless = flags(**SMALL, updates=1_000_000, every=5, checkpoint="saved")

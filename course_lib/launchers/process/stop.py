@@ -7,11 +7,13 @@ it on to the ranks. What a rank's function does about it is its own affair: it a
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 
-SIGNALS = ("SIGTERM", "SIGUSR1")
+FROM_A_SCHEDULER = ("SIGTERM", "SIGUSR1")
+SIGNALS = (*FROM_A_SCHEDULER, "SIGHUP")
 REQUEUE = 75  # the exit status of a job that has saved what it had and wants to go on: EX_TEMPFAIL, "try again later"
 
 
@@ -53,6 +55,7 @@ def asked_by_signals(*names: str) -> Iterator[None]:
         return
     request.reason, request.obeyed = "", False
     numbers = [getattr(signal, name) for name in names or SIGNALS if hasattr(signal, name)]
+    numbers = [number for number in numbers if not _under_nohup(number)]
     before = {number: signal.signal(number, _ask) for number in numbers}
     try:
         yield
@@ -62,5 +65,22 @@ def asked_by_signals(*names: str) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _under_nohup(number: int) -> bool:
+    """Whether a hang-up is to be ignored, as whoever has started this program wants it."""
+    return signal.Signals(number).name == "SIGHUP" and signal.getsignal(number) is signal.SIG_IGN
+
+
 def _ask(number: int, _: object) -> None:
-    request.ask(signal.Signals(number).name)
+    name = signal.Signals(number).name
+    if name == "SIGHUP":
+        _leave_terminal()
+    request.ask(name)
+
+
+def _leave_terminal() -> None:
+    """Print no more into a terminal that is gone: that would be an error, and the end, before anything is saved."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        if os.isatty(stream):
+            os.dup2(nowhere, stream)
+    os.close(nowhere)

@@ -77,6 +77,29 @@ def collectives_of(rank: int, calls: Sequence[Call]) -> list[Collective]:
     ]
 
 
+def whole_arrows(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events without arrows that lack an end, or lead back in time.
+
+    Some began before the profiler looked; and the clock of a GPU is known less exactly than that of its host.
+    """
+    begins, ends = {}, {}
+    for event in events:
+        if event["ph"] == "s":
+            begins[_arrow(event)] = event["ts"]
+        elif event["ph"] in "tf":
+            ends.setdefault(_arrow(event), []).append(event)
+    whole = {
+        key
+        for key, arriving in ends.items()
+        if key in begins and any(e["ph"] == "f" for e in arriving) and begins[key] <= min(e["ts"] for e in arriving)
+    }
+    return [event for event in events if event["ph"] not in "stf" or _arrow(event) in whole]
+
+
+def _arrow(event: dict[str, Any]) -> tuple[Any, ...]:
+    return event.get("cat"), event.get("name"), event.get("id")
+
+
 def wall_minus_monotonic() -> float:
     """What to subtract from the time of day to get this machine's monotonic time: the best of several looks."""
     looks = [(time.monotonic(), time.time(), time.monotonic()) for _ in range(5)]

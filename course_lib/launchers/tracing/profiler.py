@@ -13,7 +13,7 @@ from typing import Any
 from course_lib import machine, trace
 from course_lib.launchers.diagnosis import call_log
 from course_lib.launchers.diagnosis.call_log import Call
-from course_lib.launchers.tracing.events import Collective, Profile, collectives_of, wall_minus_monotonic
+from course_lib.launchers.tracing.events import Collective, Profile, collectives_of, wall_minus_monotonic, whole_arrows
 
 MOST_EVENTS = 200_000  # of one rank: a browser shows some more, but not of 64 ranks
 SILENT = {"KINETO_LOG_LEVEL": "99"}  # otherwise the profiler says when it starts and stops, in among the ranks' output
@@ -43,7 +43,7 @@ def profiled() -> Iterator[None]:
     os.environ.update(SILENT | os.environ)
     kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if machine.device().type == "cuda" else [])
     rank, was_on = int(os.environ.get("RANK", "0")), trace.recorder.on
-    with profile(activities=kinds) as recorded:
+    with profile(activities=kinds, acc_events=True) as recorded:  # without it, PyTorch 2.11 warns of later cycles
         trace.recorder.rank, trace.recorder.on = rank, True
         try:
             yield
@@ -81,7 +81,7 @@ def _pack(rank: int, exported: dict[str, Any]) -> Profile:
     events = [event for event in exported.get("traceEvents", ()) if _is_kept(event)]
     timed = sorted((event for event in events if event["ph"] != "M"), key=lambda event: event["ts"])[:MOST_EVENTS]
     first = timed[0]["ts"] if timed else 0.0
-    timed = [event | {"ts": event["ts"] - first} for event in timed]
+    timed = [event | {"ts": event["ts"] - first} for event in whole_arrows(timed)]
     wall = exported.get("baseTimeNanoseconds", 0) / 1e9 + first / 1e6
     names = [event for event in events if event["ph"] == "M" and event["name"] == "thread_name"]
     return Profile.pack(rank, wall - wall_minus_monotonic(), names + timed)

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.launchers.tracing.events import Collective, Profile
+from course_lib.launchers.tracing.overlap import EXPOSED, exposed_communication
 from course_lib.trace import Span
 
 Event = dict[str, Any]
-SPANS, COLLECTIVES, PROFILED = 1, 101, 201  # the first row of each kind in a rank's process
+SPANS, COLLECTIVES, EXPOSED_ROW, PROFILED = 1, 101, 151, 201  # the first row of each kind in a rank's process
 SHORTEST = 1e-6  # seconds: what is shorter cannot be seen, nor carry an arrow
 WRITTEN_BY = "course_lib"
 
@@ -63,7 +64,12 @@ def trace_events(
     ranks: int, spans: Sequence[Span], collectives: Sequence[Collective] = (), profiles: Sequence[Profile] = ()
 ) -> list[Event]:
     """All events of the trace: names of processes and rows first, then what happened, in order of time."""
-    rows = [*_rows_of_spans(spans), *_rows_of_collectives(collectives)]
+    exposed = [span for profile in profiles for span in exposed_communication(profile)]
+    rows = [
+        *_rows_of_spans(spans),
+        *_rows_of_collectives(collectives),
+        *_rows_of_spans(exposed, EXPOSED_ROW, EXPOSED),
+    ]
     named, timed = [], _arrows(rows)
     for rank in range(ranks):
         named += [_name(rank, 0, "process_name", f"rank {rank}"), _sort_index(rank)]
@@ -93,6 +99,25 @@ def read_trace(path: str | Path) -> list[Event]:
         raise TraceError(f"{path} is not a trace of ours: {advice}") from error
 
 
+def spans_in(events: Sequence[Event]) -> tuple[int, list[Span]]:
+    """How many ranks a trace is of, and the spans in it, with those of exposed communication."""
+    ranks = sum(event["ph"] == "M" and event["name"] == "process_name" for event in events)
+    rows = [*range(SPANS, COLLECTIVES), *range(EXPOSED_ROW, PROFILED)]
+    found = [event for event in events if event["ph"] == "X" and event["tid"] in rows]
+    return ranks, [
+        Span(
+            event["pid"],
+            event["cat"],
+            event["ts"] / 1e6,
+            (event["ts"] + event["dur"]) / 1e6,
+            event["args"].get("paced", False),
+            event["args"].get("peer"),
+            event["args"].get("label", ""),
+        )
+        for event in found
+    ]
+
+
 @dataclass(frozen=True)
 class Row:
     """One row of a rank: events that lie beside or inside each other, never across."""
@@ -103,13 +128,13 @@ class Row:
     events: list[Event]
 
 
-def _rows_of_spans(spans: Iterable[Span]) -> Iterator[Row]:
+def _rows_of_spans(spans: Iterable[Span], first: int = SPANS, rows: str = "spans") -> Iterator[Row]:
     events = []
     for span in spans:
         more = {"peer": span.peer, "label": span.label or None, "paced": span.paced or None}
         name = f"{span.name} {span.label}".rstrip()
         events.append(_complete(span.rank, name, span.name, span.start, span.end, more))
-    yield from _rows(events, SPANS, "spans")
+    yield from _rows(events, first, rows)
 
 
 def _rows_of_collectives(collectives: Sequence[Collective]) -> Iterator[Row]:

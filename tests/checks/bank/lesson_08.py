@@ -1127,3 +1127,165 @@ def by_medians(spans):
     if left < 0.2 * usual:
         return None, "fine"
     return None, "network" if begins[0] < table["backward", 0][0][1] else "no overlap"
+
+
+# 08.8 What a hung job left
+
+
+def taken_apart(text):
+    """For each rank its end, log, stack and collectives."""
+    ranks = {}
+    for part in text.split("=== rank ")[1:]:
+        head, *sections = part.split("--- ")
+        found = {name: body for name, _, body in (section.partition("\n") for section in sections)}
+        number, _, end = head.strip().partition(": ")
+        record = [line for line in found.get("flight recorder", "").splitlines() if line]
+        ranks[int(number)] = {"end": end, "log": found.get("log", ""), "stack": found.get("stack", ""), "calls": record}
+    return ranks
+
+
+def own_end(ranks):
+    """Who was killed, or raised something of its own; with the cause."""
+    killed = [rank for rank, left in ranks.items() if left["end"].endswith("-9")]
+    raised = [rank for rank, left in ranks.items() if "Error" in left["log"] and "by peer" not in left["log"]]
+    return (killed, "died") if killed else (raised, "raised") if raised else None
+
+
+def in_messages(ranks):
+    found = [rank for rank, left in ranks.items() if " in send\n" in left["stack"] or " in recv\n" in left["stack"]]
+    return (found, "messages") if found else None
+
+
+def by_name(ranks):
+    records = {rank: left["calls"] for rank, left in ranks.items() if left["calls"]}
+    for number in range(max(map(len, records.values()))):
+        there = [calls[number] for calls in records.values() if len(calls) > number]
+        odd = [rank for rank, calls in records.items() if len(calls) > number and there.count(calls[number]) == 1]
+        if odd and len(there) > 1:
+            return odd, "another call"
+    return None
+
+
+def by_count(ranks):
+    counts = {rank: len(left["calls"]) for rank, left in ranks.items() if left["calls"]}
+    usual = max(counts.values(), key=list(counts.values()).count)
+    odd = next(rank for rank, count in counts.items() if count != usual)
+    if counts[odd] > usual:
+        return [odd], "more"
+    busy = ranks[odd]["stack"] and "torch" not in ranks[odd]["stack"]
+    return [odd], "busy" if busy else "fewer"
+
+
+@right("08.8")
+def question_after_question(text):
+    ranks = taken_apart(text)
+    return own_end(ranks) or in_messages(ranks) or by_name(ranks) or by_count(ranks)
+
+
+@right("08.8")
+def line_by_line(text):
+    ranks, section = {}, ""
+    for line in text.splitlines():
+        if line.startswith("==="):
+            rank, end = line[9:].split(": ")
+            mine = ranks[int(rank)] = {"end": end, "log": "", "stack": "", "calls": []}
+        elif line.startswith("---"):
+            section = line[4:]
+        elif section == "flight recorder":
+            mine["calls"].append(line)
+        else:
+            mine[section] += line + "\n"
+    questions = (own_end, in_messages, by_name, by_count)
+    return list(next(filter(None, (question(ranks) for question in questions))))
+
+
+@right("08.8")
+def the_last_call_first(text):
+    """By the newest number that most ranks agree on, backwards; and the stacks instead of the records for messages."""
+    ranks = taken_apart(text)
+    tops = {rank: left["stack"].splitlines()[1].split()[-1] for rank, left in ranks.items() if left["stack"]}
+    pair = sorted(rank for rank, top in tops.items() if top in ("send", "recv"))
+    return own_end(ranks) or ((pair, "messages") if pair else by_name(ranks) or by_count(ranks))
+
+
+@wrong("08.8", says="it has lost another rank")
+def first_traceback(text):
+    ranks = taken_apart(text)
+    loud = [rank for rank, left in ranks.items() if "Traceback" in left["log"]]
+    return (loud[:1], "raised") if loud else question_after_question(text)
+
+
+@wrong("08.8", says='"To blame is the one who does not wait" is no rule')
+def whoever_ended_well(text):
+    ranks = taken_apart(text)
+    done = [rank for rank, left in ranks.items() if left["end"] == "exit code 0"]
+    return own_end(ranks) or ((done[:1], "fewer") if done else question_after_question(text))
+
+
+@wrong("08.8", says="in trouble only because of them")
+def all_that_failed(text):
+    ranks = taken_apart(text)
+    failed = [rank for rank, left in ranks.items() if left["end"] not in ("exit code 0", "still running")]
+    return (failed, question_after_question(text)[1]) if failed else question_after_question(text)
+
+
+@wrong("08.8", says="Neither is more to blame")
+def first_of_the_two(text):
+    ranks, cause = question_after_question(text)
+    return ranks[:1], cause
+
+
+@wrong("08.8", says="The counts only follow from that")
+def counts_only_of_a_job(text):
+    ranks = taken_apart(text)
+    shapes = {
+        rank: {**left, "calls": [call.partition("[")[0] for call in left["calls"]]} for rank, left in ranks.items()
+    }
+    return own_end(ranks) or in_messages(ranks) or by_name(shapes) or by_count(ranks)
+
+
+@wrong("08.8", says="is it still running, and what is on its stack?")
+def fewer_is_fewer(text):
+    ranks, cause = question_after_question(text)
+    return ranks, "fewer" if cause == "busy" else cause
+
+
+@wrong("08.8", says="is it still running, and what is on its stack?")
+def always_busy(text):
+    ranks, cause = question_after_question(text)
+    return ranks, "busy" if cause == "fewer" else cause
+
+
+@wrong("08.8", says="Exit code -9 is a death")
+def every_end_is_an_exception(text):
+    ranks, cause = question_after_question(text)
+    return ranks, "raised" if cause == "died" else cause
+
+
+@wrong("08.8", says="it is a victim")
+def first_that_runs(text):
+    ranks = taken_apart(text)
+    running = [rank for rank, left in ranks.items() if left["end"] == "still running"]
+    return (running[:1], question_after_question(text)[1]) if running else question_after_question(text)
+
+
+@wrong("08.8", says="They wait for each other")
+def records_before_messages(text):
+    ranks = taken_apart(text)
+    if not in_messages(ranks):
+        return question_after_question(text)
+    most = max(len(left["calls"]) for left in ranks.values())
+    return [rank for rank, left in ranks.items() if len(left["calls"]) == most][:1], "more"
+
+
+@wrong("08.8", says="it has lost another rank")
+def a_lost_record_is_a_lost_rank(text):
+    ranks = taken_apart(text)
+    silent = [rank for rank, left in ranks.items() if not left["calls"]]
+    return (silent, "died") if silent else question_after_question(text)
+
+
+@wrong("08.8", says="No rank is named")
+def says_nobody(text):
+    found = question_after_question(text)
+    return found if found[1] in ("died", "raised") else ([], found[1])

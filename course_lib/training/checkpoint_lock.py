@@ -1,0 +1,235 @@
+"""Who may write into a folder of checkpoints: one job at a time, which has left its name there.
+
+    DIR/writer-1.lock    {"job": "Slurm job 12", "host": "n1", "process": 345, ...}
+
+The lock is a file that can be made only once (O_EXCL). Whoever finds it asks whether its writer still lives: on the
+same machine by the process, on another by the file's time, which the training loop renews. A lock of a dead writer is
+never removed by somebody else, who might remove the one that has come in its place: the next writer makes the file
+with the next number, and looks once more whether it is alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import socket
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from course_lib.launchers import torchrun
+from course_lib.training.checkpoint_folder import CheckpointError
+
+LOCK = re.compile(r"writer-(\d+)\.lock")
+RENEW_EVERY = 10.0  # seconds
+GONE_AFTER = 900.0  # seconds without a renewal: an update, a save or a hiccup of the network may take a while
+TRIES = 20
+NAMED_WITHIN = 2.0  # seconds from the making of a lock to the name in it
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A process that writes checkpoints."""
+
+    job: str  # of Slurm or torchrun, if it has one
+    restarts: int  # how often that job was started again
+    host: str
+    machine: str  # the running system: where it is the same, a process can be looked up by its number
+    process: int
+    began: str  # when the process did, as the system counts: numbers are given out again
+    token: str
+
+    def __str__(self) -> str:
+        return f"{self.job + ', ' if self.job else ''}process {self.process} on {self.host}"
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock that was found; `writer` is None if it cannot be read, or not yet."""
+
+    path: Path
+    number: int
+    writer: Writer | None
+    age: float  # seconds since it was renewed
+
+    @property
+    def holder(self) -> str:
+        return str(self.writer) if self.writer else "a process that has not left its name"
+
+    def is_held(self, by_others_than: Writer) -> bool:
+        """Whether its writer still lives. An earlier attempt of the same job does not."""
+        ours, theirs = by_others_than, self.writer
+        if theirs is None:
+            return self.age < GONE_AFTER
+        if theirs.job and theirs.job == ours.job and theirs.restarts < ours.restarts:
+            return False
+        if theirs.machine and theirs.machine == ours.machine:
+            return _began(theirs.process) == theirs.began
+        return self.age < GONE_AFTER
+
+
+class WriterLock:
+    """The right to write into a folder, from `acquire_lock`."""
+
+    def __init__(self, path: Path, writer: Writer, made_folder: bool) -> None:
+        self.path, self.writer, self.made_folder = path, writer, made_folder
+        self._renewed = time.monotonic()
+
+    def renew(self) -> None:
+        """Say that this writer lives; to be called after every update."""
+        if time.monotonic() - self._renewed >= RENEW_EVERY:
+            self._renewed = time.monotonic()
+            with contextlib.suppress(OSError):  # whether it is still ours is asked before anything is written
+                os.utime(self.path)
+
+    def check(self) -> None:
+        """Raise if another writer has taken the folder over, because this one seemed to be dead."""
+        newest = max(_locks_in(self.path.parent), key=lambda lock: lock.number, default=None)
+        if newest is None or newest.path != self.path or newest.writer != self.writer:
+            by = f" by {newest.holder}" if newest else ""
+            raise CheckpointError(
+                f"{self.path.parent} was taken over{by}, because this job did not answer: nothing more is saved there"
+            )
+
+    def release(self) -> None:
+        """Give the folder back, unless somebody else has it. If nothing was saved, it is as it was before."""
+        with contextlib.suppress(CheckpointError, OSError):
+            self.check()
+            for lock in _locks_in(self.path.parent):
+                if lock.path != self.path:
+                    lock.path.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
+            if self.made_folder:
+                self.path.parent.rmdir()  # if it is empty
+
+
+def acquire_lock(folder: str | Path) -> tuple[WriterLock, str]:
+    """The right to write into `folder`, and from whom it was taken over, if it was. Raises if somebody has it."""
+    folder, writer = Path(folder), this_writer()
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    for _ in range(TRIES):
+        before = _locks_in(folder)
+        if any(lock.writer is None and lock.age < NAMED_WITHIN for lock in before):
+            time.sleep(NAMED_WITHIN / TRIES)  # its writer is about to leave its name
+            continue
+        _refuse_second_writer(folder, before, writer)
+        path = folder / f"writer-{max((lock.number for lock in before), default=0) + 1}.lock"
+        if not _make(path, writer):
+            continue  # somebody was faster: who?
+        seen = {lock.path for lock in before}
+        others = [lock for lock in _locks_in(folder) if lock.path != path]
+        if not any(lock.is_held(by_others_than=writer) or lock.path not in seen for lock in others):
+            return WriterLock(path, writer, made), ", ".join(lock.holder for lock in others)
+        path.unlink(missing_ok=True)
+        time.sleep(random.random() * NAMED_WITHIN / TRIES)  # both may have stepped back
+    _refuse_second_writer(folder, _locks_in(folder), writer)
+    raise CheckpointError(f"{folder} cannot be locked: others try the same at this moment; try again")
+
+
+def check_unlocked(folder: str | Path) -> None:
+    """Raise if somebody writes into `folder`, or may do."""
+    _refuse_second_writer(Path(folder), _locks_in(Path(folder)), this_writer())
+
+
+def this_writer() -> Writer:
+    """The process that asks."""
+    job, restarts = "", 0
+    if torchrun.started_by_torchrun():
+        run = os.environ.get("TORCHELASTIC_RUN_ID", "")
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
+        job = f"Slurm job {run}" if run and run == os.environ.get("SLURM_JOB_ID") else f"torchrun at {where}"
+        restarts = torchrun.restarts()
+    process = os.getpid()
+    return Writer(job, restarts, socket.gethostname(), _machine(), process, _began(process), uuid4().hex)
+
+
+def _refuse_second_writer(folder: Path, locks: list[Lock], writer: Writer) -> None:
+    for lock in locks:
+        if lock.is_held(by_others_than=writer):
+            raise CheckpointError(
+                f"{folder} is written by {lock.holder} (last heard of {lock.age:.0f} s ago): wait for its end, or give "
+                f"another folder; if you know that it is gone, remove {lock.path}"
+            )
+
+
+def _make(path: Path, writer: Writer) -> bool:
+    """Make the file, and nobody else's."""
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except FileExistsError:
+        return False
+    with open(descriptor, "w") as file:
+        json.dump(asdict(writer), file)
+    return True
+
+
+def _locks_in(folder: Path) -> list[Lock]:
+    """All locks that are there, with their age by the clock of whoever keeps the files."""
+    found = []
+    named = [(path, match) for path in _files(folder) if (match := LOCK.fullmatch(path.name))]
+    now = _time_of_folder(folder) if named else 0.0
+    for path, match in named:
+        with contextlib.suppress(FileNotFoundError):  # it was given back a moment ago
+            age = max(0.0, now - path.stat().st_mtime)
+            found.append(Lock(path, int(match[1]), _read(path), age))
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _time_of_folder(folder: Path) -> float:
+    """What time it is where the folder is: machines' clocks differ."""
+    probe = folder / f"clock.{uuid4().hex}.tmp"
+    try:
+        probe.touch()
+        now = probe.stat().st_mtime
+        probe.unlink()
+        return now
+    except OSError:
+        return time.time()
+
+
+def _read(path: Path) -> Writer | None:
+    try:
+        return Writer(**json.loads(path.read_text()))
+    except (ValueError, TypeError):
+        return None
+
+
+def _machine() -> str:
+    """Where processes can be looked up by their numbers: the running system, and the room of processes in it."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return socket.gethostname() if sys.platform == "darwin" else ""
+
+
+def _began(process: int) -> str:
+    """When a process began, in ticks since the system did; empty if there is none, or it is only waited for."""
+    if sys.platform == "darwin":
+        return _lives(process)
+    try:
+        facts = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if facts[0] in "ZX" else facts[19]
+
+
+def _lives(process: int) -> str:
+    """The same, where the system does not say when."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return ""
+    except OSError:
+        pass  # it is somebody else's
+    return "at some time"

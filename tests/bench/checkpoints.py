@@ -1,0 +1,106 @@
+"""What a checkpoint costs the training: `python -m tests.bench.checkpoints [--out FOLDER]`.
+
+An update without a save, one with `save_checkpoint` behind it, and updates while the same is written in the background.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from course_lib import device, launch
+from course_lib.data import Batch
+from course_lib.lstm.loss import cross_entropy
+from course_lib.lstm.model import lstm_model
+from course_lib.strategies import DDP
+from course_lib.training.background_save import BackgroundSaver
+from course_lib.training.checkpoint import save_checkpoint
+from course_lib.training.checkpoint_folder import Position, latest_checkpoint
+from tests.bench.table import describe_machine, write_section
+
+WORDS, SAVES = 10_000, 5
+ON_A_GPU = {"hidden": 2048, "layers": 4, "sequences": 128, "steps": 64}
+ON_A_CPU = {"hidden": 128, "layers": 2, "sequences": 16, "steps": 16}
+
+
+def measure(folder: str, hidden: int, layers: int, sequences: int, steps: int) -> dict[str, float]:
+    """Milliseconds, medians of several; and the bytes of a checkpoint."""
+    torch.manual_seed(0)
+    model = lstm_model(vocabulary=WORDS, hidden=hidden, layers=layers)
+    strategy = DDP(model, partial(torch.optim.Adam, lr=1e-3), cross_entropy)
+    words = torch.randint(0, WORDS, (steps, sequences))
+    lengths, mask = torch.full((sequences,), steps), torch.ones((steps, sequences), dtype=torch.bool)
+    batch = Batch(words, words, lengths, mask).to(device())
+
+    def update() -> float:
+        began = time.perf_counter()
+        strategy.step(batch)[0].item()
+        return 1e3 * (time.perf_counter() - began)
+
+    numbers = count(1)
+    alone = [update() for _ in range(25)][5:]
+    at_once = []
+    for _ in range(SAVES):
+        began = time.perf_counter()
+        save_checkpoint(strategy, folder, Position(next(numbers)))
+        at_once.append(1e3 * (time.perf_counter() - began))
+        update()
+    begins, beside, whole = [], [], []
+    with BackgroundSaver() as saver:
+        for _ in range(SAVES):
+            began = time.perf_counter()
+            number = next(numbers)
+            saver.save(strategy, folder, Position(number))
+            begins.append(1e3 * (time.perf_counter() - began))
+            while on_any_rank(saver.is_writing()):
+                beside.append(update())
+            saver.wait()
+            whole.append(1e3 * (time.perf_counter() - began))
+    latest = latest_checkpoint(folder)
+    assert latest is not None
+    return {
+        "update": statistics.median(alone),
+        "save": statistics.median(at_once),
+        "begin": statistics.median(begins),
+        "beside": statistics.median(beside) if beside else float("nan"),
+        "whole": statistics.median(whole),
+        "bytes": sum(file.stat().st_size for file in latest.iterdir()),
+    }
+
+
+def on_any_rank(here: bool) -> bool:
+    flag = torch.tensor(int(here), device=device())
+    dist.all_reduce(flag, dist.ReduceOp.MAX)
+    return bool(flag)
+
+
+def main(out: str | None = None) -> None:
+    size = ON_A_GPU if torch.cuda.is_available() else ON_A_CPU
+    rows = ["| ranks | MB | update | update + save | update + begin | update while it is written | until it is whole |"]
+    rows += ["|" + "---|" * 7]
+    for ranks in (1, 2):
+        with tempfile.TemporaryDirectory(dir=out) as folder:
+            found = launch(partial(measure, folder, **size), ranks=ranks, timeout=None)[0]
+        columns = [found["update"], found["update"] + found["save"], found["update"] + found["begin"]]
+        columns += [found["beside"], found["whole"]]
+        numbers = " | ".join(f"{column:.1f}" for column in columns)
+        rows.append(f"| {ranks} | {found['bytes'] / 1e6:.0f} | {numbers} |")
+    what = f"{size['layers']} layers of {size['hidden']}, {size['sequences']} x {size['steps']} tokens"
+    head = f"{describe_machine()}. {what}, Adam, float32; medians, in ms. Two ranks share a GPU where there is one."
+    if out:
+        Path(out, "checkpoints.md").write_text("\n".join([head, "", *rows, ""]))
+        print("\n".join([head, "", *rows]))
+    else:
+        write_section("Checkpoints", "\n".join([head, "", *rows]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[2] if sys.argv[1:2] == ["--out"] else None)
