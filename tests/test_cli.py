@@ -21,7 +21,7 @@ from course_lib.cli.arguments import LONGEST_WAIT
 from course_lib.launchers import target, torchrun
 from course_lib.launchers.target import BadJob, CannotImport
 from course_lib.pictures import losses
-from course_lib.training.checkpoint_folder import CheckpointError, read_checkpoint
+from course_lib.training.checkpoint.folder import CheckpointError, read_checkpoint
 from course_lib.training.log import Log, LogError, Record, read_log
 from course_lib.training.settings import BadSettings, Settings, check_settings
 

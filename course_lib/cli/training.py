@@ -123,7 +123,7 @@ def _train(options: argparse.Namespace) -> int:
     elif not options.slurm:
         warm_up()  # it imports torch while this process does
     with leaving_at_once():
-        from course_lib.training.checkpoint_folder import CheckpointError
+        from course_lib.training.checkpoint.folder import CheckpointError
         from course_lib.training.launching import launch_job, resume_hint, run_job_as_rank
         from course_lib.training.log import LogError
         from course_lib.training.metrics import NotFinite

@@ -1,7 +1,7 @@
 """A whole training run: the loop, what it measures and saves, and the proof that it does what one process does."""
 
 from course_lib.training.checkpoint import load_checkpoint, save_checkpoint
-from course_lib.training.checkpoint_folder import (
+from course_lib.training.checkpoint.folder import (
     Checkpoint,
     CheckpointError,
     Position,

@@ -25,10 +25,10 @@ from course_lib.machine import device
 from course_lib.strategies import Strategy, make_strategy
 from course_lib.strategies.precision import GradientScaler
 from course_lib.training import tasks
-from course_lib.training.background_save import BackgroundSaver
 from course_lib.training.checkpoint import load_checkpoint, on_rank_0, save_checkpoint, writing_into
-from course_lib.training.checkpoint_folder import Checkpoint, CheckpointError, Position
-from course_lib.training.checkpoint_lock import WriterLock
+from course_lib.training.checkpoint.background import BackgroundSaver
+from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError, Position
+from course_lib.training.checkpoint.lock import WriterLock
 from course_lib.training.compiling import check_compiles, compile_blocks
 from course_lib.training.job_task import make_task
 from course_lib.training.log import Log

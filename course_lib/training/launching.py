@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from course_lib.launchers import RankFailed, Run, Slurm, launch, torchrun
 from course_lib.launchers.process import progress_bar, stop
-from course_lib.training.checkpoint_folder import FACTS, CheckpointError, find_checkpoint
+from course_lib.training.checkpoint.folder import FACTS, CheckpointError, find_checkpoint
 from course_lib.training.job import train_job
 from course_lib.training.job_task import prepare_data
 from course_lib.training.log import LogError

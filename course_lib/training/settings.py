@@ -14,8 +14,8 @@ from course_lib.launchers import torchrun
 from course_lib.lstm.memory import count_lstm_parameters
 from course_lib.strategies import make_strategy
 from course_lib.strategies.registry import find_strategy, options_of
-from course_lib.training.checkpoint_folder import FACTS, Checkpoint, CheckpointError, find_checkpoint
-from course_lib.training.checkpoint_lock import check_unlocked
+from course_lib.training.checkpoint.folder import FACTS, Checkpoint, CheckpointError, find_checkpoint
+from course_lib.training.checkpoint.lock import check_unlocked
 from course_lib.training.log import LogError, check_log
 from course_lib.training.own import names_a_function, own_function
 from course_lib.training.tensorboard import PREFIX, check_has_tensorboard

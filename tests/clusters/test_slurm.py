@@ -22,7 +22,7 @@ from course_lib.cli import main
 from course_lib.launchers.slurm.cluster import BadPlace
 from course_lib.launchers.slurm.message_file import MessageFile
 from course_lib.launchers.slurm.queue import clean_environment
-from course_lib.training.checkpoint_folder import latest_checkpoint, read_checkpoint
+from course_lib.training.checkpoint.folder import latest_checkpoint, read_checkpoint
 from course_lib.training.job import train_job
 from course_lib.training.log import read_log
 from course_lib.training.settings import Settings

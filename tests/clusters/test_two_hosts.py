@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from course_lib import launch
-from course_lib.training.checkpoint_folder import latest_checkpoint, read_checkpoint
+from course_lib.training.checkpoint.folder import latest_checkpoint, read_checkpoint
 from course_lib.training.job import train_job
 from course_lib.training.log import read_log
 from course_lib.training.settings import Settings

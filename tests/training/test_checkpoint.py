@@ -25,7 +25,7 @@ from course_lib.lstm.model import lstm_model
 from course_lib.strategies import Single
 from course_lib.strategies.registry import STRATEGIES
 from course_lib.training.checkpoint import load_checkpoint, save_checkpoint
-from course_lib.training.checkpoint_folder import CheckpointError, Position, latest_checkpoint
+from course_lib.training.checkpoint.folder import CheckpointError, Position, latest_checkpoint
 from tests.strategies.test_pipeline import BATCHES, adam, model
 
 NEEDS = {"accumulation": {"micro_batches": 2}, "hybrid": {"replicas": 2}}
@@ -252,7 +252,7 @@ def test_a_crash_before_or_after_the_renaming_leaves_a_complete_one(tmp_path, mo
     strategy = build("single", {})
     for update in (5, 6):
         save_checkpoint(strategy, tmp_path, Position(update))
-    monkeypatch.setattr(f"course_lib.training.checkpoint_folder.{moment}", lambda *_, **__: disk_is_full())
+    monkeypatch.setattr(f"course_lib.training.checkpoint.folder.{moment}", lambda *_, **__: disk_is_full())
     with pytest.raises(CheckpointError, match=r"cannot be written .*No space left"):
         save_checkpoint(strategy, tmp_path, Position(7))
     monkeypatch.undo()

@@ -9,7 +9,7 @@ from course_lib import launch
 from course_lib.lstm.loss import cross_entropy
 from course_lib.strategies import STRATEGIES, Single
 from course_lib.training.checkpoint import load_checkpoint, save_checkpoint
-from course_lib.training.checkpoint_folder import Position
+from course_lib.training.checkpoint.folder import Position
 from tests.strategies.test_pipeline import BATCHES, adam, model
 
 # Strategy, ranks and options, one after another: each goes on where the one before stopped.

@@ -24,7 +24,7 @@ from course_lib.launchers.process.rank import LAUNCHED_HERE
 from course_lib.pictures import losses
 from course_lib.strategies.registry import STRATEGIES
 from course_lib.training import job
-from course_lib.training.checkpoint_folder import Position, latest_checkpoint, read_checkpoint
+from course_lib.training.checkpoint.folder import Position, latest_checkpoint, read_checkpoint
 from course_lib.training.job import train_job
 from course_lib.training.log import Log, Record, read_log
 from course_lib.training.loop import BatchReader

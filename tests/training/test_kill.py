@@ -14,7 +14,7 @@ import pytest
 import torch.distributed.checkpoint as dcp
 
 from course_lib import LaunchError, RanksStuck, launch
-from course_lib.training.checkpoint_folder import latest_checkpoint
+from course_lib.training.checkpoint.folder import latest_checkpoint
 from course_lib.training.job import train_job
 from course_lib.training.log import read_log
 from course_lib.training.settings import Settings

@@ -16,9 +16,9 @@ import pytest
 
 from course_lib import launch
 from course_lib.cli import main
-from course_lib.training import checkpoint_lock
-from course_lib.training.checkpoint_folder import CheckpointError, latest_checkpoint
-from course_lib.training.checkpoint_lock import (
+from course_lib.training.checkpoint import lock as checkpoint_lock
+from course_lib.training.checkpoint.folder import CheckpointError, latest_checkpoint
+from course_lib.training.checkpoint.lock import (
     GONE_AFTER,
     Writer,
     WriterLock,

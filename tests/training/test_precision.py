@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from course_lib.cli import main
-from course_lib.training.checkpoint_folder import latest_checkpoint, read_checkpoint
+from course_lib.training.checkpoint.folder import latest_checkpoint, read_checkpoint
 from course_lib.training.log import read_log
 
 SMALL = ["--hidden", "8", "--batch", "8"]

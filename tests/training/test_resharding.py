@@ -13,7 +13,7 @@ from course_lib.lstm.loss import cross_entropy
 from course_lib.strategies import STRATEGIES, Shard, Single, Strategy, TensorParallel
 from course_lib.strategies.shards import join, outlines_of
 from course_lib.training.checkpoint import load_checkpoint, save_checkpoint
-from course_lib.training.checkpoint_folder import Position
+from course_lib.training.checkpoint.folder import Position
 from tests.strategies.test_pipeline import BATCHES, adam, model
 
 RANKS = (1, 2, 3, 4)

@@ -14,7 +14,7 @@ from course_lib import launch
 from course_lib.cli import main
 from course_lib.launchers.process import stop
 from course_lib.training import job
-from course_lib.training.checkpoint_folder import latest_checkpoint, read_checkpoint
+from course_lib.training.checkpoint.folder import latest_checkpoint, read_checkpoint
 from course_lib.training.job import train_job
 from course_lib.training.settings import BadSettings, Settings, check_settings
 from tests.conftest import PATIENCE, wait_until

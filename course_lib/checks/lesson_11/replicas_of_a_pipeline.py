@@ -134,7 +134,7 @@ def resumed(trained, answer, job: Job, batch, updates: int):
     import torch.distributed as dist
 
     from course_lib.training.checkpoint import load_checkpoint, on_rank_0, save_checkpoint
-    from course_lib.training.checkpoint_folder import Position
+    from course_lib.training.checkpoint.folder import Position
 
     class CutOff(Exception):
         pass

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from course_lib.training.checkpoint_sums import find_damage, sums_of, write_sums
+from course_lib.training.checkpoint.sums import find_damage, sums_of, write_sums
 
 FACTS = "training.json"
 CONTENTS = ".metadata"  # torch's table of contents

@@ -16,10 +16,11 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from course_lib.strategies import Strategy
-from course_lib.training.checkpoint import Save, begin_save, state_dict_of
-from course_lib.training.checkpoint_folder import Position
-from course_lib.training.checkpoint_lock import WriterLock
-from course_lib.training.checkpoint_pieces import Pieces, SavePieces
+from course_lib.training.checkpoint.folder import Position
+from course_lib.training.checkpoint.lock import WriterLock
+from course_lib.training.checkpoint.pieces import Pieces, SavePieces
+from course_lib.training.checkpoint.saving import Save, begin_save
+from course_lib.training.checkpoint.state import state_dict_of
 
 
 class PiecesWriter(FileSystemWriter):

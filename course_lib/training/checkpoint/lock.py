@@ -23,7 +23,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from course_lib.launchers import torchrun
-from course_lib.training.checkpoint_folder import CheckpointError
+from course_lib.training.checkpoint.folder import CheckpointError
 
 LOCK = re.compile(r"writer-(\d+)\.lock")
 RENEW_EVERY = 10.0  # seconds

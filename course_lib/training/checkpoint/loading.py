@@ -1,0 +1,84 @@
+"""Load a checkpoint into any strategy, on any number of ranks."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+
+from course_lib.strategies import Strategy
+from course_lib.strategies.base import rank_and_ranks
+from course_lib.strategies.shards import NamedTensors
+from course_lib.training.checkpoint.agreement import on_rank_0
+from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError, find_checkpoint
+from course_lib.training.checkpoint.layout import (
+    check_same_model,
+    check_same_optimizer,
+    in_words,
+    layout_of,
+    parameters_of,
+    parts_of,
+)
+from course_lib.training.checkpoint.pieces import LoadPieces, Pieces
+from course_lib.training.checkpoint.state import copy_name, empty_own, empty_slot, restore_optimizer, restore_rank
+
+
+def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
+    """Give `strategy` what the latest checkpoint in `folder` holds, and return what it says of itself.
+
+    On the layout that saved it, training then goes on to the last bit as if it had never stopped (on a GPU, as far as
+    its kernels repeat themselves). Where torch's DDP joins three ranks or more, that takes one step *before* the load:
+    DDP orders its messages after its first step, and with them the order in which three numbers are added.
+
+    One that is not as it was saved is named in a warning, and the one before it is loaded.
+
+    On another layout every rank keeps the random numbers that it has, and a carried state begins at zero. The learning
+    rate is that of the new optimizer.
+    """
+    checkpoint, damaged = on_rank_0(lambda: find_checkpoint(folder))
+    if checkpoint is None:
+        raise CheckpointError(f"there is no checkpoint in {folder}: give the folder that it was saved into")
+    found = checkpoint.path
+    if damaged and rank_and_ranks()[0] == 0:
+        warnings.warn(f"{', '.join(damaged)}: {found.name}, the one before, is loaded instead", stacklevel=2)
+    parts = parts_of(strategy)
+    check_same_model(checkpoint, parameters_of(parts))
+    check_same_optimizer(checkpoint, strategy)
+    same_layout = checkpoint.layout == layout_of(strategy, parts)
+    try:
+        saved = FileSystemReader(found).read_metadata().state_dict_metadata
+    except Exception as error:  # a pickle that is cut short may raise anything
+        raise CheckpointError(f"{found} is damaged ({error}): remove it, to go on from the one before") from error
+    shards = strategy.shards()
+    wanted = {copy_name(shard, same_layout) + f"model.{name}": Pieces.of(shard) for name, shard in shards.items()}
+    slots: dict[str, NamedTensors] = {name: {} for name in shards}
+    for name, shard in shards.items():
+        prefix = copy_name(shard, same_layout) + f"optimizer.{name}."
+        for key, entry in saved.items():
+            slot = key.removeprefix(prefix)
+            if key.startswith(prefix) and "." not in slot:
+                slots[name][slot] = empty_slot(shard, name, slot, entry)
+                wanted[key] = Pieces.of(shard, slots[name][slot])
+    own = empty_own(saved) if same_layout else {}
+    wanted |= {key: Pieces.whole(tensor) for key, tensor in own.items()}
+    try:
+        dcp_load(wanted, storage_reader=FileSystemReader(found), planner=LoadPieces())
+    except CheckpointException as error:
+        rank, (cause, _) = next(iter(error.failures.items()))
+        raise CheckpointError(
+            f"{found} is damaged (rank {rank}: {str(cause).splitlines()[0]}): remove it, to go on from the one before"
+        ) from error
+    restore_optimizer(strategy, {shards[name].tensor: of_name for name, of_name in slots.items() if of_name})
+    restore_rank(strategy, own)
+    strategy.updates = checkpoint.position.updates
+    if strategy.carry_state and not same_layout and rank_and_ranks()[0] == 0:
+        ours = layout_of(strategy, parts)
+        warnings.warn(
+            f"{checkpoint.path.name} was saved by {in_words(checkpoint.layout)}, and is loaded by "
+            f"{in_words(ours)}: the carried state begins at zero",
+            stacklevel=2,
+        )
+    return checkpoint
