@@ -58,7 +58,7 @@ def health_of(measure: Callable[..., RankHealth], *arguments: object, ranks: int
 def test_a_rank_whose_products_are_slow_is_named() -> None:
     (found,) = complaints(health_of(with_slow_products, 2))
     assert found.ranks == (2,)
-    assert found.sentence.startswith("Rank 2 is slow (CPU of ")
+    assert found.sentence.startswith("Rank 2 is slow (")
     assert "its matrix products run at" in found.sentence
 
 
