@@ -99,7 +99,7 @@ def main(out: str | None = None) -> None:
         Path(out, "checkpoints.md").write_text("\n".join([head, "", *rows, ""]))
         print("\n".join([head, "", *rows]))
     else:
-        write_section("Checkpoints", "\n".join([head, "", *rows]))
+        write_section("Checkpoints (GPU)" if torch.cuda.is_available() else "Checkpoints", "\n".join([head, "", *rows]))
 
 
 if __name__ == "__main__":
