@@ -29,10 +29,10 @@ UPDATES, WARM_UP, ROUNDS = 60, 15, 3
 ON_GPU = torch.cuda.is_available()
 SIZES = (1024, 2048) if ON_GPU else (8,)
 TEXT = (
-    f"Tokens per second of {LAYERS} layers, {SEQUENCES} sequences of {STEPS} steps, with Adam and clipping, on one rank: a "
-    "bare script with one call of cuDNN for all layers, another with a call for each, and `course train`, which chooses by "
-    f"the width and the precision; the median of {ROUNDS} runs of {UPDATES - WARM_UP} updates, in turn. The ratio is to "
-    "the faster bare script. Memory is the most that PyTorch had, in MiB."
+    f"Tokens per second of {LAYERS} layers, {SEQUENCES} sequences of {STEPS} steps, with Adam and clipping, on one "
+    "rank: a bare script with one call of cuDNN for all layers, another with a call for each, and `course train`, "
+    f"which chooses by the width and the precision; the median of {ROUNDS} runs of {UPDATES - WARM_UP} updates, in "
+    "turn. The ratio is to the faster bare script. Memory is the most that PyTorch had, in MiB."
 )
 HEAD = (
     "| hidden | precision | strategy | bare, one call | bare, one per layer | `course train` | ratio "
