@@ -135,7 +135,7 @@ EXERCISE = Exercise(
     level="warm-up",
     minutes=7,
     parts={"equal workers": 1, "a slow worker": 1},
-    read="5 · Synchronous against asynchronous",
+    read="7 · Synchronous against asynchronous",
     hints=(
         "The server's version goes up by one with every push. What must be remembered at a pull?",
         "A dict from the worker to the version that it fetched. At its push: the version now, less that one.",

@@ -221,7 +221,7 @@ EXERCISE = Exercise(
     level="exercise",
     minutes=10,
     parts={"the same layout": 2, "other ranks": 1, "a small last batch": 1},
-    read="4 · Checkpoint, resume, restart",
+    read="5 · Checkpoint, resume, restart",
     hints=(
         "How many updates does one epoch have, if its last batch may be smaller?",
         "Epoch and batch follow from the number of updates: `divmod`. After n updates, batch n comes next, from 0 on.",

@@ -244,7 +244,7 @@ EXERCISE = Exercise(
     level="exercise",
     minutes=15,
     parts={"every file once": 2, "no workers": 1, "equal work": 2},
-    read="3 · Feeding the ranks",
+    read="4 · Feeding the ranks",
     hints=(
         "How many readers does the whole job have, and which number is this one? No two may have the same.",
         "Rank 0's readers come first: this one is number rank x workers + worker. Without workers, a rank is one.",

@@ -261,7 +261,7 @@ EXERCISE = Exercise(
         "clipping": ("05", "2 · By hand: an edge between two ranks"),
         "micro-batches": ("06", "2 · 1F1B: the same work, less memory"),
         "budget": ("06", "2 · 1F1B: the same work, less memory"),
-        "cut off and resumed": ("09", "4 · Checkpoint, resume, restart"),
+        "cut off and resumed": ("09", "5 · Checkpoint, resume, restart"),
     },
     hints=(
         "Begin with one replica and one micro-batch. `replica, stage = divmod(rank, stages)`; agree on the weights, "
