@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -100,7 +100,7 @@ def step_cost(placement: Placement, costs: Sequence[BlockCost]) -> StepCost:
     if len(costs) != len(placement.stage_of):
         raise ValueError(f"{len(costs)} costs for {len(placement.stage_of)} blocks: give one for each block")
     own = [[costs[place] for place in placement.blocks_of(stage)] for stage in range(placement.stages)]
-    return StepCost(tuple(BlockCost(sum(c.seconds for c in stage), sum(c.bytes for c in stage)) for stage in own))
+    return StepCost(tuple(BlockCost(math.fsum(c.seconds for c in stage), sum(c.bytes for c in stage)) for stage in own))
 
 
 def round_robin(blocks: int, stages: int) -> Placement:
@@ -130,11 +130,10 @@ def balanced(
     """
     blocks = len(costs)
     _check_counts(blocks, stages)
-    ends = range(1, blocks + 1)
-    seconds, added = (
-        {(a, b): float(upto[b] - upto[a]) for b in ends for a in range(b)}
-        for upto in ([0.0, *accumulate(cost.seconds for cost in costs)], [0, *accumulate(cost.bytes for cost in costs)])
-    )
+    parts = [(start, stop) for stop in range(1, blocks + 1) for start in range(stop)]
+    # fsum: whatever is added up besides, equal parts are equally fast to the last bit.
+    seconds = {(start, stop): math.fsum(cost.seconds for cost in costs[start:stop]) for start, stop in parts}
+    added = {(start, stop): sum(cost.bytes for cost in costs[start:stop]) for start, stop in parts}
 
     def size(stage: int, part: Part) -> float:
         return bytes_of(stage, range(*part)) if bytes_of else added[part]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 def defined(tree: ast.AST) -> set[str]:
     """The names that a cell's top level binds."""
     names: set[str] = set()
-    for node in _top_level(tree):
+    for node in (tree, *_top_level(tree)):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             names.add(node.name)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -58,6 +58,8 @@ def _top_level(tree: ast.AST) -> list[ast.AST]:
 def _binds_first(tree: ast.AST, name: str) -> bool:
     """Whether a cell binds a name in a statement before any that reads it."""
     for statement in getattr(tree, "body", []):
+        if isinstance(statement, ast.For) and name in defined(statement.target):
+            return name not in used(statement.iter)
         if name in used(statement):
             return False
         if name in defined(ast.Module([statement], [])):
