@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from course_lib.launchers.diagnosis.errors import Interrupted, LaunchError
 from course_lib.launchers.diagnosis.stacks import cell_sources
-from course_lib.launchers.process import messages, payload
+from course_lib.launchers.process import frameworks, messages, payload
 from course_lib.launchers.process.family import family
 from course_lib.launchers.process.folders import use_own_folder
 from course_lib.launchers.process.limits import explain_failure
@@ -57,6 +57,7 @@ def launch(
     timeout: float | Patience | None = 60.0,
     on: Cluster | None = None,
     profile: bool = False,
+    framework: str = frameworks.TORCH,
     **kwargs: Any,
 ) -> Run:
     """Run `fn(*args, **kwargs)` on `ranks` processes of this machine and return what each returned.
@@ -65,11 +66,13 @@ def launch(
     appears here, tagged. `timeout` counts from the moment all ranks have started; None waits for ever.
     A `Patience` does not count what a busy machine takes from them. `on=slurm(nodes=2)` runs them on the nodes of a
     cluster instead. With `profile`, PyTorch's profiler looks on all the while, and `run.trace(file)` has what it saw:
-    for functions of seconds, not of hours.
+    for functions of seconds, not of hours. With `framework="tensorflow"` or `"jax"` the ranks meet through that, and
+    no process group of PyTorch's is up: TensorFlow finds them in `TF_CONFIG`, JAX in `jax.devices()`.
     """
     patience = timeout if isinstance(timeout, Patience) else None
     seconds = timeout.seconds if isinstance(timeout, Patience) else timeout
     _check(fn, ranks, seconds)
+    _check_framework(framework, on, profile)
     if on is not None:
         on.check(ranks)
     elif ranks > MOST_RANKS:
@@ -86,6 +89,7 @@ def launch(
             here=range(ranks),
             argv=_arguments(),
             profile=bool(profile),
+            framework=framework,
         )
         if on is not None:
             return on.run(spec, seconds)
@@ -169,6 +173,12 @@ def _check(fn: Any, ranks: Any, timeout: Any) -> None:
         raise ValueError(
             f"timeout={timeout}: give a number of seconds above 0 and up to {LONGEST_WAIT}, or None to wait for ever"
         )
+
+
+def _check_framework(framework: Any, on: Cluster | None, profile: bool) -> None:
+    frameworks.check_framework(framework)
+    if framework != frameworks.TORCH and (on is not None or profile):
+        raise ValueError(f"framework={framework!r}: on=... and profile=... are for PyTorch's ranks; leave them out")
 
 
 @contextlib.contextmanager

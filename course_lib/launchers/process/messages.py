@@ -23,6 +23,7 @@ class LaunchSpec:
     here: range  # the ranks that run on this machine
     argv: list[str] = field(default_factory=list)  # what the function finds in sys.argv
     profile: bool = False  # record with PyTorch's profiler
+    framework: str = "torch"  # by which the ranks meet
     rendezvous: Rendezvous | None = None  # None: all ranks are on this machine, and meet in a file
 
 

@@ -23,7 +23,7 @@ from course_lib.launchers.diagnosis.call_log import CallLog, Record, Wait
 from course_lib.launchers.diagnosis.errors import CannotSend, PeersLost, name_ranks
 from course_lib.launchers.diagnosis.lost_peers import PeerRoster
 from course_lib.launchers.diagnosis.stacks import Where, stack_of_exception, stack_of_frame, where
-from course_lib.launchers.process import output, payload, stop
+from course_lib.launchers.process import frameworks, output, payload, stop
 from course_lib.launchers.process.messages import (
     DISMISS,
     LOCATE,
@@ -61,21 +61,29 @@ def main(rank: int, spec: LaunchSpec, folder: str, control: Connection, stdout: 
     try:
         os.environ.update(rank_environment(rank, spec))
         linecache.cache.update(spec.sources)
-        if spec.rendezvous is None:
-            store_file, peer_timeout = os.path.join(folder, "store"), A_DAY
+        skew = 0.0
+        if spec.framework == frameworks.TORCH:
+            store, peer_timeout = _meet(rank, spec, folder)
+            roster = PeerRoster(store, rank, spec.ranks) if spec.rendezvous else None
+            rank_process.log.install()
+            accept_second_init(store, timeout=peer_timeout, on_new_group=rank_process.log.new_generation)
+            skew = clock_skew(store) if spec.rendezvous else 0.0
         else:
-            store_file, peer_timeout = None, spec.rendezvous.peer_timeout
-        store = join_process_group(rank, spec.ranks, store_file=store_file, peer_timeout=peer_timeout)
-        roster = PeerRoster(store, rank, spec.ranks) if spec.rendezvous else None
+            frameworks.join(spec.framework, rank)
         payload.send_cells_to_workers()
-        rank_process.log.install()
-        accept_second_init(store, timeout=peer_timeout, on_new_group=rank_process.log.new_generation)
-        skew = clock_skew(store) if spec.rendezvous else 0.0
         rank_process.run(spec.call, profile=spec.profile, skew=skew)
     except BaseException as error:
         rank_process.report((roster and roster.explain(error)) or error)
     _flush()
     rank_process.dismissed.wait()
+
+
+def _meet(rank: int, spec: LaunchSpec, folder: str) -> tuple[Store, float | None]:
+    """Join the others; the store through which that was done, and how long a rank waits for another."""
+    if spec.rendezvous is None:
+        return join_process_group(rank, spec.ranks, store_file=os.path.join(folder, "store"), peer_timeout=A_DAY), A_DAY
+    peer_timeout = spec.rendezvous.peer_timeout
+    return join_process_group(rank, spec.ranks, peer_timeout=peer_timeout), peer_timeout
 
 
 class RankProcess:

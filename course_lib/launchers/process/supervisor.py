@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from course_lib import machine
 from course_lib.launchers.diagnosis.stacks import Frame, Where, stack_of_dump, where
+from course_lib.launchers.process import frameworks
 from course_lib.launchers.process import rank as rank_module
 from course_lib.launchers.process.folders import sweep_temporary_folders, temporary_folder
 from course_lib.launchers.process.limits import CannotStart, explain_failure
@@ -96,6 +97,7 @@ def _prepare(spec: LaunchSpec) -> None:
     os.environ.update(spec.environment)
     os.chdir(spec.folder)
     os.environ["MASTER_PORT"] = str(machine.free_port())
+    frameworks.prepare(spec.framework, spec.ranks)
     if "torch" in sys.modules:  # it was there before the fork, and may count the GPUs for all ranks
         os.environ[machine.COUNTED_GPUS] = str(machine.gpus())
 

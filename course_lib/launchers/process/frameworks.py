@@ -1,0 +1,56 @@
+"""Ranks that meet through TensorFlow or JAX instead of torch.distributed: what each must know to find the others."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+
+from course_lib import machine
+from course_lib.launchers.diagnosis.errors import LaunchError
+
+TORCH = "torch"
+FRAMEWORKS = (TORCH, "tensorflow", "jax")
+ADDRESSES = "COURSE_LIB_ADDRESSES"  # of all ranks, in order, where a framework wants to know them
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "GRPC_VERBOSITY": "NONE"}
+
+
+def check_framework(name: str) -> None:
+    """Refuse a framework that is unknown, or not installed."""
+    if name not in FRAMEWORKS:
+        raise ValueError(f"framework={name!r}: choose {', '.join(FRAMEWORKS[:-1])} or {FRAMEWORKS[-1]}")
+    if name != TORCH and importlib.util.find_spec(name) is None:
+        raise LaunchError(f"framework={name!r}: it is not installed here: pip install 'course-lib[frameworks]'")
+
+
+def prepare(name: str, ranks: int) -> None:
+    """In the process that ranks are forked from: addresses for them, and the framework imported once for all."""
+    if name == TORCH:
+        return
+    os.environ[ADDRESSES] = " ".join(f"127.0.0.1:{port}" for port in machine.free_ports(ranks))
+    for variable, value in QUIET.items():
+        os.environ.setdefault(variable, value)
+    with contextlib.suppress(Exception):  # the ranks try again, and say what is wrong
+        importlib.import_module(name)
+
+
+def join(name: str, rank: int) -> None:
+    """On a rank: let the framework find the others when the learner's function asks it to.
+
+    TensorFlow reads `TF_CONFIG` when a strategy is made. JAX has to be told before it is used first.
+    """
+    addresses = os.environ[ADDRESSES].split()
+    threads = machine.threads_per_rank(len(addresses))
+    if name == "tensorflow":
+        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
+        os.environ["TF_CONFIG"] = json.dumps(task)
+        import tensorflow
+
+        tensorflow.config.threading.set_intra_op_parallelism_threads(threads)
+        tensorflow.config.threading.set_inter_op_parallelism_threads(threads)
+    else:
+        import jax
+
+        jax.distributed.initialize(addresses[0], num_processes=len(addresses), process_id=rank)
