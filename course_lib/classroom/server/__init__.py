@@ -23,7 +23,7 @@ from course_lib.classroom.server.instructor import PAGES, Action, Changes, Files
 from course_lib.classroom.server.learners import Channel, Channels, Join
 
 IDLE = 60.0  # seconds that a browser's silent connection is kept
-PING = 10.0  # seconds between two of them: who has vanished is missed after two
+PING = 20.0  # seconds between two of them: who has vanished is missed after two
 ACTIONS = "ask|close|reveal|lower|faster"
 OPEN = (
     "Nothing is encrypted: whoever shares the network can read what learners send, and take their place or "
