@@ -13,7 +13,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,10 @@ from typing import Any
 from course_lib.classroom.content import content
 from course_lib.classroom.record import read_events
 from tests.bench.table import describe_machine, write_section
-from tests.classroom.serving import Learner, Served, ask, class_in_a_process, enter, event_of
+from tests.bench.wire import Wire, wire
+from tests.classroom.serving import Served, ask, class_in_a_process, event_of
 
-LEARNERS, EVENTS_A_SECOND, SECONDS = 200, 20, int(os.environ.get("S", "60"))
+LEARNERS, EVENTS_A_SECOND, SECONDS = 200, 20, 60
 SILENT, VANISHING = 20, 20
 SETTLE = 30.0  # seconds for what is still on the way
 
@@ -36,7 +37,15 @@ class Seen:
     waits: list[float] = field(default_factory=list)  # from sending to the acknowledgement
     kept: set[str] = field(default_factory=set)
     snapshots: int = 0
+    dropped: int = 0  # good learners who were cut off
     late: float = 0.0  # the most that a sender was behind its own plan: of the load, not of the server
+
+    def hear(self, message: bytes) -> None:
+        """What the class says to one of the good ones."""
+        now = time.monotonic()
+        for event in json.loads(message).get("kept", ()):
+            self.kept.add(event)
+            self.waits.append(now - self.sent[event])
 
 
 def main() -> None:
@@ -47,7 +56,7 @@ def main() -> None:
         f"{LEARNERS} learners on real WebSockets, each {EVENTS_A_SECOND} events a second for {SECONDS} s, one in a "
         "message, from a second process on the same machine; the instructor's page follows. From sending an event to "
         f"the acknowledgement, which comes when it is on the disk. Bad ones: {SILENT} that send and never read, "
-        f"{VANISHING} that vanish without a word. Lost: acknowledged, and not in the record.\n\n"
+        f"{VANISHING} that vanish without a word. Lost: sent, and not acknowledged or not in the record.\n\n"
         f"On {describe_machine()}.\n\n"
         "| class | sent | lost | median, ms | p99, ms | longest, ms | snapshots | server's share of a core |\n"
         "|---|--:|--:|--:|--:|--:|--:|--:|\n" + "\n".join(rows),
@@ -62,28 +71,34 @@ def hold(silent: int, vanishing: int) -> tuple[Seen, int, float]:
         seen = asyncio.run(play(served, silent, vanishing))
         share = (cpu_seconds(served.process.pid) - worked) / (time.monotonic() - began)
         recorded = {event["id"] for learner, event in read_events(Path(folder, "class.db")) if learner}
-    return seen, len(seen.sent.keys() - recorded) + len(seen.sent.keys() - seen.kept), share
+    return seen, len(seen.sent.keys() - (recorded & seen.kept)), share
 
 
 async def play(served: Served, silent: int, vanishing: int) -> Seen:
     seen = Seen()
     await served.log_in()
-    learners = [await enter(served, f"learner of the load {place}") for place in range(LEARNERS)]
-    bad = [await enter(served) for _ in range(silent + vanishing)]
-    following = asyncio.ensure_future(follow(served, seen))
-    reading = [asyncio.ensure_future(read(learner, seen)) for learner in learners]
-    troubling = [asyncio.ensure_future(trouble(one, place < silent)) for place, one in enumerate(bad)]
+    learners = [await enter(served, f"learner {place} of the load", seen.hear) for place in range(LEARNERS)]
+    bad = [await enter(served, "", lambda _: None) for _ in range(silent + vanishing)]
+    tasks = [asyncio.ensure_future(follow(served, seen))]
+    tasks += [asyncio.ensure_future(trouble(one, place < silent)) for place, one in enumerate(bad)]
     until = time.monotonic() + SECONDS
     await asyncio.gather(*(send(learner, seen, until) for learner in learners))
     settled = time.monotonic() + SETTLE
     while len(seen.kept) < len(seen.sent) and time.monotonic() < settled:
         await asyncio.sleep(0.1)
-    for task in (following, *reading, *troubling):
+    for task in tasks:
         task.cancel()
+    seen.dropped = sum(learner.closed for learner in learners)
     return seen
 
 
-async def send(learner: Learner, seen: Seen, until: float) -> None:
+async def enter(served: Served, name: str, heard: Callable[[bytes], None]) -> Wire:
+    status, joined = await served.join(name)
+    assert status == 200, joined
+    return await wire(served.url, joined["secret"], heard)
+
+
+async def send(learner: Wire, seen: Seen, until: float) -> None:
     """Events at an even pace, from a moment of one's own."""
     pause, events = 1 / EVENTS_A_SECOND, samples()
     due = time.monotonic() + random.random() * pause
@@ -92,29 +107,20 @@ async def send(learner: Learner, seen: Seen, until: float) -> None:
         event = event_of(**next(events))
         seen.sent[event["id"]] = time.monotonic()
         seen.late = max(seen.late, time.monotonic() - due)
-        learner.channel.write_message(json.dumps({"events": [event]}))
+        learner.send(json.dumps({"events": [event]}).encode())
         due += pause
 
 
-async def read(learner: Learner, seen: Seen) -> None:
-    while (message := await learner.channel.read_message()) is not None:
-        now = time.monotonic()
-        for event in json.loads(message).get("kept", ()):
-            seen.kept.add(event)
-            seen.waits.append(now - seen.sent[event])
-
-
-async def trouble(learner: Learner, silent: bool) -> None:
-    """Send and never read, or break off without closing after a while."""
-    stream: Any = learner.channel.protocol.stream  # type: ignore[union-attr]
-    for _ in range(SECONDS * EVENTS_A_SECOND):
-        if stream.closed():
+async def trouble(learner: Wire, silent: bool) -> None:
+    """Send and never read; or break off without a word, the connection left as it is."""
+    if silent:
+        learner.transport.pause_reading()
+    for _ in range(SECONDS * EVENTS_A_SECOND if silent else random.randrange(SECONDS * EVENTS_A_SECOND)):
+        if learner.closed:
             return
-        learner.channel.write_message(json.dumps({"events": [event_of(kind="slower")]}))
+        learner.send(json.dumps({"events": [event_of(kind="slower")]}).encode())
         await asyncio.sleep(1 / EVENTS_A_SECOND)
-        if not silent and random.random() < 0.01:
-            stream.io_loop.remove_handler(stream.socket)  # the connection stays, and nobody is behind it
-            return
+    learner.transport.pause_reading()
 
 
 async def follow(served: Served, seen: Seen) -> None:
