@@ -1,1 +1,1 @@
-"""In front of a class, and between two classes: what an instructor needs beside the lessons."""
+"""In front of a class: what the learners believe, where they are and who is stuck, live and kept in a record."""
