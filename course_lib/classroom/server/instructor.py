@@ -1,0 +1,169 @@
+"""The instructor's doors: the page and the projector, the snapshot and its changes, and the actions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+from pathlib import Path
+
+from tornado import gen
+from tornado.iostream import StreamClosedError
+from tornado.util import TimeoutError
+from tornado.web import Finish, StaticFileHandler
+
+from course_lib.classroom.protocol import Refused
+from course_lib.classroom.room import Room
+from course_lib.classroom.server.guards import HEADERS, Guarded
+
+PAGES = Path(__file__).resolve().parent.parent / "pages"
+CHANGES_EVERY = 0.25  # seconds at least between two snapshots
+STILL_THERE = 15.0  # seconds after which silence is broken: proxies end what is silent
+SLOWEST_READER = timedelta(seconds=10)
+A_WEEK = 7
+
+
+class Changes:
+    """Says that something has changed, and makes one snapshot for all who want it, at most four a second."""
+
+    def __init__(self, room: Room, address: str) -> None:
+        self._room, self._address = room, address
+        self._text, self._version, self._made = "", 0, -1
+        self._news = asyncio.Condition()
+        self._waking: asyncio.TimerHandle | None = None
+
+    def note(self) -> None:
+        """Something has changed."""
+        self._version += 1
+        if self._waking is None:
+            self._waking = asyncio.get_running_loop().call_later(CHANGES_EVERY, self._wake)
+
+    def _wake(self) -> None:
+        self._waking = None
+        self._waken = asyncio.ensure_future(self._tell())
+
+    async def _tell(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+    async def newer_than(self, version: int) -> int:
+        """The version that is there, as soon as it is not the one that is known."""
+        async with self._news:
+            await self._news.wait_for(lambda: self._version != version)
+        return self._version
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def snapshot(self) -> str:
+        """The snapshot as JSON, made anew only after a change."""
+        if self._made != self._version:
+            self._text = json.dumps({**self._room.snapshot(), "address": self._address}, ensure_ascii=False)
+            self._made = self._version
+        return self._text
+
+
+class ForInstructors(Guarded):
+    """A request with the instructor's cookie. A token in the address becomes the cookie, and leaves the address."""
+
+    async def prepare(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().prepare()
+        token = self.get_query_argument("token", "")
+        if token and self.request.method == "GET" and self.room.is_instructor(token):
+            secure = self.request.protocol == "https"
+            name, path = self.settings["cookie"], self.settings["prefix"] or "/"
+            self.set_cookie(
+                name, token, expires_days=A_WEEK, path=path, httponly=True, samesite="Strict", secure=secure
+            )
+            self.redirect(self.request.path)
+            raise Finish()
+        if not await self.settings["login"].is_instructor(self):
+            self.turn_away()
+            raise Finish()
+
+    def turn_away(self) -> None:
+        """Who is not the instructor gets a sentence."""
+        self.refuse(403, "this is the instructor's: open the address with the token that `course class` printed")
+
+
+class TokenLogin:
+    """The instructor is who has the token that was printed."""
+
+    async def is_instructor(self, handler: Guarded) -> bool:
+        return handler.room.is_instructor(handler.get_cookie(handler.settings["cookie"], "") or "")
+
+
+class Page(ForInstructors):
+    """A page of `pages/`, with the token that its actions carry: `{{ xsrf_token }}` in it."""
+
+    def initialize(self, page: str) -> None:
+        self._page = page
+
+    def get(self) -> None:
+        self.render(str(PAGES / self._page))
+
+    def turn_away(self) -> None:
+        """A learner who opens the address in a browser is told what it is for."""
+        self.set_status(403)
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.finish(
+            "This is the page of a class's instructor: it opens with the address, token included, that "
+            "`course class` printed.\nTo join the class as a learner, take this address to your course: "
+            "course lab --class ADDRESS\n"
+        )
+
+
+class State(ForInstructors):
+    """`GET /view/state`: the snapshot."""
+
+    def get(self) -> None:
+        self.set_header("Content-Type", "application/json; charset=utf-8")
+        self.finish(self.settings["changes"].snapshot())
+
+
+class Stream(ForInstructors):
+    """`GET /view/changes`: the snapshot, and again after every change."""
+
+    async def get(self) -> None:
+        changes: Changes = self.settings["changes"]
+        self.set_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.set_header("X-Accel-Buffering", "no")
+        try:
+            while True:
+                version = changes.version
+                self.write(f"data: {changes.snapshot()}\n\n")
+                await gen.with_timeout(SLOWEST_READER, self.flush(), quiet_exceptions=Exception)
+                while changes.version == version:
+                    await self._wait(changes, version)
+        except StreamClosedError:
+            return
+        except TimeoutError:
+            self.request.connection.stream.close()  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+
+    async def _wait(self, changes: Changes, version: int) -> None:
+        try:
+            await asyncio.wait_for(changes.newer_than(version), STILL_THERE)
+        except asyncio.TimeoutError:
+            self.write(": still there\n\n")
+            await gen.with_timeout(SLOWEST_READER, self.flush(), quiet_exceptions=Exception)
+
+
+class Action(ForInstructors):
+    """`POST /view/ask` and the others."""
+
+    async def post(self, kind: str) -> None:
+        try:
+            done = await self.room.act(kind, **{str(name): value for name, value in self.body().items()})
+        except Refused as error:
+            self.refuse(400, str(error))
+        else:
+            self.finish({"asked": done["asked"]} if "asked" in done else {})
+
+
+class Files(StaticFileHandler):
+    """Scripts and styles of the pages; there is nothing secret in them."""
+
+    def set_extra_headers(self, path: str) -> None:
+        for name, value in HEADERS.items():
+            self.set_header(name, value)

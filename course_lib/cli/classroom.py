@@ -1,0 +1,52 @@
+"""`course class`: a live view of a class, on the instructor's machine."""
+
+from __future__ import annotations
+
+import argparse
+
+from course_lib.cli import arguments as take
+from course_lib.cli.endings import complain
+
+
+def add_commands(commands: argparse._SubParsersAction) -> None:
+    """Class."""
+    command = commands.add_parser(
+        "class",
+        help="hold a class: see live what it believes, where it is and who is stuck",
+        description="Hold a class: learners join with a code, and you see live what they believe, where they are and "
+        "who is stuck. All is kept in a record; started with it again, the class goes on.",
+    )
+    command.add_argument("--port", type=take.port, default=8899, help="of the server (default: 8899)")
+    command.add_argument(
+        "--host",
+        type=take.words,
+        default="127.0.0.1",
+        help="the address to listen on; 0.0.0.0 is all that this machine has (default: 127.0.0.1, this machine alone)",
+    )
+    command.add_argument(
+        "--record", type=take.output_file, default="class.db", metavar="FILE", help="(default: class.db)"
+    )
+    command.add_argument("--title", type=take.words, help="of the class")
+    command.add_argument("--tls", action="store_true", help="encrypt, with a certificate made for this class")
+    command.add_argument(
+        "--address", type=take.words, metavar="URL", help="that learners use, if a proxy stands in front"
+    )
+    command.add_argument("--anonymous", action="store_true", help="keep no names: learners have numbers")
+    command.add_argument("--no-browser", action="store_true", help="only print the addresses")
+    command.set_defaults(run=_hold)
+
+
+def _hold(options: argparse.Namespace) -> int:
+    from course_lib.classroom.record import BadRecord
+    from course_lib.classroom.server import Options, serve
+    from course_lib.classroom.server.certificate import NoCertificate
+
+    given = {
+        name: getattr(options, name) for name in ("port", "host", "record", "title", "tls", "anonymous", "address")
+    }
+    try:
+        return serve(Options(**given, browser=not options.no_browser))
+    except BadRecord as error:
+        return complain(error, status=2)
+    except NoCertificate as error:
+        return complain(error)
