@@ -27,6 +27,10 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         "--record", type=take.output_file, default="class.db", metavar="FILE", help="(default: class.db)"
     )
     command.add_argument("--title", type=take.words, help="of the class")
+    command.add_argument("--tls", action="store_true", help="encrypt, with a certificate made for this class")
+    command.add_argument(
+        "--address", type=take.words, metavar="URL", help="that learners use, if a proxy stands in front"
+    )
     command.add_argument("--anonymous", action="store_true", help="keep no names: learners have numbers")
     command.add_argument("--no-browser", action="store_true", help="only print the addresses")
     command.set_defaults(run=_hold)
@@ -35,9 +39,14 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
 def _hold(options: argparse.Namespace) -> int:
     from course_lib.classroom.record import BadRecord
     from course_lib.classroom.server import Options, serve
+    from course_lib.classroom.server.certificate import NoCertificate
 
-    given = {name: getattr(options, name) for name in ("port", "host", "record", "title", "anonymous")}
+    given = {
+        name: getattr(options, name) for name in ("port", "host", "record", "title", "tls", "anonymous", "address")
+    }
     try:
         return serve(Options(**given, browser=not options.no_browser))
     except BadRecord as error:
         return complain(error, status=2)
+    except NoCertificate as error:
+        return complain(error)

@@ -10,19 +10,27 @@ from pathlib import Path
 from typing import Any
 
 from tornado.httpserver import HTTPServer
+from tornado.ioloop import PeriodicCallback
 from tornado.netutil import bind_sockets
 from tornado.web import Application
 
 from course_lib.classroom import protocol
 from course_lib.classroom.content import content
 from course_lib.classroom.room import Room
-from course_lib.classroom.server.addresses import Address
+from course_lib.classroom.server.addresses import Address, certificate_names
+from course_lib.classroom.server.certificate import encrypted, fingerprint, own_certificate
 from course_lib.classroom.server.guards import LARGEST_BODY
 from course_lib.classroom.server.instructor import PAGES, Action, Changes, Files, Page, State, Stream, TokenLogin
 from course_lib.classroom.server.learners import Channel, Channels, Join
 
-PING = 10.0  # seconds between two of them: who has vanished is missed after two
+IDLE = 60.0  # seconds that a browser's silent connection is kept
+PING = 20.0  # seconds between two of them: who has vanished is missed after two
+LOOK_EVERY = 5000  # milliseconds, for those who do not read
 ACTIONS = "ask|close|reveal|lower|faster"
+OPEN = (
+    "Nothing is encrypted: whoever shares the network can read what learners send, and take their place or "
+    "yours in the class; start with --tls to encrypt it.\n"
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,9 @@ class Options:
     host: str = "127.0.0.1"
     record: str = "class.db"
     title: str | None = None
+    tls: bool = False
     anonymous: bool = False
+    address: str | None = None  # that learners reach it by, if something stands in front of it
     browser: bool = True
 
 
@@ -44,19 +54,28 @@ def serve(options: Options) -> int:
 
 
 async def _serve(options: Options) -> None:
-    room = Room(Path(options.record), content(), title=options.title or "", anonymous=options.anonymous)
     sockets = bind_sockets(options.port, options.host)
-    address = Address(options.host, sockets[0].getsockname()[1])
-    room.deliver_in(asyncio.get_running_loop())
-    server = HTTPServer(make_application(room, address), max_body_size=LARGEST_BODY)
-    server.add_sockets(sockets)
-    token = room.new_token()
-    _announce(options, room, address, token)
-    if options.browser:
-        webbrowser.open(address.instructors(token))
-    await _interrupted()
-    server.stop()
-    room.close()
+    room = Room(Path(options.record), content(), title=options.title or "", anonymous=options.anonymous)
+    try:
+        room.deliver_in(asyncio.get_running_loop())
+        files = own_certificate(Path(options.record), certificate_names(options.host)) if options.tls else None
+        mark = fingerprint(files[0]) if files else ""
+        address = Address(options.host, sockets[0].getsockname()[1], mark, options.address or "")
+        server = HTTPServer(
+            make_application(room, address),
+            max_body_size=LARGEST_BODY,
+            ssl_options=encrypted(*files) if files else None,
+            idle_connection_timeout=IDLE,
+        )
+        server.add_sockets(sockets)
+        token = room.new_token()
+        _announce(options, room, address, token)
+        if options.browser:
+            webbrowser.open(address.instructors(token))
+        await _interrupted()
+        server.stop()
+    finally:
+        room.close()
 
 
 def make_application(room: Room, address: Address, *, prefix: str = "", login: Any = None) -> Application:
@@ -68,6 +87,7 @@ def make_application(room: Room, address: Address, *, prefix: str = "", login: A
         changes.note()
 
     room.changed = changed
+    PeriodicCallback(channels.drop_who_does_not_read, LOOK_EVERY).start()
     doors: list[Any] = [
         ("/", Page, {"page": "class.html"}),
         ("/projector", Page, {"page": "projector.html"}),
@@ -89,7 +109,12 @@ def make_application(room: Room, address: Address, *, prefix: str = "", login: A
         host_names=address.names,
         xsrf_cookies=True,
         xsrf_cookie_name=f"course-class-xsrf-{address.port}",
-        xsrf_cookie_kwargs={"samesite": "Strict", "httponly": True, "path": prefix or "/"},
+        xsrf_cookie_kwargs={
+            "samesite": "Strict",
+            "httponly": True,
+            "path": prefix or "/",
+            "secure": address.base.startswith("https:"),
+        },
         websocket_ping_interval=PING,
         websocket_ping_timeout=PING,
         websocket_max_message_size=protocol.LARGEST_MESSAGE,
@@ -103,6 +128,8 @@ def _announce(options: Options, room: Room, address: Address, token: str) -> Non
     print(f"  for learners      {address.learners}   code {room.code}")
     print(f"  they type         course lab --class {address.learners}")
     print(f"  kept in           {options.record}: start with it again, and the class goes on\n")
+    if address.is_open:
+        print(OPEN)
     print("Ctrl-C ends it.", flush=True)
 
 

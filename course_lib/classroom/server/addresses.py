@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -22,6 +23,11 @@ class Address:
     @property
     def is_loopback(self) -> bool:
         return self.host in LOOPBACK or self.host.startswith("127.")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what is said here can be read on the way: by other machines, and not encrypted."""
+        return not self.is_loopback and not self.base.startswith("https:")
 
     @property
     def base(self) -> str:
@@ -46,6 +52,17 @@ class Address:
         """The names that lead here. Any number does, too, but no name that somebody else has made up."""
         own = {"localhost", self.host, socket.gethostname(), socket.getfqdn(), urlsplit(self.given).hostname or ""}
         return frozenset(name.lower() for name in own if name)
+
+
+def certificate_names(host: str) -> list[str]:
+    """What a certificate says that it is for: every way in which this machine may be asked for."""
+    numbers = {"127.0.0.1", outgoing_address()}
+    names = {"localhost", socket.gethostname()}
+    try:
+        numbers.add(str(ipaddress.ip_address(outgoing_address() if host in ANY else host)))
+    except ValueError:
+        names.add(host)
+    return [*(f"DNS:{name}" for name in sorted(names)), *(f"IP:{number}" for number in sorted(numbers))]
 
 
 def outgoing_address() -> str:
