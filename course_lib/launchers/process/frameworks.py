@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 
 from course_lib import machine
 from course_lib.launchers.diagnosis.errors import LaunchError
@@ -14,6 +15,7 @@ from course_lib.launchers.diagnosis.errors import LaunchError
 TORCH = "torch"
 FRAMEWORKS = (TORCH, "tensorflow", "jax")
 ADDRESSES = "COURSE_LIB_ADDRESSES"  # of all ranks, in order, where a framework wants to know them
+GREETING = re.compile(r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks")  # from C++, whatever the log level is
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "GRPC_VERBOSITY": "NONE"}
 
 
@@ -23,6 +25,11 @@ def check_framework(name: str) -> None:
         raise ValueError(f"framework={name!r}: choose {', '.join(FRAMEWORKS[:-1])} or {FRAMEWORKS[-1]}")
     if name != TORCH and importlib.util.find_spec(name) is None:
         raise LaunchError(f"framework={name!r}: it is not installed here: pip install 'course-lib[frameworks]'")
+
+
+def is_noise(line: str) -> bool:
+    """Whether a line that a rank has printed is a library's, and tells a learner nothing."""
+    return GREETING.match(line) is not None
 
 
 def prepare(name: str, ranks: int) -> None:

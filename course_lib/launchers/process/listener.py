@@ -23,6 +23,7 @@ from course_lib.launchers.diagnosis.errors import (
 )
 from course_lib.launchers.diagnosis.stacks import Where
 from course_lib.launchers.process import messages, payload, stop
+from course_lib.launchers.process.frameworks import is_noise
 from course_lib.launchers.process.live_line import LiveLine
 from course_lib.launchers.process.patience import Deadline, WallTime
 from course_lib.launchers.process.progress_bar import Bar, record_of
@@ -290,7 +291,7 @@ class Output:
         self.live.clear()
         for progress in filter(None, map(record_of, lines)):
             self._bar.show(progress)
-        lines = [line for line in lines if not record_of(line)]
+        lines = [line for line in lines if not (record_of(line) or is_noise(line))]
         told_better = [line.startswith(GLOO_ENDS) or DOES_NOT_FIT in line for line in lines]
         shown = [line for line, better in zip(lines, told_better, strict=True) if not better]
         if shown := shown[: max(0, LINES_SHOWN - len(self.lines))]:
