@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from course_lib.course_files import Cell, read, source
 
 ROOT = Path(__file__).resolve().parent.parent
-HELD = ("00", "01", "02", "03", "04", "05", "06", "07", "08", "09")
+HELD = ("00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10")
 
 SOURCES = "Where this comes from"  # the last section
 FEWEST_SOURCES, MOST_SOURCES = 3, 6

@@ -35,6 +35,7 @@ LESSONS = {
         Lesson("07_hybrid_parallelism", "Hybrid parallelism: replicas, stages, shards, and a plan"),
         Lesson("08_when_ranks_hang", "When ranks hang"),
         Lesson("09_real_clusters", "Real clusters"),
+        Lesson("10_other_frameworks", "Other frameworks: the same LSTM in TensorFlow and in JAX"),
         Lesson("11_capstone", "Capstone"),
     )
 }

@@ -26,6 +26,7 @@ from tests.conftest import Kernel
 LONG = {
     *("01.1", "01.2", "01.3", "01.4", "01.5", "02.4", "02.5", "02.6", "03.3", "04.4", "04.5"),
     *("05.4", "05.5", "06.4", "06.6", "07.3", "07.5", "07.6", "09.2", "09.3", "09.5", "09.6"),
+    *("10.1", "10.2", "10.3", "10.4", "10.5"),
 }
 NUMBERS = [pytest.param(number, marks=pytest.mark.slow) if number in LONG else number for number in predictions()]
 READS_WHAT_IT_WROTE = {"09.3": "uninterrupted = Settings"}  # in a file, which no name shows

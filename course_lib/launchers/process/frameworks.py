@@ -55,6 +55,7 @@ def join(name: str, rank: int) -> None:
         os.environ["TF_CONFIG"] = json.dumps(task)
         import tensorflow
 
+        tensorflow.get_logger().setLevel("ERROR")
         tensorflow.config.threading.set_intra_op_parallelism_threads(threads)
         tensorflow.config.threading.set_inter_op_parallelism_threads(threads)
     else:

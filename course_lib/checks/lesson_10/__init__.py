@@ -1,0 +1,1 @@
+"""The exercises of lesson 10, other frameworks."""

@@ -1,0 +1,184 @@
+"""10.1 Convert the weights: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.checks.exercise import Case, Exercise, differs, seeded
+
+OURS = "ifco"  # PyTorch's order of the gates, with its g under Keras's name
+NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+Arrays = list[Tensor]  # kernel, recurrent kernel and bias
+Convert = Callable[[Arrays, str], dict[str, Tensor]]
+
+
+def cases(seed: int) -> list[Case]:
+    generator = seeded(seed)
+
+    def case(part: str, gates: str, features: int, hidden: int) -> Case:
+        shapes = {"kernel": (features, 4 * hidden), "recurrent_kernel": (hidden, 4 * hidden), "bias": (4 * hidden,)}
+        arrays = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
+        sequences = torch.randn(3, 4, features, generator=generator, dtype=torch.float64)
+        says = f"gates {gates!r}, {features} features, {hidden} hidden units"
+        return Case(part, 1, arrays | {"gates": gates, "sequences": sequences}, says)
+
+    return [
+        case("Keras's order", OURS, 1, 1),
+        case("Keras's order", OURS, 3, 2),
+        case("Keras's order", OURS, 8, 2),  # kernels of 4 hidden rows fit as they are
+        case("Keras's order", OURS, 2, 5),
+        case("any order", "icfo", 1, 1),
+        case("any order", "iofc", 2, 1),
+        case("any order", "fico", 3, 2),
+        case("any order", "ocfi", 4, 3),
+        case("any order", "cofi", 2, 4),
+    ]
+
+
+def drive(
+    answer: Callable, kernel: Tensor, recurrent_kernel: Tensor, bias: Tensor, gates: str, sequences: Tensor
+) -> dict:
+    weights = answer(kernel.clone(), recurrent_kernel.clone(), bias.clone(), gates)
+    shapes = {name: list(weight.shape) for name, weight in weights.items()}
+    layer = nn.LSTM(sequences.shape[-1], recurrent_kernel.shape[0], batch_first=True).double()
+    fits = shapes == {name: list(weight.shape) for name, weight in layer.state_dict().items()}
+    if fits:
+        layer.load_state_dict(weights)
+    return {"shapes": shapes, "outputs": layer(sequences)[0].detach() if fits else None}
+
+
+def judge(case: Case, values: list) -> str | None:
+    shapes, outputs = values[0]["shapes"], values[0]["outputs"]
+    right = {name: list(weight.shape) for name, weight in convert(_arrays(case), case.inputs["gates"]).items()}
+    if set(shapes) != set(right):
+        return f"the keys are {sorted(shapes)}, they should be {sorted(right)}"
+    for name, shape in right.items():
+        if shapes[name] != shape:
+            return f"{name} has shape {tuple(shapes[name])}, it should have {tuple(shape)}"
+    return differs(outputs, _outputs(case, convert), "what the LSTM puts out")
+
+
+def _arrays(case: Case) -> Arrays:
+    return [case.inputs[name] for name in ("kernel", "recurrent_kernel", "bias")]
+
+
+def _outputs(case: Case, way: Convert) -> Tensor:
+    """What PyTorch's LSTM puts out with the weights as `way` converts them."""
+    sequences = case.inputs["sequences"]
+    layer = nn.LSTM(sequences.shape[-1], len(case.inputs["recurrent_kernel"]), batch_first=True).double()
+    layer.load_state_dict(way(_arrays(case), case.inputs["gates"]))
+    return layer(sequences)[0].detach()
+
+
+def convert(arrays: Arrays, gates: str, ordered: tuple[bool, bool, bool] = (True, True, True)) -> dict[str, Tensor]:
+    """The weights for PyTorch; a kernel, or the bias, whose place is not `ordered` keeps the order of its gates."""
+    places = [_in_our_order(array, gates) if want else array for array, want in zip(arrays, ordered, strict=True)]
+    kernel, recurrent_kernel, bias = places
+    return dict(zip(NAMES, (kernel.T, recurrent_kernel.T, bias, torch.zeros_like(bias)), strict=True))
+
+
+def _in_our_order(array: Tensor, gates: str) -> Tensor:
+    parts = dict(zip(gates, array.chunk(4, dim=-1), strict=True))
+    return torch.cat([parts[gate] for gate in OURS], dim=-1)
+
+
+def _shows(case: Case, values: list, *ways: Convert) -> bool:
+    outputs = values[0]["outputs"]
+    return outputs is not None and any(differs(outputs, _outputs(case, way)) is None for way in ways)
+
+
+def is_not_transposed(case: Case, values: list) -> bool:
+    """Keras multiplies inputs by its kernel, (features, 4 hidden). PyTorch has it transposed: (4 hidden, features)."""
+    pairs = (("weight_ih_l0", "kernel"), ("weight_hh_l0", "recurrent_kernel"))
+    as_they_came = [values[0]["shapes"][name] == list(case.inputs[ours].shape) for name, ours in pairs]
+    if case.inputs["kernel"].shape[0] != case.inputs["kernel"].shape[1]:
+        return any(as_they_came)
+    return _shows(case, values, lambda arrays, gates: convert([arrays[0].T, *arrays[1:]], gates))
+
+
+def is_reshaped(case: Case, values: list) -> bool:
+    """The shapes are right, and the numbers are in wrong places: `reshape` and `view` keep the order in memory and do
+    not transpose. Use `.T`.
+    """
+
+    def way(arrays: Arrays, gates: str) -> dict[str, Tensor]:
+        right = convert(arrays, gates)
+        return {name: weight.T.reshape(weight.shape) if weight.dim() == 2 else weight for name, weight in right.items()}
+
+    return _shows(case, values, way)
+
+
+def has_the_bias_twice(case: Case, values: list) -> bool:
+    """PyTorch adds its two biases up: with Keras's in both of them, it counts twice. Put it into one, and zeros
+    into the other, or half into each.
+    """
+    return _shows(case, values, lambda arrays, gates: convert([*arrays[:2], 2 * arrays[2]], gates))
+
+
+def has_no_bias(case: Case, values: list) -> bool:
+    """The bias is lost: all is as if it were zero. It belongs into one of PyTorch's two."""
+    return _shows(case, values, lambda arrays, gates: convert([*arrays[:2], 0 * arrays[2]], gates))
+
+
+def keeps_the_order(case: Case, values: list) -> bool:
+    """The gates are in the order in which they came. PyTorch's is i, f, g, o, where g is c: cut the last dimension into
+    four, name the parts by `gates`, and put them together again.
+    """
+    return _shows(case, values, lambda arrays, gates: convert(arrays, OURS))
+
+
+def orders_the_wrong_way(case: Case, values: list) -> bool:
+    """The gates were moved by the inverse: from PyTorch's order to the other. Part k of what you get is the gate
+    `gates[k]`; look for where each of i, f, c, o *is*.
+    """
+
+    def backwards(array: Tensor, gates: str) -> Tensor:
+        parts = dict(zip(OURS, array.chunk(4, dim=-1), strict=True))
+        return torch.cat([parts[gate] for gate in gates], dim=-1)
+
+    return _shows(case, values, lambda arrays, gates: convert([backwards(each, gates) for each in arrays], OURS))
+
+
+def orders_only_some(case: Case, values: list) -> bool:
+    """Some are in PyTorch's order and some are not: the kernel, the recurrent kernel *and* the bias have four gates
+    each, in the same order.
+    """
+    some = [(a, b, c) for a in (True, False) for b in (True, False) for c in (True, False)]
+    ways = [lambda arrays, gates, s=s: convert(arrays, gates, s) for s in some if any(s) and not all(s)]
+    return _shows(case, values, *ways)
+
+
+EXERCISE = Exercise(
+    number="10.1",
+    title="Convert the weights",
+    answer="to_torch",
+    level="exercise",
+    minutes=10,
+    parts={"Keras's order": 2, "any order": 2},
+    read="1 · The same weights, three times",
+    hints=(
+        "Which dimension of Keras's kernels are the four gates in, and in which one does PyTorch have them?",
+        "`kernel.chunk(4, dim=-1)` are the four parts, in the order of `gates`: a dict from the letter to the part "
+        "lets you put them together in another order.",
+        "Two biases that are added up: the whole in one, and zeros in the other.",
+    ),
+    cases=cases,
+    drive=drive,
+    judge=judge,
+    symptoms=(
+        is_not_transposed,
+        is_reshaped,
+        has_the_bias_twice,
+        has_no_bias,
+        keeps_the_order,
+        orders_the_wrong_way,
+        orders_only_some,
+    ),
+    errors={
+        "has no attribute 'shape'": "Return tensors: a dict from PyTorch's four names to a tensor each.",
+        "has no attribute 'items'": "Return a dict, with the four names that `nn.LSTM` gives its weights.",
+    },
+)

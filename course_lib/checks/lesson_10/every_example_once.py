@@ -1,0 +1,180 @@
+"""10.3 Every example once: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from itertools import chain
+
+from course_lib.checks.exercise import Case, Exercise
+
+Batches = list[list[int]]  # of one worker, step by step
+
+
+def cases(seed: int) -> list[Case]:
+    dice = random.Random(seed)
+
+    def case(part: str, examples: int, batch: int, workers: int) -> Case:
+        order = dice.sample(range(examples), examples)
+        says = f"{examples} examples in the order {order}, batches of {batch}, {workers} workers"
+        return Case(part, 1, {"order": order, "batch": batch, "workers": workers}, says)
+
+    return [
+        case("every example once", 4, 2, 1),
+        case("every example once", 8, 4, 2),
+        case("every example once", 10, 4, 2),
+        case("every example once", 11, 4, 3),
+        case("every example once", 23, 6, 4),
+        case("equally many steps", 6, 5, 2),
+        case("equally many steps", 10, 9, 4),
+        case("equally many steps", 15, 7, 3),
+        case("equally many steps", 2, 8, 3),
+        case("one process's batches", 8, 4, 2),
+        case("one process's batches", 12, 6, 3),
+        case("one process's batches", 19, 6, 2),
+        case("one process's batches", 30, 7, 4),
+    ]
+
+
+def drive(answer: Callable, order: list[int], batch: int, workers: int) -> list[Batches]:
+    def ask(worker: int) -> Batches:
+        return [[int(example) for example in share] for share in answer(list(order), batch, worker, workers)]
+
+    return [ask(worker) for worker in reversed(range(workers))][::-1]
+
+
+def judge(case: Case, values: list) -> str | None:
+    given, order = values[0], case.inputs["order"]
+    seen = Counter(chain.from_iterable(chain.from_iterable(given)))
+    for example in order:
+        if seen[example] != 1:
+            return f"example {example} is seen {seen[example]} times in an epoch, by all workers together"
+    if strangers := seen.keys() - set(order):
+        return f"there is no example {min(strangers)}"
+    if case.part == "every example once":
+        return None
+    steps = [len(batches) for batches in given]
+    if len(set(steps)) > 1:
+        return f"the workers have {steps} steps: whoever has more waits for the others for ever"
+    if case.part == "equally many steps":
+        return None
+    return _batches_differ(case, given)
+
+
+def _batches_differ(case: Case, given: list[Batches]) -> str | None:
+    right = _global_batches(case)
+    if len(given[0]) != len(right):
+        return f"there are {len(given[0])} steps, one process has {len(right)}"
+    for step, batch in enumerate(right):
+        together = sorted(chain.from_iterable(batches[step] for batches in given))
+        if together != sorted(batch):
+            return f"in step {step} all workers together have {together}, one process has {sorted(batch)}"
+        largest = max(len(batches[step]) for batches in given)
+        if largest > -(-len(batch) // len(given)):
+            return (
+                f"in step {step} one worker has {largest} of {len(batch)} examples, and there are {len(given)} workers"
+            )
+    return None
+
+
+def _global_batches(case: Case) -> Batches:
+    order, batch = case.inputs["order"], case.inputs["batch"]
+    return [order[start : start + batch] for start in range(0, len(order), batch)]
+
+
+def _seen(values: list) -> Counter:
+    return Counter(chain.from_iterable(chain.from_iterable(values[0])))
+
+
+def gives_everything_to_everybody(case: Case, values: list) -> bool:
+    """Every worker gets every example: that is `AutoShardPolicy.OFF`, and each counts once for each worker. Take this
+    worker's places of each batch: every `workers`-th, from place `worker` on.
+    """
+    seen = _seen(values)
+    return case.inputs["workers"] > 1 and all(seen[each] == case.inputs["workers"] for each in case.inputs["order"])
+
+
+def drops_the_rest(case: Case, values: list) -> bool:
+    """What does not divide evenly is left out (`drop_remainder`): these examples are never trained on. The last batch
+    is a smaller one.
+    """
+    seen = _seen(values)
+    return max(seen.values(), default=1) <= 1 and len(seen) < len(case.inputs["order"])
+
+
+def repeats_to_fill(case: Case, values: list) -> bool:
+    """Some examples come twice, to make all shares equally large: they weigh twice as much. A share may be smaller, and
+    even empty.
+    """
+    seen = _seen(values)
+    return all(seen[each] >= 1 for each in case.inputs["order"]) and max(seen.values()) > 1
+
+
+def leaves_empty_shares_out(case: Case, values: list) -> bool:
+    """A worker whose part of the last batch is empty has no step for it. It must take part in that update all the same,
+    with nothing: keep the empty list.
+    """
+    right = len(_global_batches(case))
+    steps = [len(batches) for batches in values[0]]
+    return max(steps) == right > min(steps) and all(all(batches) for batches in values[0])
+
+
+def shards_before_batching(case: Case, values: list) -> bool:
+    """Each worker's own examples are cut into batches: of the global size, or of that divided by the number of workers.
+    Their steps are then not one process's. Cut the *order* into global batches first, and take a part of each.
+    """
+    workers, batch, order = (case.inputs[name] for name in ("workers", "batch", "order"))
+    sizes = {batch, max(1, batch // workers), -(-batch // workers)}
+    by_turns = [order[worker::workers] for worker in range(workers)]
+    each = -(-len(order) // workers)
+    stretches = [order[worker * each : (worker + 1) * each] for worker in range(workers)]
+    return any(
+        values[0] == [[own[at : at + size] for at in range(0, len(own), size)] for own in shares]
+        for shares in (by_turns, stretches)
+        for size in sizes
+    )
+
+
+def deals_whole_batches(case: Case, values: list) -> bool:
+    """Whole batches are dealt out to the workers: what they do in one step is several batches of one process. Each
+    worker takes a part of *every* batch.
+    """
+    whole = {tuple(sorted(batch)) for batch in _global_batches(case)}
+    given = [tuple(sorted(share)) for batches in values[0] for share in batches if share]
+    return case.inputs["workers"] > 1 and bool(given) and all(share in whole for share in given)
+
+
+def is_lopsided(case: Case, values: list) -> bool:
+    """The batches are right, and one worker has much more of them than another: all wait for it in each step. Shares of
+    a batch differ by one example at most.
+    """
+    return case.part == "one process's batches" and (judge(case, values) or "").endswith("workers")
+
+
+EXERCISE = Exercise(
+    number="10.3",
+    title="Every example once",
+    answer="my_batches",
+    level="warm-up",
+    minutes=8,
+    parts={"every example once": 2, "equally many steps": 1, "one process's batches": 1},
+    read="5 · Several processes",
+    hints=(
+        "What would one process do? Cut the order into batches. What does a worker take of each of them?",
+        "`batch[worker::workers]` is a worker's part: every example once, and the parts differ by one at most. If it "
+        "is empty, it still belongs into the list.",
+    ),
+    cases=cases,
+    drive=drive,
+    judge=judge,
+    symptoms=(
+        gives_everything_to_everybody,
+        drops_the_rest,
+        repeats_to_fill,
+        shards_before_batching,
+        is_lopsided,
+        deals_whole_batches,
+        leaves_empty_shares_out,
+    ),
+)

@@ -1,0 +1,185 @@
+"""10.2 Mend the loss: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.checks.exercise import Case, Exercise, differs, draw, seeded
+from course_lib.checks.private import by_rank
+
+
+def cases(seed: int) -> list[Case]:
+    generator = seeded(seed)
+
+    def case(part: str, lengths: list[list[int]], says: str) -> Case:
+        steps, sequences = max(map(max, lengths)) + 1, len(lengths[0])
+        slopes = torch.randn(len(lengths), sequences, steps, generator=generator, dtype=torch.float64)
+        mask = (torch.arange(steps) < torch.tensor(lengths).unsqueeze(-1)).double()
+        return Case(part, len(lengths), {"slopes": slopes, "mask": mask}, says)
+
+    return [
+        case("different lengths", [[1, 2], [3, 5]], "1 and 2 steps on one replica, 3 and 5 on the other"),
+        case("different lengths", [[1, 1], [4, 5]], "2 steps on one replica, 9 on the other"),
+        *(case("different lengths", lengths, f"lengths {lengths}") for lengths in draw(lengths_from, 5, seed)),
+        case("nothing on a replica", [[2, 3], [0, 0], [4, 1]], "no step that counts on replica 1 of 3"),
+        case("nothing on a replica", [[0], [2], [5]], "no step that counts on replica 0 of 3"),
+    ]
+
+
+def lengths_from(chance: random.Random) -> list[list[int]]:
+    replicas, sequences = chance.choice([2, 3]), chance.randint(1, 3)
+    return [[chance.randint(1, 5) for _ in range(sequences)] for _ in range(replicas)]
+
+
+def drive(answer: Callable, slopes: Tensor, mask: Tensor) -> dict:
+    def all_reduce(number: Tensor) -> Tensor:
+        total = torch.as_tensor(number, dtype=torch.float64).detach().clone()
+        dist.all_reduce(total)
+        return total
+
+    rank = dist.get_rank()
+    weight = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    loss = answer(weight * slopes[rank], mask[rank].clone(), all_reduce)
+    if isinstance(loss, Tensor) and loss.requires_grad:
+        loss.backward()
+    gradient = weight.grad
+    if gradient is not None:
+        dist.all_reduce(gradient)  # as TensorFlow does: the sum
+    return {"gradient": gradient}
+
+
+def judge(case: Case, values: list) -> str | None:
+    if any(value["gradient"] is None for value in values):
+        return "there is no gradient: nothing leads from what it returns back to the weights"
+    return differs(values[0]["gradient"], _right(case), "the sum of the replicas' gradients")
+
+
+def _right(case: Case) -> Tensor:
+    slopes, mask = case.inputs["slopes"], case.inputs["mask"]
+    return (slopes * mask).sum() / mask.sum()
+
+
+def _is(case: Case, values: list, wrong: Callable[[Tensor, Tensor], Tensor]) -> bool:
+    """Whether the gradient is what `wrong(slopes, mask)` makes of (replicas, sequences, steps), and not right."""
+    value = values[0]["gradient"]
+    made = wrong(case.inputs["slopes"], case.inputs["mask"])
+    return differs(value, made) is None and differs(value, _right(case)) is not None
+
+
+def _sums(slopes: Tensor, mask: Tensor) -> Tensor:
+    return (slopes * mask).sum(dim=(1, 2))
+
+
+def has_cut_the_graph(case: Case, values: list) -> bool:
+    """The loss went through `all_reduce`, `item()` or `detach()`, and backward finds no way to the weights. Only the
+    *count* goes through the all-reduce: the gradients are summed later.
+    """
+    return any(value["gradient"] is None for value in values)
+
+
+def is_a_mean_per_replica(case: Case, values: list) -> bool:
+    """Each replica divides by its own count, and the framework sums: with n replicas it is about n times too large, and
+    a replica with few steps weighs as much as one with many. Divide by the count of all replicas.
+    """
+    return _is(case, values, lambda slopes, mask: (_sums(slopes, mask) / mask.sum(dim=(1, 2)).clamp(min=1)).sum())
+
+
+def is_a_mean_of_means(case: Case, values: list) -> bool:
+    """It is the mean of the replicas' means: a replica with few steps weighs as much as one with many. Divide by the
+    count of all replicas, and not by the number of replicas.
+    """
+    return _is(case, values, lambda slopes, mask: (_sums(slopes, mask) / mask.sum(dim=(1, 2)).clamp(min=1)).mean())
+
+
+def is_scaled_as_for_ddp(case: Case, values: list) -> bool:
+    """It is too large by the number of replicas: to multiply by it is right where gradients are *averaged*, as DDP
+    does. Here they are summed.
+    """
+    return _is(case, values, lambda slopes, mask: case.ranks * (slopes * mask).sum() / mask.sum())
+
+
+def divides_twice(case: Case, values: list) -> bool:
+    """It is too small by the number of replicas: nobody averages, so divide by the global count and no more."""
+    return _is(case, values, lambda slopes, mask: (slopes * mask).sum() / mask.sum() / case.ranks)
+
+
+def counts_sequences(case: Case, values: list) -> bool:
+    """You divide by the number of sequences, as `compute_average_loss` does: the update grows with their length. Divide
+    by the number of steps that count.
+    """
+    return _is(case, values, lambda slopes, mask: (slopes * mask).sum() / mask[..., 0].numel())
+
+
+def gives_each_sequence_a_vote(case: Case, values: list) -> bool:
+    """Each sequence has one vote, which its steps share: a step of a short one weighs more. Sum over all steps first,
+    and divide once.
+    """
+
+    def votes(slopes: Tensor, mask: Tensor) -> Tensor:
+        means = (slopes * mask).sum(dim=2) / mask.sum(dim=2).clamp(min=1)
+        return means.sum() / means.numel()
+
+    return _is(case, values, votes)
+
+
+def counts_padding(case: Case, values: list) -> bool:
+    """The padding is in the count: divide by `mask.sum()` of all replicas, and not by the size of the rectangle."""
+    return _is(case, values, lambda slopes, mask: (slopes * mask).sum() / mask.numel())
+
+
+def sums_padding(case: Case, values: list) -> bool:
+    """The padding is in the sum: multiply the losses by the mask before you sum them."""
+    whole = _is(case, values, lambda slopes, mask: slopes.sum() / mask.sum())
+    return whole or _is(case, values, lambda slopes, mask: slopes.mean(dim=(1, 2)).sum())
+
+
+def never_divides(case: Case, values: list) -> bool:
+    """A sum that nobody divides grows with the batch. Divide by the count of all replicas."""
+    return _is(case, values, lambda slopes, mask: (slopes * mask).sum())
+
+
+def leaves_when_empty(losses, mask, all_reduce):
+    """A replica without a step that counts leaves before the all-reduce, and the others wait for ever. It has to say
+    that its count is 0.
+    """
+    if not mask.any():
+        return 0 * losses.sum()
+    return (losses * mask).sum() / all_reduce(mask.sum())
+
+
+EXERCISE = Exercise(
+    number="10.2",
+    title="Mend the loss",
+    answer="replica_loss",
+    level="exercise",
+    minutes=8,
+    parts={"different lengths": 3, "nothing on a replica": 1},
+    read="4 · Different lengths",
+    hints=(
+        "Write down one process's loss: a sum over all steps that count, divided by their number. Which of the two "
+        "does a replica not know?",
+        "`all_reduce(mask.sum())` is the number of steps that count on all replicas. What remains is its own sum.",
+    ),
+    cases=cases,
+    drive=drive,
+    private={"slopes": by_rank, "mask": by_rank},
+    judge=judge,
+    symptoms=(
+        has_cut_the_graph,
+        is_a_mean_per_replica,
+        is_a_mean_of_means,
+        is_scaled_as_for_ddp,
+        divides_twice,
+        gives_each_sequence_a_vote,
+        counts_sequences,
+        counts_padding,
+        sums_padding,
+        never_divides,
+    ),
+    hanging=leaves_when_empty,
+)

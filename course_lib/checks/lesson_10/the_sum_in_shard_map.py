@@ -1,0 +1,163 @@
+"""10.4 The sum in shard_map: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course_lib.checks.exercise import Case, Exercise, differs, seeded
+
+DEVICES = 4
+
+
+def cases(seed: int) -> list[Case]:
+    generator = seeded(seed)
+
+    def case(part: str, counts: list[int], says: str) -> Case:
+        steps = max(counts) + 1
+        inputs = torch.randn(len(counts), steps, 3, generator=generator, dtype=torch.float64)
+        mask = (torch.arange(steps) < torch.tensor(counts).unsqueeze(-1)).double()
+        weights = torch.randn(3, generator=generator, dtype=torch.float64)
+        return Case(part, 1, {"weights": weights, "inputs": inputs, "mask": mask}, says)
+
+    return [
+        case("uneven counts", [1, 3], "1 and 3 steps that count on 2 devices"),
+        case("uneven counts", [2, 2, 2, 3], "2, 2, 2 and 3 steps on 4 devices"),
+        case("uneven counts", [1, 2, 4, 5], "1, 2, 4 and 5 steps on 4 devices"),
+        case("nothing on a device", [0, 2], "no step that counts on the first of 2 devices"),
+        case("nothing on a device", [3, 0, 1, 0], "3, 0, 1 and 0 steps on 4 devices"),
+    ]
+
+
+def drive(answer: Callable, weights: Tensor, inputs: Tensor, mask: Tensor) -> Tensor:
+    from course_lib.lstm.other_frameworks import prepare_jax
+
+    prepare_jax(DEVICES)
+    import jax
+    import numpy
+    from jax.sharding import Mesh, PartitionSpec
+
+    def losses(weights: Any, inputs: Any) -> Any:
+        return jax.numpy.tanh(inputs @ weights) ** 2
+
+    def on_device(weights: Any, inputs: Any, mask: Any) -> Any:
+        return answer(losses, weights, inputs, mask, "data")
+
+    mesh = Mesh(numpy.array(jax.devices()[: len(inputs)]), ("data",))
+    cut, whole = PartitionSpec("data"), PartitionSpec()
+    mapped = jax.shard_map(on_device, mesh=mesh, in_specs=(whole, cut, cut), out_specs=whole)
+    return torch.tensor(numpy.asarray(jax.jit(mapped)(*(array.numpy() for array in (weights, inputs, mask)))))
+
+
+def judge(case: Case, values: list) -> str | None:
+    return differs(values[0], _right(case), "the gradient")
+
+
+def _right(case: Case) -> Tensor:
+    return _gradient(case, lambda losses, mask: (losses * mask).sum() / mask.sum())
+
+
+def _gradient(case: Case, loss: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Of a loss of (devices, steps) losses and their mask."""
+    weights = case.inputs["weights"].clone().requires_grad_()
+    value = loss(torch.tanh(case.inputs["inputs"] @ weights) ** 2, case.inputs["mask"])
+    return torch.autograd.grad(value, weights)[0]
+
+
+def _is(case: Case, values: list, *losses: Callable[[Tensor, Tensor], Tensor]) -> bool:
+    value = values[0]
+    wrong = [_gradient(case, loss) for loss in losses]
+    return differs(value, _right(case)) is not None and any(differs(value, each) is None for each in wrong)
+
+
+def _own_means(losses: Tensor, mask: Tensor) -> Tensor:
+    return (losses * mask).sum(dim=1) / mask.sum(dim=1)
+
+
+def sums_again(case: Case, values: list) -> bool:
+    """It is too large by the number of devices: the weights are the same on all of them, so `jax.grad` has summed their
+    gradient already, and the `psum` after it sums once more. Leave that out.
+    """
+    devices = len(case.inputs["inputs"])
+    return _is(case, values, lambda losses, mask: devices * (losses * mask).sum() / mask.sum())
+
+
+def is_a_mean_per_device(case: Case, values: list) -> bool:
+    """Each device divides by its own count, and the gradients are summed: too large, and a device with few steps weighs
+    as much as one with many. The count of all devices is a `psum`.
+    """
+    devices = len(case.inputs["inputs"])
+    means = (
+        lambda losses, mask: _own_means(losses, mask).sum(),
+        lambda losses, mask: devices * _own_means(losses, mask).sum(),
+    )
+    return _is(case, values, *means) or (bool(values[0].isnan().any()) and not _right(case).isnan().any())
+
+
+def is_a_mean_of_means(case: Case, values: list) -> bool:
+    """It is the mean of the devices' means (`pmean`): a device with few steps weighs as much as one with many. Sum
+    both, the losses and the counts, and divide once.
+    """
+    return _is(case, values, lambda losses, mask: _own_means(losses, mask).mean())
+
+
+def divides_by_the_devices(case: Case, values: list) -> bool:
+    """It is too small by the number of devices: `pmean` divides by it, and the global count has divided already."""
+    devices = len(case.inputs["inputs"])
+    return _is(case, values, lambda losses, mask: (losses * mask).sum() / mask.sum() / devices)
+
+
+def never_divides(case: Case, values: list) -> bool:
+    """That is the gradient of the sum. Divide by the number of steps that count on all devices, `psum(mask.sum())`."""
+    devices = len(case.inputs["inputs"])
+    sums = (lambda losses, mask: (losses * mask).sum(), lambda losses, mask: devices * (losses * mask).sum())
+    return _is(case, values, *sums)
+
+
+def counts_padding(case: Case, values: list) -> bool:
+    """Steps that do not count are in it: multiply the losses by the mask, and divide by the sum of the mask."""
+    ways = (
+        lambda losses, mask: losses.sum() / mask.sum(),
+        lambda losses, mask: (losses * mask).sum() / mask.numel(),
+        lambda losses, mask: losses.mean(),
+        lambda losses, mask: losses.mean(dim=1).sum(),
+    )
+    return _is(case, values, *ways)
+
+
+EXERCISE = Exercise(
+    number="10.4",
+    title="The sum in shard_map",
+    answer="mean_gradient",
+    level="exercise",
+    minutes=12,
+    parts={"uneven counts": 3, "nothing on a device": 2},
+    read="7 · JAX: say where the data lies",
+    hints=(
+        "Write the loss of one device first: its own sum, divided by the count of *all* devices.",
+        "`jax.lax.psum(number, axis)` is the sum over all devices. `jax.grad` of a function of the weights alone.",
+        "The weights are the same on all devices: what does `jax.grad` do with the gradient of such an array?",
+    ),
+    cases=cases,
+    drive=drive,
+    judge=judge,
+    symptoms=(
+        sums_again,
+        is_a_mean_per_device,
+        is_a_mean_of_means,
+        divides_by_the_devices,
+        never_divides,
+        counts_padding,
+    ),
+    errors={
+        "No module named 'jax'": "This exercise runs in JAX: pip install 'course-lib[frameworks]'.",
+        "out_specs": "What you return differs from device to device, and should be the gradient of all. Is something "
+        "still one device's own?",
+        "Gradient only defined for scalar-output": "`jax.grad` wants one number: sum the losses.",
+    },
+    timeout=20.0,
+    modules=("jax",),
+)

@@ -1,0 +1,130 @@
+"""Lesson 10's LSTM in TensorFlow and in JAX. Neither is imported before somebody asks for it.
+
+Weights travel between the frameworks as five arrays in Keras's layout: the LSTM's kernel (features, 4 hidden), its
+recurrent kernel (hidden, 4 hidden) and bias (4 hidden,), then the kernel and the bias of the linear layer behind it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from course_lib import machine
+from course_lib.launchers.process.frameworks import QUIET, check_framework
+
+Weights = list[np.ndarray]
+LIMITS = (1e-10, 1e-5, 1e-3)
+
+
+def get_ready(replicas: int = 2, devices: int = 4) -> None:
+    """Import both frameworks without their chatter, with so many devices each on this machine's processor.
+
+    TensorFlow gets `replicas`, JAX `devices` and float64. Both must hear of it before they are first used.
+    """
+    for name in ("tensorflow", "jax"):
+        check_framework(name)
+    for variable, value in QUIET.items():
+        os.environ.setdefault(variable, value)
+    _tensorflow_with(replicas)
+    prepare_jax(devices)
+
+
+def _tensorflow_with(replicas: int) -> None:
+    import tensorflow
+
+    processor = tensorflow.config.list_physical_devices("CPU")[0]
+    if tensorflow.config.get_logical_device_configuration(processor) is None:
+        device = tensorflow.config.LogicalDeviceConfiguration()
+        tensorflow.config.set_logical_device_configuration(processor, [device] * replicas)
+        threads = machine.threads_per_rank(replicas)
+        tensorflow.config.threading.set_intra_op_parallelism_threads(threads)
+        tensorflow.config.threading.set_inter_op_parallelism_threads(replicas)
+    tensorflow.get_logger().setLevel("ERROR")
+    tensorflow.keras.utils.set_random_seed(0)
+
+
+def prepare_jax(devices: int) -> None:
+    """Import JAX, with float64 and so many devices on this machine's processor."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", devices)  # again, too, if it is the same number
+
+
+def keras_model(weights: Weights, dtype: str = "float64") -> Any:
+    """(sequences, steps, features) to (sequences, steps, 1): Keras's LSTM and a linear layer, with these weights."""
+    import tensorflow
+
+    features, hidden = weights[0].shape[0], weights[1].shape[0]
+    layers = tensorflow.keras.layers
+    model = tensorflow.keras.Sequential(
+        [
+            tensorflow.keras.Input((None, features), dtype=dtype),
+            layers.LSTM(hidden, return_sequences=True, dtype=dtype),
+            layers.Dense(1, dtype=dtype),
+        ]
+    )
+    model.set_weights(weights)
+    return model
+
+
+def jax_layer(weights: Sequence[Any], inputs: Any, state: tuple[Any, Any]) -> tuple[tuple[Any, Any], Any]:
+    """One LSTM layer over (steps, sequences, features): its last state, and (steps, sequences, hidden) outputs."""
+    import jax
+
+    kernel, recurrent_kernel, bias = weights
+
+    def step(state: tuple[Any, Any], now: Any) -> tuple[tuple[Any, Any], Any]:
+        h, c = state
+        i, f, g, o = jax.numpy.split(now @ kernel + h @ recurrent_kernel + bias, 4, axis=-1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jax.numpy.tanh(g)
+        h = jax.nn.sigmoid(o) * jax.numpy.tanh(c)
+        return (h, c), h
+
+    return jax.lax.scan(step, state, inputs)
+
+
+def jax_model(weights: Sequence[Any], inputs: Any) -> Any:
+    """The same as `keras_model`, as a function of its weights."""
+    import jax
+
+    nothing = 0 * inputs[:, 0, :1]  # made of the inputs: it lies where they lie
+    start = jax.numpy.repeat(nothing, len(weights[1]), axis=1)
+    _, outputs = jax_layer(weights[:3], inputs.swapaxes(0, 1), (start, start))
+    return outputs.swapaxes(0, 1) @ weights[3] + weights[4]
+
+
+def wavefront(weights: Sequence[Any], chunks: Any) -> Any:
+    """On a device of the mesh's axis "stage": its layer over (chunks, steps, sequences, hidden), tick by tick.
+
+    In each tick a stage takes a chunk of time, the first one from the input, the others from the stage before.
+    """
+    import jax
+
+    layer = [weight[0] for weight in weights]  # a slice of all layers' weights, of one layer
+    stage, stages, count = jax.lax.axis_index("stage"), jax.lax.axis_size("stage"), len(chunks)
+
+    def tick(carried: tuple, now: Any) -> tuple:
+        state, received = carried
+        chunk = jax.numpy.where(stage == 0, chunks[jax.numpy.minimum(now, count - 1)], received)
+        after, outputs = jax_layer(layer, chunk, state)
+        at_work = (now >= stage) & (now < stage + count)
+        state = jax.tree.map(lambda new, old: jax.numpy.where(at_work, new, old), after, state)
+        return (state, jax.lax.ppermute(outputs, "stage", [(s, s + 1) for s in range(stages - 1)])), outputs
+
+    nothing = jax.lax.pcast(jax.numpy.zeros_like(chunks[0]), "stage", to="varying")  # differs from stage to stage
+    start = ((nothing[0], nothing[0]), nothing)
+    _, outputs = jax.lax.scan(tick, start, jax.numpy.arange(count + stages - 1))
+    return outputs[None, stages - 1 :]  # of the last stage, these are all chunks
+
+
+def closeness(ours: Sequence[Any], theirs: Sequence[Any]) -> str:
+    """How nearly equal two lists of arrays are, in words that are the same on every machine."""
+    pairs = zip(ours, theirs, strict=True)
+    off = max(float(np.abs(np.asarray(our) - np.asarray(their)).max()) for our, their in pairs)
+    limit = next((limit for limit in LIMITS if off < limit), None)
+    return f"differs by {off:.3f}" if limit is None else f"equal to {limit:.0e}"

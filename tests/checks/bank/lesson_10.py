@@ -1,0 +1,357 @@
+"""Answers to the exercises of lesson 10, other frameworks."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import torch
+
+from tests.checks.bank import right, wrong
+
+# 10.1 Convert the weights
+
+NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+
+
+def in_order(array, gates, ours="ifco"):
+    parts = dict(zip(gates, array.chunk(4, dim=-1), strict=True))
+    return torch.cat([parts[gate] for gate in ours], dim=-1)
+
+
+def named(*tensors):
+    return dict(zip(NAMES, tensors, strict=True))
+
+
+@wrong("10.1", says="PyTorch has it transposed")
+def not_transposed(kernel, recurrent_kernel, bias, gates):
+    return named(kernel, recurrent_kernel, bias, torch.zeros_like(bias))
+
+
+@wrong("10.1", says="`reshape` and `view` keep the order in memory")
+def reshaped(kernel, recurrent_kernel, bias, gates):
+    k, r = in_order(kernel, gates), in_order(recurrent_kernel, gates)
+    return named(k.reshape(-1, len(k)), r.reshape(-1, len(r)), in_order(bias, gates), torch.zeros_like(bias))
+
+
+@wrong("10.1", says="it counts twice")
+def bias_in_both(kernel, recurrent_kernel, bias, gates):
+    b = in_order(bias, gates)
+    return named(in_order(kernel, gates).T, in_order(recurrent_kernel, gates).T, b, b.clone())
+
+
+@wrong("10.1", says="The bias is lost")
+def no_bias(kernel, recurrent_kernel, bias, gates):
+    nothing = torch.zeros_like(bias)
+    return named(in_order(kernel, gates).T, in_order(recurrent_kernel, gates).T, nothing, nothing)
+
+
+@wrong("10.1", says="in the order in which they came")
+def any_order_is_ours(kernel, recurrent_kernel, bias, gates):
+    return named(kernel.T, recurrent_kernel.T, bias, torch.zeros_like(bias))
+
+
+@wrong("10.1", says="moved by the inverse")
+def from_ours_to_theirs(kernel, recurrent_kernel, bias, gates):
+    k, r, b = (in_order(array, "ifco", gates) for array in (kernel, recurrent_kernel, bias))
+    return named(k.T, r.T, b, torch.zeros_like(b))
+
+
+@wrong("10.1", says="Some are in PyTorch's order and some are not")
+def forgets_the_bias(kernel, recurrent_kernel, bias, gates):
+    return named(in_order(kernel, gates).T, in_order(recurrent_kernel, gates).T, bias, torch.zeros_like(bias))
+
+
+@wrong("10.1", says="Some are in PyTorch's order and some are not")
+def forgets_the_recurrent_kernel(kernel, recurrent_kernel, bias, gates):
+    return named(in_order(kernel, gates).T, recurrent_kernel.T, in_order(bias, gates), torch.zeros_like(bias))
+
+
+@wrong("10.1", says="the keys are")
+def three_weights(kernel, recurrent_kernel, bias, gates):
+    return dict(zip(NAMES[:3], (kernel.T, recurrent_kernel.T, bias), strict=True))
+
+
+@wrong("10.1", says="Return a dict")
+def a_tuple(kernel, recurrent_kernel, bias, gates):
+    return kernel.T, recurrent_kernel.T, bias, torch.zeros_like(bias)
+
+
+@right("10.1")
+def half_in_each(kernel, recurrent_kernel, bias, gates):
+    half = in_order(bias, gates) / 2
+    return named(in_order(kernel, gates).T, in_order(recurrent_kernel, gates).T, half, half)
+
+
+@right("10.1")
+def by_index(kernel, recurrent_kernel, bias, gates):
+    hidden = len(bias) // 4
+    places = torch.cat([torch.arange(hidden) + hidden * gates.index(gate) for gate in "ifco"])
+    weights = named(kernel.T[places], recurrent_kernel.T[places], torch.zeros(4 * hidden), bias[places])
+    return dict(reversed(weights.items()))
+
+
+@right("10.1")
+def through_four_dimensions(kernel, recurrent_kernel, bias, gates):
+    order = [gates.index(gate) for gate in "ifco"]
+
+    def turned(array):
+        return array.T.reshape(4, -1, len(array))[order].flatten(0, 1)
+
+    return named(turned(kernel), turned(recurrent_kernel), bias.view(4, -1)[order].flatten(), 0 * bias)
+
+
+# 10.2 Mend the loss
+
+
+@wrong("10.2", says="about n times too large")
+def mean_per_replica(losses, mask, all_reduce):
+    return (losses * mask).sum() / mask.sum().clamp(min=1)
+
+
+@wrong("10.2", says="the mean of the replicas' means")
+def mean_of_means(losses, mask, all_reduce):
+    return (losses * mask).sum() / mask.sum().clamp(min=1) / all_reduce(torch.tensor(1.0))
+
+
+@wrong("10.2", says="right where gradients are *averaged*")
+def as_for_ddp(losses, mask, all_reduce):
+    return (losses * mask).sum() / all_reduce(mask.sum()) * all_reduce(torch.tensor(1.0))
+
+
+@wrong("10.2", says="nobody averages")
+def divided_twice(losses, mask, all_reduce):
+    return (losses * mask).sum() / all_reduce(mask.sum()) / all_reduce(torch.tensor(1.0))
+
+
+@wrong("10.2", says="as `compute_average_loss` does")
+def by_sequences(losses, mask, all_reduce):
+    return (losses * mask).sum() / all_reduce(torch.tensor(float(len(losses))))
+
+
+@wrong("10.2", says="Each sequence has one vote")
+def votes(losses, mask, all_reduce):
+    means = (losses * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
+    return means.sum() / all_reduce(torch.tensor(float(len(losses))))
+
+
+@wrong("10.2", says="The padding is in the count")
+def by_the_rectangle(losses, mask, all_reduce):
+    return (losses * mask).sum() / all_reduce(torch.tensor(float(mask.numel())))
+
+
+@wrong("10.2", says="The padding is in the sum")
+def with_the_padding(losses, mask, all_reduce):
+    return losses.sum() / all_reduce(mask.sum())
+
+
+@wrong("10.2", says="grows with the batch")
+def never_divided(losses, mask, all_reduce):
+    return (losses * mask).sum()
+
+
+@wrong("10.2", says="finds no way to the weights")
+def reduced_the_loss(losses, mask, all_reduce):
+    return all_reduce((losses * mask).sum()) / all_reduce(mask.sum())
+
+
+@wrong("10.2", says="finds no way to the weights")
+def through_item(losses, mask, all_reduce):
+    return torch.tensor((losses * mask).sum().item()) / all_reduce(mask.sum())
+
+
+@right("10.2")
+def chooses_steps(losses, mask, all_reduce):
+    return losses[mask.bool()].sum() / all_reduce(mask.sum())
+
+
+@right("10.2")
+def scales_first(losses, mask, all_reduce):
+    share = mask / all_reduce(torch.tensor([float(mask.count_nonzero())]))
+    return (share * losses).sum()
+
+
+@right("10.2")
+def in_python(losses, mask, all_reduce):
+    count = all_reduce(float(mask.sum()))
+    return sum(losses[mask == 1], torch.zeros((), dtype=losses.dtype) + 0 * losses[0, 0]) / count
+
+
+# 10.3 Every example once
+
+
+@wrong("10.3", says="Every worker gets every example")
+def everything(order, batch, worker, workers):
+    return [order[start : start + batch] for start in range(0, len(order), batch)]
+
+
+@wrong("10.3", says="What does not divide evenly is left out")
+def drop_remainder(order, batch, worker, workers):
+    return [order[start : start + batch][worker::workers] for start in range(0, len(order) - batch + 1, batch)]
+
+
+@wrong("10.3", says="Some examples come twice")
+def filled_up(order, batch, worker, workers):
+    each = -(-batch // workers)
+    batches = [order[start : start + batch] for start in range(0, len(order), batch)]
+    return [[part[(worker * each + place) % len(part)] for place in range(each)] for part in batches]
+
+
+@wrong("10.3", says="keep the empty list")
+def without_empty_shares(order, batch, worker, workers):
+    shares = [order[start : start + batch][worker::workers] for start in range(0, len(order), batch)]
+    return [share for share in shares if share]
+
+
+@wrong("10.3", says="Cut the *order* into global batches first")
+def shard_then_batch(order, batch, worker, workers):
+    own, each = order[worker::workers], max(1, batch // workers)
+    return [own[start : start + each] for start in range(0, len(own), each)]
+
+
+@wrong("10.3", says="Cut the *order* into global batches first")
+def shard_then_global_batch(order, batch, worker, workers):
+    own = order[worker::workers]
+    return [own[start : start + batch] for start in range(0, len(own), batch)]
+
+
+@wrong("10.3", says="Whole batches are dealt out")
+def whole_batches(order, batch, worker, workers):
+    return [order[start : start + batch] for start in range(0, len(order), batch)][worker::workers]
+
+
+@wrong("10.3", says="Shares of a batch differ by one example at most")
+def the_last_has_the_rest(order, batch, worker, workers):
+    def share(part):
+        each = len(part) // workers
+        return part[worker * each :] if worker == workers - 1 else part[worker * each : (worker + 1) * each]
+
+    return [share(order[start : start + batch]) for start in range(0, len(order), batch)]
+
+
+@wrong("10.3", says="Shares of a batch differ by one example at most")
+def one_does_it_all(order, batch, worker, workers):
+    batches = [order[start : start + batch] for start in range(0, len(order), batch)]
+    return [part if worker == 0 else [] for part in batches]
+
+
+@wrong("10.3", says="times in an epoch")
+def by_number(order, batch, worker, workers):
+    batches = [order[start : start + batch] for start in range(0, len(order), batch)]
+    return [[place for place in range(len(part)) if place % workers == worker] for part in batches]
+
+
+@right("10.3")
+def in_stretches(order, batch, worker, workers):
+    def share(part):
+        return part[len(part) * worker // workers : len(part) * (worker + 1) // workers]
+
+    return [share(order[start : start + batch]) for start in range(0, len(order), batch)]
+
+
+@right("10.3")
+def as_a_generator(order, batch, worker, workers):
+    examples = iter(order)
+    while part := list(islice(examples, batch)):
+        yield part[worker::workers]
+
+
+@right("10.3")
+def from_the_other_end(order, batch, worker, workers):
+    steps = -(-len(order) // batch)
+    return [tuple(order[step * batch :][:batch][workers - 1 - worker :: workers]) for step in range(steps)]
+
+
+# 10.4 The sum in shard_map
+
+
+def own_sum(losses_of, inputs, mask):
+    return lambda weights: (losses_of(weights, inputs) * mask).sum()
+
+
+@wrong("10.4", says="`jax.grad` has summed their gradient already")
+def grad_then_psum(losses_of, weights, inputs, mask, axis):
+    import jax
+
+    total = jax.lax.psum(mask.sum(), axis)
+    return jax.lax.psum(jax.grad(own_sum(losses_of, inputs, mask))(weights) / total, axis)
+
+
+@wrong("10.4", says="Each device divides by its own count")
+def own_means(losses_of, weights, inputs, mask, axis):
+    import jax
+
+    return jax.grad(lambda w: own_sum(losses_of, inputs, mask)(w) / mask.sum())(weights)
+
+
+@wrong("10.4", says="the mean of the devices' means")
+def mean_of_own_means(losses_of, weights, inputs, mask, axis):
+    import jax
+
+    return jax.grad(lambda w: jax.lax.pmean(own_sum(losses_of, inputs, mask)(w) / mask.sum(), axis))(weights)
+
+
+@wrong("10.4", says="too small by the number of devices")
+def pmean_of_the_sum(losses_of, weights, inputs, mask, axis):
+    import jax
+
+    total = jax.lax.psum(mask.sum(), axis)
+    return jax.grad(lambda w: jax.lax.pmean(own_sum(losses_of, inputs, mask)(w), axis) / total)(weights)
+
+
+@wrong("10.4", says="the gradient of the sum")
+def never_divides(losses_of, weights, inputs, mask, axis):
+    import jax
+
+    return jax.grad(own_sum(losses_of, inputs, mask))(weights)
+
+
+@wrong("10.4", says="Steps that do not count are in it")
+def forgets_the_mask(losses_of, weights, inputs, mask, axis):
+    import jax
+
+    total = jax.lax.psum(mask.sum(), axis)
+    return jax.grad(lambda w: losses_of(w, inputs).sum() / total)(weights)
+
+
+@wrong("10.4", says="differs from device to device")
+def only_my_own(losses_of, weights, inputs, mask, axis):
+    import jax
+
+    own = jax.lax.pcast(weights, axis, to="varying")
+    return jax.grad(own_sum(losses_of, inputs, mask))(own) / jax.lax.psum(mask.sum(), axis)
+
+
+@wrong("10.4", says="`jax.grad` wants one number")
+def of_a_vector(losses_of, weights, inputs, mask, axis):
+    import jax
+
+    return jax.grad(lambda w: losses_of(w, inputs) * mask)(weights)
+
+
+@right("10.4")
+def grad_of_the_psum(losses_of, weights, inputs, mask, axis):
+    import jax
+
+    def loss(weights):
+        total, count = jax.lax.psum(((losses_of(weights, inputs) * mask).sum(), mask.sum()), axis)
+        return total / count
+
+    return jax.grad(loss)(weights)
+
+
+@right("10.4")
+def as_in_pytorch(losses_of, weights, inputs, mask, axis):
+    import jax
+
+    own = jax.lax.pcast(weights, axis, to="varying")
+    gradient = jax.grad(own_sum(losses_of, inputs, mask))(own)
+    return jax.lax.psum(gradient, axis) / jax.lax.psum(mask.sum(), axis)
+
+
+@right("10.4")
+def with_vjp(losses_of, weights, inputs, mask, axis):
+    import jax
+
+    _, back = jax.vjp(lambda w: losses_of(w, inputs), weights)
+    (gradient,) = back(mask / jax.lax.psum(mask.sum(), axis))
+    return gradient
