@@ -42,8 +42,11 @@ def clean_text(text: Any, longest: int = LONGEST_TEXT, *, lines: bool = False) -
     """Somebody's own words on one line: no control characters, nothing that turns the direction of writing."""
     if not isinstance(text, str):
         return ""
+    text = text[: 4 * longest]
+    if text.isprintable() and not lines:  # most are
+        return " ".join(text.split())[:longest]
     allowed = "\n\t" if lines else ""
-    kept = (letter if _is_written(letter) or letter in allowed else " " for letter in text[: 4 * longest])
+    kept = (letter if _is_written(letter) or letter in allowed else " " for letter in text)
     joined = "".join(kept)
     return (joined if lines else " ".join(joined.split()))[:longest]
 

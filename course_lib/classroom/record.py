@@ -7,6 +7,7 @@ is told after the commit. What the file keeps: who has joined (secrets only as h
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import queue
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,9 @@ CREATE TABLE IF NOT EXISTS events (
     received REAL NOT NULL, body TEXT NOT NULL, UNIQUE (learner, id)
 );
 """
-INSERT_EVENT = "INSERT OR IGNORE INTO events (learner, id, kind, received, body) VALUES (?, ?, ?, ?, ?)"
+INSERT_EVENTS = "INSERT OR IGNORE INTO events (learner, id, kind, received, body) VALUES "
+ONE_EVENT = "(?, ?, ?, ?, ?)"
+MOST_AT_ONCE = 100  # events in one statement: SQLite takes 999 values in all
 
 Statement = tuple[str, tuple[Any, ...]]
 
@@ -81,9 +85,8 @@ class Record:
         while True:
             try:
                 with self._connection:
-                    for statements, _ in batch:
-                        for statement in statements:
-                            self._connection.execute(*statement)
+                    for statement in together([each for statements, _ in batch for each in statements]):
+                        self._connection.execute(*statement)
                 break
             except sqlite3.OperationalError as error:
                 print(f"course class: {self.path}: {error}; trying again, nothing is lost", file=sys.stderr)
@@ -94,7 +97,19 @@ class Record:
 def event_statement(learner: str, event: Event) -> Statement:
     """What keeps an event. One that is there already is left as it is."""
     body = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
-    return INSERT_EVENT, (learner, event["id"], event["kind"], event["received"], body)
+    return INSERT_EVENTS, (learner, event["id"], event["kind"], event["received"], body)
+
+
+def together(statements: list[Statement]) -> Iterator[Statement]:
+    """The same with events that follow each other in one statement: each one costs the server's thread its turn."""
+    for text, same in itertools.groupby(statements, key=itemgetter(0)):
+        rows = [values for _, values in same]
+        if text != INSERT_EVENTS:
+            yield from ((text, values) for values in rows)
+            continue
+        for first in range(0, len(rows), MOST_AT_ONCE):
+            some = rows[first : first + MOST_AT_ONCE]
+            yield text + ", ".join([ONE_EVENT] * len(some)), tuple(itertools.chain.from_iterable(some))
 
 
 def read_events(path: Path) -> Iterator[tuple[str, Event]]:

@@ -1,4 +1,4 @@
-"""A class to test with: a server in a process of its own, or in the test's own loop, and learners on real WebSockets."""
+"""A class to test with: a server in its own process or in the test's loop, and learners on real WebSockets."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tornado.httpserver import HTTPServer
+from tornado.ioloop import PeriodicCallback
 from tornado.netutil import bind_sockets
 from tornado.web import Application
 
@@ -23,7 +24,8 @@ from course_lib.classroom.server.instructor import PAGES, Action, Changes, Files
 from course_lib.classroom.server.learners import Channel, Channels, Join
 
 IDLE = 60.0  # seconds that a browser's silent connection is kept
-PING = 10.0  # seconds between two of them: who has vanished is missed after two
+PING = 20.0  # seconds between two of them: who has vanished is missed after two
+LOOK_EVERY = 5000  # milliseconds, for those who do not read
 ACTIONS = "ask|close|reveal|lower|faster"
 OPEN = (
     "Nothing is encrypted: whoever shares the network can read what learners send, and take their place or "
@@ -85,6 +87,7 @@ def make_application(room: Room, address: Address, *, prefix: str = "", login: A
         changes.note()
 
     room.changed = changed
+    PeriodicCallback(channels.drop_who_does_not_read, LOOK_EVERY).start()
     doors: list[Any] = [
         ("/", Page, {"page": "class.html"}),
         ("/projector", Page, {"page": "projector.html"}),

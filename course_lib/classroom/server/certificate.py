@@ -1,8 +1,8 @@
 """A certificate of the class's own, for `--tls`.
 
 No authority vouches for it: learners' machines know it by the fingerprint that is part of the address they are given,
-and a browser asks the instructor once. The `openssl` program makes it: it is, as a rule, where Python's own `ssl` is, and
-no package has to be installed for what few classes need.
+and a browser asks the instructor once. The `openssl` program makes it: it is where Python's own `ssl` is, as a rule,
+and no package has to be installed for what few classes need.
 """
 
 from __future__ import annotations

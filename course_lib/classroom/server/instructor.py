@@ -20,48 +20,43 @@ from course_lib.classroom.server.guards import HEADERS, Guarded
 PAGES = Path(__file__).resolve().parent.parent / "pages"
 CHANGES_EVERY = 0.25  # seconds at least between two snapshots
 STILL_THERE = 15.0  # seconds after which silence is broken: proxies end what is silent
-SLOWEST_READER = timedelta(seconds=10)
+SLOWEST_READER = timedelta(seconds=30)
 A_WEEK = 7
 
 
 class Changes:
-    """Says that something has changed, and makes one snapshot for all who want it, at most four a second."""
+    """Makes a snapshot after something has changed, one for all who follow, at most four a second."""
 
     def __init__(self, room: Room, address: str) -> None:
         self._room, self._address = room, address
-        self._text, self._version, self._made = "", 0, -1
-        self._news = asyncio.Condition()
+        self._text, self._is_old, self._told_at = "", True, 0.0
         self._waking: asyncio.TimerHandle | None = None
+        self._next: asyncio.Future[None] | None = None
 
     def note(self) -> None:
         """Something has changed."""
-        self._version += 1
-        if self._waking is None:
-            self._waking = asyncio.get_running_loop().call_later(CHANGES_EVERY, self._wake)
+        self._is_old = True
+        if self._waking is None and self._next is not None:
+            loop = asyncio.get_running_loop()
+            self._waking = loop.call_at(max(loop.time(), self._told_at + CHANGES_EVERY), self._tell)
 
-    def _wake(self) -> None:
-        self._waking = None
-        self._waken = asyncio.ensure_future(self._tell())
+    def _tell(self) -> None:
+        self._waking, self._told_at = None, asyncio.get_running_loop().time()
+        following, self._next = self._next, None
+        if following is not None:
+            following.set_result(None)
 
-    async def _tell(self) -> None:
-        async with self._news:
-            self._news.notify_all()
-
-    async def newer_than(self, version: int) -> int:
-        """The version that is there, as soon as it is not the one that is known."""
-        async with self._news:
-            await self._news.wait_for(lambda: self._version != version)
-        return self._version
-
-    @property
-    def version(self) -> int:
-        return self._version
+    def after_the_next(self) -> asyncio.Future[None]:
+        """Done when there is something to show that was not there now."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        return self._next
 
     def snapshot(self) -> str:
         """The snapshot as JSON, made anew only after a change."""
-        if self._made != self._version:
+        if self._is_old:
             self._text = json.dumps({**self._room.snapshot(), "address": self._address}, ensure_ascii=False)
-            self._made = self._version
+            self._is_old = False
         return self._text
 
 
@@ -110,7 +105,7 @@ class Page(ForInstructors):
         self._page = page
 
     def get(self) -> None:
-        self.render(str(PAGES / self._page))
+        self.render(str(PAGES / self._page), xsrf_token=self.xsrf_token.decode())
 
     def turn_away(self) -> None:
         """A learner who opens the address in a browser is told what it is for."""
@@ -140,22 +135,20 @@ class Stream(ForInstructors):
         self.set_header("X-Accel-Buffering", "no")
         try:
             while True:
-                version = changes.version
-                self.write(f"data: {changes.snapshot()}\n\n")
-                await gen.with_timeout(SLOWEST_READER, self.flush(), quiet_exceptions=Exception)
-                while changes.version == version:
-                    await self._wait(changes, version)
+                changed = changes.after_the_next()
+                await self._send(f"data: {changes.snapshot()}\n\n")
+                while not changed.done():
+                    await asyncio.wait([changed], timeout=STILL_THERE)
+                    if not changed.done():
+                        await self._send(": still there\n\n")
         except StreamClosedError:
             return
         except TimeoutError:
-            self.request.connection.stream.close()  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+            self.request.connection.stream.close()  # pyright: ignore
 
-    async def _wait(self, changes: Changes, version: int) -> None:
-        try:
-            await asyncio.wait_for(changes.newer_than(version), STILL_THERE)
-        except asyncio.TimeoutError:
-            self.write(": still there\n\n")
-            await gen.with_timeout(SLOWEST_READER, self.flush(), quiet_exceptions=Exception)
+    async def _send(self, text: str) -> None:
+        self.write(text)
+        await gen.with_timeout(SLOWEST_READER, self.flush(), quiet_exceptions=Exception)
 
 
 class Action(ForInstructors):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Iterable
-from datetime import timedelta
 from typing import Any
 
-from tornado import gen
-from tornado.util import TimeoutError
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from course_lib.classroom import protocol
@@ -19,7 +17,7 @@ from course_lib.classroom.protocol import Refused
 from course_lib.classroom.room import Room
 from course_lib.classroom.server.guards import Guarded, is_same_origin, refuse_strangers
 
-SLOWEST_READER = timedelta(seconds=10)  # who has not read for so long is dropped, and comes back when awake
+SLOWEST_READER = 30.0  # seconds: who has not read for so long is dropped, and comes back when awake
 COME_BACK_LATER = 1013
 SLOWED = f"more than {protocol.EVENTS_A_SECOND} events a second: what you send is taken at that pace"
 
@@ -68,6 +66,12 @@ class Channels:
             own.remove(channel)
             self._room.here[channel.learner] -= 1
 
+    def drop_who_does_not_read(self) -> None:
+        """Called now and then."""
+        for channel in [channel for own in self._of.values() for channel in own]:
+            if channel.waits_since and time.monotonic() - channel.waits_since > SLOWEST_READER:
+                channel.drop()
+
     def tell(self, learners: Iterable[str] | None) -> None:
         """Have the state of these learners sent; of all, if it is None."""
         for learner in list(self._of) if learners is None else learners:
@@ -78,11 +82,12 @@ class Channels:
 class Channel(WebSocketHandler):
     """`/channel`: a learner's events come in, what is kept and what the class is asked goes out.
 
-    One task sends; it waits until the other side has taken what was sent. Meanwhile acknowledgements add up, as many
-    as the learner may have on the way, and of the state only that it has changed.
+    One message is on its way at a time. Until the other side has taken it, acknowledgements add up, no more of them
+    than the learner may have sent, and of the state only that it has changed.
     """
 
     learner = ""
+    waits_since = 0.0  # when the message on its way was sent
     room: Room
     channels: Channels
 
@@ -91,7 +96,6 @@ class Channel(WebSocketHandler):
         self._kept: list[str] = []
         self._refused: dict[str, str] = {}
         self._slowed = self._state_is_new = False
-        self._something = asyncio.Event()
         self._allowance, self._allowed_at = float(protocol.BURST), time.monotonic()
 
     def prepare(self) -> None:
@@ -115,7 +119,6 @@ class Channel(WebSocketHandler):
         self.set_nodelay(True)
         self.room.changed(())
         self.tell_state()
-        self._sending = asyncio.ensure_future(self._send())
 
     async def on_message(self, message: str | bytes) -> None:
         """The next message is read when this is done: who sends too fast waits here."""
@@ -131,18 +134,17 @@ class Channel(WebSocketHandler):
     def tell_state(self) -> None:
         """Have the state sent, as it is when its turn comes."""
         self._state_is_new = True
-        self._something.set()
+        self._send()
 
     def on_close(self) -> None:
         if self.learner:
             self.channels.remove(self)
             self.room.changed(())
-            self._something.set()
 
     def _acknowledge(self, kept: list[str], refused: dict[str, str]) -> None:
         self._kept += kept
         self._refused.update(refused)
-        self._something.set()
+        self._send()
 
     async def _at_a_pace(self, events: int) -> None:
         now = time.monotonic()
@@ -150,33 +152,38 @@ class Channel(WebSocketHandler):
         self._allowance, self._allowed_at = min(self._allowance + earned, float(protocol.BURST)) - events, now
         if self._allowance < 0:
             self._slowed = True
-            self._something.set()
+            self._send()
             await asyncio.sleep(-self._allowance / protocol.EVENTS_A_SECOND)
 
-    async def _send(self) -> None:
-        try:
-            while self.ws_connection is not None:
-                await self._something.wait()
-                self._something.clear()
-                for message in self._messages():
-                    await gen.with_timeout(SLOWEST_READER, self.write_message(message), quiet_exceptions=Exception)
-        except (TimeoutError, WebSocketClosedError):
-            self._drop()
+    def _send(self) -> None:
+        """What there is to say, unless something is on its way: then it is said after that."""
+        if self.waits_since or self.ws_connection is None:
+            return
+        message = self._message()
+        if message:
+            self.waits_since = time.monotonic()
+            with contextlib.suppress(WebSocketClosedError):
+                self.write_message(json.dumps(message)).add_done_callback(self._sent)
 
-    def _messages(self) -> list[str]:
-        messages: list[dict[str, Any]] = []
+    def _sent(self, written: asyncio.Future[None]) -> None:
+        self.waits_since = 0.0
+        if written.exception() is None:
+            self._send()
+
+    def _message(self) -> dict[str, Any]:
+        message: dict[str, Any] = {}
         if self._kept:
-            messages.append({"kept": self._kept})
+            message["kept"] = self._kept
         if self._refused:
-            messages.append({"refused": self._refused})
+            message["refused"] = self._refused
         if self._slowed:
-            messages.append({"slowed": SLOWED})
+            message["slowed"] = SLOWED
         if self._state_is_new:
-            messages.append({"state": self.room.state(self.learner)})
+            message["state"] = self.room.state(self.learner)
         self._kept, self._refused, self._slowed, self._state_is_new = [], {}, False, False
-        return [json.dumps(message) for message in messages]
+        return message
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
         """At once: a closing handshake would wait for somebody who does not read."""
         if self.ws_connection is not None:
             self.ws_connection.stream.close()  # pyright: ignore
