@@ -22,7 +22,8 @@ from typing import Any
 
 from course_lib.classroom.protocol import Event
 
-GATHER = 0.02  # seconds that a commit waits for more
+GATHER = 0.02  # seconds that a commit waits for more; with many learners, longer: fewer commits, fewer messages
+GATHER_MORE, MANY = 0.08, 20  # and how many were waiting the last time
 RETRY = 1.0  # seconds after a commit that failed: a full disk may be emptied
 VERSION = 1
 SCHEMA = """
@@ -71,10 +72,10 @@ class Record:
         self._lock.close()
 
     def _write_all(self) -> None:
-        going_on = True
+        going_on, batch = True, []
         while going_on:
-            batch = [self._waiting.get()]
-            time.sleep(GATHER)
+            before, batch = len(batch), [self._waiting.get()]
+            time.sleep(GATHER if before < MANY else GATHER_MORE)
             while not self._waiting.empty():
                 batch.append(self._waiting.get())
             going_on = batch[-1] is not None
