@@ -54,6 +54,7 @@ class Record:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.deliver: Callable[[list[Callable[[], None]]], None] = lambda _: None
+        self._fold_in = False
         self._lock = _locked(path)
         self._connection = _opened(path)
         self._waiting: queue.SimpleQueue[tuple[list[Statement], Callable[[], None]] | None] = queue.SimpleQueue()
@@ -63,6 +64,10 @@ class Record:
     def write(self, statements: list[Statement], then: Callable[[], None]) -> None:
         """Have these statements carried out, in the order of the calls."""
         self._waiting.put((statements, then))
+
+    def fold_in(self) -> None:
+        """Have nothing of old left in the file that SQLite writes ahead into."""
+        self._fold_in = True
 
     def close(self) -> None:
         """Write what is waiting, and let go of the file."""
@@ -92,6 +97,9 @@ class Record:
             except sqlite3.OperationalError as error:
                 print(f"course class: {self.path}: {error}; trying again, nothing is lost", file=sys.stderr)
                 time.sleep(RETRY)
+        if self._fold_in:
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._fold_in = False
         self.deliver([then for _, then in batch])
 
 
@@ -151,6 +159,7 @@ def _opened(path: Path) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA secure_delete=ON")  # a name that is taken out is gone from the file
         known = connection.execute("PRAGMA user_version").fetchone()[0]
         if known > VERSION or (known == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone()):
             raise BadRecord(f"{path} is not the record of a class, or of a newer course; give another file")
