@@ -114,7 +114,7 @@ def test_a_question_has_before_and_after_and_the_misconception_of_every_choice(r
 
 def test_the_page_begins_with_the_misconception_that_most_have_kept(report):
     rows = Texts((report / "index.html").read_text()).rows
-    assert rows[1] == [predictions()["06.2"].choices[0].believes, "06.2", "2", "1"]
+    assert rows[1] == [predictions()["06.2"].choices[0].believes, "2", "1", "06.2"]
 
 
 def test_an_unforeseen_number_is_counted_as_another_one(report):

@@ -121,8 +121,11 @@ class History:
 
     def clock(self, seconds: float) -> str:
         """A time of the day; with the day, if the class has met on several."""
-        days = {time.strftime("%Y-%m-%d", time.localtime(event["received"])) for _, event in self.events}
-        return time.strftime("%H:%M" if len(days) < 2 else "%Y-%m-%d %H:%M", time.localtime(seconds))
+        return time.strftime("%H:%M" if self._days < 2 else "%Y-%m-%d %H:%M", time.localtime(seconds))
+
+    @cached_property
+    def _days(self) -> int:
+        return len({time.localtime(event["received"])[:3] for _, event in self.events})
 
 
 def read_history(path: Path) -> History:

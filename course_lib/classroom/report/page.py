@@ -9,7 +9,7 @@ from course_lib.checks.predictions.prediction import LETTERS, Choice, Prediction
 from course_lib.classroom.report.history import History, RaisedHand
 from course_lib.classroom.tally import ROUNDS, Answers
 from course_lib.grading.pages.looks import SORT
-from course_lib.grading.pages.markup import count_of, document, hidden, name
+from course_lib.grading.pages.markup import count_of, document, name
 
 SECTIONS = {
     "beliefs": "What the class believed",
@@ -24,14 +24,21 @@ WIDE, HIGH = 120, 12  # of a bar, in pixels
 OTHER = Choice("another number", None, believes="an answer that nobody has foreseen")
 
 
+NOT_ASKED = "–"  # noqa: RUF001 - a dash
+
+
 @dataclass(frozen=True)
 class Belief:
-    """A misconception, and how many had it."""
+    """A misconception, and how many had it; after is None where nobody was asked again."""
 
-    number: str
+    question: Prediction
     words: str
     before: int
-    after: int
+    after: int | None
+
+    @property
+    def last(self) -> int:
+        return self.before if self.after is None else self.after
 
 
 def report_page(history: History) -> str:
@@ -83,24 +90,28 @@ def _asked(history: History) -> list[Prediction]:
 
 
 def _beliefs(history: History) -> str:
-    """Each misconception that somebody had, those first that the most have kept."""
-    found = []
-    for question in _asked(history):
-        before, after = _answers(history, question.number)
-        for place, choice in enumerate(question.choices):
-            if choice.believes and (before.counts[place] or after.counts[place]):
-                found.append(Belief(question.number, choice.believes, before.counts[place], after.counts[place]))
-    found.sort(key=lambda each: (-each.after, -each.before, each.number))
+    """Each misconception that somebody had, those first that the most had when they were last asked."""
+    found = [
+        belief for question in _asked(history) for belief in _beliefs_of(question, *_answers(history, question.number))
+    ]
+    found.sort(key=lambda each: (-each.last, -each.before, each.question.number))
     rows = [
-        f'<tr><td class="words">{marked(each.words)}</td><td><a href="#question-{each.number}">{each.number}</a></td>'
-        f"<td>{each.before}</td><td>{each.after}</td></tr>"
+        f'<tr><td class="words">{marked(each.words)}</td><td>{each.before}</td>'
+        f"<td>{NOT_ASKED if each.after is None else each.after}</td>"
+        f'<td class="words"><a href="#question-{each.question.number}">{each.question.number}</a></td></tr>'
         for each in found
     ]
-    return (
-        _table("Misconceptions", ("misconception", "question", *ROUNDS), rows)
-        if rows
-        else "<p>No answer was wrong.</p>"
-    )
+    heads = ("misconception", *ROUNDS, "question")
+    return _table("Table of misconceptions", heads, rows) if rows else "<p>No answer was wrong.</p>"
+
+
+def _beliefs_of(question: Prediction, before: Answers, after: Answers) -> list[Belief]:
+    made = []
+    for place, choice in enumerate(question.choices):
+        if choice.believes and (before.counts[place] or after.counts[place]):
+            again = after.counts[place] if after.said else None
+            made.append(Belief(question, choice.believes, before.counts[place], again))
+    return made
 
 
 def _questions(history: History) -> str:
@@ -118,7 +129,7 @@ def _question(question: Prediction, rounds: list[Answers]) -> str:
     if any(each.counts[-1] for each in rounds):
         rows.append(_choice("", OTHER, [_share(each, -1) for each in rounds]))
     head = f'<h3 id="question-{question.number}"><span>{question.number} {marked(question.question)}</span></h3>'
-    return f"{head}\n{_table(f'Answers to {question.number}', ('choice', 'believes', *ROUNDS), rows)}"
+    return f"{head}\n{_table(f'Answers to {question.number}', ('choice', *ROUNDS, 'believes'), rows)}"
 
 
 def _choice(letter: str, choice: Choice, shares: list[tuple[int, int]]) -> str:
@@ -131,7 +142,7 @@ def _choice(letter: str, choice: Choice, shares: list[tuple[int, int]]) -> str:
     else:
         believes = marked(choice.believes)
     bars = "".join(f"<td>{_bar(*share, solid=place == 1)}</td>" for place, share in enumerate(shares))
-    return f'<tr><td class="words">{says}</td><td class="words">{believes}</td>{bars}</tr>'
+    return f'<tr><td class="words">{says}</td>{bars}<td class="words">{believes}</td></tr>'
 
 
 def _share(answers: Answers, place: int) -> tuple[int, int]:
@@ -141,7 +152,7 @@ def _share(answers: Answers, place: int) -> tuple[int, int]:
 def _bar(count: int, all_: int, *, solid: bool) -> str:
     """So many of all, as a bar and as a number."""
     if not all_:
-        return hidden("not asked")
+        return NOT_ASKED
     wide, kind = round((WIDE - 2) * count / all_, 1), "bar" if solid else "left-out"
     drawn = f'<rect class="{kind}" x="1" y="1" width="{wide:g}" height="{HIGH - 2}"/>' if count else ""
     return (
@@ -168,27 +179,28 @@ def _exercises(history: History) -> str:
             f'<td class="words">{f"<ul>{mistakes}</ul>" if mistakes else ""}</td></tr>'
         )
     heads = ("exercise", "passed", "tried", "mistakes, and how many learners made each")
-    return _table("Exercises", heads, rows) if rows else "<p>Nobody has checked an exercise.</p>"
+    return _table("Table of exercises", heads, rows) if rows else "<p>Nobody has checked an exercise.</p>"
 
 
 def _sections(history: History) -> str:
     rows = [
-        f'<tr><td class="words">{visit.lesson} · {plain(visit.section)}</td><td>{len(visit.times)}</td>'
-        f"<td>{history.clock(visit.times[0])}</td><td>{history.clock(visit.half)}</td><td>{history.clock(visit.times[-1])}</td></tr>"
+        f'<tr><td class="words">{visit.lesson} · {plain(visit.section)}</td>'
+        f"<td>{history.clock(visit.times[0])}</td><td>{history.clock(visit.half)}</td><td>{history.clock(visit.times[-1])}</td>"
+        f'<td class="words">{len(visit.times)} of {len(history.names)}</td></tr>'
         for visit in history.visits
     ]
-    heads = ("section", "learners", "first came", "half had come", "last came")
+    heads = ("section", "first came", "half had come", "last came", "learners")
     return _table("When sections were reached", heads, rows) if rows else "<p>Nobody has reached a section.</p>"
 
 
 def _hands(history: History) -> str:
     rows = [
-        f'<tr><td>{history.clock(hand.since)}</td><td class="words">{name(history.name(hand.learner))}</td>'
-        f'<td class="words">{plain(" · ".join(filter(None, (hand.lesson, hand.section))))}</td>'
-        f"<td>{_waited(hand)}</td><td>{'yes' if hand.showed else ''}</td></tr>"
+        f'<tr><td class="words">{name(history.name(hand.learner))}</td><td>{history.clock(hand.since)}</td>'
+        f"<td>{_waited(hand)}</td><td>{'yes' if hand.showed else ''}</td>"
+        f'<td class="words">{plain(" · ".join(filter(None, (hand.lesson, hand.section))))}</td></tr>'
         for hand in history.hands
     ]
-    heads = ("at", "learner", "section", "waited", "showed a cell")
+    heads = ("learner", "raised at", "waited", "showed a cell", "section")
     return _table("Hands in the order of raising", heads, rows) if rows else "<p>No hand was raised.</p>"
 
 
@@ -210,7 +222,7 @@ def _learners(history: History) -> str:
         numbers = "".join(f"<td>{text}</td>" for text in cells)
         rows.append(f'<tr><th scope="row">{name(called)}</th>{numbers}<td class="words">{last}</td></tr>')
     heads = ("learner", "right before", "right after", "exercises passed", "points", "hands", "last seen in")
-    return _table("Learners", heads, rows, kind="sortable") if rows else "<p>Nobody has joined.</p>"
+    return _table("Table of learners", heads, rows, kind="sortable") if rows else "<p>Nobody has joined.</p>"
 
 
 def _table(caption: str, heads: tuple[str, ...], rows: list[str], kind: str = "") -> str:
