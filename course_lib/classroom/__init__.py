@@ -1,0 +1,1 @@
+"""What an instructor has in front of a class."""
