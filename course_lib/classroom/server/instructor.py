@@ -12,6 +12,7 @@ from tornado.iostream import StreamClosedError
 from tornado.util import TimeoutError
 from tornado.web import Finish, StaticFileHandler
 
+from course_lib.classroom.members import Learner
 from course_lib.classroom.protocol import Refused
 from course_lib.classroom.room import Room
 from course_lib.classroom.server.guards import HEADERS, Guarded, refuse_strangers
@@ -83,10 +84,18 @@ class ForInstructors(Guarded):
 
 
 class TokenLogin:
-    """The instructor is who has the token that was printed."""
+    """The instructor is who has the token that was printed, a learner who knows the code; `HubLogin` asks a Hub."""
 
     async def is_instructor(self, handler: Guarded) -> bool:
         return handler.room.is_instructor(handler.get_cookie(handler.settings["cookie"], "") or "")
+
+    async def let_in(self, handler: Guarded) -> tuple[Learner, str]:
+        """Take into the class who has sent its code."""
+        given = handler.body()
+        name, code = given.get("name"), given.get("code")
+        if not isinstance(code, str) or len(code) > 100 or not isinstance(name, (str, type(None))):
+            raise Refused('join with {"code": "...", "name": "..."}')
+        return await handler.room.join(code, name or "", handler.request.remote_ip or "")
 
 
 class Page(ForInstructors):
