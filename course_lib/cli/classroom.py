@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_lib.cli import arguments as take
@@ -49,6 +50,16 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     )
     command.set_defaults(run=_hold)
 
+    inside = command.add_subparsers(metavar="report")
+    report = inside.add_parser(
+        "report",
+        help="after a class: a page and tables of what it believed, tried and asked",
+        description="Write a page (index.html) and two tables (learners.csv, questions.csv) from a class's record.",
+    )
+    report.add_argument("record", type=take.words, metavar="RECORD", help="the file that the class was kept in")
+    report.add_argument("--out", type=take.words, required=True, metavar="FOLDER", help="is made if there is none")
+    report.set_defaults(run=_report)
+
 
 def _hold(options: argparse.Namespace) -> int:
     if options.capacity:
@@ -68,6 +79,18 @@ def _hold(options: argparse.Namespace) -> int:
         return complain(error, status=2)
     except NoCertificate as error:
         return complain(error)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from course_lib.classroom.record import BadRecord
+    from course_lib.classroom.report import write_report
+
+    try:
+        write_report(Path(options.record), Path(options.out))
+    except BadRecord as error:
+        return complain(error, status=2)
+    print(f"written: {Path(options.out) / 'index.html'}, learners.csv and questions.csv")
+    return 0
 
 
 def _hold_in_hub(options: Options, group: str) -> int:

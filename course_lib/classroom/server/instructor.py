@@ -15,7 +15,7 @@ from tornado.web import Finish, StaticFileHandler
 from course_lib.classroom.members import Learner
 from course_lib.classroom.protocol import Refused
 from course_lib.classroom.room import Room
-from course_lib.classroom.server.guards import HEADERS, Guarded
+from course_lib.classroom.server.guards import HEADERS, Guarded, refuse_strangers
 
 PAGES = Path(__file__).resolve().parent.parent / "pages"
 CHANGES_EVERY = 0.25  # seconds at least between two snapshots
@@ -165,6 +165,9 @@ class Action(ForInstructors):
 
 class Files(StaticFileHandler):
     """Scripts and styles of the pages; there is nothing secret in them."""
+
+    def prepare(self) -> None:
+        refuse_strangers(self.request, self.settings["host_names"])
 
     def set_extra_headers(self, path: str) -> None:
         for name, value in HEADERS.items():
