@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,7 +122,7 @@ def measure(learners: int = 4) -> Capacity:
             at_rest.append(_pss(started))
             bar.update()
         resting = _growth(at_rest)
-        launching = _peak(started, lambda: started[0].run(LAUNCH)) - at_rest[-1]
+        launching = _peak(started, LAUNCH) - at_rest[-1]
         bar.update()
         seconds = {}
         for count in counts:
@@ -144,15 +143,22 @@ class Learner:
     def processes(self) -> list[int]:
         return [*family(self.server.pid), *family(self.kernel.provisioner.pid)]
 
-    def run(self, cell: str) -> float:
-        """Run a cell to its end; the seconds that it took. Raises `CannotMeasure` where it fails."""
-        began = time.monotonic()
-        reply = self.client.execute_interactive(cell, timeout=LONGEST, output_hook=lambda _: None)
+    def begin(self, cell: str) -> None:
+        """Start a cell, and do not wait for it."""
+        self._asked = self.client.execute(cell)
+
+    def is_done(self, wait: float = 0.1) -> bool:
+        """Whether the cell is done, at the latest after so many seconds. Raises `CannotMeasure` where it failed."""
+        try:
+            reply = self.client.get_shell_msg(timeout=wait)
+        except queue.Empty:
+            return False
+        if reply["parent_header"].get("msg_id") != self._asked:
+            return False
         if reply["content"]["status"] != "ok":
-            raise CannotMeasure(
-                f"a learner's cell failed here: {reply['content'].get('evalue', '')}; try `course doctor`"
-            )
-        return time.monotonic() - began
+            said = reply["content"].get("evalue", "")
+            raise CannotMeasure(f"a learner's cell failed here: {said}; try `course doctor`")
+        return True
 
 
 @contextlib.contextmanager
@@ -168,9 +174,12 @@ def _learner(desk: Path) -> Iterator[Learner]:
         server = subprocess.Popen(words, cwd=desk, env=variables, stdout=log, stderr=log)
     kernel, client = None, None
     try:
-        kernel, client = start_new_kernel(kernel_name="python3", env=variables, cwd=str(desk), startup_timeout=LONGEST)
+        kernel, client = start_new_kernel(
+            kernel_name="python3", env=variables, cwd=str(desk), startup_timeout=LONGEST, stderr=subprocess.DEVNULL
+        )
         learner = Learner(server, kernel, client)
-        learner.run(READY)
+        learner.begin(READY)
+        _wait_until(learner.is_done)
         _wait_until(lambda: b"http://127.0.0.1" in (desk / "log").read_bytes() or server.poll() is not None)
         yield learner
     finally:
@@ -200,21 +209,23 @@ def _growth(totals: list[int]) -> int:
     return totals[0] if len(totals) == 1 else (totals[-1] - totals[0]) // (len(totals) - 1)
 
 
-def _peak(learners: list[Learner], work: Callable[[], object]) -> int:
-    """The most that they use together while the work is done."""
-    with ThreadPoolExecutor(1) as pool:
-        doing, most = pool.submit(work), 0
-        while not doing.done():
-            most = max(most, _pss(learners))
-            time.sleep(0.1)
-        doing.result()
+def _peak(learners: list[Learner], cell: str) -> int:
+    """The most that they use together while the first of them runs a cell."""
+    learners[0].begin(cell)
+    most = _pss(learners)
+    while not learners[0].is_done():
+        most = max(most, _pss(learners))
     return most
 
 
 def _together(learners: list[Learner]) -> float:
-    """Seconds that a check takes where all of them check at once."""
-    with ThreadPoolExecutor(len(learners)) as pool:
-        return statistics.median(pool.map(lambda learner: learner.run(CHECK), learners))
+    """Seconds until all have their result, where all of them check at once."""
+    began = time.monotonic()
+    for learner in learners:
+        learner.begin(CHECK)
+    for learner in learners:
+        _wait_until(learner.is_done)
+    return time.monotonic() - began
 
 
 def _wait_until(happened: Callable[[], bool]) -> None:
