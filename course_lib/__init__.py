@@ -22,6 +22,7 @@ from course_lib.launchers import (
     warm_up,
 )
 from course_lib.machine import cores, device
+from course_lib.membership import join_class, leave_class
 from course_lib.version import __version__
 
 __all__ = [
@@ -37,7 +38,9 @@ __all__ = [
     "cores",
     "device",
     "interrupt",
+    "join_class",
     "launch",
+    "leave_class",
     "slurm",
     "trace",
 ]

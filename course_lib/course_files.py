@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent
 BROUGHT_ALONG = PACKAGE / "_course"  # what an installed wheel has; in a clone, the folders lie beside the package
+
+DESK = Path(".course", "laid_out.json")  # a folder that has it is a desk: see course_lib/lab/desk.py
 
 NOT_YET = "# YOUR CODE HERE"  # in an answer that nobody has written
 
@@ -22,6 +25,18 @@ class BadNotebook(ValueError):
 def course_folder() -> Path:
     """The folder that holds `notebooks/`, `exercises/` and `solutions/`: the clone, or what a wheel brought along."""
     return BROUGHT_ALONG if BROUGHT_ALONG.is_dir() else PACKAGE.parent
+
+
+def desk_folder() -> Path:
+    """Where a learner's things are: on the desk that we are on, or that is below; else with the exercises, or here."""
+    if "COURSE_LIB_PROGRESS" in os.environ:
+        return Path(os.environ["COURSE_LIB_PROGRESS"]).parent
+    here = Path.cwd()
+    for folder in (here, *here.parents, here / "work"):
+        if (folder / DESK).is_file():
+            return folder
+    beside = (folder for folder in (here / "exercises", here.parent / "exercises") if folder.is_dir())
+    return next(beside, here)
 
 
 def read(path: Path) -> Notebook:

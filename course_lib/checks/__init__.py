@@ -22,6 +22,7 @@ from course_lib.checks.predictions import predictions
 from course_lib.checks.predictions.asking import predict, reveal
 from course_lib.checks.report import Report
 from course_lib.checks.showing import in_notebook, show
+from course_lib.checks.telling import tell_class
 
 __all__ = ["check", "exercises", "find", "hint", "predict", "predictions", "progress", "reveal", "solution"]
 
@@ -38,6 +39,7 @@ def check(number: str, answer: Any) -> Report:
     exercise = find(number)
     report = examine(exercise, answer, SEED)
     progress_file.record(number, report)
+    tell_class(report)
     if in_notebook():
         from course_lib.checks.buttons import show_after_the_cell
 

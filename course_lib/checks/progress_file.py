@@ -7,24 +7,19 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from course_lib.course_files import desk_folder
+
 if TYPE_CHECKING:
     from course_lib.checks.report import Report
 
 NAME = "progress.json"
-DESK = Path(".course", "laid_out.json")  # a folder that has it is a desk: see course_lib/lab/desk.py
 PREDICTIONS = "predictions"  # the key that they are kept under, beside the numbers of exercises
 
 
 def place() -> Path:
     """The file: on the desk that we are on, or that is below; else in the folder of the exercises, or where we are."""
-    if "COURSE_LIB_PROGRESS" in os.environ:
-        return Path(os.environ["COURSE_LIB_PROGRESS"])
-    here = Path.cwd()
-    for folder in (here, *here.parents, here / "work"):
-        if (folder / DESK).is_file():
-            return folder / NAME
-    beside = (folder for folder in (here / "exercises", here.parent / "exercises") if folder.is_dir())
-    return next(beside, here) / NAME
+    given = os.environ.get("COURSE_LIB_PROGRESS")
+    return Path(given) if given is not None else desk_folder() / NAME
 
 
 def read() -> dict[str, dict[str, Any]]:

@@ -1,1 +1,1 @@
-"""What an instructor has in front of a class."""
+"""In front of a class: what it believes, live and kept in a record; slides, a timetable, what to say."""

@@ -40,6 +40,12 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         "--gradebook", type=take.words, metavar="DATABASE", help="nbgrader's, for example sqlite:///gradebook.db"
     )
     grade.add_argument(
+        "--csv", choices=("moodle", "canvas"), help="also write the table that this platform imports, into GRADES"
+    )
+    grade.add_argument(
+        "--students", type=take.words, metavar="EXPORT.csv", help="the gradebook exported from there: who is who"
+    )
+    grade.add_argument(
         "--no-sandbox",
         action="store_true",
         help="run submissions with your own rights: they can read, change and send whatever you can",
@@ -74,6 +80,7 @@ def _grade(options: argparse.Namespace) -> int:
     with ended_by_an_interrupt("what was graded is kept: run the same command again to go on from here"):
         from course_lib.grading.gradebook import NoGradebook
         from course_lib.grading.grader import grade
+        from course_lib.grading.platforms import BadStudents
         from course_lib.grading.sandbox import NoSandbox
         from course_lib.grading.submissions import BadSubmissions
 
@@ -84,11 +91,13 @@ def _grade(options: argparse.Namespace) -> int:
             return 0
         if options.submissions is None or options.out is None:
             raise BadUsage("grade: give SUBMISSIONS, a folder, and --out GRADES, another one")
+        if options.students and not options.csv:
+            raise BadUsage("grade --students: say with --csv moodle or --csv canvas where the file comes from")
         given = {
             name: value for name, value in vars(options).items() if name not in ("run", "argv", "words", "explain")
         }
         try:
             print(grade(**given))
-        except (BadSubmissions, NoSandbox, NoGradebook) as error:
+        except (BadSubmissions, BadStudents, NoSandbox, NoGradebook) as error:
             return complain(error, status=2)
     return 0

@@ -58,11 +58,15 @@ def by_assignment(records: list[Record]) -> dict[str, list[Record]]:
     return dict(sorted(found.items()))
 
 
+def let_nbgrader_find_its_programs() -> None:
+    """It calls `alembic` by its name, and an environment may be used without being activated."""
+    os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+
+
 def _write_gradebook(records: list[Record], database: str) -> None:
     from nbgrader.api import Gradebook
 
-    # nbgrader calls `alembic` by its name, and an environment may be used without being activated.
-    os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+    let_nbgrader_find_its_programs()
     with warnings.catch_warnings(), Gradebook(database) as book:
         warnings.simplefilter("ignore")  # nbgrader's own use of its database
         for name, ours in by_assignment(records).items():

@@ -27,6 +27,7 @@ from course_lib.grading.limits import Limits
 from course_lib.grading.mistakes import Mistakes
 from course_lib.grading.names import file_name
 from course_lib.grading.pages import page, write_pages
+from course_lib.grading.platforms import read_students, write_platform_table
 from course_lib.grading.records import Mark, Record
 from course_lib.grading.runs import Runs
 from course_lib.grading.submissions import BadSubmissions, SubmittedNotebook, find_submissions
@@ -42,6 +43,8 @@ def grade(
     seed: int | None = None,
     again: bool = False,
     gradebook: str | None = None,
+    csv: str | None = None,
+    students: str | None = None,
     no_sandbox: bool = False,
 ) -> str:
     """Grade a folder of submissions into a folder of results. Returns what to tell whoever asked."""
@@ -51,6 +54,7 @@ def grade(
     handed = find_submissions(Path(submissions))
     if gradebook:
         check_gradebook(gradebook)
+    known = read_students(students, csv) if csv and students else None
     if not no_sandbox:
         sandbox.check_sandbox()
         for folder in filter(sandbox.shows, map(Path, (submissions, out))):
@@ -61,12 +65,12 @@ def grade(
     grader.write(records)
     if gradebook:
         write_gradebook(records, gradebook)
-    students = len({record.student for record in records})
+    told = f"\n{write_platform_table(records, csv, Path(out), known)}" if csv else ""
+    graded = len({record.student for record in records})
     troubled = sum(bool(record.problem) for record in records)
     notebooks = sum(bool(record.notebook) for record in records)
-    return f"{notebooks} notebooks of {students} students: {out}/index.html, {out}/grades.csv" + (
-        f"; {troubled} had problems as a whole" if troubled else ""
-    )
+    problems = f"; {troubled} had problems as a whole" if troubled else ""
+    return f"{notebooks} notebooks of {graded} students: {out}/index.html, {out}/grades.csv{problems}{told}"
 
 
 def seed_of_class(out: Path) -> int:

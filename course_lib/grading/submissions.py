@@ -97,7 +97,7 @@ def _of_student(student: str, folder: Path, lessons: set[str]) -> list[Submitted
     if folder.is_symlink():
         return [SubmittedNotebook(student, folder, trouble="Not graded: the folder is a link to another place.")]
     by_lesson: dict[str, list[Path]] = {}
-    notebooks = [path for path in _files_below(folder) if path.suffix == ".ipynb" and path.stem[:2] in lessons]
+    notebooks = [path for path in files_below(folder) if path.suffix == ".ipynb" and path.stem[:2] in lessons]
     for path in sorted(notebooks, key=lambda path: (len(path.parts), len(path.name), path)):
         by_lesson.setdefault(path.stem[:2], []).append(path)
     if not by_lesson and not folder.name.startswith("."):
@@ -105,7 +105,7 @@ def _of_student(student: str, folder: Path, lessons: set[str]) -> list[Submitted
     return [SubmittedNotebook(student, first, tuple(others)) for _, (first, *others) in sorted(by_lesson.items())]
 
 
-def _files_below(student: Path) -> list[Path]:
+def files_below(student: Path) -> list[Path]:
     """All in a student's folder, what lies highest first; of very many files, the deepest are not looked at."""
     files: list[Path] = []
     folders = deque([student])

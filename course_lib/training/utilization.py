@@ -24,7 +24,8 @@ FORWARD_AND_BACKWARD = 3  # times the forward pass: the backward pass multiplies
 MOST_STEPS = 128  # of the sequence whose FLOPs are counted
 
 # Teraflops per second of dense matrices in half precision (bf16 and fp16), tf32 and float32, by what
-# `torch.cuda.get_device_name` says; from NVIDIA's data sheets, which name twice as much where a quarter is zero.
+# `torch.cuda.get_device_name` says; from NVIDIA's data sheets, which name twice as much for matrices of which two in
+# every four numbers are zero.
 PEAKS = {
     r"H200 NVL|H100 NVL": (835.5, 417.5, 60.0),
     r"H200|H100.*HBM3|H100 SXM": (989.5, 494.5, 67.0),

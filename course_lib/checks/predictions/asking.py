@@ -11,6 +11,7 @@ from course_lib.checks import progress_file
 from course_lib.checks.predictions import find_prediction, wording
 from course_lib.checks.predictions.prediction import Prediction
 from course_lib.checks.showing import in_notebook, show
+from course_lib.membership import tell
 
 
 def predict(number: str, answer: Any = None) -> None:
@@ -19,6 +20,7 @@ def predict(number: str, answer: Any = None) -> None:
     if answer is not None:
         said = prediction.answer_of(answer)
         progress_file.keep_prediction(number, said=said)
+        tell("predicted", number=number, said=said)
         box = wording.question_box(prediction, wording.said_html(prediction, said))
         show(box, f"{wording.question_text(prediction)}\n{wording.said_text(prediction, said)}")
     elif in_notebook():
@@ -32,7 +34,8 @@ def predict(number: str, answer: Any = None) -> None:
 def reveal(number: str, came_out: Any) -> None:
     """Say what came out of the run, beside what was predicted, and remember whether it was right."""
     prediction = find_prediction(number)
-    said = _said(prediction)
+    said, came = _said(prediction), prediction.choice_for(came_out)
+    right = said is not None and came is not None and prediction.choice_of(said) is came
     if in_notebook():
         from course_lib.checks.predictions.controls import put_away
 
@@ -40,9 +43,8 @@ def reveal(number: str, came_out: Any) -> None:
     if said is None:
         progress_file.keep_prediction(number, skipped=True)
     else:
-        came = prediction.choice_for(came_out)
-        right = came is not None and prediction.choice_of(said) is came
         progress_file.keep_prediction(number, said=said, right=right)
+    tell("revealed", number=number, said=said, right=right)
     show(wording.result_box(prediction, said, came_out), wording.result_text(prediction, said, came_out))
 
 

@@ -12,6 +12,7 @@ from course_lib.checks import progress_file
 from course_lib.checks.predictions import wording
 from course_lib.checks.predictions.prediction import LETTERS, Prediction
 from course_lib.checks.showing import Controls
+from course_lib.membership import tell
 
 
 def ask(prediction: Prediction) -> None:
@@ -24,6 +25,7 @@ def ask(prediction: Prediction) -> None:
 
     def commit(answer: Any) -> None:
         progress_file.keep_prediction(prediction.number, said=answer)
+        tell("predicted", number=prediction.number, said=answer)
         put_away(prediction.number)
         if question is not None:
             question.update(_bundle(prediction, wording.said_html(prediction, answer)), raw=True)

@@ -25,11 +25,11 @@ def table(records: list[Record]) -> str:
         troubled = [record for record in student.records if record.problem]
         problems = " ".join(f"{record.notebook}: {record.problem}".removeprefix(": ") for record in troubled)
         of = points_in_all(numbers)
-        writer.writerow([_cell(student.name), *earned, student.points, of, _cell(flags), _cell(problems)])
+        writer.writerow([harmless(student.name), *earned, student.points, of, harmless(flags), harmless(problems)])
     return text.getvalue()
 
 
-def _cell(text: str) -> str:
+def harmless(text: str) -> str:
     """A text that no spreadsheet takes for a formula, whatever stands before the sign that begins one."""
     text = UNPRINTABLE.sub("\ufffd", text)
     begins = text.lstrip(" \t\r\n\u00a0\u200b\ufeff\ufffd")

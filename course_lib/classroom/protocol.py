@@ -1,0 +1,160 @@
+"""What learners and the class say to each other: the kinds of events, how long and how many, and what is refused.
+
+Whatever a learner sends is data: control characters are taken out, texts have a longest length, numbers and headings
+must be the course's own. What remains of an event is what the record keeps.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Callable
+from typing import Any
+
+from course_lib.classroom.content import Content
+
+Event = dict[str, Any]
+
+LONGEST_NAME = 60  # characters
+LONGEST_TEXT = 600  # of a part, a mistake
+LONGEST_SOURCE = 20_000  # of a cell that is shown
+MOST_IN_A_MESSAGE = 500  # events
+LARGEST_MESSAGE = 1 << 20  # bytes
+
+# A learner may send this much, and no more is kept: a class of two days has some hundred events of each.
+EVENTS_A_SECOND, BURST = 40, 1000  # beyond it, what comes is taken at that pace
+MOST_EVENTS = 10_000  # of one learner
+MOST_BYTES = 4 << 20  # of one learner
+MOST_BYTES_IN_ALL = 1 << 30  # of the record
+MOST_LEARNERS = 2000
+MOST_CHANNELS = 8  # of one learner: a desk has a channel for each kernel
+
+UNKNOWN_SECRET = 4401  # closes a channel for good
+ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
+class Refused(ValueError):
+    """An event that is not taken, now or later; the sentence says why."""
+
+
+def clean_text(text: Any, longest: int = LONGEST_TEXT, *, lines: bool = False) -> str:
+    """Somebody's own words on one line: no control characters, nothing that turns the direction of writing."""
+    if not isinstance(text, str):
+        return ""
+    text = text[: 4 * longest]
+    if text.isprintable() and not lines:  # most are
+        return " ".join(text.split())[:longest]
+    allowed = "\n\t" if lines else ""
+    kept = (letter if _is_written(letter) or letter in allowed else " " for letter in text)
+    joined = "".join(kept)
+    return (joined if lines else " ".join(joined.split()))[:longest]
+
+
+def _is_written(letter: str) -> bool:
+    return unicodedata.category(letter)[0] != "C" and letter not in "\u2028\u2029"
+
+
+def clean(event: Any, content: Content) -> Event:
+    """What is kept of an event. Raises `Refused` with the reason if it is none of ours."""
+    if not isinstance(event, dict) or not ID.fullmatch(str(event.get("id"))):
+        raise Refused("an event needs an id of 32 hexadecimal digits")
+    kind = event.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise Refused(f"an event is one of {', '.join(KINDS)}")
+    return {"id": event["id"], "kind": kind, "at": _time(event.get("at")), **KINDS[kind](event, content)}
+
+
+def _time(value: Any) -> float:
+    seconds = _number(value)
+    return seconds if 0 <= seconds < 1e11 else 0.0
+
+
+def _number(value: Any) -> float:
+    try:
+        number = float(value) if isinstance(value, (int, float)) else 0.0
+    except OverflowError:
+        return 0.0
+    return number if math.isfinite(number) else 0.0
+
+
+def _predicted(event: Event, content: Content) -> Event:
+    number = _question(event, content)
+    return {"number": number, "said": answer(number, event.get("said"), content)}
+
+
+def _revealed(event: Event, content: Content) -> Event:
+    number, said = _question(event, content), event.get("said")
+    kept = None if said is None else answer(number, said, content)
+    return {"number": number, "said": kept, "right": event.get("right") is True}
+
+
+def _checked(event: Event, content: Content) -> Event:
+    exercise = content.exercises.get(str(event.get("number")))
+    if exercise is None:
+        raise Refused(f"there is no exercise {clean_text(event.get('number'), 20)!r}")
+    part = event.get("part")
+    return {
+        "number": exercise.number,
+        "passed": event.get("passed") is True,
+        "points": min(max(_number(event.get("points")), 0.0), float(exercise.points)),
+        "part": part if isinstance(part, str) and part in exercise.parts else "",
+        "mistake": clean_text(event.get("mistake")),
+    }
+
+
+def _reached(event: Event, content: Content) -> Event:
+    lesson = event.get("lesson")
+    if not isinstance(lesson, str) or lesson not in content.sections:
+        return {"lesson": "", "section": ""}
+    return {"lesson": lesson, "section": content.section(lesson, clean_text(event.get("section")))}
+
+
+def _answered(event: Event, _: Content) -> Event:
+    """What was said is looked at where it is known what was asked: with `answer`."""
+    asked = event.get("asked")
+    if not isinstance(asked, str) or not ID.fullmatch(asked):
+        raise Refused("an answer names the question that it is for")
+    return {"asked": asked, "said": event.get("said")}
+
+
+def _stuck(event: Event, content: Content) -> Event:
+    return {"on": event.get("on") is True, **_reached(event, content)}
+
+
+def _slower(_: Event, __: Content) -> Event:
+    return {}
+
+
+def _showed(event: Event, content: Content) -> Event:
+    source = clean_text(event.get("source"), LONGEST_SOURCE, lines=True)
+    if not source.strip():
+        raise Refused("there is nothing in the cell to show")
+    return {"source": source, **_reached(event, content)}
+
+
+def _question(event: Event, content: Content) -> str:
+    number = event.get("number")
+    if not isinstance(number, str) or number not in content.questions:
+        raise Refused(f"there is no prediction {clean_text(number, 20)!r}")
+    return number
+
+
+def answer(number: str, said: Any, content: Content) -> Any:
+    """What was said, as it is kept: a letter or a number that answers the question. Raises `Refused` otherwise."""
+    try:
+        return content.questions[number].answer_of(said[:40] if isinstance(said, str) else said)
+    except (ValueError, OverflowError) as error:
+        raise Refused(clean_text(str(error), 200)) from None
+
+
+KINDS: dict[str, Callable[[Event, Content], Event]] = {
+    "predicted": _predicted,
+    "revealed": _revealed,
+    "checked": _checked,
+    "reached": _reached,
+    "answered": _answered,
+    "stuck": _stuck,
+    "slower": _slower,
+    "showed": _showed,
+}

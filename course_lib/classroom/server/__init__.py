@@ -1,0 +1,140 @@
+"""The server of a class: tornado, which Jupyter brings along, in front of a `Room`."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import webbrowser
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tornado.httpserver import HTTPServer
+from tornado.ioloop import PeriodicCallback
+from tornado.netutil import bind_sockets
+from tornado.web import Application
+
+from course_lib.classroom import protocol
+from course_lib.classroom.content import content
+from course_lib.classroom.room import Room
+from course_lib.classroom.server.addresses import Address, certificate_names
+from course_lib.classroom.server.certificate import encrypted, fingerprint, own_certificate
+from course_lib.classroom.server.guards import LARGEST_BODY
+from course_lib.classroom.server.instructor import PAGES, Action, Changes, Files, Page, State, Stream, TokenLogin
+from course_lib.classroom.server.learners import Channel, Channels, Join
+
+IDLE = 60.0  # seconds that a browser's silent connection is kept
+PING = 20.0  # seconds between two of them: who has vanished is missed after two
+LOOK_EVERY = 5000  # milliseconds, for those who do not read
+ACTIONS = "ask|close|reveal|lower|faster"
+OPEN = (
+    "Nothing is encrypted: whoever shares the network can read what learners send, and take their place or "
+    "yours in the class; start with --tls to encrypt it.\n"
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `course class` was given."""
+
+    port: int = 8899
+    host: str = "127.0.0.1"
+    record: str = "class.db"
+    title: str | None = None
+    tls: bool = False
+    anonymous: bool = False
+    address: str | None = None  # that learners reach it by, if something stands in front of it
+    browser: bool = True
+
+
+def serve(options: Options) -> int:
+    """Hold a class until interrupted."""
+    asyncio.run(_serve(options))
+    return 0
+
+
+async def _serve(options: Options) -> None:
+    sockets = bind_sockets(options.port, options.host)
+    room = Room(Path(options.record), content(), title=options.title or "", anonymous=options.anonymous)
+    try:
+        room.deliver_in(asyncio.get_running_loop())
+        files = own_certificate(Path(options.record), certificate_names(options.host)) if options.tls else None
+        mark = fingerprint(files[0]) if files else ""
+        address = Address(options.host, sockets[0].getsockname()[1], mark, options.address or "")
+        server = HTTPServer(
+            make_application(room, address),
+            max_body_size=LARGEST_BODY,
+            ssl_options=encrypted(*files) if files else None,
+            idle_connection_timeout=IDLE,
+        )
+        server.add_sockets(sockets)
+        token = room.new_token()
+        _announce(options, room, address, token)
+        if options.browser:
+            webbrowser.open(address.instructors(token))
+        await _interrupted()
+        server.stop()
+    finally:
+        room.close()
+
+
+def make_application(room: Room, address: Address, *, prefix: str = "", login: Any = None) -> Application:
+    """All doors of a class. `login.is_instructor(handler)` says who is one; under a Hub, that is the Hub's to say."""
+    channels, changes = Channels(room), Changes(room, address.learners)
+
+    def changed(learners: Any) -> None:
+        channels.tell(learners)
+        changes.note()
+
+    room.changed = changed
+    PeriodicCallback(channels.drop_who_does_not_read, LOOK_EVERY).start()
+    doors: list[Any] = [
+        ("/", Page, {"page": "class.html"}),
+        ("/projector", Page, {"page": "projector.html"}),
+        ("/join", Join),
+        ("/channel", Channel),
+        ("/view/state", State),
+        ("/view/changes", Stream),
+        (f"/view/({ACTIONS})", Action),
+        ("/pages/(.*)", Files, {"path": str(PAGES)}),
+    ]
+    return Application(
+        [(f"{prefix}{door}", *rest) for door, *rest in doors],
+        room=room,
+        channels=channels,
+        changes=changes,
+        login=login or TokenLogin(),
+        prefix=prefix,
+        cookie=f"course-class-{address.port}",  # cookies know no ports: another class has another name
+        host_names=address.names,
+        xsrf_cookies=True,
+        xsrf_cookie_name=f"course-class-xsrf-{address.port}",
+        xsrf_cookie_kwargs={
+            "samesite": "Strict",
+            "httponly": True,
+            "path": prefix or "/",
+            "secure": address.base.startswith("https:"),
+        },
+        websocket_ping_interval=PING,
+        websocket_ping_timeout=PING,
+        websocket_max_message_size=protocol.LARGEST_MESSAGE,
+        log_function=lambda handler: None,
+    )
+
+
+def _announce(options: Options, room: Room, address: Address, token: str) -> None:
+    print(f"{room.title}\n")
+    print(f"  for you           {address.instructors(token)}")
+    print(f"  for learners      {address.learners}   code {room.code}")
+    print(f"  they type         course lab --class {address.learners}")
+    print(f"  kept in           {options.record}: start with it again, and the class goes on\n")
+    if address.is_open:
+        print(OPEN)
+    print("Ctrl-C ends it.", flush=True)
+
+
+async def _interrupted() -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    await stop.wait()

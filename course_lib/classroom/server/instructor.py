@@ -1,0 +1,174 @@
+"""The instructor's doors: the page and the projector, the snapshot and its changes, and the actions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+from pathlib import Path
+
+from tornado import gen
+from tornado.iostream import StreamClosedError
+from tornado.util import TimeoutError
+from tornado.web import Finish, StaticFileHandler
+
+from course_lib.classroom.members import Learner
+from course_lib.classroom.protocol import Refused
+from course_lib.classroom.room import Room
+from course_lib.classroom.server.guards import HEADERS, Guarded, refuse_strangers
+
+PAGES = Path(__file__).resolve().parent.parent / "pages"
+CHANGES_EVERY = 0.25  # seconds at least between two snapshots
+STILL_THERE = 15.0  # seconds after which silence is broken: proxies end what is silent
+SLOWEST_READER = timedelta(seconds=30)
+A_WEEK = 7
+
+
+class Changes:
+    """Makes a snapshot after something has changed, one for all who follow, at most four a second."""
+
+    def __init__(self, room: Room, address: str) -> None:
+        self._room, self._address = room, address
+        self._text, self._is_old, self._told_at = "", True, 0.0
+        self._waking: asyncio.TimerHandle | None = None
+        self._next: asyncio.Future[None] | None = None
+
+    def note(self) -> None:
+        """Something has changed."""
+        self._is_old = True
+        if self._waking is None and self._next is not None:
+            loop = asyncio.get_running_loop()
+            self._waking = loop.call_at(max(loop.time(), self._told_at + CHANGES_EVERY), self._tell)
+
+    def _tell(self) -> None:
+        self._waking, self._told_at = None, asyncio.get_running_loop().time()
+        following, self._next = self._next, None
+        if following is not None:
+            following.set_result(None)
+
+    def after_the_next(self) -> asyncio.Future[None]:
+        """Done when there is something to show that was not there now."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        return self._next
+
+    def snapshot(self) -> str:
+        """The snapshot as JSON, made anew only after a change."""
+        if self._is_old:
+            self._text = json.dumps({**self._room.snapshot(), "address": self._address}, ensure_ascii=False)
+            self._is_old = False
+        return self._text
+
+
+class ForInstructors(Guarded):
+    """A request with the instructor's cookie. A token in the address becomes the cookie, and leaves the address."""
+
+    async def prepare(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().prepare()
+        token = self.get_query_argument("token", "")
+        if token and self.request.method == "GET" and self.room.is_instructor(token):
+            secure = self.request.protocol == "https"
+            name, path = self.settings["cookie"], self.settings["prefix"] or "/"
+            self.set_cookie(
+                name, token, expires_days=A_WEEK, path=path, httponly=True, samesite="Strict", secure=secure
+            )
+            self.redirect(self.request.path)
+            raise Finish()
+        if not await self.settings["login"].is_instructor(self):
+            self.turn_away()
+            raise Finish()
+
+    def turn_away(self) -> None:
+        """Who is not the instructor gets a sentence."""
+        self.refuse(403, "this is the instructor's: open the address with the token that `course class` printed")
+
+
+class TokenLogin:
+    """The instructor is who has the token that was printed, a learner who knows the code; `HubLogin` asks a Hub."""
+
+    async def is_instructor(self, handler: Guarded) -> bool:
+        return handler.room.is_instructor(handler.get_cookie(handler.settings["cookie"], "") or "")
+
+    async def let_in(self, handler: Guarded) -> tuple[Learner, str]:
+        """Take into the class who has sent its code."""
+        given = handler.body()
+        name, code = given.get("name"), given.get("code")
+        if not isinstance(code, str) or len(code) > 100 or not isinstance(name, (str, type(None))):
+            raise Refused('join with {"code": "...", "name": "..."}')
+        return await handler.room.join(code, name or "", handler.request.remote_ip or "")
+
+
+class Page(ForInstructors):
+    """A page of `pages/`, with the token that its actions carry: `{{ xsrf_token }}` in it."""
+
+    def initialize(self, page: str) -> None:
+        self._page = page
+
+    def get(self) -> None:
+        self.render(str(PAGES / self._page), xsrf_token=self.xsrf_token.decode())
+
+    def turn_away(self) -> None:
+        """A learner who opens the address in a browser is told what it is for."""
+        self.set_status(403)
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.finish(
+            "This is the page of a class's instructor: it opens with the address, token included, that "
+            "`course class` printed.\nTo join the class as a learner, take this address to your course: "
+            "course lab --class ADDRESS\n"
+        )
+
+
+class State(ForInstructors):
+    """`GET /view/state`: the snapshot."""
+
+    def get(self) -> None:
+        self.set_header("Content-Type", "application/json; charset=utf-8")
+        self.finish(self.settings["changes"].snapshot())
+
+
+class Stream(ForInstructors):
+    """`GET /view/changes`: the snapshot, and again after every change."""
+
+    async def get(self) -> None:
+        changes: Changes = self.settings["changes"]
+        self.set_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.set_header("X-Accel-Buffering", "no")
+        try:
+            while True:
+                changed = changes.after_the_next()
+                await self._send(f"data: {changes.snapshot()}\n\n")
+                while not changed.done():
+                    await asyncio.wait([changed], timeout=STILL_THERE)
+                    if not changed.done():
+                        await self._send(": still there\n\n")
+        except StreamClosedError:
+            return
+        except TimeoutError:
+            self.request.connection.stream.close()  # pyright: ignore
+
+    async def _send(self, text: str) -> None:
+        self.write(text)
+        await gen.with_timeout(SLOWEST_READER, self.flush(), quiet_exceptions=Exception)
+
+
+class Action(ForInstructors):
+    """`POST /view/ask` and the others."""
+
+    async def post(self, kind: str) -> None:
+        try:
+            done = await self.room.act(kind, **{str(name): value for name, value in self.body().items()})
+        except Refused as error:
+            self.refuse(400, str(error))
+        else:
+            self.finish({"asked": done["asked"]} if "asked" in done else {})
+
+
+class Files(StaticFileHandler):
+    """Scripts and styles of the pages; there is nothing secret in them."""
+
+    def prepare(self) -> None:
+        refuse_strangers(self.request, self.settings["host_names"])
+
+    def set_extra_headers(self, path: str) -> None:
+        for name, value in HEADERS.items():
+            self.set_header(name, value)

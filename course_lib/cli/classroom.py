@@ -1,0 +1,96 @@
+"""`course class`: a live view of a class, on the instructor's machine."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from course_lib.cli import arguments as take
+from course_lib.cli.endings import complain
+
+if TYPE_CHECKING:
+    from course_lib.classroom.server import Options
+
+
+def add_commands(commands: argparse._SubParsersAction) -> None:
+    """Class."""
+    command = commands.add_parser(
+        "class",
+        help="hold a class: see live what it believes, where it is and who is stuck",
+        description="Hold a class: learners join with a code, and you see live what they believe, where they are and "
+        "who is stuck. All is kept in a record; started with it again, the class goes on.",
+    )
+    command.add_argument("--port", type=take.port, default=8899, help="of the server (default: 8899)")
+    command.add_argument(
+        "--host",
+        type=take.words,
+        default="127.0.0.1",
+        help="the address to listen on; 0.0.0.0 is all that this machine has (default: 127.0.0.1, this machine alone)",
+    )
+    command.add_argument(
+        "--record", type=take.output_file, default="class.db", metavar="FILE", help="(default: class.db)"
+    )
+    command.add_argument("--title", type=take.words, help="of the class")
+    command.add_argument("--tls", action="store_true", help="encrypt, with a certificate made for this class")
+    command.add_argument(
+        "--address", type=take.words, metavar="URL", help="that learners use, if a proxy stands in front"
+    )
+    command.add_argument("--anonymous", action="store_true", help="keep no names: learners have numbers")
+    command.add_argument("--no-browser", action="store_true", help="only print the addresses")
+    command.add_argument("--hub", action="store_true", help="as a JupyterHub's service: see docs/deploy/jupyterhub")
+    command.add_argument(
+        "--group", type=take.words, default="learners", help="the Hub's group that may join (default: learners)"
+    )
+    command.set_defaults(run=_hold)
+
+    inside = command.add_subparsers(metavar="report")
+    report = inside.add_parser(
+        "report",
+        help="after a class: a page and tables of what it believed, tried and asked",
+        description="Write a page (index.html) and two tables (learners.csv, questions.csv) from a class's record.",
+    )
+    report.add_argument("record", type=take.words, metavar="RECORD", help="the file that the class was kept in")
+    report.add_argument("--out", type=take.words, required=True, metavar="FOLDER", help="is made if there is none")
+    report.set_defaults(run=_report)
+
+
+def _hold(options: argparse.Namespace) -> int:
+    from course_lib.classroom.record import BadRecord
+    from course_lib.classroom.server import Options, serve
+    from course_lib.classroom.server.certificate import NoCertificate
+
+    given = {
+        name: getattr(options, name) for name in ("port", "host", "record", "title", "tls", "anonymous", "address")
+    }
+    try:
+        if options.hub:
+            return _hold_in_hub(Options(**given, browser=False), options.group)
+        return serve(Options(**given, browser=not options.no_browser))
+    except BadRecord as error:
+        return complain(error, status=2)
+    except NoCertificate as error:
+        return complain(error)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from course_lib.classroom.record import BadRecord
+    from course_lib.classroom.report import write_report
+
+    try:
+        write_report(Path(options.record), Path(options.out))
+    except BadRecord as error:
+        return complain(error, status=2)
+    print(f"written: {Path(options.out) / 'index.html'}, learners.csv and questions.csv")
+    return 0
+
+
+def _hold_in_hub(options: Options, group: str) -> int:
+    try:
+        from course_lib.classroom.hub import NoHub, serve_in_hub
+    except ModuleNotFoundError as error:
+        return complain(f"--hub needs {error.name}, which is not installed: pip install -e '.[hub]'")
+    try:
+        return serve_in_hub(options, learners=group)
+    except NoHub as error:
+        return complain(error, status=2)

@@ -1,0 +1,85 @@
+"""`course release` and `course collect`: exercises to the students, and back, between two classes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from course_lib.cli import arguments as take
+from course_lib.cli.arguments import BadUsage
+from course_lib.cli.endings import complain
+
+
+def add_commands(commands: argparse._SubParsersAction) -> None:
+    """Release and collect."""
+    release = commands.add_parser(
+        "release",
+        help="lay the exercises into folders, to hand out",
+        description="Lay the exercises into FOLDER, a folder for each lesson, to hand out. They are looked through: "
+        "none has an answer in it.",
+    )
+    release.add_argument("folder", type=take.words, metavar="FOLDER")
+    _add_common(release, "through nbgrader's exchange, for this course of its; FOLDER is nbgrader's course folder")
+    release.set_defaults(run=_release)
+
+    collect = commands.add_parser(
+        "collect",
+        help="gather what a class has written, for `course grade`",
+        description="Gather what students have written from FOLDER: it has a folder for each student (home folders, "
+        "or what Moodle packs), or files as Canvas names them. What was gathered before and is newer stays.",
+    )
+    collect.add_argument("folder", type=take.words, metavar="FOLDER")
+    collect.add_argument("--into", type=take.words, metavar="SUBMISSIONS", help="the folder for `course grade`")
+    collect.add_argument(
+        "--students", type=take.words, metavar="NAMES.txt", help="who is in the class, a name on each line"
+    )
+    _add_common(collect, "what was submitted to this course of nbgrader's; FOLDER is nbgrader's course folder")
+    collect.set_defaults(run=_collect)
+
+
+def _add_common(command: argparse.ArgumentParser, nbgrader: str) -> None:
+    command.add_argument("--lessons", type=take.words, nargs="+", default=[], metavar="02", help="only of these")
+    command.add_argument("--nbgrader", type=take.words, metavar="COURSE", help=nbgrader)
+
+
+def _release(options: argparse.Namespace) -> int:
+    from course_lib.classroom.exchange import BadExchange, release
+    from course_lib.classroom.nbgrader_exchange import release_in_nbgrader
+
+    folder = Path(options.folder)
+    try:
+        if options.nbgrader:
+            names = release_in_nbgrader(folder, options.nbgrader, options.lessons)
+        else:
+            names = release(folder, options.lessons)
+    except BadExchange as error:
+        return complain(error, status=2)
+    print(f"In {folder}, none with an answer in it: {', '.join(names)}")
+    return 0
+
+
+def _collect(options: argparse.Namespace) -> int:
+    from course_lib.classroom.collecting import collect
+    from course_lib.classroom.exchange import BadExchange
+    from course_lib.classroom.nbgrader_exchange import collect_from_nbgrader
+
+    try:
+        if options.nbgrader:
+            print(collect_from_nbgrader(Path(options.folder), options.nbgrader, options.lessons))
+            return 0
+        if options.into is None:
+            raise BadUsage("collect: give --into SUBMISSIONS, the folder for `course grade`")
+        expected = _names(options.students) if options.students else []
+        print(collect(Path(options.folder), Path(options.into), options.lessons, expected))
+    except BadExchange as error:
+        return complain(error, status=2)
+    return 0
+
+
+def _names(path: str) -> list[str]:
+    """A name on each line."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise BadUsage(f"--students {path}: it is not text in UTF-8; give a file with a name on each line") from None
+    return [line.strip() for line in lines if line.strip()]

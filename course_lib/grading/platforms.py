@@ -1,0 +1,127 @@
+"""Marks for a learning platform: a CSV with the columns that Moodle or Canvas imports, a column for each lesson.
+
+Both take back what they have exported, so the safe way is to export the (empty) gradebook there first and to give that
+file as `students`: its rows and names are kept, and the marks are put beside them.
+  Moodle: https://docs.moodle.org/405/en/Grade_import
+  Canvas: https://teaching.resources.osu.edu/toolsets/carmencanvas/guides/calculating-final-grades/import-csv-file-carmen-grades
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from course_lib.grading.gradebook import by_assignment
+from course_lib.grading.pages.summary import by_student
+from course_lib.grading.pages.table import harmless
+from course_lib.grading.records import Record
+
+# What says who somebody is, in the order of an export. A name alone may be that of two.
+IDENTITY = {
+    "moodle": ("First name", "Last name", "Username", "ID number", "Institution", "Department", "Email address"),
+    "canvas": ("Student", "ID", "SIS User ID", "SIS Login ID", "Section"),
+}
+POINTS_POSSIBLE = "Points Possible"  # Canvas: the row under the header begins with it
+LARGEST = 20 << 20  # bytes of an export
+
+
+class BadStudents(ValueError):
+    """A file that is no export of a platform's gradebook; the sentence says why."""
+
+
+@dataclass
+class Gradebook:
+    """What a platform has exported: its columns, and a row for each student."""
+
+    columns: list[str]
+    rows: list[dict[str, str]] = field(default_factory=list)
+
+    def row_of(self, student: str) -> dict[str, str] | None:
+        """The one row whose name, number or address this is; None for none, and for several."""
+        found = [row for row in self.rows if student.casefold() in _names(row)]
+        return found[0] if len(found) == 1 else None
+
+
+def read_students(path: str, platform: str) -> Gradebook:
+    """The gradebook that the platform has exported into this file."""
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            text = file.read(LARGEST + 1)
+        columns, *rows = csv.reader(io.StringIO(text), strict=True)
+    except (OSError, ValueError, csv.Error) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not a table as CSV, in UTF-8"
+        raise BadStudents(
+            f"--students {path}: {why}; give the gradebook that {platform.title()} has exported"
+        ) from None
+    columns = [column.strip() for column in columns]
+    if not set(columns) & set(IDENTITY[platform]):
+        known = ", ".join(IDENTITY[platform])
+        raise BadStudents(f"--students {path}: it has none of {platform.title()}'s columns ({known}); export it as CSV")
+    named = [dict(zip(columns, row, strict=False)) for row in rows]
+    return Gradebook(columns, [row for row in named if any(row.values())])
+
+
+def platform_table(records: list[Record], platform: str, students: Gradebook | None = None) -> tuple[str, list[str]]:
+    """The CSV to import, and the students for whom there was no row, or more than one, in what was exported."""
+    identity = [name for name in IDENTITY[platform] if students is None or name in students.columns]
+    lessons = by_assignment(records)
+    headers = [_header(name, students) for name in lessons]
+    rows, unknown = _rows(records, platform, students)
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow([*identity, *headers])
+    if platform == "canvas":
+        most = [max(record.most for record in theirs) for theirs in lessons.values()]
+        writer.writerow([f"    {POINTS_POSSIBLE}", *[""] * (len(identity) - 1), *most])
+    for student, row in rows:
+        marks = {
+            name: record.points for name, theirs in lessons.items() for record in theirs if record.student == student
+        }
+        writer.writerow(
+            [*(harmless(row.get(name, "")) for name in identity), *(marks.get(name, "") for name in lessons)]
+        )
+    return text.getvalue(), unknown
+
+
+def write_platform_table(records: list[Record], platform: str, out: Path, students: Gradebook | None) -> str:
+    """`moodle.csv` or `canvas.csv` in the folder of results. Returns what to tell whoever asked."""
+    text, unknown = platform_table(records, platform, students)
+    path = out / f"{platform}.csv"
+    aside = path.with_name(f".{path.name}.tmp")
+    aside.write_bytes(text.encode())
+    aside.replace(path)
+    told = f"{path}: ready for {platform.title()}"
+    return f"{told}; without {', '.join(unknown)}: not one row there has that name" if unknown else told
+
+
+def _rows(
+    records: list[Record], platform: str, students: Gradebook | None
+) -> tuple[list[tuple[str, dict[str, str]]], list[str]]:
+    names = [student.name for student in by_student(records)]
+    if students is None:
+        return [(name, _from_name(name, platform)) for name in names], []
+    found = [(name, students.row_of(name)) for name in names]
+    return [(name, row) for name, row in found if row], [name for name, row in found if not row]
+
+
+def _from_name(name: str, platform: str) -> dict[str, str]:
+    """Who that is, as far as the name of a folder tells."""
+    if platform == "canvas":
+        return {"Student": name, "SIS Login ID": name}
+    return {"Email address": name} if "@" in name else {"Username": name}
+
+
+def _names(row: dict[str, str]) -> Iterable[str]:
+    whole = f"{row.get('First name', '')} {row.get('Last name', '')}"
+    own = ("Username", "ID number", "Email address", "Student", "ID", "SIS User ID", "SIS Login ID")
+    return {text.strip().casefold() for text in (whole, *(row.get(name, "") for name in own)) if text.strip()}
+
+
+def _header(lesson: str, students: Gradebook | None) -> str:
+    """The lesson's column as the platform has it, with a number of its own behind the name: `02_ddp (1234)`."""
+    known = students.columns if students else []
+    ours = (column for column in known if column.removeprefix("Assignment: ").split(" (")[0] == lesson)
+    return harmless(next(ours, lesson))

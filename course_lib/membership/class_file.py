@@ -1,0 +1,74 @@
+"""The file that says which class a desk is in. It holds the learner's secret, and only its owner may read it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import urlsplit
+
+FILE = Path(".course", "class.json")
+KEYS = {"url": "url", "learner": "learner", "secret": "secret", "title": "class", "fingerprint": "fingerprint"}
+
+
+class CannotJoin(RuntimeError):
+    """The class could not be joined: the sentence says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Which class, and as whom."""
+
+    url: str
+    learner: str
+    secret: str
+    title: str
+    fingerprint: str = ""  # sha256 of the class's own certificate, where it has one
+
+    def __repr__(self) -> str:
+        return f"Membership({self.title!r} at {self.url})"  # without the secret: it could be printed
+
+    @property
+    def warning(self) -> str:
+        """What somebody should know who joins over a network that others read."""
+        if self.url.startswith("https:") or _is_this_machine(urlsplit(self.url).hostname or ""):
+            return ""
+        return "The connection is not encrypted: whoever shares your network can read along."
+
+    def write(self, folder: Path) -> None:
+        """Written aside, for its owner alone, and renamed."""
+        path = folder / FILE
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        with contextlib.suppress(FileNotFoundError):
+            aside.unlink()
+        words = {key: getattr(self, name) for name, key in KEYS.items()}
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(words, file, indent=1)
+        aside.replace(path)
+
+
+def read(folder: Path) -> Membership | None:
+    """The membership of a desk; None if there is none, or its file says nothing of use."""
+    try:
+        known = json.loads((folder / FILE).read_bytes())
+        found = Membership(**{name: known[key] for name, key in KEYS.items()})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return found if all(isinstance(getattr(found, name), str) for name in KEYS) else None
+
+
+def forget(folder: Path) -> None:
+    """Remove the file, if it is there."""
+    with contextlib.suppress(FileNotFoundError):
+        (folder / FILE).unlink()
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
