@@ -26,7 +26,7 @@ from course_lib.classroom.server.instructor import PAGES, Action, Changes, Files
 from course_lib.classroom.server.learners import Channel, Channels, Join
 
 IDLE = 60.0  # seconds that a browser's silent connection is kept
-PING = 20.0  # seconds between two of them: who has vanished is missed after two
+PING = 60.0  # seconds between two of them: who has vanished is missed after two, who is only slow is not
 LOOK_EVERY = 5000  # milliseconds, for those who do not read
 ACTIONS = "ask|close|reveal|lower|faster"
 OPEN = (
