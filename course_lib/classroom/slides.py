@@ -55,14 +55,14 @@ def lesson_screens(lesson: Outline) -> list[Screen]:
 
 
 def slides_page(lesson: Outline, notes: dict[str, str]) -> str:
-    """The page of a lesson. `notes` has, by a section's heading, what the speaker should see; it is Markdown."""
+    """The page of a lesson. `notes` has, by a section's heading, what the speaker sees; it is Markdown."""
     try:
         from course_lib.classroom.slide_content import highlighting, text_html
     except ImportError as error:
         raise CannotExport(f"{NEEDS} ({error})") from error
 
     shown = [_screen_html(screen) for screen in lesson_screens(lesson)]
-    sections = {section.heading: text_html(notes.get(section.heading, "")) for section in lesson.sections}
+    beside = {heading: text_html(note) for heading, note in notes.items()}
     style = (PRESENTER / "presenter.css").read_text(encoding="utf-8") + highlighting()
     script = (PRESENTER / "presenter.js").read_text(encoding="utf-8")
     page = (PRESENTER / "presenter.html").read_text(encoding="utf-8")
@@ -70,7 +70,7 @@ def slides_page(lesson: Outline, notes: dict[str, str]) -> str:
         "TITLE": html.escape(lesson.title),
         "STYLE": style,
         "SCREENS": "\n".join(shown),
-        "NOTES": json.dumps(sections, ensure_ascii=False).replace("</", "<\\/"),
+        "NOTES": json.dumps(beside, ensure_ascii=False).replace("</", "<\\/"),
         "SCRIPT": script,
     }
     for name, piece in pieces.items():

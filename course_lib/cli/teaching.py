@@ -57,11 +57,11 @@ def _slides(options: argparse.Namespace) -> int:
     with leaving_at_once():
         from course_lib.classroom.outline import NoLesson, find_outline
         from course_lib.classroom.slides import CannotExport, slides_page
-        from course_lib.classroom.teaching.notes import read_notes
+        from course_lib.classroom.teaching.pages import speaker_notes
 
     try:
         lesson = find_outline(options.lesson)
-        page = slides_page(lesson, read_notes(lesson.number))
+        page = slides_page(lesson, speaker_notes(lesson))
     except NoLesson as error:
         return complain(error, status=2)
     except CannotExport as error:

@@ -127,7 +127,8 @@ def test_the_presenter_sees_notes_and_leads(wall):
         page.keyboard.press("p")
     speaker = opened.value
     speaker.locator("#section", has_text="The bubble").wait_for()
-    assert speaker.locator("#notes").inner_text()
+    assert "What goes wrong" in speaker.locator("#notes").inner_text()
+    assert "It fills once" in speaker.locator("#notes").inner_text()  # what a wrong answer believes
     assert "of 11 minutes" in speaker.locator("#clock").inner_text()
     speaker.keyboard.press("ArrowRight")
     page.locator("#place", has_text="3 / ").wait_for()

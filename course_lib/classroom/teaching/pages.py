@@ -37,6 +37,15 @@ def lesson_page(lesson: Outline) -> str:
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
+def speaker_notes(lesson: Outline) -> dict[str, str]:
+    """What a speaker sees beside the slides, by heading: the notes, and the answer to each prediction."""
+    notes = read_notes(lesson.number)
+    beside = {
+        section.heading: list(_section(section, notes.get(section.heading, "")))[2:] for section in lesson.sections
+    }
+    return {heading: "\n\n".join(blocks) for heading, blocks in beside.items()} | {lesson.title: notes.get(OPENING, "")}
+
+
 def _section(section: Section, note: str) -> Iterator[str]:
     yield f"## {section.heading}"
     yield f"*{section.minutes} minute{'s' if section.minutes != 1 else ''}*"
@@ -49,14 +58,10 @@ def _section(section: Section, note: str) -> Iterator[str]:
 def prediction_block(prediction: Prediction) -> str:
     """A prediction with its answer, and what each wrong choice believes."""
     lines = [f"> **Predict {prediction.number}.** {prediction.question}", ">"]
-    right = prediction.right
-    letters = [""] * len(prediction.choices) if prediction.typed else [f"{letter}) " for letter in LETTERS]
-    lettered = dict(zip(prediction.choices, letters, strict=False))
-    lines.append(f"> - **{lettered[right]}{prediction.with_unit(right.says)}** is right. {right.why}".rstrip())
-    for choice in prediction.choices:
-        if not choice.is_right:
-            said = f"{lettered[choice]}{prediction.with_unit(choice.says)}"
-            lines.append(f"> - {said}: believes *{choice.believes}*. {choice.why}".rstrip())
+    for letter, choice in zip(LETTERS, prediction.choices, strict=False):
+        said = prediction.with_unit(choice.says) if prediction.typed else f"{letter}) {choice.says}"
+        verdict = f"**{said}** is right." if choice.is_right else f"{said}: believes *{choice.believes}*."
+        lines.append(f"> - {verdict} {choice.why}".rstrip())
     return "\n".join(lines)
 
 
