@@ -57,7 +57,7 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
 
 def _hold(options: argparse.Namespace) -> int:
     from course_lib.classroom.record import BadRecord
-    from course_lib.classroom.server import Options, serve
+    from course_lib.classroom.server import BadAddress, Options, serve
     from course_lib.classroom.server.certificate import NoCertificate
 
     given = {
@@ -67,7 +67,7 @@ def _hold(options: argparse.Namespace) -> int:
         if options.hub:
             return _hold_in_hub(Options(**given, browser=False), options.group)
         return serve(Options(**given, browser=not options.no_browser))
-    except BadRecord as error:
+    except (BadRecord, BadAddress) as error:
         return complain(error, status=2)
     except NoCertificate as error:
         return complain(error)
