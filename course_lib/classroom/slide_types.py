@@ -26,7 +26,7 @@ KEPT = re.compile(r"^\s*\||```|\$\$|^\s*(?:[-*]|\d+\.) ", re.MULTILINE)  # table
 
 
 def mark_slides(notebook: Notebook) -> None:
-    """Write every cell's slide type into its metadata; nothing else changes. A cell that joins what is above has none."""
+    """Write every cell's slide type into its metadata; a cell that joins what is above it has none."""
     for cell, kind in zip(notebook["cells"], slide_types(notebook["cells"]), strict=True):
         cell["metadata"].pop("slideshow", None)
         if kind != "-":
