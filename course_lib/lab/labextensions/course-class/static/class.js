@@ -186,7 +186,7 @@
       }, stuck ? (line ? `I am stuck (${line} in the line)` : "I am stuck (in the line)") : "I am stuck");
       const slower = element("button", {
         "data-name": "slower", type: "button",
-        onclick: () => { this.tell("slower"); this.say("“Slower, please” was said, without your name."); },
+        onclick: () => { this.tell("slower"); this.say("“Slower, please” was said to the instructor."); },
       }, "Slower, please");
       const cell = element("button", { "data-name": "cell", type: "button", onclick: () => this.showCell() }, "Show my cell");
       this.bar.replaceChildren(status, help, slower, cell);
