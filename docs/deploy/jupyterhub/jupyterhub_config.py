@@ -22,7 +22,8 @@ LAUNCHES = Path(os.environ.get("COURSE_LIB_LAUNCHES", "/run/course-launches"))
 # Who may come in. The system's accounts (PAM) are the default; for others see "Authenticators" in JupyterHub's manual.
 c.Authenticator.allowed_users = {*INSTRUCTORS, *LEARNERS}
 
-# What each gets: the course's own JupyterLab, on a desk in the home folder. A server that nobody uses ends after an hour.
+# What each gets: the course's own JupyterLab, on a desk in the home folder.
+# A server that nobody uses ends after an hour (idle-culler, below).
 c.Spawner.cmd = [sys.executable, "-m", "course_lib.lab.hub"]
 c.Spawner.notebook_dir = ""
 c.Spawner.default_url = "/lab"
