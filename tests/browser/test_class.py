@@ -125,8 +125,14 @@ def test_a_question_is_answered_by_keyboard_and_its_outcome_shown(page, room):
     page.in_the_dark()
     page.screenshot("class_revealed_dark")
     assert page.axe(CLASS) == []
+    for width, height in ((1920, 1080), (600, 800)):
+        page.browser.set_viewport_size({"width": width, "height": height})
+        page.screenshot(f"class_revealed_{width}")
+    above.get_by_role("button", name="Put this away").click()
+    above.get_by_role("heading", name="The class is asked").wait_for(state="hidden")
 
 
+@pytest.mark.slow
 def test_a_number_is_typed_and_what_is_none_is_not_taken(page, room):
     room.ask("00.2")
     above = page.browser.locator(CLASS)
@@ -163,6 +169,7 @@ def test_a_hand_is_raised_and_a_cell_shown_only_after_a_yes(page, room):
     wait(lambda: room.sees()["slower"] == 1)
 
 
+@pytest.mark.slow
 def test_the_class_sees_which_section_is_read(page, room):
     wait(lambda: room.lesson("00"))
     heading = page.browser.locator(f"{NOTEBOOK} h2", has_text="3 · A message")
@@ -180,6 +187,7 @@ def test_a_prediction_in_a_cell_reaches_the_class_and_the_page_never_holds_the_s
     assert secret_of(lab) not in page.browser.evaluate(SECRET_WORDS)
 
 
+@pytest.mark.slow  # its quicker neighbours are in tests/membership
 def test_after_the_class_was_killed_the_page_comes_back_by_itself_and_nothing_is_lost(page, room):
     room.kill()
     above = page.browser.locator(CLASS)

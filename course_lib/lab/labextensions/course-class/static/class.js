@@ -186,7 +186,7 @@
       }, stuck ? (line ? `I am stuck (${line} in the line)` : "I am stuck (in the line)") : "I am stuck");
       const slower = element("button", {
         "data-name": "slower", type: "button",
-        onclick: () => { this.tell("slower"); this.say("“Slower, please” was said, without your name."); },
+        onclick: () => { this.tell("slower"); this.say("“Slower, please” was said to the instructor."); },
       }, "Slower, please");
       const cell = element("button", { "data-name": "cell", type: "button", onclick: () => this.showCell() }, "Show my cell");
       this.bar.replaceChildren(status, help, slower, cell);
@@ -201,7 +201,7 @@
         element("pre", { tabindex: "0", "aria-label": "The source of the cell" }, source)) });
       const { Dialog, showDialog } = this.lab;
       const buttons = [Dialog.cancelButton(), Dialog.okButton({ label: "Show it" })];
-      const answer = await showDialog({ title: "Show my cell", body, buttons });
+      const answer = await showDialog({ title: "Show my cell", body, buttons, defaultButton: 0 });
       if (!answer.button.accept) return;
       await this.tell("showed", { source: source.slice(0, 20000), ...place(this.panel) });
       this.say("The cell was sent to the instructor.");
@@ -212,8 +212,13 @@
     drawQuestion(asked) {
       this.question.hidden = !asked;
       if (!asked) return this.question.replaceChildren();
-      if (this.asked !== asked.asked) this.say("");
-      this.asked = asked.asked;
+      const stage = `${asked.asked} ${asked.open} ${Boolean(asked.revealed)}`;
+      if (this.stage !== stage) this.say("");
+      this.stage = stage;
+      if (this.putAway === asked.asked) {
+        this.question.hidden = true;
+        return this.question.replaceChildren();
+      }
       const round = asked.round === "after" ? ", once more" : "";
       const parts = [
         element("h2", {}, `The class is asked${round}: ${asked.number}`),
@@ -273,9 +278,14 @@
       }));
       if (other) rows.push(this.row({ says: "another number", count: other, all, believes: "", why: "" }));
       const many = `${all} ${all === 1 ? "answer" : "answers"}`;
-      const own_answer = asked.said === null ? "" : ` · you said ${asked.said}`;
-      return element("div", {}, element("p", { class: "course-class-many" }, many + own_answer),
-        element("ul", { class: "course-class-outcome" }, ...rows));
+      const ownAnswer = asked.said === null ? "" : ` · you said ${asked.said}`;
+      const away = () => {
+        this.putAway = asked.asked;
+        this.drawQuestion(asked);
+      };
+      return element("div", {}, element("p", { class: "course-class-many" }, many + ownAnswer),
+        element("ul", { class: "course-class-outcome" }, ...rows),
+        element("button", { type: "button", "data-name": "away", onclick: away }, "Put this away"));
     }
 
     row({ says, count, all, isRight = false, isOwn = false, believes, why }) {
