@@ -35,9 +35,12 @@ from course_lib import launch
 from course_lib.launchers import warm_up
 from course_lib.checks import check
 def work():
-    torch.nn.LSTM(64, 64)(torch.zeros(32, 16, 64))[0].sum().backward()
-    dist.barrier()
-    time.sleep(2)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.LSTM(256, 256, num_layers=2))
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(3):
+        model(torch.randn(64, 32, 256))[0].sum().backward()
+        optimizer.step()
+    time.sleep(2)  # to be seen
 def average_gradients(model):
     for parameter in model.parameters():
         if parameter.grad is not None:

@@ -42,7 +42,9 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def instructor(hub: str) -> Person:
-    return Person(hub, "prof")
+    person = Person(hub, "prof")
+    assert person.get("/services/class/").ok
+    return person
 
 
 def seen(instructor: Person) -> dict[str, Any]:
@@ -50,11 +52,12 @@ def seen(instructor: Person) -> dict[str, Any]:
     return instructor.get("/services/class/view/state").json()
 
 
-def test_the_instructor_logs_in_at_the_hub_and_has_the_page(instructor: Person):
-    assert instructor.session.get(f"{instructor.hub}/services/class/view/state").status_code == 403
-    page = instructor.get("/services/class/")
-    assert (page.status_code, page.url) == (200, f"{instructor.hub}/services/class/")
-    assert seen(instructor)["learners"] == 0
+def test_the_instructor_logs_in_at_the_hub_and_has_the_page(hub: str):
+    person = Person(hub, "prof")
+    assert person.get("/services/class/view/state").status_code == 403
+    page = person.get("/services/class/")
+    assert (page.status_code, page.url) == (200, f"{hub}/services/class/")
+    assert seen(person)["learners"] == 0
 
 
 def test_two_learners_launch_check_and_are_seen(hub: str, instructor: Person):
