@@ -53,6 +53,7 @@ bench: .venv-bench/.ready
 	.venv-bench/bin/python -m tests.bench.grading
 	.venv-bench/bin/python -m tests.bench.desk
 	.venv-bench/bin/python -m tests.bench.widgets
+	.venv-bench/bin/python -m tests.bench.classroom
 
 # Run every lesson and store what it prints and draws.
 notebooks: setup

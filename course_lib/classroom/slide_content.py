@@ -53,7 +53,7 @@ def cell_html(cell: Cell) -> str:
     asked = ASKS.findall(text)
     if asked:
         return "".join(question_html(find_prediction(number)) for number in asked)
-    shown = "" if text.startswith("reveal(") else highlight(text, PythonLexer(), HIGHLIGHTED)
+    shown = "" if not text or text.startswith("reveal(") else highlight(text, PythonLexer(), HIGHLIGHTED)
     return shown + "".join(map(_output_html, cell.get("outputs", [])))
 
 

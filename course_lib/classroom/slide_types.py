@@ -26,9 +26,11 @@ KEPT = re.compile(r"^\s*\||```|\$\$|^\s*(?:[-*]|\d+\.) ", re.MULTILINE)  # table
 
 
 def mark_slides(notebook: Notebook) -> None:
-    """Write every cell's slide type into its metadata; nothing else changes."""
+    """Write every cell's slide type into its metadata; a cell that joins what is above it has none."""
     for cell, kind in zip(notebook["cells"], slide_types(notebook["cells"]), strict=True):
-        cell["metadata"]["slideshow"] = {"slide_type": kind}
+        cell["metadata"].pop("slideshow", None)
+        if kind != "-":
+            cell["metadata"]["slideshow"] = {"slide_type": kind}
 
 
 def slide_types(cells: Sequence[Cell]) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from course_lib.classroom.outline import Outline
+from course_lib.classroom.slide_types import asks
 from course_lib.course_files import Cell, source
 
 PRESENTER = Path(__file__).with_name("presenter")
@@ -30,8 +31,9 @@ class Screen:
 
 
 def screens(cells: Sequence[Cell], section: str, minutes: int) -> Iterator[Screen]:
-    """The screens of a section, by the slide type of each cell."""
+    """The screens of a section, by the slide type of each cell. What a question is about is shown before its output."""
     screen = Screen(section, minutes)
+    was_asked = False
     for cell in cells:
         kind = cell["metadata"].get("slideshow", {}).get("slide_type", "-")
         if kind in ("slide", "subslide") and screen.steps:
@@ -39,11 +41,26 @@ def screens(cells: Sequence[Cell], section: str, minutes: int) -> Iterator[Scree
             screen = Screen(section, minutes)
         if kind == "notes":
             screen.notes.append(source(cell))
-        elif kind == "fragment" or (not screen.steps and kind != "skip"):
-            screen.steps.append([cell])
-        elif kind != "skip":
-            screen.steps[-1].append(cell)
+        if kind in ("notes", "skip"):
+            continue
+        shown, later = (without_output(cell), [only_output(cell)]) if was_asked and cell.get("outputs") else (cell, [])
+        if kind == "fragment" or not screen.steps:
+            screen.steps.append([shown])
+        else:
+            screen.steps[-1].append(shown)
+        screen.steps += [[piece] for piece in later]
+        was_asked = asks(cell) or (was_asked and not cell.get("outputs"))
     yield screen
+
+
+def without_output(cell: Cell) -> Cell:
+    """A cell before it is run."""
+    return {**cell, "outputs": []}
+
+
+def only_output(cell: Cell) -> Cell:
+    """What running a cell adds to the wall."""
+    return {**cell, "source": ""}
 
 
 def lesson_screens(lesson: Outline) -> list[Screen]:

@@ -65,7 +65,7 @@ def _hold(options: argparse.Namespace) -> int:
     if options.capacity:
         return _measure(options.learners)
     from course_lib.classroom.record import BadRecord
-    from course_lib.classroom.server import Options, serve
+    from course_lib.classroom.server import BadAddress, Options, serve
     from course_lib.classroom.server.certificate import NoCertificate
 
     given = {
@@ -75,7 +75,7 @@ def _hold(options: argparse.Namespace) -> int:
         if options.hub:
             return _hold_in_hub(Options(**given, browser=False), options.group)
         return serve(Options(**given, browser=not options.no_browser))
-    except BadRecord as error:
+    except (BadRecord, BadAddress) as error:
         return complain(error, status=2)
     except NoCertificate as error:
         return complain(error)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import queue
+import threading
 import time
 import urllib.request
 import uuid
@@ -30,12 +33,20 @@ class Learner:
 
         channel = f"{self.url.replace('http', 'ws')}/channel"
         self.channel = websocket.create_connection(
-            channel, timeout=PATIENCE, header=[f"Authorization: Bearer {self.secret}"], suppress_origin=True
+            channel, header=[f"Authorization: Bearer {self.secret}"], suppress_origin=True
         )
+        self.heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, args=(self.channel, self.heard), daemon=True).start()
         self.hear(lambda state: state)
 
+    def _listen(self, channel: Any, heard: queue.SimpleQueue[str]) -> None:
+        """All the time: who does not answer the server's pings is taken for gone."""
+        with contextlib.suppress(Exception):  # the server was killed, or the test is over
+            while text := channel.recv():
+                heard.put(text)
+
     def say(self, kind: str, **what: Any) -> str:
-        """Send an event, and wait until it is kept."""
+        """Send an event, and wait until it is kept; "" or the reason why it is not."""
         event = {"id": uuid.uuid4().hex, "kind": kind, "at": time.time(), **what}
         self.channel.send(json.dumps({"events": [event]}))
         while True:
@@ -61,6 +72,6 @@ class Learner:
         return self.say("answered", asked=self.hear(lambda state: state["asked"])["asked"], said=said)
 
     def _receive(self) -> dict[str, Any]:
-        told = json.loads(self.channel.recv())
+        told = json.loads(self.heard.get(timeout=PATIENCE))
         self.state = told.get("state", self.state)
         return told

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from course_lib.checks import predictions
+from course_lib.classroom.report import write_report
 from tests.browser.classroom import Learner
 from tests.browser.lab import SEEN, axe, wait
 from tests.classroom.serving import Served, class_in_a_process, end
@@ -22,11 +23,20 @@ NAMES = ("Ada", "<img src=x onerror=alert(1)>", "Grace")
 QUESTION = predictions()["06.2"]
 MISTAKE = "`contiguous` is missing: <b>bold</b>"
 
+SMALLEST_LETTERS = """Math.min(...[...document.querySelectorAll("main *")]
+  .filter(each => each.checkVisibility() && [...each.childNodes].some(child => child.nodeType === Node.TEXT_NODE))
+  .map(each => parseFloat(getComputedStyle(each).fontSize)))"""
+
 
 @pytest.fixture(scope="module")
-def held(tmp_path_factory: Any) -> Iterator[Served]:
+def record(tmp_path_factory: Any) -> Path:
+    return tmp_path_factory.mktemp("class") / "class.db"
+
+
+@pytest.fixture(scope="module")
+def held(record: Path) -> Iterator[Served]:
     """A class that goes on from test to test."""
-    with class_in_a_process(tmp_path_factory.mktemp("class") / "class.db") as held:
+    with class_in_a_process(record) as held:
         yield held
 
 
@@ -96,6 +106,8 @@ def test_a_question_is_asked_answered_three_ways_and_revealed_to_the_room(held, 
     assert QUESTION.right.says in right
     assert not any(name in projector.content() for name in NAMES)
     assert learners[0].answer("b") == "this question is closed: it takes no more answers"
+    projector.set_viewport_size({"width": 1920, "height": 1080})
+    assert projector.evaluate(SMALLEST_LETTERS) >= 28
     assert axe(projector, "html") == []
 
     page.get_by_label("Ask again after: 06.2").first.click()
@@ -196,6 +208,19 @@ def test_whoever_has_no_login_is_told_so_and_sees_nothing(held, browser):
         answer = page.goto(f"{held.url}{place}")
         assert answer.status == 403
         assert held.code not in answer.text()
+
+
+def test_everybody_can_read_the_report(learners, record, browser, tmp_path):
+    write_report(record, tmp_path)
+    page = browser.new_page()
+    page.goto((tmp_path / "index.html").as_uri())
+    for scheme, width in (("light", 1280), ("dark", 400)):
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 900})
+        assert axe(page, "html") == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.locator("#learners").scroll_into_view_if_needed()
+    page.get_by_role("button", name="points").click()  # its one script is let run
 
 
 def _picture(name: str) -> Path:

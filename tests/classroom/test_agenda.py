@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date, datetime
 
 import icalendar
@@ -82,6 +83,9 @@ def test_a_calendar_takes_the_file():
     agenda = made(days=2, exercises=10)
     text = calendar(agenda, dates_from(date(2027, 3, 5), 2))
     assert max(len(line.encode()) for line in text.split("\r\n")) <= 75
+    written = re.findall(r"^(?:SUMMARY|DESCRIPTION):(.*)$", text.replace("\r\n ", ""), flags=re.MULTILINE)
+    assert any("\\," in line for line in written)
+    assert not [line for line in written if re.search(r"(?<!\\)[;,]", line)]
     read = icalendar.Calendar.from_ical(text)
     events = list(read.walk("VEVENT"))
     assert not [error for event in events for error in event.errors]

@@ -110,6 +110,10 @@ def test_hands_stand_in_a_line_that_moves_up(tmp_path):
             await served.act("lower", learner=ada.learner)
             await ada.wait_for(lambda state: not state["stuck"])
             await ben.wait_for(lambda state: state["line"] == 1)
+            await ada.say(kind="stuck", on=True, lesson="06", section=section)
+            await ada.wait_for(lambda state: state["line"] == 2)
+            await ben.say(kind="stuck", on=False)
+            await ada.wait_for(lambda state: state["line"] == 1)
 
     asyncio.run(play())
 

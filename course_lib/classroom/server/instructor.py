@@ -20,7 +20,7 @@ from course_lib.classroom.server.guards import HEADERS, Guarded, refuse_stranger
 PAGES = Path(__file__).resolve().parent.parent / "pages"
 CHANGES_EVERY = 0.25  # seconds at least between two snapshots
 STILL_THERE = 15.0  # seconds after which silence is broken: proxies end what is silent
-SLOWEST_READER = timedelta(seconds=30)
+SLOWEST_READER = timedelta(seconds=60)
 A_WEEK = 7
 
 

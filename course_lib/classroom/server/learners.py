@@ -17,7 +17,7 @@ from course_lib.classroom.protocol import Refused
 from course_lib.classroom.room import Room
 from course_lib.classroom.server.guards import Guarded, is_same_origin, refuse_strangers
 
-SLOWEST_READER = 30.0  # seconds: who has not read for so long is dropped, and comes back when awake
+SLOWEST_READER = 60.0  # seconds: who has not read for so long is dropped, and comes back when awake
 COME_BACK_LATER = 1013
 SLOWED = f"more than {protocol.EVENTS_A_SECOND} events a second: what you send is taken at that pace"
 
