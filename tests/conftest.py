@@ -25,6 +25,9 @@ PATIENCE = 300  # seconds to wait for what happens in one on a quiet machine: a 
 # A shell makes what it starts in the background deaf to Ctrl-C, and that is inherited by all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # Under `nohup`, we go on not hearing a hang-up, but what we start does, as it would elsewhere.
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
