@@ -1,6 +1,7 @@
 # make lab    open the course          make test       run the checks that take minutes; make test-all: all of them
 # make bench  measure, write tables    make notebooks  run the lessons, store their outputs
 #                                      make exercises  make the exercises from the solutions, run both
+#                                      make teaching   mark the lessons' slides, write docs/teaching
 
 # Compiled modules are kept: the tests start Python some hundred times.
 export PYTHONDONTWRITEBYTECODE :=
@@ -17,7 +18,7 @@ PYTEST  := OMP_NUM_THREADS=1 COURSE_LIB_LIVE=0 COURSE_LIB_PROGRESS=$(abspath $(V
 	-n $(WORKERS) --dist loadscope --no-loadscope-reorder \
 	-p nbval --nbval --nbval-current-env --nbval-cell-timeout=600 --nbval-sanitize-with tests/nbval.cfg
 
-.PHONY: lab test test-all lint bench notebooks exercises setup clean
+.PHONY: lab test test-all lint bench notebooks exercises teaching setup clean
 
 lab: $(LEARN)
 	@$(BIN)/course lab
@@ -52,14 +53,21 @@ bench: .venv-bench/.ready
 	.venv-bench/bin/python -m tests.bench.grading
 	.venv-bench/bin/python -m tests.bench.desk
 	.venv-bench/bin/python -m tests.bench.widgets
+	.venv-bench/bin/python -m tests.bench.classroom
 
 # Run every lesson and store what it prints and draws.
 notebooks: setup
 	$(BIN)/python tests/refresh_notebooks.py notebooks/*.ipynb
+	$(BIN)/python -m tests.mark_slides
 
 # Run every solution, and make of it what a learner gets.
 exercises: setup
 	$(BIN)/python -m tests.make_exercises solutions/*.ipynb
+
+# What begins a slide, into the lessons' metadata; the instructor's pages, from lessons, predictions and notes.
+teaching: setup
+	$(BIN)/python -m tests.mark_slides
+	$(BIN)/python -m course_lib.classroom.teaching
 
 setup: $(READY)
 

@@ -1,1 +1,1 @@
-"""In front of a class: what the learners believe, where they are and who is stuck, live and kept in a record."""
+"""In front of a class: what it believes, live and kept in a record; slides, a timetable, what to say."""

@@ -133,11 +133,12 @@ class Members:
     def forget_names(self) -> list[Statement]:
         """Call everybody by a number from now on; what takes the names out of the record."""
         self._names.clear()
+        self._by_account.clear()
         for place, learner in enumerate(self._by_learner.values(), 1):
-            learner.name = f"learner {place}"
+            learner.name, learner.account = f"learner {place}", ""
             self._names.add(learner.name)
         rows = [(learner.name, learner.learner) for learner in self._by_learner.values()]
-        return [("UPDATE learners SET name = ? WHERE learner = ?", row) for row in rows]
+        return [("UPDATE learners SET name = ?, account = '' WHERE learner = ?", row) for row in rows]
 
     def _free_name(self, name: str) -> str:
         """As it was chosen, if nobody else is called so; in a class without names, a number."""

@@ -22,7 +22,8 @@ from typing import Any
 
 from course_lib.classroom.protocol import Event
 
-GATHER = 0.02  # seconds that a commit waits for more
+GATHER = 0.02  # seconds that a commit waits for more; with many learners, longer: fewer commits, fewer messages
+GATHER_MORE, MANY = 0.08, 20  # and how many were waiting the last time
 RETRY = 1.0  # seconds after a commit that failed: a full disk may be emptied
 VERSION = 1
 SCHEMA = """
@@ -53,6 +54,7 @@ class Record:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.deliver: Callable[[list[Callable[[], None]]], None] = lambda _: None
+        self._fold_in = False
         self._lock = _locked(path)
         self._connection = _opened(path)
         self._waiting: queue.SimpleQueue[tuple[list[Statement], Callable[[], None]] | None] = queue.SimpleQueue()
@@ -63,6 +65,10 @@ class Record:
         """Have these statements carried out, in the order of the calls."""
         self._waiting.put((statements, then))
 
+    def fold_in(self) -> None:
+        """Have nothing of old left in the file that SQLite writes ahead into."""
+        self._fold_in = True
+
     def close(self) -> None:
         """Write what is waiting, and let go of the file."""
         self._waiting.put(None)
@@ -71,10 +77,10 @@ class Record:
         self._lock.close()
 
     def _write_all(self) -> None:
-        going_on = True
+        going_on, batch = True, []
         while going_on:
-            batch = [self._waiting.get()]
-            time.sleep(GATHER)
+            before, batch = len(batch), [self._waiting.get()]
+            time.sleep(GATHER if before < MANY else GATHER_MORE)
             while not self._waiting.empty():
                 batch.append(self._waiting.get())
             going_on = batch[-1] is not None
@@ -91,6 +97,9 @@ class Record:
             except sqlite3.OperationalError as error:
                 print(f"course class: {self.path}: {error}; trying again, nothing is lost", file=sys.stderr)
                 time.sleep(RETRY)
+        if self._fold_in:
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._fold_in = False
         self.deliver([then for _, then in batch])
 
 
@@ -150,6 +159,7 @@ def _opened(path: Path) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA secure_delete=ON")  # a name that is taken out is gone from the file
         known = connection.execute("PRAGMA user_version").fetchone()[0]
         if known > VERSION or (known == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone()):
             raise BadRecord(f"{path} is not the record of a class, or of a newer course; give another file")

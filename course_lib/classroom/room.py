@@ -47,6 +47,7 @@ class Room:
         self._keep([(ABOUT, pair) for pair in about.items()])
         if self.members.anonymous:
             self._keep(self.members.forget_names())
+            self.record.fold_in()
         oldest = time.time() - TOKEN_LIVES
         self._instructors = {hash_ for hash_, since in read(path, "SELECT * FROM instructors") if since > oldest}
 

@@ -96,7 +96,21 @@ class Tally:
 
     def apply(self, learner: str, event: Event) -> None:
         """Count one event that was found good."""
-        getattr(self, f"_{event['kind']}")(learner, event)
+        if self._is_of_this_course(event):
+            getattr(self, f"_{event['kind']}")(learner, event)
+
+    def _is_of_this_course(self, event: Event) -> bool:
+        """Whether there still is what an event is about: a record may be older than the course."""
+        number, said = event.get("number"), event.get("said")
+        if "asked" in event and event["kind"] != "ask":
+            if event["asked"] not in self.askings:
+                return False
+            number = self.askings[event["asked"]].number
+        if number is None:
+            return True
+        if event["kind"] == "checked":
+            return number in self.content.exercises
+        return number in self.content.questions and (said is None or self.content.questions[number].takes(said))
 
     def _predicted(self, learner: str, event: Event) -> None:
         question = self.content.questions[event["number"]]

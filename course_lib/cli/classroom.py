@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from course_lib.cli import arguments as take
 from course_lib.cli.endings import complain
+
+if TYPE_CHECKING:
+    from course_lib.classroom.server import Options
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
@@ -33,20 +38,77 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     )
     command.add_argument("--anonymous", action="store_true", help="keep no names: learners have numbers")
     command.add_argument("--no-browser", action="store_true", help="only print the addresses")
+    command.add_argument("--hub", action="store_true", help="as a JupyterHub's service: see docs/deploy/jupyterhub")
+    command.add_argument(
+        "--group", type=take.words, default="learners", help="the Hub's group that may join (default: learners)"
+    )
+    command.add_argument(
+        "--capacity", action="store_true", help="measure how many learners this machine carries, and end"
+    )
+    command.add_argument(
+        "--learners", type=take.whole_number(1, 64), default=4, help="that --capacity starts (default: 4)"
+    )
     command.set_defaults(run=_hold)
+
+    inside = command.add_subparsers(metavar="report")
+    report = inside.add_parser(
+        "report",
+        help="after a class: a page and tables of what it believed, tried and asked",
+        description="Write a page (index.html) and two tables (learners.csv, questions.csv) from a class's record.",
+    )
+    report.add_argument("record", type=take.words, metavar="RECORD", help="the file that the class was kept in")
+    report.add_argument("--out", type=take.words, required=True, metavar="FOLDER", help="is made if there is none")
+    report.set_defaults(run=_report)
 
 
 def _hold(options: argparse.Namespace) -> int:
+    if options.capacity:
+        return _measure(options.learners)
     from course_lib.classroom.record import BadRecord
-    from course_lib.classroom.server import Options, serve
+    from course_lib.classroom.server import BadAddress, Options, serve
     from course_lib.classroom.server.certificate import NoCertificate
 
     given = {
         name: getattr(options, name) for name in ("port", "host", "record", "title", "tls", "anonymous", "address")
     }
     try:
+        if options.hub:
+            return _hold_in_hub(Options(**given, browser=False), options.group)
         return serve(Options(**given, browser=not options.no_browser))
-    except BadRecord as error:
+    except (BadRecord, BadAddress) as error:
         return complain(error, status=2)
     except NoCertificate as error:
         return complain(error)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from course_lib.classroom.record import BadRecord
+    from course_lib.classroom.report import write_report
+
+    try:
+        write_report(Path(options.record), Path(options.out))
+    except BadRecord as error:
+        return complain(error, status=2)
+    print(f"written: {Path(options.out) / 'index.html'}, learners.csv and questions.csv")
+    return 0
+
+
+def _hold_in_hub(options: Options, group: str) -> int:
+    try:
+        from course_lib.classroom.hub import NoHub, serve_in_hub
+    except ModuleNotFoundError as error:
+        return complain(f"--hub needs {error.name}, which is not installed: pip install -e '.[hub]'")
+    try:
+        return serve_in_hub(options, learners=group)
+    except NoHub as error:
+        return complain(error, status=2)
+
+
+def _measure(learners: int) -> int:
+    from course_lib.classroom.capacity import CannotMeasure, measure
+
+    try:
+        print(measure(learners))
+    except CannotMeasure as error:
+        return complain(error)
+    return 0

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+from functools import partial
+from pathlib import Path
 
 from course_lib.cli import arguments as take
 from course_lib.cli.endings import complain
@@ -19,6 +23,9 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     _add_desk(lab)
     lab.add_argument("--no-browser", action="store_true", help="only print the address")
     lab.add_argument("--port", type=take.port, default=8888, help="first port to try (default: 8888)")
+    lab.add_argument("--class", dest="class_", type=take.words, metavar="URL", help="join the class at this address")
+    lab.add_argument("--code", type=take.words, help="of the class (default: you are asked)")
+    lab.add_argument("--name", help="that the class sees you by (default: you are asked)")
     lab.set_defaults(run=_lab)
 
     update = commands.add_parser(
@@ -38,13 +45,36 @@ def _add_desk(command: argparse.ArgumentParser) -> None:
 
 def _lab(options: argparse.Namespace) -> int:
     from course_lib.lab import BadDesk, LabMissing, open_lab
+    from course_lib.membership import CannotJoin
 
+    if options.class_ is None and (options.code is not None or options.name is not None):
+        raise take.BadUsage("--code and --name are for a class: give its address, too, with --class URL")
+    join = partial(_join, options) if options.class_ is not None else None
     try:
-        return open_lab(port=options.port, browser=not options.no_browser, desk=options.desk)
+        return open_lab(port=options.port, browser=not options.no_browser, desk=options.desk, join=join)
     except BadDesk as error:
         return complain(error, status=2)
-    except LabMissing as error:
+    except (LabMissing, CannotJoin) as error:
         return complain(error)
+
+
+def _join(options: argparse.Namespace, folder: Path) -> str:
+    """Join the class, and say what it is told. Whoever is in it already is not asked again."""
+    from course_lib.membership import is_member, join, welcome
+
+    code, name = options.code or "", options.name or ""
+    if not is_member(options.class_, folder):
+        known_to_the_hub = "JUPYTERHUB_API_TOKEN" in os.environ
+        code = code or ("" if known_to_the_hub else _ask("--code", "The class's code: "))
+        if options.name is None and not known_to_the_hub and sys.stdin.isatty():
+            name = _ask("--name", "The name that the class sees (Enter for none): ")
+    return welcome(join(options.class_, code, name, folder=folder, stay=False))
+
+
+def _ask(option: str, question: str) -> str:
+    if not sys.stdin.isatty():
+        raise take.BadUsage(f"{option} is missing: give {option}, or start this in a terminal, where you are asked")
+    return input(question).strip()
 
 
 def _update(options: argparse.Namespace) -> int:

@@ -6,6 +6,8 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 from course_lib.lab.desk import BadDesk, choose_desk
 from course_lib.lab.laying_out import lay_out
@@ -18,14 +20,21 @@ class LabMissing(RuntimeError):
     """The lab cannot open: the sentence says what to install."""
 
 
-def open_lab(port: int = 8888, browser: bool = True, desk: str | None = None) -> int:
-    """Lay out what is missing on the desk and serve it, the first lesson open. Returns JupyterLab's exit status."""
+def open_lab(
+    port: int = 8888, browser: bool = True, desk: str | None = None, join: Callable[[Path], str] | None = None
+) -> int:
+    """Lay out what is missing on the desk and serve it, the first lesson open. Returns JupyterLab's exit status.
+
+    `join` is called with the desk's folder before it opens, and returns what is to be said of the class.
+    """
     if importlib.util.find_spec("jupyterlab") is None:
         raise LabMissing("JupyterLab is not installed here: pip install jupyterlab")
     place = choose_desk(desk)
     done = lay_out(place)
     prepare_first_screen(place)
     print(f"Your desk is {place.folder}: what you write there is yours.\n{done}", flush=True)
+    if join is not None:
+        print(join(place.folder), flush=True)
     words, variables = command(place, port, browser), environment(place)
     os.chdir(place.folder)
     if sys.platform != "win32":

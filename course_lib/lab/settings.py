@@ -11,6 +11,7 @@ from pathlib import Path
 from course_lib.lab.desk import Desk, write
 
 OURS = Path(__file__).resolve().parent / "jupyter"
+EXTENSIONS = Path(__file__).resolve().parent / "labextensions"  # plain JavaScript: nothing is built
 FIRST_LESSON = "notebooks/00_start_here.ipynb"
 WORKSPACE = "default"
 CONTENTS = "@jupyterlab/toc:plugin"
@@ -39,6 +40,7 @@ def command(desk: Desk, port: int, browser: bool) -> list[str]:
         f"--ServerApp.port={port}",
     ]
     words += [f"--LabApp.app_settings_dir={OURS}", "--LabApp.default_url=/lab"]
+    words += [f"--LabApp.extra_labextensions_path={EXTENSIONS}"]
     if not browser:
         words.append("--no-browser")
     if hasattr(os, "geteuid") and os.geteuid() == 0:

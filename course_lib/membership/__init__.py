@@ -16,7 +16,19 @@ from typing import Any
 from course_lib.course_files import desk_folder
 from course_lib.membership.class_file import CannotJoin, Membership, forget, read
 
-__all__ = ["CannotJoin", "Membership", "join", "join_class", "leave", "leave_class", "membership", "news", "tell"]
+__all__ = [
+    "CannotJoin",
+    "Membership",
+    "is_member",
+    "join",
+    "join_class",
+    "leave",
+    "leave_class",
+    "membership",
+    "news",
+    "tell",
+    "welcome",
+]
 
 SENT = "Sent to the class: predictions, results of checks, the section you are in, and the buttons you press."
 NEVER_SENT = "Never your code, unless you press “Show my cell”."
@@ -34,26 +46,34 @@ def leave_class() -> None:
     print(f"You have left {left.title}: nothing is sent any more." if left else "You are in no class.")
 
 
-def join(url: str, code: str = "", name: str = "", *, folder: Path | None = None) -> Membership:
-    """Join a class from a desk, and begin to send what is told. Whoever is in it already stays who they are.
+def join(url: str, code: str = "", name: str = "", *, folder: Path | None = None, stay: bool = True) -> Membership:
+    """Join a class from a desk and, if we `stay`, begin to send what is told. Whoever is in it already stays the same.
 
     Raises `CannotJoin` with the reason.
     """
-    from course_lib.membership.channel import start_channel
-    from course_lib.membership.joining import ask_to_join, tidy_address
-
     folder = folder or desk_folder()
     known = read(folder)
-    if known is None or known.url != tidy_address(url)[0] or news(folder).get("unknown"):
+    if known is None or not is_member(url, folder):
+        from course_lib.membership.joining import ask_to_join
+
         known = ask_to_join(url, code, name)
         try:
             known.write(folder)
         except OSError as error:
-            raise CannotJoin(
-                f"{folder} cannot be written, and the class not be remembered: {error.strerror}"
-            ) from error
-    start_channel(folder)
+            raise CannotJoin(f"the class cannot be noted down in {folder}: {error.strerror}") from error
+    if stay:
+        from course_lib.membership.channel import start_channel
+
+        start_channel(folder)
     return known
+
+
+def is_member(url: str, folder: Path) -> bool:
+    """Whether this desk is in the class at this address, as far as is known. Raises `CannotJoin` if that is none."""
+    from course_lib.membership.joining import tidy_address
+
+    known = read(folder)
+    return known is not None and known.url == tidy_address(url)[0] and not news(folder).get("unknown")
 
 
 def leave(folder: Path | None = None) -> Membership | None:

@@ -25,7 +25,9 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from course_lib.classroom.content import content
 from course_lib.classroom.room import Room
-from course_lib.classroom.server import Address, make_application
+from course_lib.classroom.server import make_application
+from course_lib.classroom.server.addresses import Address, certificate_names
+from course_lib.classroom.server.certificate import encrypted, fingerprint, own_certificate
 from course_lib.classroom.server.guards import LARGEST_BODY
 from tests.conftest import PATIENCE
 
@@ -44,6 +46,7 @@ class Served:
     cookie: str = ""
     xsrf: str = ""
     printed: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)  # of the application, if it is in this process
 
     async def post(self, path: str, body: Any, **headers: str) -> tuple[int, dict[str, Any]]:
         """What is answered to something that is posted."""
@@ -151,15 +154,21 @@ async def connect(served: Served, authorization: str, **headers: str) -> WebSock
 
 
 @asynccontextmanager
-async def class_here(record: Path, **given: Any) -> AsyncIterator[Served]:
+async def class_here(record: Path, *, tls: bool = False, **given: Any) -> AsyncIterator[Served]:
     """A class in this very loop: its tally and its limits can be looked at."""
     (socket,) = bind_sockets(0, "127.0.0.1")
-    address = Address("127.0.0.1", socket.getsockname()[1])
+    files = own_certificate(record, certificate_names("127.0.0.1")) if tls else None
+    address = Address("127.0.0.1", socket.getsockname()[1], fingerprint(files[0]) if files else "")
     room = Room(record, content(), **given)
     room.deliver_in(asyncio.get_running_loop())
-    server = HTTPServer(make_application(room, address), max_body_size=LARGEST_BODY)
+    application = make_application(room, address)
+    server = HTTPServer(
+        application,
+        max_body_size=LARGEST_BODY,
+        ssl_options=encrypted(*files) if files else None,
+    )
     server.add_sockets([socket])
-    served = Served(address.base, room.code, room.new_token(), room=room)
+    served = Served(address.base, room.code, room.new_token(), room=room, settings=application.settings)
     try:
         await served.log_in()
         yield served

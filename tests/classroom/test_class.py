@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from course_lib.classroom.content import content
 from course_lib.classroom.record import read_events
 from course_lib.classroom.room import Room
+from course_lib.classroom.tally import Tally
 from tests.classroom.serving import class_here, come_back, enter, event_of
 
 LETTERS_QUESTION = "00.1"  # a), b) and c), which is right
@@ -110,6 +112,10 @@ def test_hands_stand_in_a_line_that_moves_up(tmp_path):
             await served.act("lower", learner=ada.learner)
             await ada.wait_for(lambda state: not state["stuck"])
             await ben.wait_for(lambda state: state["line"] == 1)
+            await ada.say(kind="stuck", on=True, lesson="06", section=section)
+            await ada.wait_for(lambda state: state["line"] == 2)
+            await ben.say(kind="stuck", on=False)
+            await ada.wait_for(lambda state: state["line"] == 1)
 
     asyncio.run(play())
 
@@ -187,3 +193,25 @@ def test_an_event_that_is_sent_again_is_kept_once_and_acknowledged_again(tmp_pat
         assert len([event for learner, event in read_events(record) if learner]) == 2
 
     asyncio.run(play())
+
+
+def test_what_a_newer_course_no_longer_has_is_left_out_of_an_older_record():
+    course = content()
+    fewer = replace(course.questions[LETTERS_QUESTION], choices=course.questions[LETTERS_QUESTION].choices[1:])
+    left = {number: one for number, one in course.questions.items() if number != NUMBER_QUESTION}
+    tally = Tally(replace(course, questions={**left, LETTERS_QUESTION: fewer}, exercises={}))
+    happened = [
+        {"kind": "predicted", "number": NUMBER_QUESTION, "said": 3.0},
+        {"kind": "predicted", "number": LETTERS_QUESTION, "said": "c"},
+        {"kind": "predicted", "number": LETTERS_QUESTION, "said": "b"},
+        {"kind": "ask", "asked": "1", "number": NUMBER_QUESTION, "round": "before"},
+        {"kind": "answered", "asked": "1", "said": 3.0},
+        {"kind": "reveal", "asked": "1"},
+        {"kind": "checked", "number": "00.1", "passed": True},
+        {"kind": "slower"},
+    ]
+    for event in happened:
+        tally.apply("ada", event)
+    assert list(tally.answers) == [(LETTERS_QUESTION, "before")]
+    assert tally.answers[LETTERS_QUESTION, "before"].said == {"ada": "b"}
+    assert (tally.askings, dict(tally.exercises), tally.slower) == ({}, {}, {"ada"})

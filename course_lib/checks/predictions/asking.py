@@ -5,6 +5,7 @@ Nothing waits for an answer: everything runs without one, and whoever does not w
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from course_lib.checks import progress_file
@@ -19,14 +20,12 @@ def predict(number: str, answer: Any = None) -> None:
     prediction = find_prediction(number)
     if answer is not None:
         said = prediction.answer_of(answer)
-        progress_file.keep_prediction(number, said=said)
-        tell("predicted", number=number, said=said)
-        box = wording.question_box(prediction, wording.said_html(prediction, said))
+        box = wording.question_box(prediction, _keep(prediction, said))
         show(box, f"{wording.question_text(prediction)}\n{wording.said_text(prediction, said)}")
     elif in_notebook():
         from course_lib.checks.predictions.controls import ask
 
-        ask(prediction)
+        ask(prediction, partial(_keep, prediction), wording.call_of(prediction))
     else:
         print(f"{wording.question_text(prediction)}\nAnswer with {wording.call_of(prediction)}, or go on without.")
 
@@ -46,6 +45,13 @@ def reveal(number: str, came_out: Any) -> None:
         progress_file.keep_prediction(number, said=said, right=right)
     tell("revealed", number=number, said=said, right=right)
     show(wording.result_box(prediction, said, came_out), wording.result_text(prediction, said, came_out))
+
+
+def _keep(prediction: Prediction, said: Any) -> str:
+    """Remember what was said; returns what stands below the question then."""
+    progress_file.keep_prediction(prediction.number, said=said)
+    tell("predicted", number=prediction.number, said=said)
+    return wording.said_html(prediction, said)
 
 
 def _said(prediction: Prediction) -> Any:

@@ -8,27 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from course_lib.checks import progress_file
 from course_lib.checks.predictions import wording
 from course_lib.checks.predictions.prediction import LETTERS, Prediction
 from course_lib.checks.showing import Controls
-from course_lib.membership import tell
 
 
-def ask(prediction: Prediction) -> None:
-    """Show the question, and below it the controls to answer it with."""
+def ask(prediction: Prediction, keep: Callable[[Any], str], call: str) -> None:
+    """Show the question, and below it the controls to answer it with; `call` would do the same.
+
+    `keep` is called with the answer, and returns the HTML that then stands below the question.
+    """
     from IPython.display import display
 
     put_away(prediction.number)
-    below = f"In a live notebook, answer below or with <code>{wording.call_of(prediction)}</code>; or just go on."
+    below = f"In a live notebook, answer below or with <code>{call}</code>; or just go on."
     question = display(_bundle(prediction, below), raw=True, display_id=True)
 
     def commit(answer: Any) -> None:
-        progress_file.keep_prediction(prediction.number, said=answer)
-        tell("predicted", number=prediction.number, said=answer)
+        below = keep(answer)
         put_away(prediction.number)
         if question is not None:
-            question.update(_bundle(prediction, wording.said_html(prediction, answer)), raw=True)
+            question.update(_bundle(prediction, below), raw=True)
 
     try:
         widgets = _number_field(prediction, commit) if prediction.typed else _buttons(prediction, commit)

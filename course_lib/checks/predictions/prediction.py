@@ -73,6 +73,14 @@ class Prediction:
             raise ValueError(f"{said!r}: answer {self.number} with a number")
         return number
 
+    def takes(self, said: Any) -> bool:
+        """Whether this is an answer."""
+        try:
+            self.answer_of(said)
+        except ValueError:
+            return False
+        return True
+
     def choice_of(self, answer: Any) -> Choice | None:
         """The choice behind an answer that was kept; None for a number that nobody has foreseen."""
         return self.choice_for(answer) if self.typed else self.choices[LETTERS.index(answer)]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import webbrowser
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from tornado.httpserver import HTTPServer
 from tornado.ioloop import PeriodicCallback
@@ -24,13 +26,18 @@ from course_lib.classroom.server.instructor import PAGES, Action, Changes, Files
 from course_lib.classroom.server.learners import Channel, Channels, Join
 
 IDLE = 60.0  # seconds that a browser's silent connection is kept
-PING = 20.0  # seconds between two of them: who has vanished is missed after two
+PING = 60.0  # seconds between two of them: who has vanished is missed after two, who is only slow is not
 LOOK_EVERY = 5000  # milliseconds, for those who do not read
 ACTIONS = "ask|close|reveal|lower|faster"
 OPEN = (
     "Nothing is encrypted: whoever shares the network can read what learners send, and take their place or "
     "yours in the class; start with --tls to encrypt it.\n"
 )
+ALONE = "Only this machine can reach it; --host 0.0.0.0 --tls lets the others of your network in.\n"
+
+
+class BadAddress(ValueError):
+    """An address that cannot be used; the sentence says what to give instead."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,7 @@ def serve(options: Options) -> int:
 
 
 async def _serve(options: Options) -> None:
-    sockets = bind_sockets(options.port, options.host)
+    sockets = _listen(options)
     room = Room(Path(options.record), content(), title=options.title or "", anonymous=options.anonymous)
     try:
         room.deliver_in(asyncio.get_running_loop())
@@ -66,6 +73,7 @@ async def _serve(options: Options) -> None:
             max_body_size=LARGEST_BODY,
             ssl_options=encrypted(*files) if files else None,
             idle_connection_timeout=IDLE,
+            xheaders=bool(options.address),  # who asks, and how, is then what the proxy in front says
         )
         server.add_sockets(sockets)
         token = room.new_token()
@@ -76,6 +84,18 @@ async def _serve(options: Options) -> None:
         server.stop()
     finally:
         room.close()
+
+
+def _listen(options: Options) -> list[socket.socket]:
+    given = urlsplit(options.address or "http://")
+    if given.scheme not in ("http", "https") or (options.address and not given.hostname):
+        raise BadAddress(f"--address {options.address}: give a whole address, like https://class.example.org")
+    try:
+        return bind_sockets(options.port, options.host)
+    except OSError as error:
+        raise BadAddress(
+            f"{options.host}, port {options.port}: {error.strerror}; give another --port, or a --host of this machine"
+        ) from error
 
 
 def make_application(room: Room, address: Address, *, prefix: str = "", login: Any = None) -> Application:
@@ -130,6 +150,8 @@ def _announce(options: Options, room: Room, address: Address, token: str) -> Non
     print(f"  kept in           {options.record}: start with it again, and the class goes on\n")
     if address.is_open:
         print(OPEN)
+    if address.is_loopback and not address.given:
+        print(ALONE)
     print("Ctrl-C ends it.", flush=True)
 
 

@@ -12,14 +12,15 @@ from tornado.iostream import StreamClosedError
 from tornado.util import TimeoutError
 from tornado.web import Finish, StaticFileHandler
 
+from course_lib.classroom.members import Learner
 from course_lib.classroom.protocol import Refused
 from course_lib.classroom.room import Room
-from course_lib.classroom.server.guards import HEADERS, Guarded
+from course_lib.classroom.server.guards import HEADERS, Guarded, refuse_strangers
 
 PAGES = Path(__file__).resolve().parent.parent / "pages"
 CHANGES_EVERY = 0.25  # seconds at least between two snapshots
 STILL_THERE = 15.0  # seconds after which silence is broken: proxies end what is silent
-SLOWEST_READER = timedelta(seconds=30)
+SLOWEST_READER = timedelta(seconds=60)
 A_WEEK = 7
 
 
@@ -83,10 +84,18 @@ class ForInstructors(Guarded):
 
 
 class TokenLogin:
-    """The instructor is who has the token that was printed."""
+    """The instructor is who has the token that was printed, a learner who knows the code; `HubLogin` asks a Hub."""
 
     async def is_instructor(self, handler: Guarded) -> bool:
         return handler.room.is_instructor(handler.get_cookie(handler.settings["cookie"], "") or "")
+
+    async def let_in(self, handler: Guarded) -> tuple[Learner, str]:
+        """Take into the class who has sent its code."""
+        given = handler.body()
+        name, code = given.get("name"), given.get("code")
+        if not isinstance(code, str) or len(code) > 100 or not isinstance(name, (str, type(None))):
+            raise Refused('join with {"code": "...", "name": "..."}')
+        return await handler.room.join(code, name or "", handler.request.remote_ip or "")
 
 
 class Page(ForInstructors):
@@ -156,6 +165,9 @@ class Action(ForInstructors):
 
 class Files(StaticFileHandler):
     """Scripts and styles of the pages; there is nothing secret in them."""
+
+    def prepare(self) -> None:
+        refuse_strangers(self.request, self.settings["host_names"])
 
     def set_extra_headers(self, path: str) -> None:
         for name, value in HEADERS.items():

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import Any
 
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
@@ -17,7 +17,7 @@ from course_lib.classroom.protocol import Refused
 from course_lib.classroom.room import Room
 from course_lib.classroom.server.guards import Guarded, is_same_origin, refuse_strangers
 
-SLOWEST_READER = 30.0  # seconds: who has not read for so long is dropped, and comes back when awake
+SLOWEST_READER = 60.0  # seconds: who has not read for so long is dropped, and comes back when awake
 COME_BACK_LATER = 1013
 SLOWED = f"more than {protocol.EVENTS_A_SECOND} events a second: what you send is taken at that pace"
 
@@ -26,7 +26,7 @@ class Join(Guarded):
     """`POST /join` with the code of the class and a name: a secret of one's own."""
 
     def check_xsrf_cookie(self) -> None:
-        """A code is in the body, no cookie counts here."""
+        """A code is in the body, or a token in the header: no cookie counts here."""
 
     async def post(self) -> None:
         try:
@@ -42,11 +42,7 @@ class Join(Guarded):
             self.finish(joined)
 
     async def _let_in(self) -> tuple[Learner, str]:
-        given = self.body()
-        name, code = given.get("name"), given.get("code")
-        if not isinstance(code, str) or len(code) > 100 or not isinstance(name, (str, type(None))):
-            raise Refused('join with {"code": "...", "name": "..."}')
-        return await self.room.join(code, name or "", self.request.remote_ip or "")
+        return await self.settings["login"].let_in(self)
 
 
 class Channels:
@@ -124,13 +120,25 @@ class Channel(WebSocketHandler):
         self.room.changed(())
         self.tell_state()
 
-    async def on_message(self, message: str | bytes) -> None:
-        """The next message is read when this is done: who sends too fast waits here."""
+    def on_message(self, message: str | bytes) -> Awaitable[None] | None:
+        """Take it at once, if it may come so fast; the next message is read when this one is done."""
         events = _events(message)
         if not self.learner or events is None:
             self.close(1007, 'send {"events": [...]}')
-            return
-        await self._at_a_pace(len(events))
+            return None
+        wait = self._too_early_by(len(events))
+        if wait > 0:
+            return self._take_later(events, wait)
+        self._take(events)
+        return None
+
+    async def _take_later(self, events: list[Any], wait: float) -> None:
+        self._slowed = True
+        self._send()
+        await asyncio.sleep(wait)
+        self._take(events)
+
+    def _take(self, events: list[Any]) -> None:
         kept: list[str] = []
         found, refused = self.room.take(self.learner, events, lambda: self._acknowledge(kept, refused))
         kept += found
@@ -150,14 +158,12 @@ class Channel(WebSocketHandler):
         self._refused.update(refused)
         self._send()
 
-    async def _at_a_pace(self, events: int) -> None:
+    def _too_early_by(self, events: int) -> float:
+        """Seconds that these events come before their time, after those that came until now."""
         now = time.monotonic()
         earned = (now - self._allowed_at) * protocol.EVENTS_A_SECOND
         self._allowance, self._allowed_at = min(self._allowance + earned, float(protocol.BURST)) - events, now
-        if self._allowance < 0:
-            self._slowed = True
-            self._send()
-            await asyncio.sleep(-self._allowance / protocol.EVENTS_A_SECOND)
+        return -self._allowance / protocol.EVENTS_A_SECOND
 
     def _send(self) -> None:
         """What there is to say, unless something is on its way: then it is said after that."""

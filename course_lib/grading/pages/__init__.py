@@ -18,12 +18,12 @@ def write_pages(records: list[Record], out: Path, make: Callable[[str, list[Reco
     folder = out / "pages"
     folder.mkdir(parents=True, exist_ok=True)
     for student in by_student(records):
-        _write(folder / page_name(student.name), make(student.name, student.records))
-    _write(out / "index.html", class_page(records))
-    _write(out / "grades.csv", table(records))
+        write_whole(folder / page_name(student.name), make(student.name, student.records))
+    write_whole(out / "index.html", class_page(records))
+    write_whole(out / "grades.csv", table(records))
 
 
-def _write(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Written aside and renamed: a page is whole, or the one from before."""
     aside = path.with_name(f".{path.name}.tmp")
     aside.write_bytes(text.encode())

@@ -1,0 +1,169 @@
+"""A timetable from the minutes that the lessons state: sections in order, exercises that fit, breaks and lunch."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from course_lib.checks import exercises
+from course_lib.checks.exercise import Exercise
+from course_lib.checks.lessons import LESSONS
+from course_lib.classroom.outline import outlines
+
+LONGEST = 90  # minutes at a stretch
+LONG_ENOUGH = 50  # that a new lesson begins after a break
+BREAK, LUNCH, WELCOME = 15, 60, 10
+NOON, LATEST_LUNCH = 12 * 60, 13 * 60
+AFTERNOON = 14 * 60  # a day that ends before it has no lunch
+CAPSTONE = "11"  # a lesson that is one exercise
+
+
+class BadAgenda(ValueError):
+    """A timetable that cannot be made; the sentence says what to give instead."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """What is to be done with the class at one stretch."""
+
+    kind: str  # welcome, section, exercise, break or lunch
+    lesson: str
+    title: str
+    minutes: int
+    asks: tuple[str, ...] = ()  # the predictions in it
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An item at its time, in minutes after midnight."""
+
+    begin: int
+    item: Item
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.item.minutes
+
+
+@dataclass
+class Day:
+    """A day of teaching; `since_break` is how long the class has sat."""
+
+    begin: int
+    until: int
+    slots: list[Slot] = field(default_factory=list)
+    since_break: int = 0
+    had_lunch: bool = False
+
+    @property
+    def now(self) -> int:
+        return self.slots[-1].end if self.slots else self.begin
+
+    def take(self, item: Item) -> bool:
+        """Put an item behind the others, after a pause if one is due; whether there was room for it."""
+        pause = self._pause_before(item)
+        if self.now + (pause.minutes if pause else 0) + item.minutes > self.until:
+            return False
+        if pause:
+            self.slots.append(Slot(self.now, pause))
+            self.since_break = 0
+            self.had_lunch = self.had_lunch or pause.kind == "lunch"
+        self.slots.append(Slot(self.now, item))
+        self.since_break += item.minutes
+        return True
+
+    def _pause_before(self, item: Item) -> Item | None:
+        begins_lesson = bool(self.slots) and item.kind == "section" and self.slots[-1].item.lesson != item.lesson
+        is_due = self.since_break + item.minutes > LONGEST or (begins_lesson and self.since_break >= LONG_ENOUGH)
+        wants_lunch = not self.had_lunch and self.begin < NOON and self.until >= AFTERNOON
+        if wants_lunch and (self.now + item.minutes > LATEST_LUNCH or (is_due and self.now >= NOON - BREAK)):
+            return Item("lunch", "", "Lunch", LUNCH)
+        return Item("break", "", "Break", BREAK) if is_due and self.slots else None
+
+
+@dataclass(frozen=True)
+class Agenda:
+    """Days with their slots; what did not fit; and the exercises that are left for home."""
+
+    days: list[Day]
+    left_over: list[Item]
+    at_home: list[Exercise]
+
+
+def make_agenda(
+    lessons: Sequence[str], *, days: int, begin: int, until: int, exercise_minutes: int | None = None
+) -> Agenda:
+    """Lay the lessons' sections out over days, in order. With `exercise_minutes`, each lesson is followed by those of
+    its exercises that best fill so many minutes. From the first item that does not fit, everything is left over.
+    """
+    if until - begin < BREAK * 2:
+        raise BadAgenda(f"from {clock(begin)} until {clock(until)}: a day needs at least {BREAK * 2} minutes")
+    chosen = {lesson: choose_exercises(lesson, exercise_minutes) for lesson in lessons}
+    items = [Item("welcome", "", "Welcome: everybody opens the course with `course lab`", WELCOME)]
+    for lesson in lessons:
+        items += [*_sections(lesson), *map(_exercise_item, chosen[lesson])]
+    plan, left_over = [Day(begin, until)], []
+    for place, item in enumerate(items):
+        if plan[-1].take(item):
+            continue
+        if len(plan) == days or not Day(begin, until).take(item):
+            left_over = items[place:]
+            break
+        plan.append(Day(begin, until))
+        plan[-1].take(item)
+    done = {slot.item.title for day in plan for slot in day.slots if slot.item.kind == "exercise"}
+    known = [exercise for exercise in _by_number() if exercise.lesson in lessons]
+    return Agenda(plan, left_over, [exercise for exercise in known if _exercise_item(exercise).title not in done])
+
+
+def choose_exercises(lesson: str, minutes: int | None) -> list[Exercise]:
+    """The exercises of a lesson that together best fill so many minutes; of equals, the first. A capstone is whole."""
+    known = [exercise for exercise in _by_number() if exercise.lesson == lesson]
+    if lesson == CAPSTONE:
+        return known
+    sets = [some for size in range(len(known) + 1) for some in itertools.combinations(known, size)]
+    fitting = [some for some in sets if sum(each.minutes for each in some) <= (minutes or 0)]
+    return list(max(fitting, key=lambda some: sum(each.minutes for each in some)))
+
+
+def lessons_from(text: str) -> list[str]:
+    """Lessons as they are typed: 00-07, or 00,02,06-08."""
+    known, found = [*outlines(), CAPSTONE], []
+    for word in text.split(","):
+        parts = re.fullmatch(r"\s*(\d{1,2})(?:-(\d{1,2}))?\s*", word, re.ASCII)
+        first, last = (part.zfill(2) for part in (parts[1], parts[2] or parts[1])) if parts else ("", "")
+        if first not in known or last not in known:
+            raise BadAgenda(f"{text}: give lessons like 00-07 or 00,02,06; there are {', '.join(known)}")
+        found += [lesson for lesson in known if first <= lesson <= last]
+    if len(set(found)) < len(found) or not found:
+        raise BadAgenda(f"{text}: give each lesson once, and a range from its first to its last, like 00-07")
+    return found
+
+
+def clock(minutes: int) -> str:
+    """A time of the day: 9:05."""
+    return f"{minutes // 60}:{minutes % 60:02}"
+
+
+def _sections(lesson: str) -> list[Item]:
+    if lesson == CAPSTONE:
+        return []
+    return [
+        Item("section", lesson, section.heading, section.minutes, tuple(section.asked))
+        for section in outlines()[lesson].sections
+    ]
+
+
+def _exercise_item(exercise: Exercise) -> Item:
+    return Item("exercise", exercise.lesson, f"{exercise.number} {exercise.title}", exercise.minutes)
+
+
+def _by_number() -> list[Exercise]:
+    return sorted(exercises().values(), key=lambda exercise: exercise.number)
+
+
+def title_of(lesson: str) -> str:
+    """A lesson as people call it: 06 · Pipeline parallelism."""
+    return f"{lesson} · {LESSONS[lesson].title.partition(':')[0]}"

@@ -1,0 +1,228 @@
+"""The instructor's page and the projector in a real browser, in front of learners who have no notebooks."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from course_lib.checks import predictions
+from course_lib.classroom.report import write_report
+from tests.browser.classroom import Learner
+from tests.browser.lab import SEEN, axe, wait
+from tests.classroom.serving import Served, class_in_a_process, end
+from tests.conftest import PATIENCE
+
+pytestmark = pytest.mark.integration
+
+NAMES = ("Ada", "<img src=x onerror=alert(1)>", "Grace")
+QUESTION = predictions()["06.2"]
+MISTAKE = "`contiguous` is missing: <b>bold</b>"
+
+SMALLEST_LETTERS = """Math.min(...[...document.querySelectorAll("main *")]
+  .filter(each => each.checkVisibility() && [...each.childNodes].some(child => child.nodeType === Node.TEXT_NODE))
+  .map(each => parseFloat(getComputedStyle(each).fontSize)))"""
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: Any) -> Path:
+    return tmp_path_factory.mktemp("class") / "class.db"
+
+
+@pytest.fixture(scope="module")
+def held(record: Path) -> Iterator[Served]:
+    """A class that goes on from test to test."""
+    with class_in_a_process(record) as held:
+        yield held
+
+
+@pytest.fixture(scope="module")
+def learners(held: Served) -> list[Learner]:
+    """Three, who have joined."""
+    return [Learner(held, name) for name in NAMES]
+
+
+@pytest.fixture
+def browser(chromium: Any) -> Iterator[Any]:
+    """A context of its own: its pages share a login. A script that fails, or is stopped, fails the test."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 800})
+    context.set_default_timeout(PATIENCE * 1000)
+    wrong: list[str] = []
+    context.on("weberror", lambda error: wrong.append(str(error.error)))
+    context.on("console", lambda said: wrong.append(said.text) if "Content Security" in said.text else None)
+    yield context
+    context.close()
+    assert wrong == []
+
+
+@pytest.fixture
+def page(browser: Any, held: Served) -> Any:
+    """The instructor's, logged in."""
+    return opened(browser, held)
+
+
+def opened(browser: Any, held: Served) -> Any:
+    """The instructor's page, as the address that was printed opens it."""
+    page = browser.new_page()
+    page.goto(f"{held.url}/?token={held.token}")
+    page.locator("#code").filter(has_text=held.code).wait_for()
+    return page
+
+
+def ask(page: Any, number: str) -> None:
+    """Choose the lesson, and press the question's button."""
+    page.locator("#lessons button").filter(has_text=re.compile(rf"^{number[:2]}")).click()
+    page.locator("#questions").get_by_label(f"Ask: {number}", exact=True).click()
+
+
+def counts(place: Any, round_: str = "before") -> list[str]:
+    """What the bars of a question say, one for each choice."""
+    return [text.partition(" ")[0] for text in place.locator(f".{round_} .count").all_text_contents()]
+
+
+def test_a_question_is_asked_answered_three_ways_and_revealed_to_the_room(held, learners, page, browser):
+    ask(page, "06.2")
+    assert [learner.asked()["number"] for learner in learners] == ["06.2"] * 3
+    projector = browser.new_page()
+    projector.goto(f"{held.url}/projector")
+    projector.get_by_text("0 answers").wait_for()
+    for learner, said in zip(learners, "abc", strict=True):
+        assert learner.answer(said) == ""
+    projector.get_by_text("3 answers").wait_for()
+    assert projector.locator(".bar").count() == 0
+    assert not any(choice.believes in projector.content() for choice in QUESTION.choices if choice.believes)
+    wait(lambda: counts(page.locator("#asked")) == ["1", "1", "1", "0"])
+    page.screenshot(path=_picture("class_asked"))
+
+    page.get_by_label("Reveal: 06.2").first.click()
+    projector.get_by_text(QUESTION.choices[0].believes).wait_for()
+    assert counts(projector) == ["1", "1", "1", "0"]
+    right = projector.locator(".is-right").text_content()
+    assert "✓ right" in right
+    assert QUESTION.right.says in right
+    assert not any(name in projector.content() for name in NAMES)
+    assert learners[0].answer("b") == "this question is closed: it takes no more answers"
+    projector.set_viewport_size({"width": 1920, "height": 1080})
+    assert projector.evaluate(SMALLEST_LETTERS) >= 28
+    assert axe(projector, "html") == []
+
+    page.get_by_label("Ask again after: 06.2").first.click()
+    assert learners[0].asked("after")["said"] is None
+    learners[0].answer("b")
+    wait(lambda: counts(page.locator("#asked"), "after") == ["0", "1", "0", "0"])
+    assert counts(page.locator("#asked")) == ["1", "1", "1", "0"]
+
+
+def test_a_failed_check_moves_its_bar_and_names_the_mistake(learners, page):
+    page.locator("#tab-exercises").click()
+    page.locator("#lessons button").filter(has_text=re.compile("^02")).click()
+    said = time.monotonic()
+    learners[0].say("checked", number="02.1", passed=False, points=0, part="", mistake=MISTAKE)
+    page.locator(".mistakes").get_by_text("contiguous is missing: <b>bold</b>").wait_for()
+    print(f"the bar moved {time.monotonic() - said:.2f} s after the check")
+    card = page.locator(".exercise").filter(has_text="02.1")
+    assert card.locator(".numbers").text_content() == "0 passed, 1 trying, of 3 learners"
+    learners[1].say("checked", number="02.1", passed=True, points=3, part="", mistake="")
+    card.get_by_text("1 passed, 1 trying, of 3 learners").wait_for()
+    card.locator("summary").click()
+    assert NAMES[1] in card.locator("p.passed").text_content()
+
+
+def test_hands_stand_in_order_with_the_cell_as_text_and_go_when_done(learners, page):
+    source = "<script>alert(1)</script>\nx = 1"
+    for learner in (learners[1], learners[0]):
+        learner.say("stuck", on=True, lesson="06", section="1 · The bubble")
+    learners[1].say("showed", source=source, lesson="06", section="1 · The bubble")
+    page.locator(".hands pre").get_by_text("x = 1").wait_for()
+    assert page.locator(".hands .name").all_text_contents() == [NAMES[1], NAMES[0]]
+    assert page.locator(".hands pre").first.text_content() == source
+    assert learners[0].hear(lambda state: state["line"]) == 2
+    page.get_by_label(f"Done: {NAMES[1]}").click()
+    wait(lambda: page.locator(".hands .name").all_text_contents() == [NAMES[0]])
+    page.get_by_label(f"Done: {NAMES[0]}").click()
+    page.get_by_text("Nobody is stuck.").wait_for()
+
+
+def test_too_fast_is_said_once_each_and_cleared(learners, page):
+    for learner in (learners[0], learners[0], learners[1]):
+        learner.say("slower")
+    page.get_by_text("Slower, please: 2").wait_for()
+    page.locator("#faster").click()
+    page.locator("#slower").wait_for(state="hidden")
+
+
+def test_the_map_says_how_many_are_where(learners, page):
+    for learner in learners[:2]:
+        learner.say("reached", lesson="06", section="1 · The bubble")
+    page.locator("#lessons").get_by_text("06 · 2 here").wait_for()
+    page.locator("#tab-questions").focus()
+    page.keyboard.press("ArrowLeft")  # round to the last one
+    tile = page.locator("#sections .tile").filter(has_text="1 · The bubble")
+    assert tile.text_content() == "1 · The bubble2 here, 2 been"
+    assert page.locator("#sections .lesson").count() == 1
+
+
+def test_the_page_comes_back_by_itself_with_everything_after_the_server_was_killed(browser, tmp_path):
+    with class_in_a_process(tmp_path / "class.db") as held:
+        learner, page = Learner(held, "Ada"), opened(browser, held)
+        ask(page, "06.2")
+        learner.answer("a")
+        learner.say("stuck", on=True, lesson="06", section="1 · The bubble")
+        wait(lambda: counts(page.locator("#asked")) == ["1", "0", "0", "0"])
+        end(held)
+        page.get_by_text("Not connected to the class").wait_for()
+    with class_in_a_process(tmp_path / "class.db", port=int(held.url.rpartition(":")[2])) as again:
+        page.get_by_text("Not connected to the class").wait_for(state="hidden")
+        assert again.code == held.code
+        assert counts(page.locator("#asked")) == ["1", "0", "0", "0"]
+        assert page.locator(".hands .name").all_text_contents() == ["Ada"]
+        learner.connect()
+        learner.answer("d")
+        wait(lambda: counts(page.locator("#asked")) == ["0", "0", "0", "1"])
+        page.get_by_label("Close: 06.2").first.click()  # with the login and the token from before
+        page.get_by_text("Closed, not revealed").wait_for()
+
+
+def test_everybody_can_use_the_page(learners, page):
+    ask(page, "06.3")
+    learners[1].say("stuck", on=True, lesson="06", section="1 · The bubble")
+    page.locator(".hands li").wait_for()
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        for tab in ("questions", "exercises", "sections"):
+            page.locator(f"#tab-{tab}").click()
+            assert axe(page, "html") == []
+    for width in (1920, 1280, 400):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.screenshot(path=_picture(f"class_{width}"))
+
+
+def test_whoever_has_no_login_is_told_so_and_sees_nothing(held, browser):
+    page = browser.new_page()
+    for place in ("", "/projector", "/view/state"):
+        answer = page.goto(f"{held.url}{place}")
+        assert answer.status == 403
+        assert held.code not in answer.text()
+
+
+def test_everybody_can_read_the_report(learners, record, browser, tmp_path):
+    write_report(record, tmp_path)
+    page = browser.new_page()
+    page.goto((tmp_path / "index.html").as_uri())
+    for scheme, width in (("light", 1280), ("dark", 400)):
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 900})
+        assert axe(page, "html") == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.locator("#learners").scroll_into_view_if_needed()
+    page.get_by_role("button", name="points").click()  # its one script is let run
+
+
+def _picture(name: str) -> Path:
+    SEEN.mkdir(exist_ok=True)
+    return SEEN / f"{name}.png"

@@ -1,0 +1,203 @@
+"""The report of a class: what its page and its tables say, and that nothing in them is anything but text."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import uuid
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from course_lib.checks import predictions
+from course_lib.classroom.content import content
+from course_lib.classroom.record import BadRecord
+from course_lib.classroom.report import write_report
+from course_lib.classroom.report.history import History, read_history
+from course_lib.classroom.room import Room
+from course_lib.cli import main
+from course_lib.grading.pages.looks import DARK, LIGHT
+
+PAGES = Path(__file__).parents[2] / "course_lib" / "classroom" / "pages"
+NAMES = ("Ada", "<script>alert(1)</script>", '=HYPERLINK("http://example.org")')
+BUBBLE = {"lesson": "06", "section": "1 · The bubble"}
+MISTAKE = "@SUM(1): `contiguous` is missing, <img src=x>"
+
+
+def said(kind: str, **what) -> dict:
+    return {"id": uuid.uuid4().hex, "kind": kind, "at": 0.0, **what}
+
+
+async def hold(path: Path) -> None:
+    """A short class: all are wrong about 06.2 at first, two see it after."""
+    room = Room(path, content(), title="Class <7>")
+    room.deliver_in(asyncio.get_running_loop())
+    ids = [(await room.let_in(name))[0].learner for name in NAMES]
+
+    def say(place: int, kind: str, **what) -> None:
+        assert room.take(ids[place], [said(kind, **what)], lambda: None)[1] == {}
+
+    for place, letter in enumerate("aac"):
+        say(place, "predicted", number="06.2", said=letter)
+    asked = (await room.act("ask", number="06.2", round="after"))["asked"]
+    for place, letter in enumerate("bba"):
+        say(place, "answered", asked=asked, said=letter)
+    await room.act("reveal", asked=asked)
+    say(0, "predicted", number="06.1", said=-12345)
+    say(0, "checked", number="02.1", passed=False, points=0, part="", mistake=MISTAKE)
+    say(0, "checked", number="02.1", passed=True, points=2, part="", mistake="")
+    say(1, "checked", number="02.1", passed=False, points=0, part="", mistake=MISTAKE)
+    for place in (0, 1):
+        say(place, "reached", **BUBBLE)
+    say(1, "stuck", on=True, **BUBBLE)
+    say(1, "showed", source="my = secret", **BUBBLE)
+    say(2, "stuck", on=True, **BUBBLE)
+    await room.act("lower", learner=ids[1])
+    say(0, "slower")
+    room.close()
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("class") / "class.db"
+    asyncio.run(hold(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def history(record) -> History:
+    return read_history(record)
+
+
+@pytest.fixture(scope="module")
+def report(record, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("report") / "new" / "folder"
+    write_report(record, out)
+    return out
+
+
+class Texts(HTMLParser):
+    """What a page says, its tags, and the rows of its tables."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.rows: list[list[str]] = []
+        self.said = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data):
+        self.said += data
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data.rstrip("\n")
+
+
+def rows_of(report: Path, name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((report / name).read_text().splitlines()))
+
+
+def test_a_question_has_before_and_after_and_the_misconception_of_every_choice(report):
+    rows = [row for row in rows_of(report, "questions.csv") if row["number"] == "06.2"]
+    choices = predictions()["06.2"].choices
+    assert [row["believes"] for row in rows] == [choice.believes for choice in choices]
+    assert [row["right"] for row in rows] == ["no", "yes", "no", "no"]
+    assert [(row["before"], row["after"]) for row in rows] == [("2", "1"), ("0", "2"), ("1", "0"), ("0", "0")]
+
+
+def test_the_page_begins_with_the_misconception_that_most_have_kept(report):
+    rows = Texts((report / "index.html").read_text()).rows
+    assert rows[1] == [predictions()["06.2"].choices[0].believes, "2", "1", "06.2"]
+
+
+def test_an_unforeseen_number_is_counted_as_another_one(report):
+    rows = [row for row in rows_of(report, "questions.csv") if row["number"] == "06.1"]
+    assert (rows[-1]["choice"], rows[-1]["before"]) == ("another number", "1")
+
+
+def test_a_learner_has_a_line_with_answers_points_hands_and_place(report):
+    ada = rows_of(report, "learners.csv")[0]
+    expected = {"learner": "Ada", "06.2 before": "a", "06.2 after": "b", "02.1 points": "2", "hands": "0"}
+    assert {key: ada[key] for key in expected} == expected
+    assert (ada["last lesson"], ada["last section"]) == ("06", "1 · The bubble")
+
+
+def test_an_exercise_says_who_passed_and_how_many_made_which_mistake(report):
+    row = next(row for row in Texts((report / "index.html").read_text()).rows if row[0].startswith("02.1"))
+    assert row[1:3] == ["1", "2"]
+    assert row[3].startswith("2 @SUM(1): contiguous is missing, <img src=x>")
+
+
+def test_hands_are_told_in_order_and_until_when_they_waited(history, report):
+    first, second = history.hands
+    assert [history.name(hand.learner) for hand in history.hands] == [NAMES[1], NAMES[2]]
+    assert first.showed
+    assert first.until is not None
+    assert second.until is None
+    assert "my = secret" not in (report / "index.html").read_text()
+
+
+def test_a_section_says_when_the_first_and_the_last_came(history):
+    (visit,) = history.visits
+    assert (visit.lesson, visit.section, len(visit.times)) == ("06", "1 · The bubble", 2)
+    assert visit.times[0] <= visit.half <= visit.times[-1]
+
+
+def test_names_are_only_text(report):
+    page = Texts((report / "index.html").read_text())
+    assert all(name in page.said for name in NAMES)
+    assert page.tags.count("script") == 1  # that sorts the table
+    assert "img" not in page.tags
+    assert "Class <7>" in page.said
+
+
+@pytest.mark.parametrize("name", ["learners.csv", "questions.csv"])
+def test_no_cell_is_a_formula(report, name):
+    cells = [cell for row in csv.reader((report / name).read_text().splitlines()) for cell in row]
+    risky = [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "\r"))]
+    assert [cell for cell in risky if not _is_number(cell)] == []
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def test_a_class_in_which_nothing_has_happened_has_a_report(tmp_path):
+    Room(tmp_path / "class.db", content()).close()
+    assert main(["class", "report", str(tmp_path / "class.db"), "--out", str(tmp_path / "out")]) == 0
+    assert "nothing has happened yet" in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_what_is_no_record_is_refused_with_a_sentence(tmp_path, capsys):
+    (tmp_path / "other.db").write_text("a letter to my aunt, which is long enough to be no database at all")
+    for name in ("other.db", "missing.db"):
+        with pytest.raises(BadRecord):
+            read_history(tmp_path / name)
+        assert main(["class", "report", str(tmp_path / name), "--out", str(tmp_path / "out")]) == 2
+        assert name in capsys.readouterr().err
+    assert not (tmp_path / "missing.db").exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_live_pages_have_the_colours_of_the_others():
+    style = (PAGES / "class.css").read_text()
+    for colours in (LIGHT, DARK):
+        assert " ".join(f"--{name}: {colour};" for name, colour in colours.items()) in style
+
+
+def test_no_live_page_can_turn_text_into_html():
+    for script in PAGES.glob("*.js"):
+        assert not any(
+            word in script.read_text() for word in ("innerHTML", "outerHTML", "insertAdjacent", "document.write")
+        )
