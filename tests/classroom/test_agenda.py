@@ -19,7 +19,7 @@ NINE, FIVE = 9 * 60, 17 * 60
 LESSON_MINUTES = sum(lesson.minutes for lesson in outlines().values())
 
 
-def made(lessons="00-09", days=2, begin=NINE, until=FIVE, exercises=None):
+def made(lessons="00-10", days=2, begin=NINE, until=FIVE, exercises=None):
     return make_agenda(lessons_from(lessons), days=days, begin=begin, until=until, exercise_minutes=exercises)
 
 
@@ -67,13 +67,13 @@ def test_exercises_fill_the_minutes_they_are_given_and_the_others_are_for_home()
 
 @pytest.mark.parametrize(
     ("text", "lessons"),
-    [("0", ["00"]), ("08,00-02", ["08", "00", "01", "02"]), ("9-11", ["09", "11"]), ("02-02", ["02"])],
+    [("0", ["00"]), ("08,00-02", ["08", "00", "01", "02"]), ("9-11", ["09", "10", "11"]), ("02-02", ["02"])],
 )
 def test_lessons_are_named_as_people_do(text, lessons):
     assert lessons_from(text) == lessons
 
 
-@pytest.mark.parametrize("text", ["", "10", "1-", "-3", "03-01", "00,00", "x", "00-99", "1..3"])
+@pytest.mark.parametrize("text", ["", "12", "1-", "-3", "03-01", "00,00", "x", "00-99", "1..3"])
 def test_lessons_that_are_none_get_a_sentence(text):
     with pytest.raises(BadAgenda, match=r"give"):
         lessons_from(text)
