@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from traitlets.utils.importstring import import_item
 
 from course_lib import cli, doctor, lab
 from course_lib.checks import exercises
@@ -47,8 +48,12 @@ SAMPLES = {
     "trace": "trace.json",
     "notebook": "02_ddp.ipynb",
     "submissions": "in",
+    "folder": "in",
+    "lesson": "00",
+    "--into": "gathered",
     "--out": "new.png",
 }
+NEEDED = {("grade", "out"), ("collect", "into")}  # options that only other options make needless
 NO_NUMBERS = ["", " ", "abc", "nan", "inf", "-inf", "-1", "-0.5", "1e300", "9" * 400, "1,5", "0x10", "--", "1;2", "½"]
 ODD = [
     *("0", "1", "+3", "007", "1_0", "٣", "1.5", "1e3", "65536", "true", "None", "=", "a=b", "ranks=3", "%s %(prog)s"),
@@ -107,7 +112,9 @@ def sample(command: str) -> list[str]:
     """A valid command."""
     words = [command]
     for action in commands()[command]._actions:
-        if action.option_strings and (action.required or (command, action.dest) == ("grade", "out")):
+        if isinstance(action, argparse._SubParsersAction):
+            continue
+        if action.option_strings and (action.required or (command, action.dest) in NEEDED):
             words.append(f"{action.option_strings[-1]}={SAMPLES[action.option_strings[-1]]}")
         elif not action.option_strings and action.nargs != "*":
             words.append(SAMPLES[action.dest])
@@ -126,7 +133,7 @@ def cases(command: str) -> Iterator[tuple[list[str], bool]]:
     """Commands with one hostile value each, and whether it must be refused."""
     whole = sample(command)
     for action in commands()[command]._actions:
-        if isinstance(action, argparse._HelpAction):
+        if isinstance(action, (argparse._HelpAction, argparse._SubParsersAction)):
             continue
         numeric, flag = takes_numbers(action), action.nargs == 0
         for value in [*NO_NUMBERS, *ODD[: 20 if numeric or flag else None]]:
@@ -158,7 +165,7 @@ def mixtures(command: str, how_many: int, seed: int = 0) -> Iterator[list[str]]:
 
 
 class Opened(Exception):
-    """JupyterLab would be running now."""
+    """JupyterLab, or a class, would be running now."""
 
 
 @pytest.fixture(autouse=True)
@@ -194,6 +201,15 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(grader.sandbox, "check_sandbox", lambda: None)
     monkeypatch.setattr(grader, "seed_of_class", lambda _: 1)
     monkeypatch.setattr(grader, "write_gradebook", lambda *_: None)
+    for name in ("exchange.release", "nbgrader_exchange.release", "collecting.collect"):
+        monkeypatch.setattr(
+            f"course_lib.classroom.{name}", only_in(tmp_path, import_item(f"course_lib.classroom.{name}"))
+        )
+    monkeypatch.setattr("nbgrader.apps.NbGraderAPI", StubOfNbgrader)
+    monkeypatch.setattr("course_lib.classroom.server.serve", opens)
+    monkeypatch.setattr("course_lib.classroom.hub.serve_in_hub", opens)
+    monkeypatch.setattr(cli.classroom, "_measure", lambda _: 0)
+    monkeypatch.setattr("course_lib.classroom.slides.slides_page", lambda *_: "")
     monkeypatch.setattr(Picture, "save", lambda self, path: Path(path).write_text(""))
     return tmp_path
 
@@ -206,8 +222,31 @@ def stub_of_launch(fn, *args, ranks, timeout=60.0, on=None, **kwargs):
     return torchrun.Run(({"updates": 1, "loss": 0.0, "tokens per second": 1.0},), 0.0)
 
 
-def opens(*_):
+def opens(*_, **__):
     raise Opened
+
+
+def only_in(folder: Path, work: Callable) -> Callable:
+    """The same, but nothing is done to folders of this machine: `/` is a name that is tried."""
+
+    def carefully(*given, **options):
+        places = [one.resolve() for one in given if isinstance(one, Path)]
+        if not all(place.is_relative_to(folder.resolve()) for place in places):
+            return []
+        return work(*given, **options)
+
+    return carefully
+
+
+class StubOfNbgrader:
+    def __init__(self, config):
+        self.config = config
+
+    def release_assignment(self, _):
+        return {"success": True}
+
+    def get_released_assignments(self):
+        return []
 
 
 class StubOfGrader:
@@ -320,7 +359,7 @@ def plain_port(**option) -> Callable[[], Parser]:
         parser = Parser(prog="course")
         command = parser.add_subparsers().add_parser("lab")
         command.add_argument("--port", **option)
-        command.set_defaults(run=cli.desk._lab, no_browser=True, desk=None)
+        command.set_defaults(run=cli.desk._lab, no_browser=True, desk=None, class_=None, code=None, name=None)
         return parser
 
     return make

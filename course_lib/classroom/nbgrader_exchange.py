@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ def _collected(api, name: str) -> int:
 
 def _api(folder: Path, course: str):
     """nbgrader, with the settings that it finds in its course folder."""
+    if not re.fullmatch(r"\w[\w .-]{0,99}", course):
+        raise BadExchange(f"--nbgrader {course}: give the name of nbgrader's course: letters, digits, - and _")
     if importlib.util.find_spec("nbgrader") is None:
         raise BadExchange("nbgrader is not installed: pip install -e '.[nbgrader]', or leave out --nbgrader")
     from nbgrader.apps import NbGrader, NbGraderAPI

@@ -23,7 +23,7 @@ from typing import Any
 from course_lib.classroom.protocol import Event
 
 GATHER = 0.02  # seconds that a commit waits for more; with many learners, longer: fewer commits, fewer messages
-GATHER_MORE, MANY = 0.08, 20  # and how many were waiting the last time
+GATHER_MORE, MANY = 0.03, 20  # and how many were waiting the last time
 RETRY = 1.0  # seconds after a commit that failed: a full disk may be emptied
 VERSION = 1
 SCHEMA = """

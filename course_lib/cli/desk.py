@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -61,10 +60,11 @@ def _lab(options: argparse.Namespace) -> int:
 def _join(options: argparse.Namespace, folder: Path) -> str:
     """Join the class, and say what it is told. Whoever is in it already is not asked again."""
     from course_lib.membership import is_member, join, welcome
+    from course_lib.membership.joining import is_of_the_hub
 
     code, name = options.code or "", options.name or ""
     if not is_member(options.class_, folder):
-        known_to_the_hub = "JUPYTERHUB_API_TOKEN" in os.environ
+        known_to_the_hub = is_of_the_hub(options.class_)
         code = code or ("" if known_to_the_hub else _ask("--code", "The class's code: "))
         if options.name is None and not known_to_the_hub and sys.stdin.isatty():
             name = _ask("--name", "The name that the class sees (Enter for none): ")

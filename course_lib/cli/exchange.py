@@ -78,6 +78,8 @@ def _collect(options: argparse.Namespace) -> int:
 
 def _names(path: str) -> list[str]:
     """A name on each line."""
+    if not Path(path).is_file():
+        raise BadUsage(f"--students {path}: this is not a file; give one with a name on each line")
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from course_lib.grading.gradebook import by_assignment
+from course_lib.grading.pages import write_whole
 from course_lib.grading.pages.summary import by_student
 from course_lib.grading.pages.table import harmless
 from course_lib.grading.records import Record
@@ -90,9 +91,7 @@ def write_platform_table(records: list[Record], platform: str, out: Path, studen
     """`moodle.csv` or `canvas.csv` in the folder of results. Returns what to tell whoever asked."""
     text, unknown = platform_table(records, platform, students)
     path = out / f"{platform}.csv"
-    aside = path.with_name(f".{path.name}.tmp")
-    aside.write_bytes(text.encode())
-    aside.replace(path)
+    write_whole(path, text)
     told = f"{path}: ready for {platform.title()}"
     return f"{told}; without {', '.join(unknown)}: not one row there has that name" if unknown else told
 

@@ -30,11 +30,10 @@ def open_lab(
     if importlib.util.find_spec("jupyterlab") is None:
         raise LabMissing("JupyterLab is not installed here: pip install jupyterlab")
     place = choose_desk(desk)
+    joined = "" if join is None else f"\n{join(place.folder)}"
     done = lay_out(place)
     prepare_first_screen(place)
-    print(f"Your desk is {place.folder}: what you write there is yours.\n{done}", flush=True)
-    if join is not None:
-        print(join(place.folder), flush=True)
+    print(f"Your desk is {place.folder}: what you write there is yours.\n{done}{joined}", flush=True)
     words, variables = command(place, port, browser), environment(place)
     os.chdir(place.folder)
     if sys.platform != "win32":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from jupyter_server.utils import url_path_join
 from tornado.web import HTTPError, authenticated
 
 from course_lib.course_files import desk_folder
-from course_lib.membership import CannotJoin, join, membership, tell
+from course_lib.membership import membership, tell
 from course_lib.membership.channel import start_channel
 from course_lib.membership.outbox import Outbox
 
@@ -43,18 +42,8 @@ def _load_jupyter_server_extension(app: Any) -> None:
     folder, web = desk_folder(), app.web_app
     at = url_path_join(web.settings["base_url"], "course", "class")
     web.add_handlers(".*$", [(f"{at}/news", News, {"folder": folder}), (f"{at}/tell", Tell, {"folder": folder})])
-    if url := os.environ.get("COURSE_LIB_CLASS"):
-        asyncio.get_event_loop().run_in_executor(None, _join, url, folder)
-    elif membership(folder) is not None:
+    if membership(folder) is not None:
         start_channel(folder)
-
-
-def _join(url: str, folder: Path) -> None:
-    """Under a Hub, whose token says who somebody is; where it cannot be, the lab opens without a class."""
-    try:
-        join(url, folder=folder)
-    except CannotJoin as error:
-        print(f"course: {error}", flush=True)
 
 
 def news_of(folder: Path) -> dict[str, Any]:

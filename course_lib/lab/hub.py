@@ -13,8 +13,9 @@ from pathlib import Path
 from course_lib.lab.desk import Desk, choose_desk
 from course_lib.lab.laying_out import lay_out
 from course_lib.lab.settings import command, environment, prepare_first_screen
+from course_lib.membership import CannotJoin, join
+from course_lib.membership.joining import HUB_CLASS
 
-CLASS = "COURSE_CLASS"
 DESK = "COURSE_DESK"  # default: the folder `course`, where the Hub starts the server: in the learner's home
 
 
@@ -23,7 +24,7 @@ def main() -> None:
     desk = choose_desk(os.environ.get(DESK) or str(Path.cwd() / "course"))
     print(lay_out(desk), flush=True)
     prepare_first_screen(desk)
-    if address := os.environ.get(CLASS):
+    if address := os.environ.get(HUB_CLASS):
         _join(desk, address)
     words = [*command(desk, port=0, browser=False), *sys.argv[1:]]
     words[1:3] = ["-m", "jupyterhub.singleuser"]
@@ -34,8 +35,6 @@ def main() -> None:
 
 def _join(desk: Desk, address: str) -> None:
     """A class that cannot be joined is no reason not to work: the sentence stands in the server's log."""
-    from course_lib.membership import CannotJoin, join
-
     try:
         print(f"In the class {join(address, folder=desk.folder).title}.", flush=True)
     except CannotJoin as error:

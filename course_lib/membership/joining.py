@@ -16,7 +16,15 @@ from course_lib.membership.class_file import CannotJoin, Membership
 
 PATIENCE = 15.0  # seconds for an answer
 LONGEST_ANSWER = 100_000  # bytes
-HUB_TOKEN = "JUPYTERHUB_API_TOKEN"  # under a Hub, it says who somebody is
+HUB_TOKEN = "JUPYTERHUB_API_TOKEN"  # under a Hub, it says who somebody is, and lets its holder act as them
+HUB_CLASS = "COURSE_CLASS"  # the address of the Hub's own class, which alone may see the token
+
+
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Leaves a redirection as it is: an answer that no class gives."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
+        """None: it is not followed."""
 
 
 class OtherCertificate(ssl.SSLError):
@@ -31,8 +39,8 @@ def ask_to_join(url: str, code: str, name: str) -> Membership:
     words = {"name": name}
     if code:
         words["code"] = code
-    elif token := os.environ.get(HUB_TOKEN):
-        request.add_header("Authorization", f"token {token}")
+    elif is_of_the_hub(url):
+        request.add_header("Authorization", f"token {os.environ[HUB_TOKEN]}")
     request.data = json.dumps(words).encode()
     try:
         answer, fingerprint = _answer(request, fingerprint)
@@ -47,6 +55,12 @@ def ask_to_join(url: str, code: str, name: str) -> Membership:
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise CannotJoin(f"what answers at {address} is not a class of this course") from error
+
+
+def is_of_the_hub(url: str) -> bool:
+    """Whether this is the class of the Hub that we are on: there, nobody needs a code. Raises `CannotJoin`."""
+    ours = os.environ.get(HUB_CLASS)
+    return HUB_TOKEN in os.environ and bool(ours) and tidy_address(url)[0] == tidy_address(ours or "")[0]
 
 
 def tidy_address(url: str) -> tuple[str, str]:
@@ -112,8 +126,8 @@ def _answer(request: urllib.request.Request, fingerprint: str) -> tuple[dict[str
 
 
 def _sent(request: urllib.request.Request, context: ssl.SSLContext | None) -> dict[str, Any]:
-    """Straight to the class: a proxy between would read the code."""
-    handlers: list[Any] = [urllib.request.ProxyHandler({})]
+    """Straight to the class, which sends nobody on: a proxy, or another address, would read what is for the class."""
+    handlers: list[Any] = [urllib.request.ProxyHandler({}), NoRedirect()]
     if context is not None:
         handlers.append(urllib.request.HTTPSHandler(context=context))
     with urllib.request.build_opener(*handlers).open(request, timeout=PATIENCE) as answer:

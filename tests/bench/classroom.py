@@ -7,6 +7,7 @@ all the while. The second class has 20 learners more who send and never read, an
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import random
@@ -76,6 +77,7 @@ def hold(silent: int, vanishing: int) -> tuple[Seen, int, float]:
 
 async def play(served: Served, silent: int, vanishing: int) -> Seen:
     seen = Seen()
+    gc.freeze()  # the pauses of the load are not the server's
     await served.log_in()
     learners = [await enter(served, f"learner {place} of the load", seen.hear) for place in range(LEARNERS)]
     bad = [await enter(served, "", lambda _: None) for _ in range(silent + vanishing)]

@@ -122,3 +122,47 @@ def test_an_address_is_taken_as_people_write_it():
     assert tidy_address(" 192.168.0.7:8899 ") == ("http://192.168.0.7:8899", "")
     assert tidy_address("https://host/services/class/") == ("https://host/services/class", "")
     assert tidy_address("https://host:1/#sha256=AB:CD") == ("https://host:1", "abcd")
+
+
+class Listening(RequestHandler):
+    """A stranger who writes down what is sent, and sends some on to another address."""
+
+    def post(self) -> None:
+        self.settings["heard"].append(self.request.headers.get("Authorization", ""))
+        if self.settings["elsewhere"]:
+            self.redirect(self.settings["elsewhere"], status=302)
+        else:
+            self.finish({"learner": "1", "secret": "s", "class": "The Hub's class"})
+
+    get = post
+
+
+def joined_at_a_stranger(desk, monkeypatch, *, of_the_hub: bool, elsewhere: bool = False) -> list[str]:
+    """What addresses have heard that somebody has joined without a code, on a Hub."""
+    heard: list[str] = []
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "of Ada alone")
+
+    async def play() -> None:
+        sockets = [bind_sockets(0, "127.0.0.1")[0] for _ in range(2)]
+        there, other = (f"http://127.0.0.1:{one.getsockname()[1]}" for one in sockets)
+        for one, onward in zip(sockets, (f"{other}/join" if elsewhere else "", ""), strict=True):
+            server = HTTPServer(Application([("/join", Listening)], heard=heard, elsewhere=onward))
+            server.add_socket(one)
+        monkeypatch.setenv("COURSE_CLASS", f"{there if of_the_hub else other}/")
+        await asyncio.to_thread(join, there, folder=desk, stay=False)
+
+    asyncio.run(play())
+    return heard
+
+
+def test_the_hubs_class_is_joined_by_the_hubs_token(desk, monkeypatch):
+    assert joined_at_a_stranger(desk, monkeypatch, of_the_hub=True) == ["token of Ada alone"]
+
+
+def test_nobody_but_the_hubs_class_is_shown_the_token(desk, monkeypatch):
+    assert joined_at_a_stranger(desk, monkeypatch, of_the_hub=False) == [""]
+
+
+def test_a_class_that_sends_us_on_is_none(desk, monkeypatch):
+    with pytest.raises(CannotJoin, match="answers with 302"):
+        joined_at_a_stranger(desk, monkeypatch, of_the_hub=True, elsewhere=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
 import webbrowser
@@ -65,6 +66,7 @@ async def _serve(options: Options) -> None:
     room = Room(Path(options.record), content(), title=options.title or "", anonymous=options.anonymous)
     try:
         room.deliver_in(asyncio.get_running_loop())
+        gc.freeze()  # the course stays: to look through it for garbage would hold everybody up now and then
         files = own_certificate(Path(options.record), certificate_names(options.host)) if options.tls else None
         mark = fingerprint(files[0]) if files else ""
         address = Address(options.host, sockets[0].getsockname()[1], mark, options.address or "")
