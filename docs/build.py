@@ -13,14 +13,13 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 SITE, SOURCE, READ = BUILD / "site", BUILD / "site-source", BUILD / "site-read"
 STAMP = BUILD / "site-built"  # as new as the newest file that the site was built from
-SOURCES = ("docs", "notebooks", "exercises", "course_lib", "tests/**/README.md", "*.md")
+SOURCES = ("docs/**/*", "notebooks/**/*", "exercises/*", "course_lib/**/*", "tests/**/README.md", "*.md")
 
 
 def sources() -> list[Path]:
     """All files that the site is made of."""
-    words = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *SOURCES]
-    listed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return [ROOT / name for name in listed.splitlines() if (ROOT / name).is_file()]
+    found = (file for pattern in SOURCES for file in ROOT.glob(pattern))
+    return [file for file in found if file.is_file() and not {"__pycache__", ".ipynb_checkpoints"} & set(file.parts)]
 
 
 def newest(files: list[Path]) -> int:
@@ -31,7 +30,7 @@ def newest(files: list[Path]) -> int:
 def build(builder: str = "html", folder: Path = SITE) -> None:
     """Build with Sphinx; afresh if what makes the pages has changed."""
     built = STAMP.stat().st_mtime_ns if STAMP.is_file() else 0
-    makers = [file for file in sources() if file.suffix in {".py", ".html"} and "docs" in file.parts]
+    makers = [file for file in sources() if file.suffix == ".py" and file.is_relative_to(ROOT / "docs")]
     if newest(makers) > built:
         for old in (SITE, SOURCE, READ):
             shutil.rmtree(old, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -14,11 +15,10 @@ from course_lib.version import __version__  # noqa: E402
 
 project = "Training an LSTM on many GPUs"
 release = version = __version__
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.viewcode", "myst_nb", "gather", "mathml"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.viewcode", "myst_nb", "gather", "mathml", "named_summaries"]
 language = "en"
 exclude_patterns = ["files/**"]
 default_role = "py:obj"  # docstrings write `names` with one backtick: a link where it is known, else code
-copyright = "MIT licence"
 
 nb_execution_mode = "off"
 nb_merge_streams = True
@@ -30,7 +30,6 @@ autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 autodoc_default_options = {"show-inheritance": True}
-python_maximum_signature_line_length = 90
 toc_object_entries_show_parents = "hide"
 add_module_names = False
 
@@ -39,6 +38,10 @@ html_title = project
 html_static_path = [str(HERE / "_static")]
 templates_path = [str(HERE / "_templates")]
 html_css_files = ["site.css"]
+html_search_scorer = str(HERE / "_static" / "search_scores.js")
+html_sidebars = {
+    "_modules/**": []
+}  # sources are reached from the reference; contents beside each would take half the time
 html_copy_source = False  # lessons with their pictures would be there twice
 html_context = {"default_mode": "auto"}  # light or dark, as the reader's system is
 html_theme_options = {
@@ -47,6 +50,18 @@ html_theme_options = {
     "use_source_button": False,
     "use_download_button": False,
     "show_toc_level": 2,
+    "navbar_persistent": [],  # search stands above the contents
+    "content_footer_items": ["extra-footer"],
+    "extra_footer": f"Version {release}. MIT licence.",
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
+
+
+def setup(app) -> None:
+    """Signatures that Python can read: the default of a dataclass's field has no words of its own."""
+    app.connect("autodoc-process-signature", _readable)
+
+
+def _readable(app, what, name, thing, options, signature, returns) -> tuple[str | None, str | None]:
+    return (re.sub(r"<[^<>]*>", "...", signature) if signature else signature), returns

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from api_pages import api_pages
 from exercise_pages import exercise_page
-from lesson_pages import lesson_notebook, map_of_exercises, map_of_lessons
+from lesson_pages import how_to_start, lesson_notebook, map_of_exercises, map_of_lessons
 from links import with_page_links
+from moving_picture import moving_picture
 from repository import ROOT, pages
 from sphinx.application import Sphinx
 
@@ -18,6 +19,13 @@ CONTENTS = {  # pages that a page leads to, where the file itself, which is also
     "docs/deploy/README.md": "*",
     "CONTRIBUTING.md": "tests/index",
     "tests/README.md": "browser\nchecks",
+}
+
+MADE = {  # what stands on a page in place of a comment
+    "moving picture": lambda _: moving_picture(),
+    "how to start": lambda _: how_to_start(),
+    "map of lessons": map_of_lessons,
+    "map of exercises": map_of_exercises,
 }
 
 
@@ -64,8 +72,10 @@ def _page(file: str, known: dict[str, str], bring) -> str:
         return json.dumps(notebook)
     if file.startswith("exercises/"):
         text = exercise_page(json.loads(text), file)
-    text = text.replace("<!-- map of lessons -->", map_of_lessons(file))
-    text = text.replace("<!-- map of exercises -->", map_of_exercises(file))
+    if file == "README.md":
+        text = text.replace(text.partition("\n")[0], "# Handbook", 1)  # the site has a front page of its own
+    for mark, made in MADE.items():
+        text = text.replace(f"<!-- {mark} -->", made(file)) if f"<!-- {mark} -->" in text else text
     if file in CONTENTS:
         text += f"\n```{{toctree}}\n:hidden:\n:glob:\n\n{CONTENTS[file]}\n```\n"
     return with_page_links(text, file, known, bring)

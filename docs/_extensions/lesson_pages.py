@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from repository import ROOT, binder_address, source_address
+from repository import ROOT, address, binder_address, source_address
 
 from course_lib.checks import exercises
 from course_lib.checks.exercise import Exercise
@@ -21,6 +21,13 @@ def lesson_notebook(notebook: dict[str, Any], file: str) -> dict[str, Any]:
     box = {"cell_type": "markdown", "metadata": {}, "source": how_to_run(file), "id": "how-to-run"}
     notebook["cells"].insert(1, box)
     return notebook
+
+
+def how_to_start() -> str:
+    """The two commands that open the course; where the repository is on the web, the first fetches it."""
+    if address():
+        return f"```\ngit clone {address()} course\nmake -C course lab\n```"
+    return "In a clone of the course:\n\n```\npip install -e .\ncourse lab\n```"
 
 
 def how_to_run(file: str) -> str:

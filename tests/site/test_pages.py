@@ -1,0 +1,132 @@
+"""The site in a real browser: nothing comes from elsewhere, things are found, fit, and can be read by everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.browser.lab import SEEN, axe
+
+LESSON, PADDING = "lessons/06_pipeline_parallelism.html", "lessons/03_padding_and_masking.html"
+PAGES = ("index.html", LESSON, PADDING, "exercises/04_accumulation.html", "api/launchers.html")
+OTHERS = ("benchmarks.html", "handbook.html", "search.html?q=padding")
+SCREENS = {"phone": (390, 844), "laptop": (1280, 800), "projector": (1920, 1080)}
+
+
+@pytest.fixture
+def page(chromium) -> Iterator[Any]:
+    context = chromium.new_context(viewport={"width": 1280, "height": 800})
+    yield context.new_page()
+    context.close()
+
+
+def search(page: Any, address: str, words: str) -> list[str]:
+    """The addresses of what a search finds, best first."""
+    page.goto(f"{address}search.html?q={words}")
+    page.locator("#search-results p.search-summary", has_text="finished").or_(
+        page.locator("#search-results p.search-summary", has_text="found")
+    ).first.wait_for()
+    return page.locator("#search-results ul.search li > a").evaluate_all("links => links.map(link => link.href)")
+
+
+@dataclass
+class Visit:
+    """What was seen when a page was opened."""
+
+    asked: list[str] = field(default_factory=list)  # addresses
+    too_wide: list[str] = field(default_factory=list)  # screens on which it scrolls sideways
+
+
+@pytest.fixture(scope="module")
+def visits(chromium, site_address) -> dict[str, Visit]:
+    """Each page, opened once, and seen on each screen."""
+    context = chromium.new_context()
+    seen: dict[str, Visit] = {}
+    for name in (*PAGES, *OTHERS):
+        page, visit = context.new_page(), Visit()
+        page.on("request", lambda request, visit=visit: visit.asked.append(request.url))
+        page.goto(site_address + name)
+        for screen, (width, height) in SCREENS.items():
+            page.set_viewport_size({"width": width, "height": height})
+            if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+                visit.too_wide.append(screen)
+        page.close()
+        seen[name] = visit
+    context.close()
+    return seen
+
+
+def test_no_request_leaves_the_site(visits, site_address):
+    outside = {
+        name: [url for url in visit.asked if not _is_inside(url, site_address)] for name, visit in visits.items()
+    }
+    assert all(visit.asked for visit in visits.values())
+    assert {name: urls for name, urls in outside.items() if urls} == {}
+
+
+def _is_inside(url: str, site_address: str) -> bool:
+    return url.startswith((site_address, "data:"))
+
+
+def test_no_page_scrolls_sideways(visits):
+    assert {name: visit.too_wide for name, visit in visits.items() if visit.too_wide} == {}
+
+
+def test_a_search_for_padding_finds_lesson_03_first(page, site_address):
+    assert search(page, site_address, "padding")[0].split("?")[0] == site_address + PADDING
+
+
+def test_a_search_for_launch_finds_its_reference(page, site_address):
+    assert any(
+        "api/launchers.html#course_lib.launchers.launch" in found for found in search(page, site_address, "launch")
+    )
+
+
+def serious(page: Any, address: str, names: tuple[str, ...]) -> dict[tuple[str, str], list[str]]:
+    """What axe finds serious on these pages, light and dark."""
+    SEEN.mkdir(exist_ok=True)
+    found = {}
+    page.emulate_media(reduced_motion="reduce")
+    for name in names:
+        page.goto(address + name)
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            page.locator(f"html[data-theme={scheme}]").wait_for()
+            page.screenshot(path=SEEN / f"site_{name.replace('/', '_')}_{scheme}.png")
+            found[name, scheme] = axe(page, "html")
+    return {where: faults for where, faults in found.items() if faults}
+
+
+def test_axe_finds_nothing_serious(page, site_address):
+    assert serious(page, site_address, ("index.html", "exercises/04_accumulation.html")) == {}
+
+
+@pytest.mark.slow  # axe looks at some thousand elements of a lesson, twice
+def test_axe_finds_nothing_serious_in_lessons_and_reference(page, site_address):
+    assert serious(page, site_address, (LESSON, PADDING, "api/launchers.html")) == {}
+
+
+def test_the_picture_moves_unless_it_is_paused_or_less_motion_is_asked_for(page, site_address):
+    running = "document.getAnimations().filter(each => each.playState == 'running').length"
+    page.goto(site_address)
+    assert page.evaluate(running) > 20
+    page.get_by_label("Pause the picture").check()
+    assert page.evaluate(running) == 0
+    page.emulate_media(reduced_motion="reduce")
+    page.reload()
+    assert page.evaluate(running) == 0
+    assert page.locator(".moving-picture .words.during2").evaluate("e => getComputedStyle(e).opacity") == "1"
+
+
+def test_formulas_are_drawn_by_the_browser_itself(page, site_address):
+    page.goto(site_address + LESSON)
+    assert page.locator("math").count() > 20
+    assert page.locator("script[src*=mathjax i], script[src*=katex i]").count() == 0
+    assert page.locator("math mfrac").first.bounding_box()["height"] > 20
+
+
+def test_the_site_is_smaller_than_40_megabytes(site_folder):
+    assert sum(file.stat().st_size for file in site_folder.rglob("*") if file.is_file()) < 40e6
