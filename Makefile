@@ -1,7 +1,8 @@
 # make lab    open the course          make test       run the checks that take minutes; make test-all: all of them
 # make bench  measure, write tables    make notebooks  run the lessons, store their outputs
 #                                      make exercises  make the exercises from the solutions, run both
-#                                      make teaching   mark the lessons' slides, write docs/teaching
+# make site   build the website        make teaching   mark the lessons' slides, write docs/teaching
+#                                      make links      visit the website's links that lead elsewhere
 
 # Compiled modules are kept: the tests start Python some hundred times.
 export PYTHONDONTWRITEBYTECODE :=
@@ -18,7 +19,7 @@ PYTEST  := OMP_NUM_THREADS=1 COURSE_LIB_LIVE=0 COURSE_LIB_PROGRESS=$(abspath $(V
 	-n $(WORKERS) --dist loadscope --no-loadscope-reorder \
 	-p nbval --nbval --nbval-current-env --nbval-cell-timeout=600 --nbval-sanitize-with tests/nbval.cfg
 
-.PHONY: lab test test-all lint bench notebooks exercises teaching setup clean
+.PHONY: lab test test-all lint bench notebooks exercises teaching site links setup clean
 
 lab: $(LEARN)
 	@$(BIN)/course lab
@@ -68,6 +69,14 @@ exercises: setup
 teaching: setup
 	$(BIN)/python -m tests.mark_slides
 	$(BIN)/python -m course_lib.classroom.teaching
+
+# The website, in build/site. Nothing is executed: lessons show what is stored in them.
+site: setup
+	$(BIN)/python docs/build.py
+
+# Links that lead out of the site: this takes a network.
+links: setup
+	$(BIN)/python docs/build.py --links
 
 setup: $(READY)
 

@@ -1,5 +1,7 @@
 """What a stretch of a rank's work cost: calls, bytes and peers, forwards and backwards, what autograd kept.
 
+It is measured around that work::
+
     with meter() as spent:
         update(model, batch)
     print(spent.calls, spent.sent_to, spent.saved_bytes)

@@ -1,0 +1,77 @@
+"""Sphinx's source, gathered from the repository: the site shows files where they lie, and git holds no copy of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from api_pages import api_pages
+from exercise_pages import exercise_page
+from lesson_pages import lesson_notebook, map_of_exercises, map_of_lessons
+from links import with_page_links
+from repository import ROOT, pages
+from sphinx.application import Sphinx
+
+CONTENTS = {  # pages that a page leads to, where the file itself, which is also read elsewhere, does not say so
+    "docs/teaching/README.md": "one_day\ntwo_days\nhalf_a_day\nsemester\n[0-9]*",
+    "docs/deploy/README.md": "*",
+    "CONTRIBUTING.md": "tests/index",
+    "tests/README.md": "browser\nchecks",
+}
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Gather before Sphinx looks for its pages."""
+    app.connect("builder-inited", lambda app: gather(Path(app.srcdir)))
+    return {"parallel_read_safe": True}
+
+
+def gather(folder: Path) -> None:
+    """Write all pages into `folder`, those alone that have changed, and delete what is no page any more."""
+    written = {folder / name for name in _write_all(folder)}
+    for file in [file for file in folder.rglob("*") if file.is_file() and file not in written]:
+        file.unlink()
+
+
+def _write_all(folder: Path) -> Iterator[str]:
+    known = pages()
+    brought: set[str] = set()
+
+    def bring(path: str) -> str:
+        brought.add(path)
+        return f"files/{path}"
+
+    for file, page in known.items():
+        name = page + (".ipynb" if file.startswith("notebooks/") else ".md")
+        _write(folder / name, _page(file, known, bring).encode())
+        yield name
+    for name, text in api_pages().items():
+        _write(folder / name, text.encode())
+        yield name
+    for path in brought:
+        _write(folder / "files" / path, (ROOT / path).read_bytes())
+        yield f"files/{path}"
+
+
+def _page(file: str, known: dict[str, str], bring) -> str:
+    text = (ROOT / file).read_text()
+    if file.startswith("notebooks/"):
+        notebook = lesson_notebook(json.loads(text), file)
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "markdown":
+                cell["source"] = with_page_links("".join(cell["source"]), file, known, bring)
+        return json.dumps(notebook)
+    if file.startswith("exercises/"):
+        text = exercise_page(json.loads(text), file)
+    text = text.replace("<!-- map of lessons -->", map_of_lessons(file))
+    text = text.replace("<!-- map of exercises -->", map_of_exercises(file))
+    if file in CONTENTS:
+        text += f"\n```{{toctree}}\n:hidden:\n:glob:\n\n{CONTENTS[file]}\n```\n"
+    return with_page_links(text, file, known, bring)
+
+
+def _write(path: Path, content: bytes) -> None:
+    if not path.is_file() or path.read_bytes() != content:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)

@@ -1,0 +1,64 @@
+"""Build the site into build/site: python docs/build.py. Warnings are errors; nothing is fetched or executed."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build"
+SITE, SOURCE, READ = BUILD / "site", BUILD / "site-source", BUILD / "site-read"
+STAMP = BUILD / "site-built"  # as new as the newest file that the site was built from
+SOURCES = ("docs", "notebooks", "exercises", "course_lib", "tests/**/README.md", "*.md")
+
+
+def sources() -> list[Path]:
+    """All files that the site is made of."""
+    words = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *SOURCES]
+    listed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / name for name in listed.splitlines() if (ROOT / name).is_file()]
+
+
+def newest(files: list[Path]) -> int:
+    """When the newest of these files was written."""
+    return max(file.stat().st_mtime_ns for file in files)
+
+
+def build(builder: str = "html", folder: Path = SITE) -> None:
+    """Build with Sphinx; afresh if what makes the pages has changed."""
+    built = STAMP.stat().st_mtime_ns if STAMP.is_file() else 0
+    makers = [file for file in sources() if file.suffix in {".py", ".html"} and "docs" in file.parts]
+    if newest(makers) > built:
+        for old in (SITE, SOURCE, READ):
+            shutil.rmtree(old, ignore_errors=True)
+    SOURCE.mkdir(parents=True, exist_ok=True)
+    words = ["-b", builder, "-c", ROOT / "docs", "-d", READ, "-W", "--keep-going", "-q", SOURCE, folder]
+    subprocess.run([sys.executable, "-m", "sphinx", *map(str, words)], cwd=ROOT, check=True)
+
+
+def main() -> int:
+    """Build, and say how long it took and how large the site is."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--if-needed", action="store_true", help="not if the site is newer than all that it is made of")
+    parser.add_argument("--links", action="store_true", help="visit the links that lead out of the site, instead")
+    options = parser.parse_args()
+    now, began = newest(sources()), time.monotonic()
+    if options.if_needed and STAMP.is_file() and SITE.is_dir() and STAMP.stat().st_mtime_ns >= now:
+        return 0
+    try:
+        build(*(("linkcheck", BUILD / "site-links") if options.links else ()))
+    except subprocess.CalledProcessError as failed:
+        return failed.returncode
+    if not options.links:
+        STAMP.touch()
+        size = sum(file.stat().st_size for file in SITE.rglob("*") if file.is_file())
+        print(f"{SITE / 'index.html'}: {size / 1e6:.1f} MB, built in {time.monotonic() - began:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""How Sphinx makes the site. Nothing is executed: lessons show the outputs that are stored in them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE / "_extensions"), str(HERE.parent)]
+
+from repository import address  # noqa: E402
+
+from course_lib.version import __version__  # noqa: E402
+
+project = "Training an LSTM on many GPUs"
+release = version = __version__
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.viewcode", "myst_nb", "gather", "mathml"]
+language = "en"
+exclude_patterns = ["files/**"]
+default_role = "py:obj"  # docstrings write `names` with one backtick: a link where it is known, else code
+copyright = "MIT licence"
+
+nb_execution_mode = "off"
+nb_merge_streams = True
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_heading_anchors = 4
+html_math_renderer = "mathml"
+
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+autodoc_member_order = "bysource"
+autodoc_default_options = {"show-inheritance": True}
+python_maximum_signature_line_length = 90
+toc_object_entries_show_parents = "hide"
+add_module_names = False
+
+html_theme = "sphinx_book_theme"  # for books: a chapter at a time, the table of contents beside it, everything local
+html_title = project
+html_static_path = [str(HERE / "_static")]
+templates_path = [str(HERE / "_templates")]
+html_css_files = ["site.css"]
+html_copy_source = False  # lessons with their pictures would be there twice
+html_context = {"default_mode": "auto"}  # light or dark, as the reader's system is
+html_theme_options = {
+    "repository_url": address(),
+    "use_repository_button": bool(address()),
+    "use_source_button": False,
+    "use_download_button": False,
+    "show_toc_level": 2,
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
