@@ -14,7 +14,7 @@ from course_lib.version import __version__  # noqa: E402
 
 project = "Training an LSTM on many GPUs"
 release = version = __version__
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.viewcode", "myst_nb", "gather", "mathml"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.viewcode", "myst_nb", "gather", "mathml", "widgets"]
 language = "en"
 exclude_patterns = ["files/**"]
 default_role = "py:obj"  # docstrings write `names` with one backtick: a link where it is known, else code
