@@ -1,4 +1,4 @@
-"""Build the site into build/site: python docs/build.py. Warnings are errors; nothing is fetched or executed."""
+"""Build the site into build/site: python docs/build.py. Warnings are errors; no lesson is executed."""
 
 from __future__ import annotations
 

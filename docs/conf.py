@@ -15,7 +15,7 @@ from course_lib.version import __version__  # noqa: E402
 
 project = "Training an LSTM on many GPUs"
 release = version = __version__
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.viewcode", "myst_nb", "gather", "mathml", "named_summaries"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.viewcode", "myst_nb", "gather", "mathml", "named_summaries", "widgets"]
 language = "en"
 exclude_patterns = ["files/**"]
 default_role = "py:obj"  # docstrings write `names` with one backtick: a link where it is known, else code

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from course_lib.lstm.sizes import EMBEDDING, LSTM, PROJECTION, BlockSize
 from course_lib.lstm.stack import Stack, State, as_computed, keep_flat, pays
 
 Run = tuple[tuple[int, Any], ...]  # (place, block) of LSTM layers of one width side by side, or of one other block
@@ -29,6 +30,10 @@ class Embed(nn.Module):
         self.table = nn.Embedding(vocabulary, hidden)
         self.width = hidden
 
+    @property
+    def block_size(self) -> BlockSize:
+        return BlockSize(EMBEDDING, self.table.num_embeddings, self.table.embedding_dim)
+
     def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, None]:
         return self.table(inputs), None
 
@@ -40,6 +45,10 @@ class Project(nn.Module):
         super().__init__()
         self.linear = nn.Linear(width, outputs)
         self.width = outputs
+
+    @property
+    def block_size(self) -> BlockSize:
+        return BlockSize(PROJECTION, self.linear.in_features, self.linear.out_features)
 
     def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, None]:
         return self.linear(inputs), None
@@ -59,6 +68,10 @@ class Recurrent(nn.Module):
             bias_ih, bias_hh = self.lstm.get_parameter("bias_ih_l0"), self.lstm.get_parameter("bias_hh_l0")
             bias_ih[hidden : 2 * hidden].fill_(forget_bias)
             bias_hh[hidden : 2 * hidden].zero_()
+
+    @property
+    def block_size(self) -> BlockSize:
+        return BlockSize(LSTM, self.lstm.hidden_size, self.lstm.hidden_size)
 
     def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         if inputs.is_cuda:

@@ -124,7 +124,9 @@ def wavefront(weights: Sequence[Any], chunks: Any) -> Any:
 
 def closeness(ours: Sequence[Any], theirs: Sequence[Any]) -> str:
     """How nearly equal two lists of arrays are, in words that are the same on every machine."""
-    pairs = zip(ours, theirs, strict=True)
-    off = max(float(np.abs(np.asarray(our) - np.asarray(their)).max()) for our, their in pairs)
+    pairs = [(np.asarray(our), np.asarray(their)) for our, their in zip(ours, theirs, strict=True)]
+    if any(our.shape != their.shape for our, their in pairs):
+        return f"differs in shape: {[our.shape for our, _ in pairs]} and {[their.shape for _, their in pairs]}"
+    off = np.max([np.abs(our - their).max() for our, their in pairs])  # not a number, if one of them is not
     limit = next((limit for limit in LIMITS if off < limit), None)
     return f"differs by {off:.3f}" if limit is None else f"equal to {limit:.0e}"

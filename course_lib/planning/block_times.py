@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
-from course_lib.lstm.model import Embed, Project, Recurrent
+from course_lib.lstm.sizes import EMBEDDING, LSTM, PROJECTION, BlockSize, size_of
 from course_lib.planning.line import Line
 
-LSTM, HEAD, TABLE = "lstm", "head", "embedding"  # what is measured: a layer, the way out with its loss, an embedding
+if TYPE_CHECKING:
+    from torch import nn
+
+HEAD, TABLE = "head", "embedding"  # what is measured beside LSTM layers: the way out with its loss, an embedding
 
 
 @dataclass(frozen=True)
@@ -89,20 +90,21 @@ class BlockTimes:
     device: str
     precisions: Mapping[str, PrecisionTimes]
 
-    def of(self, block: nn.Module, sequences: float, steps: float, precision: str = "float32") -> BlockSeconds:
+    def of(
+        self, block: nn.Module | BlockSize, sequences: float, steps: float, precision: str = "float32"
+    ) -> BlockSeconds:
         """The time of a piece of so many sequences and steps. The way out includes its loss."""
-        times = self.in_precision(precision)
-        if isinstance(block, Recurrent):
-            return times.at(LSTM, block.lstm.hidden_size, sequences, steps)
-        cells = sequences * steps
-        if isinstance(block, Embed):
-            return times.at(TABLE, block.table.embedding_dim, block.table.num_embeddings, cells)
-        if isinstance(block, Project):
-            width, outputs = block.linear.in_features, block.linear.out_features
+        times, size, cells = self.in_precision(precision), size_of(block), sequences * steps
+        if size.kind == LSTM:
+            return times.at(LSTM, size.width, sequences, steps)
+        if size.kind == EMBEDDING:
+            return times.at(TABLE, size.width, size.inputs, cells)
+        if size.kind == PROJECTION:
+            width, outputs = size.inputs, size.width
             if width < min(times.surfaces[HEAD]):  # the way in for a few features: the same product, turned around
                 width, outputs = outputs, width
             return times.at(HEAD, width, outputs, cells)
-        raise ValueError(f"a block of type {type(block).__name__} was never measured: give its times yourself")
+        raise ValueError(f"a block of type {size.kind} was never measured: give its times yourself")
 
     def update_seconds(self, parameters: float, optimizer: str, precision: str = "float32") -> float:
         """What the optimizer takes to change so many parameters."""

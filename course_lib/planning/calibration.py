@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from course_lib.lstm.model import Embed, Project, Recurrent
+from course_lib.lstm.sizes import LSTM
 from course_lib.machine import device
-from course_lib.planning.block_times import HEAD, LSTM, TABLE, BlockSeconds, BlockTimes, PrecisionTimes, Surface
+from course_lib.planning.block_times import HEAD, TABLE, BlockSeconds, BlockTimes, PrecisionTimes, Surface
 from course_lib.planning.line import Line, fit_line
 
 LONG = 0.3  # seconds: a call that takes so long is not made again and again

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from course_lib.launchers import launch
 from course_lib.planning.line import fit_line
 
 SIZES = tuple(4**power for power in range(1, 13))  # 4 bytes to 16 MiB
@@ -39,6 +38,8 @@ class Link:
 
 def measure_link(sizes: Sequence[int] = SIZES, repeats: int = 15) -> Link:
     """Send messages to and fro between two ranks, and fit the two numbers to their times."""
+    from course_lib.launchers import launch
+
     measured = launch(ping_pong, sizes, repeats, ranks=2)[0]
     return fit(measured)
 
@@ -51,6 +52,8 @@ def measure_all_reduce(ranks: int, sizes: Sequence[int] = (4_000, 400_000, 4_000
     """
     if ranks < 2:
         raise ValueError(f"ranks={ranks}: an all-reduce needs at least two")
+    from course_lib.launchers import launch
+
     measured = launch(_all_reduces, sizes, repeats, ranks=ranks)[0]
     rounds = 2 * (ranks - 1)
     return fit([(size / ranks, seconds / rounds) for size, seconds in measured])
@@ -95,6 +98,8 @@ class AllReduceParts:
 
 def measure_all_reduce_parts(sizes: Sequence[int], repeats: int = 11) -> list[AllReduceParts]:
     """Time an all-reduce between two ranks and its parts in turn, so that a busy machine slows down all alike."""
+    from course_lib.launchers import launch
+
     by_rank = launch(_time_parts, sizes, repeats, ranks=2)
     slowest = [[max(each) for each in zip(*rows, strict=True)] for rows in zip(*by_rank, strict=True)]
     return [AllReduceParts(size, *row) for size, row in zip(sizes, slowest, strict=True)]

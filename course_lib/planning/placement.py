@@ -9,14 +9,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
-
-from course_lib.data import Batch
 from course_lib.lstm.memory import BatchSize, predict_block_memory
-from course_lib.lstm.model import Project, Recurrent, SequenceModel
+from course_lib.lstm.sizes import LSTM, PROJECTION, BlockSize, ModelSize, size_of
 from course_lib.machine import device
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from course_lib.data import Batch
+    from course_lib.lstm.model import SequenceModel
 
 
 class CannotPlace(ValueError):
@@ -215,7 +218,9 @@ def _pairs_that_share(model: SequenceModel, placement: Placement) -> Iterable[tu
     return [pair for blocks in users.values() for pair in pairwise(blocks)]
 
 
-def analytic_costs(model: SequenceModel, batch: Batch | BatchSize, flops_per_second: float = 1e12) -> list[BlockCost]:
+def analytic_costs(
+    model: SequenceModel | ModelSize, batch: Batch | BatchSize, flops_per_second: float = 1e12
+) -> list[BlockCost]:
     """Each block's cost by formula. The seconds are relative: only their ratios mean anything.
 
     Time counts multiplications and additions, and the backward pass as two forward passes. Bytes are the parameters,
@@ -228,16 +233,14 @@ def analytic_costs(model: SequenceModel, batch: Batch | BatchSize, flops_per_sec
     ]
 
 
-def forward_flops(block: nn.Module) -> int:
+def forward_flops(block: nn.Module | BlockSize) -> int:
     """Multiplications and additions for one step of one sequence: two for each number of each matrix.
 
     An LSTM layer has 4 gates with two square matrices each. Looking up an embedding computes nothing.
     """
-    if isinstance(block, Recurrent):
-        return 2 * 4 * 2 * block.lstm.hidden_size**2
-    if isinstance(block, Project):
-        return 2 * block.linear.in_features * block.linear.out_features
-    return 0
+    size = size_of(block)
+    gates = {LSTM: 4 * 2, PROJECTION: 1}.get(size.kind, 0)
+    return 2 * gates * size.inputs * size.width
 
 
 def measured_costs(model: SequenceModel, batch: Batch, repeats: int = 5) -> list[BlockCost]:
@@ -247,6 +250,8 @@ def measured_costs(model: SequenceModel, batch: Batch, repeats: int = 5) -> list
     """
     if repeats < 1:
         raise ValueError(f"repeats={repeats}: a measurement needs at least one")
+    import torch
+
     twin, inputs, costs = copy.deepcopy(model).to(device()), batch.inputs.to(device()), []
     for (place, block), analytic in zip(twin.numbered(), analytic_costs(model, batch), strict=True):
         inputs = inputs.detach().requires_grad_(place > 0)  # the batch itself needs no gradient
@@ -259,6 +264,8 @@ def measured_costs(model: SequenceModel, batch: Batch, repeats: int = 5) -> list
 
 def _pass(block: nn.Module, inputs: Tensor) -> float:
     """Seconds for one forward and one backward pass."""
+    import torch
+
     block.zero_grad()
     _wait(inputs)
     began = time.perf_counter()
@@ -271,6 +278,8 @@ def _pass(block: nn.Module, inputs: Tensor) -> float:
 def _wait(tensor: Tensor) -> None:
     """Kernels run behind the caller's back: without this, their launch would be timed."""
     if tensor.is_cuda:
+        import torch
+
         torch.cuda.synchronize(tensor.device)
 
 

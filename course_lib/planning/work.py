@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from torch import nn
-
-from course_lib.data import Batch
 from course_lib.lstm.memory import BatchSize, Memory, predict_block_memory
-from course_lib.lstm.model import SequenceModel
 from course_lib.lstm.savings import OPTIMIZERS
+from course_lib.lstm.sizes import BlockSize, ModelSize, size_of
 from course_lib.planning.block_times import BlockSeconds, BlockTimes
+
+if TYPE_CHECKING:
+    from course_lib.data import Batch
+    from course_lib.lstm.model import SequenceModel
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Work:
     `optimizer` is the one that is really used: it decides on memory, and on what the update itself takes.
     """
 
-    blocks: tuple[nn.Module, ...]
+    blocks: tuple[BlockSize, ...]
     times: BlockTimes
     sequences: int
     steps: int
@@ -30,36 +32,34 @@ class Work:
     optimizer: str
     memory: tuple[Memory, ...]  # per block, for the whole batch
     edges: tuple[int, ...]  # per block: bytes of its outputs, for the whole batch
-    kinds: tuple[str, ...]  # per block: those that are alike take the same time
-    _known: dict[tuple[str, int, int], BlockSeconds] = field(default_factory=dict, repr=False, compare=False)
+    _known: dict[tuple[BlockSize, int, int], BlockSeconds] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(
         cls,
-        model: SequenceModel,
+        model: SequenceModel | ModelSize,
         batch: Batch | BatchSize,
         times: BlockTimes,
         *,
         precision: str = "float32",
         optimizer: str = "Adam",
     ) -> Work:
-        """The work of training `model` on `batch`. The model may lie on the meta device: it is never run."""
+        """The work of training `model` on `batch`. The model is never run: its size is enough."""
         if optimizer not in OPTIMIZERS:
             raise ValueError(f"optimizer={optimizer!r}: choose {', '.join(OPTIMIZERS)}")
         times.in_precision(precision)
-        numbered, numbers = model.numbered(), OPTIMIZERS[optimizer]
+        numbered = [(place, size_of(block)) for place, block in model.numbered()]
+        numbers, blocks = OPTIMIZERS[optimizer], tuple(size for _, size in numbered)
         memory = tuple(_memory(predict_block_memory(*each, batch, numbers), precision) for each in numbered)
-        cells = batch.steps * batch.sequences * next(model.parameters()).element_size()
-        edges = tuple(cells * block.width for _, block in numbered)
-        blocks = tuple(block for _, block in numbered)
-        kinds = tuple(map(str, blocks))
-        return cls(blocks, times, batch.sequences, batch.steps, precision, optimizer, memory, edges, kinds)
+        cells = batch.steps * batch.sequences * blocks[0].number_bytes
+        edges = tuple(cells * size.width for size in blocks)
+        return cls(blocks, times, batch.sequences, batch.steps, precision, optimizer, memory, edges)
 
     def seconds(self, place: int, pieces: int, chunks: int = 1) -> BlockSeconds:
         """What the block at this place takes for one piece, if sequences are cut so often, and time into chunks."""
-        key = self.kinds[place], math.ceil(self.sequences / pieces), math.ceil(self.steps / chunks)
+        key = self.blocks[place], math.ceil(self.sequences / pieces), math.ceil(self.steps / chunks)
         if key not in self._known:
-            self._known[key] = self.times.of(self.blocks[place], *key[1:], self.precision)
+            self._known[key] = self.times.of(*key, self.precision)
         return self._known[key]
 
     def update_seconds(self, weight_bytes: float) -> float:
@@ -68,7 +68,7 @@ class Work:
 
     @property
     def _bytes_per_weight(self) -> int:
-        return next(self.blocks[0].parameters()).element_size()
+        return self.blocks[0].number_bytes
 
     def weights(self, places: Iterable[int]) -> int:
         """Bytes of the parameters of these blocks."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from course_lib import machine
 from course_lib.launchers import torchrun
-from course_lib.lstm.memory import count_lstm_parameters
+from course_lib.lstm.sizes import count_lstm_parameters
 from course_lib.strategies import make_strategy
 from course_lib.strategies.registry import find_strategy, options_of
 from course_lib.training.checkpoint.folder import FACTS, Checkpoint, CheckpointError, find_checkpoint

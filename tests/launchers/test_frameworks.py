@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import socket
 import sys
 import time
 from functools import cache
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from course_lib import LaunchError, RankDied, RankFailed, RanksStuck, launch
-from course_lib.launchers.process import frameworks
+from course_lib.launchers.process import frameworks, loopback_only
 
 slow = pytest.mark.slow
 
@@ -158,3 +159,35 @@ def test_what_is_only_for_pytorchs_ranks_is_refused(more, monkeypatch):
     monkeypatch.setattr(frameworks.importlib.util, "find_spec", lambda name: object())
     with pytest.raises(ValueError, match="are for PyTorch's ranks; leave them out"):
         launch(print, ranks=2, framework="jax", **more)
+
+
+def own_address() -> str:
+    """This machine's on its network: nothing is sent to find it out."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as towards_elsewhere:
+        try:
+            towards_elsewhere.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this machine has no network")
+        return towards_elsewhere.getsockname()[0]
+
+
+def answers_at(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("framework", [JAX, pytest.param("tensorflow", marks=needs("tensorflow"))])
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux can close TensorFlow's port")
+def test_the_ports_that_ranks_meet_at_answer_this_machine_alone(framework):
+    address = own_address()
+
+    def where_it_answers():
+        sum_over_ranks(framework, 1.0)
+        ports = [one.getsockname()[1] for one in loopback_only.listening_sockets()]
+        return [(answers_at("127.0.0.1", port), answers_at(address, port)) for port in ports]
+
+    for rank in launch(where_it_answers, ranks=2, framework=framework, timeout=300):
+        assert set(rank) == {(True, False)}

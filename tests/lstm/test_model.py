@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from course_lib.data import AddingProblem, Batch, Corpus, pack, unpack
 from course_lib.lstm.loss import cross_entropy, squared_error
-from course_lib.lstm.memory import count_parameters
 from course_lib.lstm.model import detach_states, lstm_model
+from course_lib.lstm.sizes import size_of
 
 TOLERANCE = {"rtol": 0.0, "atol": 1e-10}
 quick = settings(deadline=None, max_examples=25)
@@ -151,4 +151,4 @@ def test_a_part_without_blocks_is_refused():
 def test_parameters_are_as_many_as_the_formula_says():
     for model in (small_model(3), lstm_model(vocabulary=11, hidden=5, layers=2)):
         for _, block in model.numbered():
-            assert count_parameters(block) == sum(parameter.numel() for parameter in block.parameters())
+            assert size_of(block).parameters == sum(parameter.numel() for parameter in block.parameters())

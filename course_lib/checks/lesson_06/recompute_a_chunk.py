@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
-from course_lib.lstm.memory import most_alive
+from course_lib.lstm.alive import most_alive
 
 GRADIENTS, MEMORY = "the same gradients", "one chunk at a time"
 HIDDEN = 2

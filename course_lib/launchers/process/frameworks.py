@@ -8,9 +8,11 @@ import importlib.util
 import json
 import os
 import re
+from typing import Any
 
 from course_lib import machine
 from course_lib.launchers.diagnosis.errors import LaunchError
+from course_lib.launchers.process.loopback_only import close_to_other_machines
 
 TORCH = "torch"
 FRAMEWORKS = (TORCH, "tensorflow", "jax")
@@ -46,7 +48,8 @@ def prepare(name: str, ranks: int) -> None:
 def join(name: str, rank: int) -> None:
     """On a rank: let the framework find the others when the learner's function asks it to.
 
-    TensorFlow reads `TF_CONFIG` when a strategy is made. JAX has to be told before it is used first.
+    TensorFlow reads `TF_CONFIG` when a strategy is made. JAX has to be told before it is used first. Neither asks a
+    caller who they are: the ports are for this machine alone.
     """
     addresses = os.environ[ADDRESSES].split()
     threads = machine.threads_per_rank(len(addresses))
@@ -58,7 +61,25 @@ def join(name: str, rank: int) -> None:
         tensorflow.get_logger().setLevel("ERROR")
         tensorflow.config.threading.set_intra_op_parallelism_threads(threads)
         tensorflow.config.threading.set_inter_op_parallelism_threads(threads)
+        _close_tensorflows_port()
     else:
         import jax
 
-        jax.distributed.initialize(addresses[0], num_processes=len(addresses), process_id=rank)
+        first = addresses[0]
+        jax.distributed.initialize(first, len(addresses), process_id=rank, coordinator_bind_address=first)
+
+
+def _close_tensorflows_port() -> None:
+    """Its server begins with the context, has no say in where it listens, and takes no password."""
+    from tensorflow.python.eager import context as eager
+
+    context: Any = eager.context()
+    begin = context.ensure_initialized
+
+    def begin_and_close() -> None:
+        was_ready = context._initialized
+        begin()
+        if not was_ready:
+            close_to_other_machines()
+
+    context.ensure_initialized = begin_and_close

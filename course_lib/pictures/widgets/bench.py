@@ -67,7 +67,7 @@ class ScheduleBench(Explorer):
                 slider("link", "link / forward", [0, 0.25, 0.5, 1], 0),
             ],
             [
-                Button("run", "Run on real ranks", "Running on real ranks ..."),
+                Button("run", "Run on real ranks", "Running on real ranks ...", ranks=True),
                 Button("search", "Search for a better one", "Searching for a better one ..."),
                 Button("take", "Take what was found"),
                 Button("undo", "Undo"),

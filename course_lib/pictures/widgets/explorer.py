@@ -58,11 +58,15 @@ def choice(name: str, label: str, options: Sequence[str] | Mapping[Any, str], st
 
 @dataclass(frozen=True)
 class Button:
-    """Something to press. It calls the explorer's method `press_NAME`; `slow` says what to read until it is done."""
+    """Something to press. It calls the explorer's method `press_NAME`; `slow` says what to read until it is done.
+
+    One that starts real `ranks` is left out where there are no processes to start: in a page of a website.
+    """
 
     name: str
     label: str
     slow: str = ""
+    ranks: bool = False
 
 
 class Explorer:
@@ -129,7 +133,7 @@ class Explorer:
         """Draw the present values, here and wherever this is shown."""
         self.drawing = self.draw()
         if self._live is not None:
-            self._live.show(self)
+            self._live.show()
 
     def __repr__(self) -> str:
         return f"{self.title}. {self.drawing.words}"
@@ -146,6 +150,10 @@ class Explorer:
             "text/html": element("div", STYLE, drawing.html, class_="course-still"),
             "image/svg+xml": drawing.alone,
         }
+
+    def show_in(self, view: Any) -> None:
+        """From now on, whenever the picture is drawn again, `view.show()` is called."""
+        self._live = view
 
     def live(self) -> Any:
         """The widget for a notebook; None where `anywidget` is not installed."""

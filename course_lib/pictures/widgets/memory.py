@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
-import torch
-
-from course_lib.lstm import BatchSize, Memory, Savings, SequenceModel, lstm_model, predict_with
-from course_lib.lstm.savings import OPTIMIZERS, PRECISIONS, SHARDED
+from course_lib.lstm.memory import BatchSize, Memory
+from course_lib.lstm.savings import OPTIMIZERS, PRECISIONS, SHARDED, Savings, predict_with
+from course_lib.lstm.sizes import lstm_size
 from course_lib.pictures.widgets.explorer import Explorer, choice, slider
 from course_lib.pictures.widgets.numbers import memory_in_words, powers_of_two
 from course_lib.pictures.widgets.svg import CHARACTER, Drawing, box, legend, line, table, text
@@ -21,13 +18,6 @@ DEVICES = {0: "no limit", 8: "8 GiB", 24: "24 GiB", 80: "80 GiB", 141: "141 GiB"
 def explore_memory() -> MemoryExplorer:
     """Widths, lengths, optimizer, precision, recomputation, sharding: what fills the memory of one rank."""
     return MemoryExplorer()
-
-
-@lru_cache(maxsize=32)
-def paper_model(vocabulary: int, hidden: int, layers: int) -> SequenceModel:
-    """A model of that size that stores nothing: its weights lie on the `meta` device."""
-    with torch.device("meta"):
-        return lstm_model(vocabulary=vocabulary, hidden=hidden, layers=layers)
 
 
 class MemoryExplorer(Explorer):
@@ -56,7 +46,7 @@ class MemoryExplorer(Explorer):
 
     def memory(self) -> Memory:
         """What one rank needs."""
-        model = paper_model(*(self.values[name] for name in ("vocabulary", "hidden", "layers")))
+        model = lstm_size(*(self.values[name] for name in ("vocabulary", "hidden", "layers")))
         size = BatchSize(self.values["steps"], self.values["sequences"])
         names = ("optimizer", "precision", "recompute", "sharded", "ranks")
         return predict_with(model, size, Savings(**{name: self.values[name] for name in names}))

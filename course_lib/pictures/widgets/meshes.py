@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from course_lib.lstm import BatchSize
+from course_lib.lstm.memory import BatchSize
 from course_lib.lstm.savings import OPTIMIZERS
+from course_lib.lstm.sizes import lstm_size
 from course_lib.pictures.widgets.explorer import Explorer, choice, slider
-from course_lib.pictures.widgets.memory import paper_model
 from course_lib.pictures.widgets.numbers import memory_in_words, powers_of_two, time_in_words, worded
 from course_lib.pictures.widgets.svg import Drawing, box, legend, table, text
-from course_lib.planning import (
-    CannotPlace,
-    Link,
-    Network,
-    Plan,
-    Work,
-    best_of_each_way,
-    h200_block_times,
-    plans,
-)
+from course_lib.planning.block_times import h200_block_times
+from course_lib.planning.cluster import Network
+from course_lib.planning.network import Link
+from course_lib.planning.placement import CannotPlace
+from course_lib.planning.plan import Plan
+from course_lib.planning.planner import best_of_each_way, plans
+from course_lib.planning.work import Work
 
 LEFT, WIDTH, TOP, ROW, TALL = 190, 300, 60, 30, 22
 STEPS, VOCABULARY = 128, 50_000
@@ -97,7 +94,7 @@ class MeshExplorer(Explorer):
     @property
     def work(self) -> Work:
         """What one update asks for."""
-        model = paper_model(VOCABULARY, self.values["hidden"], self.values["layers"])
+        model = lstm_size(VOCABULARY, self.values["hidden"], self.values["layers"])
         size, chosen = BatchSize(STEPS, self.values["sequences"]), ("precision", "optimizer")
         return Work.of(model, size, h200_block_times(), **{name: self.values[name] for name in chosen})
 

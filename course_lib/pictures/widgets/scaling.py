@@ -48,8 +48,8 @@ class ScalingExplorer(Explorer):
                 slider("most", "ranks, at most", powers_of_two(4, 1024), 64),
             ],
             [
-                Button("measure", "Measure on this machine", "Measuring on 1, 2 and 4 ranks ..."),
-                Button("link", "Use this machine's link", "Measuring messages between two ranks ..."),
+                Button("measure", "Measure on this machine", "Measuring on 1, 2 and 4 ranks ...", ranks=True),
+                Button("link", "Use this machine's link", "Measuring messages between two ranks ...", ranks=True),
             ],
         )
 

@@ -1,0 +1,113 @@
+"""What autograd keeps for the backward pass, and what is there at a time, counted while it happens."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+T = TypeVar("T")
+
+
+@dataclass
+class SavedBytes:
+    """Bytes that autograd keeps for backward passes to come: now, and at most so far."""
+
+    bytes: int = 0
+    peak: int = 0
+    _users: Counter = field(default_factory=Counter, repr=False)  # of each storage: several tensors may share one
+
+    def take(self, storage: int, size: int) -> None:
+        self._users[storage] += 1
+        if self._users[storage] == 1:
+            self.bytes += size
+            self.peak = max(self.peak, self.bytes)
+
+    def give_back(self, storage: int, size: int) -> None:
+        self._users[storage] -= 1
+        if not self._users[storage]:
+            self.bytes -= size
+
+
+@contextmanager
+def saved_for_backward(model: nn.Module, *others: Tensor) -> Iterator[SavedBytes]:
+    """Count what autograd saves inside the block, and what it lets go again.
+
+    The model's parameters, and `others` that are there anyway, do not count. A sharded model has other parameters
+    while a block is gathered: those that it has *when* something is saved are meant.
+    """
+    saved, known = SavedBytes(), {_storage(tensor) for tensor in others}
+
+    class SavedTensor:
+        """A tensor for as long as the graph needs it."""
+
+        def __init__(self, tensor: Tensor) -> None:
+            self.tensor, self.storage, self.size = tensor, _storage(tensor), tensor.untyped_storage().nbytes()
+            self.counts = self.storage not in known and self.storage not in _parameters_of(model)
+            if self.counts:
+                saved.take(self.storage, self.size)
+
+        def __del__(self) -> None:
+            if self.counts:
+                saved.give_back(self.storage, self.size)
+
+    with torch.autograd.graph.saved_tensors_hooks(SavedTensor, lambda saved_tensor: saved_tensor.tensor):
+        yield saved
+
+
+def most_alive(function: Callable[..., T], *arguments: Any) -> tuple[T, int]:
+    """What a function returns, and how many bytes of tensors that it made were there at a time, at most.
+
+    What autograd holds is among them, whoever asked it to; so is what `torch.utils.checkpoint` keeps for it.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watch(TorchDispatchMode):
+        now, most = 0, 0
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # or all of it would be imported, for seconds
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.there: set[int] = set()
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            given = {one.untyped_storage()._cdata for one in args if isinstance(one, Tensor)}
+            results = func(*args, **(kwargs or {}))
+            for one in results if isinstance(results, (list, tuple)) else [results]:
+                if isinstance(one, Tensor):
+                    self.take(one.untyped_storage(), given)
+            return results
+
+        def take(self, storage, given: set[int]) -> None:
+            place, size = storage._cdata, storage.nbytes()
+            if place not in self.there and place not in given:
+                self.there.add(place)
+                self.now += size
+                self.most = max(self.most, self.now)
+                weakref.finalize(storage, self.let_go, place, size)
+
+        def let_go(self, place: int, size: int) -> None:
+            self.there.discard(place)
+            self.now -= size
+
+    with Watch() as watch:
+        results = function(*arguments)
+    return results, watch.most
+
+
+def _parameters_of(model: nn.Module) -> set[int]:
+    """Where the model's parameters lie now. Those that are sharded, as DTensors, lie elsewhere while they are used."""
+    return {_storage(parameter) for parameter in model.parameters() if type(parameter) is nn.Parameter}
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
