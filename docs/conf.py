@@ -17,6 +17,7 @@ project = "Training an LSTM on many GPUs"
 release = version = __version__
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.viewcode", "myst_nb", "gather", "mathml", "named_summaries", "widgets"]
 language = "en"
+highlight_language = "text"  # what has no language of its own is a terminal
 exclude_patterns = ["files/**"]
 default_role = "py:obj"  # docstrings write `names` with one backtick: a link where it is known, else code
 

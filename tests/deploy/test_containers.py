@@ -26,6 +26,16 @@ def test_all_that_the_image_copies_is_there_and_is_sent_to_the_builder():
         assert is_sent(source, DOCKERFILE.with_name("Dockerfile.dockerignore")), source
 
 
+def test_all_that_the_websites_image_copies_is_there_and_is_sent_to_the_builder():
+    website = DOCKERFILE.with_name("site.Dockerfile")
+    steps = [step for step in instructions(website) if not step.text.startswith("--from=builder")]
+    sources = [source for source, _ in copied(steps)]
+    assert {"docs", "tests", "notebooks", "CHANGELOG.md"} <= set(sources)
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        assert is_sent(source, website.with_name("site.Dockerfile.dockerignore")), source
+
+
 @pytest.mark.parametrize("name", [".git", ".venv", "tests", "progress.json"])
 def test_what_the_image_does_not_need_is_not_sent(name):
     assert not is_sent(name, DOCKERFILE.with_name("Dockerfile.dockerignore"))
