@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import re
+from typing import Any
 
 from course_lib import machine
 from course_lib.launchers.diagnosis.errors import LaunchError
@@ -72,7 +73,7 @@ def _close_tensorflows_port() -> None:
     """Its server begins with the context, has no say in where it listens, and takes no password."""
     from tensorflow.python.eager import context as eager
 
-    context = eager.context()
+    context: Any = eager.context()
     begin = context.ensure_initialized
 
     def begin_and_close() -> None:
