@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ from tests.site import random_use  # noqa: E402
 pytestmark = pytest.mark.integration
 
 NAMES = list(widgets.EXPLORERS)
-SOME_CASES, ALL_CASES = 30, 500
+SOME_CASES, ALL_CASES = 18, 500
 USE_AT_RANDOM = """async ([source, cases]) => {
   const there = await python;
   there.FS.writeFile("/course/random_use.py", source);
@@ -143,10 +144,13 @@ def test_only_the_last_place_of_a_quick_slider_waits_to_be_drawn(page):
     assert slider.get_attribute("aria-valuetext") == "4"
 
 
-def test_axe_finds_nothing_serious_in_the_running_widgets(page):
+def test_axe_finds_nothing_serious_in_the_running_widgets_on_a_laptop_and_on_a_phone(page):
     SEEN.mkdir(exist_ok=True)
-    page.screenshot(path=SEEN / "widgets_in_a_page.png", full_page=True)
-    assert axe(page, "main") == []
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.screenshot(path=SEEN / f"widgets_in_a_page_{width}.png", full_page=True)
+        assert axe(page, "main") == []
 
 
 def test_what_cannot_be_loaded_is_said_in_a_sentence(chromium, page_address):
@@ -180,6 +184,16 @@ def test_a_cell_says_which_explorer_with_which_arguments(cell, call):
     assert widgets.explorer_call(cell) == call
 
 
+def test_a_lesson_of_the_site_offers_to_run_its_widgets(site_folder):
+    lesson = (site_folder / "lessons" / "06_pipeline_parallelism.html").read_text()
+    assert re.findall(r'data-explorer="(\w+)"', lesson) == ["explore_schedules", "schedule_bench"]
+    linked = re.findall(r'(?:src|href)="\.\./(_static/widgets/[^"?]+)', lesson)
+    assert {Path(name).name for name in linked} == {"run.js", "widgets.css"}
+    assert all((site_folder / name).is_file() for name in linked)
+    assert "_static/widgets" not in (site_folder / "index.html").read_text()  # pages without widgets load nothing
+
+
+@pytest.mark.slow
 def test_a_lesson_of_the_site_runs_its_widgets(chromium, site_address):
     page = chromium.new_page(viewport={"width": 1280, "height": 900})
     page.goto(f"{site_address}lessons/06_pipeline_parallelism.html")
