@@ -27,7 +27,7 @@ function countBytes() {
   globalThis.fetch = count;
 }
 
-async function start() {
+async function load() {
   countBytes();
   const [python, modules] = await Promise.all([
     loadPyodide({ indexURL: here("./pyodide/") }),
@@ -35,9 +35,15 @@ async function start() {
   ]);
   python.unpackArchive(modules, "zip", { extractDir: "/course" });
   python.runPython("import sys; sys.path.insert(0, '/course')");
+  return python;
+}
+
+async function start() {
+  const python = await globalThis.python;
   return python.pyimport("in_page").Page((text) => postMessage(JSON.parse(text)));
 }
 
-const ready = start();
-ready.catch((error) => postMessage({ failed: `${error.message ?? error}` }));
-onmessage = async (event) => (await ready).receive(JSON.stringify(event.data));
+globalThis.python = load(); // for whoever looks at it in the browser's console
+const page = start();
+page.catch((error) => postMessage({ failed: `${error.message ?? error}` }));
+onmessage = async (event) => (await page).receive(JSON.stringify(event.data));

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -40,7 +41,14 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture(scope="session")
 def site_address(site_folder: Path) -> Iterator[str]:
     """The address of the site's front page, without `index.html`."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=site_folder)) as server:
+    with serve(site_folder) as address:
+        yield address
+
+
+@contextmanager
+def serve(folder: Path) -> Iterator[str]:
+    """A static server on loopback that shows a folder, and its address."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()

@@ -183,8 +183,8 @@ function render({ model, el }) {
   const buttons = model.get("buttons").map((button) =>
     make("button", { type: "button", onclick: () => press(button.name) }, button.label));
   const stage = make("div", { class: "stage", role: "group", "aria-label": "The picture" });
-  const scrolling = scrollWithKeys(stage);
-  const below = make("div", { class: "below" });
+  const below = make("div", { class: "below", role: "group", "aria-label": "The table" });
+  const scrolling = [stage, below].map(scrollWithKeys);
   const said = make("p", { class: "said", role: "status" });
   const movable = makeMovable(stage, (item, to) => model.send({ move: item, to }));
 
@@ -197,9 +197,12 @@ function render({ model, el }) {
     stage.innerHTML = model.get("picture");
     keepKeys(stage);
     movable.restore(hadFocus);
-    scrolling.look();
+    scrolling[0].look();
   };
-  const showBelow = () => (below.innerHTML = model.get("below"));
+  const showBelow = () => {
+    below.innerHTML = model.get("below");
+    scrolling[1].look();
+  };
   const showWords = () => {
     const busy = model.get("busy");
     said.textContent = busy || model.get("said");
@@ -230,7 +233,7 @@ function render({ model, el }) {
   }
   return () => {
     Object.values(controls).forEach((control) => control.stop?.());
-    scrolling.stop();
+    scrolling.forEach((one) => one.stop());
     for (const [events, show] of shown) model.off(events, show);
   };
 }

@@ -45,7 +45,9 @@ def line(x1: float, y1: float, x2: float, y2: float, class_: str = "line", **att
 
 def path(points: Iterable[tuple[float, float]], class_: str) -> str:
     """A line through points."""
-    return element("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points), class_=class_)
+    # Rounded twice: the last digits of a logarithm are those of a machine, and the drawing must not be.
+    rounded = (f"{round(x, 6):.1f},{round(y, 6):.1f}" for x, y in points)
+    return element("polyline", points=" ".join(rounded), class_=class_)
 
 
 def text(x: float, y: float, words: str, class_: str = "ink", anchor: str = "start", **attributes: object) -> str:
