@@ -39,6 +39,7 @@ html_title = project
 html_static_path = [str(HERE / "_static")]
 templates_path = [str(HERE / "_templates")]
 html_css_files = ["site.css"]
+html_favicon = str(HERE / "_static" / "icon.svg")
 html_search_scorer = str(HERE / "_static" / "search_scores.js")
 html_sidebars = {
     "_modules/**": []
@@ -52,7 +53,7 @@ html_theme_options = {
     "use_download_button": False,
     "show_toc_level": 2,
     "navbar_persistent": [],  # search stands above the contents
-    "content_footer_items": ["extra-footer"],
+    "footer_content_items": ["extra-footer.html"],
     "extra_footer": f"Version {release}. MIT licence.",
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
