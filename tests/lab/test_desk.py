@@ -19,6 +19,7 @@ from course_lib.lab import desk as desks
 from course_lib.lab.desk import BadDesk, Desk, choose_desk
 from course_lib.lab.laying_out import lay_out
 from course_lib.lab.settings import environment
+from course_lib.version import __version__
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXERCISE, LESSON = "exercises/02_ddp.ipynb", "notebooks/06_pipeline_parallelism.ipynb"
@@ -288,7 +289,12 @@ def test_there_is_nothing_to_update_without_a_desk(elsewhere, capsys):
     assert not files(elsewhere)
 
 
-@pytest.mark.parametrize(("key", "value"), [("version", "0.99.0"), ("version", "1.0.0"), ("format", 99)])
+MAJOR = int(__version__.split(".")[0])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("version", f"{MAJOR}.99.0"), ("version", f"{MAJOR + 1}.0.0"), ("format", 99)]
+)
 @pytest.mark.parametrize("command", ["lab", "update"])
 def test_a_desk_of_a_newer_course_is_left_alone(elsewhere, monkeypatch, capsys, command, key, value):
     opened(monkeypatch)

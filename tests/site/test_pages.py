@@ -32,6 +32,17 @@ def search(page: Any, address: str, words: str) -> list[str]:
     return page.locator("#search-results ul.search li > a").evaluate_all("links => links.map(link => link.href)")
 
 
+def settles(page: Any, condition: str) -> bool:
+    """Whether it becomes true: a busy machine takes its time to lay a page out anew."""
+    from playwright.sync_api import TimeoutError as StillNot
+
+    try:
+        page.wait_for_function(condition, timeout=10_000)
+    except StillNot:
+        return False
+    return True
+
+
 @dataclass
 class Visit:
     """What was seen when a page was opened."""
@@ -51,7 +62,7 @@ def visits(chromium, site_address) -> dict[str, Visit]:
         page.goto(site_address + name)
         for screen, (width, height) in SCREENS.items():
             page.set_viewport_size({"width": width, "height": height})
-            if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            if not settles(page, "document.documentElement.scrollWidth <= innerWidth"):
                 visit.too_wide.append(screen)
         page.close()
         seen[name] = visit
