@@ -27,7 +27,7 @@ def how_to_start() -> str:
     """The two commands that open the course; where the repository is on the web, the first fetches it."""
     if address():
         return f"```\ngit clone {address()} course\nmake -C course lab\n```"
-    return "In a clone of the course:\n\n```\npip install -e .\ncourse lab\n```"
+    return "In the course's folder, which is a clone of its repository:\n\n```\npip install -e .\ncourse lab\n```"
 
 
 def how_to_run(file: str) -> str:
@@ -47,14 +47,14 @@ def how_to_run(file: str) -> str:
 
 def map_of_lessons(file: str) -> str:
     """A table of the lessons with their minutes; what is learned is the README's."""
-    lines = ["| | lesson | you learn | minutes | exercises |", "|--|---|---|--:|--:|"]
+    lines = ["| | lesson | minutes | exercises | you learn |", "|--|---|--:|--:|---|"]
     for number, title, path, learned in ROW.findall((ROOT / "README.md").read_text()):
         link = _from(file, path)
         lesson = outlines().get(number)
         minutes = lesson.minutes if lesson else ""
-        lines.append(f"| {number} | [{title}]({link}) | {learned} | {minutes} | {_minutes(_of_lesson(number))} |")
+        lines.append(f"| {number} | [{title}]({link}) | {minutes} | {_minutes(_of_lesson(number))} | {learned} |")
     total = sum(lesson.minutes for lesson in outlines().values())
-    lines.append(f"| | | **all of it, in hours** | **{total / 60:.0f}** | **{_minutes(_all()) / 60:.0f}** |")
+    lines.append(f"| | **in all, hours** | **{total / 60:.0f}** | **{_minutes(_all()) / 60:.0f}** | |")
     return "\n".join(lines)
 
 

@@ -20,7 +20,7 @@ WORDS = (
     "Four ranks in a ring, each with its own numbers in four pieces. In each of six rounds every rank sends one piece "
     "to the next: three rounds add up, three pass the sums on. Then every rank has the sum of all."
 )
-PAUSE = '<p><input type="checkbox" id="pause-picture"> <label for="pause-picture">Pause the picture</label></p>'
+PAUSE = '<p><input type="checkbox" id="pause-picture"> <label for="pause-picture">Pause the animation</label></p>'
 
 
 def moving_picture() -> str:
@@ -36,7 +36,7 @@ def moving_picture() -> str:
 
 def _captions(way: AllReduce) -> list[tuple[str, str]]:
     rounds = len(way.rounds)
-    kinds = ["the piece is added" if messages[0].adds else "the sum is passed on" for messages in way.rounds]
+    kinds = ["each adds what it receives" if messages[0].adds else "the sum is passed on" for messages in way.rounds]
     during = [(f"during{number}", f"round {number + 1} of {rounds}: {kind}") for number, kind in enumerate(kinds)]
     return [*during, ("at-the-end", "every rank has the sum of all")]
 

@@ -124,7 +124,7 @@ def test_the_picture_moves_unless_it_is_paused_or_less_motion_is_asked_for(page,
     running = "document.getAnimations().filter(each => each.playState == 'running').length"
     page.goto(site_address)
     assert page.evaluate(running) > 20
-    page.get_by_label("Pause the picture").check()
+    page.get_by_label("Pause the animation").check()
     assert page.evaluate(running) == 0
     page.emulate_media(reduced_motion="reduce")
     page.reload()
