@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import socket
 import sys
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     import torch
 
 COUNTED_GPUS = "COURSE_LIB_GPUS"  # set for the ranks of a launch
+BACKEND = "COURSE_LIB_BACKEND"  # nccl or gloo, where somebody wants one of them
+SHARES_GPUS = (2, 30)  # the first version of NCCL that lets ranks share a GPU
+SHARING_COMMAND = "python -m course_lib.launchers.nccl"
 
 
 def cores() -> int:
@@ -79,13 +83,53 @@ def gpu_index() -> int | None:
 def backend(ranks: int) -> str:
     """The process group's backend for `ranks` ranks on this machine.
 
-    NCCL refuses two ranks on one GPU, so ranks that share a GPU talk over gloo.
-    With a GPU each, CUDA tensors go over NCCL and CPU tensors still go over gloo.
+    CUDA tensors go over NCCL where every rank has a GPU of its own, or where the loaded NCCL lets ranks share one; CPU
+    tensors still go over gloo. Otherwise everything goes over gloo. COURSE_LIB_BACKEND, `nccl` or `gloo`, decides.
     """
+    wanted = os.environ.get(BACKEND, "")
+    if wanted not in ("", "nccl", "gloo"):
+        raise ValueError(f"{BACKEND}={wanted}: choose nccl or gloo, or unset it")
+    trouble = why_not_nccl(ranks)
+    if wanted == "nccl" and trouble:
+        raise ValueError(f"{BACKEND}=nccl: {trouble}")
+    return "gloo" if trouble or wanted == "gloo" else "cpu:gloo,cuda:nccl"
+
+
+def why_not_nccl(ranks: int) -> str:
+    """Why `ranks` ranks on this machine cannot talk over NCCL, in a sentence that says what to do; empty if they can."""
     import torch.distributed as dist
 
-    has_a_gpu_each = gpus() >= ranks
-    return "cpu:gloo,cuda:nccl" if has_a_gpu_each and dist.is_nccl_available() else "gloo"
+    if not gpus():
+        return "there is no GPU on this machine"
+    if not dist.is_nccl_available():
+        return "this PyTorch was built without NCCL: install one for your CUDA"
+    if gpus() >= ranks:
+        return ""
+    shared = f"{ranks} ranks would share {gpus()} {'GPU' if gpus() == 1 else 'GPUs'}"
+    if nccl_version() < SHARES_GPUS:
+        loaded, needed = (".".join(map(str, version)) for version in (nccl_version(), SHARES_GPUS))
+        return f"{shared}, which NCCL {loaded} refuses and {needed} allows: start this with {SHARING_COMMAND} ..."
+    if os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") != "1":
+        return f"{shared}, which NCCL allows if NCCL_MULTI_RANK_GPU_ENABLE=1: start this with {SHARING_COMMAND} ..."
+    return ""
+
+
+def nccl_version() -> tuple[int, ...]:
+    """The version of the NCCL that this process has loaded, for example (2, 28, 9); (0,) if it has none.
+
+    `torch.cuda.nccl.version()` is the one that PyTorch was built with, also where a newer one was preloaded.
+    """
+    import torch
+    import torch.distributed as dist
+
+    if not (gpus() and dist.is_nccl_available()):
+        return (0,)
+    number = ctypes.c_int()
+    try:
+        ctypes.CDLL(None).ncclGetVersion(ctypes.byref(number))
+    except (AttributeError, OSError):  # not preloaded: the one that PyTorch has loaded for itself alone
+        return tuple(torch.cuda.nccl.version())
+    return number.value // 10_000, number.value // 100 % 100, number.value % 100
 
 
 def loopback_interface() -> str | None:

@@ -28,7 +28,7 @@ from course_lib.launchers.local import launch
 from course_lib.launchers.process import payload
 from course_lib.launchers.process.listener import run_of
 from course_lib.launchers.process.messages import Returned
-from course_lib.launchers.process.rank import A_DAY, INSIDE_A_RANK, LAUNCHED_HERE, join_process_group
+from course_lib.launchers.process.rank import A_DAY, INSIDE_A_RANK, LAUNCHED_HERE, join_process_group, wait_for_gpu
 from course_lib.launchers.process.second_init import accept_second_init
 from course_lib.launchers.run import Run
 from course_lib.launchers.slurm.cluster import Slurm
@@ -132,7 +132,7 @@ def run_here(
 ) -> Run | None:
     """Run a function as one rank of a torchrun job. Rank 0 returns the whole run, the others None.
 
-    Its spans and collectives are recorded if asked for: to time a span, a rank waits for its GPU.
+    Its spans and collectives are recorded if asked for.
     """
     import torch.distributed as dist
 
@@ -144,6 +144,7 @@ def run_here(
     began = time.monotonic()
     try:
         value = _value_of(fn, *args, **kwargs)
+        wait_for_gpu()
         report = _report(rank, began, log).later(wall_minus_monotonic() + skew)
         gathered = _gather((value, report), store, rank, ranks, peer_timeout)
     except Exception as error:

@@ -7,7 +7,7 @@ another part of the model, on this rank or in a message, or from an earlier acti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -101,10 +101,12 @@ class Execution:
         """Do all actions. Returns the sum of losses on the stage with the model's last part, and 0 on the others."""
         do = {"F": self._forward, "B": self._backward, "W": self._weights, "R": self._recompute}
         final = {number: virtual for virtual, number in self.last_actions.items()}
+        self.mail.post(0)
         for number, action in enumerate(self.actions):
             if self.before_action is not None:
                 self.before_action(final.get(number))
             do[action.kind](action)
+            self.mail.post(number + 1)
             self.held.append(Held(len(self.saved), len(self.for_weights)))
         self.mail.finish()
         return self.total
@@ -163,12 +165,9 @@ class Execution:
     def _piece(self, action: Action) -> Batch:
         return self.pieces[action.micro_batch][action.chunk]
 
-    @contextmanager
-    def _working(self, action: Action) -> Iterator[None]:
-        """The span in which an action is done. What can wait until its message has been taken is done in it, too."""
-        with span(NAMES[action.kind], at_least=self.stage.seconds_for(action, self.schedule)):
-            self.mail.tidy()
-            yield
+    def _working(self, action: Action) -> AbstractContextManager[None]:
+        """The span in which an action is done."""
+        return span(NAMES[action.kind], at_least=self.stage.seconds_for(action, self.schedule))
 
 
 def _states_of(virtual: VirtualStage, states: States) -> States:

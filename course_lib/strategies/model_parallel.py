@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import torch
@@ -68,6 +68,8 @@ class ModelParallel(Strategy):
         super().__init__(SequenceModel(dict(own)), optimizer, loss, **options)
         self.model_group = dist.group.WORLD
         self.segments = segments_of(model, placement)
+        hops = [(before.rank, after.rank) for before, after in pairwise(self.segments)]
+        point_to_point.connect([*hops, *((to, source) for source, to in reversed(hops))])
         self._parts: dict[Segment, SequenceModel] = {}
         self.dtype = next(model.parameters()).dtype
         self.message_dtype = self.autocast or self.dtype

@@ -6,11 +6,14 @@ what lies in host memory: there, a message is staged through it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from course_lib import machine
 
 
 @dataclass
@@ -54,7 +57,7 @@ def send(tensor: Tensor, to: int, tag: int = 0, group: dist.ProcessGroup | None 
     """
     tensor = tensor.detach().contiguous()
     buffer = tensor if can_send_from(tensor.device) else tensor.cpu()
-    return PendingSend(buffer, dist.isend(buffer, to, group, tag) if buffer.numel() else None)
+    return PendingSend(buffer, _begin(dist.isend, buffer, to, tag, group))
 
 
 def receive(
@@ -67,7 +70,43 @@ def receive(
 ) -> PendingReceive:
     """Begin to receive a tensor of that shape from rank `source`."""
     buffer = torch.empty(shape, dtype=dtype, device=device if can_send_from(device) else "cpu")
-    return PendingReceive(buffer, dist.irecv(buffer, source, group, tag) if buffer.numel() else None, device)
+    return PendingReceive(buffer, _begin(dist.irecv, buffer, source, tag, group), device)
+
+
+def _begin(
+    operation: Callable[..., dist.Work | None], buffer: Tensor, peer: int, tag: int, group: dist.ProcessGroup | None
+) -> dist.Work | None:
+    """Post one message.
+
+    Alone, `isend` and `irecv` make NCCL a communicator for each pair of ranks. As a batch, even of one, they use the
+    group's own, in which messages keep the order in which they are posted: the caller sees to it that all ranks post
+    them in one order.
+    """
+    if not buffer.numel():
+        return None
+    if not buffer.is_cuda:
+        return operation(buffer, peer, group, tag)
+    (work,) = dist.batch_isend_irecv([dist.P2POp(operation, buffer, peer, group)])
+    return work
+
+
+def connect(pairs: Iterable[tuple[int, int]], group: dist.ProcessGroup | None = None) -> None:
+    """Have each pair, (from, to), exchange one message in the group, in the order given; for all its ranks to call.
+
+    NCCL makes a communicator at its first use, by all its ranks together, and connects two ranks at their first message:
+    the host stands still until the other one is there, too. In the middle of a schedule, two ranks could wait for each
+    other with different messages.
+    """
+    if "cuda:nccl" not in dist.get_backend_config(group):
+        return
+    number, rank = torch.zeros(1, device=machine.device()), dist.get_rank()
+    dist.all_reduce(number, group=group)
+    for source, to in pairs:
+        if rank == source:
+            send(number, to, group=group).wait()
+        elif rank == to:
+            receive((1,), number.dtype, number.device, source, group=group).wait()
+    torch.cuda.synchronize()
 
 
 def can_send_from(device: torch.device) -> bool:

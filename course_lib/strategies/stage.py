@@ -21,12 +21,12 @@ from course_lib.machine import device
 from course_lib.planning.placement import Placement, check_placement
 from course_lib.planning.schedules import Action, Layout, Schedule
 from course_lib.planning.simulation import ActionCosts
-from course_lib.strategies.point_to_point import PendingReceive, PendingSend, receive, send
+from course_lib.strategies.point_to_point import PendingReceive, PendingSend, connect, receive, send
 from course_lib.strategies.split_backward import Finish
 
 TAGS = {"F": 1, "B": 2}  # activations and gradients between two ranks do not get mixed up
 TIME_TAGS = {"F": 3, "B": 4}  # when a message was sent, where links are paced
-Channel = tuple[str, bool]  # what is sent, activations for F or gradients for B, and whether it goes to a higher rank
+Channel = tuple[str, bool]  # what is sent, activations for F or gradients for B, and whether by a stage of odd number
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Stage:
             virtual.append(VirtualStage(part, position, places.positions, widths[start - 1] if start else 0))
         blocks = sorted(block for each in virtual for block in each.part.numbered())
         part = virtual[0].part if len(virtual) == 1 else SequenceModel(dict(blocks))
-        return cls(part, tuple(virtual), loss, place, ranks, pace, _groups(ranks, place, places), autocast)
+        return cls(part, tuple(virtual), loss, place, ranks, pace, _groups(ranks, places), autocast)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -128,7 +128,7 @@ class Stage:
 
     def send(self, tensor: Tensor, kind: str, to: int) -> list[PendingSend]:
         """Begin to send activations or gradients to the stage at `to`; where links are paced, with the time."""
-        peer, group, sends = self.ranks[to], self.groups[kind, to > self.place], []
+        peer, group, sends = self.ranks[to], self.groups[kind, self.place % 2 == 1], []
         if self.link_seconds and tensor.numel():
             now = torch.tensor([time.monotonic()], dtype=torch.float64, device=tensor.device)
             sends.append(send(now, peer, TIME_TAGS[kind], group))
@@ -138,7 +138,7 @@ class Stage:
         """Begin to receive what `action` needs for this piece from the stage at `source`."""
         virtual, kind = self.virtual[action.virtual], action.kind
         shape = (piece.steps, piece.sequences, virtual.width if kind == "F" else virtual.width_out)
-        peer, group, where = self.ranks[source], self.groups[kind, self.place > source], piece.mask.device
+        peer, group, where = self.ranks[source], self.groups[kind, source % 2 == 1], piece.mask.device
         sent_at = None
         if self.link_seconds and piece.sequences:
             sent_at = receive((1,), torch.float64, where, peer, TIME_TAGS[kind], group)
@@ -173,35 +173,20 @@ def check_blocks(placement: Placement, model: SequenceModel, places: Layout) -> 
     check_placement(placement, model, places.positions)
 
 
-def _groups(ranks: tuple[int, ...], place: int, places: Layout) -> dict[Channel, Any]:
-    """None where tags tell messages apart; over NCCL, which knows no tags, a process group for each channel.
+def _groups(ranks: tuple[int, ...], places: Layout) -> dict[Channel, Any]:
+    """None where tags tell messages apart; over NCCL, which knows no tags, a communicator for each channel.
 
-    In a group, messages between two ranks go one way only, and are received in the order in which they are sent. A
-    receive that has begun therefore waits for nothing but the sender's work, and never for a message the other way
-    that stands in the same queue behind it: a legal schedule cannot deadlock here.
+    There are four, however many stages there are. Messages in one keep their order, which is the same on all ranks; so
+    a channel is made of messages that seldom wait for each other: a stage's own do not stand behind those that it
+    receives, which its neighbors send.
     """
-    channels = [(kind, upwards) for kind in TAGS for upwards in (True, False)]
+    channels = [(kind, odd) for kind in TAGS for odd in (False, True)]
     if "cuda:nccl" not in dist.get_backend_config():
         return dict.fromkeys(channels)
     groups = {channel: dist.new_group() for channel in channels}
-    _connect(groups, ranks, place, places)
-    return groups
-
-
-def _connect(groups: Mapping[Channel, Any], ranks: tuple[int, ...], place: int, places: Layout) -> None:
-    """Have each pair of neighbours exchange one message, in an order that is the same on all ranks.
-
-    NCCL connects two ranks at their first message in a group, and both stand still until the other one is there too.
-    Met for the first time in the middle of a schedule, two ranks could wait for each other with different messages.
-    """
     stages = [places.place(position)[0] for position in range(places.positions)]
-    pairs = dict.fromkeys((a, b) for a, b in pairwise(stages) if a != b)
-    number = torch.zeros(1, device=device())
-    for kind in TAGS:
-        for a, b in pairs:
-            source, to = (a, b) if kind == "F" else (b, a)
-            group = groups[kind, to > source]
-            if place == source:
-                dist.send(number, ranks[to], group)
-            elif place == to:
-                dist.recv(number, ranks[source], group)
+    forward = dict.fromkeys((a, b) for a, b in pairwise(stages) if a != b)
+    pairs = {"F": forward, "B": [(b, a) for a, b in forward]}
+    for (kind, odd), group in groups.items():
+        connect(((ranks[a], ranks[b]) for a, b in pairs[kind] if a % 2 == odd), group)
+    return groups

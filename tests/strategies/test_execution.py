@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -251,9 +252,13 @@ class MixesUpMessages(Execution):
     """Takes messages as they come, whichever virtual stage they are for."""
 
     def __init__(self, stage, schedule, *given):
-        routes = Routes(schedule, stage.place)
-        for order in routes.arrivals.values():
-            order.sort(key=lambda action: (action.micro_batch, action.chunk, action.virtual))
+        routes, place = Routes(schedule, stage.place), stage.place
+        taken = [message.needed_by for posted in routes.postings for message in posted if message.to == place]
+        as_they_come = iter(sorted(taken, key=lambda action: (action.kind != "F", action.micro_batch, action.chunk)))
+        routes.postings = tuple(
+            tuple(m if m.source == place else replace(m, needed_by=next(as_they_come)) for m in posted)
+            for posted in routes.postings
+        )
         super().__init__(stage, schedule, *given, routes=routes)
 
 

@@ -23,6 +23,7 @@ from course_lib.launchers.diagnosis.call_log import CallLog, Record, Wait
 from course_lib.launchers.diagnosis.errors import CannotSend, PeersLost, name_ranks
 from course_lib.launchers.diagnosis.lost_peers import PeerRoster
 from course_lib.launchers.diagnosis.stacks import Where, stack_of_exception, stack_of_frame, where
+from course_lib.launchers.nccl import share_of_gpu
 from course_lib.launchers.process import frameworks, output, payload, stop
 from course_lib.launchers.process.messages import (
     DISMISS,
@@ -110,6 +111,7 @@ class RankProcess:
         with profiled() if profile else contextlib.nullcontext():
             began = time.monotonic()
             value = _value_of(fn, *args, **kwargs)
+            wait_for_gpu()
             ended = time.monotonic()
         self._returned = True
         _flush()
@@ -126,6 +128,7 @@ class RankProcess:
         _flush()
         stack = [] if isinstance(error, (CannotSend, PeersLost)) else stack_of_exception(error.__traceback__)
         name, text = type(error).__qualname__, _text_of(error)
+        trace.recorder.read(wait=False)  # the GPU may never come to the end of the last ones
         self._send(Raised(self.rank, at, name, text, stack, _packed(error), trace.recorder.spans, self._record()))
 
     def _answer(self) -> None:
@@ -218,6 +221,13 @@ def _value_of(fn: Callable, *args: Any, **kwargs: Any) -> Any:
         return None
 
 
+def wait_for_gpu() -> None:
+    """Return when this process's GPU has done all that it was asked to; what failed there is raised here."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
 def _whom(wait: Wait) -> str:
     """For whom a rank waits, where that is not simply everybody."""
     if wait.peer is not None:
@@ -254,6 +264,7 @@ def rank_environment(rank: int, spec: LaunchSpec) -> dict[str, str]:
         "ROLE_NAME": "default",
         INSIDE_A_RANK: rank,
     }
+    variables |= _for_nccl(len(spec.here))
     if spec.rendezvous is None:
         variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ["MASTER_PORT"], LAUNCHED_HERE: rank}
         interface = machine.loopback_interface()
@@ -266,6 +277,19 @@ def rank_environment(rank: int, spec: LaunchSpec) -> dict[str, str]:
             "TORCHELASTIC_RESTART_COUNT": spec.rendezvous.restarts,
         }
     return {name: str(value) for name, value in variables.items()}
+
+
+def _for_nccl(ranks: int) -> dict[str, str]:
+    """What NCCL's ranks need so that a hang can be explained, unless somebody has decided otherwise.
+
+    The flight recorder keeps the last collectives, with the moment at which the GPU came to each: a rank whose GPU has
+    not begun one is the one that the others wait for.
+    """
+    if not machine.gpus():
+        return {}
+    wanted = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_ENABLE_TIMING": "1"}
+    kept = {name: value for name, value in wanted.items() if name not in os.environ}
+    return {**kept, **share_of_gpu(ranks, machine.gpus())}
 
 
 def join_process_group(

@@ -1,0 +1,144 @@
+"""Run a command so that ranks that share a GPU talk over NCCL.
+
+    python -m course_lib.launchers.nccl course train --strategy pipeline --ranks 4
+    python -m course_lib.launchers.nccl python -m pytest tests/gpu
+
+PyTorch brings an NCCL that refuses two ranks on one GPU. Version 2.30 and newer allows it. This fetches such a version from
+PyPI once, puts it before PyTorch's own, and starts NVIDIA's MPS for as long as the command runs: without it, ranks take
+turns on the GPU, and an all-reduce takes a hundred times as long.
+
+What is measured this way is NCCL's real code, kernels and protocols; the bytes never leave the one GPU's memory. Use it to
+test and to learn. Ranks with a GPU each need nothing of this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from course_lib.machine import SHARES_GPUS
+
+LIBRARY = "COURSE_LIB_NCCL"  # the path of a libnccl.so.2, for machines without a network
+NAME = "libnccl.so.2"
+MPS = "nvidia-cuda-mps-control"
+# More channels mean more blocks that spin at the same time: 4 ranks on one GPU were seen to hang without this limit.
+CHANNELS = "2"
+
+
+class CannotShare(RuntimeError):
+    """Ranks cannot share a GPU over NCCL here; the sentence says what to do."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line's own command, and return its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m course_lib.launchers.nccl", description=__doc__.splitlines()[0])
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND ...", help="with its own options")
+    command = parser.parse_args(arguments).command
+    if not command:
+        parser.error("give a command to run, for example: course train --strategy pipeline --ranks 2")
+    try:
+        library = find_library()
+        with mps() as served:
+            return subprocess.run(command, env={**os.environ, **sharing_environment(library), **served}).returncode
+    except (CannotShare, OSError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def sharing_environment(library: Path) -> dict[str, str]:
+    """The variables with which a process and its children load this NCCL, and may share a GPU."""
+    before = os.environ.get("LD_PRELOAD", "")
+    return {
+        "LD_PRELOAD": f"{library}:{before}" if before else str(library),
+        "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+        "NCCL_MAX_NCHANNELS": os.environ.get("NCCL_MAX_NCHANNELS", CHANNELS),
+    }
+
+
+def find_library() -> Path:
+    """An NCCL that lets ranks share a GPU: the one that COURSE_LIB_NCCL names, or PyPI's newest, fetched once."""
+    if given := os.environ.get(LIBRARY):
+        if not Path(given).is_file():
+            raise CannotShare(f"{LIBRARY}={given}: there is no such file; give the path of a {NAME}")
+        return Path(given).resolve()
+    package = f"nvidia-nccl-cu{_cuda_version()}"
+    kept = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "course_lib" / package / NAME
+    if not kept.is_file():
+        _fetch(package, kept)
+    return kept
+
+
+def _cuda_version() -> str:
+    """The major version of CUDA that PyTorch was built for."""
+    import torch
+
+    if not torch.version.cuda:
+        raise CannotShare("this PyTorch was built without CUDA: install one for your GPU")
+    return torch.version.cuda.partition(".")[0]
+
+
+def _fetch(package: str, place: Path) -> None:
+    """Download the package and keep its library, nothing else: written aside, then renamed."""
+    needed = ".".join(map(str, SHARES_GPUS))
+    print(f"fetching {package} from PyPI, once (250 MB)", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", folder]
+        done = subprocess.run([*pip, f"{package}>={needed}"], capture_output=True, text=True)
+        wheels = list(Path(folder).glob("*.whl"))
+        if done.returncode or not wheels:
+            said = (done.stderr.strip().splitlines() or ["pip found nothing"])[-1]
+            raise CannotShare(
+                f"{package} {needed} or newer cannot be fetched ({said}): download its wheel elsewhere, unzip it, and set "
+                f"{LIBRARY} to its nvidia/nccl/lib/{NAME}"
+            )
+        place.parent.mkdir(parents=True, exist_ok=True)
+        aside = place.with_suffix(".tmp")
+        with zipfile.ZipFile(wheels[0]) as wheel, aside.open("wb") as file:
+            (name,) = (each for each in wheel.namelist() if each.endswith(f"/{NAME}"))
+            with wheel.open(name) as source:
+                shutil.copyfileobj(source, file)
+        aside.replace(place)
+
+
+@contextlib.contextmanager
+def mps() -> Iterator[Mapping[str, str]]:
+    """NVIDIA's multi-process service, of our own, while the block runs. Yields the variables that lead to it.
+
+    Where it is not installed, ranks take turns on the GPU: right, and slow.
+    """
+    if shutil.which(MPS) is None:
+        print(f"{MPS} is not installed: ranks that share a GPU will take turns on it, slowly", file=sys.stderr)
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="course-mps-") as folder:
+        where = {"CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}
+        for path in where.values():
+            Path(path).mkdir()
+        plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        subprocess.run([MPS, "-d"], env={**plain, **where}, check=True, stdout=subprocess.DEVNULL)
+        try:
+            yield where
+        finally:
+            subprocess.run([MPS], input="quit\n", text=True, env={**plain, **where}, stdout=subprocess.DEVNULL)
+
+
+def share_of_gpu(ranks: int, gpus: int) -> dict[str, str]:
+    """The variables that give each of `ranks` ranks its share of a GPU under MPS; none where each has its own."""
+    per_gpu = -(-ranks // gpus) if gpus else 1
+    if per_gpu == 1 or "CUDA_MPS_PIPE_DIRECTORY" not in os.environ:
+        return {}
+    return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(max(1, 100 // per_gpu))}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

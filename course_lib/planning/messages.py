@@ -1,0 +1,84 @@
+"""When each stage of a pipeline posts its sends and receives, so that waiting for them never stops anybody for good.
+
+Over NCCL, a receive that was posted is a kernel that spins on the GPU until its message comes. Whatever waits for the
+whole device waits for it too: a kernel that is loaded at its first use, an allocation, a synchronization. If the message
+depends on work that this rank has not done yet, both wait forever.
+
+So all actions of all stages are put into one order in which they can be done, and a stage posts a receive only when
+everything it does before that message is made has been done: after its last action that comes before the one that makes
+the message. Whatever a rank waits for then needs nothing more from that rank. Proof, along that order: when its turn comes,
+an action has all its messages, because those who make them come before it; and those who wait in between, for all that
+they have posted, wait only for actions that come before their own next one.
+
+The same order tells in which order a rank posts: by the action that makes the message. Two ranks agree on it, so that one
+communicator can carry messages of many pairs, in both directions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from course_lib.planning.costs import ActionCosts
+from course_lib.planning.schedules import Action, Layout, Schedule, Step
+from course_lib.planning.simulation import Stopwatch
+
+SENT = ("F", "B")  # an activation goes to the next part of the model, a gradient to the one before
+TYPICAL = ActionCosts(forward=1.0, backward=2.0)
+
+
+@dataclass(frozen=True)
+class Message:
+    """What one action makes and another one, on another stage, needs."""
+
+    source: int
+    made_by: Action
+    to: int
+    needed_by: Action
+
+    @property
+    def kind(self) -> str:
+        """`F` for activations, `B` for gradients."""
+        return self.made_by.kind
+
+
+Postings = tuple[tuple[Message, ...], ...]  # of one stage: before its first action, and after each of them
+
+
+def postings_of(schedule: Schedule) -> tuple[Postings, ...]:
+    """For each stage, which messages it begins to send or to receive, in order: before it starts, and after each action.
+
+    The order of all actions is that of a run in which a backward pass takes as long as two forward passes: where real
+    times differ, a receive is posted a little earlier or later than its message comes, and nothing else changes.
+    """
+    order = in_order_of_completion(schedule)
+    done = [0] * len(schedule.stages)  # how many of its actions each stage has done
+    posted: list[list[list[Message]]] = [[[] for _ in range(len(row) + 1)] for row in schedule.stages]
+    for stage, action in order:
+        done[stage] += 1
+        taker = taker_of(action, stage, schedule.places)
+        if taker is not None and taker[0] != stage:
+            message = Message(stage, action, *taker)
+            posted[stage][done[stage]].append(message)
+            posted[message.to][done[message.to]].append(message)
+    return tuple(tuple(map(tuple, row)) for row in posted)
+
+
+def in_order_of_completion(schedule: Schedule) -> list[Step]:
+    """All steps, in the order in which they end; of those that end together, those that pass something on first."""
+    watch = Stopwatch(schedule)
+    times = watch.times(TYPICAL)
+
+    def key(place: int) -> tuple[float, int]:
+        stage, action = watch.order[place]
+        position = schedule.places.position(stage, action.virtual)
+        return times[place][1], position if action.kind == "F" else -position
+
+    return [watch.order[place] for place in sorted(range(len(times)), key=key)]
+
+
+def taker_of(action: Action, stage: int, places: Layout) -> Step | None:
+    """The step that needs what comes of `action`: the same one at the next position, of a backward the one before."""
+    if action.kind not in SENT:
+        return None
+    found = (places.after if action.kind == "F" else places.before)(stage, action.virtual)
+    return found and (found[0], replace(action, virtual=found[1]))
