@@ -96,7 +96,7 @@ def backend(ranks: int) -> str:
 
 
 def why_not_nccl(ranks: int) -> str:
-    """Why `ranks` ranks on this machine cannot talk over NCCL, in a sentence that says what to do; empty if they can."""
+    """Why `ranks` ranks on this machine cannot talk over NCCL, and what to do about it; empty if they can."""
     import torch.distributed as dist
 
     if not gpus():

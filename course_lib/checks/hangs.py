@@ -19,7 +19,7 @@ def _explain(outcome: Outcome) -> str:
     states = [(doing, collective if collective.isidentifier() else "") for doing, collective, _ in outcome.states]
     waiting = {rank: call for rank, (doing, call) in enumerate(states) if doing == "waiting"}
     returned = [rank for rank, (doing, _) in enumerate(states) if doing == "returned"]
-    running = [rank for rank, (doing, _) in enumerate(states) if doing == "running"]
+    running = [rank for rank, (doing, _) in enumerate(states) if doing in ("running", "computing")]
     calls = set(waiting.values())
     if not waiting:
         return "No rank waits for another: this is a loop that does not end, or work that takes very long."

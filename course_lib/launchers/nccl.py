@@ -1,14 +1,14 @@
-"""Run a command so that ranks that share a GPU talk over NCCL.
+"""Run a command so that ranks sharing a GPU talk over NCCL.
 
     python -m course_lib.launchers.nccl course train --strategy pipeline --ranks 4
     python -m course_lib.launchers.nccl python -m pytest tests/gpu
 
-PyTorch brings an NCCL that refuses two ranks on one GPU. Version 2.30 and newer allows it. This fetches such a version from
-PyPI once, puts it before PyTorch's own, and starts NVIDIA's MPS for as long as the command runs: without it, ranks take
+PyTorch ships an NCCL that refuses two ranks on one GPU. Version 2.30 and newer allows it. This command downloads such a
+version from PyPI once, preloads it, and runs NVIDIA's MPS for as long as your command runs: without MPS, ranks take
 turns on the GPU, and an all-reduce takes a hundred times as long.
 
-What is measured this way is NCCL's real code, kernels and protocols; the bytes never leave the one GPU's memory. Use it to
-test and to learn. Ranks with a GPU each need nothing of this.
+What you run this way is NCCL's real code, with its real kernels and protocols; only the bytes never leave the one GPU's
+memory. Use it to test and to learn. Ranks with a GPU each need none of this.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _cuda_version() -> str:
 def _fetch(package: str, place: Path) -> None:
     """Download the package and keep its library, nothing else: written aside, then renamed."""
     needed = ".".join(map(str, SHARES_GPUS))
-    print(f"fetching {package} from PyPI, once (250 MB)", file=sys.stderr, flush=True)
+    print(f"downloading {package} from PyPI, once (250 MB)", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", folder]
         done = subprocess.run([*pip, f"{package}>={needed}"], capture_output=True, text=True)
@@ -98,8 +98,8 @@ def _fetch(package: str, place: Path) -> None:
         if done.returncode or not wheels:
             said = (done.stderr.strip().splitlines() or ["pip found nothing"])[-1]
             raise CannotShare(
-                f"{package} {needed} or newer cannot be fetched ({said}): download its wheel elsewhere, unzip it, and set "
-                f"{LIBRARY} to its nvidia/nccl/lib/{NAME}"
+                f"{package} {needed} or newer cannot be downloaded ({said}): get its wheel on another machine, unzip it, "
+                f"and set {LIBRARY} to its nvidia/nccl/lib/{NAME}"
             )
         place.parent.mkdir(parents=True, exist_ok=True)
         aside = place.with_suffix(".tmp")
@@ -130,14 +130,6 @@ def mps() -> Iterator[Mapping[str, str]]:
             yield where
         finally:
             subprocess.run([MPS], input="quit\n", text=True, env={**plain, **where}, stdout=subprocess.DEVNULL)
-
-
-def share_of_gpu(ranks: int, gpus: int) -> dict[str, str]:
-    """The variables that give each of `ranks` ranks its share of a GPU under MPS; none where each has its own."""
-    per_gpu = -(-ranks // gpus) if gpus else 1
-    if per_gpu == 1 or "CUDA_MPS_PIPE_DIRECTORY" not in os.environ:
-        return {}
-    return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(max(1, 100 // per_gpu))}
 
 
 if __name__ == "__main__":

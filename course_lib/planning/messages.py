@@ -1,17 +1,19 @@
-"""When each stage of a pipeline posts its sends and receives, so that waiting for them never stops anybody for good.
+"""When each stage of a pipeline posts its sends and receives, so that no wait can ever stop the pipeline.
 
-Over NCCL, a receive that was posted is a kernel that spins on the GPU until its message comes. Whatever waits for the
-whole device waits for it too: a kernel that is loaded at its first use, an allocation, a synchronization. If the message
-depends on work that this rank has not done yet, both wait forever.
+Over NCCL, a posted receive is a kernel that spins on the GPU until its message arrives. Anything that waits for the
+whole device waits for that kernel too: loading a kernel at its first use, allocating memory, synchronizing. If the
+message depends on work that this rank has not done yet, everybody waits forever.
 
-So all actions of all stages are put into one order in which they can be done, and a stage posts a receive only when
-everything it does before that message is made has been done: after its last action that comes before the one that makes
-the message. Whatever a rank waits for then needs nothing more from that rank. Proof, along that order: when its turn comes,
-an action has all its messages, because those who make them come before it; and those who wait in between, for all that
-they have posted, wait only for actions that come before their own next one.
+The rule that prevents it: put all actions of all stages into one order in which they can be done. A stage posts a
+receive after its last action that precedes, in that order, the action that makes the message. Whatever a rank then
+waits for needs nothing more from that rank.
 
-The same order tells in which order a rank posts: by the action that makes the message. Two ranks agree on it, so that one
-communicator can carry messages of many pairs, in both directions.
+Proof, by induction along the order. When an action's turn comes, its messages have been made by actions before it. A
+rank that waits for everything it has posted waits only for actions that precede its own next action, so its wait ends
+before its turn comes.
+
+The same order decides in which order a rank posts: by the action that makes the message. All ranks agree on it, so one
+communicator can carry the messages of many pairs of ranks, in both directions.
 """
 
 from __future__ import annotations
@@ -45,10 +47,10 @@ Postings = tuple[tuple[Message, ...], ...]  # of one stage: before its first act
 
 
 def postings_of(schedule: Schedule) -> tuple[Postings, ...]:
-    """For each stage, which messages it begins to send or to receive, in order: before it starts, and after each action.
+    """For each stage, the messages it begins to send or receive, in order: before it starts and after each action.
 
-    The order of all actions is that of a run in which a backward pass takes as long as two forward passes: where real
-    times differ, a receive is posted a little earlier or later than its message comes, and nothing else changes.
+    The order of all actions is that of a run in which a backward pass takes as long as two forward passes. Where real
+    times differ, a receive is posted a little earlier or later than its message arrives, and nothing else changes.
     """
     order = in_order_of_completion(schedule)
     done = [0] * len(schedule.stages)  # how many of its actions each stage has done
@@ -64,7 +66,7 @@ def postings_of(schedule: Schedule) -> tuple[Postings, ...]:
 
 
 def in_order_of_completion(schedule: Schedule) -> list[Step]:
-    """All steps, in the order in which they end; of those that end together, those that pass something on first."""
+    """All steps in the order in which they end; among ties, the one that the other may need comes first."""
     watch = Stopwatch(schedule)
     times = watch.times(TYPICAL)
 

@@ -93,8 +93,8 @@ def _begin(
 def connect(pairs: Iterable[tuple[int, int]], group: dist.ProcessGroup | None = None) -> None:
     """Have each pair, (from, to), exchange one message in the group, in the order given; for all its ranks to call.
 
-    NCCL makes a communicator at its first use, by all its ranks together, and connects two ranks at their first message:
-    the host stands still until the other one is there, too. In the middle of a schedule, two ranks could wait for each
+    NCCL makes a communicator at its first use, for which all its ranks must meet, and connects two ranks at their first
+    message, for which the host blocks until both are there. In the middle of a schedule, two ranks could block on each
     other with different messages.
     """
     if "cuda:nccl" not in dist.get_backend_config(group):

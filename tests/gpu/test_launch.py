@@ -1,12 +1,14 @@
-"""Launching on a GPU: NCCL with a GPU per rank, gloo where ranks share one."""
+"""Launching on a GPU: over NCCL, or over gloo."""
 
 from __future__ import annotations
+
+import time
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import RankFailed, device, launch, trace
+from course_lib import RankFailed, device, launch, machine, trace
 
 pytestmark = [
     pytest.mark.gpu,
@@ -43,17 +45,24 @@ def test_cpu_tensors_still_travel_beside_nccl():
     assert launch(work, ranks=torch.cuda.device_count())[0] == [float(torch.cuda.device_count())] * 2
 
 
-@pytest.mark.parametrize("times", [2, 4])
-def test_ranks_that_share_a_gpu_talk_over_gloo(times):
+@pytest.mark.parametrize("times", [2, 4, 8])
+def test_ranks_that_share_a_gpu_talk_over_either(backend, times):
     ranks = times * torch.cuda.device_count()
     run = launch(all_reduce_on_device, ranks=ranks)
     places, backends, totals = zip(*run, strict=True)
-    assert set(backends) == {"gloo"}
+    assert set(backends) == {"gloo" if backend == "gloo" else "nccl"}
     assert set(places) == {f"cuda:{i}" for i in range(torch.cuda.device_count())}
     assert totals == ([ranks * (ranks + 1) / 2] * 4,) * ranks
 
 
-def test_an_lstm_trains_on_ranks_that_share_the_gpu_as_in_one_process():
+def test_a_wish_that_cannot_be_had_is_refused_with_the_way_to_it(monkeypatch):
+    monkeypatch.setenv("COURSE_LIB_BACKEND", "nccl")
+    if machine.why_not_nccl(64 * torch.cuda.device_count()):
+        with pytest.raises(RankFailed, match=r"COURSE_LIB_BACKEND=nccl: .* course_lib\.launchers\.nccl"):
+            launch(all_reduce_on_device, ranks=2 * torch.cuda.device_count())
+
+
+def test_an_lstm_trains_on_ranks_that_share_the_gpu_as_in_one_process(backend):
     torch.manual_seed(0)
     lstm = torch.nn.LSTM(8, 16).double()
     x = torch.randn(20, 8, 8, dtype=torch.float64)
@@ -72,7 +81,7 @@ def test_an_lstm_trains_on_ranks_that_share_the_gpu_as_in_one_process():
             torch.testing.assert_close(ours.cpu(), theirs.grad, rtol=0, atol=1e-10)
 
 
-def test_cuda_tensors_travel_both_ways():
+def test_cuda_tensors_travel_both_ways(backend):
     x = torch.arange(3.0, device="cuda", requires_grad=True)
     run = launch(lambda y: (str(y.device), y.requires_grad, y * 2), x, ranks=2)
     assert [value[:2] for value in run] == [("cuda:0", True)] * 2
@@ -85,22 +94,27 @@ def test_a_model_on_the_gpu_comes_back_on_the_cpu():
     assert next(model.parameters()).device.type == "cpu"
 
 
-def test_a_span_waits_for_the_gpu():
+def test_a_span_times_its_kernels_and_does_not_wait_for_them():
     def work():
         x = torch.randn(4096, 4096, device=device())
         x @ x
         torch.cuda.synchronize()
+        began = time.monotonic()
         with trace.span("forward"):
             for _ in range(50):
                 x @ x
         with trace.span("after"):
-            torch.cuda.synchronize()
+            pass
+        return time.monotonic() - began
 
-    forward, after = launch(work, ranks=1).spans
+    run = launch(work, ranks=1)
+    forward, after = run.spans
     assert forward.seconds > 10 * after.seconds
+    assert run[0] < forward.seconds / 2, "the rank has waited for its GPU"
+    assert after.start >= forward.end
 
 
-def test_a_failure_on_a_shared_gpu_names_its_rank():
+def test_a_failure_on_a_shared_gpu_names_its_rank(backend):
     def work():
         if dist.get_rank() == 1:
             torch.ones(3, device=device()) @ torch.ones(4, device=device())

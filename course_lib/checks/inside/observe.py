@@ -26,7 +26,7 @@ KINDS = {RankFailed: "raised", RankDied: "died", RanksStuck: "stuck", Collective
 Inputs = dict[str, Any] | PerRank  # of `drive`
 Call = tuple[Any, Inputs]  # with an answer
 Setting = tuple[int, Inputs]  # on a number of ranks
-DOING = ("waiting", "running", "returned", "stopped")
+DOING = ("waiting", "running", "computing", "returned", "stopped")
 
 
 @dataclass(frozen=True)

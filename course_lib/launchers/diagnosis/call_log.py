@@ -25,6 +25,7 @@ from course_lib.launchers.diagnosis import flight_recorder
 
 KEPT = 2000  # as many as the flight recorder
 ANYBODY = -1
+NCCL = " over NCCL"  # behind the name of a group: each backend counts its collectives by itself
 SENDS = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 # What `dist.all_reduce` calls, and the name by which the flight recorder and people know it.
 COLLECTIVES = {
@@ -188,6 +189,7 @@ class CallLog:
         for entry in flight_recorder.entries():
             generation = sum(made <= entry.get("time_created_ns", 0) for made in self._generations) - 1
             name = f"{generation}/{next(iter(entry.get('process_group', ('',))), '')}"
+            name += NCCL if flight_recorder.is_nccl(entry) else ""
             ids = incarnations.setdefault(name, [])
             if entry.get("pg_id") not in ids:
                 ids.append(entry.get("pg_id", 0))
@@ -200,6 +202,7 @@ class CallLog:
         return next((call.op for call in reversed(self.calls()) if not call.finished), None)
 
     def _call(self, group: str, entry: dict[str, Any]) -> Call:
+        over_nccl = flight_recorder.is_nccl(entry)
         dtype = (entry.get("input_dtypes") or [""])[0]
         shape = (entry.get("input_sizes") or [None])[0]
         number, op = entry.get("collective_seq_id", 0), flight_recorder.op_of(entry)
@@ -209,12 +212,12 @@ class CallLog:
             op,
             DTYPES.get(dtype, dtype.lower()),
             None if shape is None else tuple(shape),
-            finished=bool(entry.get("retired", False)),
-            order=entry.get("op_id", 0),
+            finished=entry.get("state") == "completed" if over_nccl else bool(entry.get("retired", False)),
+            order=number if over_nccl else entry.get("op_id", 0),
             numbers=sum(map(math.prod, entry.get("input_sizes") or [])),
             began=entry.get("time_created_ns", 0) / 1e9,
-            ended=self._ended.get((group, entry.get("op_id", 0))),
         )
+        call = replace(call, ended=self._ended.get((group, call.order)))
         more = self._details.get((group, call.order))
         if more is None or not op.replace("_", "").startswith(more[0].replace("_", "")):
             return call
@@ -231,6 +234,32 @@ class CallLog:
         same = [call for call in calls if (call.group, call.order) == (wait.group, wait.number)]
         return replace(wait, number=same[-1].number) if same else None
 
+    def gpu_wait(self) -> tuple[Wait | None, bool]:
+        """What this rank's GPU has to do first over NCCL, if anything; and whether it has come to it.
+
+        If it has, it waits there for others. If it has not, it is still busy with what comes before.
+        """
+        first = next(iter(flight_recorder.on_gpu()), None)
+        if first is None:
+            return None, False
+        generation = sum(made <= first.get("time_created_ns", 0) for made in self._generations) - 1
+        group = f"{generation}/{next(iter(first.get('process_group', ('',))), '')}{NCCL}/0"
+        ranks = self._members().get(group, ())
+        begun, op = first["state"] == "started", flight_recorder.op_of(first)
+        peer = flight_recorder.peer_of(first)
+        if peer is None:
+            number = first.get("collective_seq_id", 0)
+            root = (self._details.get((group, number)) or ("", None))[1]
+            return Wait(op, group, number, ranks, root, guessed=True), begun
+        other = ranks[peer] if peer < len(ranks) else peer
+        line = (op, group, other, 0)
+        ahead = sum(
+            flight_recorder.op_of(each) == op and flight_recorder.peer_of(each) == peer
+            for each in flight_recorder.on_gpu()
+            if each.get("pg_id") == first.get("pg_id")
+        )
+        return Wait(op, group, self._sent.get(line, 0) - ahead + 1, peer=other, guessed=True), begun
+
     def _pending_wait(self, calls: list[Call]) -> Wait | None:
         """What a wait in C++ is for, if only one collective is under way."""
         under_way = [call for call in calls if not call.finished]
@@ -244,10 +273,11 @@ class CallLog:
         """The ranks of each group that now exists, by the name it has in a record."""
         world = sys.modules["torch.distributed.distributed_c10d"]._world
         groups = list(world.pg_group_ranks.items())  # of a group that it is not in, a rank has a number
-        return {self._group(group): tuple(ranks) for group, ranks in groups if hasattr(group, "group_name")}
+        known = [(group, tuple(ranks)) for group, ranks in groups if hasattr(group, "group_name")]
+        return {self._group(group, over_nccl): ranks for group, ranks in known for over_nccl in (False, True)}
 
-    def _group(self, group: Any) -> str:
-        return f"{len(self._generations) - 1}/{group.group_name}/0"
+    def _group(self, group: Any, over_nccl: bool = False) -> str:
+        return f"{len(self._generations) - 1}/{group.group_name}{NCCL if over_nccl else ''}/0"
 
     def _note_collective(self, op: str, group: Any, work: Any, arguments: tuple, keywords: Mapping[str, Any]) -> None:
         ranks = _ranks_of(group)
@@ -256,7 +286,9 @@ class CallLog:
             if type(argument).__name__.endswith("Options"):
                 options = argument
         root = getattr(options, "rootRank", None)
-        name, order = self._group(group), group._get_sequence_number_for_group()
+        over_nccl = _goes_over_nccl(group, arguments)
+        counter = group._get_backend(sys.modules["torch"].device("cuda")) if over_nccl else group
+        name, order = self._group(group, over_nccl), counter._get_sequence_number_for_group()
         splits = None
         if op == "all_to_all" and len(arguments) >= 4 and all(isinstance(a, list) for a in arguments[2:4]):
             splits = (tuple(arguments[3]), tuple(arguments[2]))
@@ -274,13 +306,15 @@ class CallLog:
             return
         (tensor, *_), peer, tag = arguments[:3]
         ranks = _ranks_of(group)
-        line = (kind, self._group(group), ranks[peer] if ranks else peer, tag)
+        over_nccl = tensor.is_cuda and _goes_over_nccl(group, arguments)
+        # NCCL knows no tags: there, whatever they say, messages are matched by their order.
+        line = (kind, self._group(group, over_nccl), ranks[peer] if ranks else peer, 0 if over_nccl else tag)
         self._sent[line] += 1
         number = self._sent[line]
         shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
         self._messages.append(Message(*line, number, dtype, shape))
         if work is not None:
-            self._works[work] = Wait(kind, line[1], number, peer=line[2], tag=tag)
+            self._works[work] = Wait(kind, line[1], number, peer=line[2], tag=line[3])
 
     def _note_end(self, wait: Wait | None) -> None:
         if wait is None or wait.peer is not None:
@@ -328,6 +362,16 @@ def _wrap(cls: Any, name: str, note: Callable[..., None]) -> None:
         return work
 
     setattr(cls, name, noted)
+
+
+def _goes_over_nccl(group: Any, arguments: tuple) -> bool:
+    """Whether a call goes over NCCL: its first tensor is on a GPU, and the group uses NCCL for those."""
+    found: Any = arguments
+    while isinstance(found, (list, tuple)) and found:
+        found = found[0]
+    if not getattr(found, "is_cuda", False):
+        return False
+    return "nccl" in type(group._get_backend(found.device)).__name__.lower()
 
 
 def _name_of_reduction(op: Any) -> str:

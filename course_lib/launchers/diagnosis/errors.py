@@ -192,7 +192,12 @@ def _doing(state: Where) -> str:
     """In few words, and with the learner's own line."""
     if state.doing == "returned":
         return "done"
-    what = {"waiting": f"waiting in {state.collective}", "stopped": "stopped by a signal"}.get(state.doing, "running")
+    known = {
+        "waiting": f"waiting in {state.collective}",
+        "computing": f"computing on its GPU before {state.collective}",
+        "stopped": "stopped by a signal",
+    }
+    what = known.get(state.doing, "running")
     whom = f" {state.whom}" if state.whom else ""
     return what + whom + (f" (line {state.frame.line})" if state.frame else "")
 

@@ -5,18 +5,24 @@ wrong number without a word. The recorder is always on and costs nothing, so the
 record and compares. (`TORCH_DISTRIBUTED_DEBUG=DETAIL` compares before each call, but triples the latency of a
 collective, and torch 2.13 crashes when a model is then wrapped in DistributedDataParallel.)
 
-The recorder's door is private and has moved between versions: torch 2.8 opened it, and 2.11 is the first whose gloo
-writes anything down. Where it is shut, the record is empty, and `can_be_read` says so.
+NCCL has a recorder of its own, which also knows how far the GPU is: a collective is `scheduled` until the GPU comes to
+it, then `started`, and `completed`. (TORCH_NCCL_ENABLE_TIMING=1 makes it tell the first two apart.)
+
+The recorders' doors are private and have moved between versions: torch 2.8 opened gloo's, and 2.11 is the first whose
+gloo writes anything down. Where it is shut, the record is empty, and `can_be_read` says so.
 """
 
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
 
 FIRST_VERSION = (2, 11)
+DOORS = ("_dump_fr_trace", "_dump_nccl_trace")  # gloo's, and NCCL's
+COALESCED = "coalesced"  # a batch of messages
 ADVICE = (
     "this PyTorch does not let its flight recorder be read: ranks that call different collectives are not found out, "
     "they hang until the time-out or get wrong numbers. Install torch 2.11 or newer"
@@ -28,7 +34,7 @@ def can_be_read() -> bool:
     import torch.distributed
 
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    return _door() is not None and version >= FIRST_VERSION
+    return _door(DOORS[0]) is not None and version >= FIRST_VERSION
 
 
 def entries() -> list[dict[str, Any]]:
@@ -37,15 +43,51 @@ def entries() -> list[dict[str, Any]]:
     Under TORCH_DISTRIBUTED_DEBUG=DETAIL there are none: PyTorch then compares the calls itself, by messages of
     its own, which it records under the same (empty) name and with numbers that collide with the learner's.
     """
-    dump = _door()
-    if dump is None or _pytorch_compares():
+    return [entry for entry in _all_entries() if not (entry.get("is_p2p") or op_of(entry) == COALESCED)]
+
+
+def on_gpu() -> list[dict[str, Any]]:
+    """What NCCL has been given to do and has not done, oldest first: collectives, and messages between two ranks.
+
+    A batch of messages is recorded as its messages, of which nobody knows how far they are, and then as a whole. Here,
+    each message is as far as its batch.
+    """
+    unfinished, batch = [], []
+    for entry in _all_entries():
+        if not is_nccl(entry):
+            continue
+        if entry.get("is_p2p"):
+            batch.append(entry)
+        elif op_of(entry) == COALESCED:
+            unfinished += [{**message, "state": entry["state"]} for message in batch if entry["state"] != "completed"]
+            batch = []
+        elif entry["state"] != "completed":
+            unfinished.append(entry)
+    return unfinished
+
+
+def is_nccl(entry: dict[str, Any]) -> bool:
+    """Whether a collective went over NCCL."""
+    return str(entry.get("profiling_name", "")).startswith("nccl:")
+
+
+def peer_of(entry: dict[str, Any]) -> int | None:
+    """The other end of a message, as a rank in its group: 1 for `nccl:recv 0<-1`. None for a collective."""
+    found = re.search(r"(?:->|<-)(\d+)$", str(entry.get("profiling_name", "")))
+    return int(found[1]) if found else None
+
+
+def _all_entries() -> list[dict[str, Any]]:
+    if _pytorch_compares():
         return []
-    try:
-        with_calls, with_stacks, only_active = True, False, False  # stacks would take two seconds to name
-        found = pickle.loads(dump(with_calls, with_stacks, only_active)).get("entries", [])
-    except Exception:
-        return []
-    return [entry for entry in found if not entry.get("is_p2p")]
+    found: list[dict[str, Any]] = []
+    with_calls, with_stacks, only_active = True, False, False  # stacks would take two seconds to name
+    for dump in filter(None, map(_door, DOORS)):
+        try:
+            found += pickle.loads(dump(with_calls, with_stacks, only_active)).get("entries", [])
+        except Exception:
+            continue
+    return sorted(found, key=lambda entry: entry.get("time_created_ns", 0))
 
 
 def op_of(entry: dict[str, Any]) -> str:
@@ -53,9 +95,9 @@ def op_of(entry: dict[str, Any]) -> str:
     return str(entry.get("profiling_name", "")).rpartition(":")[2].split(" ")[0]
 
 
-def _door() -> Callable[..., bytes] | None:
+def _door(name: str) -> Callable[..., bytes] | None:
     torch = sys.modules.get("torch")
-    return getattr(getattr(getattr(torch, "_C", None), "_distributed_c10d", None), "_dump_fr_trace", None)
+    return getattr(getattr(getattr(torch, "_C", None), "_distributed_c10d", None), name, None)
 
 
 def _pytorch_compares() -> bool:

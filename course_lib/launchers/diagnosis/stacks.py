@@ -48,6 +48,8 @@ class Frame:
 class Where:
     """What a rank is doing: `waiting` in a collective, `running` its own code, `stopped` by a signal, or `returned`.
 
+    `computing` is its GPU, which has not come to the next collective; its Python may be ahead, or wait for it.
+
     `whom` says for whom it waits, where that is not simply everybody: `for rank 1`, `with ranks 0 and 1`.
     """
 
@@ -67,6 +69,9 @@ class Where:
             return "has returned"
         if self.doing == "waiting":
             what = f"waits in {self.collective}" + (f" {self.whom}" if self.whom else "")
+        elif self.doing == "computing":
+            what = f"has a GPU that is still computing and has not begun {self.collective};"
+            return f"{what} its Python is at {self.frame}" if self.frame else what.rstrip(";")
         else:
             what = "is stopped (by SIGSTOP or a debugger)" if self.doing == "stopped" else "is running"
         return f"{what} at {self.frame}" if self.frame else what

@@ -23,7 +23,6 @@ from course_lib.launchers.diagnosis.call_log import CallLog, Record, Wait
 from course_lib.launchers.diagnosis.errors import CannotSend, PeersLost, name_ranks
 from course_lib.launchers.diagnosis.lost_peers import PeerRoster
 from course_lib.launchers.diagnosis.stacks import Where, stack_of_exception, stack_of_frame, where
-from course_lib.launchers.nccl import share_of_gpu
 from course_lib.launchers.process import frameworks, output, payload, stop
 from course_lib.launchers.process.messages import (
     DISMISS,
@@ -190,11 +189,25 @@ class RankProcess:
             record = self._record(wait_of=threading.main_thread().ident)
         wait = record.wait
         here = where(stack, wait.op if wait else self.log.pending())
+        if here.doing == "running":
+            here, wait = self._on_gpu(here)
+            record = replace(record, wait=wait)
         frame = _frame_of_main_thread()
         moved = before != (frame and (id(frame), frame.f_lasti))
         if wait is None or here.doing != "waiting" or moved or (wait.guessed and wait.op != here.collective):
             return here, replace(record, wait=None)
         return replace(here, whom=_whom(wait), group=wait.group), record
+
+    def _on_gpu(self, here: Where) -> tuple[Where, Wait | None]:
+        """Where the rank's GPU is, if its Python is ahead of it or waits for it; else where its Python is."""
+        if "torch" not in sys.modules or not sys.modules["torch"].cuda.is_initialized():
+            return here, None
+        wait, begun = self.log.gpu_wait()
+        if wait is None:
+            return here, None
+        if not begun:
+            return replace(here, doing="computing", collective=wait.op), None
+        return replace(here, doing="waiting", collective=wait.op), wait
 
     def _record(self, wait_of: int | None = None) -> Record:
         busy = [
@@ -289,7 +302,10 @@ def _for_nccl(ranks: int) -> dict[str, str]:
         return {}
     wanted = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_ENABLE_TIMING": "1"}
     kept = {name: value for name, value in wanted.items() if name not in os.environ}
-    return {**kept, **share_of_gpu(ranks, machine.gpus())}
+    per_gpu = -(-ranks // machine.gpus())
+    if per_gpu > 1 and "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
+        kept["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(max(1, 100 // per_gpu))  # a share of the GPU for each
+    return kept
 
 
 def join_process_group(

@@ -1,0 +1,27 @@
+"""Every test here runs over gloo and over NCCL.
+
+With fewer GPUs than ranks, NCCL needs a newer version and MPS: `python -m course_lib.launchers.nccl pytest tests/gpu`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from course_lib import machine
+
+
+@pytest.fixture(params=["gloo", "nccl"])
+def backend(request, monkeypatch) -> str:
+    """What CUDA tensors travel over in this test's launches."""
+    if request.param == "nccl" and (trouble := machine.why_not_nccl(8)):
+        pytest.skip(trouble)
+    monkeypatch.setenv(machine.BACKEND, request.param)
+    return request.param
+
+
+@pytest.fixture
+def over_nccl(monkeypatch) -> None:
+    """For what is about NCCL alone."""
+    if trouble := machine.why_not_nccl(8):
+        pytest.skip(trouble)
+    monkeypatch.setenv(machine.BACKEND, "nccl")

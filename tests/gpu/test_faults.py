@@ -1,0 +1,164 @@
+"""A fault over NCCL is reported as over gloo: the rank, the collective, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import CollectivesDiffer, RankDied, RankFailed, RanksStuck, device, launch
+from course_lib.strategies import Pipeline, mail
+from tests.planning.test_messages import receives_posted_ahead
+from tests.strategies.test_pipeline import BATCHES, adam, cross_entropy, deep
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.usefixtures("over_nccl"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine"),
+]
+RANKS = 4
+SOON = 10.0  # seconds after which a fault that is certain has been told
+
+
+def summed(numbers: int = 1000, dtype: torch.dtype = torch.float32) -> float:
+    """An all-reduce, and its result: the rank waits for its GPU."""
+    total = torch.ones(numbers, device=device(), dtype=dtype)
+    dist.all_reduce(total)
+    return total[0].item()
+
+
+@pytest.fixture(autouse=True)
+def works_afterwards():
+    used = memory_used()
+    yield
+    assert list(launch(summed, ranks=RANKS)) == [RANKS] * RANKS
+    assert memory_used() <= used + 64, "something is left on the GPU"
+
+
+def memory_used() -> int:
+    """MiB of the GPU, when those who have just ended are gone."""
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"]
+    seen = []
+    for _ in range(20):
+        seen.append(int(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+        time.sleep(0.1)
+    return min(seen)
+
+
+def failed(kind, fault, timeout: float = 60.0):
+    """The error that a launch ends with when rank 2 does this and the others an all-reduce."""
+
+    def work():
+        summed()
+        return fault() if dist.get_rank() == 2 else summed()
+
+    began = time.monotonic()
+    with pytest.raises(kind) as caught:
+        launch(work, ranks=RANKS, timeout=timeout)
+    assert time.monotonic() - began < (SOON if timeout == 60.0 else timeout + SOON)
+    return caught.value
+
+
+def test_a_rank_that_raises():
+    def fault():
+        raise ValueError("no data")
+
+    error = failed(RankFailed, fault)
+    assert error.rank == 2
+    assert "ValueError: no data" in str(error)
+
+
+def test_a_rank_that_is_killed():
+    error = failed(RankDied, lambda: os.kill(os.getpid(), 9))
+    assert (error.rank, error.exitcode) == (2, -9)
+
+
+def test_a_rank_that_leaves_with_a_status():
+    error = failed(RankDied, lambda: os._exit(3))
+    assert (error.rank, error.exitcode) == (2, 3)
+
+
+def test_a_rank_that_returns_early():
+    error = failed(RanksStuck, lambda: None)
+    assert error.odd == (2,)
+    assert "ranks 0, 1 and 3 wait in all_reduce for rank 2, which has returned" in str(error)
+
+
+def test_a_rank_that_never_joins():
+    error = failed(RanksStuck, lambda: time.sleep(1000), timeout=5.0)
+    assert error.odd == (2,)
+    assert {error.where[rank].collective for rank in (0, 1, 3)} == {"all_reduce"}
+    assert "time.sleep(1000)" in str(error.where[2])
+
+
+def test_a_kernel_that_never_ends():
+    def fault():
+        torch.cuda._sleep(10**13)
+        return summed()
+
+    error = failed(RanksStuck, fault, timeout=5.0)
+    assert error.odd == (2,)
+    assert [error.where[rank].doing for rank in range(RANKS)] == ["waiting", "waiting", "computing", "waiting"]
+
+
+def test_a_rank_that_calls_another_collective():
+    error = failed(CollectivesDiffer, lambda: broadcast(1000))
+    assert error.rank == 2
+    assert error.calls[2].startswith("broadcast of float32 [1000]")
+    assert error.calls[0] == "all_reduce of float32 [1000]"
+
+
+def broadcast(numbers: int) -> float:
+    total = torch.ones(numbers, device=device())
+    dist.broadcast(total, 0)
+    return total[0].item()
+
+
+def test_a_rank_that_passes_another_size():
+    error = failed(CollectivesDiffer, lambda: summed(2000))
+    assert error.rank == 2
+    assert error.calls[2] == "all_reduce of float32 [2000]"
+
+
+def test_a_rank_that_passes_another_dtype():
+    error = failed(CollectivesDiffer, lambda: summed(1000, torch.float64))
+    assert error.rank == 2
+    assert error.calls[2] == "all_reduce of float64 [1000]"
+
+
+def test_a_rank_whose_gpu_has_no_room():
+    error = failed(RankFailed, lambda: torch.empty(1 << 45, dtype=torch.uint8, device=device()))
+    assert error.rank == 2
+    assert "OutOfMemoryError" in str(error)
+
+
+def test_ranks_that_all_receive():
+    def work():
+        summed()
+        peer = dist.get_rank() ^ 1
+        received = torch.empty(10, device=device())
+        (message,) = dist.batch_isend_irecv([dist.P2POp(dist.irecv, received, peer)])
+        message.wait()
+        return received.sum().item()
+
+    began = time.monotonic()
+    with pytest.raises(RanksStuck, match="every rank waits in recv, and no rank sends"):
+        launch(work, ranks=RANKS, timeout=60)
+    assert time.monotonic() - began < SOON
+
+
+def test_receives_that_are_posted_ahead_of_their_time_stop_a_pipeline():
+    """What our pipelines did, and what anybody's would on two GPUs: the reason for planning/messages.py."""
+
+    def step():
+        mail.postings_of = receives_posted_ahead
+        torch.manual_seed(0)
+        Pipeline(deep().double(), adam, cross_entropy, schedule="1f1b", micro_batches=1).step(BATCHES[0])
+        torch.cuda.synchronize()
+
+    with pytest.raises(RanksStuck):
+        launch(step, ranks=2, timeout=15)
