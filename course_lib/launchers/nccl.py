@@ -98,7 +98,7 @@ def _fetch(package: str, place: Path) -> None:
         if done.returncode or not wheels:
             said = (done.stderr.strip().splitlines() or ["pip found nothing"])[-1]
             raise CannotShare(
-                f"{package} {needed} or newer cannot be downloaded ({said}): get its wheel on another machine, unzip it, "
+                f"{package} {needed} or newer cannot be downloaded ({said}): get its wheel elsewhere, unzip it, "
                 f"and set {LIBRARY} to its nvidia/nccl/lib/{NAME}"
             )
         place.parent.mkdir(parents=True, exist_ok=True)
