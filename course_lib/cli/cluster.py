@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 
+from course_lib import machine
 from course_lib.cli import arguments as take
 from course_lib.cli.arguments import BadUsage
 from course_lib.launchers import Slurm
@@ -21,6 +23,8 @@ def add_cluster_options(command: argparse.ArgumentParser) -> None:
     help_ = "on several machines, seconds a rank waits for the others before it gives up; 0 waits for ever"
     default = "default: PyTorch's, 10 to 30 minutes"
     command.add_argument("--peer-timeout", type=take.patience, metavar="SECONDS", help=f"{help_} ({default})")
+    backend = "what GPUs talk over; ranks that share a GPU need a newer NCCL for it (default: NCCL where it can be)"
+    command.add_argument("--backend", choices=("nccl", "gloo"), help=backend)
     options = command.add_argument_group("on a Slurm cluster", "wait in its queue, run on its nodes, show it here")
     options.add_argument("--slurm", action="store_true", help="submit it as a job; --ranks follows from what is below")
     for name, kind, metavar, what in (
@@ -37,6 +41,17 @@ def add_cluster_options(command: argparse.ArgumentParser) -> None:
     options.add_argument(
         "--sbatch", type=take.sbatch_word, action="append", metavar="OPTION", help="one more option of sbatch"
     )
+
+
+def choose_backend(options: argparse.Namespace) -> None:
+    """Have this process's ranks talk over what was asked for; refuse it where they cannot."""
+    if not options.backend:
+        return
+    os.environ[machine.BACKEND] = options.backend
+    if options.backend == "nccl" and not options.slurm:
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", options.ranks or 2))
+        if trouble := machine.why_not_nccl(ranks):
+            raise BadUsage(f"--backend nccl: {trouble}")
 
 
 def place_of(options: argparse.Namespace, command: Sequence[str] = ()) -> Slurm | None:

@@ -7,7 +7,7 @@ import os
 
 from course_lib.cli import arguments as take
 from course_lib.cli.arguments import BadUsage
-from course_lib.cli.cluster import add_cluster_options, place_of
+from course_lib.cli.cluster import add_cluster_options, choose_backend, place_of
 from course_lib.cli.endings import complain, interrupted
 from course_lib.launchers import LaunchError, torchrun, warm_up
 from course_lib.launchers.slurm import BadPlace
@@ -55,6 +55,7 @@ def _examine_ranks(options: argparse.Namespace) -> int:
     under_torchrun = torchrun.started_by_torchrun()
     speaks = not under_torchrun or torchrun.speak_as_rank() == 0
     try:
+        choose_backend(options)
         place = place_of(options)
         if options.data is not None and not place:
             _check_data(options.data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from course_lib.cli import arguments as take
-from course_lib.cli.cluster import add_cluster_options, place_of
+from course_lib.cli.cluster import add_cluster_options, choose_backend, place_of
 from course_lib.cli.endings import complain, detached, interrupted
 from course_lib.launchers import Detached, LaunchError, torchrun
 from course_lib.launchers.slurm import BadPlace
@@ -33,6 +33,7 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     try:
+        choose_backend(options)
         if torchrun.started_by_torchrun():
             run = torchrun.run_rank(
                 options.target,

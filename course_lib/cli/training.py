@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from course_lib.cli import arguments as take
 from course_lib.cli.arguments import BadUsage
-from course_lib.cli.cluster import add_cluster_options, place_of
+from course_lib.cli.cluster import add_cluster_options, choose_backend, place_of
 from course_lib.cli.endings import complain, detached, interrupted
 from course_lib.launchers import Detached, LaunchError, PeersLost, Run, Slurm, torchrun, warm_up
 from course_lib.launchers.process import stop
@@ -131,6 +131,7 @@ def _train(options: argparse.Namespace) -> int:
 
     settings = Settings(**{name: getattr(options, name) for name in TRAIN_OPTIONS})
     try:
+        choose_backend(options)
         settings = replace(settings, **split_logs(options.log), options=parse(options.arguments))
         settings = replace(settings, profile=options.profile is not None)
         if options.profile is not None:

@@ -26,7 +26,7 @@ def examine() -> Report:
         report.findings.append(_distributed())
     report.findings += [_cores(), _memory(), _jupyter()]
     if report.course_can_run:
-        report.findings += [_gpus(), _ranks(), _grading(), _trial()]
+        report.findings += [_gpus(), *_nccl(), _ranks(), _grading(), _trial()]
     return report
 
 
@@ -94,6 +94,17 @@ def _gpus() -> Finding:
     return Finding("GPUs", f"{len(names)} x {names[0]}" if len(set(names)) == 1 else ", ".join(names))
 
 
+def _nccl() -> list[Finding]:
+    """Which NCCL is loaded, and whether ranks may share a GPU over it."""
+    if not machine.gpus() or machine.nccl_version() == (0,):
+        return []
+    loaded = ".".join(map(str, machine.nccl_version()))
+    if not (trouble := machine.why_not_nccl(machine.gpus() + 1)):
+        return [Finding("NCCL", f"{loaded}: ranks may share a GPU")]
+    how = f"`{machine.SHARING_COMMAND} course lab` changes that" if machine.SHARING_COMMAND in trouble else trouble
+    return [Finding("NCCL", f"{loaded}: one rank per GPU; {how}")]
+
+
 def _ranks() -> Finding:
     """How many ranks are sensible, over which backend."""
     gpus = machine.gpus()
@@ -101,7 +112,8 @@ def _ranks() -> Finding:
     most = min(8, total // 2 // BYTES_PER_RANK) if total else 4
     if gpus:
         own = f"up to {gpus} with a GPU each (NCCL)" if gpus > 1 else "1 with the GPU to itself (NCCL)"
-        return Finding("ranks", f"{own}; more share GPUs over gloo: right answers, no speed-up")
+        over = "gloo" if machine.why_not_nccl(gpus + 1) else "NCCL"
+        return Finding("ranks", f"{own}; more share GPUs over {over}: right answers, no speed-up")
     cores = machine.cores()
     speed = f"up to {cores} run side by side" if cores > 1 else "one at a time"
     return Finding("ranks", f"{speed}; up to {max(2, most)} in paced runs (gloo)")
