@@ -35,15 +35,27 @@ def summed(numbers: int = 1000, dtype: torch.dtype = torch.float32) -> float:
 def works_afterwards():
     used = memory_used()
     yield
-    assert list(launch(summed, ranks=RANKS)) == [RANKS] * RANKS
+    assert works_again() == [RANKS] * RANKS
     assert memory_used() <= used + 64, "something is left on the GPU"
+
+
+def works_again() -> list[float]:
+    """What the next launch returns. Where ranks share a GPU, MPS needs seconds to recover from clients that were killed."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return list(launch(summed, ranks=RANKS))
+        except RankFailed as error:
+            if "busy or unavailable" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
 
 
 def memory_used() -> int:
     """MiB of the GPU, when those who have just ended are gone."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"]
     seen = []
-    for _ in range(20):
+    for _ in range(10):
         seen.append(int(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
         time.sleep(0.1)
     return min(seen)

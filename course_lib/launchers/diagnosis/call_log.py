@@ -260,6 +260,13 @@ class CallLog:
         )
         return Wait(op, group, self._sent.get(line, 0) - ahead + 1, peer=other, guessed=True), begun
 
+    def latest_message(self) -> Wait | None:
+        """The message that this rank posted last, as what it waits for: NCCL blocks until a new peer answers."""
+        if not self._messages:
+            return None
+        last = self._messages[-1]
+        return Wait(last.kind, last.group, last.number, peer=last.peer, tag=last.tag, guessed=True)
+
     def _pending_wait(self, calls: list[Call]) -> Wait | None:
         """What a wait in C++ is for, if only one collective is under way."""
         under_way = [call for call in calls if not call.finished]

@@ -191,7 +191,9 @@ class RankProcess:
         here = where(stack, wait.op if wait else self.log.pending())
         if here.doing == "running":
             here, wait = self._on_gpu(here)
-            record = replace(record, wait=wait)
+        elif here.collective == "batch_isend_irecv" and (wait := self.log.latest_message()):
+            here = replace(here, collective=wait.op)
+        record = replace(record, wait=wait)
         frame = _frame_of_main_thread()
         moved = before != (frame and (id(frame), frame.f_lasti))
         if wait is None or here.doing != "waiting" or moved or (wait.guessed and wait.op != here.collective):
