@@ -40,7 +40,7 @@ def works_afterwards():
 
 
 def works_again() -> list[float]:
-    """What the next launch returns. Where ranks share a GPU, MPS needs seconds to recover from clients that were killed."""
+    """What the next launch returns. MPS, where ranks share a GPU, needs seconds to recover from killed clients."""
     deadline = time.monotonic() + 60
     while True:
         try:

@@ -1,0 +1,56 @@
+"""`course train` on four NCCL ranks, with every strategy: killed, resumed, and equal to the last bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tests.conftest import wait_until
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.usefixtures("over_nccl"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine"),
+]
+RANKS = 4
+OPTIONS = {"accumulation": ["micro_batches=2"], "hybrid": ["replicas=2"]}
+RUN = ["--updates", "24", "--every", "4", "--batch", "32", "--hidden", "16", "--layers", "4", "--seed", "3"]
+
+
+def train(folder, name: str, *more: str) -> subprocess.Popen:
+    ranks = 1 if name == "single" else RANKS
+    command = [sys.executable, "-m", "course_lib", "train", name, *OPTIONS.get(name, []), "--ranks", str(ranks)]
+    command += ["--backend", "nccl", "--checkpoint", "saved", "--log", "run.jsonl", *RUN, *more]
+    (folder).mkdir(exist_ok=True)
+    with (folder / "said").open("a") as said:
+        return subprocess.Popen(command, cwd=folder, stdout=said, stderr=said, start_new_session=True)
+
+
+def losses(folder) -> dict[int, float]:
+    records = [json.loads(line) for line in (folder / "run.jsonl").read_text().splitlines()]
+    return {record["update"]: record["loss"] for record in records if "update" in record}
+
+
+@pytest.mark.parametrize("name", ["single", "ddp", "accumulation", "model", "tensor", "pipeline", "hybrid", "fsdp"])
+def test_killed_and_resumed_it_has_the_losses_of_a_run_that_was_not(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    whole = train(tmp_path / "whole", name)
+    assert whole.wait(120) == 0, (tmp_path / "whole" / "said").read_text()
+    killed = tmp_path / "killed"
+    first = train(killed, name)
+    assert wait_until(lambda: any((killed / "saved").glob("update-????????")), 120), (killed / "said").read_text()
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    second = train(killed, name, "--resume")
+    for _ in range(5):  # MPS recovers from clients that were killed
+        if second.wait(120) == 0 or "busy or unavailable" not in (killed / "said").read_text():
+            break
+        second = train(killed, name, "--resume")
+    assert second.returncode == 0, (killed / "said").read_text()
+    assert losses(killed) == losses(tmp_path / "whole")
