@@ -58,16 +58,16 @@ bench: .venv-bench/.ready
 
 # Run every lesson and store what it prints and draws.
 notebooks: setup
-	$(BIN)/python tests/refresh_notebooks.py notebooks/*.ipynb
-	$(BIN)/python -m tests.mark_slides
+	$(BIN)/python -m course_lib.authoring refresh notebooks/*.ipynb
+	$(BIN)/python -m course_lib.authoring slides notebooks/*.ipynb
 
 # Run every solution, and make of it what a learner gets.
 exercises: setup
-	$(BIN)/python -m tests.make_exercises solutions/*.ipynb
+	$(BIN)/python -m course_lib.authoring exercises solutions/*.ipynb
 
 # What begins a slide, into the lessons' metadata; the instructor's pages, from lessons, predictions and notes.
 teaching: setup
-	$(BIN)/python -m tests.mark_slides
+	$(BIN)/python -m course_lib.authoring slides notebooks/*.ipynb
 	$(BIN)/python -m course_lib.classroom.teaching
 
 # The website, in build/site. Nothing is executed: lessons show what is stored in them.

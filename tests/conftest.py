@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from tests import run_again
 from tests.kernels import prepare_nbval, tried_again
 
 # Two tests run at a time: threads that wait for each other on a core that is not free are slower than none.
@@ -31,8 +30,7 @@ if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_I
     signal.signal(signal.SIGHUP, lambda *_: None)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    run_again.pytest_configure(config)
+def pytest_configure() -> None:
     prepare_nbval()
 
 

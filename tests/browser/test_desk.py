@@ -10,8 +10,6 @@ from course_lib.checks import exercises
 from course_lib.checks.notebooks import answer_cell
 from tests.browser.lab import ROOT
 
-pytestmark = pytest.mark.integration
-
 LESSONS = ("00_start_here", "06_pipeline_parallelism")
 
 

@@ -9,8 +9,6 @@ import pytest
 from course_lib.cli import main
 from tests.browser.lab import SEEN, axe
 
-pytestmark = pytest.mark.integration
-
 ON = "#wall section.shown .step.on"
 SIZES = """sections.map((section, place) => {
   show(place, Infinity);

@@ -22,8 +22,6 @@ from pyodide_files import NoPyodide, pyodide_folder  # noqa: E402
 
 from tests.site import random_use  # noqa: E402
 
-pytestmark = pytest.mark.integration
-
 NAMES = list(widgets.EXPLORERS)
 SOME_CASES, ALL_CASES = 18, 500
 USE_AT_RANDOM = """async ([source, cases]) => {

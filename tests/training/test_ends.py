@@ -28,7 +28,7 @@ from tests.clusters import slurm_cluster
 from tests.conftest import PATIENCE, wait_until
 from tests.training.test_job import SMALL, flags, losses_in
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(4 * PATIENCE)]
+pytestmark = pytest.mark.timeout(4 * PATIENCE)
 
 RANKS = 2
 LAYOUTS = {"ddp": [], "pipeline": ["micro_batches=2"], "fsdp": []}
