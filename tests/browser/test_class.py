@@ -15,6 +15,8 @@ import pytest
 from tests.browser.lab import NOTEBOOK, OF_TESTS, Lab, free_port, server, wait
 from tests.classroom.serving import Served, class_in_a_process, end
 
+pytestmark = pytest.mark.slow
+
 LESSON = "notebooks/00_start_here.ipynb"
 CLASS = f"{NOTEBOOK} .course-class"
 SECRET_WORDS = "[...performance.getEntries()].map(e => e.name).join() + document.documentElement.outerHTML"

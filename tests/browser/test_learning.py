@@ -9,6 +9,8 @@ import pytest
 from tests.browser.lab import NOTEBOOK, wait
 from tests.browser.widgets import write_notebook
 
+pytestmark = pytest.mark.slow
+
 LESSON = "notebooks/00_start_here.ipynb"
 OUTPUTS = f"{NOTEBOOK} .jp-OutputArea-output"
 IMPORTS = "import time\nimport torch.distributed as dist\nfrom course_lib import launch"

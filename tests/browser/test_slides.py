@@ -9,6 +9,8 @@ import pytest
 from course_lib.cli import main
 from tests.browser.lab import SEEN, axe
 
+pytestmark = pytest.mark.slow
+
 ON = "#wall section.shown .step.on"
 SIZES = """sections.map((section, place) => {
   show(place, Infinity);

@@ -154,6 +154,7 @@ plain_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(plain_values)
 def test_plain_data_survives_the_journey(value):
     assert decode(json.loads(json.dumps(encode(value)))) == value

@@ -84,6 +84,7 @@ def graded(folder_of_the_class) -> dict[str, Record]:
     return {record.student: record for record in records}
 
 
+@pytest.mark.slow
 def test_right_answers_earn_everything_with_or_without_metadata(graded):
     assert graded["good"].points == graded["good"].most == 15
     assert graded["no metadata"].points == 15
@@ -298,6 +299,7 @@ def test_nbgrader_makes_the_same_release_and_validates_the_solutions(tmp_path):
     assert "VALIDATION FAILED" in nbgrader("validate", release / first)
 
 
+@pytest.mark.slow
 def test_every_exercise_runs_in_the_sandbox(tmp_path):
     """What drives an answer travels into it by value: it must find all it needs there."""
     cells = [cell for path in sorted((ROOT / "solutions").glob("*.ipynb")) for cell in code_of(read(path))]

@@ -74,6 +74,7 @@ FORGED: dict[str, tuple[str, Callable[[], SandboxResult]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORGED)
 def test_whatever_a_submission_says_costs_only_itself(name, tmp_path, monkeypatch):
     monkeypatch.setattr("course_lib.grading.grader.Allowance", lambda: SMALL)

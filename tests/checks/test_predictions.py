@@ -63,6 +63,7 @@ def came_out(number: str):
     return told[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", NUMBERS)
 def test_the_truth_of_a_prediction_is_what_the_lessons_own_run_gives(number):
     prediction, value = predictions()[number], came_out(number)

@@ -215,6 +215,7 @@ def test_nbgrader_itself_reads_the_points_from_the_box(kernel: Kernel, progress_
     assert determine_grade(from_dict(cell)) == (points, 4.0)
 
 
+@pytest.mark.slow
 def test_nbconvert_shows_the_box_and_not_the_points_below_it(tmp_path):
     html = as_box(failing("it is 3, it should be 4"))
     output = {"output_type": "execute_result", "execution_count": 1, "metadata": {}}
@@ -230,6 +231,7 @@ def test_nbconvert_shows_the_box_and_not_the_points_below_it(tmp_path):
     assert "<pre>1.0</pre>" not in page
 
 
+@pytest.mark.slow
 def test_a_script_prints_the_report(tmp_path):
     script = tmp_path / "mine.py"
     script.write_text(

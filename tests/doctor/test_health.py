@@ -72,6 +72,7 @@ def test_a_rank_whose_products_are_slow_is_named() -> None:
     assert "its matrix products run at" in found.sentence
 
 
+@pytest.mark.slow
 def test_a_rank_whose_messages_are_late_is_named() -> None:
     found = one_complaint(with_slow_link, 1)
     assert found.sentence.startswith("Rank 1 has slow links: the best of its 3 links in its machine takes")

@@ -61,6 +61,7 @@ def test_a_tensor_that_requires_grad_travels_both_ways():
     assert run[0][1].requires_grad
 
 
+@pytest.mark.slow
 def test_two_hundred_megabytes_travel_both_ways():
     x = torch.arange(50_000_000, dtype=torch.float32)
     run = launch(lambda y: y + 1, x, ranks=1)
@@ -203,6 +204,7 @@ def test_where_there_is_no_fork_ranks_are_spawned(monkeypatch):
     assert sorted(run.output) == [(0, "hello"), (1, "hello")]
 
 
+@pytest.mark.slow
 def test_spawned_ranks_fail_and_hang_as_forked_ones_do(monkeypatch):
     monkeypatch.setenv("COURSE_LIB_START_METHOD", "spawn")
 

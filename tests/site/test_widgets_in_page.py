@@ -22,6 +22,8 @@ from pyodide_files import NoPyodide, pyodide_folder  # noqa: E402
 
 from tests.site import random_use  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 NAMES = list(widgets.EXPLORERS)
 SOME_CASES, ALL_CASES = 18, 500
 USE_AT_RANDOM = """async ([source, cases]) => {

@@ -39,7 +39,7 @@ def assert_executed(schedules: list[Schedule]) -> None:
         assert proof, f"{schedule}\n{proof}"
 
 
-@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+@pytest.mark.parametrize("stages", [2, *(pytest.param(stages, marks=pytest.mark.slow) for stages in (1, 3, 4))])
 @settings(deadline=None, max_examples=3, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_legal_schedule_is_the_same_as_one_process(data, stages):
@@ -64,6 +64,7 @@ def held_by(schedules: list[Schedule]) -> list[list]:
     return held
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=3, suppress_health_check=list(HealthCheck))
 @given(several(4))
 def test_what_a_stage_holds_after_every_action_is_what_the_schedule_says(at_random):

@@ -33,7 +33,9 @@ from tests.strategies.test_accumulation import (
 WAYS = [{}, {"reshard_after_forward": False}, {"micro_batches": 3}, {"clip": 0.05}, {"clip": 0.05, "micro_batches": 2}]
 
 
-@pytest.mark.parametrize("lengths", [UNIFORM, UNEVEN], ids=["uniform", "uneven"])
+@pytest.mark.parametrize(
+    "lengths", [pytest.param(UNIFORM, id="uniform", marks=pytest.mark.slow), pytest.param(UNEVEN, id="uneven")]
+)
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_every_way_to_shard_is_the_same_as_one_process(ranks, lengths):
     common = {"model": plain, "batches": text_batches(lengths)[:3], "optimizer": adam, "loss": cross_entropy}
@@ -42,7 +44,7 @@ def test_every_way_to_shard_is_the_same_as_one_process(ranks, lengths):
         assert len(proof.steps) == 3 * ranks
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 4])
+@pytest.mark.parametrize("replicas", [2, *(pytest.param(other, marks=pytest.mark.slow) for other in (1, 4))])
 def test_replicas_of_a_sharded_model_are_the_same_as_one_process(replicas):
     ways = [{"replicas": replicas, **way} for way in WAYS]
     common = {"model": plain, "batches": text_batches(UNEVEN)[:3], "optimizer": adam, "loss": cross_entropy}
@@ -59,6 +61,7 @@ def test_every_sequence_is_read_by_one_rank_also_within_a_replica():
     assert sorted(length for own in found for length in own) == sorted(UNEVEN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS[:3], ids=str)
 def test_frozen_and_tied_weights(way):
     proof = prove(FSDP, ranks=2, model=frozen_and_tied, batches=text_batches(UNEVEN), **way)
@@ -86,6 +89,7 @@ def test_the_state_is_carried(micro_batches):
     assert proof, proof
 
 
+@pytest.mark.slow
 def test_in_float32_the_losses_are_those_of_ddp_and_nothing_is_said():
     def losses(kind):
         torch.manual_seed(dist.get_rank())

@@ -121,6 +121,7 @@ class MixesTheOrder(ModelParallel):
         self.segments = [way_in, *reversed(middle), way_out]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [KeepsTheGradient, KeepsTheGradientOnce, MixesTheOrder])
 def test_wrong_ways_are_found_out(strategy):
     proof = prove(strategy, ranks=4, model=model, batches=batches()[:1])

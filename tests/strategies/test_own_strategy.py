@@ -49,6 +49,7 @@ def test_averaged_less_often_it_is_not_and_the_proof_says_when():
     assert [step.same for step in proof.steps if step.rank == 0] == [False, False, False]
 
 
+@pytest.mark.slow
 def test_it_is_proven_from_a_cell(kernel):
     cell = kernel.run(
         f"{inspect.getsource(local_sgd)}\n"

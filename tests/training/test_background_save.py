@@ -90,6 +90,7 @@ def with_a_full_disk(settings: Settings, update: int) -> dict:
     return train_job(settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("background", [False, True], ids=["at once", "in the background"])
 def test_a_full_disk_ends_in_a_sentence_and_leaves_the_older_checkpoint_whole(tmp_path, background):
     settings = replace(settings_in(tmp_path, Settings("fsdp")), async_checkpoint=background)

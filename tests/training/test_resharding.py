@@ -84,6 +84,7 @@ def saved(request, tmp_path_factory):
     return folder, contents
 
 
+@pytest.mark.slow
 @few_or_all
 def test_what_was_saved_is_the_same_model_whoever_trained_it(saved):
     _, contents = saved
