@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from course_lib.launchers import local
 from tests.kernels import prepare_nbval, tried_again
 
 # Two tests run at a time: threads that wait for each other on a core that is not free are slower than none.
@@ -30,8 +31,14 @@ if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_I
     signal.signal(signal.SIGHUP, lambda *_: None)
 
 
-def pytest_configure() -> None:
+# Modules that ranks import when they are sent a test's function: once, in the server that they are forked from.
+IMPORTED = ("pytest", "hypothesis.strategies", "course_lib.checks", "tests.strategies.test_pipeline")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     prepare_nbval()
+    if hasattr(config, "workerinput"):
+        local.warm_up([*local.PRELOADED, *IMPORTED])
 
 
 @dataclass

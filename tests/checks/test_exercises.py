@@ -25,6 +25,7 @@ from course_lib.grading.grader import SEED as GRADING_SEED
 from tests.checks.tried import ROOT, SOLUTIONS, answer_to, as_text, cases_of, report_on, try_together
 
 CAPSTONE = "11.1"  # it has no lesson of its own, and takes longer
+NANS = torch.full((2,), torch.nan)
 SEEDS = (2, 3, 4)  # beside the one that learners get, and the one that graders use in tests
 
 all_exercises = pytest.mark.parametrize("exercise", exercises().values(), ids=list(exercises()))
@@ -101,7 +102,11 @@ def test_a_hang_is_explained_by_what_the_ranks_wait_in(exercise):
 
 
 @all_exercises
-@pytest.mark.parametrize("value", [-7.5, "text", [], [[None, [1]]], {"a": {}}, torch.full((2,), torch.nan)], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [[], *(pytest.param(v, marks=pytest.mark.slow) for v in (-7.5, "text", [[None, [1]]], {"a": {}}, NANS))],
+    ids=repr,
+)
 def test_whatever_is_returned_a_judge_says_what_is_wrong(exercise, value):
     for case in cases_of(exercise.number, 1):
         outcome = Outcome("returned", values=(encode(value),) * case.ranks)

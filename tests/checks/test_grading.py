@@ -91,6 +91,7 @@ def test_right_answers_earn_everything_with_or_without_metadata(graded):
     assert graded["good"].problem == graded["no metadata"].problem == ""
 
 
+@pytest.mark.slow
 def test_half_right_answers_earn_their_parts_and_are_told_their_mistakes(graded):
     marks = {mark.number: mark for mark in graded["half"].marks}
     assert marks["02.2"].parts == {"every example once": 2, "equal shares": 1, "a new order every epoch": 0}
@@ -100,23 +101,27 @@ def test_half_right_answers_earn_their_parts_and_are_told_their_mistakes(graded)
     assert graded["half"].points == 3
 
 
+@pytest.mark.slow
 def test_a_stub_is_not_attempted(graded):
     assert graded["stub"].points == 0
     assert not any(mark.attempted for mark in graded["stub"].marks)
     assert page("stub", [graded["stub"]]).count("Not attempted") == 4
 
 
+@pytest.mark.slow
 def test_a_syntax_error_costs_its_cell_and_is_reported(graded):
     assert "Code cell 2 raised SyntaxError at “def average_gradients(model)”" in graded["syntax"].problem
     assert graded["syntax"].points == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_notebook_costs_only_itself(graded, name):
     assert graded[name].points == 0
     assert "not a notebook" in graded[name].problem
 
 
+@pytest.mark.slow
 def test_a_page_and_the_table_show_points_mistakes_and_what_to_read(graded):
     text = page("half", [graded["half"]])
     assert "half: 3 of 15 points" in text
@@ -135,6 +140,7 @@ def test_a_name_from_a_student_is_only_text():
     assert "\n'=1+1," in table([record])
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, graded, folder_of_the_class):
     shutil.copytree(folder_of_the_class, tmp_path, dirs_exist_ok=True)
     hand_in(tmp_path / "in", "late", "not JSON")
@@ -206,6 +212,7 @@ def test_what_is_no_file_of_text_costs_only_itself(tmp_path, kind):
         assert re.search("not a notebook|larger than", record.problem)
 
 
+@pytest.mark.slow
 def test_grades_do_not_lie_where_submissions_can_read(tmp_path):
     hand_in(tmp_path / "in", "good", SOLUTION)
     shown = Path(sys.prefix) / "grades"

@@ -164,6 +164,7 @@ def test_outside_of_a_notebook_a_report_is_its_text():
     assert float(report) == 1.0
 
 
+@pytest.mark.slow
 def test_in_a_notebook_the_box_is_all_there_is_to_see(kernel: Kernel, progress_file):
     kernel.run(f"import os; os.environ['COURSE_LIB_PROGRESS'] = {str(progress_file)!r}")
     kernel.run("from course_lib.checks import *\ndef wrong(total, count):\n    return 0.0")

@@ -107,6 +107,7 @@ def test_bad_input_is_answered_in_a_sentence(make, message):
         make()
 
 
+@pytest.mark.slow
 def test_pictures_can_be_imported_and_stored_without_jupyter():
     code = (
         "import sys\n"

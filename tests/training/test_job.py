@@ -356,6 +356,7 @@ def test_a_ranks_death_says_how_to_go_on(tmp_path):
     assert f"course: the job has ended; update {saved} is saved, and --resume goes on from there" in output
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_nothing_half_and_says_how_to_go_on(tmp_path):
     family = uuid.uuid4().hex
     endless = flags(**SMALL, updates=1_000_000, every=5, checkpoint="saved")
