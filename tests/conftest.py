@@ -161,6 +161,7 @@ def wait_until(true, seconds: float = PATIENCE) -> bool:
 LONGEST = ("test_job", "test_grading", "test_exercises", "test_slurm", "test_attacks", "test_checkpoint")
 
 
+@pytest.hookimpl(tryfirst=True)  # before marks are looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Notebooks first, then what takes longest, then the rest."""
 
@@ -170,6 +171,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)
 
     items.sort(key=place)
+    for item in items:
+        if item.path.suffix == ".ipynb" and item.path.parent.name != "notebooks":
+            item.add_marker(pytest.mark.slow)  # checks/test_exercises.py has their answers and stubs in `make test`
     missing = [name for name in ("tensorflow", "jax") if importlib.util.find_spec(name) is None]
     for item in items if missing else ():
         if item.path.name.startswith("10_") or "[10." in item.name:

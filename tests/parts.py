@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,11 +63,11 @@ REST: dict[str, Part] = {
     "site": Part(("tests/site",), 3, depends=("docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
 }
 PARTS: dict[str, Part] = {
-    "lessons": Part(("notebooks", "exercises"), 4, FAST, workers=5, options=tuple(NBVAL)),
-    "core": Part(("tests",), 6, FAST, depends=("docs", "README.md"), workers=4, skipped=False),
+    "lessons": Part(("notebooks",), 5, FAST, options=("-p", "tests.conftest", *NBVAL)),
+    "core": Part(("tests",), 5, FAST, depends=("docs", "README.md"), skipped=False),
     **REST,
     "long": Part(
-        ("tests", "solutions"),
+        ("tests", "exercises", "solutions"),
         10,
         without=tuple(path for part in REST.values() for path in part.paths),
         depends=("docs", "README.md"),
@@ -78,13 +79,22 @@ PARTS: dict[str, Part] = {
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="+", choices=[*PARTS, "rest"], help="which; `rest` is all but lessons and core")
+    parser.add_argument("--together", action="store_true", help="all at once: lessons sleep where tests compute")
     parser.add_argument("--minutes", type=float, help="begin no part that would take longer than what is left")
     parser.add_argument("--changed-since", metavar="REV", help="parts that depend most on what changed come first")
     options = parser.parse_args()
     names = [name for each in options.parts for name in ([*PARTS][2:] if each == "rest" else [each])]
     if options.changed_since:
         names = sorted(names, key=lambda name: -touched(PARTS[name], options.changed_since))
-    return run_all(names, options.minutes)
+    return run_together(names) if options.together else run_all(names, options.minutes)
+
+
+def run_together(names: list[str]) -> int:
+    """Run these parts at the same time. What the last one prints is shown as it comes, the others' when they end."""
+    STAMPS.mkdir(exist_ok=True)
+    with ThreadPoolExecutor() as pool:
+        passed = list(pool.map(lambda name: run(name, aside=name != names[-1]), names))
+    return not all(passed)
 
 
 def run_all(names: Iterable[str], minutes: float | None) -> int:
@@ -103,8 +113,8 @@ def run_all(names: Iterable[str], minutes: float | None) -> int:
     return bool(failed)
 
 
-def run(name: str) -> bool:
-    """Run one part, unless it has passed with all that it depends on. Prints how long it took."""
+def run(name: str, aside: bool = False) -> bool:
+    """Run one part, unless it has passed with all that it depends on. Prints how long it took; `aside`, all at its end."""
     part, stamp = PARTS[name], STAMPS / name
     state = fingerprint(part)
     if part.skipped and not os.environ.get("FRESH") and stamp.exists() and stamp.read_text() == state:
@@ -119,7 +129,10 @@ def run(name: str) -> bool:
     kept |= {"OMP_NUM_THREADS": "1", "COURSE_LIB_LIVE": "0", "COURSE_LIB_PROGRESS": str(STAMPS / "progress.json")}
     STAMPS.mkdir(exist_ok=True)
     stamp.unlink(missing_ok=True)
-    passed = subprocess.run(command, cwd=ROOT, env=kept).returncode == 0
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} if aside else {}
+    done = subprocess.run(command, cwd=ROOT, env=kept, **pipes)
+    passed = done.returncode == 0
+    print(done.stdout or "", end="")
     if passed:
         stamp.write_text(state)
     seconds = time.monotonic() - began

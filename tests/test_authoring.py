@@ -65,6 +65,7 @@ def test_outputs_from_a_busy_machine_are_not_stored(tmp_path, monkeypatch, capsy
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_outputs_are_stored_anyway_and_a_notebook_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(refresh, "lateness", lambda: 1.5)
     fails = notebook(tmp_path / "00_fails.ipynb", CELL | {"source": "1 / 0"})
@@ -75,6 +76,7 @@ def test_outputs_are_stored_anyway_and_a_notebook_that_fails_does_not_stop_the_o
     assert sorted(tmp_path.iterdir()) == [fails, works]
 
 
+@pytest.mark.slow
 def test_an_exercise_is_its_solution_without_the_answer(tmp_path):
     solution = notebook(tmp_path / "solutions" / "01_new.ipynb", CELL | {"source": SOLVED, "metadata": ANSWER})
     assert main(["exercises", str(solution)]) == 0

@@ -322,6 +322,7 @@ def test_no_value_of_any_option_gets_more_or_less_than_a_sentence(folder, comman
     assert [each for each in found if each] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", commands())
 def test_no_mixture_of_options_does(folder, command):
     found = [trouble(folder, words) for words in mixtures(command, how_many=100)]

@@ -84,7 +84,6 @@ def counts(place: Any, round_: str = "before") -> list[str]:
     return [text.partition(" ")[0] for text in place.locator(f".{round_} .count").all_text_contents()]
 
 
-@pytest.mark.core
 def test_a_question_is_asked_answered_three_ways_and_revealed_to_the_room(held, learners, page, browser):
     ask(page, "06.2")
     assert [learner.asked()["number"] for learner in learners] == ["06.2"] * 3

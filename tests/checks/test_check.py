@@ -132,6 +132,7 @@ def test_a_number_that_is_none_gets_a_sentence(number):
         check(number, right)
 
 
+@pytest.mark.slow
 def test_in_a_notebook_an_error_shows_the_cells_own_line(kernel: Kernel, progress_file):
     kernel.run(f"import os; os.environ['COURSE_LIB_PROGRESS'] = {str(progress_file)!r}")
     cell = kernel.run(

@@ -332,6 +332,7 @@ def test_a_student_who_solves_the_whole_course_gets_all_points(tmp_path):
     assert found == {name: (points, "") for name, points in most.items()}
 
 
+@pytest.mark.slow
 def test_a_part_that_is_lost_takes_no_more_time(tmp_path):
     """Other answers in the notebook need it."""
     raises = with_answers(_1="def average_gradients(model):\n    raise KeyError(1)", _2="", _3="")

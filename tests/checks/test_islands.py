@@ -29,6 +29,8 @@ from course_lib.grading.submissions import find_submissions
 from tests.checks.class_of import hand_in, need_a_sandbox, patient_grader
 from tests.checks.class_of_banks import hand_in_class
 
+pytestmark = pytest.mark.slow
+
 SMALL = Allowance(cpu_seconds=2, memory=4 << 30, seconds=600)
 
 

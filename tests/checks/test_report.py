@@ -199,6 +199,7 @@ RIGHT = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "points"),
     [(PARTLY, 3.0), (RIGHT, 4.0), ("def answer(*_):\n    raise NotImplementedError()", 0.0)],

@@ -24,6 +24,7 @@ from course_lib.launchers.process import folders
 from tests.conftest import PATIENCE, wait_until
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attempt", range(4))
 def test_a_rank_that_cannot_answer_and_then_ends_does_not_hide_the_others_error(attempt):
     def work():
@@ -144,7 +145,7 @@ def _descendants() -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("launches", [10, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("launches", [pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.timeout(3000)
 def test_many_launches_leave_nothing_behind(launches, capfd):
     """One in ten fails, in some way or other. No process, folder, descriptor or memory may be left."""

@@ -92,6 +92,7 @@ def test_parts_in_which_nothing_is_trained_pass_the_gradient_on(schedule):
     assert proof, proof
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "interleaved"])
 def test_replicas_of_virtual_stages_sum_their_gradients_once_they_are_final(schedule):
     options = {"schedule": schedule, "micro_batches": 3, "chunks": 2, "clip": 0.05}
@@ -134,6 +135,7 @@ def with_dropout() -> SequenceModel:
     return SequenceModel(dict(enumerate([*blocks[:2], Drop(), *blocks[2:4], Drop(), blocks[-1]])))
 
 
+@pytest.mark.slow
 def test_what_was_dropped_is_dropped_again_when_it_is_computed_again():
     def gradients(recompute):
         torch.manual_seed(0)
@@ -258,6 +260,7 @@ class MixesUpMessages(Execution):
         super().__init__(stage, schedule, *given, routes=routes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [LosesTheStateGradient, MixesUpStates, ForgetsWeights, MixesUpMessages])
 def test_executors_that_are_wrong_are_found_out(wrong):
     assert all(launch(one_gradient, Unbroken, ranks=2))

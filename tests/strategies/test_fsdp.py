@@ -80,6 +80,7 @@ def test_a_rank_may_have_no_rows_and_no_sequences():
     assert proof, proof
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro_batches", [1, 3])
 def test_the_state_is_carried(micro_batches):
     corpus = Corpus.from_text("each rank carries the states of its own streams, from window to window. " * 12)
@@ -127,6 +128,7 @@ def test_ranks_that_shard_different_weights_are_found_out():
     assert not prove(NotBroadcast, ranks=2, model=plain, batches=text_batches(UNEVEN)[:1])
 
 
+@pytest.mark.slow
 def test_between_two_updates_a_rank_has_only_its_rows_of_everything():
     def numbers(**options):
         strategy = FSDP(plain(), adam, cross_entropy, **options)
@@ -156,6 +158,7 @@ def test_a_forward_pass_alone_leaves_the_shards_as_they_were():
         assert set(launch(evaluated, reshard_after_forward, ranks=2)) == {(True, True)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reshard", "gathers"), [(True, 7), (False, 4)])
 def test_a_block_is_gathered_twice_unless_it_stays_whole_and_its_gradient_is_sent_once(reshard, gathers):
     """The last block is still whole when the backward pass begins with it: 4 blocks are gathered 4 + 3 times."""

@@ -34,6 +34,7 @@ def settings_in(folder: Path, layout: Settings, **changes) -> Settings:
     return replace(layout, **size, checkpoint=str(folder / "saved"), log=str(folder / "run.jsonl"), **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.strategy)
 def test_a_run_resumed_from_one_has_the_losses_of_a_run_that_was_never_stopped(tmp_path, layout):
     settings = settings_in(tmp_path, layout)

@@ -262,7 +262,9 @@ ENDS = {
 
 
 @pytest.mark.parametrize("name", ENDS)
-@pytest.mark.parametrize("base", ["Single", "DDP", "Pipeline", "FSDP"])
+@pytest.mark.parametrize(
+    "base", ["DDP", *(pytest.param(base, marks=pytest.mark.slow) for base in ("Single", "Pipeline", "FSDP"))]
+)
 def test_what_is_not_finite_ends_the_run_and_keeps_the_last_good_checkpoint(tmp_path, monkeypatch, capsys, base, name):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(BREAKS.replace("BASE", base))
