@@ -114,7 +114,7 @@ def run_all(names: Iterable[str], minutes: float | None) -> int:
 
 
 def run(name: str, aside: bool = False) -> bool:
-    """Run one part, unless it has passed with all that it depends on. Prints how long it took; `aside`, all at its end."""
+    """Run one part, unless it has passed with all that it depends on. With `aside`, its output comes at its end."""
     part, stamp = PARTS[name], STAMPS / name
     state = fingerprint(part)
     if part.skipped and not os.environ.get("FRESH") and stamp.exists() and stamp.read_text() == state:
