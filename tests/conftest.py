@@ -37,7 +37,7 @@ IMPORTED = ("pytest", "hypothesis.strategies", "course_lib.checks", "tests.strat
 
 def pytest_configure(config: pytest.Config) -> None:
     prepare_nbval()
-    if hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput") and not config.pluginmanager.hasplugin("nbval"):
         local.warm_up([*local.PRELOADED, *IMPORTED])
 
 

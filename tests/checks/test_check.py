@@ -115,6 +115,7 @@ def test_a_torn_progress_file_costs_nothing_but_what_it_lost(progress_file, cont
     assert json.loads(progress_file.read_text())["02.1"] == {"tries": 0, "points": 0, "hints": 1}
 
 
+@pytest.mark.slow
 def test_a_notebook_is_checked_from_the_command_line(tmp_path, capsys):
     assert main(["check", str(ROOT / "solutions" / "02_ddp.ipynb")]) == 0
     assert capsys.readouterr().out.count("passed") == 4

@@ -101,6 +101,7 @@ def test_a_hang_is_explained_by_what_the_ranks_wait_in(exercise):
     assert finding.cause
 
 
+@pytest.mark.slow
 @all_exercises
 @pytest.mark.parametrize(
     "value",
@@ -126,6 +127,7 @@ def test_an_exercise_is_complete(exercise):
     assert [case.says for case in exercise.cases(1)] == [case.says for case in cases]
 
 
+@pytest.mark.slow
 @all_exercises
 def test_the_cases_can_be_told_apart(exercise):
     cases = list(map(as_text, exercise.cases(1)))

@@ -107,6 +107,7 @@ def torch_zeros():
     return torch.zeros(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [sleeps, spins])
 def test_one_rank_is_never_told_that_ranks_wait_for_each_other(answer):
     outcome = observe(call, answer, 1, {}, timeout=0.5)

@@ -193,6 +193,7 @@ def test_of_very_many_files_the_highest_are_looked_at(tmp_path, monkeypatch, cap
     assert capsys.readouterr().err == "course: eve: more than 100 files; the deepest are left out\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["folder", "pipe", "endless file", "link", "name of odd bytes"])
 def test_what_is_no_file_of_text_costs_only_itself(tmp_path, kind):
     path = hand_in(tmp_path / "in", "eve", "{}")
@@ -248,6 +249,7 @@ def test_one_command_grades_the_example_class_into_pages_a_table_and_nbgraders_g
     assert scores == {"good": (15.0, 15.0), "half_right": (6.0, 15.0), "hostile": (0.0, 15.0)}
 
 
+@pytest.mark.slow
 def test_without_bubblewrap_it_refuses_and_says_what_that_risks(tmp_path):
     hand_in(tmp_path / "in", "good", SOLUTION)
     done = course("grade", "in", "--out", "grades", cwd=tmp_path, env={"PATH": "", "PYTHONPATH": str(ROOT)})

@@ -213,6 +213,7 @@ def test_a_command_that_fails_is_told_in_its_own_words() -> None:
     assert gpus._said_by("no such program")[1] == "no such program: No such file or directory"
 
 
+@pytest.mark.slow
 def test_the_command_measures_draws_and_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     (tmp_path / "data").write_bytes(bytes(100_000))

@@ -51,7 +51,9 @@ def test_an_interrupt_before_the_ranks_have_started_is_survived_too(new_kernel):
 
 
 @pytest.mark.parametrize(
-    "kill", [pytest.param(os.kill, id="kernel"), pytest.param(os.killpg, id="group", marks=pytest.mark.slow)]
+    "kill",
+    [pytest.param(os.kill, id="kernel"), pytest.param(os.killpg, id="group", marks=pytest.mark.slow)]
+    @ pytest.mark.slow,
 )
 def test_nothing_outlives_a_kernel_that_is_killed(new_kernel, kill):
     new_kernel.run(IMPORTS)

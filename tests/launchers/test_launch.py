@@ -360,6 +360,7 @@ def test_the_librarys_own_collectives_are_not_accused(program):
     assert list(launch(program, ranks=3)) == [None] * 3
 
 
+@pytest.mark.slow
 def test_a_wait_that_is_over_is_not_held_against_a_rank_whose_record_no_longer_shows_the_call():
     """Rank 0 once waited long for rank 1 in a group of their own; thousands of collectives later, 1 returns first."""
 

@@ -94,6 +94,7 @@ def test_what_a_killed_launch_left_is_swept_away_by_the_next(monkeypatch, tmp_pa
     assert not Path(used).exists()
 
 
+@pytest.mark.slow
 def test_nothing_is_left_after_a_program_that_is_killed(tmp_path):
     temporary = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # a short name, as most machines have
     program = "import time\nfrom course_lib import launch\nlaunch(time.sleep, 9999, ranks=2, timeout=None)"

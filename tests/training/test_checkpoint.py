@@ -148,6 +148,7 @@ def test_carried_states_are_saved_too(tmp_path, name):
         assert said == []
 
 
+@pytest.mark.slow
 def test_the_carried_states_of_virtual_stages_are_saved_too(tmp_path):
     options = {**ZB_V, "chunks": 2}
     whole = launch(carries, tmp_path, "pipeline", options, True, ranks=2)
@@ -157,6 +158,7 @@ def test_the_carried_states_of_virtual_stages_are_saved_too(tmp_path):
         assert said == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"micro_batches": 2}, {"micro_batches": 4, "ranks": 3}])
 def test_on_another_layout_a_carried_state_begins_at_zero_with_a_warning(tmp_path, options):
     ranks = options.pop("ranks", 2)

@@ -98,6 +98,7 @@ def resumed_is_as_never_stopped(folder: Path, layout: Settings) -> bool:
     return losses_in(folder / "run.jsonl") == losses_in(folder / "whole.jsonl")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "number"),
     [pytest.param(LAYOUTS[0], signal.SIGTERM, marks=pytest.mark.slow), (LAYOUTS[1], signal.SIGUSR1)],
