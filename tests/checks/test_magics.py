@@ -84,11 +84,10 @@ def test_without_jupyter_a_line_that_begins_like_a_magic_is_left_out(monkeypatch
     assert names_after("x = (5\n % 3)")["x"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    "text",
-    [" \n" * 100_000, " \n" * 100_000 + "%x", "%a\n" * 40_000, "(" * 99_000, "x = (\n" + "%a\n" * 400]
-    @ pytest.mark.slow,
+    "text", [" \n" * 100_000, " \n" * 100_000 + "%x", "%a\n" * 40_000, "(" * 99_000, "x = (\n" + "%a\n" * 400]
 )
 def test_no_cell_takes_long_to_read(text):
     """A regular expression that was tried here once took 330 s for 200 kB of blank lines."""
