@@ -1,4 +1,5 @@
 # make lab    open the course          make test       run the checks that take minutes; make test-all: all of them
+#                                      make test-faults, test-banks, ...: one part of the rest
 # make bench  measure, write tables    make notebooks  run the lessons, store their outputs
 #                                      make exercises  make the exercises from the solutions, run both
 # make site   build the website        make teaching   mark the lessons' slides, write docs/teaching
@@ -13,26 +14,25 @@ BIN    := $(VENV)/bin
 LEARN  := $(VENV)/.ready-to-learn
 READY  := $(VENV)/.ready
 
-# One more than there are cores here: many tests, and paced cells, mostly wait.
-WORKERS ?= 3
-PYTEST  := OMP_NUM_THREADS=1 COURSE_LIB_LIVE=0 COURSE_LIB_PROGRESS=$(abspath $(VENV))/progress.json $(BIN)/pytest \
-	-n $(WORKERS) --dist loadscope --no-loadscope-reorder \
-	-p nbval --nbval --nbval-current-env --nbval-cell-timeout=600 --nbval-sanitize-with tests/nbval.cfg
+PARTS := faults banks grading browser clusters site long
+TESTS := $(PARTS:%=test-%)
 
-.PHONY: lab test test-all lint bench notebooks exercises teaching site links setup clean
+.PHONY: lab test test-all $(TESTS) lint bench notebooks exercises teaching site links setup clean
 
 lab: $(LEARN)
 	@$(BIN)/course lab
 
-# What takes long and has a quicker neighbour is left to `make test-all`: see tests/README.md.
-MARKS     ?= not slow
-NOTEBOOKS ?= notebooks exercises
-
+# Every lesson, and the tests that prove what users rely on: under ten minutes on two cores. tests/README.md has the rest.
 test: setup lint
-	$(PYTEST) -m "$(MARKS)" $(NOTEBOOKS) tests
+	$(BIN)/python -m tests.parts --together lessons core
 
-test-all:
-	$(MAKE) test MARKS= NOTEBOOKS="notebooks exercises solutions"
+# Everything, in parts; one that has passed is skipped until something that it depends on changes. FRESH=1 runs all.
+test-all: test
+	$(BIN)/python -m tests.parts $(PARTS)
+
+# What `make test` leaves out of one part.
+$(TESTS): test-%: setup
+	$(BIN)/python -m tests.parts $*
 
 lint: setup $(VENV)/.types-checked
 	$(BIN)/ruff check .
@@ -58,16 +58,16 @@ bench: .venv-bench/.ready
 
 # Run every lesson and store what it prints and draws.
 notebooks: setup
-	$(BIN)/python tests/refresh_notebooks.py notebooks/*.ipynb
-	$(BIN)/python -m tests.mark_slides
+	$(BIN)/python -m course_lib.authoring refresh notebooks/*.ipynb
+	$(BIN)/python -m course_lib.authoring slides notebooks/*.ipynb
 
 # Run every solution, and make of it what a learner gets.
 exercises: setup
-	$(BIN)/python -m tests.make_exercises solutions/*.ipynb
+	$(BIN)/python -m course_lib.authoring exercises solutions/*.ipynb
 
 # What begins a slide, into the lessons' metadata; the instructor's pages, from lessons, predictions and notes.
 teaching: setup
-	$(BIN)/python -m tests.mark_slides
+	$(BIN)/python -m course_lib.authoring slides notebooks/*.ipynb
 	$(BIN)/python -m course_lib.classroom.teaching
 
 # The website, in build/site. Nothing is executed: lessons show what is stored in them.

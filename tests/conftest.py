@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import run_again
+from course_lib.launchers import local
 from tests.kernels import prepare_nbval, tried_again
 
 # Two tests run at a time: threads that wait for each other on a core that is not free are slower than none.
@@ -31,9 +31,14 @@ if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_I
     signal.signal(signal.SIGHUP, lambda *_: None)
 
 
+# Modules that ranks import when they are sent a test's function: once, in the server that they are forked from.
+IMPORTED = ("pytest", "hypothesis.strategies", "course_lib.checks", "tests.strategies.test_pipeline")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    run_again.pytest_configure(config)
     prepare_nbval()
+    if hasattr(config, "workerinput") and not config.pluginmanager.hasplugin("nbval"):
+        local.warm_up([*local.PRELOADED, *IMPORTED])
 
 
 @dataclass
@@ -156,6 +161,7 @@ def wait_until(true, seconds: float = PATIENCE) -> bool:
 LONGEST = ("test_job", "test_grading", "test_exercises", "test_slurm", "test_attacks", "test_checkpoint")
 
 
+@pytest.hookimpl(tryfirst=True)  # before marks are looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Notebooks first, then what takes longest, then the rest."""
 
@@ -165,6 +171,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)
 
     items.sort(key=place)
+    for item in items:
+        if item.path.suffix == ".ipynb" and item.path.parent.name != "notebooks":
+            item.add_marker(pytest.mark.slow)  # checks/test_exercises.py has their answers and stubs in `make test`
     missing = [name for name in ("tensorflow", "jax") if importlib.util.find_spec(name) is None]
     for item in items if missing else ():
         if item.path.name.startswith("10_") or "[10." in item.name:

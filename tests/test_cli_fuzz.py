@@ -315,12 +315,14 @@ def test_the_sample_of_each_command_is_valid(folder, command):
     assert status == 0, told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", commands())
 def test_no_value_of_any_option_gets_more_or_less_than_a_sentence(folder, command):
     found = [trouble(folder, words, must_refuse) for words, must_refuse in cases(command)]
     assert [each for each in found if each] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", commands())
 def test_no_mixture_of_options_does(folder, command):
     found = [trouble(folder, words) for words in mixtures(command, how_many=100)]
@@ -333,6 +335,7 @@ def test_no_words_without_a_command_do(folder):
     assert [each for each in found if each] == []
 
 
+@pytest.mark.slow
 def test_the_real_command_refuses_as_its_function_does(folder):
     """Without stubs, in a process of its own."""
     chance = random.Random(0)

@@ -42,10 +42,11 @@ class Cluster(Protocol):
         ...
 
 
-# Imported once, in the server. torch imports `_dynamo` (two seconds) when a model is first wrapped or optimised.
+# Imported once, in the server. torch imports `_dynamo` (two seconds) when a model is first wrapped or optimized; a rank
+# that must import our strategies itself starts a tenth of a second later.
 PRELOADED = [
     *("torch", "torch.distributed", "torch.distributed.checkpoint", "torch.nn.parallel", "torch._dynamo"),
-    "course_lib.launchers.process.supervisor",
+    *("course_lib.launchers.process.supervisor", "course_lib.training"),
 ]
 MOST_RANKS = 64
 LONGEST_WAIT = 2_000_000  # seconds: three weeks. In milliseconds it still fits the 32 bits that a system call takes

@@ -15,7 +15,7 @@ import pytest
 from tests.browser.lab import NOTEBOOK, OF_TESTS, Lab, free_port, server, wait
 from tests.classroom.serving import Served, class_in_a_process, end
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.slow
 
 LESSON = "notebooks/00_start_here.ipynb"
 CLASS = f"{NOTEBOOK} .course-class"

@@ -17,7 +17,7 @@ from tests.browser.lab import SEEN, axe, wait
 from tests.classroom.serving import Served, class_in_a_process, end
 from tests.conftest import PATIENCE
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.slow
 
 NAMES = ("Ada", "<img src=x onerror=alert(1)>", "Grace")
 QUESTION = predictions()["06.2"]

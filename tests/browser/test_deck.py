@@ -6,7 +6,7 @@ import pytest
 
 from tests.browser.lab import NOTEBOOK, wait
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]  # test_slides.py has the same marks on another wall
+pytestmark = pytest.mark.slow  # test_slides.py has the same marks on another wall
 
 ON_THE_WALL = f"{NOTEBOOK} .jp-Cell.jp-deck-mod-visible"
 

@@ -10,11 +10,12 @@ from course_lib.checks import exercises
 from course_lib.checks.notebooks import answer_cell
 from tests.browser.lab import ROOT
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.slow
 
 LESSONS = ("00_start_here", "06_pipeline_parallelism")
 
 
+@pytest.mark.core
 def test_the_first_screen_has_lesson_00_and_its_contents_and_nothing_in_the_way(page):
     page.first_screen()
     tabs = page.browser.locator(".lm-DockPanel-tabBar .lm-TabBar-tabLabel").all_text_contents()
@@ -56,6 +57,7 @@ def test_the_names_of_all_notebooks_can_be_read(page):
     page.screenshot("file_names")
 
 
+@pytest.mark.core
 def test_an_exercise_is_failed_and_then_solved(page, lab):
     number, name = "00.1", "exercises/00_start_here.ipynb"
     page.open(name)

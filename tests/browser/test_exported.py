@@ -9,7 +9,7 @@ import pytest
 
 from tests.browser.lab import ROOT, SEEN, axe
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.slow
 
 LESSONS = sorted(f"notebooks/{path.stem}" for path in (ROOT / "notebooks").glob("*.ipynb"))
 PICTURES = "all => all.map(one => [one.alt, one.complete && one.naturalWidth > 0 && one.clientWidth > 0])"

@@ -9,7 +9,7 @@ import pytest
 from tests.browser.lab import NOTEBOOK, wait
 from tests.browser.widgets import write_notebook
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.slow
 
 LESSON = "notebooks/00_start_here.ipynb"
 OUTPUTS = f"{NOTEBOOK} .jp-OutputArea-output"

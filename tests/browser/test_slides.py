@@ -9,7 +9,7 @@ import pytest
 from course_lib.cli import main
 from tests.browser.lab import SEEN, axe
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.slow
 
 ON = "#wall section.shown .step.on"
 SIZES = """sections.map((section, place) => {

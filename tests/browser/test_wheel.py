@@ -7,8 +7,6 @@ import pytest
 from tests.browser.lab import Page, need_a_browser, started_lab
 from tests.lab.wheel import build_wheel, installed_wheel
 
-pytestmark = pytest.mark.integration
-
 
 @pytest.mark.slow  # tests/lab/test_wheel.py does the same without a browser
 def test_the_first_lesson_opens_and_its_first_launch_runs(tmp_path_factory, chromium):

@@ -16,7 +16,7 @@ from tests.browser.lab import NOTEBOOK, OF_TESTS, SEEN, Lab, Page, axe, free_por
 from tests.classroom.serving import Served, class_in_a_process, end
 from tests.conftest import PATIENCE
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 NAMES = ("Ada", "Grace", "<b>Edsger</b>")
 NOTEBOOK_OF_EXERCISES = "exercises/00_start_here.ipynb"

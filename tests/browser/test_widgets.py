@@ -7,7 +7,7 @@ import pytest
 from tests.browser.lab import NOTEBOOK, Page, wait
 from tests.browser.widgets import IMPORTS, WIDGETS, write_notebook
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.slow
 
 # What has the focus: its role or tag, and what a screen reader would call it.
 FOCUSED = """() => {

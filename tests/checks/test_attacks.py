@@ -38,7 +38,7 @@ from tests.checks.class_of import (
     with_first_cell,
 )
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.slow]
 
 # Before the attack: what it needs, and what it does when it has won.
 TOOLS = f"""

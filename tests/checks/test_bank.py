@@ -13,6 +13,8 @@ from tests.checks.bank import Banked, banked
 from tests.checks.table import CAPSTONE, table
 from tests.checks.tried import cases_of, report_on, try_together
 
+pytestmark = pytest.mark.slow
+
 # Of the capstone, test_exercises.py tries the solution.
 all_exercises = pytest.mark.parametrize(
     "exercise",
@@ -25,6 +27,7 @@ def entries(exercise: Exercise, is_right: bool) -> list[Banked]:
     return [each for each in banked(exercise.number) if each.is_right is is_right]
 
 
+@pytest.mark.core
 @all_exercises
 def test_the_banks_are_filled(exercise):
     for is_right, least in ((False, 8), (True, 3)):

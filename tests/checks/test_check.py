@@ -115,6 +115,7 @@ def test_a_torn_progress_file_costs_nothing_but_what_it_lost(progress_file, cont
     assert json.loads(progress_file.read_text())["02.1"] == {"tries": 0, "points": 0, "hints": 1}
 
 
+@pytest.mark.slow
 def test_a_notebook_is_checked_from_the_command_line(tmp_path, capsys):
     assert main(["check", str(ROOT / "solutions" / "02_ddp.ipynb")]) == 0
     assert capsys.readouterr().out.count("passed") == 4
@@ -132,6 +133,7 @@ def test_a_number_that_is_none_gets_a_sentence(number):
         check(number, right)
 
 
+@pytest.mark.slow
 def test_in_a_notebook_an_error_shows_the_cells_own_line(kernel: Kernel, progress_file):
     kernel.run(f"import os; os.environ['COURSE_LIB_PROGRESS'] = {str(progress_file)!r}")
     cell = kernel.run(
@@ -154,6 +156,7 @@ plain_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(plain_values)
 def test_plain_data_survives_the_journey(value):
     assert decode(json.loads(json.dumps(encode(value)))) == value

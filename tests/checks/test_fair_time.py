@@ -52,6 +52,7 @@ def test_who_waits_for_the_disk_is_kept_from_work():
     assert _Thread(1.0, 0.0, "S").after(1.0, 0.0, "S", 0.25)[1] == 0.0
 
 
+@pytest.mark.slow
 @needs_schedstat
 def test_on_a_core_shared_with_three_others_the_time_of_the_others_does_not_count():
     core = min(os.sched_getaffinity(0))
@@ -106,6 +107,7 @@ def torch_zeros():
     return torch.zeros(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [sleeps, spins])
 def test_one_rank_is_never_told_that_ranks_wait_for_each_other(answer):
     outcome = observe(call, answer, 1, {}, timeout=0.5)
@@ -191,6 +193,7 @@ def test_what_no_clock_has_stopped_is_run_once(monkeypatch):
     assert len(given) == 1
 
 
+@pytest.mark.slow
 def test_a_mark_that_a_clock_decided_is_flagged_and_tried_again_the_next_time(tmp_path, monkeypatch):
     hand_in(tmp_path / "in", "ada", SOLUTION)
     stopped = sandbox.SandboxResult([], "it ran for more than 60 s", True)

@@ -84,12 +84,14 @@ def graded(folder_of_the_class) -> dict[str, Record]:
     return {record.student: record for record in records}
 
 
+@pytest.mark.slow
 def test_right_answers_earn_everything_with_or_without_metadata(graded):
     assert graded["good"].points == graded["good"].most == 15
     assert graded["no metadata"].points == 15
     assert graded["good"].problem == graded["no metadata"].problem == ""
 
 
+@pytest.mark.slow
 def test_half_right_answers_earn_their_parts_and_are_told_their_mistakes(graded):
     marks = {mark.number: mark for mark in graded["half"].marks}
     assert marks["02.2"].parts == {"every example once": 2, "equal shares": 1, "a new order every epoch": 0}
@@ -99,23 +101,27 @@ def test_half_right_answers_earn_their_parts_and_are_told_their_mistakes(graded)
     assert graded["half"].points == 3
 
 
+@pytest.mark.slow
 def test_a_stub_is_not_attempted(graded):
     assert graded["stub"].points == 0
     assert not any(mark.attempted for mark in graded["stub"].marks)
     assert page("stub", [graded["stub"]]).count("Not attempted") == 4
 
 
+@pytest.mark.slow
 def test_a_syntax_error_costs_its_cell_and_is_reported(graded):
     assert "Code cell 2 raised SyntaxError at “def average_gradients(model)”" in graded["syntax"].problem
     assert graded["syntax"].points == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_notebook_costs_only_itself(graded, name):
     assert graded[name].points == 0
     assert "not a notebook" in graded[name].problem
 
 
+@pytest.mark.slow
 def test_a_page_and_the_table_show_points_mistakes_and_what_to_read(graded):
     text = page("half", [graded["half"]])
     assert "half: 3 of 15 points" in text
@@ -134,6 +140,7 @@ def test_a_name_from_a_student_is_only_text():
     assert "\n'=1+1," in table([record])
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, graded, folder_of_the_class):
     shutil.copytree(folder_of_the_class, tmp_path, dirs_exist_ok=True)
     hand_in(tmp_path / "in", "late", "not JSON")
@@ -186,6 +193,7 @@ def test_of_very_many_files_the_highest_are_looked_at(tmp_path, monkeypatch, cap
     assert capsys.readouterr().err == "course: eve: more than 100 files; the deepest are left out\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["folder", "pipe", "endless file", "link", "name of odd bytes"])
 def test_what_is_no_file_of_text_costs_only_itself(tmp_path, kind):
     path = hand_in(tmp_path / "in", "eve", "{}")
@@ -205,6 +213,7 @@ def test_what_is_no_file_of_text_costs_only_itself(tmp_path, kind):
         assert re.search("not a notebook|larger than", record.problem)
 
 
+@pytest.mark.slow
 def test_grades_do_not_lie_where_submissions_can_read(tmp_path):
     hand_in(tmp_path / "in", "good", SOLUTION)
     shown = Path(sys.prefix) / "grades"
@@ -240,6 +249,7 @@ def test_one_command_grades_the_example_class_into_pages_a_table_and_nbgraders_g
     assert scores == {"good": (15.0, 15.0), "half_right": (6.0, 15.0), "hostile": (0.0, 15.0)}
 
 
+@pytest.mark.slow
 def test_without_bubblewrap_it_refuses_and_says_what_that_risks(tmp_path):
     hand_in(tmp_path / "in", "good", SOLUTION)
     done = course("grade", "in", "--out", "grades", cwd=tmp_path, env={"PATH": "", "PYTHONPATH": str(ROOT)})
@@ -298,6 +308,7 @@ def test_nbgrader_makes_the_same_release_and_validates_the_solutions(tmp_path):
     assert "VALIDATION FAILED" in nbgrader("validate", release / first)
 
 
+@pytest.mark.slow
 def test_every_exercise_runs_in_the_sandbox(tmp_path):
     """What drives an answer travels into it by value: it must find all it needs there."""
     cells = [cell for path in sorted((ROOT / "solutions").glob("*.ipynb")) for cell in code_of(read(path))]
@@ -323,6 +334,7 @@ def test_a_student_who_solves_the_whole_course_gets_all_points(tmp_path):
     assert found == {name: (points, "") for name, points in most.items()}
 
 
+@pytest.mark.slow
 def test_a_part_that_is_lost_takes_no_more_time(tmp_path):
     """Other answers in the notebook need it."""
     raises = with_answers(_1="def average_gradients(model):\n    raise KeyError(1)", _2="", _3="")

@@ -55,7 +55,7 @@ def one_loops(_):
         (one_leaves, "Rank 1 has returned, and ranks 0 and 2 wait in all_reduce"),
         (group_of_some, "A process group is made by all ranks together"),
         (groups_in_a_circle, "in different groups"),
-        (one_loops, "Rank 0 is still at work while the others wait"),
+        pytest.param(one_loops, "Rank 0 is still at work while the others wait", marks=pytest.mark.slow),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

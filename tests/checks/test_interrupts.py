@@ -17,6 +17,8 @@ from tests.checks.class_of import ROOT, SOLUTION, hand_in, need_a_sandbox, with_
 from tests.checks.under_load import busy
 from tests.conftest import MARK, PATIENCE
 
+pytestmark = pytest.mark.slow
+
 HANGS = "def evaluate_together(total, count):\n    while dist.get_rank() == 0: pass\n    dist.barrier()"
 WRONG = "def average_gradients(model):\n    for p in model.parameters():\n        dist.all_reduce(p.grad)"
 

@@ -29,6 +29,8 @@ from course_lib.grading.submissions import find_submissions
 from tests.checks.class_of import hand_in, need_a_sandbox, patient_grader
 from tests.checks.class_of_banks import hand_in_class
 
+pytestmark = pytest.mark.slow
+
 SMALL = Allowance(cpu_seconds=2, memory=4 << 30, seconds=600)
 
 
@@ -74,6 +76,7 @@ FORGED: dict[str, tuple[str, Callable[[], SandboxResult]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORGED)
 def test_whatever_a_submission_says_costs_only_itself(name, tmp_path, monkeypatch):
     monkeypatch.setattr("course_lib.grading.grader.Allowance", lambda: SMALL)

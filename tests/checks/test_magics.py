@@ -84,6 +84,7 @@ def test_without_jupyter_a_line_that_begins_like_a_magic_is_left_out(monkeypatch
     assert names_after("x = (5\n % 3)")["x"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "text", [" \n" * 100_000, " \n" * 100_000 + "%x", "%a\n" * 40_000, "(" * 99_000, "x = (\n" + "%a\n" * 400]

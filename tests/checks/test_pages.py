@@ -269,7 +269,6 @@ def test_three_hundred_students_make_a_page_that_opens():
     assert len(text) < 300_000
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("make", [a_class, hostile_class], ids=["a class", "hostile"])
 def test_axe_finds_nothing_on_a_phone_in_light_and_dark(tmp_path, make):
     chromium, axe = browser.chromium(), browser.axe()
@@ -280,7 +279,6 @@ def test_axe_finds_nothing_on_a_phone_in_light_and_dark(tmp_path, make):
     assert seen == {f"{name} {scheme}": [] for name in pages for scheme in ("light", "dark")}
 
 
-@pytest.mark.integration
 def test_a_browser_runs_our_script_and_no_other(tmp_path):
     chromium = browser.chromium()
     write_pages(a_class(), tmp_path)

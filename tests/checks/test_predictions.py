@@ -63,6 +63,7 @@ def came_out(number: str):
     return told[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", NUMBERS)
 def test_the_truth_of_a_prediction_is_what_the_lessons_own_run_gives(number):
     prediction, value = predictions()[number], came_out(number)
@@ -196,6 +197,7 @@ def test_exercises_and_predictions_share_the_file(progress_file):
     assert read() == {"02.1": {"tries": 2, "points": 3, "hints": 0}, "predictions": {"06.1": {"said": 22.0}}}
 
 
+@pytest.mark.slow
 def test_in_a_notebook_the_buttons_commit_and_go_away(kernel: Kernel, progress_file):
     kernel.run(f"import os; os.environ['COURSE_LIB_PROGRESS'] = {str(progress_file)!r}")
     cell = kernel.run("from course_lib.checks import predict, reveal\npredict('06.2')")

@@ -7,10 +7,14 @@ import random
 import subprocess
 import sys
 
+import pytest
+
 from course_lib.checks import find
 from course_lib.checks.lesson_08 import what_a_job_left
 from tests.checks.recorded.__main__ import CAUSES
 from tests.checks.tried import answer_to
+
+pytestmark = pytest.mark.slow
 
 RECORD = "import json; from tests.checks.recorded.__main__ import record; print(json.dumps(record('skips', 3, 2)))"
 

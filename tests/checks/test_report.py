@@ -164,6 +164,7 @@ def test_outside_of_a_notebook_a_report_is_its_text():
     assert float(report) == 1.0
 
 
+@pytest.mark.slow
 def test_in_a_notebook_the_box_is_all_there_is_to_see(kernel: Kernel, progress_file):
     kernel.run(f"import os; os.environ['COURSE_LIB_PROGRESS'] = {str(progress_file)!r}")
     kernel.run("from course_lib.checks import *\ndef wrong(total, count):\n    return 0.0")
@@ -198,6 +199,7 @@ RIGHT = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "points"),
     [(PARTLY, 3.0), (RIGHT, 4.0), ("def answer(*_):\n    raise NotImplementedError()", 0.0)],
@@ -215,6 +217,7 @@ def test_nbgrader_itself_reads_the_points_from_the_box(kernel: Kernel, progress_
     assert determine_grade(from_dict(cell)) == (points, 4.0)
 
 
+@pytest.mark.slow
 def test_nbconvert_shows_the_box_and_not_the_points_below_it(tmp_path):
     html = as_box(failing("it is 3, it should be 4"))
     output = {"output_type": "execute_result", "execution_count": 1, "metadata": {}}
@@ -230,6 +233,7 @@ def test_nbconvert_shows_the_box_and_not_the_points_below_it(tmp_path):
     assert "<pre>1.0</pre>" not in page
 
 
+@pytest.mark.slow
 def test_a_script_prints_the_report(tmp_path):
     script = tmp_path / "mine.py"
     script.write_text(

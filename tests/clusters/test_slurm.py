@@ -29,7 +29,7 @@ from course_lib.training.settings import Settings
 from tests.conftest import MARK as FAMILY
 from tests.conftest import PATIENCE, processes_with, ranks_of, wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(3 * PATIENCE)]
+pytestmark = [pytest.mark.timeout(3 * PATIENCE), pytest.mark.slow]
 
 TWO_BY_TWO = slurm(nodes=2, gpus_per_node=0, ranks_per_node=2)
 FLAGS = ["--slurm", "--nodes", "2", "--gpus-per-node", "0", "--ranks-per-node", "2"]
@@ -52,6 +52,7 @@ def queue() -> list[str]:
     return subprocess.run(["squeue", "--noheader"], capture_output=True, text=True, check=True).stdout.splitlines()
 
 
+@pytest.mark.core
 def test_a_launch_returns_values_output_and_spans_of_all_nodes(on_cluster, capsys):
     def total(factor):
         mine = torch.tensor([float(dist.get_rank())])

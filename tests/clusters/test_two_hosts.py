@@ -19,7 +19,7 @@ from tests.clusters import two_hosts
 from tests.clusters.two_hosts import Host
 from tests.conftest import PATIENCE, wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(3 * PATIENCE)]
+pytestmark = [pytest.mark.timeout(3 * PATIENCE), pytest.mark.slow]
 
 UPDATES = 60
 SMALL = {"hidden": 8, "batch": 8, "updates": UPDATES}

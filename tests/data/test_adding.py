@@ -115,6 +115,7 @@ def test_the_popular_mistake_needs_one_counted_step_per_sequence():
         at_last_padded_step(pad([torch.ones(3, 2)], [torch.ones(3)]))
 
 
+@pytest.mark.slow
 def test_a_batch_takes_little_more_processor_time_than_one_number_per_step():
     def seconds(work) -> float:
         began = time.process_time()

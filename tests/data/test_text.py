@@ -56,6 +56,7 @@ def test_only_the_most_common_tokens_are_kept():
     assert corpus.tokens.tolist() == [2, 3, 1, 2, 3, 2]
 
 
+@pytest.mark.slow
 @quickly
 @given(st.text("aB .!?\n\té", min_size=2))
 def test_any_text_of_characters_survives(text: str):

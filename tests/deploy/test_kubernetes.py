@@ -57,6 +57,7 @@ def words_of_course() -> list[str]:
     return TRAINER["args"][2:]
 
 
+@pytest.mark.slow
 def test_course_train_takes_the_jobs_words(capsys):
     nodes, gpus = str(TRAINER["numNodes"]), str(TRAINER["numProcPerNode"])
     assert main([*words_of_course(), "--slurm", "--nodes", nodes, "--gpus-per-node", gpus, "--print"]) == 0

@@ -72,6 +72,7 @@ def test_a_rank_whose_products_are_slow_is_named() -> None:
     assert "its matrix products run at" in found.sentence
 
 
+@pytest.mark.slow
 def test_a_rank_whose_messages_are_late_is_named() -> None:
     found = one_complaint(with_slow_link, 1)
     assert found.sentence.startswith("Rank 1 has slow links: the best of its 3 links in its machine takes")
@@ -212,6 +213,7 @@ def test_a_command_that_fails_is_told_in_its_own_words() -> None:
     assert gpus._said_by("no such program")[1] == "no such program: No such file or directory"
 
 
+@pytest.mark.slow
 def test_the_command_measures_draws_and_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     (tmp_path / "data").write_bytes(bytes(100_000))

@@ -18,10 +18,12 @@ import pytest
 
 from course_lib import launch
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parent / "programs"
 PROGRAMS = sorted(path.stem for path in FOLDER.glob("*.py"))
 STARTS_PROCESSES = {"loader_workers", "own_spawn"}  # each imports torch
-QUICK = {"ddp_tutorial", "leaves_by_exit"}  # by the slower ways; the others there are for `make test-all`
+QUICK = {"ddp_tutorial", "leaves_by_exit"}  # for the slower ways: they differ from each other in nothing but the way
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
@@ -42,12 +44,10 @@ def by_command(name: str, *launcher: str) -> tuple[list, str]:
     return [ast.literal_eval(value) for value in said], done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.core if n in QUICK else ()) for n in PROGRAMS])
 @pytest.mark.timeout(400)
-def test_a_program_runs_from_a_notebook(name, ranks, monkeypatch):
-    if ranks > 2 and name in STARTS_PROCESSES:
-        pytest.skip("once is enough: it starts a dozen processes that each import torch")
+def test_a_program_runs_from_a_notebook(name, monkeypatch):
+    ranks = 2 if name in STARTS_PROCESSES else 3
     program = load(name)
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *program.get("ARGUMENTS", [])])
     run = launch(program["main"], ranks=ranks, timeout=300)
@@ -55,7 +55,7 @@ def test_a_program_runs_from_a_notebook(name, ranks, monkeypatch):
     assert program.get("SAYS", "") in "\n".join(line for _, line in run.output)
 
 
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in PROGRAMS])
+@pytest.mark.parametrize("name", sorted(QUICK))
 @pytest.mark.timeout(400)
 def test_a_program_runs_by_course_run(name):
     values, said = by_command(name)
@@ -63,13 +63,9 @@ def test_a_program_runs_by_course_run(name):
     assert load(name).get("SAYS", "") in said
 
 
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in PROGRAMS])
+@pytest.mark.parametrize("name", sorted(QUICK))
 @pytest.mark.timeout(400)
 def test_a_program_runs_by_torchrun(name):
-    if name == "own_spawn":
-        pytest.skip(
-            "torchrun's variables lead what a rank starts to torchrun's own store: it hangs there without us, too"
-        )
     values, said = by_command(name, *TORCHRUN)
     load(name)["check"](values)
     assert load(name).get("SAYS", "") in said

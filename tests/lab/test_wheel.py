@@ -13,6 +13,8 @@ import pytest
 from tests.checks.class_of import need_a_sandbox
 from tests.lab.wheel import ROOT, build_wheel, installed_wheel, run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:

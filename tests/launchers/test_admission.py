@@ -78,6 +78,7 @@ def test_off_without_a_folder_that_can_be_used(monkeypatch, tmp_path):
         pass
 
 
+@pytest.mark.slow
 def test_a_launch_waits_with_a_line_and_starts_when_there_is_room(folder: Path):
     with admission._ticket(folder, 2):
         launching = start(LAUNCH, folder)

@@ -16,6 +16,8 @@ import pytest
 from course_lib import LaunchError, RankDied, RankFailed, RanksStuck, launch
 from course_lib.launchers.process import frameworks, loopback_only
 
+pytestmark = pytest.mark.slow
+
 slow = pytest.mark.slow
 
 

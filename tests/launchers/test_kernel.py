@@ -50,9 +50,8 @@ def test_an_interrupt_before_the_ranks_have_started_is_survived_too(new_kernel):
     assert cell.result == "Run of 2 ranks: [0, 1]", cell.message
 
 
-@pytest.mark.parametrize(
-    "kill", [pytest.param(os.kill, id="kernel"), pytest.param(os.killpg, id="group", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["kernel", "group"])
 def test_nothing_outlives_a_kernel_that_is_killed(new_kernel, kill):
     new_kernel.run(IMPORTS)
     begin(new_kernel, DEADLOCK_WITH_CHILDREN)

@@ -61,6 +61,7 @@ def test_a_tensor_that_requires_grad_travels_both_ways():
     assert run[0][1].requires_grad
 
 
+@pytest.mark.slow
 def test_two_hundred_megabytes_travel_both_ways():
     x = torch.arange(50_000_000, dtype=torch.float32)
     run = launch(lambda y: y + 1, x, ranks=1)
@@ -203,6 +204,7 @@ def test_where_there_is_no_fork_ranks_are_spawned(monkeypatch):
     assert sorted(run.output) == [(0, "hello"), (1, "hello")]
 
 
+@pytest.mark.slow
 def test_spawned_ranks_fail_and_hang_as_forked_ones_do(monkeypatch):
     monkeypatch.setenv("COURSE_LIB_START_METHOD", "spawn")
 
@@ -358,6 +360,7 @@ def test_the_librarys_own_collectives_are_not_accused(program):
     assert list(launch(program, ranks=3)) == [None] * 3
 
 
+@pytest.mark.slow
 def test_a_wait_that_is_over_is_not_held_against_a_rank_whose_record_no_longer_shows_the_call():
     """Rank 0 once waited long for rank 1 in a group of their own; thousands of collectives later, 1 returns first."""
 

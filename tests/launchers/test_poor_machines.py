@@ -19,6 +19,8 @@ from course_lib import LaunchError
 from course_lib.launchers.process import messages, payload, supervisor
 from course_lib.launchers.process.listener import Listener
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import torch, torch.distributed as dist
 from course_lib import launch, LaunchError

@@ -24,6 +24,7 @@ from course_lib.launchers.process import folders
 from tests.conftest import PATIENCE, wait_until
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attempt", range(4))
 def test_a_rank_that_cannot_answer_and_then_ends_does_not_hide_the_others_error(attempt):
     def work():
@@ -93,6 +94,7 @@ def test_what_a_killed_launch_left_is_swept_away_by_the_next(monkeypatch, tmp_pa
     assert not Path(used).exists()
 
 
+@pytest.mark.slow
 def test_nothing_is_left_after_a_program_that_is_killed(tmp_path):
     temporary = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # a short name, as most machines have
     program = "import time\nfrom course_lib import launch\nlaunch(time.sleep, 9999, ranks=2, timeout=None)"
@@ -144,7 +146,7 @@ def _descendants() -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("launches", [60, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("launches", [pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.timeout(3000)
 def test_many_launches_leave_nothing_behind(launches, capfd):
     """One in ten fails, in some way or other. No process, folder, descriptor or memory may be left."""

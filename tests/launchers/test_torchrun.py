@@ -87,6 +87,7 @@ def test_a_failing_rank_ends_a_torchrun_job(program):
     assert '[rank 1]     raise ValueError("no data")' in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

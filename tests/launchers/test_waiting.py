@@ -93,6 +93,7 @@ def test_of_a_line_that_has_not_ended_only_what_a_terminal_would_show_is_shown()
         os.close(end)
 
 
+@pytest.mark.slow
 def test_a_launch_that_has_been_quiet_says_who_waits_where_and_an_interrupt_says_it_again(kernel):
     kernel.run(SOON)
     request = kernel.start(ONE_DOES_NOT_COME)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -27,6 +28,7 @@ def models_of_the_sliders():
                 yield lstm_size(vocabulary, hidden, layers), model
 
 
+@pytest.mark.slow
 def test_a_size_predicts_for_all_models_of_the_sliders_what_the_model_itself_does():
     times, compared = h200_block_times(), 0
     for size, model in models_of_the_sliders():

@@ -92,6 +92,7 @@ def secure(tmp_path_factory) -> Secure:
     return Secure(tmp_path_factory.mktemp("secure"))
 
 
+@pytest.mark.slow
 def test_a_certificate_of_the_classs_own_is_known_by_the_fingerprint_in_its_address(desk, secure):
     own = fingerprint_of(secure.files[0].read_text())
 
@@ -155,6 +156,7 @@ def joined_at_a_stranger(desk, monkeypatch, *, of_the_hub: bool, elsewhere: bool
     return heard
 
 
+@pytest.mark.slow
 def test_the_hubs_class_is_joined_by_the_hubs_token(desk, monkeypatch):
     assert joined_at_a_stranger(desk, monkeypatch, of_the_hub=True) == ["token of Ada alone"]
 

@@ -65,6 +65,7 @@ def test_every_shape_has_a_colour_in_the_light_and_in_the_dark(explorer):
     assert used - known <= {"travelling"}
 
 
+@pytest.mark.slow
 def test_every_option_of_every_control_can_be_drawn(explorer):
     for name in list(explorer.controls):
         options = explorer.controls[name].options
@@ -106,6 +107,7 @@ def test_bad_input_is_answered_in_a_sentence(make, message):
         make()
 
 
+@pytest.mark.slow
 def test_pictures_can_be_imported_and_stored_without_jupyter():
     code = (
         "import sys\n"
@@ -343,6 +345,7 @@ def test_the_curve_is_the_cost_model_of_the_network():
     assert explorer.at(8) == pytest.approx(8 * 0.1 / (0.1 + rounds))
 
 
+@pytest.mark.slow
 def test_this_machines_own_points_are_measured_and_drawn():
     explorer = explore_scaling()
     explorer.set(compute=0.05, size=1e5)

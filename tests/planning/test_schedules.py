@@ -99,6 +99,7 @@ def with_stage(schedule: Schedule, stage: int, actions: Sequence[Action]) -> Sch
     return replace(schedule, stages=tuple(stages))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_every_schedule_of_every_size_is_legal(name: str):
     for stages in range(1, 6):

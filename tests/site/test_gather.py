@@ -75,6 +75,7 @@ def answers(name: str) -> set[str]:
     return {line for line in lines if len(line) > 30 and json.dumps(line)[1:-1] not in asked}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [path.name for path in sorted((ROOT / "exercises").glob("*.ipynb"))])
 def test_an_exercises_page_has_no_line_of_its_solution(name, site_folder):
     page = (site_folder / "exercises" / name).with_suffix(".html").read_text()

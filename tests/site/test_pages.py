@@ -10,6 +10,8 @@ import pytest
 
 from tests.browser.lab import SEEN, axe
 
+pytestmark = pytest.mark.slow
+
 LESSON, PADDING = "lessons/06_pipeline_parallelism.html", "lessons/03_padding_and_masking.html"
 PAGES = ("index.html", LESSON, PADDING, "exercises/04_accumulation.html", "api/launchers.html")
 OTHERS = ("benchmarks.html", "handbook.html", "search.html?q=padding")

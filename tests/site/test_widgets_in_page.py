@@ -22,7 +22,7 @@ from pyodide_files import NoPyodide, pyodide_folder  # noqa: E402
 
 from tests.site import random_use  # noqa: E402
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.slow
 
 NAMES = list(widgets.EXPLORERS)
 SOME_CASES, ALL_CASES = 18, 500

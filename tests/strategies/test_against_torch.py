@@ -43,6 +43,7 @@ def three_gradients(name: str) -> list[dict[str, torch.Tensor]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIVE)
 def test_gradients_agree_with_those_of(name):
     for theirs, ours, alone in launch(three_gradients, name, ranks=4):

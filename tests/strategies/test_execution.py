@@ -40,7 +40,7 @@ def assert_executed(schedules: list[Schedule]) -> None:
         assert proof, f"{schedule}\n{proof}"
 
 
-@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+@pytest.mark.parametrize("stages", [2, *(pytest.param(stages, marks=pytest.mark.slow) for stages in (1, 3, 4))])
 @settings(deadline=None, max_examples=3, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_legal_schedule_is_the_same_as_one_process(data, stages):
@@ -65,6 +65,7 @@ def held_by(schedules: list[Schedule]) -> list[list]:
     return held
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=3, suppress_health_check=list(HealthCheck))
 @given(several(4))
 def test_what_a_stage_holds_after_every_action_is_what_the_schedule_says(at_random):
@@ -92,6 +93,7 @@ def test_parts_in_which_nothing_is_trained_pass_the_gradient_on(schedule):
     assert proof, proof
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "interleaved"])
 def test_replicas_of_virtual_stages_sum_their_gradients_once_they_are_final(schedule):
     options = {"schedule": schedule, "micro_batches": 3, "chunks": 2, "clip": 0.05}
@@ -134,6 +136,7 @@ def with_dropout() -> SequenceModel:
     return SequenceModel(dict(enumerate([*blocks[:2], Drop(), *blocks[2:4], Drop(), blocks[-1]])))
 
 
+@pytest.mark.slow
 def test_what_was_dropped_is_dropped_again_when_it_is_computed_again():
     def gradients(recompute):
         torch.manual_seed(0)
@@ -262,6 +265,7 @@ class MixesUpMessages(Execution):
         super().__init__(stage, schedule, *given, routes=routes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [LosesTheStateGradient, MixesUpStates, ForgetsWeights, MixesUpMessages])
 def test_executors_that_are_wrong_are_found_out(wrong):
     assert all(launch(one_gradient, Unbroken, ranks=2))

@@ -33,7 +33,9 @@ from tests.strategies.test_accumulation import (
 WAYS = [{}, {"reshard_after_forward": False}, {"micro_batches": 3}, {"clip": 0.05}, {"clip": 0.05, "micro_batches": 2}]
 
 
-@pytest.mark.parametrize("lengths", [UNIFORM, UNEVEN], ids=["uniform", "uneven"])
+@pytest.mark.parametrize(
+    "lengths", [pytest.param(UNIFORM, id="uniform", marks=pytest.mark.slow), pytest.param(UNEVEN, id="uneven")]
+)
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_every_way_to_shard_is_the_same_as_one_process(ranks, lengths):
     common = {"model": plain, "batches": text_batches(lengths)[:3], "optimizer": adam, "loss": cross_entropy}
@@ -42,7 +44,7 @@ def test_every_way_to_shard_is_the_same_as_one_process(ranks, lengths):
         assert len(proof.steps) == 3 * ranks
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 4])
+@pytest.mark.parametrize("replicas", [2, *(pytest.param(other, marks=pytest.mark.slow) for other in (1, 4))])
 def test_replicas_of_a_sharded_model_are_the_same_as_one_process(replicas):
     ways = [{"replicas": replicas, **way} for way in WAYS]
     common = {"model": plain, "batches": text_batches(UNEVEN)[:3], "optimizer": adam, "loss": cross_entropy}
@@ -59,6 +61,7 @@ def test_every_sequence_is_read_by_one_rank_also_within_a_replica():
     assert sorted(length for own in found for length in own) == sorted(UNEVEN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS[:3], ids=str)
 def test_frozen_and_tied_weights(way):
     proof = prove(FSDP, ranks=2, model=frozen_and_tied, batches=text_batches(UNEVEN), **way)
@@ -77,6 +80,7 @@ def test_a_rank_may_have_no_rows_and_no_sequences():
     assert proof, proof
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro_batches", [1, 3])
 def test_the_state_is_carried(micro_batches):
     corpus = Corpus.from_text("each rank carries the states of its own streams, from window to window. " * 12)
@@ -86,6 +90,7 @@ def test_the_state_is_carried(micro_batches):
     assert proof, proof
 
 
+@pytest.mark.slow
 def test_in_float32_the_losses_are_those_of_ddp_and_nothing_is_said():
     def losses(kind):
         torch.manual_seed(dist.get_rank())
@@ -123,6 +128,7 @@ def test_ranks_that_shard_different_weights_are_found_out():
     assert not prove(NotBroadcast, ranks=2, model=plain, batches=text_batches(UNEVEN)[:1])
 
 
+@pytest.mark.slow
 def test_between_two_updates_a_rank_has_only_its_rows_of_everything():
     def numbers(**options):
         strategy = FSDP(plain(), adam, cross_entropy, **options)
@@ -152,6 +158,7 @@ def test_a_forward_pass_alone_leaves_the_shards_as_they_were():
         assert set(launch(evaluated, reshard_after_forward, ranks=2)) == {(True, True)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reshard", "gathers"), [(True, 7), (False, 4)])
 def test_a_block_is_gathered_twice_unless_it_stays_whole_and_its_gradient_is_sent_once(reshard, gathers):
     """The last block is still whole when the backward pass begins with it: 4 blocks are gathered 4 + 3 times."""

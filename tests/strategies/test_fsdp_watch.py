@@ -19,6 +19,8 @@ from course_lib.training.sharding import make_sharded, measure_sharding
 from tests.strategies.test_accumulation import UNEVEN, VOCABULARY, adam, plain, tied
 from tests.strategies.test_accumulation import text_batches as batches
 
+pytestmark = pytest.mark.slow
+
 small = partial(lstm_model, vocabulary=VOCABULARY, hidden=6, layers=2)  # 4 blocks: in, 1, 2, out
 IN, LAYER, OUT = 4 * 11 * 6, 4 * (2 * 24 * 6 + 2 * 24), 4 * (11 * 6 + 11)  # bytes in float32
 
@@ -62,6 +64,7 @@ def test_a_model_that_stays_whole_is_gathered_once():
     assert told[8:] == [f"{what} {block}" for block in "3210" for what in ("backward", "drop", "reduce-scatter")]
 
 
+@pytest.mark.core
 def test_bytes_that_come_and_go_are_counted():
     padded = 4 * 12 * 6, LAYER, 4 * (12 * 6 + 12)  # 11 rows on two ranks are 12
     gathered, gradients = launch(watched, ranks=2)[0]

@@ -63,6 +63,7 @@ def test_every_placement_is_the_same_as_one_process(place, ranks):
     assert len(proof.steps) == ranks * UPDATES
 
 
+@pytest.mark.slow
 def test_frozen_blocks_stay_and_the_others_learn():
     placement = Placement((0, 0, 1, 2, 3))
     proof = prove(ModelParallel, ranks=4, model=first_blocks_frozen, batches=batches(), placement=placement, clip=0.05)
@@ -83,6 +84,7 @@ def test_every_stage_carries_its_own_layers_states():
     assert proof, proof
 
 
+@pytest.mark.slow
 def test_an_empty_batch_moves_nothing_and_nothing_hangs():
     first, second, third = batches()
     proof = prove(ModelParallel, ranks=3, model=model, batches=[first, second.rows([]), third])
@@ -121,6 +123,7 @@ class MixesTheOrder(ModelParallel):
         self.segments = [way_in, *reversed(middle), way_out]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [KeepsTheGradient, KeepsTheGradientOnce, MixesTheOrder])
 def test_wrong_ways_are_found_out(strategy):
     proof = prove(strategy, ranks=4, model=model, batches=batches()[:1])
@@ -128,6 +131,7 @@ def test_wrong_ways_are_found_out(strategy):
     assert proof.steps[0].worst.startswith("blocks.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [equal_count, round_robin])
 def test_an_update_sends_two_messages_per_hop(place):
     placement = place(BLOCKS, 3)
@@ -172,6 +176,7 @@ def test_legs_are_the_way_of_the_activations():
     ]
 
 
+@pytest.mark.slow
 def test_a_placement_that_does_not_fit_gets_a_sentence():
     for placement, sentence in (
         (Placement((0, 0, 1, 2, 2)), "a placement on 3 stages for 2 ranks: there is one rank per stage"),
@@ -181,6 +186,7 @@ def test_a_placement_that_does_not_fit_gets_a_sentence():
             prove(ModelParallel, ranks=2, model=model, batches=batches(), placement=placement)
 
 
+@pytest.mark.slow
 def test_the_lessons_job_is_cut_over_ranks():
     run = launch(examples.adding, strategy="model", updates=15, hidden=16, layers=2, ranks=2)
     alone = examples.adding(updates=15, hidden=16, layers=2)

@@ -49,6 +49,7 @@ def test_averaged_less_often_it_is_not_and_the_proof_says_when():
     assert [step.same for step in proof.steps if step.rank == 0] == [False, False, False]
 
 
+@pytest.mark.slow
 def test_it_is_proven_from_a_cell(kernel):
     cell = kernel.run(
         f"{inspect.getsource(local_sgd)}\n"
@@ -135,7 +136,8 @@ def test_the_command_line_knows_it_by_its_module(tmp_path, monkeypatch, capsys):
     assert "going on from update 12" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("named", ["mine.py:LocalSGD", pytest.param("mine:LocalSGD", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("named", ["mine.py:LocalSGD", "mine:LocalSGD"])
 def test_a_file_that_lies_where_the_command_is_given_is_found(tmp_path, named):
     shutil.copy(local_sgd.__file__, tmp_path / "mine.py")
     command = [Path(sys.executable).with_name("course"), "train", named, "--ranks", "2", "--updates", "2"]

@@ -62,6 +62,7 @@ def alone():
     return {half: trained(Single, dtype) for half, dtype in {"fp32": None, **HALF}.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("half", HALF)
 @pytest.mark.parametrize("way", WAYS)
 def test_many_ranks_train_as_one_process_in_the_same_precision(everywhere, alone, way, half):

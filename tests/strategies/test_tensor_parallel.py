@@ -31,7 +31,9 @@ def short(lengths: list[int]):
     return text_batches([min(6, length) for length in lengths])[:3]
 
 
-@pytest.mark.parametrize("lengths", [UNIFORM, UNEVEN], ids=["uniform", "uneven"])
+@pytest.mark.parametrize(
+    "lengths", [pytest.param(UNIFORM, id="uniform", marks=pytest.mark.slow), pytest.param(UNEVEN, id="uneven")]
+)
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_five_units_on_any_number_of_ranks_are_the_same_as_one_process(ranks, lengths):
     proof = prove(TensorParallel, ranks=ranks, model=plain, batches=short(lengths))

@@ -34,6 +34,7 @@ def settings_in(folder: Path, layout: Settings, **changes) -> Settings:
     return replace(layout, **size, checkpoint=str(folder / "saved"), log=str(folder / "run.jsonl"), **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.strategy)
 def test_a_run_resumed_from_one_has_the_losses_of_a_run_that_was_never_stopped(tmp_path, layout):
     settings = settings_in(tmp_path, layout)
@@ -90,6 +91,7 @@ def with_a_full_disk(settings: Settings, update: int) -> dict:
     return train_job(settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("background", [False, True], ids=["at once", "in the background"])
 def test_a_full_disk_ends_in_a_sentence_and_leaves_the_older_checkpoint_whole(tmp_path, background):
     settings = replace(settings_in(tmp_path, Settings("fsdp")), async_checkpoint=background)

@@ -72,7 +72,7 @@ def load_and_train(folder, name, options, stop, practice=True, **others):
 
 
 # test_kill.py resumes the others, too, to the last bit.
-@pytest.mark.parametrize("name", few_of(STRATEGIES, quick={"single", "model", "tensor"}))
+@pytest.mark.parametrize("name", few_of(STRATEGIES, quick={"single", "pipeline"}))
 def test_on_the_same_layout_it_goes_on_to_the_last_bit(tmp_path, name):
     ranks = 1 if name == "single" else 4
     options = {"clip": 0.1}
@@ -138,7 +138,7 @@ def carries(folder, name, options, save):
     return losses + steps(strategy, 3, 6, WINDOWS), [str(warning.message) for warning in said]
 
 
-@pytest.mark.parametrize("name", few_of(STRATEGIES, quick={"single", "ddp", "pipeline"}))
+@pytest.mark.parametrize("name", few_of(STRATEGIES, quick={"ddp"}))
 def test_carried_states_are_saved_too(tmp_path, name):
     ranks = 1 if name == "single" else 2
     whole = launch(carries, tmp_path, name, {}, True, ranks=ranks)
@@ -148,6 +148,7 @@ def test_carried_states_are_saved_too(tmp_path, name):
         assert said == []
 
 
+@pytest.mark.slow
 def test_the_carried_states_of_virtual_stages_are_saved_too(tmp_path):
     options = {**ZB_V, "chunks": 2}
     whole = launch(carries, tmp_path, "pipeline", options, True, ranks=2)
@@ -157,6 +158,7 @@ def test_the_carried_states_of_virtual_stages_are_saved_too(tmp_path):
         assert said == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"micro_batches": 2}, {"micro_batches": 4, "ranks": 3}])
 def test_on_another_layout_a_carried_state_begins_at_zero_with_a_warning(tmp_path, options):
     ranks = options.pop("ranks", 2)
@@ -355,7 +357,16 @@ def two_checkpoints(folder: Path, seed: int) -> Path:
     return newest
 
 
-@pytest.mark.parametrize("damage", [cut_in_half, empty, Path.unlink, take_from_another_save, flip_a_bit])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        flip_a_bit,
+        *(
+            pytest.param(other, marks=pytest.mark.slow)
+            for other in (cut_in_half, empty, Path.unlink, take_from_another_save)
+        ),
+    ],
+)
 def test_the_newest_one_damaged_is_named_and_the_one_before_it_is_used(tmp_path, damage):
     chance = random.Random(0)
     two_checkpoints(tmp_path / "other", seed=2)

@@ -28,7 +28,7 @@ from tests.clusters import slurm_cluster
 from tests.conftest import PATIENCE, wait_until
 from tests.training.test_job import SMALL, flags, losses_in
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(4 * PATIENCE)]
+pytestmark = [pytest.mark.timeout(4 * PATIENCE), pytest.mark.slow]
 
 RANKS = 2
 LAYOUTS = {"ddp": [], "pipeline": ["micro_batches=2"], "fsdp": []}
@@ -40,7 +40,6 @@ LAUNCHERS = {
     "torchrun": (TORCHRUN, []),
     "slurm": ([], ["--slurm", "--nodes", "1", "--gpus-per-node", "0", "--ranks-per-node", str(RANKS)]),
 }
-QUICK = {("SIGHUP", "local", "ddp"), ("SIGKILL", "local", "fsdp"), ("SIGUSR1", "torchrun", "pipeline")}
 
 
 @dataclass(frozen=True)
@@ -58,16 +57,9 @@ class Case:
         return self.end != "SIGKILL" and (self.launcher, self.end) != ("slurm", "SIGHUP")
 
 
-ALL = [Case(*each) for each in itertools.product(ENDS, LAUNCHERS, LAYOUTS, range(10))]
-
-
-def is_quick(case: Case) -> bool:
-    return case.number == 0 and (case.end, case.launcher, case.strategy) in QUICK
-
-
-def as_parameter(case: Case):
-    name = f"{case.end} {case.launcher} {case.strategy} {case.number}"
-    return pytest.param(case, id=name, marks=() if is_quick(case) else pytest.mark.slow)
+# Each end with each launcher, the strategies in turn.
+PAIRS = list(itertools.product(ENDS, LAUNCHERS))
+CASES = [Case(end, launcher, list(LAYOUTS)[n % len(LAYOUTS)], n) for n, (end, launcher) in enumerate(PAIRS)]
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +125,7 @@ def said_in(folder: Path) -> str:
     return (folder / "said").read_text()
 
 
-@pytest.mark.parametrize("case", [as_parameter(case) for case in ALL])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.end} {case.launcher} {case.strategy}")
 def test_ended_at_a_random_moment_and_resumed_a_job_has_lost_nothing(case, tmp_path, request):
     variables = request.getfixturevalue("cluster") if case.launcher == "slurm" else {}
     chance = random.Random(repr(case))

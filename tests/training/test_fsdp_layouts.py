@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -34,6 +35,7 @@ def go_on(folder, done, name, options):
     return strategy.full_state()
 
 
+@pytest.mark.slow
 def test_a_run_that_changes_its_layout_again_and_again_is_the_same_as_one_process(tmp_path):
     torch.manual_seed(50)
     twin = Single(model(3).double(), adam, cross_entropy, clip=0.1)

@@ -109,6 +109,7 @@ def test_a_run_goes_on_where_its_checkpoint_is_with_another_strategy_and_through
     assert losses_in("run.jsonl") == pytest.approx(losses_in("whole.jsonl"), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_virtual_stages_train_save_and_go_on_on_another_layout(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["train", "single", *flags(**SMALL, updates=9, log="whole.jsonl")]) == 0
@@ -261,7 +262,9 @@ ENDS = {
 
 
 @pytest.mark.parametrize("name", ENDS)
-@pytest.mark.parametrize("base", ["Single", "DDP", "Pipeline", "FSDP"])
+@pytest.mark.parametrize(
+    "base", ["DDP", *(pytest.param(base, marks=pytest.mark.slow) for base in ("Single", "Pipeline", "FSDP"))]
+)
 def test_what_is_not_finite_ends_the_run_and_keeps_the_last_good_checkpoint(tmp_path, monkeypatch, capsys, base, name):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(BREAKS.replace("BASE", base))
@@ -342,6 +345,7 @@ def started(*arguments, cwd, launcher=(), **environment):
         process.wait(PATIENCE)
 
 
+@pytest.mark.slow
 def test_a_ranks_death_says_how_to_go_on(tmp_path):
     with started("ddp", *flags(**SMALL, updates=1_000_000, every=5, checkpoint="saved"), cwd=tmp_path) as process:
         assert wait_until(lambda: latest_checkpoint(tmp_path / "saved"))
@@ -354,6 +358,7 @@ def test_a_ranks_death_says_how_to_go_on(tmp_path):
     assert f"course: the job has ended; update {saved} is saved, and --resume goes on from there" in output
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_nothing_half_and_says_how_to_go_on(tmp_path):
     family = uuid.uuid4().hex
     endless = flags(**SMALL, updates=1_000_000, every=5, checkpoint="saved")
@@ -395,6 +400,7 @@ def rank_of(torchrun: subprocess.Popen, rank: int) -> int:
     return next(pid for pid in children if f"\0RANK={rank}\0".encode() in Path(f"/proc/{pid}/environ").read_bytes())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_killed_rank_brings_the_job_back_from_its_checkpoint(tmp_path):
     restarting = (*TORCHRUN[:-2], "--max-restarts", "3", *TORCHRUN[-2:])

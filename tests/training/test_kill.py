@@ -122,7 +122,7 @@ def never_killed(tmp_path_factory) -> dict[str, tuple[float, list[float]]]:
 
 @pytest.mark.timeout(3 * PATIENCE)
 @pytest.mark.parametrize(
-    "number", [pytest.param(number, marks=() if number < 6 else pytest.mark.slow) for number in range(24)]
+    "number", [pytest.param(number, marks=() if number < 2 else pytest.mark.slow) for number in range(8)]
 )
 def test_killed_at_a_random_moment_and_resumed_it_ends_with_the_same_loss(tmp_path, never_killed, number):
     chance = random.Random(number)

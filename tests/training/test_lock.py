@@ -209,6 +209,7 @@ def test_the_training_loop_renews_its_lock(tmp_path, monkeypatch):
     assert lock.path.stat().st_mtime > 1
 
 
+@pytest.mark.slow
 def test_while_a_job_trains_a_second_one_is_refused_and_after_a_kill_it_takes_over(tmp_path, monkeypatch, capfd):
     run = flags(**SMALL, updates=1_000_000, every=5, checkpoint="saved", ranks=1)
     with started("single", *run, cwd=tmp_path) as process:

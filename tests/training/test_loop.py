@@ -32,6 +32,7 @@ def batches(number: int = 3) -> list:
     return [data.batch(range(start, start + 8)) for start in range(0, 8 * number, 8)]
 
 
+@pytest.mark.slow
 def test_the_adding_problem_is_learned():
     assert examples.adding(updates=200, batch=32, hidden=32)["error"] < 0.05
 

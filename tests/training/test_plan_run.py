@@ -15,6 +15,7 @@ WORK = Work.of(
 LINK = Link(0.0, WORK.memory[1].gradients / 0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [(2, 1, 1), (1, 2, 1), (1, 1, 2)])
 def test_an_update_takes_no_less_than_predicted(way):
     """How much more it takes depends on what else the machine does, so a clock decides nothing there."""

@@ -84,6 +84,7 @@ def saved(request, tmp_path_factory):
     return folder, contents
 
 
+@pytest.mark.slow
 @few_or_all
 def test_what_was_saved_is_the_same_model_whoever_trained_it(saved):
     _, contents = saved
@@ -94,8 +95,11 @@ def test_what_was_saved_is_the_same_model_whoever_trained_it(saved):
             assert torch.allclose(tensor, contents["single-1"][key], rtol=0, atol=1e-10), f"{name}: {key}"
 
 
+QUICK = ("pipeline-2", "fsdp-3")
 loaders = [
-    pytest.param(FEW, *layout, id=f"few-{name}") for layout, name in zip(LAYOUTS, NAMES, strict=True) if name in FEW
+    pytest.param(FEW, *layout, id=f"few-{name}", marks=() if name in QUICK else pytest.mark.slow)
+    for layout, name in zip(LAYOUTS, NAMES, strict=True)
+    if name in FEW
 ]
 loaders += [
     pytest.param(NAMES, *layout, id=f"all-{name}", marks=pytest.mark.slow)

@@ -53,7 +53,7 @@ def never_stopped(tmp_path_factory) -> dict[str, list[float]]:
     return found
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2, 3))])
 def test_asked_on_one_rank_all_stop_after_the_same_update_and_go_on_to_the_last_bit(tmp_path, never_stopped, number):
     chance = random.Random(number)
     layout, rank, update = LAYOUTS[number % len(LAYOUTS)], chance.randrange(2), chance.randint(1, UPDATES - 2)
@@ -98,7 +98,11 @@ def resumed_is_as_never_stopped(folder: Path, layout: Settings) -> bool:
     return losses_in(folder / "run.jsonl") == losses_in(folder / "whole.jsonl")
 
 
-@pytest.mark.parametrize(("layout", "number"), [(LAYOUTS[0], signal.SIGTERM), (LAYOUTS[1], signal.SIGUSR1)])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "number"),
+    [pytest.param(LAYOUTS[0], signal.SIGTERM, marks=pytest.mark.slow), (LAYOUTS[1], signal.SIGUSR1)],
+)
 def test_a_signal_to_the_command_saves_and_says_requeue_me(tmp_path, layout, number):
     status, output = interrupted(tmp_path, layout, number)
     saved = read_checkpoint(latest_checkpoint(tmp_path / "saved")).position.updates
@@ -108,6 +112,7 @@ def test_a_signal_to_the_command_saves_and_says_requeue_me(tmp_path, layout, num
     assert resumed_is_as_never_stopped(tmp_path, layout)
 
 
+@pytest.mark.slow
 def test_a_signal_to_torchrun_saves_too(tmp_path):
     _, output = interrupted(tmp_path, LAYOUTS[2], signal.SIGTERM, launcher=TORCHRUN)
     saved = read_checkpoint(latest_checkpoint(tmp_path / "saved")).position.updates

@@ -1,14 +1,13 @@
-"""Read lessons as a demanding reader does, and say what is wrong where: `python -m tests.reading notebooks/03*.ipynb`.
+"""Read a stored lesson as a critical reader does, and report what is missing or wrong, with the cell and the line.
 
-It reads what is stored, and runs nothing. That a sentence is borne out by its cell takes a person; what it finds is
-what such a person should not have to look for.
+Nothing is run. Only a person can judge whether a cell supports the sentence next to it; these checks find the things
+that such a person should not have to look for.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,22 +15,19 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import unquote
 
-from course_lib.course_files import Cell, read, source
+from course_lib.course_files import PACKAGE, Cell, course_folder, read, source
 
-ROOT = Path(__file__).resolve().parent.parent
-HELD = ("00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10")
-
-SOURCES = "Where this comes from"  # the last section
+SOURCES = "Where this comes from"  # the heading of the last section
 FEWEST_SOURCES, MOST_SOURCES = 3, 6
 NUMBER = re.compile(r"(?<![\w.])-?(?:\d[\d,_]*(?:\.\d+)?|\.\d+)(?:e[-+]?\d+)?", re.IGNORECASE)
-VERDICT = re.compile(r"(?:^|(?<! is)\W)(?:True|False)[\s\]),.]*$")  # but not a sentence like "when it is True"
+VERDICT = re.compile(r"(?:^|(?<! is)\W)(?:True|False)[\s\]),.]*$")  # but not in "when it is True"
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 OUR_FILE = re.compile(r"`((?:course_lib|notebooks|exercises|solutions|tests|docs)/[\w./-]+)`")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something a reader can catch: in which lesson, cell (counted from 0) and line (from 1, 0: in all of it)."""
+    """A fault in a lesson. Cells are counted from 0 and lines from 1; line 0 stands for the whole cell."""
 
     lesson: str
     cell: int
@@ -44,7 +40,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A lesson as it is stored."""
+    """A lesson as it is stored in its file."""
 
     path: Path
 
@@ -57,17 +53,17 @@ class Lesson:
         return self.path.stem[:2]
 
     def prose(self) -> Iterator[tuple[int, str]]:
-        """Place and text of every markdown cell; what stands in it as code is left blank."""
+        """Yield the index and the text of every Markdown cell, with blank lines in place of code blocks."""
         for place, cell in enumerate(self.cells):
             if cell["cell_type"] == "markdown":
                 yield place, re.sub(r"```.*?```", lambda found: "\n" * found[0].count("\n"), source(cell), flags=re.S)
 
     def code(self) -> Iterator[tuple[int, str]]:
-        """Place and text of every code cell."""
+        """Yield the index and the text of every code cell."""
         yield from ((place, source(cell)) for place, cell in enumerate(self.cells) if cell["cell_type"] == "code")
 
     def sections(self) -> list[tuple[int, str, str]]:
-        """Place, heading and text of every cell that begins a section."""
+        """Return the index, heading and text of every cell that begins a section."""
         begins = [(place, text.lstrip()) for place, text in self.prose() if text.lstrip().startswith("## ")]
         return [(place, text.splitlines()[0][3:].strip(), text) for place, text in begins]
 
@@ -76,7 +72,7 @@ class Lesson:
 
 
 def printed(cell: Cell) -> list[str]:
-    """The lines that a cell has printed, or shown as text; not what drawings and reports say beside themselves."""
+    """Return the lines that a cell printed or showed as text, without the text versions of pictures and reports."""
     text = ""
     for output in cell.get("outputs", []):
         data = output.get("data", {})
@@ -87,8 +83,8 @@ def printed(cell: Cell) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
-def words_of(code: str) -> str:
-    """All that stands in quotes in this code."""
+def strings_in(code: str) -> str:
+    """Return the contents of all string literals in the code."""
     try:
         nodes = list(ast.walk(ast.parse(re.sub(r"^\s*[%!].*$", "", code, flags=re.M))))
     except SyntaxError:
@@ -96,25 +92,25 @@ def words_of(code: str) -> str:
     return "\n".join(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
-def says_verdicts(lesson: Lesson) -> Iterator[Finding]:
-    """A verdict where a number belongs. A number that the cell's own words hold, like a tolerance, was not measured."""
+def bare_verdicts(lesson: Lesson) -> Iterator[Finding]:
+    """Yield a finding for each printed True or False that is not accompanied by the numbers behind it."""
     for place, code in lesson.code():
         lines = printed(lesson.cells[place])
-        if lines and all(VERDICT.search(line) and not numbers_beside(line, code) for line in lines):
+        if lines and all(VERDICT.search(line) and not measured_numbers(line, code) for line in lines):
             yield lesson.finding(place, 0, "prints only True or False: print the numbers that are compared")
             continue
         for number, line in enumerate(lines, 1):
-            if VERDICT.search(line) and not numbers_beside(line, code):
+            if VERDICT.search(line) and not measured_numbers(line, code):
                 yield lesson.finding(place, number, f"a verdict without the numbers it is about: {line.strip()!r}")
 
 
-def numbers_beside(line: str, code: str) -> Counter[str]:
-    """The numbers in a printed line that are not from the words in the cell that printed it."""
-    return Counter(NUMBER.findall(line)) - Counter(NUMBER.findall(words_of(code)))
+def measured_numbers(line: str, code: str) -> Counter[str]:
+    """Return the numbers in a printed line, except those that the code has in a string, such as a tolerance."""
+    return Counter(NUMBER.findall(line)) - Counter(NUMBER.findall(strings_in(code)))
 
 
-def leaves_predictions_open(lesson: Lesson) -> Iterator[Finding]:
-    """A question that nobody answers: after its run there must be prose, in the same section."""
+def unanswered_predictions(lesson: Lesson) -> Iterator[Finding]:
+    """Yield a finding for each question that is not followed by its run and then, in the same section, by prose."""
     codes = dict(lesson.code())
     headings = [place for place, _, _ in lesson.sections()] + [len(lesson.cells)]
 
@@ -137,8 +133,8 @@ def leaves_predictions_open(lesson: Lesson) -> Iterator[Finding]:
                     yield lesson.finding(place, line, "*Predict* without an answer in prose after its run")
 
 
-def miscounts_minutes(lesson: Lesson) -> Iterator[Finding]:
-    """Sections say how long they take, and all together take what the lesson says."""
+def wrong_minutes(lesson: Lesson) -> Iterator[Finding]:
+    """Yield a finding if the lesson or a section does not state its minutes, or if they do not add up."""
     stated = re.search(r"\*\*Time\*\*: (\d+) minutes", source(lesson.cells[0]))
     if not stated:
         yield lesson.finding(0, 0, "does not say how long the lesson takes: **Time**: N minutes")
@@ -154,12 +150,15 @@ def miscounts_minutes(lesson: Lesson) -> Iterator[Finding]:
         yield lesson.finding(0, 0, f"says {stated[1]} minutes, and its sections add up to {total}")
 
 
-def hides_its_neighbours(lesson: Lesson) -> Iterator[Finding]:
-    """The first cell links the lesson before and the one after."""
+def missing_neighbors(lesson: Lesson) -> Iterator[Finding]:
+    """Yield a finding if the first cell does not link to the previous lesson and to the next one."""
     all_lessons = sorted(path.name for path in lesson.path.parent.glob("[0-9][0-9]_*.ipynb"))
+    if lesson.path.name not in all_lessons:
+        yield lesson.finding(0, 0, "the name of its file does not begin with the number of the lesson: 03_name.ipynb")
+        return
     place = all_lessons.index(lesson.path.name)
-    neighbours = {"Before": all_lessons[place - 1] if place else None, "After": (*all_lessons, None)[place + 1]}
-    for word, name in neighbours.items():
+    neighbors = {"Before": all_lessons[place - 1] if place else None, "After": (*all_lessons, None)[place + 1]}
+    for word, name in neighbors.items():
         found = re.search(rf"\*\*{word}\*\*:\s+\[[^\]]+\]\(([^)]+)\)", source(lesson.cells[0]))
         if name and not found:
             yield lesson.finding(0, 0, f"does not link the lesson {word.lower()}: **{word}**: [..]({name})")
@@ -167,8 +166,8 @@ def hides_its_neighbours(lesson: Lesson) -> Iterator[Finding]:
             yield lesson.finding(0, 0, f"**{word}** links {found[1]} and not {name}")
 
 
-def lacks_sources(lesson: Lesson) -> Iterator[Finding]:
-    """The last section names what to read next: each by a link, and with a line on what it adds."""
+def missing_sources(lesson: Lesson) -> Iterator[Finding]:
+    """Yield a finding if the last section does not list sources, each with a link and a line on what it adds."""
     place, heading, _ = (lesson.sections() or [(0, "", "")])[-1]
     if heading != SOURCES:
         yield lesson.finding(place, 1, f"the last section is {heading!r} and not {SOURCES!r}")
@@ -183,15 +182,15 @@ def lacks_sources(lesson: Lesson) -> Iterator[Finding]:
             yield lesson.finding(place, 0, f"a source without a link, or without what it adds: {item.strip()[:60]!r}")
 
 
-def misleads(lesson: Lesson) -> Iterator[Finding]:
-    """Links, names of files and numbers of sections lead to something that is there."""
+def broken_references(lesson: Lesson) -> Iterator[Finding]:
+    """Yield a finding for each link, file name or section number that refers to something that does not exist."""
     for place, text in lesson.prose():
         for line, words in enumerate(text.splitlines(), 1):
             for _, address in LINK.findall(words):
-                if not re.match(r"[a-z]+:", address) and not leads_somewhere(lesson, address):
+                if not re.match(r"[a-z]+:", address) and not has_target(lesson, address):
                     yield lesson.finding(place, line, f"leads nowhere: {address}")
             for name in OUR_FILE.findall(words):
-                if not (ROOT / name).exists():
+                if not has_file(lesson, name):
                     yield lesson.finding(place, line, f"there is no {name}")
         for found in re.finditer(r"(?:lesson (\d\d)(?:'s|,|:)?\s+)?[Ss]ections? (\d+)(?:\s+of lesson (\d\d))?", text):
             other = found[1] or found[3] or lesson.number
@@ -200,8 +199,8 @@ def misleads(lesson: Lesson) -> Iterator[Finding]:
                 yield lesson.finding(place, line, f"lesson {other} has no section {found[2]}")
 
 
-def leads_somewhere(lesson: Lesson, address: str) -> bool:
-    """Whether a link from this lesson finds its file, and in it the heading or the cell."""
+def has_target(lesson: Lesson, address: str) -> bool:
+    """Return whether the file that a link points to exists and contains the heading or cell that the link names."""
     name, _, fragment = unquote(address).partition("#")
     path = (lesson.path.parent / name).resolve() if name else lesson.path
     if not path.exists() or not fragment:
@@ -212,29 +211,28 @@ def leads_somewhere(lesson: Lesson, address: str) -> bool:
     return fragment in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def has_file(lesson: Lesson, name: str) -> bool:
+    """Return whether the course contains a file, in the folder that holds the lesson's or where the library is."""
+    return any((folder / name).exists() for folder in (lesson.path.parent.parent, PACKAGE.parent, course_folder()))
+
+
 def has_section(lesson: Lesson, number: str, section: str) -> bool:
-    """Whether a lesson, this one or another, has a section with this number."""
+    """Return whether this lesson, or another one in the same folder, has a section with this number."""
     paths = [lesson.path] if number == lesson.number else lesson.path.parent.glob(f"{number}_*.ipynb")
     return any(heading.startswith(f"{section} ·") for path in paths for _, heading, _ in Lesson(path).sections())
 
 
 CHECKS: tuple[Callable[[Lesson], Iterator[Finding]], ...] = (
-    says_verdicts,
-    leaves_predictions_open,
-    miscounts_minutes,
-    hides_its_neighbours,
-    lacks_sources,
-    misleads,
+    bare_verdicts,
+    unanswered_predictions,
+    wrong_minutes,
+    missing_neighbors,
+    missing_sources,
+    broken_references,
 )
 
 
 def findings(path: Path) -> list[Finding]:
-    """What a reader can catch in this lesson, from top to bottom."""
+    """Return all faults that the checks find in a lesson, from top to bottom."""
     lesson = Lesson(path.resolve())
     return sorted((found for check in CHECKS for found in check(lesson)), key=lambda found: (found.cell, found.line))
-
-
-if __name__ == "__main__":
-    found = [finding for name in sys.argv[1:] for finding in findings(Path(name))]
-    print(*found, sep="\n")
-    sys.exit(bool(found))
