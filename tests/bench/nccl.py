@@ -9,11 +9,12 @@ which needs `course_lib.launchers.nccl` only where ranks share a GPU. It writes 
     hang/flight_recorder_N   each rank's flight recorder, as PyTorch dumps it
     hang/torchfrtrace.txt    what PyTorch's own reader of these dumps says
     hang/ras.txt             what NCCL's RAS service answered while they hung
-    trace_STRATEGY.json      two updates of four ranks under the profiler, with kernels: for ui.perfetto.dev
+    trace_STRATEGY.json.gz   an update of four ranks under the profiler, with kernels: for ui.perfetto.dev
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -47,6 +48,7 @@ for update in range(5):
         dist.all_reduce(gradients)
     torch.cuda.synchronize()
     print(f"update {{update}} done", flush=True)
+time.sleep(60)  # rank 2 is done with its updates, and saves what it has: it still answers
 """
 
 
@@ -59,7 +61,11 @@ def main() -> None:
     (out / "all_reduce.json").write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found))
     for name in ("ddp", "fsdp", "pipeline"):
-        launch(two_updates, name, ranks=4, profile=True, timeout=120).trace(out / f"trace_{name}.json")
+        launch(one_update, name, ranks=4, timeout=120)  # kernels are loaded, and the GPU is warm
+        path = out / f"trace_{name}.json"
+        launch(one_update, name, ranks=4, profile=True, timeout=120).trace(path)
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+        path.unlink()
     hang(out / "hang")
 
 
@@ -79,14 +85,13 @@ def all_reduce_times() -> dict[int, float]:
     return times
 
 
-def two_updates(name: str) -> None:
-    """Two updates of a strategy, large enough to see its kernels."""
+def one_update(name: str) -> None:
+    """An update of a strategy, large enough to see its kernels."""
     torch.manual_seed(0)
-    model = lstm_model(features=2, hidden=512, layers=4, outputs=1)
-    strategy = STRATEGIES[name](model, torch.optim.Adam, squared_error)
-    batch = AddingProblem(128, lengths=(64, 64)).batch(range(128))
-    for _ in range(2):
-        strategy.step(strategy.share(batch))
+    strategy = STRATEGIES[name](
+        lstm_model(features=2, hidden=512, layers=2, outputs=1), torch.optim.Adam, squared_error
+    )
+    strategy.step(strategy.share(AddingProblem(64, lengths=(16, 16)).batch(range(64))))
     torch.cuda.synchronize()
 
 
@@ -97,9 +102,7 @@ def hang(out: Path) -> None:
     job.write_text(HANGING_JOB.lstrip())
     variables = {
         "TORCH_FR_BUFFER_SIZE": "2000",
-        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(out.resolve() / "flight_recorder_"),
         "TORCH_FR_DUMP_TEMP_FILE": str(out.resolve() / "flight_recorder_"),
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
     }
@@ -132,8 +135,9 @@ def ask_ras() -> str:
 
 def without_this_machine(text: str) -> str:
     """The same without the names of this host and of its folders."""
-    text = text.replace(socket.gethostname(), "node1")
-    return re.sub(r"(/[\w.+-]+)+/(?=[\w.-]+\.(py|cpp|h|hpp)\b)", "", text)
+    text = re.sub(r"\b\d+\.\d+\.\d+\.\d+\b", "10.0.0.1", text.replace(socket.gethostname(), "node1"))
+    text = re.sub(r"(/[\w.+-]+)*/(site-packages/)?(?=torch/)", "", text)
+    return re.sub(r"(/[\w.+-]+)+/(?=[\w.-]+)", "", text)
 
 
 if __name__ == "__main__":

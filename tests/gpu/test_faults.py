@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import CollectivesDiffer, RankDied, RankFailed, RanksStuck, device, launch
+from course_lib import CollectivesDiffer, RankDied, RankFailed, RanksStuck, device, launch, machine
 from course_lib.strategies import Pipeline, mail
 from tests.planning.test_messages import receives_posted_ahead
 from tests.strategies.test_pipeline import BATCHES, adam, cross_entropy, deep
@@ -29,6 +29,14 @@ def summed(numbers: int = 1000, dtype: torch.dtype = torch.float32) -> float:
     total = torch.ones(numbers, device=device(), dtype=dtype)
     dist.all_reduce(total)
     return total[0].item()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm():
+    """The first launch on a machine starts the server that ranks are forked from, and MPS."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COURSE_LIB_BACKEND", "" if machine.why_not_nccl(RANKS) else "nccl")
+        launch(summed, ranks=RANKS, timeout=120)
 
 
 @pytest.fixture(autouse=True)
