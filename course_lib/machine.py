@@ -119,7 +119,6 @@ def nccl_version() -> tuple[int, ...]:
 
     `torch.cuda.nccl.version()` is the one that PyTorch was built with, also where a newer one was preloaded.
     """
-    import torch
     import torch.distributed as dist
 
     if not (gpus() and dist.is_nccl_available()):
@@ -128,7 +127,9 @@ def nccl_version() -> tuple[int, ...]:
     try:
         ctypes.CDLL(None).ncclGetVersion(ctypes.byref(number))
     except (AttributeError, OSError):  # not preloaded: the one that PyTorch has loaded for itself alone
-        return tuple(torch.cuda.nccl.version())
+        from torch.cuda.nccl import version
+
+        return tuple(int(part) for part in version()[:3])
     return number.value // 10_000, number.value // 100 % 100, number.value % 100
 
 

@@ -39,7 +39,10 @@ class CannotShare(RuntimeError):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line's own command, and return its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m course_lib.launchers.nccl", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m course_lib.launchers.nccl",
+        description="Run a command so that ranks sharing a GPU talk over NCCL.",
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND ...", help="with its own options")
     command = parser.parse_args(arguments).command
     if not command:

@@ -183,7 +183,7 @@ def _groups(ranks: tuple[int, ...], places: Layout) -> dict[Channel, Any]:
     channels = [(kind, odd) for kind in TAGS for odd in (False, True)]
     if "cuda:nccl" not in dist.get_backend_config():
         return dict.fromkeys(channels)
-    groups = {channel: dist.new_group() for channel in channels}
+    groups: dict[Channel, Any] = {channel: dist.new_group() for channel in channels}
     stages = [places.place(position)[0] for position in range(places.positions)]
     forward = dict.fromkeys((a, b) for a, b in pairwise(stages) if a != b)
     pairs = {"F": forward, "B": [(b, a) for a, b in forward]}

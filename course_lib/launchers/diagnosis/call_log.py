@@ -373,12 +373,10 @@ def _wrap(cls: Any, name: str, note: Callable[..., None]) -> None:
 
 def _goes_over_nccl(group: Any, arguments: tuple) -> bool:
     """Whether a call goes over NCCL: its first tensor is on a GPU, and the group uses NCCL for those."""
-    found: Any = arguments
-    while isinstance(found, (list, tuple)) and found:
-        found = found[0]
-    if not getattr(found, "is_cuda", False):
-        return False
-    return "nccl" in type(group._get_backend(found.device)).__name__.lower()
+    first: Any = arguments
+    while type(first) in (list, tuple) and first:
+        first = first[0]
+    return getattr(first, "is_cuda", False) and "nccl" in type(group._get_backend(first.device)).__name__.lower()
 
 
 def _name_of_reduction(op: Any) -> str:
