@@ -17,6 +17,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import pickle
 import re
 import socket
 import statistics
@@ -24,6 +25,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -111,7 +113,9 @@ def hang(out: Path) -> None:
         process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **variables})
         time.sleep(HANG_SECONDS * 0.8 + 4)
         (out / "ras.txt").write_text(ask_ras())
-        process.wait(timeout=120)
+        process.wait(timeout=180)
+    for path in out.glob("flight_recorder_*"):
+        path.write_bytes(pickle.dumps(with_short_paths(pickle.loads(path.read_bytes())), protocol=2))
     reader = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(out), "-p", "flight_recorder_"]
     said = subprocess.run(reader, capture_output=True, text=True)
     (out / "torchfrtrace.txt").write_text(said.stdout + said.stderr)
@@ -131,6 +135,15 @@ def ask_ras() -> str:
             return answer.decode()
     except OSError as error:
         return f"no answer: {error}\n"
+
+
+def with_short_paths(found: Any) -> Any:
+    """The same without the folders of files."""
+    if isinstance(found, str):
+        return re.sub(r"^/.*/(?=[\w.-]+\.py$)", "", found)
+    if isinstance(found, dict):
+        return {name: with_short_paths(value) for name, value in found.items()}
+    return type(found)(map(with_short_paths, found)) if isinstance(found, (list, tuple)) else found
 
 
 def without_this_machine(text: str) -> str:
