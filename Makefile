@@ -17,13 +17,16 @@ READY  := $(VENV)/.ready
 PARTS := faults banks grading browser clusters site long
 TESTS := $(PARTS:%=test-%)
 
-.PHONY: lab test test-all $(TESTS) lint bench notebooks exercises teaching site links setup clean
+.PHONY: lab test lessons-and-core test-all $(TESTS) lint bench notebooks exercises teaching site links setup clean
 
 lab: $(LEARN)
 	@$(BIN)/course lab
 
 # Every lesson, and the tests that prove what users rely on: under ten minutes on two cores. tests/README.md has the rest.
-test: setup lint
+test: setup
+	@$(MAKE) --no-print-directory --jobs 2 lint lessons-and-core
+
+lessons-and-core: setup
 	$(BIN)/python -m tests.parts --together lessons core
 
 # Everything, in parts; one that has passed is skipped until something that it depends on changes. FRESH=1 runs all.
