@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from course_lib import launch, trace
+from course_lib import RankFailed, launch, trace
 from course_lib.data import Corpus, Streams
 from course_lib.lstm.loss import cross_entropy
 from course_lib.lstm.model import SequenceModel, lstm_model
@@ -269,4 +269,8 @@ class MixesUpMessages(Execution):
 @pytest.mark.parametrize("wrong", [LosesTheStateGradient, MixesUpStates, ForgetsWeights, MixesUpMessages])
 def test_executors_that_are_wrong_are_found_out(wrong):
     assert all(launch(one_gradient, Unbroken, ranks=2))
-    assert not all(launch(one_gradient, wrong, ranks=2))
+    try:
+        right = all(launch(one_gradient, wrong, ranks=2))
+    except RankFailed:  # it takes a message that was never posted for it
+        right = False
+    assert not right
