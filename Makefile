@@ -22,7 +22,7 @@ TESTS := $(PARTS:%=test-%)
 lab: $(LEARN)
 	@$(BIN)/course lab
 
-# Every lesson, and the tests that prove what users rely on: under ten minutes on two cores. tests/README.md has the rest.
+# Every lesson, and the tests that prove what users rely on: about eleven minutes on two cores. tests/README.md has the rest.
 test: setup
 	@$(MAKE) --no-print-directory --jobs 2 lint lessons-and-core
 

@@ -65,7 +65,7 @@ class Recorder:
     def spans(self) -> list[Span]:
         """What was recorded. Waits until the GPU has reached the end of the last span."""
         self.read()
-        return self._spans  # type: ignore[return-value]  # there is no GpuSpan in it now
+        return self._spans  # type: ignore[return-value]  # every GpuSpan has been read
 
     @spans.setter
     def spans(self, spans: list[Span]) -> None:
