@@ -57,7 +57,6 @@ def test_the_names_of_all_notebooks_can_be_read(page):
     page.screenshot("file_names")
 
 
-@pytest.mark.core
 def test_an_exercise_is_failed_and_then_solved(page, lab):
     number, name = "00.1", "exercises/00_start_here.ipynb"
     page.open(name)

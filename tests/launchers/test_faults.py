@@ -24,7 +24,7 @@ def notebook(kernel: Kernel):
     assert kernel.run("launch(dist.get_rank, ranks=2)").result == "Run of 2 ranks: [0, 1]"
 
 
-@pytest.mark.parametrize("attempts", [5, pytest.param(50, marks=slow)])
+@pytest.mark.parametrize("attempts", [3, pytest.param(50, marks=slow)])
 def test_a_raise_on_one_rank_is_blamed_on_that_rank_every_time(notebook, attempts):
     cell = notebook.run(
         f"""

@@ -17,12 +17,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import CollectivesDiffer, LaunchError, RankFailed, RanksStuck, device, launch, trace
+from course_lib import CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck, device, launch, trace
 from course_lib.launchers import local
 from course_lib.launchers.diagnosis import flight_recorder
 from course_lib.launchers.diagnosis.call_log import Record
 from course_lib.launchers.process import listener
-from course_lib.launchers.process.messages import Raised
+from course_lib.launchers.process.messages import Died, Raised
 from course_lib.launchers.process.verdict import verdict
 from course_lib.machine import cores
 
@@ -315,12 +315,31 @@ def test_after_a_monitored_barrier_the_rank_that_knows_who_is_missing_speaks(abs
     assert re.search(f"Ranks? {', '.join(map(str, absent))} failed to pass", str(caught.value))
 
 
-def test_an_error_of_a_ranks_own_comes_before_a_monitored_barrier_that_missed_it():
-    def raised(rank, at, name, text):
-        return Raised(rank, at, name, text, stack=[], exception=None, spans=[], record=Record())
+def raised(rank, at, name, text):
+    return Raised(rank, at, name, text, stack=[], exception=None, spans=[], record=Record())
 
+
+def test_an_error_of_a_ranks_own_comes_before_a_monitored_barrier_that_missed_it():
     barrier = raised(0, 1.0, "RuntimeError", "[Rank 0]: Rank 1 failed to pass monitoredBarrier in 500 ms")
     assert verdict([barrier, raised(1, 1.1, "ValueError", "no data")], died=[], located={}).rank == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[gloo/transport/tcp/pair.cc:544] Connection closed by peer [127.0.0.1]:42871",
+        "[gloo/transport/tcp/pair.cc:547] Read error [127.0.0.1]:42871: Connection reset by peer",
+        "NCCL communicator was aborted on rank 0. NCCL error: remote error, ncclRemoteError",
+        "Collective ops is aborted by: Socket closed\nAdditional GRPC error information from remote target /job:worker",
+        "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:35471",
+        "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats): /job:worker/task:1",
+    ],
+)
+def test_the_rank_that_died_is_named_though_another_noticed_it_first(text):
+    survivor, victim = raised(0, 1.0, "RuntimeError", text), Died(1, 3, stack=[], at=1.1)
+    blamed = verdict([survivor], [victim], located={})
+    assert isinstance(blamed, RankDied)
+    assert (blamed.rank, blamed.exitcode) == (1, 3)
 
 
 def test_pytorchs_own_comparison_is_not_taken_for_the_learners_calls(monkeypatch):

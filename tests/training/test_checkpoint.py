@@ -372,7 +372,7 @@ def test_the_newest_one_damaged_is_named_and_the_one_before_it_is_used(tmp_path,
     two_checkpoints(tmp_path / "other", seed=2)
     newest = two_checkpoints(tmp_path / "saved", seed=1)
     whole = {name: (newest / name).read_bytes() for name in FILES}
-    for name in FILES * (25 if damage is flip_a_bit else 1):
+    for name in FILES * (5 if damage is flip_a_bit else 1):
         damage(newest / name, *([chance] if damage is not Path.unlink else []))
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")

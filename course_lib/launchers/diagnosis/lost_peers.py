@@ -20,10 +20,11 @@ from course_lib.launchers.diagnosis.stacks import stack_of_exception, where
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-# What a rank sees when another one has gone: never the cause.
+# What a rank sees when another one has gone, in the words of gloo, NCCL and gRPC: never the cause.
 CONSEQUENCE = re.compile(
     r"Connection (closed|reset|refused)|connection was lost|Timed out waiting|Broken pipe|"
-    r"Read error|Application timeout caused pair closure|monitoredBarrier|NCCL .*remote error",
+    r"Read error|Application timeout caused pair closure|monitoredBarrier|NCCL .*remote error|"
+    r"Socket closed|failed to connect to all addresses|heartbeat",
     re.IGNORECASE,
 )
 
