@@ -17,32 +17,31 @@ READY  := $(VENV)/.ready
 PARTS := faults banks grading browser clusters site long
 TESTS := $(PARTS:%=test-%)
 
-.PHONY: lab test lessons-and-core test-all $(TESTS) lint bench notebooks exercises teaching site links setup clean
+.PHONY: lab test test-all $(TESTS) style lint bench notebooks exercises teaching site links setup clean
 
 lab: $(LEARN)
 	@$(BIN)/course lab
 
-# Every lesson, and the tests that prove what users rely on: about eleven minutes on two cores. tests/README.md has the rest.
-test: setup
-	@$(MAKE) --no-print-directory --jobs 2 lint lessons-and-core
-
-lessons-and-core: setup
+# Every lesson, and the tests that prove what users rely on: under ten minutes on two cores. tests/README.md has the rest.
+test: style
 	$(BIN)/python -m tests.parts --together lessons core
 
 # Everything, in parts; one that has passed is skipped until something that it depends on changes. FRESH=1 runs all.
-test-all: test
+test-all: lint test
 	$(BIN)/python -m tests.parts $(PARTS)
 
 # What `make test` leaves out of one part.
 $(TESTS): test-%: setup
 	$(BIN)/python -m tests.parts $*
 
-lint: setup $(VENV)/.types-checked
+style: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
-# It takes twenty seconds: not again for what was found good.
+lint: style $(VENV)/.types-checked
+
+# It takes forty seconds: not again for what was found good.
 $(VENV)/.types-checked: $(READY) $(shell find course_lib -name '*.py')
 	$(BIN)/basedpyright
 	@touch $@
