@@ -63,8 +63,8 @@ REST: dict[str, Part] = {
     "site": Part(("tests/site",), 3, depends=("docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
 }
 PARTS: dict[str, Part] = {
-    "lessons": Part(("notebooks",), 5, FAST, workers=3, options=("-p", "tests.conftest", *NBVAL)),
-    "core": Part(("tests",), 5, FAST, depends=("docs", "README.md"), skipped=False),
+    "lessons": Part(("notebooks",), 5, FAST, workers=2, options=("-p", "tests.conftest", *NBVAL)),
+    "core": Part(("tests",), 5, FAST, depends=("docs", "README.md"), workers=2, skipped=False),
     **REST,
     "long": Part(
         ("tests", "exercises", "solutions"),
