@@ -72,7 +72,13 @@ def test_the_stub_is_not_attempted(exercise):
     assert report.points == 0
 
 
-@all_exercises
+@pytest.mark.parametrize(
+    "exercise",
+    [
+        pytest.param(exercise, id=number, marks=() if number.endswith(".1") else pytest.mark.slow)
+        for number, exercise in exercises().items()
+    ],
+)
 def test_a_known_mistake_is_refused_for_its_cause(exercise):
     """Its own message, or that of a symptom which it shows."""
     try_together(exercise, exercise.mistakes, cases_of(exercise.number, 1))

@@ -44,7 +44,8 @@ def test_every_way_to_shard_is_the_same_as_one_process(ranks, lengths):
         assert len(proof.steps) == 3 * ranks
 
 
-@pytest.mark.parametrize("replicas", [2, *(pytest.param(other, marks=pytest.mark.slow) for other in (1, 4))])
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [1, 2, 4])
 def test_replicas_of_a_sharded_model_are_the_same_as_one_process(replicas):
     ways = [{"replicas": replicas, **way} for way in WAYS]
     common = {"model": plain, "batches": text_batches(UNEVEN)[:3], "optimizer": adam, "loss": cross_entropy}

@@ -64,7 +64,6 @@ def test_a_model_that_stays_whole_is_gathered_once():
     assert told[8:] == [f"{what} {block}" for block in "3210" for what in ("backward", "drop", "reduce-scatter")]
 
 
-@pytest.mark.core
 def test_bytes_that_come_and_go_are_counted():
     padded = 4 * 12 * 6, LAYER, 4 * (12 * 6 + 12)  # 11 rows on two ranks are 12
     gathered, gradients = launch(watched, ranks=2)[0]
