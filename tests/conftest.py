@@ -78,7 +78,7 @@ class Kernel:
 
     def start(self, code: str) -> str:
         """Begin a cell and return at once."""
-        return self.client.execute(code)
+        return self.client.execute(code, stop_on_error=False)  # the cell after one that fails is not thrown away
 
     def finish(self, request: str, timeout: float = PATIENCE, until: str | None = None) -> Cell:
         """Wait for a cell that was begun; or only until something with these words in it is shown."""

@@ -91,9 +91,10 @@ def main() -> int:
 
 def run_together(names: list[str]) -> int:
     """Run these parts at the same time. What the last one prints is shown as it comes, the others' when they end."""
-    STAMPS.mkdir(exist_ok=True)
+    due = [name for name in names if not has_passed(name)]
+    more = len(due) == 1  # it has the machine to itself
     with ThreadPoolExecutor() as pool:
-        passed = list(pool.map(lambda name: run(name, aside=name != names[-1]), names))
+        passed = list(pool.map(lambda name: run(name, aside=name != names[-1], more=more), names))
     return not all(passed)
 
 
@@ -113,15 +114,22 @@ def run_all(names: Iterable[str], minutes: float | None) -> int:
     return bool(failed)
 
 
-def run(name: str, aside: bool = False) -> bool:
-    """Run one part, unless it has passed with all that it depends on. With `aside`, its output comes at its end."""
+def has_passed(name: str) -> bool:
+    """Whether a part may be skipped: it has passed with all that it depends on as it is now."""
+    stamp = STAMPS / name
+    is_kept = PARTS[name].skipped and not os.environ.get("FRESH") and stamp.exists()
+    return is_kept and stamp.read_text() == fingerprint(PARTS[name])
+
+
+def run(name: str, aside: bool = False, more: bool = False) -> bool:
+    """Run one part, unless it has passed. With `aside`, its output comes at its end; with `more`, one more worker."""
     part, stamp = PARTS[name], STAMPS / name
     state = fingerprint(part)
-    if part.skipped and not os.environ.get("FRESH") and stamp.exists() and stamp.read_text() == state:
+    if has_passed(name):
         print(f"{name}: has passed, and nothing that it depends on has changed since (FRESH=1 runs it all the same)")
         return True
     began = time.monotonic()
-    workers = os.environ.get("WORKERS") or str(part.workers)
+    workers = os.environ.get("WORKERS") or str(part.workers + more)
     command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "--dist", "loadscope", "--no-loadscope-reorder"]
     command += [*part.options, "-m", part.marks, *(f"--ignore={path}" for path in part.without), *part.paths]
     command += [f"--junitxml={STAMPS / name}.xml"]  # how long each test took
