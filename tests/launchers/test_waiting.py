@@ -109,6 +109,7 @@ def test_a_launch_that_has_been_quiet_says_who_waits_where_and_an_interrupt_says
     assert ".py" not in cell.message, "no frame of ours, nor of PyTorch's"
 
 
+@pytest.mark.slow
 def test_an_interrupt_of_a_launch_that_merely_computes_says_so(kernel):
     request = kernel.start(SOON + "\ndef train():\n    while True: pass\nlaunch(train, ranks=2, timeout=None)")
     kernel.finish(request, until="ranks 0 and 1: running")
@@ -116,6 +117,7 @@ def test_an_interrupt_of_a_launch_that_merely_computes_says_so(kernel):
     assert "rank 1  is running at Cell In[" in kernel.finish(request).message
 
 
+@pytest.mark.slow
 def test_a_bar_that_a_rank_draws_is_shown_as_it_moves(kernel):
     cell = kernel.run(A_BAR)
     moving = [shown for shown in cell.shown if "% of it" in shown]

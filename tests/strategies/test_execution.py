@@ -41,7 +41,7 @@ def assert_executed(schedules: list[Schedule]) -> None:
 
 
 @pytest.mark.parametrize("stages", [2, *(pytest.param(stages, marks=pytest.mark.slow) for stages in (1, 3, 4))])
-@settings(deadline=None, max_examples=3, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=2, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_legal_schedule_is_the_same_as_one_process(data, stages):
     assert_executed(data.draw(several(stages)))
