@@ -17,6 +17,8 @@ COUNTED_GPUS = "COURSE_LIB_GPUS"  # set for the ranks of a launch
 BACKEND = "COURSE_LIB_BACKEND"  # nccl or gloo, where somebody wants one of them
 SHARES_GPUS = (2, 30)  # the first version of NCCL that lets ranks share a GPU
 SHARING_COMMAND = "python -m course_lib.launchers.nccl"
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+LARGEST_SEED = 2**63 - 1  # torch takes twice that: room for seed + rank
 
 
 def cores() -> int:
@@ -29,18 +31,28 @@ def cores() -> int:
 def _cgroup_cores() -> int | None:
     """A container's CPU quota in whole cores. Docker and Binder limit time, which no affinity mask shows."""
     try:
-        limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        limit, period = (CONTROL_GROUPS / "cpu.max").read_text().split()
         return None if limit == "max" else max(1, int(limit) // int(period))
     except (OSError, ValueError):
         return None
 
 
 def memory_bytes() -> int | None:
-    """Physical memory, or None where the system does not say."""
+    """Memory this process may use: the machine's, or a container's limit. None where the system does not say."""
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
         return None
+    return min([physical, *_cgroup_memory()])
+
+
+def _cgroup_memory() -> list[int]:
+    """A container's memory limit, as version 2 or version 1 of control groups names it."""
+    found = []
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # not there, or "max"
+            found.append(int((CONTROL_GROUPS / name).read_text()))
+    return found
 
 
 def threads_per_rank(ranks: int) -> int:

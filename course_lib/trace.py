@@ -58,6 +58,7 @@ class Recorder:
         self.rank = 0
         self.on = False
         self.label = ""  # of the spans that begin now
+        self.core_waits: list[tuple[float, float]] = []  # (when, seconds that the main thread had waited for a core)
         self._spans: list[Span | GpuSpan] = []
         self._reading = threading.Lock()
 
@@ -73,7 +74,12 @@ class Recorder:
 
     def start(self, rank: int) -> None:
         """Forget what was recorded and record as `rank` from now on."""
-        self.rank, self._spans, self.on, self.label = rank, [], True, ""
+        self.rank, self._spans, self.on, self.label, self.core_waits = rank, [], True, "", []
+
+    def look_at_core(self) -> None:
+        """Take down how long the main thread has waited for a core by now; one reading takes ten microseconds."""
+        if self.on and threading.current_thread() is threading.main_thread() and (waited := core_wait()) is not None:
+            self.core_waits.append((time.monotonic(), waited))
 
     def add(self, span: Span | GpuSpan) -> None:
         """Keep a span, up to a limit: the first ones stay."""
@@ -217,6 +223,7 @@ def _timed_by_clock(span: Span, at_least: float, stream: torch.cuda.Stream | Non
     """Time the block by this process's clock; if it has kernels on a stream, with them."""
     if stream is not None:
         stream.synchronize()
+    recorder.look_at_core()
     start = time.monotonic()
     try:
         yield
@@ -227,6 +234,7 @@ def _timed_by_clock(span: Span, at_least: float, stream: torch.cuda.Stream | Non
         if remaining > 0:
             time.sleep(remaining)
         recorder.add(replace(span, start=start, end=time.monotonic()))
+        recorder.look_at_core()
 
 
 @contextmanager
@@ -241,6 +249,15 @@ def _timed_by_events(span: Span, stream: torch.cuda.Stream) -> Iterator[None]:
     finally:
         end.record(stream)
         recorder.add(GpuSpan(span, start, end))
+
+
+def core_wait() -> float | None:
+    """Seconds in which this thread could have run and was not given a core; None where the kernel does not say."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _stream() -> Any:

@@ -318,6 +318,7 @@ def test_a_log_of_something_else_is_none(folder, line):
 def test_logs_of_the_same_name_are_told_apart(folder):
     paths = ["r1/run.jsonl", "r2/run.jsonl", "other.jsonl", "./other.jsonl"]
     for path in paths:
+        Path(path).parent.mkdir(exist_ok=True)
         Log(path).write([Record(1, 1.0, 1.0, 1.0)])
     assert repr(losses(*paths)).endswith(": r1/run.jsonl, r2/run.jsonl, other")
     assert main(["plot", *paths, "--out", "loss.png"]) == 0

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from course_lib.launchers.local import LONGEST_WAIT, MOST_RANKS
+from course_lib.machine import LARGEST_SEED
 
-LARGEST_SEED = 2**32 - 1
 LARGEST_COUNT = 1_000_000_000
 LONGEST_LINE = 400  # characters of a sentence
 NEEDS_LATEX = {"pgf"}
@@ -147,6 +147,17 @@ def output_file(text: str) -> str:
     if not os.access(path if os.path.exists(path) else path.parent, os.W_OK):
         raise _refusal(text, "you may not write there; write elsewhere")
     return text
+
+
+def file_ending_in(*endings: str) -> Callable[[str], str]:
+    """Takes the name of a file that can be written, with one of these endings: it says what is in the file."""
+
+    def parse(text: str) -> str:
+        if not output_file(text).lower().endswith(endings):
+            raise _refusal(text, f"give the name of a file that ends in {' or '.join(endings)}")
+        return text
+
+    return parse
 
 
 def _number(text: str) -> float:

@@ -25,7 +25,8 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         "and the next slide.",
     )
     slides.add_argument("lesson", type=take.words, metavar="LESSON", help="its number, like 06")
-    slides.add_argument("--out", type=take.output_file, metavar="FILE", help="default: NAME_OF_THE_LESSON.html, here")
+    page = take.file_ending_in(".html", ".htm")
+    slides.add_argument("--out", type=page, metavar="FILE.html", help="default: NAME_OF_THE_LESSON.html, here")
     slides.set_defaults(run=_slides)
 
     agenda = commands.add_parser(
@@ -49,7 +50,9 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     agenda.add_argument("--date", type=_date, metavar="YYYY-MM-DD", help="the first day")
     agenda.add_argument("--weekly", action="store_true", help="the days are a week apart")
     agenda.add_argument("--out", type=take.output_file, metavar="FILE.md", help="write it there, and do not print it")
-    agenda.add_argument("--calendar", type=take.output_file, metavar="FILE.ics", help="write a calendar file, too")
+    agenda.add_argument(
+        "--calendar", type=take.file_ending_in(".ics"), metavar="FILE.ics", help="write a calendar file, too"
+    )
     agenda.set_defaults(run=_agenda)
 
 

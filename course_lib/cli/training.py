@@ -17,7 +17,7 @@ from course_lib.launchers.process.stop import REQUEUE
 from course_lib.launchers.slurm import BadPlace
 from course_lib.launchers.target import BadJob, parse
 from course_lib.launchers.torchrun import leaving_at_once
-from course_lib.launchers.tracing.trace_file import TraceError, check_can_be_written, read_trace
+from course_lib.launchers.tracing.trace_file import TraceError, check_can_be_written, read_trace, spans_in
 
 if TYPE_CHECKING:
     from course_lib.training.settings import Settings
@@ -193,10 +193,11 @@ def _write_trace(run: Run, path: str) -> int:
 
 def _stragglers(options: argparse.Namespace) -> int:
     with leaving_at_once():
-        from course_lib.launchers.tracing.stragglers import collectives_in, find_stragglers
+        from course_lib.launchers.tracing.stragglers import collectives_in, core_waits_in, find_stragglers
 
     try:
-        print(find_stragglers(*collectives_in(read_trace(options.trace))))
+        events = read_trace(options.trace)
+        print(find_stragglers(*collectives_in(events), spans_in(events)[1], core_waits_in(events)))
         if options.out is not None:
             from course_lib import pictures
 

@@ -124,6 +124,10 @@ def _grading() -> Finding:
     from course_lib.grading.protection import protections
 
     found = protections()
+    sandbox = found[0]
+    if not sandbox.holds:
+        advice = f"{sandbox.otherwise} before you grade; learners need no sandbox"
+        return Finding("grading", "no sandbox for submissions", advice)
     holding = sum(each.holds for each in found)
     return Finding("grading", f"{holding} of {len(found)} protections hold; `course grade --explain` names them")
 

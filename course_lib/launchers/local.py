@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from course_lib import machine
 from course_lib.launchers.diagnosis.errors import Interrupted, LaunchError
 from course_lib.launchers.diagnosis.stacks import cell_sources
 from course_lib.launchers.process import frameworks, messages, payload
@@ -60,6 +61,7 @@ def launch(
     on: Cluster | None = None,
     profile: bool = False,
     framework: str = frameworks.TORCH,
+    seed: int | None = None,
     **kwargs: Any,
 ) -> Run:
     """Run `fn(*args, **kwargs)` on `ranks` processes of this machine and return what each returned.
@@ -71,11 +73,15 @@ def launch(
     cluster instead. With `profile`, PyTorch's profiler looks on all the while, and `run.trace(file)` has what it saw:
     for functions of seconds, not of hours. With `framework="tensorflow"` or `"jax"` the ranks meet through that, and
     no process group of PyTorch's is up: TensorFlow finds them in `TF_CONFIG`, JAX in `jax.devices()`.
+
+    Every rank of every launch draws random numbers of its own. With `seed=7` they are the same in the next launch, as
+    if rank 2 had begun with `torch.manual_seed(7 + 2)`; Python's and NumPy's generators follow it too.
     """
     patience = timeout if isinstance(timeout, Patience) else None
     seconds = timeout.seconds if isinstance(timeout, Patience) else timeout
     _check(fn, ranks, seconds)
     _check_framework(framework, on, profile)
+    _check_seed(seed)
     if on is not None:
         on.check(ranks)
     elif ranks > MOST_RANKS:
@@ -93,6 +99,7 @@ def launch(
             argv=_arguments(),
             profile=bool(profile),
             framework=framework,
+            seed=seed,
         )
         if on is not None:
             return on.run(spec, seconds)
@@ -176,6 +183,13 @@ def _check(fn: Any, ranks: Any, timeout: Any) -> None:
         raise ValueError(
             f"timeout={timeout}: give a number of seconds above 0 and up to {LONGEST_WAIT}, or None to wait for ever"
         )
+
+
+def _check_seed(seed: Any) -> None:
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise TypeError(f"seed={seed!r}: give a whole number, or leave it out for new random numbers in every launch")
+    if seed is not None and not 0 <= seed <= machine.LARGEST_SEED:
+        raise ValueError(f"seed={seed}: a seed is 0 or more, and at most {machine.LARGEST_SEED}")
 
 
 def _check_framework(framework: Any, on: Cluster | None, profile: bool) -> None:

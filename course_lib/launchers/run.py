@@ -21,7 +21,8 @@ class Run(Sequence):
     `seconds` counts from the first rank that began the function to the last that ended it, without the
     time it took to start the ranks. `output` holds (rank, line) pairs, `spans` what `trace.span` recorded:
     `pictures.timeline(run)` and `pictures.messages(run)` draw them. `collectives` says when each rank came to each of
-    the last 2000 collectives, and `profiles` has what PyTorch's profiler saw, if it was asked to look.
+    the last 2000 collectives, `core_waits` how long each had waited for a core by when, and `profiles` has what
+    PyTorch's profiler saw, if it was asked to look.
     """
 
     values: tuple[Any, ...]
@@ -30,14 +31,15 @@ class Run(Sequence):
     spans: list[Span] = field(default_factory=list)
     collectives: list[Collective] = field(default_factory=list)
     profiles: list[Profile] = field(default_factory=list)
+    core_waits: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
 
     def trace(self, path: str | Path) -> Path:
         """Write all that was recorded into one file, for ui.perfetto.dev or chrome://tracing; returns its path."""
-        return write_trace(path, len(self), self.spans, self.collectives, self.profiles)
+        return write_trace(path, len(self), self.spans, self.collectives, self.profiles, self.core_waits)
 
     def stragglers(self) -> Stragglers:
-        """Who came last to each collective, and how late: printed, a table with a row for each rank."""
-        return find_stragglers(len(self), self.collectives)
+        """Which rank the others wait for, if any, and why: printed, a table with a row for each rank."""
+        return find_stragglers(len(self), self.collectives, self.spans, self.core_waits)
 
     def __getitem__(self, rank):
         return self.values[rank]

@@ -142,9 +142,11 @@ def run_here(
     accept_second_init(store, timeout=peer_timeout)
     log, skew = (_start_recording(rank), clock_skew(store)) if record else (None, 0.0)
     began = time.monotonic()
+    trace.recorder.look_at_core()
     try:
         value = _value_of(fn, *args, **kwargs)
         wait_for_gpu()
+        trace.recorder.look_at_core()
         report = _report(rank, began, log).later(wall_minus_monotonic() + skew)
         gathered = _gather((value, report), store, rank, ranks, peer_timeout)
     except Exception as error:
@@ -171,6 +173,7 @@ def _report(rank: int, began: float, log: CallLog | None) -> Returned:
     """What this rank has recorded. Its value travels beside it."""
     ended, calls = time.monotonic(), log.calls() if log else []
     recorded = {"collectives": take_collectives(rank, calls), "profile": take_profile()}
+    recorded["core_waits"] = trace.recorder.core_waits
     return Returned(rank, b"", trace.recorder.spans, Record(), began, ended, **recorded)
 
 

@@ -17,6 +17,7 @@ from course_lib.lstm.loss import Loss
 from course_lib.lstm.model import SequenceModel, States, detach_states
 from course_lib.machine import device
 from course_lib.strategies.precision import GradientScaler, in_float32
+from course_lib.strategies.probe import KNOWN, Block, check_cuts
 from course_lib.strategies.shards import NamedTensors, Offsets, Shard, check_has_all, gather_outlines, join, local_part
 from course_lib.trace import span
 
@@ -36,8 +37,12 @@ class Strategy:
     forward pass computes in that dtype, `torch.bfloat16` or `torch.float16`, and the loss in float32.
     """
 
-    micro_batches = 1
+    micro_batches = 1  # of a share
+    chunks = 1  # of time, of a micro-batch
+    shares = 1  # of a batch, over the ranks
+    share_number = 0  # which of them is this rank's
     gradient_scale = 1  # the number of ranks where gradients, or weights, are *averaged* over them afterwards
+    applies_precision = False  # whether the forward pass has been seen to compute in the precision that was asked for
     model_group: dist.ProcessGroup | None = None  # the ranks that have one model together; None: each has all of it
 
     def __init__(
@@ -52,6 +57,8 @@ class Strategy:
     ) -> None:
         self.device = device()
         self.rank, self.ranks = rank_and_ranks()
+        self.random_stream = self.rank  # ranks that draw the same random numbers have the same one
+        self.untried = blocks_of(model)
         self.model = model.to(self.device)
         self.optimizer = optimizer(self.model.parameters())
         self.loss, self.carry_state, self.clip = in_float32(loss) if autocast else loss, carry_state, clip
@@ -69,8 +76,14 @@ class Strategy:
         Returns the loss per counted step of the global batch, and how many steps counted; both on the device.
         """
         batch = batch.to(self.device, non_blocking=True)
+        self.check_cuts(batch)
         self.optimizer.zero_grad()
         total, count, states = self.forward_backward(batch)
+        if self.autocast and not self.applies_precision:
+            raise ValueError(
+                f"{type(self).__name__}.forward_backward computes in float32, not in {self.autocast}: run its forward "
+                "pass and its loss inside `with self.precision():`"
+            )
         self.reduce_gradients()
         with span("update"):
             if self.unscale_gradients():
@@ -78,7 +91,14 @@ class Strategy:
                 self.optimizer.step()
         self.states = {m: detach_states(own) for m, own in states.items()} if self.carry_state else {}
         self.updates += 1
-        return total / count.clamp(min=1), count
+        return total / nonzero(count), count
+
+    def check_cuts(self, batch: Batch) -> None:
+        """Refuse, before the first update, a model whose gradients would change with the pieces of a batch."""
+        if self.untried:
+            pieces = self.shares * self.micro_batches
+            check_cuts(self.untried, batch.inputs, chunks=self.chunks, pieces=pieces, quiet=self.share_number > 0)
+            self.untried = []
 
     def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
         """Add the gradient of this rank's sum of losses, divided by the *global* count, to the parameters' gradients.
@@ -101,7 +121,7 @@ class Strategy:
 
     def divisor(self, global_count: Tensor) -> Tensor:
         """What a sum of losses is divided by before its backward pass: by less, where gradients are scaled up."""
-        count = global_count.clamp(min=1)
+        count = nonzero(global_count)
         return count if self.scaler is None else count / self.scaler.scale
 
     def sum_counts(self, total: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
@@ -161,15 +181,17 @@ class Strategy:
     def checked_loss(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """The loss, for those who took its count from the masks, beforehand. The first update sees if the two agree."""
         total, count = self.loss(outputs, batch)
-        if self.updates == 0 and int(count) != int(batch.mask.sum()):
+        if self.updates == 0 and float(count) != float(batch.mask.sum()):
             raise ValueError(
-                f"the loss counts {int(count)} steps where the mask has {int(batch.mask.sum())}: {type(self).__name__} "
-                "divides by the count before it knows the loss, so the two must agree. Put what counts into the mask"
+                f"the loss counts {float(count):g} steps where the mask has {int(batch.mask.sum())}: "
+                f"{type(self).__name__} divides by the count before it knows the loss, so the two must agree. Put what "
+                "counts into the mask"
             )
         return total, count
 
     def precision(self) -> contextlib.AbstractContextManager:
         """The context in which the forward pass and the loss are computed."""
+        self.applies_precision = True
         if self.autocast is None:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.autocast)
@@ -188,9 +210,22 @@ class Strategy:
         return {(name, box.offsets) for name, boxes in first for box in boxes}
 
 
+def blocks_of(model: SequenceModel, part: SequenceModel | None = None) -> list[Block]:
+    """The blocks of a whole model, or of a part of it, that nobody has tried yet: those that are not the course's."""
+    numbered, own = model.numbered(), {place for place, _ in (part or model).numbered()}
+    widths = [None, *(block.width for _, block in numbered)]
+    blocks = [Block(place, block, width) for (place, block), width in zip(numbered, widths, strict=False)]
+    return [block for block in blocks if block.place in own and type(block.module) not in KNOWN]
+
+
 def rank_and_ranks() -> tuple[int, int]:
     """This process's rank and how many there are: 0 of 1 where no process group is up."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+def nonzero(count: Tensor) -> Tensor:
+    """The count, or 1 where nothing counts: a sum of nothing, divided by it, is 0. Weights may count less than 1."""
+    return torch.where(count == 0, torch.ones_like(count), count)
 
 
 def broadcast_weights(model: Module) -> None:

@@ -34,7 +34,8 @@ class DDP(Strategy):
         **options: Any,
     ) -> None:
         super().__init__(model, optimizer, loss, **options)
-        self.gradient_scale = self.ranks
+        self.gradient_scale = self.shares = self.ranks
+        self.share_number = self.rank
         # A gradient can be sent when its layer's backward pass is done. One call for all layers would be one backward
         # pass, and every gradient would wait for its end.
         self.model.one_call = None if self.ranks == 1 else False

@@ -6,8 +6,8 @@ another part of the model, on this rank or in a message, or from an earlier acti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from course_lib.data import Batch
 from course_lib.lstm.model import State, States
+from course_lib.lstm.untouched import untouched
 from course_lib.planning.schedules import Action, Held, Schedule
 from course_lib.planning.simulation import NAMES
 from course_lib.strategies.mail import Mail, Routes
@@ -129,8 +130,9 @@ class Execution:
             self.saved[action.piece] = done
 
     def _recompute(self, action: Action) -> None:
-        began = self.beginnings.pop(action.piece)
-        with self._working(action), _with_random_numbers(began.random_numbers, began.inputs):
+        began, virtual = self.beginnings.pop(action.piece), self.stage.virtual[action.virtual]
+        with self._working(action), untouched(virtual.part):  # what counts its calls, as BatchNorm does, counts once
+            _set_random_numbers(began.random_numbers, began.inputs)
             self.saved[action.piece] = self._run(action, began.inputs, began.states)
 
     def _backward(self, action: Action) -> None:
@@ -185,10 +187,7 @@ def _random_numbers(where: Tensor) -> list[Tensor]:
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(where.device)] if where.is_cuda else [])]
 
 
-@contextmanager
-def _with_random_numbers(states: list[Tensor], where: Tensor) -> Iterator[None]:
-    with torch.random.fork_rng([where.device] if where.is_cuda else []):
-        torch.set_rng_state(states[0])
-        if where.is_cuda:
-            torch.cuda.set_rng_state(states[1], where.device)
-        yield
+def _set_random_numbers(states: list[Tensor], where: Tensor) -> None:
+    torch.set_rng_state(states[0])
+    if where.is_cuda:
+        torch.cuda.set_rng_state(states[1], where.device)

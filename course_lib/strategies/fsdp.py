@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,7 +20,14 @@ from course_lib.lstm.loss import Loss
 from course_lib.lstm.model import SequenceModel
 from course_lib.machine import device
 from course_lib.strategies.accumulation import accumulate, check_micro_batches
-from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, Strategy, broadcast_weights, sum_over_ranks
+from course_lib.strategies.base import (
+    MakeOptimizer,
+    StatesByMicroBatch,
+    Strategy,
+    blocks_of,
+    broadcast_weights,
+    sum_over_ranks,
+)
 from course_lib.strategies.hybrid import mesh_of
 from course_lib.strategies.shards import Shard
 
@@ -37,6 +46,8 @@ class FSDP(Strategy):
     blocks are gathered in that dtype, half the bytes to send and to have. Gradients are summed in float32.
     """
 
+    applies_precision = True  # blocks are gathered in it
+
     def __init__(
         self,
         model: SequenceModel,
@@ -51,11 +62,13 @@ class FSDP(Strategy):
         check_micro_batches(micro_batches)
         self.mesh = mesh_of(replicas, "shard")
         model = model.to(device())
+        untried = [replace(block, module=copy.deepcopy(block.module)) for block in blocks_of(model)]  # still whole
         broadcast_weights(model)  # fully_shard takes each rank's own rows of whatever that rank has
         shard_blocks(model, self.mesh, reshard_after_forward, options.get("autocast"))
         super().__init__(model, optimizer, loss, **options)
+        self.untried = untried
         self.model_group = self.mesh.get_group("shard")
-        self.micro_batches = micro_batches
+        self.micro_batches, self.shares, self.share_number = micro_batches, self.ranks, self.rank
 
     def share(self, batch: Batch) -> Batch:
         """Sequences rank, rank + ranks, ..., as with DDP: ranks that have one model together read different ones."""

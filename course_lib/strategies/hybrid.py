@@ -16,7 +16,14 @@ from course_lib.machine import device
 from course_lib.planning.placement import Placement
 from course_lib.planning.schedules import Schedule
 from course_lib.planning.simulation import ActionCosts
-from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, Strategy, broadcast_weights, sum_over_ranks
+from course_lib.strategies.base import (
+    MakeOptimizer,
+    StatesByMicroBatch,
+    Strategy,
+    blocks_of,
+    broadcast_weights,
+    sum_over_ranks,
+)
 from course_lib.strategies.pipeline import Execution, Schedules, Stage, cut_for
 from course_lib.trace import span
 
@@ -29,6 +36,8 @@ class Hybrid(Strategy):
     gradients are *summed*. `inside` says which ranks are neighbours, and so in one node where it has room: the "stages"
     of a replica, or the "replicas" of a stage.
     """
+
+    applies_precision = True  # the stage does
 
     def __init__(
         self,
@@ -70,7 +79,9 @@ class Hybrid(Strategy):
             part.one_call = None if self.replicas == 1 else False  # as in DDP: layer by layer, gradients can leave
         self.model_group, self.replica_group = self.mesh.get_group("stage"), self.mesh.get_group("replica")
         self.sum_over_replicas = GradientSum(parts, self.replica_group)
-        self.micro_batches = self.schedules.micro_batches
+        self.untried = blocks_of(model, self.model)
+        self.micro_batches, self.chunks = self.schedules.micro_batches, self.schedules.chunks
+        self.shares, self.share_number = self.replicas, self.replica
 
     def share(self, batch: Batch) -> Batch:
         """The replica's sequences, the same for all of its stages."""

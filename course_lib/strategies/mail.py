@@ -75,9 +75,10 @@ class Mail:
 
     def finish(self) -> None:
         """Return when all messages have left."""
-        for sends in self.sent.values():
-            for _, sending in sends:
-                sending.wait()
+        with span("send"):
+            for sends in self.sent.values():
+                for _, sending in sends:
+                    sending.wait()
 
     def _send(self, message: Message) -> None:
         sends = self.stage.send(self.ready.pop(message.made_by), message.kind, message.to)

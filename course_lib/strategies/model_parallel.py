@@ -20,6 +20,7 @@ from course_lib.strategies.base import (
     MakeOptimizer,
     StatesByMicroBatch,
     Strategy,
+    blocks_of,
     broadcast_weights,
     rank_and_ranks,
 )
@@ -66,6 +67,7 @@ class ModelParallel(Strategy):
         broadcast_weights(model)
         own = [block for block, owner in zip(model.numbered(), placement.stage_of, strict=True) if owner == rank]
         super().__init__(SequenceModel(dict(own)), optimizer, loss, **options)
+        self.untried = blocks_of(model, self.model)
         self.model_group = dist.group.WORLD
         self.segments = segments_of(model, placement)
         hops = [(before.rank, after.rank) for before, after in pairwise(self.segments)]

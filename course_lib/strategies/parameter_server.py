@@ -20,7 +20,7 @@ from torch.nn.utils import parameters_to_vector
 from course_lib.data import Batch
 from course_lib.lstm.loss import Loss
 from course_lib.lstm.model import SequenceModel
-from course_lib.strategies.base import MakeOptimizer, Strategy, broadcast_weights
+from course_lib.strategies.base import MakeOptimizer, Strategy, broadcast_weights, nonzero
 from course_lib.strategies.shards import NamedTensors, Shard
 from course_lib.trace import span
 
@@ -136,7 +136,7 @@ class ParameterServer(Strategy):
         oldest = min(int(message[-1]) for message in brought.values())
         with span("update"):
             message = torch.stack(list(brought.values())).sum(dim=0)
-            total, count = message[-NOTES], message[-NOTES + 1].clamp(min=1)
+            total, count = message[-NOTES], nonzero(message[-NOTES + 1])
             for parameter, piece in self._pieces(message[:-NOTES] / count):
                 parameter.grad = piece
             self.optimizer.step()

@@ -23,6 +23,7 @@ from course_lib.strategies.base import (
     MakeOptimizer,
     StatesByMicroBatch,
     Strategy,
+    blocks_of,
     broadcast_weights,
     rank_and_ranks,
 )
@@ -44,6 +45,8 @@ class Pipeline(Strategy):
     as long as those costs say, and a message is under way as long as their link. Every rank reads the whole batch: the
     first part its inputs, the last its targets, and all of them its shape.
     """
+
+    applies_precision = True  # the stage does
 
     def __init__(
         self,
@@ -75,8 +78,9 @@ class Pipeline(Strategy):
             options.get("autocast"),
         )
         super().__init__(self.stage.part, optimizer, loss, **options)
+        self.untried = blocks_of(model, self.model)
         self.model_group = dist.group.WORLD
-        self.micro_batches = self.schedules.micro_batches
+        self.micro_batches, self.chunks = self.schedules.micro_batches, self.schedules.chunks
 
     def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
         """All pieces of the batch: until they are done, no weight changes."""
@@ -107,7 +111,7 @@ class Schedules:
             check(schedule)  # before a message is sent
             micro_batches, chunks = schedule.micro_batches, schedule.chunks
             whole = with_recomputation(schedule) if recompute else schedule
-            self._make: Callable[[int], Schedule] = lambda chunks: whole
+            self._make: Callable[[int], Schedule] = lru_cache(whole.with_chunks)
         else:
             self._make = lru_cache(
                 lambda chunks: make_schedule(schedule, stages, micro_batches, chunks, virtual, recompute)

@@ -105,6 +105,7 @@ class TensorParallel(Strategy):
         cut = SequenceModel({place: _sharded(block) for place, block in model.numbered()})
         super().__init__(cut, optimizer, loss, **options)
         self.model_group = dist.group.WORLD
+        self.random_stream = 0  # what all ranks compute alike, they drop alike
 
     def shards(self) -> dict[str, Shard]:
         """Of each layer that is cut, this rank's rows of every gate; all of the other blocks."""

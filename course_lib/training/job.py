@@ -19,17 +19,22 @@ from course_lib.data import Batch
 from course_lib.launchers import torchrun
 from course_lib.launchers.process import progress_bar, stop
 from course_lib.launchers.process.progress_bar import Progress
+from course_lib.launchers.process.rank import seed_generators
 from course_lib.lstm.loss import Loss
 from course_lib.lstm.model import SequenceModel
+from course_lib.lstm.untouched import untouched
 from course_lib.machine import device
 from course_lib.strategies import Strategy, make_strategy
 from course_lib.strategies.precision import GradientScaler
+from course_lib.strategies.registry import find_strategy, options_of
 from course_lib.training import tasks
 from course_lib.training.checkpoint import load_checkpoint, on_rank_0, save_checkpoint, writing_into
 from course_lib.training.checkpoint.background import BackgroundSaver
 from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError, Position
+from course_lib.training.checkpoint.layout import in_words, is_same_layout
 from course_lib.training.checkpoint.lock import WriterLock
 from course_lib.training.compiling import check_compiles, compile_blocks
+from course_lib.training.fingerprint import check_same_data, fingerprint_of_all_ranks
 from course_lib.training.job_task import make_task
 from course_lib.training.log import Log
 from course_lib.training.loop import BatchReader, Update, updates_on
@@ -47,6 +52,8 @@ from course_lib.training.settings import (
 from course_lib.training.stopping import StopAgreement
 from course_lib.training.tensorboard import TensorboardLog
 from course_lib.training.utilization import utilization_of
+
+STREAMS = 1_000_003  # more than there are ranks: no two updates share a rank's seed
 
 
 def train_job(settings: Settings, show: Callable[[Progress], None] = progress_bar.send) -> dict[str, Any]:
@@ -78,6 +85,7 @@ class Job:
     reader: BatchReader
     metrics: MetricsLogger
     lock: WriterLock | None  # of the folder of checkpoints
+    data: dict[str, Any]  # what tells it from other data
 
 
 def _prepare(settings: Settings, show: Callable[[Progress], None] | None, lock: WriterLock | None) -> Job:
@@ -85,7 +93,9 @@ def _prepare(settings: Settings, show: Callable[[Progress], None] | None, lock: 
     check_numbers(settings, dist.get_world_size())
     check_memory(settings, int(os.environ["LOCAL_WORLD_SIZE"]))
     resumes = on_rank_0(lambda: checkpoint_to_resume(settings, torchrun.started_by_torchrun())) is not None
+    seed_generators(settings.seed)  # data of one's own that draws random numbers draws the same on every rank
     task = make_task(settings)
+    data = fingerprint_of_all_ranks(task, settings.data)
     reader = BatchReader(task.dataset, task.sampler)
     first = next(iter(BatchReader(task.dataset, task.sampler)))
     model = tasks.seeded_model(task, settings.seed)
@@ -96,11 +106,13 @@ def _prepare(settings: Settings, show: Callable[[Progress], None] | None, lock: 
         check_compiles(device())
         compile_blocks(model)
     strategy = _strategy(settings, model, task.loss)
-    saved = _resume(strategy, reader, first, settings) if resumes else None
+    _check_micro_batches(strategy, first)
+    _seed_stream(strategy, settings.seed)
+    saved = _resume(strategy, reader, first, settings, data) if resumes else None
     done, loss = (saved.position.updates, saved.notes["loss"]) if saved else (0, float("nan"))
     logs = _logs(settings, done) if show else {"log": None}
     metrics = MetricsLogger(done, settings.updates, loss, **logs, show=show, utilization=utilization)
-    return Job(settings, strategy, reader, metrics, lock)
+    return Job(settings, strategy, reader, metrics, lock, data)
 
 
 def _train(job: Job) -> str:
@@ -138,6 +150,7 @@ def _save(job: Job, save: Callable[..., object]) -> None:
     check_weights(job.strategy, metrics.updates)
     position = Position(metrics.updates, reader.epoch, reader.batch)
     facts = {"loss": metrics.loss, "order": job.settings.order, "model": job.settings.model}
+    facts |= {"data": job.data, "precision": job.settings.precision}
     save(job.strategy, job.settings.checkpoint, position, notes=facts | _scaler_notes(job.strategy), lock=job.lock)
     metrics.skip_time()
 
@@ -176,22 +189,57 @@ def _locked_folder(settings: Settings) -> Iterator[WriterLock | None]:
 
 
 def _strategy(settings: Settings, model: SequenceModel, loss: Loss) -> Strategy:
+    if dist.get_rank() == 0 and "clip" not in options_of(find_strategy(settings.strategy)):
+        print(f"{settings.strategy} has no option clip: its gradients are not clipped to a norm of 1, as others' are")
     make = make_strategy(settings.strategy, settings.learning_rate, settings.strategy_options, settings.precision)
     return make(model, loss=loss)
 
 
-def _resume(strategy: Strategy, reader: BatchReader, first: Batch, settings: Settings) -> Checkpoint:
+def _check_micro_batches(strategy: Strategy, first: Batch) -> None:
+    """Refuse more micro-batches than a share has sequences: the others would be empty in every update."""
+    pieces, sequences = getattr(strategy, "micro_batches", 1), -(-first.sequences // getattr(strategy, "shares", 1))
+    if pieces > max(1, sequences):
+        raise BadSettings(
+            f"micro_batches={pieces}: a rank's share of the first batch has {sequences} sequences: give at most as "
+            "many micro-batches, or larger batches"
+        )
+
+
+def _seed_stream(strategy: Strategy, seed: int, updates: int = 0) -> None:
+    """Give each replica random numbers of its own, for dropout: other ones after so many `updates` than before."""
+    stream = getattr(strategy, "random_stream", dist.get_rank())  # a strategy need not be derived from ours
+    seed_generators((seed + 1 + stream + STREAMS * updates) % 2**63)
+
+
+def _resume(
+    strategy: Strategy, reader: BatchReader, first: Batch, settings: Settings, data: dict[str, Any]
+) -> Checkpoint:
     """Put strategy and reader where the last checkpoint left off."""
-    strategy.step(strategy.share(first))  # overwritten at once: see `load_checkpoint`
+    with untouched(strategy.model):
+        strategy.step(strategy.share(first))  # overwritten at once: see `load_checkpoint`
     saved = load_checkpoint(strategy, settings.checkpoint or "")
+    same_layout = is_same_layout(saved, strategy)
+    if not same_layout:
+        _seed_stream(strategy, settings.seed, saved.position.updates)
+    check_same_data(saved, data)
     if scaler := getattr(strategy, "scaler", None):
         scaler.load(saved.notes.get("scaler", GradientScaler().state()))
     reader.epoch, reader.batch = saved.position.epoch, saved.position.batch
     if saved.position.updates > settings.updates:
         raise BadSettings(f"{saved.path} has {saved.position.updates} updates already: give --updates a larger number")
     if dist.get_rank() == 0:
-        print(f"going on from update {saved.position.updates}")
+        print(f"going on from update {saved.position.updates}{_what_changes(saved, same_layout, settings)}")
     return saved
+
+
+def _what_changes(saved: Checkpoint, same_layout: bool, settings: Settings) -> str:
+    """What is not as it was when the checkpoint was saved, for the line that says that the run goes on."""
+    changes = []
+    if (precision := saved.notes.get("precision", settings.precision)) != settings.precision:
+        changes.append(f"in {settings.precision} instead of {precision}")
+    if not same_layout:
+        changes.append(f"saved by {in_words(saved.layout)}: what is random, like dropout, is drawn anew")
+    return "".join(f", {change}" for change in changes)
 
 
 def _scaler_notes(strategy: Strategy) -> dict[str, Any]:

@@ -43,7 +43,6 @@ class Log:
         self.path = Path(path)
         check_log(path)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.touch()
             kept = [record for record in read_log(path) if record.update <= after]
             os.truncate(self.path, _bytes_up_to(self.path, len(kept)))
@@ -66,9 +65,11 @@ class Log:
 
 
 def check_log(path: str | Path) -> None:
-    """Refuse a file that a log would spoil: one that has something else in it, a device, a pipe."""
+    """Refuse a file in a folder that does not exist, or one that a log would spoil: other content, a device, a pipe."""
     if os.path.isdir(path):
         raise LogError(f"{path} is a folder: give --log the name of a file")
+    if not os.path.isdir(folder := Path(path).parent):
+        raise LogError(f"{path} cannot be written (there is no folder {folder}): make it first, or give another file")
     if not os.path.exists(path):
         return
     if not os.path.isfile(path):

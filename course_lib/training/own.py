@@ -31,6 +31,7 @@ from course_lib.launchers import LaunchError
 from course_lib.launchers.target import BadJob, find_function
 from course_lib.lstm.loss import Loss, cross_entropy, squared_error
 from course_lib.lstm.model import SequenceModel
+from course_lib.lstm.untouched import untouched
 
 SIZES = ("vocabulary", "features", "outputs", "hidden", "layers")
 
@@ -122,7 +123,7 @@ def loss_for(data: Any) -> Loss:
 def check_runs(model: SequenceModel, target: str, batch: Batch) -> None:
     """Run one sequence through the blocks, one by one, and refuse what strategies cannot train."""
     outputs, some = batch.rows([0]).inputs, batch.rows([0])
-    with torch.random.fork_rng([]):
+    with untouched(model):
         for place, block in model.numbered():
             name = f"--model {target}: block {place} ({type(block).__name__})"
             returned = _call(name, block, outputs, None)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from course_lib.data import Batch
 from course_lib.launchers import launch
 from course_lib.lstm.loss import Loss
 from course_lib.lstm.model import SequenceModel
+from course_lib.lstm.untouched import own_random_numbers, untouched
 from course_lib.strategies import Single, Strategy
 from course_lib.strategies.base import MakeOptimizer
 from course_lib.strategies.registry import check_is_strategy
@@ -77,6 +81,10 @@ def same_as_one_process(
 
     Every rank makes its model from a seed of its own, on purpose: a strategy that forgets to agree on the weights
     is found out. The twin starts from rank 0's. Everything is in float64, compared after every update.
+
+    `torch.nn.functional.dropout` drops the same features here for every step of every sequence, on the ranks and in
+    the twin: which sequences a rank gets then makes no difference. A model that draws other random numbers cannot be
+    compared, and is refused.
     """
     (proof,) = prove_all([options], strategy, ranks=ranks, model=model, batches=batches, optimizer=optimizer, loss=loss)
     return proof
@@ -94,6 +102,8 @@ def prove_all(
 ) -> list[Proof]:
     """The same for several sets of options, one after another on the same ranks: one proof for each."""
     arguments = (strategy, model, batches, optimizer, loss)
+    with own_random_numbers(), dropout_by_feature():
+        _check_draws_nothing(_seeded(model, rank=0), batches[0])
     run = launch(_train_and_report, variations, *arguments, ranks=ranks, timeout=60 * len(variations))
     twins: dict[tuple, list[Report]] = {}
     proofs = []
@@ -101,8 +111,9 @@ def prove_all(
         for_twin = {name: value for name, value in options.items() if name in ("carry_state", "clip")}
         key = tuple(sorted(for_twin.items()))
         if key not in twins:
-            twin = Single(_seeded(model, rank=0), optimizer, loss, **for_twin)
-            twins[key] = [_after_step(twin, batch) for batch in batches]
+            with own_random_numbers(), dropout_by_feature():  # the caller's random numbers stay where they are
+                twin = Single(_seeded(model, rank=0), optimizer, loss, **for_twin)
+                twins[key] = [_after_step(twin, batch) for batch in batches]
         proofs.append(_compare_all(ranks, [values[number] for values in run], twins[key]))
     return proofs
 
@@ -116,8 +127,39 @@ def _train_and_report(variations, strategy, model, batches, optimizer, loss) -> 
         trained = strategy(_seeded(model, dist.get_rank()), optimizer, loss, **options)
         check_is_strategy(trained)
         check_outlines(gather_outlines(trained.checked_shards()))
-        reports.append([_after_step(trained, batch) for batch in batches])
+        with dropout_by_feature():
+            reports.append([_after_step(trained, batch) for batch in batches])
     return reports
+
+
+@contextmanager
+def dropout_by_feature() -> Iterator[None]:
+    """In the block, dropout drops whole features: the same ones for all steps and sequences of tensors of one width."""
+
+    def dropout(inputs: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        if not training:
+            return inputs
+        width = inputs.shape[-1]
+        kept = torch.rand(width, generator=torch.Generator().manual_seed(width)) >= p
+        return inputs * kept.to(inputs) / max(1 - p, 1e-9)
+
+    with mock.patch.object(torch.nn.functional, "dropout", dropout):
+        yield
+
+
+def _check_draws_nothing(model: SequenceModel, batch: Batch) -> None:
+    """Refuse a model whose outputs depend on random numbers: two runs of it are never the same."""
+    with untouched(model), torch.no_grad():
+        inputs = batch.inputs[:2, :2]
+        outputs = []
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            outputs.append(model(inputs)[0].nan_to_num())
+    if not torch.equal(*outputs):
+        raise ValueError(
+            "this model draws random numbers in its forward pass, so no two runs of it are the same: leave them out "
+            "for the comparison. Only torch.nn.functional.dropout, which torch.nn.Dropout calls, is repeated"
+        )
 
 
 def _seeded(model: Callable[[], SequenceModel], rank: int) -> SequenceModel:

@@ -23,7 +23,6 @@ from course_lib.training.tensorboard import PREFIX, check_has_tensorboard
 BYTES_PER_NUMBER = 4
 TRAINED_NUMBERS = 4  # of each parameter: itself, its gradient, and two of Adam's
 MOST_LAYERS = 10_000  # more take minutes to make, whatever their size
-LARGEST_SEED = 2**63 - 1  # that torch takes
 
 
 class BadSettings(ValueError):
@@ -128,8 +127,8 @@ def check_numbers(settings: Settings, ranks: int) -> None:
         raise BadSettings(f"layers={settings.layers}: give at most {MOST_LAYERS}")
     if not 0 < settings.learning_rate < math.inf:
         raise BadSettings(f"learning_rate={settings.learning_rate}: give a number above 0")
-    if not 0 <= settings.seed <= LARGEST_SEED:
-        raise BadSettings(f"seed={settings.seed}: a seed is 0 or more, and at most {LARGEST_SEED}")
+    if not 0 <= settings.seed <= machine.LARGEST_SEED:
+        raise BadSettings(f"seed={settings.seed}: a seed is 0 or more, and at most {machine.LARGEST_SEED}")
     if settings.time_limit is not None and not 0 < settings.time_limit < math.inf:
         raise BadSettings(f"time_limit={settings.time_limit}: give a number of seconds above 0")
     if settings.time_limit is not None and settings.checkpoint is None:

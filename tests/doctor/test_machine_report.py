@@ -50,8 +50,25 @@ def test_ranks_that_cannot_talk_are_fatal(monkeypatch):
 def test_a_containers_quota_limits_the_cores(monkeypatch, tmp_path, text, expected):
     file = tmp_path / "cpu.max"
     file.write_text(text)
-    monkeypatch.setattr(machine, "Path", lambda _: file)
+    monkeypatch.setattr(machine, "CONTROL_GROUPS", tmp_path)
     assert machine._cgroup_cores() == expected
+
+
+@pytest.mark.parametrize("name", ["memory.max", "memory/memory.limit_in_bytes"])
+def test_a_containers_limit_is_the_memory_there_is(monkeypatch, tmp_path, name):
+    (tmp_path / "memory").mkdir()
+    (tmp_path / name).write_text("268435456\n")
+    monkeypatch.setattr(machine, "CONTROL_GROUPS", tmp_path)
+    assert machine.memory_bytes() == 256 << 20
+    (tmp_path / name).write_text("max\n")
+    assert (machine.memory_bytes() or 0) > 256 << 20
+
+
+def test_without_a_sandbox_grading_is_not_called_ok(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    finding = machine_report._grading()
+    assert finding.mark == "note"
+    assert "install bubblewrap" in finding.advice
 
 
 def test_a_pytorch_whose_recorder_cannot_be_read_is_noted(monkeypatch):

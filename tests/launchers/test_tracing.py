@@ -22,7 +22,7 @@ from course_lib.launchers.tracing.stragglers import collectives_in, find_straggl
 from course_lib.launchers.tracing.trace_file import TraceError, read_trace, spans_in, trace_events, write_trace
 from course_lib.trace import Span
 
-PHASES = {"X", "M", "s", "t", "f", "i"}  # those of the format's that our traces use
+PHASES = {"X", "M", "s", "t", "f", "i", "C"}  # those of the format's that our traces use
 PACE = 0.3  # seconds from one span to the next
 LATE = 50_000  # microseconds: much less, and much more than it takes to read two clocks of one machine
 ROUNDING = 0.01  # microseconds: the profiler writes nanoseconds
@@ -35,7 +35,7 @@ def check_format(events: list[dict[str, Any]]) -> None:
         assert isinstance(event["name"], str)
         assert isinstance(event["pid"], int)
         assert isinstance(event["tid"], int)
-    timed = [event for event in events if event["ph"] != "M"]
+    timed = [event for event in events if event["ph"] not in "MC"]
     assert all(isinstance(event["ts"], float | int) and event["ts"] == event["ts"] for event in timed)
     assert [event["ts"] for event in timed] == sorted(event["ts"] for event in timed)
     check_nesting([event for event in timed if event["ph"] == "X"])

@@ -101,6 +101,12 @@ def test_what_ranks_recorded_is_the_schedule_they_ran():
     assert all(one.paced and one.end - one.start >= 0.01 for one in timed)
 
 
+def test_a_schedule_of_ones_own_cuts_a_short_batch_into_as_many_chunks_as_it_has_steps():
+    own = Schedule.of(["F0.0 F0.1 F0.2 F0.3 B0.3 B0.2 B0.1 B0.0"] * 2)
+    short = [text_batch([5, 3, 5]), text_batch([2, 1, 2]), text_batch([1, 1, 1])]
+    assert prove(Pipeline, ranks=2, schedule=own, batches=short)
+
+
 def test_stages_may_be_cut_anywhere_in_order():
     placement = Placement.of_cuts(5, [3, 4])
     proof = prove(Pipeline, ranks=3, model=partial(model, layers=3), placement=placement, micro_batches=3, chunks=2)

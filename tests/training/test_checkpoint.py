@@ -21,12 +21,13 @@ from torch.distributed.tensor import DTensor
 from course_lib import RankDied, launch
 from course_lib.data import Corpus, Streams
 from course_lib.lstm.loss import cross_entropy
-from course_lib.lstm.model import lstm_model
+from course_lib.lstm.model import Embed, Project, Recurrent, SequenceModel, lstm_model
 from course_lib.strategies import Single
 from course_lib.strategies.registry import STRATEGIES
 from course_lib.training.checkpoint import load_checkpoint, save_checkpoint
 from course_lib.training.checkpoint.folder import CheckpointError, Position, latest_checkpoint
-from tests.strategies.test_pipeline import BATCHES, adam, model
+from tests.strategies.own_blocks import LayerNormed, Normed
+from tests.strategies.test_pipeline import BATCHES, VOCABULARY, adam, model
 
 NEEDS = {"accumulation": {"micro_batches": 2}, "hybrid": {"replicas": 2}}
 CORPUS = Corpus.from_text("every rank writes what it has, and one of them what all have. " * 20)
@@ -419,7 +420,7 @@ def test_where_none_is_whole_all_are_named(tmp_path, name):
 def test_a_part_of_another_save_is_found_on_any_rank(tmp_path):
     for folder, seed in (("saved", 7), ("other", 8)):
         for update in (1, 2):
-            launch(save_at, tmp_path / folder, "pipeline", update, seed=seed, ranks=2)
+            launch(partial(save_at, seed=seed), tmp_path / folder, "pipeline", update, ranks=2)
     name = Path("update-00000002", "__1_0.distcp")
     (tmp_path / "saved" / name).write_bytes((tmp_path / "other" / name).read_bytes())
 
@@ -450,6 +451,68 @@ def test_buffers_are_saved_too(tmp_path):
     save_checkpoint(saved, tmp_path, Position(1))
     load_checkpoint(loaded, tmp_path)
     assert loaded.model.running_mean.tolist() == [3.0, 3.0]
+
+
+def normed(layers) -> SequenceModel:
+    """Four blocks, with BatchNorm among them."""
+    blocks = [Embed(VOCABULARY, 4), Normed(4), Recurrent(4), LayerNormed(4), Project(4, VOCABULARY)]
+    return SequenceModel(dict(enumerate(blocks)))
+
+
+def buffers_of(strategy) -> dict[str, list]:
+    return {name: buffer.tolist() for name, buffer in strategy.model.named_buffers()}
+
+
+@pytest.mark.parametrize(
+    ("saver", "loader"),
+    [(("single", 1), ("pipeline", 2)), (("pipeline", 2), ("single", 1)), (("pipeline", 2), ("fsdp", 3))],
+    ids=lambda layout: f"{layout[0]}-{layout[1]}",
+)
+def test_buffers_come_back_on_any_layout(tmp_path, saver, loader):
+    options = {"pipeline": {"micro_batches": 1}}
+
+    def save(name):
+        strategy = build(name, options.get(name, {}), whole=normed)
+        steps(strategy, 0, 3)
+        save_checkpoint(strategy, tmp_path, Position(3))
+        return buffers_of(strategy)
+
+    def load(name):
+        strategy = build(name, options.get(name, {}), whole=normed)
+        load_checkpoint(strategy, tmp_path)
+        return buffers_of(strategy)
+
+    saved, loaded = {}, {}
+    for part in launch(save, saver[0], ranks=saver[1]):
+        saved |= part
+    assert saved["blocks.1.norm.num_batches_tracked"] == saved["blocks.3.calls"] == 3
+    for part in launch(load, loader[0], ranks=loader[1]):
+        assert all(saved[name] == values for name, values in part.items())
+        loaded |= part
+    assert loaded == saved
+
+
+def test_a_checkpoint_without_a_buffer_that_the_model_has_is_of_another_model(tmp_path):
+    save_checkpoint(build("single", {}), tmp_path, Position(1))
+    other = build("single", {})
+    other.model.register_buffer("more", torch.zeros(2))
+    with pytest.raises(CheckpointError, match=r"this one has a buffer more of shape \(2,\), and that has none"):
+        load_checkpoint(other, tmp_path)
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_an_optimizer_that_keeps_other_numbers_is_refused(tmp_path, saved):
+    def with_amsgrad(amsgrad):
+        return Single(model(3).double(), partial(torch.optim.Adam, lr=0.01, amsgrad=amsgrad), cross_entropy)
+
+    strategy = with_amsgrad(saved)
+    steps(strategy, 0, 1)
+    save_checkpoint(strategy, tmp_path, Position(1))
+    with pytest.raises(
+        CheckpointError, match=r"Adam keeping .*, and in this run it keeps .*: give .* the same options"
+    ):
+        load_checkpoint(with_amsgrad(not saved), tmp_path)
+    assert load_checkpoint(with_amsgrad(saved), tmp_path).position.updates == 1
 
 
 def test_nothing_is_written_over(tmp_path):

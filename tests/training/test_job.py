@@ -211,7 +211,7 @@ BAD = {
     "train ddp --checkpoint saved --resume --batch 8": "saved/update-00000002 is of another model",
     "train single --checkpoint saved --resume --batch 8 --hidden 8 --updates 1": "has 2 updates already: give",
     "train ddp --checkpoint binary": "binary cannot be made (binary is a file): give another folder",
-    "train ddp --log binary/run": "binary/run cannot be written (File exists): give --log another file",
+    "train ddp --log binary/run": "binary/run cannot be written (there is no folder binary): make it first, or give",
     "plot missing --out loss.png": "missing cannot be read: give the file that `course train --log FILE` wrote",
     "plot binary --out loss.png": "binary cannot be read",
     "plot text --out loss.png": "text is not a log",

@@ -25,6 +25,12 @@ def test_a_file_with_something_else_in_it_is_refused_and_left_as_it_is(tmp_path,
     assert file.read_bytes() == text.encode("latin-1")
 
 
+def test_a_folder_that_is_not_there_is_not_made(tmp_path):
+    with pytest.raises(LogError, match=r"cannot be written \(there is no folder .*nosuch\): make it first"):
+        Log(tmp_path / "nosuch" / "run.jsonl")
+    assert not (tmp_path / "nosuch").exists()
+
+
 def test_a_log_behind_which_somebody_has_written_is_refused(tmp_path):
     file = tmp_path / "run.jsonl"
     Log(file).write([ONE])

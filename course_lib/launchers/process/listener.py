@@ -273,6 +273,7 @@ def run_of(
         spans=[span.since(began) for report in reports for span in report.spans],
         collectives=[one.since(began) for report in reports for one in report.collectives],
         profiles=[report.profile.since(began) for report in reports if report.profile],
+        core_waits={report.rank: [(at - began, s) for at, s in report.core_waits] for report in reports},
     )
 
 

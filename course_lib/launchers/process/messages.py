@@ -24,6 +24,7 @@ class LaunchSpec:
     argv: list[str] = field(default_factory=list)  # what the function finds in sys.argv
     profile: bool = False  # record with PyTorch's profiler
     framework: str = "torch"  # by which the ranks meet
+    seed: int | None = None  # rank 2 draws from seed + 2; None: every rank draws numbers that nobody can foretell
     rendezvous: Rendezvous | None = None  # None: all ranks are on this machine, and meet in a file
 
 
@@ -75,6 +76,7 @@ class Returned:
     collectives: list[Collective] = field(default_factory=list)
     profile: Profile | None = None
     stopped: bool = False  # before its end, because it was asked to
+    core_waits: list[tuple[float, float]] = field(default_factory=list)  # (when, seconds waited for a core by then)
 
     def later(self, seconds: float) -> Returned:
         """The same, as a clock has it that is so many seconds ahead."""
@@ -85,6 +87,7 @@ class Returned:
             ended=self.ended + seconds,
             collectives=[collective.since(-seconds) for collective in self.collectives],
             profile=self.profile and self.profile.since(-seconds),
+            core_waits=[(at + seconds, waited) for at, waited in self.core_waits],
         )
 
 

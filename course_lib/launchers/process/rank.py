@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import faulthandler
 import linecache
+import logging
 import os
+import random
 import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from course_lib import machine, trace
 from course_lib.launchers.diagnosis import flight_recorder
@@ -53,6 +57,7 @@ WAIT_IS_LONG = 0.3
 def main(rank: int, spec: LaunchSpec, folder: str, control: Connection, stdout: Connection, stderr: Connection) -> None:
     """The rank's process, from its first line to its last. `folder` is the launch's own, for its store."""
     _stand_alone(folder, rank)
+    atexit._clear()  # the server's, which ranks are forks of, are not theirs
     output.redirect(stdout, stderr)
     close_keyboard()
     sys.argv = list(spec.argv)
@@ -61,6 +66,7 @@ def main(rank: int, spec: LaunchSpec, folder: str, control: Connection, stdout: 
     try:
         os.environ.update(rank_environment(rank, spec))
         linecache.cache.update(spec.sources)
+        seed_generators(None if spec.seed is None else spec.seed + rank)
         skew = 0.0
         if spec.framework == frameworks.TORCH:
             store, peer_timeout = _meet(rank, spec, folder)
@@ -74,7 +80,7 @@ def main(rank: int, spec: LaunchSpec, folder: str, control: Connection, stdout: 
         rank_process.run(spec.call, profile=spec.profile, skew=skew)
     except BaseException as error:
         rank_process.report((roster and roster.explain(error)) or error)
-    _flush()
+        run_exit_functions()
     rank_process.dismissed.wait()
 
 
@@ -90,7 +96,7 @@ class RankProcess:
     """One rank's talk with its supervisor: it reports, and a thread of it answers while it computes."""
 
     def __init__(self, rank: int, control: Connection) -> None:
-        self.rank, self._control = rank, control
+        self.rank, self._control, self._process = rank, control, os.getpid()
         self._sending = threading.RLock()
         self.log = CallLog()
         self._returned = False
@@ -109,21 +115,27 @@ class RankProcess:
         self._send(Started(self.rank, compared=flight_recorder.can_be_read()))
         with profiled() if profile else contextlib.nullcontext():
             began = time.monotonic()
+            trace.recorder.look_at_core()
             value = _value_of(fn, *args, **kwargs)
             wait_for_gpu()
+            trace.recorder.look_at_core()
             ended = time.monotonic()
         self._returned = True
-        _flush()
+        if os.getpid() != self._process:
+            leave_as_child()
+        end_program()
         packed = payload.pack_value(value)
         record = self._record()
         recorded = {"collectives": take_collectives(self.rank, record.calls), "profile": take_profile()}
-        recorded["stopped"] = stop.request.obeyed
+        recorded |= {"stopped": stop.request.obeyed, "core_waits": trace.recorder.core_waits}
         report = Returned(self.rank, packed, trace.recorder.spans, record, began, ended, **recorded)
         self._send(report.later(skew) if skew else report)
 
     def report(self, error: BaseException) -> None:
         """Tell the supervisor what was raised, with the learner's own lines."""
         at = time.monotonic()
+        if os.getpid() != self._process:
+            leave_as_child(error)
         _flush()
         stack = [] if isinstance(error, (CannotSend, PeersLost)) else stack_of_exception(error.__traceback__)
         name, text = type(error).__qualname__, _text_of(error)
@@ -236,6 +248,27 @@ def _value_of(fn: Callable, *args: Any, **kwargs: Any) -> Any:
         return None
 
 
+def leave_as_child(error: BaseException | None = None) -> NoReturn:
+    """End a process that the learner's function forked, and that returned from it or raised: it is not the rank."""
+    if error is not None:
+        traceback.print_exception(error)
+    _flush()
+    os._exit(error is not None)
+
+
+def end_program() -> None:
+    """What Python does when a program ends: wait for its threads, call what was registered for the exit, flush."""
+    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]  (executors learn from it that they are done)
+    run_exit_functions()
+
+
+def run_exit_functions() -> None:
+    """Call what the rank has registered with `atexit`, and let loggers write what they hold back."""
+    atexit._run_exitfuncs()
+    logging.shutdown()
+    _flush()
+
+
 def wait_for_gpu() -> None:
     """Return when this process's GPU has done all that it was asked to; what failed there is raised here."""
     torch = sys.modules.get("torch")
@@ -328,13 +361,28 @@ def join_process_group(
     torch.set_num_threads(machine.threads_per_rank(local_ranks))
     if index := machine.gpu_index():  # GPU 0 is the current one anyway, and to set it would start the driver
         torch.cuda.set_device(index)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()  # ranks are forks of one process: without this, they draw alike
     set_debug_level_from_env()  # read at import, which was before this launch's environment
     store = FileStore(store_file, ranks) if store_file else _torchruns_store()
     timeout = None if peer_timeout is None else timedelta(seconds=peer_timeout)
     dist.init_process_group(machine.backend(local_ranks), store=store, rank=rank, world_size=ranks, timeout=timeout)
     return store
+
+
+def seed_generators(seed: int | None) -> None:
+    """Seed Python's, NumPy's and PyTorch's generators; with None, each from the operating system's randomness.
+
+    Ranks are forks of one process. Left alone, all of them would draw the same numbers, in every launch; ranks that
+    torchrun starts do not, and a model that nobody broadcasts would be the same everywhere only here.
+    """
+    import torch
+
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(None if seed is None else seed % 2**32)
+    if seed is None:
+        torch.seed()
+    else:
+        torch.manual_seed(seed)
 
 
 def _torchruns_store() -> Store:

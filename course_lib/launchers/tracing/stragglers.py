@@ -1,21 +1,38 @@
-"""Who comes last: per collective, which rank the others waited for, and how long.
+"""Which rank the others wait for, and why, with evidence.
 
-A collective ends when its last rank has come. What that rank alone costs is the time between its coming and that of
-the one before it: if it had been as quick, everybody would have gone on so much earlier.
+Two things show it. A collective ends when its last rank has come: what that rank alone costs is the time between its
+coming and that of the one before it. And where ranks send to each other, as in a pipeline, the rank that works longest
+is the one that the others wait for.
+
+A busy machine makes ranks late, too. How long a rank stood in line for a core is counted by the kernel, and subtracted:
+what is left is the rank's own.
 """
 
 from __future__ import annotations
 
+import bisect
+import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from course_lib.launchers.tracing.events import Collective
-from course_lib.launchers.tracing.trace_file import Event
+from course_lib.launchers.tracing.trace_file import CORE_WAIT, Event
+from course_lib.trace import Span
 
-MOST_OF_THE_TIME = 0.6  # of the collectives: so often is a straggler last
+LEAST = 4  # collectives: of fewer, nothing is said
+FORGIVEN = 2  # of a rank's late arrivals, the worst: the first ones of a run, or a hiccup
+JITTER, SLICE = 0.001, 0.005  # seconds by which nobody is late: on an idle machine, and the scheduler's on a busy one
+BUSY = 0.05  # of the time: a rank that stands in line for a core for longer is on a busy machine
+OFTEN = 20  # samples of a rank's wait for a core: from so many on, it is known when it waited
+WARM_UP = 0.2  # of the time that spans take: not counted as work
+FLOOR = 0.01  # seconds in all: less is not worth a name
+WORTH_NAMING = 0.03  # of the time from the first collective to the last
 FAR_AHEAD = 3.0  # times as much as any other rank costs, a straggler does
-WORTH_NAMING = 0.02  # of the time from the first collective to the last
+LONGER, LONGER_IF_BUSY = 0.35, 0.9  # of the next one's work: so much longer does a straggler work
+WAITING = ("receive", "send", "communication")  # spans in which a rank waits for others
+
+Samples = Sequence[tuple[float, float]]  # (time, seconds waited for a core up to then)
 
 
 @dataclass(frozen=True)
@@ -28,22 +45,37 @@ class Arrival:
     last: int
     late: float
     after_first: float
+    in_line: float = 0.0  # seconds that it stood in line for a core since the collective before
 
 
 @dataclass(frozen=True)
 class Stragglers:
     """The arrivals of all collectives that at least two ranks took part in, in order of time.
 
-    Printed, it is a table: for each rank, how often it came last, and what that cost.
+    Printed, it is a table: for each rank, how often it came last, what that cost, how long it worked, and how long it
+    stood in line for a core.
     """
 
     ranks: int
     arrivals: tuple[Arrival, ...]
     seconds: float  # from the first collective to the last
+    core_wait: Mapping[int, float] = field(default_factory=dict)  # seconds of that, by rank, in line for a core
+    work: Mapping[int, float] = field(default_factory=dict)  # seconds of that, by rank, not spent waiting for anything
+    kinds: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # seconds of each kind of span, by rank
 
     def cost(self, rank: int) -> float:
         """Seconds that all would have saved if this rank had never come later than the one before it."""
         return sum(one.late for one in self.arrivals if one.last == rank)
+
+    def own_cost(self, rank: int) -> float:
+        """The same without what the machine explains, and without the worst: who is late twice is no straggler yet.
+
+        Explained are the seconds that the rank stood in line for a core before it came, and on a busy machine a few
+        milliseconds more: there the threads that carry its messages stand in line, too.
+        """
+        noise = SLICE if self._is_busy(rank) else JITTER
+        late = [max(0.0, one.late - one.in_line - noise) for one in self.arrivals if one.last == rank]
+        return sum(sorted(late)[:-FORGIVEN])
 
     def times_last(self, rank: int) -> int:
         """In how many collectives this rank was the last."""
@@ -51,55 +83,173 @@ class Stragglers:
 
     @property
     def slowest(self) -> int | None:
-        """The rank that the others wait for most of the time, if there is one."""
-        if not self.arrivals:
+        """The rank that the others wait for, if there is one and the machine does not explain it."""
+        if len(self.arrivals) < LEAST or self.ranks < 2:
             return None
-        first, *others = sorted(range(self.ranks), key=self.cost, reverse=True)
-        cost = self.cost(first)
-        stands_out = all(cost >= FAR_AHEAD * self.cost(other) for other in others)
-        often = self.times_last(first) >= MOST_OF_THE_TIME * len(self.arrivals)
-        return first if stands_out and often and cost > WORTH_NAMING * self.seconds else None
+        return self._longest() if self.is_pipeline else self._latest()
+
+    @property
+    def is_pipeline(self) -> bool:
+        """Whether ranks wait for each other's messages. Who comes last to a collective is then a matter of order."""
+        return any("receive" in of_rank for of_rank in self.kinds.values())
+
+    def _latest(self) -> int | None:
+        """The rank that comes last to collectives, if it costs far more than any other."""
+        first, *others = sorted(range(self.ranks), key=self.own_cost, reverse=True)
+        cost = self.own_cost(first)
+        stands_out = all(cost >= FAR_AHEAD * self.own_cost(other) for other in others)
+        return first if stands_out and self._is_worth(cost) else None
+
+    def _longest(self) -> int | None:
+        """The rank that works longest, if it works far longer than any other."""
+        if len(self.work) < self.ranks:
+            return None
+        first, second, *_ = sorted(self.work, key=lambda rank: self.work[rank], reverse=True)
+        more = self.work[first] - self.work[second]
+        share = LONGER_IF_BUSY if self._is_busy(first) else LONGER
+        return first if more > share * self.work[second] and self._is_worth(more) else None
+
+    def _is_busy(self, rank: int) -> bool:
+        return self.core_wait.get(rank, 0.0) > BUSY * self.seconds
+
+    def _is_worth(self, seconds: float) -> bool:
+        return seconds >= max(FLOOR, WORTH_NAMING * self.seconds)
+
+    def cause(self, rank: int) -> str:
+        """The kind of span in which this rank spends longer than the others at the median; "" if there is none."""
+        longer = {
+            kind: seconds
+            - statistics.median([self.kinds[other].get(kind, 0.0) for other in self.kinds if other != rank])
+            for kind, seconds in self.kinds.get(rank, {}).items()
+            if kind not in WAITING and len(self.kinds) > 1
+        }
+        kind = max(longer, key=lambda kind: longer[kind], default="")
+        return kind if kind and self._is_worth(longer[kind]) else ""
 
     def verdict(self) -> str:
-        """In a sentence: who is the straggler."""
+        """In a sentence or two: who is the straggler, and why."""
         if not self.arrivals:
             return "No collective of two ranks or more was recorded: there is nobody to wait for."
-        if self.slowest is None:
-            return "No rank stands out."
-        rank, count = self.slowest, len(self.arrivals)
-        share = f", {self.cost(rank) / self.seconds:.0%} of the time" if self.seconds > 0 else ""
+        if len(self.arrivals) < LEAST:
+            return f"Only {len(self.arrivals)} collectives were recorded: too few to name a straggler."
+        rank = self.slowest
+        if rank is None:
+            return f"No rank stands out.{self._busy()}"
+        kind = self.cause(rank)
+        why = f" Its `{kind}` takes longer than the others'." if kind else ""
+        if not self.is_pipeline:
+            share = f", {self.cost(rank) / self.seconds:.0%} of the time" if self.seconds > 0 else ""
+            return (
+                f"Rank {rank} is the straggler: last in {self.times_last(rank)} of {len(self.arrivals)} collectives, "
+                f"and the others waited {self.cost(rank):.3g} s for it alone{share}.{why}"
+            )
+        others = max(self.work[other] for other in range(self.ranks) if other != rank)
         return (
-            f"Rank {rank} is the straggler: last in {self.times_last(rank)} of {count} collectives, and the others "
-            f"waited {self.cost(rank):.3g} s for it alone{share}."
+            f"Rank {rank} is the straggler: it worked {self.work[rank]:.3g} s of {self.seconds:.3g} s, no other more "
+            f"than {others:.3g} s; they wait for what it sends.{why}"
+        )
+
+    def _busy(self) -> str:
+        """Who would have been named on an idle machine."""
+        first = max(range(self.ranks), key=self.cost)
+        late, in_line = self.cost(first), self.core_wait.get(first, 0.0)
+        if self.is_pipeline or not self._is_worth(late) or late > 2 * in_line:
+            return ""
+        return (
+            f" Rank {first} came late by {late:.3g} s in all, and stood in line for a core for {in_line:.3g} s: this "
+            "machine is busy."
         )
 
     def __str__(self) -> str:
         if not self.arrivals:
             return self.verdict()
-        lines = [f"{'rank':>4}  {'last in':>7}  {'late (median)':>13}  {'late (most)':>11}  {'in all':>9}"]
+        head = f"{'rank':>4}  {'last in':>7}  {'late (median)':>13}  {'late (most)':>11}  {'in all':>9}"
+        lines = [f"{head}  {'in line for a core':>18}"]
         for rank in range(self.ranks):
             late = [one.late for one in self.arrivals if one.last == rank]
             if late:
                 times = f"{_ms(statistics.median(late)):>13}  {_ms(max(late)):>11}  {_ms(sum(late)):>9}"
             else:
                 times = f"{'-':>13}  {'-':>11}  {'-':>9}"
-            lines.append(f"{rank:>4}  {len(late):>7}  {times}")
+            in_line = _ms(self.core_wait[rank]) if rank in self.core_wait else "-"
+            lines.append(f"{rank:>4}  {len(late):>7}  {times}  {in_line:>18}")
         return "\n".join([*lines, "", self.verdict()])
 
 
-def find_stragglers(ranks: int, collectives: Sequence[Collective]) -> Stragglers:
+def find_stragglers(
+    ranks: int,
+    collectives: Sequence[Collective],
+    spans: Sequence[Span] = (),
+    core_waits: Mapping[int, Samples] | None = None,
+) -> Stragglers:
     """Who came last to each collective. One that some rank's record has lost is judged by those who have it."""
     by_key: dict[tuple[str, int], list[Collective]] = {}
     for one in collectives:
         by_key.setdefault(one.key, []).append(one)
     met = [sorted(each, key=lambda one: one.start) for each in by_key.values() if len(each) > 1]
     met.sort(key=lambda each: each[-1].start)
-    arrivals = tuple(
-        Arrival(last.op, last.group, last.number, last.rank, last.start - before.start, last.start - earliest[0].start)
-        for *earliest, before, last in ((each[0], *each[-2:]) for each in met)
-    )
-    seconds = met[-1][-1].start - met[0][0].start if met else 0.0
-    return Stragglers(ranks, arrivals, seconds)
+    begin, end = (min(each[0].start for each in met), met[-1][-1].start) if met else (0.0, 0.0)
+    in_line = {rank: CoreWait(sorted(samples)) for rank, samples in (core_waits or {}).items() if samples}
+    waited = {rank: samples.between(begin, end) for rank, samples in in_line.items()}
+    return Stragglers(ranks, _arrivals(met, in_line), end - begin, waited, *_work(spans, in_line))
+
+
+def _arrivals(met: Sequence[Sequence[Collective]], in_line: Mapping[int, CoreWait]) -> tuple[Arrival, ...]:
+    """Each collective's last rank. Where samples are few, all that it stood in line may have been just before."""
+    arrivals, before = [], float("-inf")
+    for each in met:
+        first, second, last = each[0], each[-2], each[-1]
+        samples, waited = in_line.get(last.rank), 0.0
+        if samples is not None:
+            since = before if len(samples.samples) >= OFTEN else float("-inf")
+            waited = samples.between(since, last.start)
+        arrivals.append(
+            Arrival(
+                last.op, last.group, last.number, last.rank, last.start - second.start, last.start - first.start, waited
+            )
+        )
+        before = last.start
+    return tuple(arrivals)
+
+
+def _work(
+    spans: Sequence[Span], in_line: Mapping[int, CoreWait]
+) -> tuple[dict[int, float], dict[int, dict[str, float]]]:
+    """By rank, the seconds spent neither waiting for others nor for a core; and those in each kind of span.
+
+    They are counted from the first span to the last, without the beginning, in which ranks connect.
+    """
+    first, end = min((span.start for span in spans), default=0.0), max((span.end for span in spans), default=0.0)
+    begin = first + WARM_UP * (end - first)
+    spans = [span for span in spans if span.end > begin]
+    nobody = CoreWait([(0.0, 0.0)])
+    kinds: dict[int, dict[str, float]] = {}
+    waits: dict[int, float] = {}
+    for span in spans:
+        start, stop = max(span.start, begin), min(span.end, end)
+        own, of_rank = in_line.get(span.rank, nobody).between(start, stop), kinds.setdefault(span.rank, {})
+        of_rank[span.name] = of_rank.get(span.name, 0.0) + stop - start - own
+        waits[span.rank] = waits.get(span.rank, 0.0) + (stop - start - own if span.name in WAITING else 0.0)
+    work = {rank: end - begin - in_line.get(rank, nobody).between(begin, end) - waits[rank] for rank in kinds}
+    return work, kinds
+
+
+@dataclass(frozen=True)
+class CoreWait:
+    """How long a rank had waited for a core by when: some samples, in order of time."""
+
+    samples: Samples
+
+    def between(self, begin: float, end: float) -> float:
+        """How long it waited in that time; between two samples, as if evenly."""
+        return max(0.0, self._at(end) - self._at(begin))
+
+    def _at(self, moment: float) -> float:
+        place = bisect.bisect_right(self.samples, (moment, math.inf))
+        if place in (0, len(self.samples)):
+            return self.samples[min(place, len(self.samples) - 1)][1]
+        (t0, w0), (t1, w1) = self.samples[place - 1], self.samples[place]
+        return w0 + (w1 - w0) * (moment - t0) / (t1 - t0)
 
 
 def collectives_in(events: Sequence[Event]) -> tuple[int, list[Collective]]:
@@ -112,6 +262,15 @@ def collectives_in(events: Sequence[Event]) -> tuple[int, list[Collective]]:
         )
         for event in found
     ]
+
+
+def core_waits_in(events: Sequence[Event]) -> dict[int, list[tuple[float, float]]]:
+    """The samples of how long each rank has waited for a core, by rank."""
+    samples: dict[int, list[tuple[float, float]]] = {}
+    for event in events:
+        if event["ph"] == "C" and event["name"] == CORE_WAIT:
+            samples.setdefault(event["pid"], []).append((float(event["ts"]) / 1e6, float(event["args"]["seconds"])))
+    return samples
 
 
 def _ms(seconds: float) -> str:

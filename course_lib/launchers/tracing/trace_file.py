@@ -10,7 +10,7 @@ import gzip
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ Event = dict[str, Any]
 SPANS, COLLECTIVES, EXPOSED_ROW, PROFILED = 1, 101, 151, 201  # the first row of each kind in a rank's process
 SHORTEST = 1e-6  # seconds: what is shorter cannot be seen, nor carry an arrow
 WRITTEN_BY = "course_lib"
+CORE_WAIT = "waited for a core"
 
 
 class TraceError(ValueError):
@@ -35,9 +36,10 @@ def write_trace(
     spans: Sequence[Span],
     collectives: Sequence[Collective] = (),
     profiles: Sequence[Profile] = (),
+    core_waits: Mapping[int, Sequence[tuple[float, float]]] | None = None,
 ) -> Path:
     """Write the trace file and return its path. A name that ends with .gz is compressed; Perfetto opens that, too."""
-    events = trace_events(ranks, spans, collectives, profiles)
+    events = trace_events(ranks, spans, collectives, profiles) + _counters(core_waits or {})
     facts = {"written by": WRITTEN_BY, "ranks": ranks, "paced": any(span.paced for span in spans)}
     text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}, separators=(",", ":"))
     data = text.encode()
@@ -211,6 +213,15 @@ def _profiled(profile: Profile) -> tuple[list[Event], list[Event]]:
         timed.append(event | moved | ours)
     used = {event["tid"] for event in timed}
     return [_name(profile.rank, row, "thread_name", names.get(row, "profiler")) for row in sorted(used)], timed
+
+
+def _counters(core_waits: Mapping[int, Sequence[tuple[float, float]]]) -> list[Event]:
+    """How long each rank has waited for a core up to each moment: a curve below its rows."""
+    return [
+        {"ph": "C", "name": CORE_WAIT, "pid": rank, "tid": 0, "ts": at * 1e6, "args": {"seconds": seconds}}
+        for rank, samples in core_waits.items()
+        for at, seconds in samples
+    ]
 
 
 def _complete(rank: int, name: str, kind: str, start: float, end: float, more: dict[str, Any]) -> Event:

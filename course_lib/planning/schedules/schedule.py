@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
@@ -92,6 +92,16 @@ class Schedule:
     def peak_share(self) -> tuple[Held, ...]:
         """Per stage, the most it holds at once, of both together, as shares of what the whole batch would take."""
         return tuple(fullest(row).share_of(self.pieces) for row in self.held)
+
+    def with_chunks(self, chunks: int) -> Schedule:
+        """The same order of work for a batch that has only the first `chunks` of its chunks.
+
+        Legal if this schedule is: no action needs a later chunk's, except a backward pass that then begins with it.
+        """
+        if chunks == self.chunks:
+            return self
+        rows = tuple(tuple(action for action in row if action.chunk < chunks) for row in self.stages)
+        return replace(self, stages=rows, chunks=chunks)
 
     def label(self, action: Action) -> str:
         """How `action` is written in this schedule: with its chunk and its virtual stage where there are several."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+import torch
+from torch.optim import Optimizer
 
 from course_lib.strategies import Strategy
 from course_lib.strategies.registry import check_is_strategy
@@ -40,6 +44,11 @@ def layout_of(strategy: Strategy, parts: list[Outlines]) -> dict[str, Any]:
     return json.loads(json.dumps(layout))  # as it will be read: lists, no tuples
 
 
+def is_same_layout(checkpoint: Checkpoint, strategy: Strategy) -> bool:
+    """Whether each rank has what it had when the checkpoint was saved; for all ranks to call."""
+    return checkpoint.layout == layout_of(strategy, parts_of(strategy))
+
+
 def in_words(layout: Mapping[str, Any]) -> str:
     """The layout as a person says it."""
     ranks = "1 rank" if layout["ranks"] == 1 else f"{layout['ranks']} ranks"
@@ -66,6 +75,35 @@ def check_same_optimizer(checkpoint: Checkpoint, strategy: Strategy) -> None:
             f"{checkpoint.path} was saved with {checkpoint.optimizer}, and this run has {ours}, which keeps other "
             "numbers: go on with the same optimizer"
         )
+
+
+def check_same_slots(checkpoint: Checkpoint, saved: Iterable[str], strategy: Strategy) -> None:
+    """Refuse a checkpoint of the same optimizer with options that make it keep other numbers: amsgrad, momentum."""
+    theirs = {key.rpartition(".")[2] for key in saved if re.match(r"(copy-[^.]+\.)?optimizer\.", key)}
+    ours = _slots_of(strategy.optimizer)
+    if not theirs or ours is None or theirs == ours:
+        return
+    name = type(strategy.optimizer).__name__
+    raise CheckpointError(
+        f"{checkpoint.path} was saved with {name} keeping {_listed(theirs)} for each parameter, and in this run it "
+        f"keeps {_listed(ours)}: give the optimizer the same options"
+    )
+
+
+def _slots_of(optimizer: Optimizer) -> set[str] | None:
+    """What an optimizer keeps for a parameter, found out on one of its own; None where that cannot be known."""
+    try:
+        parameter = torch.nn.Parameter(torch.zeros(1, 1))
+        trial = type(optimizer)([parameter], **optimizer.defaults)
+        parameter.grad = torch.zeros_like(parameter)
+        trial.step()
+        return {slot for slot, value in trial.state[parameter].items() if value is not None}
+    except Exception:  # somebody's own optimizer may need anything
+        return None
+
+
+def _listed(slots: set[str]) -> str:
+    return ", ".join(sorted(slots)) or "nothing"
 
 
 def _advice(theirs: list | None, ours: list | None) -> str:

@@ -17,13 +17,23 @@ from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError, f
 from course_lib.training.checkpoint.layout import (
     check_same_model,
     check_same_optimizer,
+    check_same_slots,
     in_words,
     layout_of,
     parameters_of,
     parts_of,
 )
 from course_lib.training.checkpoint.pieces import LoadPieces, Pieces
-from course_lib.training.checkpoint.state import copy_name, empty_own, empty_slot, restore_optimizer, restore_rank
+from course_lib.training.checkpoint.state import (
+    copy_name,
+    empty,
+    empty_slot,
+    find_buffers,
+    own_keys,
+    restore_buffers,
+    restore_optimizer,
+    restore_rank,
+)
 
 
 def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
@@ -35,8 +45,9 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
 
     One that is not as it was saved is named in a warning, and the one before it is loaded.
 
-    On another layout every rank keeps the random numbers that it has, and a carried state begins at zero. The learning
-    rate is that of the new optimizer.
+    On another layout every rank keeps the random numbers that it has, and a carried state begins at zero. Of buffers
+    that ranks had in versions of their own, like BatchNorm's, the first rank's are loaded. The learning rate is that of
+    the new optimizer.
     """
     checkpoint, damaged = on_rank_0(lambda: find_checkpoint(folder))
     if checkpoint is None:
@@ -52,6 +63,7 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
         saved = FileSystemReader(found).read_metadata().state_dict_metadata
     except Exception as error:  # a pickle that is cut short may raise anything
         raise CheckpointError(f"{found} is damaged ({error}): remove it, to go on from the one before") from error
+    check_same_slots(checkpoint, saved, strategy)
     shards = strategy.shards()
     wanted = {copy_name(shard, same_layout) + f"model.{name}": Pieces.of(shard) for name, shard in shards.items()}
     slots: dict[str, NamedTensors] = {name: {} for name in shards}
@@ -62,7 +74,8 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
             if key.startswith(prefix) and "." not in slot:
                 slots[name][slot] = empty_slot(shard, name, slot, entry)
                 wanted[key] = Pieces.of(shard, slots[name][slot])
-    own = empty_own(saved) if same_layout else {}
+    buffers = find_buffers(checkpoint, saved, strategy, same_layout)
+    own = {key: empty(saved[key]) for key in [*(own_keys(saved) if same_layout else ()), *buffers.values()]}
     wanted |= {key: Pieces.whole(tensor) for key, tensor in own.items()}
     try:
         dcp_load(wanted, storage_reader=FileSystemReader(found), planner=LoadPieces())
@@ -73,6 +86,7 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
         ) from error
     restore_optimizer(strategy, {shards[name].tensor: of_name for name, of_name in slots.items() if of_name})
     restore_rank(strategy, own)
+    restore_buffers(strategy, {name: own[key] for name, key in buffers.items()})
     strategy.updates = checkpoint.position.updates
     if strategy.carry_state and not same_layout and rank_and_ranks()[0] == 0:
         ours = layout_of(strategy, parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,8 +13,10 @@ from course_lib.machine import device
 from course_lib.strategies import Strategy
 from course_lib.strategies.base import StatesByMicroBatch, rank_and_ranks
 from course_lib.strategies.shards import NamedTensors, Shard
-from course_lib.training.checkpoint.folder import CheckpointError
+from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError
 from course_lib.training.checkpoint.pieces import Pieces
+
+BUFFER = re.compile(r"rank-(\d+)\.buffer\.(.+)")
 
 
 def state_dict_of(strategy: Strategy) -> dict[str, Pieces]:
@@ -45,10 +48,40 @@ def empty_slot(shard: Shard, name: str, slot: str, saved: Any) -> Tensor:
     return torch.empty(saved.size, dtype=saved.properties.dtype)
 
 
-def empty_own(saved: Mapping[str, Any]) -> NamedTensors:
-    """Room for this rank's random numbers and carried states."""
-    own = {key: entry for key, entry in saved.items() if key.startswith(_own_prefix())}
-    return {key: torch.empty(entry.size, dtype=entry.properties.dtype) for key, entry in own.items()}
+def own_keys(saved: Mapping[str, Any]) -> list[str]:
+    """Of what was saved, this rank's random numbers and carried states."""
+    return [key for key in saved if key.startswith(_own_prefix()) and not BUFFER.fullmatch(key)]
+
+
+def empty(entry: Any) -> Tensor:
+    """Room for a tensor that was saved whole."""
+    return torch.empty(entry.size, dtype=entry.properties.dtype)
+
+
+def find_buffers(
+    checkpoint: Checkpoint, saved: Mapping[str, Any], strategy: Strategy, same_layout: bool
+) -> dict[str, str]:
+    """For each buffer of this rank's part of the model, where it was saved: by this rank, or the first that had it."""
+    found: dict[str, str] = {}
+    here = f"{rank_and_ranks()[0]}" if same_layout else ""
+    matches = [match for key in saved if (match := BUFFER.fullmatch(key))]
+    for match in sorted(matches, key=lambda match: (match[1] != here, int(match[1]))):
+        found.setdefault(match[2], match[0])
+    for name, buffer in strategy.model.named_buffers():
+        if name not in found or tuple(saved[found[name]].size) != tuple(buffer.shape):
+            was = f"one of shape {tuple(saved[found[name]].size)}" if name in found else "none"
+            raise CheckpointError(
+                f"{checkpoint.path} is of another model: this one has a buffer {name} of shape {tuple(buffer.shape)}, "
+                f"and that has {was}. Give the model that it was trained with"
+            )
+    return {name: found[name] for name, _ in strategy.model.named_buffers()}
+
+
+def restore_buffers(strategy: Strategy, loaded: NamedTensors) -> None:
+    """Give the model its buffers, by their names in it."""
+    with torch.no_grad():
+        for name, buffer in strategy.model.named_buffers():
+            buffer.copy_(loaded[name])
 
 
 def _check_slot(shard: Shard, name: str, slot: str, shape: tuple[int, ...], parameters: tuple[int, ...]) -> None:
@@ -69,7 +102,7 @@ def restore_optimizer(strategy: Strategy, slots: Mapping[Tensor, NamedTensors]) 
 
 
 def restore_rank(strategy: Strategy, loaded: NamedTensors) -> None:
-    """This rank's random numbers, carried states and buffers, if it has the same part of the same work as before."""
+    """This rank's random numbers and carried states, if it has the same part of the same work as before."""
     own = {key.removeprefix(_own_prefix()): tensor for key, tensor in loaded.items()}
     if "random.cpu" in own:
         torch.set_rng_state(own["random.cpu"])
@@ -77,9 +110,6 @@ def restore_rank(strategy: Strategy, loaded: NamedTensors) -> None:
         torch.cuda.set_rng_state(own["random.cuda"], device())
     states = {key.removeprefix("state."): tensor for key, tensor in own.items() if key.startswith("state.")}
     strategy.states = _nest_states(states, strategy.device)
-    for name, buffer in strategy.model.named_buffers():
-        if f"buffer.{name}" in own:
-            buffer.copy_(own[f"buffer.{name}"])
 
 
 def _own_prefix() -> str:

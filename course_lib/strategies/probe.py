@@ -1,0 +1,167 @@
+"""Is a model of your own the same in pieces? A trial run of each block, before the first update.
+
+A strategy that cuts a batch into shares or micro-batches, or its sequences into chunks of time, assumes that a block
+computes each sequence by itself and keeps what it needs from earlier steps in its state. The course's own blocks do. A
+block that doesn't would train without an error, on different gradients than in one process: attention over all steps,
+or a bidirectional layer, sees only its chunk when it runs in chunks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.lstm.model import Embed, Project, Recurrent
+from course_lib.lstm.untouched import own_random_numbers
+
+KNOWN = (Embed, Project, Recurrent)
+STEPS, SEQUENCES = 6, 4  # of a trial
+TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-3}  # relative to the largest number
+
+
+class CannotBeCut(ValueError):
+    """A block that the strategy would train wrongly; the sentence says which, why, and what to change."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block at its place in the whole model. `inputs` is the width of what it receives; None: the batch's inputs."""
+
+    place: int
+    module: nn.Module
+    inputs: int | None
+
+    def __str__(self) -> str:
+        return f"block {self.place} ({type(self.module).__name__})"
+
+
+def check_cuts(blocks: Sequence[Block], inputs: Tensor, *, chunks: int, pieces: int, quiet: bool = False) -> None:
+    """Refuse blocks whose gradients `chunks` of time, or `pieces` of a batch, would change.
+
+    `inputs` is a batch's, of (steps, sequences, ...). Statistics over a batch, like BatchNorm's, are a matter of
+    taste: where pieces of a batch have their own, that is said in a warning, unless `quiet`.
+    """
+    for block in blocks:
+        if chunks == 1 and pieces == 1:
+            return
+        with own_random_numbers(), _without_dropout():
+            trial = Trial.of(block, inputs)
+            if trial is None:
+                continue
+            if chunks > 1 and (why := trial.changed_by(_in_chunks, "two chunks of time")):
+                raise CannotBeCut(
+                    f"chunks={chunks}: {block} {why}. It must keep what it needs from earlier steps in its state: "
+                    "leave out chunks, or change the block"
+                )
+            if pieces > 1 and (why := trial.changed_by(_in_pieces, "two parts of a batch", modes=(False,))):
+                raise CannotBeCut(
+                    f"{block} {why}: it mixes sequences, and this strategy cuts a batch into {pieces} pieces. Train it "
+                    "with single and one micro-batch, or change the block"
+                )
+            if pieces > 1 and not quiet and trial.changed_by(_in_pieces, "two parts of a batch", modes=(True,)):
+                warnings.warn(
+                    f"{block} computes statistics over the sequences it sees at once, like BatchNorm: here each of "
+                    f"{pieces} pieces of a batch has its own, so the result differs from that of one process",
+                    stacklevel=2,
+                )
+
+
+Run = Callable[[nn.Module, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A copy of a block, on the CPU, with inputs for it."""
+
+    module: nn.Module
+    inputs: Tensor
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, block: Block, inputs: Tensor) -> Trial | None:
+        """In float64 if the block can, or else in float32. None if it cannot be tried: training it will say why."""
+        for dtype in TOLERANCES:
+            given = _inputs(inputs) if block.inputs is None else torch.randn(STEPS, SEQUENCES, block.inputs)
+            given = given.to(dtype) if given.is_floating_point() else given
+            with contextlib.suppress(Exception):
+                trial = cls(copy.deepcopy(block.module).to("cpu", dtype), given, dtype)
+                trial.gradients(_whole, training=True)
+                return trial
+        return None
+
+    def changed_by(self, cut: Run, what: str, modes: Sequence[bool] = (False, True)) -> str:
+        """What differs between the whole and what is `cut`, in eval mode (False) or in training; nothing if nothing."""
+        for training in modes:
+            whole = self.gradients(_whole, training)
+            if not _same(whole, self.gradients(_whole, training), TOLERANCES[self.dtype]):
+                continue  # it draws random numbers of its own: nothing can be said
+            try:
+                cut_up = self.gradients(cut, training)
+            except Exception as error:
+                return f"cannot be run in {what} ({type(error).__name__}: {' '.join(str(error).split())})"
+            if not _same(whole, cut_up, TOLERANCES[self.dtype]):
+                other = "outputs" if not _same(whole[:1], cut_up[:1], TOLERANCES[self.dtype]) else "gradients"
+                return f"has other {other} for {what} than for the whole" + (" in training" if training else "")
+        return ""
+
+    def gradients(self, run: Run, training: bool) -> list[Tensor]:
+        """Outputs, and the gradients of weights and inputs for a fixed loss of them."""
+        module = copy.deepcopy(self.module).train(training)
+        inputs = self.inputs.clone()
+        if inputs.is_floating_point():
+            inputs.requires_grad_()
+        torch.manual_seed(torch.initial_seed() + 1)  # what draws random numbers shows itself
+        outputs = run(module, inputs)
+        weights = torch.linspace(0.5, 1.5, outputs.numel(), dtype=outputs.dtype).reshape(outputs.shape)
+        wanted = [tensor for tensor in (*module.parameters(), inputs) if tensor.requires_grad]
+        if outputs.requires_grad:
+            (outputs * weights).sum().backward()
+        return [outputs.detach(), *(tensor.grad for tensor in wanted if tensor.grad is not None)]
+
+
+def _whole(module: nn.Module, inputs: Tensor) -> Tensor:
+    return module(inputs, None)[0]
+
+
+def _in_chunks(module: nn.Module, inputs: Tensor) -> Tensor:
+    middle = len(inputs) // 2
+    first, state = module(inputs[:middle], None)
+    return torch.cat([first, module(inputs[middle:], state)[0]])
+
+
+def _in_pieces(module: nn.Module, inputs: Tensor) -> Tensor:
+    middle = inputs.shape[1] // 2
+    return torch.cat([module(part, None)[0] for part in (inputs[:, :middle], inputs[:, middle:])], dim=1)
+
+
+def _inputs(inputs: Tensor) -> Tensor:
+    """Some steps of some sequences of a batch, at least two of each."""
+    few = inputs[:STEPS, :SEQUENCES].detach().cpu()
+    few = few if len(few) > 1 else few.repeat(2, *[1] * (few.dim() - 1))
+    return few if few.shape[1] > 1 else few.repeat(1, 2, *[1] * (few.dim() - 2))
+
+
+def _same(ours: Sequence[Tensor], theirs: Sequence[Tensor], tolerance: float) -> bool:
+    if len(ours) != len(theirs) or any(a.shape != b.shape for a, b in zip(ours, theirs, strict=True)):
+        return False
+    scale = max([1.0, *(tensor.abs().max().item() for tensor in ours if tensor.numel())])
+    return all(torch.allclose(a, b, rtol=0, atol=tolerance * scale) for a, b in zip(ours, theirs, strict=True))
+
+
+@contextlib.contextmanager
+def _without_dropout() -> Iterator[None]:
+    """In the block, nothing is dropped: what is dropped is another matter than what is mixed."""
+
+    def keep(inputs: Tensor, *_: Any, **__: Any) -> Tensor:
+        return inputs
+
+    with mock.patch.object(nn.functional, "dropout", keep):
+        yield
