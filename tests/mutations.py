@@ -143,8 +143,8 @@ MUTATIONS = [
     Mutation(
         "DDP's gradient is divided by the ranks once more",
         "strategies/ddp.py",
-        "self.gradient_scale = self.ranks",
-        "self.gradient_scale = 1",
+        "self.gradient_scale = self.shares = self.ranks",
+        "self.gradient_scale, self.shares = 1, self.ranks",
     ),
     Mutation(
         "replicas' all-reduces are not waited for",
