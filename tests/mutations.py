@@ -56,7 +56,7 @@ class Mutation:
 MUTATIONS = [
     Mutation(
         "every rank thinks it is the first on its machine",
-        "launchers/process/rank.py",
+        "launchers/process/joining.py",
         '"LOCAL_RANK": spec.here.index(rank)',
         '"LOCAL_RANK": 0',
     ),

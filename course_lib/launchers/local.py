@@ -21,10 +21,10 @@ from course_lib.launchers.process import frameworks, messages, payload
 from course_lib.launchers.process.admission import admitted
 from course_lib.launchers.process.family import family
 from course_lib.launchers.process.folders import use_own_folder
+from course_lib.launchers.process.joining import INSIDE_A_RANK
 from course_lib.launchers.process.limits import explain_failure
 from course_lib.launchers.process.listener import Listener
 from course_lib.launchers.process.patience import FairTime, Patience
-from course_lib.launchers.process.rank import INSIDE_A_RANK
 from course_lib.launchers.process.supervisor import supervise
 from course_lib.launchers.run import Run
 

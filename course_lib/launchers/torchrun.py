@@ -26,9 +26,10 @@ from course_lib.launchers.diagnosis.lost_peers import PeerRoster
 from course_lib.launchers.diagnosis.stacks import stack_of_exception
 from course_lib.launchers.local import launch
 from course_lib.launchers.process import payload
+from course_lib.launchers.process.joining import A_DAY, INSIDE_A_RANK, LAUNCHED_HERE, join_process_group
 from course_lib.launchers.process.listener import run_of
 from course_lib.launchers.process.messages import Returned
-from course_lib.launchers.process.rank import A_DAY, INSIDE_A_RANK, LAUNCHED_HERE, join_process_group, wait_for_gpu
+from course_lib.launchers.process.rank import wait_for_gpu
 from course_lib.launchers.process.second_init import accept_second_init
 from course_lib.launchers.run import Run
 from course_lib.launchers.slurm.cluster import Slurm

@@ -18,8 +18,8 @@ from course_lib import trace
 from course_lib.data import Batch
 from course_lib.launchers import torchrun
 from course_lib.launchers.process import progress_bar, stop
+from course_lib.launchers.process.lifetime import seed_generators
 from course_lib.launchers.process.progress_bar import Progress
-from course_lib.launchers.process.rank import seed_generators
 from course_lib.lstm.loss import Loss
 from course_lib.lstm.model import SequenceModel
 from course_lib.lstm.untouched import untouched

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
-import faulthandler
 import linecache
-import logging
 import os
-import random
 import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from course_lib import machine, trace
+from course_lib import trace
 from course_lib.launchers.diagnosis import flight_recorder
 from course_lib.launchers.diagnosis.call_log import CallLog, Record, Wait
 from course_lib.launchers.diagnosis.errors import CannotSend, PeersLost, name_ranks
 from course_lib.launchers.diagnosis.lost_peers import PeerRoster
 from course_lib.launchers.diagnosis.stacks import Where, stack_of_exception, stack_of_frame, where
 from course_lib.launchers.process import frameworks, output, payload, stop
+from course_lib.launchers.process.joining import A_DAY, join_process_group, rank_environment
+from course_lib.launchers.process.lifetime import (
+    end_program,
+    flush,
+    leave_as_child,
+    run_exit_functions,
+    seed_generators,
+    stand_alone,
+)
 from course_lib.launchers.process.messages import (
     DISMISS,
     LOCATE,
@@ -48,16 +51,12 @@ if TYPE_CHECKING:
 
     from torch.distributed.distributed_c10d import Store
 
-INSIDE_A_RANK = "COURSE_LIB_INSIDE_A_RANK"
-LAUNCHED_HERE = "COURSE_LIB_LAUNCHED_HERE"  # by a notebook or a script, on one machine: nobody starts it again
-A_DAY = 86_400.0  # the notebook's timeout is the one that counts
 WAIT_IS_LONG = 0.3
 
 
 def main(rank: int, spec: LaunchSpec, folder: str, control: Connection, stdout: Connection, stderr: Connection) -> None:
     """The rank's process, from its first line to its last. `folder` is the launch's own, for its store."""
-    _stand_alone(folder, rank)
-    atexit._clear()  # the server's, which ranks are forks of, are not theirs
+    stand_alone(folder, rank)
     output.redirect(stdout, stderr)
     close_keyboard()
     sys.argv = list(spec.argv)
@@ -136,7 +135,7 @@ class RankProcess:
         at = time.monotonic()
         if os.getpid() != self._process:
             leave_as_child(error)
-        _flush()
+        flush()
         stack = [] if isinstance(error, (CannotSend, PeersLost)) else stack_of_exception(error.__traceback__)
         name, text = type(error).__qualname__, _text_of(error)
         trace.recorder.read(wait=False)  # the GPU may never come to the end of the last ones
@@ -248,27 +247,6 @@ def _value_of(fn: Callable, *args: Any, **kwargs: Any) -> Any:
         return None
 
 
-def leave_as_child(error: BaseException | None = None) -> NoReturn:
-    """End a process that the learner's function forked, and that returned from it or raised: it is not the rank."""
-    if error is not None:
-        traceback.print_exception(error)
-    _flush()
-    os._exit(error is not None)
-
-
-def end_program() -> None:
-    """What Python does when a program ends: wait for its threads, call what was registered for the exit, flush."""
-    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]  (executors learn from it that they are done)
-    run_exit_functions()
-
-
-def run_exit_functions() -> None:
-    """Call what the rank has registered with `atexit`, and let loggers write what they hold back."""
-    atexit._run_exitfuncs()
-    logging.shutdown()
-    _flush()
-
-
 def wait_for_gpu() -> None:
     """Return when this process's GPU has done all that it was asked to; what failed there is raised here."""
     torch = sys.modules.get("torch")
@@ -286,129 +264,9 @@ def _whom(wait: Wait) -> str:
     return f"with {name_ranks(wait.members)}" if 0 < len(wait.members) < everybody else ""
 
 
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # a program may have closed or replaced it
-            stream.flush()
-
-
 def _frame_of_main_thread() -> FrameType | None:
     ident = threading.main_thread().ident
     return None if ident is None else sys._current_frames().get(ident)
-
-
-def rank_environment(rank: int, spec: LaunchSpec) -> dict[str, str]:
-    """The variables that torchrun would set."""
-    variables = {
-        "RANK": rank,
-        "LOCAL_RANK": spec.here.index(rank),
-        "WORLD_SIZE": spec.ranks,
-        "LOCAL_WORLD_SIZE": len(spec.here),
-        "OMP_NUM_THREADS": machine.threads_per_rank(len(spec.here)),
-        "GROUP_RANK": spec.here.start // len(spec.here),
-        "GROUP_WORLD_SIZE": spec.ranks // len(spec.here),
-        "ROLE_RANK": rank,
-        "ROLE_WORLD_SIZE": spec.ranks,
-        "ROLE_NAME": "default",
-        INSIDE_A_RANK: rank,
-    }
-    variables |= _for_nccl(len(spec.here))
-    if spec.rendezvous is None:
-        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ["MASTER_PORT"], LAUNCHED_HERE: rank}
-        interface = machine.loopback_interface()
-        variables |= {"GLOO_SOCKET_IFNAME": interface, "TP_SOCKET_IFNAME": interface} if interface else {}
-    else:
-        variables |= {
-            "MASTER_ADDR": spec.rendezvous.address,
-            "MASTER_PORT": spec.rendezvous.port,
-            "TORCHELASTIC_RUN_ID": spec.rendezvous.job,
-            "TORCHELASTIC_RESTART_COUNT": spec.rendezvous.restarts,
-        }
-    return {name: str(value) for name, value in variables.items()}
-
-
-def _for_nccl(ranks: int) -> dict[str, str]:
-    """What NCCL's ranks need so that a hang can be explained, unless somebody has decided otherwise.
-
-    The flight recorder keeps the last collectives, with the moment at which the GPU came to each: a rank whose GPU has
-    not begun one is the one that the others wait for.
-    """
-    if not machine.gpus():
-        return {}
-    wanted = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_ENABLE_TIMING": "1"}
-    kept = {name: value for name, value in wanted.items() if name not in os.environ}
-    per_gpu = -(-ranks // machine.gpus())
-    if per_gpu > 1 and "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
-        kept["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(max(1, 100 // per_gpu))  # a share of the GPU for each
-    return kept
-
-
-def join_process_group(
-    rank: int, ranks: int, *, store_file: str | None = None, peer_timeout: float | None = None
-) -> Store:
-    """Bring up the process group on this rank's device: through a private file, or torchrun's rendezvous.
-
-    A rank that waits for another longer than `peer_timeout` seconds raises; None leaves that to PyTorch.
-    Returns the store through which the ranks have met.
-    """
-    import torch
-    import torch.distributed as dist
-
-    # torch offers both under this name alone, and does not mark them as exported.
-    from torch.distributed import FileStore, set_debug_level_from_env  # pyright: ignore[reportPrivateImportUsage]
-
-    local_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
-    torch.set_num_threads(machine.threads_per_rank(local_ranks))
-    if index := machine.gpu_index():  # GPU 0 is the current one anyway, and to set it would start the driver
-        torch.cuda.set_device(index)
-    set_debug_level_from_env()  # read at import, which was before this launch's environment
-    store = FileStore(store_file, ranks) if store_file else _torchruns_store()
-    timeout = None if peer_timeout is None else timedelta(seconds=peer_timeout)
-    dist.init_process_group(machine.backend(local_ranks), store=store, rank=rank, world_size=ranks, timeout=timeout)
-    return store
-
-
-def seed_generators(seed: int | None) -> None:
-    """Seed Python's, NumPy's and PyTorch's generators; with None, each from the operating system's randomness.
-
-    Ranks are forks of one process. Left alone, all of them would draw the same numbers, in every launch; ranks that
-    torchrun starts do not, and a model that nobody broadcasts would be the same everywhere only here.
-    """
-    import torch
-
-    random.seed(seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(None if seed is None else seed % 2**32)
-    if seed is None:
-        torch.seed()
-    else:
-        torch.manual_seed(seed)
-
-
-def _torchruns_store() -> Store:
-    """The store of a torchrun job, with a place in it for each attempt.
-
-    After a restart it is the same store as before, with the addresses of ranks that are dead: one that finds such an
-    address, and not yet the new one, waits for it for ever.
-    """
-    from torch.distributed.distributed_c10d import PrefixStore
-    from torch.distributed.rendezvous import rendezvous
-
-    store, _, _ = next(rendezvous("env://"))
-    return PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-
-
-def _stand_alone(folder: str, rank: int) -> None:
-    """A process group of our own: an interrupt meant for the notebook passes us by, and our children die with us."""
-    dump = open(os.path.join(folder, f"stack.{rank}"), "w")  # noqa: SIM115  (open as long as the process)
-    faulthandler.enable(dump, all_threads=False)
-    if hasattr(os, "setsid"):
-        os.setsid()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        faulthandler.register(signal.SIGUSR1, dump, all_threads=False)
-    if sys.platform.startswith("linux"):
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
 
 
 def _packed(error: BaseException) -> bytes | None:

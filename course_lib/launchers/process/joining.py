@@ -1,0 +1,101 @@
+"""How a rank finds the others: the variables that torchrun would set, and the process group."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from course_lib import machine
+from course_lib.launchers.process.messages import LaunchSpec
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+INSIDE_A_RANK = "COURSE_LIB_INSIDE_A_RANK"
+LAUNCHED_HERE = "COURSE_LIB_LAUNCHED_HERE"  # by a notebook or a script, on one machine: nobody starts it again
+A_DAY = 86_400.0  # the notebook's timeout is the one that counts
+
+
+def rank_environment(rank: int, spec: LaunchSpec) -> dict[str, str]:
+    """The variables that torchrun would set."""
+    variables = {
+        "RANK": rank,
+        "LOCAL_RANK": spec.here.index(rank),
+        "WORLD_SIZE": spec.ranks,
+        "LOCAL_WORLD_SIZE": len(spec.here),
+        "OMP_NUM_THREADS": machine.threads_per_rank(len(spec.here)),
+        "GROUP_RANK": spec.here.start // len(spec.here),
+        "GROUP_WORLD_SIZE": spec.ranks // len(spec.here),
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": spec.ranks,
+        "ROLE_NAME": "default",
+        INSIDE_A_RANK: rank,
+    }
+    variables |= _for_nccl(len(spec.here))
+    if spec.rendezvous is None:
+        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ["MASTER_PORT"], LAUNCHED_HERE: rank}
+        interface = machine.loopback_interface()
+        variables |= {"GLOO_SOCKET_IFNAME": interface, "TP_SOCKET_IFNAME": interface} if interface else {}
+    else:
+        variables |= {
+            "MASTER_ADDR": spec.rendezvous.address,
+            "MASTER_PORT": spec.rendezvous.port,
+            "TORCHELASTIC_RUN_ID": spec.rendezvous.job,
+            "TORCHELASTIC_RESTART_COUNT": spec.rendezvous.restarts,
+        }
+    return {name: str(value) for name, value in variables.items()}
+
+
+def _for_nccl(ranks: int) -> dict[str, str]:
+    """What NCCL's ranks need so that a hang can be explained, unless somebody has decided otherwise.
+
+    The flight recorder keeps the last collectives, with the moment at which the GPU came to each: a rank whose GPU has
+    not begun one is the one that the others wait for.
+    """
+    if not machine.gpus():
+        return {}
+    wanted = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_ENABLE_TIMING": "1"}
+    kept = {name: value for name, value in wanted.items() if name not in os.environ}
+    per_gpu = -(-ranks // machine.gpus())
+    if per_gpu > 1 and "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
+        kept["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(max(1, 100 // per_gpu))  # a share of the GPU for each
+    return kept
+
+
+def join_process_group(
+    rank: int, ranks: int, *, store_file: str | None = None, peer_timeout: float | None = None
+) -> Store:
+    """Bring up the process group on this rank's device: through a private file, or torchrun's rendezvous.
+
+    A rank that waits for another longer than `peer_timeout` seconds raises; None leaves that to PyTorch.
+    Returns the store through which the ranks have met.
+    """
+    import torch
+    import torch.distributed as dist
+
+    # torch offers both under this name alone, and does not mark them as exported.
+    from torch.distributed import FileStore, set_debug_level_from_env  # pyright: ignore[reportPrivateImportUsage]
+
+    local_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
+    torch.set_num_threads(machine.threads_per_rank(local_ranks))
+    if index := machine.gpu_index():  # GPU 0 is the current one anyway, and to set it would start the driver
+        torch.cuda.set_device(index)
+    set_debug_level_from_env()  # read at import, which was before this launch's environment
+    store = FileStore(store_file, ranks) if store_file else _torchruns_store()
+    timeout = None if peer_timeout is None else timedelta(seconds=peer_timeout)
+    dist.init_process_group(machine.backend(local_ranks), store=store, rank=rank, world_size=ranks, timeout=timeout)
+    return store
+
+
+def _torchruns_store() -> Store:
+    """The store of a torchrun job, with a place in it for each attempt.
+
+    After a restart it is the same store as before, with the addresses of ranks that are dead: one that finds such an
+    address, and not yet the new one, waits for it for ever.
+    """
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    store, _, _ = next(rendezvous("env://"))
+    return PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
