@@ -27,6 +27,5 @@ def untouched(model: nn.Module) -> Iterator[None]:
         try:
             yield
         finally:
-            with torch.no_grad():
-                for buffer, values in before:
-                    buffer.copy_(values)
+            for buffer, values in before:
+                buffer.data.copy_(values)  # unseen by autograd: a graph may have saved the buffer, as BatchNorm's does
