@@ -75,7 +75,8 @@ def launch(
     no process group of PyTorch's is up: TensorFlow finds them in `TF_CONFIG`, JAX in `jax.devices()`.
 
     Every rank of every launch draws random numbers of its own. With `seed=7` they are the same in the next launch, as
-    if rank 2 had begun with `torch.manual_seed(7 + 2)`; Python's and NumPy's generators follow it too.
+    if rank 2 had begun with `torch.manual_seed(7 + 2)`; Python's and NumPy's generators follow it too. (What `hash`
+    makes of a text is the same on all ranks, because they are forks of one process; under torchrun it is not.)
     """
     patience = timeout if isinstance(timeout, Patience) else None
     seconds = timeout.seconds if isinstance(timeout, Patience) else timeout
