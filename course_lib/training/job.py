@@ -106,7 +106,8 @@ def _prepare(settings: Settings, show: Callable[[Progress], None] | None, lock: 
         check_compiles(device())
         compile_blocks(model)
     strategy = _strategy(settings, model, task.loss)
-    _check_micro_batches(strategy, first)
+    if "micro_batches" in settings.options:
+        _check_micro_batches(strategy, first)
     _seed_stream(strategy, settings.seed)
     saved = _resume(strategy, reader, first, settings, data) if resumes else None
     done, loss = (saved.position.updates, saved.notes["loss"]) if saved else (0, float("nan"))
