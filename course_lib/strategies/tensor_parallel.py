@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from course_lib.lstm.loss import Loss
 from course_lib.lstm.model import Recurrent, SequenceModel, State
+from course_lib.machine import device
 from course_lib.strategies.base import MakeOptimizer, Strategy, broadcast_weights
 from course_lib.strategies.point_to_point import can_send_from
 from course_lib.strategies.shards import Shard
@@ -97,6 +98,7 @@ class TensorParallel(Strategy):
     Replicated blocks need no all-reduce: they see the same whole activations on every rank, and, behind `UsedInParts`
     and `Whole`, the same whole gradients. So each rank computes all of their gradient, and the same one.
     (Where a GPU adds up in an order of its own, as for an embedding's gradient, replicas may differ in the last bits.)
+    What a replicated block draws at random, like dropout, must be the same on every rank: from here on, it is.
     """
 
     def __init__(self, model: SequenceModel, optimizer: MakeOptimizer, loss: Loss, **options: Any) -> None:
@@ -105,7 +107,8 @@ class TensorParallel(Strategy):
         cut = SequenceModel({place: _sharded(block) for place, block in model.numbered()})
         super().__init__(cut, optimizer, loss, **options)
         self.model_group = dist.group.WORLD
-        self.random_stream = 0  # what all ranks compute alike, they drop alike
+        self.random_stream = 0
+        draw_alike()
 
     def shards(self) -> dict[str, Shard]:
         """Of each layer that is cut, this rank's rows of every gate; all of the other blocks."""
@@ -122,6 +125,13 @@ def shares(units: int, ranks: int) -> list[int]:
     """How many of the units each rank has: as equal as possible; the first have one more if it does not divide."""
     each, extra = divmod(units, ranks)
     return [each + (rank < extra) for rank in range(ranks)]
+
+
+def draw_alike() -> None:
+    """Let all ranks draw the same random numbers from now on: those that rank 0 would."""
+    seed = torch.randint(2**62, (), device=device())
+    dist.broadcast(seed, 0)
+    torch.manual_seed(int(seed))
 
 
 def _check_shares_nothing(model: SequenceModel) -> None:

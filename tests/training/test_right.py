@@ -11,11 +11,12 @@ from course_lib import launch
 from course_lib.cli import main
 from course_lib.data import AddingProblem
 from course_lib.lstm.loss import squared_error
-from course_lib.lstm.model import lstm_model
-from course_lib.strategies import Single
+from course_lib.lstm.model import Project, Recurrent, SequenceModel, lstm_model
+from course_lib.strategies import DDP, Single, TensorParallel
 from course_lib.training.job import train_job
 from course_lib.training.log import read_log
 from course_lib.training.settings import Settings
+from tests.strategies.own_blocks import LayerNormed
 
 MINE = '''
 import os, random
@@ -175,20 +176,23 @@ def test_counts_may_have_a_fraction_and_be_less_than_one(weight):
     assert losses[1] == pytest.approx(losses[0], rel=1e-6)
 
 
-def test_ranks_of_tensor_parallelism_drop_alike():
-    streams = launch(_random_stream, ranks=2)
-    assert list(streams) == [(0, 0), (1, 0)]
+def test_ranks_of_tensor_parallelism_drop_alike_and_those_of_ddp_do_not():
+    streams, weights = zip(*launch(_train_with_dropout, ranks=2), strict=True)
+    assert streams == ((0, 0), (1, 0))
+    assert weights[0] == weights[1]
 
 
-def _random_stream() -> tuple[int, int]:
-    import torch.distributed as dist
+def _train_with_dropout() -> tuple[tuple[int, int], list]:
+    batch = AddingProblem(4, (3, 3), dtype=torch.float64).batch(range(4))
 
-    from course_lib.strategies import DDP, TensorParallel
+    def model() -> SequenceModel:
+        blocks = [Project(2, 4), LayerNormed(4, drop=0.5), Recurrent(4), Project(4, 1)]
+        return SequenceModel(dict(enumerate(blocks))).double()
 
-    made = [kind(lstm_model(features=2, hidden=4, layers=1, outputs=1), torch.optim.SGD, squared_error)
-            for kind in (DDP, TensorParallel)]  # fmt: skip
-    assert made[0].random_stream == dist.get_rank()
-    return made[0].random_stream, made[1].random_stream
+    replicated, cut = (kind(model(), torch.optim.SGD, squared_error) for kind in (DDP, TensorParallel))
+    for _ in range(3):
+        cut.step(batch)
+    return (replicated.random_stream, cut.random_stream), cut.model.blocks["0"].linear.weight.tolist()
 
 
 def test_the_same_job_twice_has_the_same_losses():
