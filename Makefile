@@ -22,7 +22,7 @@ TESTS := $(PARTS:%=test-%)
 lab: $(LEARN)
 	@$(BIN)/course lab
 
-# Every lesson, and the tests that prove what users rely on: under ten minutes on two cores. tests/README.md has the rest.
+# Every lesson, and the tests that prove what users rely on: about ten minutes on two cores. tests/README.md has the rest.
 test: style
 	$(BIN)/python -m tests.parts --together lessons core
 
