@@ -55,6 +55,12 @@ def check_cuts(blocks: Sequence[Block], inputs: Tensor, *, chunks: int, pieces: 
         with own_random_numbers(), _without_dropout():
             trial = Trial.of(block, inputs)
             if trial is None:
+                if not quiet:
+                    warnings.warn(
+                        f"{block} cannot be run on {STEPS} steps of {SEQUENCES} sequences on a CPU, so nobody knows "
+                        "whether it computes the same in pieces: compare it with same_as_one_process",
+                        stacklevel=2,
+                    )
                 continue
             if chunks > 1 and (why := trial.changed_by(_in_chunks, "two chunks of time")):
                 raise CannotBeCut(
@@ -87,7 +93,7 @@ class Trial:
 
     @classmethod
     def of(cls, block: Block, inputs: Tensor) -> Trial | None:
-        """In float64 if the block can, or else in float32. None if it cannot be tried: training it will say why."""
+        """In float64 if the block can, or else in float32. None if it cannot be tried."""
         for dtype in TOLERANCES:
             given = _inputs(inputs) if block.inputs is None else torch.randn(STEPS, SEQUENCES, block.inputs)
             given = given.to(dtype) if given.is_floating_point() else given

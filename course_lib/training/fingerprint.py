@@ -5,6 +5,10 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+import torch
+
+from course_lib.data import Batch
+from course_lib.launchers.process.lifetime import seed_generators
 from course_lib.training.checkpoint import on_rank_0
 from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError
 from course_lib.training.own import BadFunction
@@ -20,14 +24,33 @@ def fingerprint(task: Task) -> dict[str, Any]:
     places = sorted({place * (len(batches) - 1) // max(1, SAMPLED - 1) for place in range(SAMPLED)})
     found = hashlib.sha256()
     for place in places:
-        batch = task.dataset.batch(batches[place])
-        for tensor in (batch.inputs, batch.targets, batch.lengths, batch.mask):
-            found.update(repr(tuple(tensor.shape)).encode() + tensor.contiguous().numpy().tobytes())
+        found.update(_bytes(task.dataset.batch(batches[place])))
     return {"batches": len(batches), "sample": found.hexdigest()[:16]}
+
+
+def check_draws_nothing(task: Task, name: str) -> None:
+    """Refuse data whose batches change with the random numbers of the rank that reads them."""
+    task.sampler.set_epoch(0)
+    first, read = task.sampler.global_batches()[0], []
+    for seed in (1, 2):
+        seed_generators(seed)
+        read.append(_bytes(task.dataset.batch(first)))
+    if read[0] != read[1]:
+        raise BadFunction(
+            f"--data {name} draws random numbers when a batch is read, so each rank would read a different batch: draw "
+            "them when the data is made, or from a generator seeded with the examples' numbers"
+        )
+
+
+def _bytes(batch: Batch) -> bytes:
+    tensors = (batch.inputs, batch.targets, batch.lengths, batch.mask)
+    flat = (tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes() for tensor in tensors)
+    return b"".join([*(repr(tuple(tensor.shape)).encode() for tensor in tensors), *flat])
 
 
 def fingerprint_of_all_ranks(task: Task, name: str) -> dict[str, Any]:
     """The data's fingerprint; refuses data that is not the same on every rank."""
+    check_draws_nothing(task, name)
     ours = fingerprint(task)
     if on_rank_0(lambda: ours) != ours:
         raise BadFunction(

@@ -108,6 +108,18 @@ def test_the_first_block_is_tried_with_the_batchs_own_inputs():
         strategy.step(BATCHES[0])
 
 
+def test_a_block_that_cannot_be_tried_is_said_to_be_unknown():
+    class Particular(LayerNormed):
+        def forward(self, inputs, state=None):
+            assert len(inputs) == BATCHES[0].steps
+            return super().forward(inputs)
+
+    strategy = Single(model_with(Particular), adam, cross_entropy)
+    strategy.micro_batches = 2
+    with pytest.warns(UserWarning, match=r"block 1 \(Particular\) cannot be run on 6 steps of 4 sequences"):
+        strategy.check_cuts(BATCHES[0])
+
+
 def test_dropout_is_the_same_in_the_twin():
     model = partial(model_with, partial(LayerNormed, drop=0.5), Recurrent)
     assert prove(DDP, ranks=2, model=model)

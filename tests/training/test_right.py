@@ -54,6 +54,15 @@ def drawn_data():
 def data_of_each_rank():
     return AddingProblem(60, (4, 4), seed=int(os.environ["RANK"]))
 
+class Noisy(AddingProblem):
+    def batch(self, indices):
+        whole = super().batch(indices)
+        whole.inputs.add_(torch.randn_like(whole.inputs))
+        return whole
+
+def noisy_data():
+    return Noisy(60, (4, 4), seed=3)
+
 class Plain(Strategy):
     def forward_backward(self, batch):
         outputs, states = self.model(batch.inputs)
@@ -82,7 +91,7 @@ def lines(path) -> list[str]:
 def test_replicas_drop_other_numbers_and_a_resumed_run_drops_what_it_would_have(here):
     job = ["train", "ddp", *SMALL, "--ranks", "2", "--model", "mine.py:blocks", "--data", "mine:data"]
     assert main([*job, "--log", "whole"]) == 0
-    first, second = lines(here / "dropped.0"), lines(here / "dropped.1")
+    first, second = (lines(here / f"dropped.{rank}")[-4:] for rank in range(2))  # before them, the trials
     assert first != second
     assert (
         main([*job[:-4], "--model", "mine.py:blocks", "--data", "mine:data", "--updates", "2", "--checkpoint", "a"])
@@ -132,6 +141,11 @@ def test_data_that_draws_random_numbers_is_the_same_on_every_rank_and_in_every_r
 def test_data_that_differs_between_ranks_is_refused(here, capsys):
     assert main(["train", "ddp", *SMALL, "--ranks", "2", "--data", "mine:data_of_each_rank"]) == 2
     assert "gives this rank other examples than rank 0" in capsys.readouterr().err
+
+
+def test_data_that_draws_when_a_batch_is_read_is_refused(here, capsys):
+    assert main(["train", "pipeline", *SMALL, "--ranks", "2", "--data", "mine:noisy_data"]) == 2
+    assert "draws random numbers when a batch is read" in capsys.readouterr().err
 
 
 def test_what_is_not_carried_over_is_said(here, capfd):

@@ -52,15 +52,15 @@ class Arrival:
 class Stragglers:
     """The arrivals of all collectives that at least two ranks took part in, in order of time.
 
-    Printed, it is a table: for each rank, how often it came last, what that cost, how long it worked, and how long it
-    stood in line for a core.
+    Printed, it is a table: for each rank, how often it came last, what that cost, and how long it stood in line for a
+    core.
     """
 
     ranks: int
     arrivals: tuple[Arrival, ...]
     seconds: float  # from the first collective to the last
     core_wait: Mapping[int, float] = field(default_factory=dict)  # seconds of that, by rank, in line for a core
-    work: Mapping[int, float] = field(default_factory=dict)  # seconds of that, by rank, not spent waiting for anything
+    work: Mapping[int, float] = field(default_factory=dict)  # seconds between spans, by rank, without waiting
     kinds: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # seconds of each kind of span, by rank
 
     def cost(self, rank: int) -> float:
@@ -68,7 +68,7 @@ class Stragglers:
         return sum(one.late for one in self.arrivals if one.last == rank)
 
     def own_cost(self, rank: int) -> float:
-        """The same without what the machine explains, and without the worst: who is late twice is no straggler yet.
+        """The same without what the machine explains, and without its two worst arrivals.
 
         Explained are the seconds that the rank stood in line for a core before it came, and on a busy machine a few
         milliseconds more: there the threads that carry its messages stand in line, too.
@@ -145,8 +145,8 @@ class Stragglers:
             )
         others = max(self.work[other] for other in range(self.ranks) if other != rank)
         return (
-            f"Rank {rank} is the straggler: it worked {self.work[rank]:.3g} s of {self.seconds:.3g} s, no other more "
-            f"than {others:.3g} s; they wait for what it sends.{why}"
+            f"Rank {rank} is the straggler: it worked for {self.work[rank]:.3g} s, and no other rank for more than "
+            f"{others:.3g} s in the same time; they wait for what it sends.{why}"
         )
 
     def _busy(self) -> str:
