@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from course_lib.machine import device
 from course_lib.planning.network import Link, fit
-from course_lib.strategies.point_to_point import can_send_from
+from course_lib.strategies.point_to_point import can_send_from, connect
 
 SMALL = 8  # bytes: its time is latency
 ROUNDS = 3  # over all pairs, so that a moment at which the machine is busy meets all of them alike
@@ -59,6 +59,7 @@ def measure_pairs(after_each: Callable[[], None], rounds: int = ROUNDS) -> list[
     size = large_size(place)
     small, large = (torch.zeros(numbers, dtype=torch.uint8, device=place) for numbers in (SMALL, size))
     times: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
+    connect(pairs_of(dist.get_world_size()))
     for pair in _in_rounds(rounds):
         wait_for_all()
         if rank in pair:
@@ -92,14 +93,20 @@ def round_trip(message: torch.Tensor, other: int, leads: bool) -> float:
         if sends:
             send(message, other)
         else:
-            dist.recv(message, other)
+            _exchange(dist.irecv, message, other)
     _wait_for_gpu(message)
     return time.monotonic() - began
 
 
 def send(message: torch.Tensor, other: int) -> None:
     """One message."""
-    dist.send(message, other)
+    _exchange(dist.isend, message, other)
+
+
+def _exchange(operation: Callable[..., dist.Work | None], message: torch.Tensor, other: int) -> None:
+    """A batch of one: NCCL then uses the group's communicator, where `dist.send` would make one for each pair."""
+    (work,) = dist.batch_isend_irecv([dist.P2POp(operation, message, other)])
+    work.wait()
 
 
 def all_reduce_sizes(place: torch.device) -> tuple[int, ...]:

@@ -23,8 +23,8 @@ OPTIONS = {"accumulation": ["micro_batches=2"], "hybrid": ["replicas=2"]}
 RUN = ["--updates", "24", "--every", "4", "--batch", "32", "--hidden", "16", "--layers", "4", "--seed", "3"]
 
 
-def train(folder, name: str, *more: str) -> subprocess.Popen:
-    ranks = 1 if name == "single" else RANKS
+def train(folder, name: str, *more: str, ranks: int = RANKS) -> subprocess.Popen:
+    ranks = 1 if name == "single" else ranks
     command = [sys.executable, "-m", "course_lib", "train", name, *OPTIONS.get(name, []), "--ranks", str(ranks)]
     command += ["--backend", "nccl", "--checkpoint", "saved", "--log", "run.jsonl", *RUN, *more]
     (folder).mkdir(exist_ok=True)
@@ -54,3 +54,22 @@ def test_killed_and_resumed_it_has_the_losses_of_a_run_that_was_not(tmp_path, mo
         second = train(killed, name, "--resume")
     assert second.returncode == 0, (killed / "said").read_text()
     assert losses(killed) == losses(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("saved_by", "loaded_by", "ranks"),
+    [
+        ("pipeline", "ddp", 2),
+        ("ddp", "hybrid", 8),
+        ("fsdp", "tensor", 2),
+        ("hybrid", "fsdp", 4),
+        ("tensor", "model", 2),
+    ],
+)
+def test_another_strategy_on_other_ranks_goes_on_from_a_checkpoint(tmp_path, saved_by, loaded_by, ranks):
+    """Sums are added up in another order: the losses are near, and no longer the same to the last bit."""
+    assert train(tmp_path / "whole", saved_by).wait(120) == 0, (tmp_path / "whole" / "said").read_text()
+    moved = tmp_path / "moved"
+    assert train(moved, saved_by, "--updates", "8").wait(120) == 0, (moved / "said").read_text()
+    assert train(moved, loaded_by, "--resume", ranks=ranks).wait(120) == 0, (moved / "said").read_text()
+    assert losses(moved) == pytest.approx(losses(tmp_path / "whole"), rel=1e-3)
