@@ -18,7 +18,7 @@ State = tuple[Tensor, Tensor]  # (h, c), each (1, sequences, hidden)
 
 # Hidden units from which one call was the faster way on an H200 (tests/bench). Half precision makes the kernels short,
 # and what then counts is how fast the host can start them: a call for each layer starts fewer.
-WIDE, WIDE_IN_HALF = 1024, 2048
+WIDE, WIDE_IN_HALF = 512, 2048
 
 
 def pays(hidden: int, inputs: Tensor) -> bool:

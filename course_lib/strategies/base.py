@@ -225,7 +225,7 @@ def rank_and_ranks() -> tuple[int, int]:
 
 def nonzero(count: Tensor) -> Tensor:
     """The count, or 1 where nothing counts: a sum of nothing, divided by it, is 0. Weights may count less than 1."""
-    return torch.where(count == 0, torch.ones_like(count), count)
+    return count + (count == 0)
 
 
 def broadcast_weights(model: Module) -> None:

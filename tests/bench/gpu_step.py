@@ -23,7 +23,7 @@ from tests.bench.gpu_train import LAYERS, ON_GPU, SEQUENCES, STEPS, BareModel, d
 from tests.bench.table import describe_machine, write_section
 
 SIZES = (256, 512, 1024, 2048) if ON_GPU else (8,)
-ROUNDS, WARM_UP = (60, 10) if ON_GPU else (3, 1)
+ROUNDS, WARM_UP = (40, 8) if ON_GPU else (3, 1)
 TEXT = (
     f"Milliseconds of an update that is waited for: {LAYERS} layers, {SEQUENCES} sequences of {STEPS} steps, Adam, "
     f"clipping; the median of {ROUNDS} rounds in which all four take turns. The ratios are the faster bare loop's time "
