@@ -79,16 +79,16 @@ MUTATIONS = [
         "if len({_terms(call)[:1] for call in calls}) > 1:",
     ),
     Mutation(
-        "ranks are not killed when a launch ends",
+        "nothing is killed when a launch ends",
         "launchers/process/supervisor.py",
-        "    for member in team:\n        member.kill()\n    for member in team:\n        member.reap()",
-        "    for member in team:\n        member.exitcode()",
+        "    for member in team:\n        member.kill()\n",
+        "    return  # nobody\n    for member in team:\n        pass\n",
     ),
     Mutation(
-        "a rank outlives its supervisor",
-        "launchers/process/rank.py",
-        "            except (EOFError, OSError):\n                os._exit(1)",
-        "            except (EOFError, OSError):\n                return",
+        "what a rank has started outlives it",
+        "launchers/process/supervisor.py",
+        "    while children := _children():\n",
+        "    while children := []:\n",
     ),
     Mutation(
         "torchrun's results come back in another order",

@@ -8,7 +8,7 @@ import pytest
 
 from course_lib.checks import exercises
 from course_lib.grading.platforms import BadStudents, platform_table, read_students
-from tests.checks.test_pages import HOSTILE, mark, record
+from tests.checks.test_pages import HOSTILE, mark, not_tried, record
 
 MOST = sum(exercise.points for exercise in exercises().values() if exercise.lesson == "02")
 MOODLE = """First name,Last name,ID number,Email address,Assignment: 02_ddp (Real)
@@ -44,6 +44,13 @@ def test_moodle_gets_its_own_rows_and_columns_back(tmp_path):
     assert header == ["First name", "Last name", "ID number", "Email address", "Assignment: 02_ddp (Real)"]
     assert ada == ["Ada", "Lovelace", "1815", "ada@example.org", str(MOST)]
     assert unknown == ["ADA lovelace x", "Grace Hopper"]  # nobody, and two
+
+
+def test_every_student_has_the_marks_of_their_own(tmp_path):
+    students = read_students(exported(tmp_path, MOODLE), "moodle")
+    none = record("1906", not_tried("02.1"))
+    text, _ = platform_table([whole("1815"), none, whole("1907")], "moodle", students)
+    assert [(row[2], row[-1]) for row in rows(text)[1:]] == [("1815", str(MOST)), ("1906", "0"), ("1907", str(MOST))]
 
 
 def test_canvas_gets_the_row_of_possible_points(tmp_path):

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from course_lib.checks import exercises, find, progress
 from course_lib.checks.exercise import Cost
 from course_lib.checks.help import highlighted, hint_box, solution_box
 from course_lib.checks.inside.observe import Outcome
+from course_lib.checks.judging import assess
 from course_lib.checks.lessons import LESSONS, address
 from course_lib.checks.notebooks import check_metadata
 from course_lib.checks.progress_file import keep_prediction
@@ -102,6 +104,15 @@ def test_costs_stand_beside_their_budget():
     assert "1,000,000" in box
     passed = Report(find("02.4"), costs=tuple(costs[1:]))
     assert "within the budget" in as_box(passed)
+
+
+@pytest.mark.parametrize(("spent", "is_right"), [(6, True), (7, False)])
+def test_a_right_answer_that_spends_more_than_its_budget_fails(spent, is_right):
+    exercise = replace(find("02.1"), judge=lambda *_: None, costs=lambda *_: [Cost("messages", spent, 6)])
+    cases = exercise.cases(0)[:1]
+    report = assess(exercise, cases, lambda _: Outcome("returned", values=(0,) * cases[0].ranks), lambda _: [])
+    too_much = [finding.what.startswith(TOO_MUCH) for finding in report.findings.values()]
+    assert too_much == ([] if is_right else [True])
 
 
 @pytest.mark.parametrize("kind", ["raised", "stuck", "returned"])

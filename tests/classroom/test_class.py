@@ -89,6 +89,7 @@ def test_a_check_says_who_passed_who_tries_and_which_mistake_was_made(tmp_path):
             for learner in (ada, ben, ben):
                 await learner.say(**failed, mistake="Sums, and forgets to divide")
             await ada.say(kind="checked", number="02.1", passed=True, points=3, part="", mistake="")
+            await ada.say(**failed, mistake="Sums, and forgets to divide")  # once passed, she may play with it
             shown = exercise(await served.snapshot(), "02.1")
             assert (shown["passed"], shown["trying"]) == (["Ada"], ["Ben"])
             assert shown["mistakes"] == [{"part": part, "mistake": "Sums, and forgets to divide", "count": 2}]

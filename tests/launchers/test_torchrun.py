@@ -7,9 +7,10 @@ import subprocess
 import sys
 
 import pytest
+from torch.distributed import HashStore
 
 from course_lib.launchers.target import BadJob, find_function, parse
-from course_lib.launchers.torchrun import TaggedStream
+from course_lib.launchers.torchrun import TaggedStream, _gather
 
 PROGRAM = """
 import torch
@@ -138,6 +139,13 @@ def test_a_script_can_launch_without_a_main_guard(tmp_path, from_pipe):
         command, input=SCRIPT if from_pipe else None, cwd=tmp_path, capture_output=True, text=True, timeout=400
     )
     assert done.stdout.splitlines() == ["this line runs once", "Run of 2 ranks: [0, 2]"], done.stderr
+
+
+def test_results_come_back_in_the_order_of_ranks():
+    store = HashStore()
+    for rank in (3, 1, 2):
+        assert _gather(f"of rank {rank}", store, rank, 4, timeout=None) is None
+    assert _gather("of rank 0", store, 0, 4, timeout=None) == [f"of rank {rank}" for rank in range(4)]
 
 
 def test_the_last_line_needs_no_newline():
