@@ -82,7 +82,7 @@ MUTATIONS = [
         "nothing is killed when a launch ends",
         "launchers/process/supervisor.py",
         "    for member in team:\n        member.kill()\n",
-        "    return  # nobody\n    for member in team:\n        pass\n",
+        "    return\n",
     ),
     Mutation(
         "what a rank has started outlives it",
