@@ -111,40 +111,11 @@ KERNEL_ATTACKS = {
                 won()
     """,
     "no pipes": "os.closerange(0, 4096)",
-    "stopped by itself": "os.kill(os.getpid(), signal.SIGSTOP)",
     "everybody stopped": "os.kill(-1, signal.SIGSTOP)",
-    "sleeps for ever": """
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)
-        while True:
-            time.sleep(1000)
-    """,
-    "150 spinning processes": """
-        for _ in range(150):
-            if os.fork() == 0:
-                os.setsid()
-                while True:
-                    pass
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)
-        while True:
-            pass
-    """,
-    "spins in a session of its own": """
-        if os.fork() == 0:
-            os.setsid()
-            if os.fork() == 0:
-                while True:
-                    pass
-            os._exit(0)
-    """,
 }
 KERNEL_ATTACKS = {name: CALL + "\n" + textwrap.dedent(text) for name, text in KERNEL_ATTACKS.items()}
 # Those that nothing but their time ends, and the seconds they are given.
-ENDLESS_ON_THE_KERNEL = {
-    "stopped by itself": 3,
-    "everybody stopped": 3,
-    "sleeps for ever": 3,
-    "150 spinning processes": 4,
-}
+ENDLESS_ON_THE_KERNEL = {"everybody stopped": 3}
 
 # What fills memory without a process that has it in its account; each is more than a gigabyte.
 HOARDS = {
