@@ -29,10 +29,10 @@ from course_lib.strategies.precision import GradientScaler
 from course_lib.strategies.registry import find_strategy, options_of
 from course_lib.training import tasks
 from course_lib.training.checkpoint import load_checkpoint, on_rank_0, save_checkpoint, writing_into
-from course_lib.training.checkpoint.background import BackgroundSaver
 from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError, Position
-from course_lib.training.checkpoint.layout import in_words, is_same_layout
 from course_lib.training.checkpoint.lock import WriterLock
+from course_lib.training.checkpoint.saving import BackgroundSaver
+from course_lib.training.checkpoint.state import in_words, is_same_layout
 from course_lib.training.compiling import check_compiles, compile_blocks
 from course_lib.training.fingerprint import check_same_data, fingerprint_of_all_ranks
 from course_lib.training.job_task import make_task
