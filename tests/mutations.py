@@ -74,7 +74,7 @@ MUTATIONS = [
     ),
     Mutation(
         "collectives of different shapes count as the same",
-        "launchers/diagnosis/differences.py",
+        "launchers/diagnosis/deadlock.py",
         "if len({_terms(call)[:3] for call in calls}) > 1:",
         "if len({_terms(call)[:1] for call in calls}) > 1:",
     ),
@@ -93,8 +93,8 @@ MUTATIONS = [
     Mutation(
         "torchrun's results come back in another order",
         "launchers/torchrun.py",
-        'parts.append(payload.unpack(b"".join(pieces)))',
-        'parts.insert(1, payload.unpack(b"".join(pieces)))',
+        'parts.append(messages.unpack(b"".join(pieces)))',
+        'parts.insert(1, messages.unpack(b"".join(pieces)))',
     ),
     Mutation(
         "a Slurm job that saved itself is not put back into the queue",

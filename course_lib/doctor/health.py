@@ -28,7 +28,7 @@ from course_lib.doctor.reading import Reading, read_share
 from course_lib.launchers import Run, Slurm, launch, torchrun
 from course_lib.launchers.process import progress_bar
 from course_lib.launchers.process.progress_bar import Step
-from course_lib.launchers.tracing.clocks import clock_skew
+from course_lib.launchers.tracing.events import clock_skew
 from course_lib.planning.network import Link
 
 

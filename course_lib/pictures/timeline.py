@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from course_lib.launchers.run import Run
-from course_lib.launchers.tracing.overlap import exposed_communication
+from course_lib.launchers.tracing.events import exposed_communication
 from course_lib.launchers.tracing.trace_file import read_trace, spans_in
 from course_lib.pictures.palette import INK, colours_for
 from course_lib.pictures.picture import Picture
