@@ -130,7 +130,7 @@ MUTATIONS = [
     ),
     Mutation(
         "padding adds to the squared error",
-        "lstm/loss.py",
+        "lstm/model.py",
         "outputs.squeeze(-1).where(batch.mask, batch.targets)",
         "outputs.squeeze(-1)",
     ),
@@ -184,7 +184,7 @@ MUTATIONS = [
     ),
     Mutation(
         "1F1B keeps one micro-batch too many",
-        "planning/schedules/one_part.py",
+        "planning/schedules/named_schedules.py",
         "rows = tuple(taking_turns(*work, ahead=stages - stage) for stage in range(stages))",
         "rows = tuple(taking_turns(*work, ahead=stages - stage + 1) for stage in range(stages))",
     ),
@@ -226,7 +226,7 @@ MUTATIONS = [
     ),
     Mutation(
         "ranks stop training at different updates",
-        "training/stopping.py",
+        "training/loop.py",
         "        return REASONS[heard]",
         "        return REASONS[self._asked()]",
     ),

@@ -22,15 +22,13 @@ from course_lib.checks.notebooks import BadNotebook
 from course_lib.grading import sandbox
 from course_lib.grading.children import Allowance, Child, ChildFailed
 from course_lib.grading.gradebook import check_gradebook, write_gradebook
-from course_lib.grading.judge import judge, read_cells, render
+from course_lib.grading.judge import Mistakes, judge, read_cells, render
 from course_lib.grading.limits import Limits
-from course_lib.grading.mistakes import Mistakes
-from course_lib.grading.names import file_name
 from course_lib.grading.pages import page, write_pages
 from course_lib.grading.platforms import read_students, write_platform_table
 from course_lib.grading.records import Mark, Record
 from course_lib.grading.runs import Runs
-from course_lib.grading.submissions import BadSubmissions, SubmittedNotebook, find_submissions
+from course_lib.grading.submissions import BadSubmissions, SubmittedNotebook, file_name, find_submissions
 from course_lib.version import __version__
 
 SEED = 20  # of the inputs in tests; a class gets its own

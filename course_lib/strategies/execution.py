@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from course_lib.data import Batch
-from course_lib.lstm.model import State, States
-from course_lib.lstm.untouched import untouched
+from course_lib.lstm.model import State, States, untouched
 from course_lib.planning.schedules import Action, Held, Schedule
 from course_lib.planning.simulation import NAMES
 from course_lib.strategies.mail import Mail, Routes

@@ -12,8 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.data import Batch
-from course_lib.lstm.loss import Loss
-from course_lib.lstm.model import SequenceModel, States
+from course_lib.lstm.model import Loss, SequenceModel, States
 from course_lib.planning.placement import Placement, check_placement, equal_count
 from course_lib.strategies import point_to_point
 from course_lib.strategies.base import (

@@ -18,8 +18,7 @@ from torch.nn import Parameter
 from torch.nn.utils import parameters_to_vector
 
 from course_lib.data import Batch
-from course_lib.lstm.loss import Loss
-from course_lib.lstm.model import SequenceModel
+from course_lib.lstm.model import Loss, SequenceModel
 from course_lib.strategies.base import MakeOptimizer, Strategy, broadcast_weights, nonzero
 from course_lib.strategies.shards import NamedTensors, Shard
 from course_lib.trace import span

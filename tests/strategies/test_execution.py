@@ -14,8 +14,7 @@ from torch import nn
 
 from course_lib import RankFailed, launch, trace
 from course_lib.data import Corpus, Streams
-from course_lib.lstm.loss import cross_entropy
-from course_lib.lstm.model import SequenceModel, lstm_model
+from course_lib.lstm.model import SequenceModel, cross_entropy, lstm_model
 from course_lib.planning.placement import Placement
 from course_lib.planning.schedules import SCHEDULES, Schedule, dependencies, make_schedule
 from course_lib.planning.simulation import ActionCosts, makespan, measured, simulate

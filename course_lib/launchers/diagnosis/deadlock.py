@@ -1,14 +1,14 @@
 """Ranks that will wait forever, known without waiting for a timeout, and ranks that made different calls.
 
 A rank that waits needs something of others: that they join its collective, or send what it receives. If one of them
-has returned without doing so, or waits itself, for somebody who waits, it will never come. Counters only grow, so
-what two ranks say need not be of the same moment: whoever needs the fifth message of a rank that has sent four is
-still waiting.
+has returned without doing so, or waits itself, for somebody who waits, it will never come. Counters only grow, so what
+two ranks say need not be of the same moment: whoever needs the fifth message of a rank that has sent four is still
+waiting.
 
 What is not certain is not claimed: a rank with other threads of Python may yet be helped by them, and a broadcast
 needs its root, but not every other member.
 
-Where ranks that should have made the same call did not: the first such place, and who differs.
+Where ranks should have made the same call and did not, `first_difference` says where, and who differs.
 """
 
 from __future__ import annotations

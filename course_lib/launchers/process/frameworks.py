@@ -1,9 +1,7 @@
 """Ranks that meet through TensorFlow or JAX instead of torch.distributed: what each must know to find the others.
 
-Close a listening port to other machines, where the library that opened it gives no choice.
-
-TensorFlow's workers listen on all of a machine's addresses, and do what any caller asks of them. Linux lets a
-process put a filter before a socket of its own: here, one that drops packets from any address but 127.x.x.x.
+TensorFlow's workers listen on all of a machine's addresses, do what any caller asks of them, and give no choice. Linux
+lets a process put a filter before a socket of its own: here, one that drops packets from any address but 127.x.x.x.
 """
 
 from __future__ import annotations

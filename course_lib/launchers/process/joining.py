@@ -1,7 +1,5 @@
 """How a rank finds the others: the variables that torchrun would set, and the process group.
 
-Programs that bring up their own process group: the one they ask for is already there.
-
 Under `mp.spawn` or torchrun, a function begins with `init_process_group` and ends with `destroy_process_group`. On
 our ranks the group is up before the function begins. Its first `init_process_group` is therefore answered by that
 group; after `destroy_process_group`, another call makes a new one, over the store through which the ranks have met.

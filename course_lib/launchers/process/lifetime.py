@@ -1,8 +1,7 @@
-"""A rank is a program of its own, though it is a fork of a server: in what it inherits, what it draws, how it ends.
+"""A rank is a program of its own, though it is a fork of a server: in what it inherits, draws, reads and prints.
 
-Standard input on a rank: there is none, and whoever asks is told what to do instead.
-
-A rank's output: caught at the file descriptor, so that `print`, `logging`, C code and children are in it.
+It has no standard input, and whoever asks for some gets a sentence that says what to do instead. Its output is caught
+at the file descriptor, so that `print`, `logging`, C code and children are in it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What a rank, its supervisor and the notebook say to each other. Values travel as packed bytes.
-
-Values that travel: a cell's function to the ranks, what they return back to the notebook.
+"""What a rank, its supervisor and the notebook say to each other, and how values travel in it: as packed bytes.
 
 `multiprocessing` cannot pickle a function that was defined in a cell; cloudpickle can, with the globals it uses.
 CUDA tensors travel as bytes: an argument lands on the receiving rank's own device, a returned value on the CPU, so

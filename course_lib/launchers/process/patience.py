@@ -2,9 +2,8 @@
 
 On the wall's clock, an honest program takes ten times as long where ten others run. So what counts is the time that
 it *could* have used: that in which one of its threads was able to run and was given no core, or waited for the disk,
-does not count. Beside it, the processor time that it has used is limited, and, at last, the time on the wall.
-
-The processes that come from one, and what they have used: read from /proc, where a system has it.
+does not count. Beside it, the processor time that it has used is limited, and, at last, the time on the wall. What the
+processes of a family have used is read from /proc, where a system has it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""How far a run is: said by a rank, shown where the person is.
+"""How far a run is: reported by a rank, shown where the person is.
 
 A rank's output travels in whole lines, so a rank cannot draw a bar. It sends a record as a line of its own, and the
-notebook's side of the launch draws the bar.
-
-One line that says what a launch is doing: overwritten in place, and gone when there is something better to read.
+notebook's side of the launch draws the bar. `LiveLine` is a line that is overwritten in place, and gone when there is
+something better to read.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """One node of a Slurm job: starts the node's ranks as a notebook would, and is the notebook's ear and mouth there.
 
-srun --ntasks-per-node=1 python -m course_lib.launchers.slurm FOLDER srun --ntasks-per-node=1 python -m course_lib
-train ... --slurm ...
+    srun --ntasks-per-node=1 python -m course_lib.launchers.slurm FOLDER
+    srun --ntasks-per-node=1 python -m course_lib train ... --slurm ...
 
 Some time before the job's time is up, Slurm sends SIGUSR1. Ranks that have saved what they had and stopped are not
-reported as done: the node ends with a status by which the job's script puts the job back into the queue.
-
-What a node's ranks say, in the job's own output file: for whoever looks there, when nobody watches or afterwards.
+reported as done: the node ends with a status by which the job's script puts the job back into the queue. What the ranks
+print is also in the job's own output file, for whoever looks there.
 """
 
 from __future__ import annotations

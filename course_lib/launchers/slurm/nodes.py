@@ -1,10 +1,9 @@
-"""The nodes of a running job, as the command sees them that watches it: through files, and through Slurm.
+"""The nodes of a running job, as seen by the command that watches it: through files, and through Slurm.
 
-Messages between machines that share a folder: a file for each speaker, to which that speaker alone appends.
-
-NFS shows what a file has become to whoever opens it after the writer has closed it. A new *name* in a folder it may
-hide for a minute, behind its cache of the folder. So both sides open the files anew each time, by names that exist
-before anybody looks for them, and nothing is ever renamed. A message whose end is not there yet is left for later.
+In the shared folder, each speaker has a file to which it alone appends. NFS shows what a file has become to whoever
+opens it after the writer has closed it. A new *name* in a folder it may hide for a minute, behind its cache of the
+folder. So both sides open the files anew each time, by names that exist before anybody looks for them, and nothing is
+ever renamed. A message whose end is not there yet is left for later.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """What a job asks of a Slurm cluster, and the script that `sbatch` gets.
 
-
-
 `course train ... --slurm --print` shows it. It needs nothing but the `course` command and can be submitted by hand.
 """
 

@@ -1,10 +1,8 @@
 """What a rank brings home besides its spans: when it entered each collective, and what PyTorch's profiler saw.
 
-How far apart the clocks of the machines are, found out by asking rank 0 for the time.
-
-Communication that nothing hides: the time in which a rank's messages are under way and it computes nothing.
-
-Both are read from what PyTorch's profiler saw. A rank that waits for a slower one waits in its messages, too.
+Asking rank 0 for the time tells how far apart the clocks of the machines are. Exposed communication is the time in
+which a rank's messages are under way and it computes nothing. A rank that waits for a slower one waits in its
+messages, too.
 """
 
 from __future__ import annotations
