@@ -280,7 +280,7 @@ MUTATIONS = [
         "elif changed and (is_answer(ours) or (old is not None and _hash(ours) == old.hash)):",
         "elif changed and is_answer(ours):",
     ),
-    Mutation("a slow GPU is not named", "doctor/verdict.py", "rate * limit < others", "rate * limit < 0"),
+    Mutation("a slow GPU is not named", "doctor/health.py", "rate * limit < others", "rate * limit < 0"),
     Mutation(
         "a picture of paced times does not say so",
         "pictures/schedule_chart.py",

@@ -29,8 +29,8 @@ from course_lib.checks import exercises
 from course_lib.checks.report import Report
 from course_lib.cli.arguments import Parser
 from course_lib.doctor import health
-from course_lib.doctor.devices import DeviceRates
 from course_lib.doctor.health import RankHealth
+from course_lib.doctor.measuring import DeviceRates
 from course_lib.grading import grader
 from course_lib.lab import laying_out
 from course_lib.launchers import torchrun

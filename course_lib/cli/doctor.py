@@ -62,8 +62,8 @@ def _examine_ranks(options: argparse.Namespace) -> int:
             warm_up()  # it imports torch while this process does
         with leaving_at_once():
             from course_lib.doctor import health
+            from course_lib.doctor.health import complaints
             from course_lib.doctor.tables import health_text
-            from course_lib.doctor.verdict import complaints
 
         plan = health.Plan(data=options.data)
         if under_torchrun:
