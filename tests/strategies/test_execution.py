@@ -227,25 +227,25 @@ class Unbroken(Execution):
 
 
 class LosesTheStateGradient(Execution):
-    def _backward(self, action):
-        super()._backward(action)
+    def backward(self, action):
+        super().backward(action)
         self.state_gradients.clear()
 
 
 class MixesUpStates(Execution):
     """Chunks of one part of the model begin where those of another ended."""
 
-    def _forward(self, action):
+    def forward(self, action):
         if action.virtual and action.chunk:
             own, others = (self.part_states[action.micro_batch, virtual] for virtual in (1, 0))
             self.part_states[action.micro_batch, 1] = dict(zip(own, others.values(), strict=True))
-        super()._forward(action)
+        super().forward(action)
 
 
 class ForgetsWeights(Execution):
-    def _weights(self, action):
+    def weight_gradients(self, action):
         if action.micro_batch:
-            super()._weights(action)
+            super().weight_gradients(action)
         else:
             self.for_weights.pop(action.piece)
 
