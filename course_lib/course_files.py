@@ -1,9 +1,11 @@
-"""The course's own notebooks: where they lie, and how one is read. It takes neither torch nor Jupyter."""
+"""The course's own notebooks, where they lie and how one is read; and files that are written whole. Without torch."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,23 @@ def parse(content: bytes) -> Notebook:
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
         raise BadNotebook("it is not a notebook: it has no list of cells")
     return notebook
+
+
+def write_whole(path: Path, content: str | bytes, mode: int = 0o666) -> None:
+    """Write a file aside, then rename it: at every moment it is whole, or the one from before. Makes its folder.
+
+    With `mode=0o600` nobody else can read it, not even for a moment.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    try:
+        with os.fdopen(os.open(aside, flags, mode), "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+        aside.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
 
 
 def source(cell: Cell) -> str:

@@ -74,7 +74,7 @@ MUTATIONS = [
     ),
     Mutation(
         "collectives of different shapes count as the same",
-        "launchers/diagnosis/differences.py",
+        "launchers/diagnosis/deadlock.py",
         "if len({_terms(call)[:3] for call in calls}) > 1:",
         "if len({_terms(call)[:1] for call in calls}) > 1:",
     ),
@@ -93,8 +93,8 @@ MUTATIONS = [
     Mutation(
         "torchrun's results come back in another order",
         "launchers/torchrun.py",
-        'parts.append(payload.unpack(b"".join(pieces)))',
-        'parts.insert(1, payload.unpack(b"".join(pieces)))',
+        'parts.append(messages.unpack(b"".join(pieces)))',
+        'parts.insert(1, messages.unpack(b"".join(pieces)))',
     ),
     Mutation(
         "a Slurm job that saved itself is not put back into the queue",
@@ -130,7 +130,7 @@ MUTATIONS = [
     ),
     Mutation(
         "padding adds to the squared error",
-        "lstm/loss.py",
+        "lstm/model.py",
         "outputs.squeeze(-1).where(batch.mask, batch.targets)",
         "outputs.squeeze(-1)",
     ),
@@ -184,7 +184,7 @@ MUTATIONS = [
     ),
     Mutation(
         "1F1B keeps one micro-batch too many",
-        "planning/schedules/one_part.py",
+        "planning/schedules/named_schedules.py",
         "rows = tuple(taking_turns(*work, ahead=stages - stage) for stage in range(stages))",
         "rows = tuple(taking_turns(*work, ahead=stages - stage + 1) for stage in range(stages))",
     ),
@@ -226,7 +226,7 @@ MUTATIONS = [
     ),
     Mutation(
         "ranks stop training at different updates",
-        "training/stopping.py",
+        "training/loop.py",
         "        return REASONS[heard]",
         "        return REASONS[self._asked()]",
     ),
@@ -280,7 +280,7 @@ MUTATIONS = [
         "elif changed and (is_answer(ours) or (old is not None and _hash(ours) == old.hash)):",
         "elif changed and is_answer(ours):",
     ),
-    Mutation("a slow GPU is not named", "doctor/verdict.py", "rate * limit < others", "rate * limit < 0"),
+    Mutation("a slow GPU is not named", "doctor/health.py", "rate * limit < others", "rate * limit < 0"),
     Mutation(
         "a picture of paced times does not say so",
         "pictures/schedule_chart.py",

@@ -29,8 +29,8 @@ from course_lib.checks import exercises
 from course_lib.checks.report import Report
 from course_lib.cli.arguments import Parser
 from course_lib.doctor import health
-from course_lib.doctor.devices import DeviceRates
 from course_lib.doctor.health import RankHealth
+from course_lib.doctor.measuring import DeviceRates
 from course_lib.grading import grader
 from course_lib.lab import laying_out
 from course_lib.launchers import torchrun
@@ -141,7 +141,7 @@ def cases(command: str) -> Iterator[tuple[list[str], bool]]:
             if flag:
                 yield [*whole, f"{action.option_strings[0]}={value}"], True  # a flag takes none
             elif action.option_strings:
-                needs = ["--slurm"] if action.dest in cli.cluster.SLURM_OPTIONS else []
+                needs = ["--slurm"] if action.dest in cli.running.SLURM_OPTIONS else []
                 yield [*whole, *needs, f"{action.option_strings[-1]}={value}"], must_refuse
             elif action.nargs == "*":
                 yield [*whole, value], False

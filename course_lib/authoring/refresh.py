@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_lib import launch, trace
-from course_lib.course_files import PACKAGE
+from course_lib.course_files import PACKAGE, write_whole
 from course_lib.machine import cores
 
 if TYPE_CHECKING:
@@ -119,9 +119,7 @@ def store(notebook: NotebookNode, path: Path) -> None:
                 if output.output_type == "error":
                     output.traceback = [without_machine_paths(line) for line in output.traceback]
     notebook.metadata = nbformat.from_dict(METADATA)
-    temporary = path.with_suffix(".tmp")
-    nbformat.write(notebook, temporary)
-    temporary.replace(path)
+    write_whole(path, nbformat.writes(notebook).rstrip("\n") + "\n")
 
 
 def shows_something(output: dict) -> bool:

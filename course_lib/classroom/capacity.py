@@ -21,7 +21,7 @@ from typing import Any
 
 from course_lib import machine
 from course_lib.launchers.process.admission import available_memory
-from course_lib.launchers.process.family import family
+from course_lib.launchers.process.patience import family
 
 RANKS = 4
 AT_ONCE = 0.25  # of a class that launches or checks at the same moment

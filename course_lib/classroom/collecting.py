@@ -16,8 +16,7 @@ from pathlib import Path
 
 from course_lib.classroom.exchange import BadExchange, exercise_notebooks, is_begun, write
 from course_lib.course_files import BadNotebook, parse, read
-from course_lib.grading.names import as_text, file_name
-from course_lib.grading.submissions import LARGEST, files_below
+from course_lib.grading.submissions import LARGEST, as_text, file_name, files_below
 
 # What Canvas packs lies in one folder: doejane_LATE_1234_5678_02_ddp-1.ipynb
 UPLOAD = re.compile(r"(?P<student>[^_]+)_(?:.*_)?(?P<notebook>\d\d_[a-z_]+)(?:-\d+)?\.ipynb", re.ASCII)

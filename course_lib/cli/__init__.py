@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from course_lib import interrupt
 from course_lib.cli import classroom, desk, doctor, exchange, grading, running, teaching, training
-from course_lib.cli.arguments import BadUsage, Parser
-from course_lib.cli.endings import complain, interrupted
+from course_lib.cli.arguments import BadUsage, Parser, complain, interrupted
 from course_lib.launchers.torchrun import leaving_at_once
 
 

@@ -1,15 +1,21 @@
-"""What the arguments of the `course` command may be. A bad one gets a sentence that says what to give instead."""
+"""What the arguments of the `course` command may be, and how a command ends that could not do what it was asked.
+
+Either way there is one sentence that says what to do instead, and an exit status.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from course_lib.launchers import Detached, LaunchError
 from course_lib.launchers.local import LONGEST_WAIT, MOST_RANKS
 from course_lib.machine import LARGEST_SEED
 
@@ -169,3 +175,26 @@ def _number(text: str) -> float:
 
 def _refusal(text: str, advice: str) -> argparse.ArgumentTypeError:
     return argparse.ArgumentTypeError(f"{text.strip() or repr(text)}: {advice}")
+
+
+HUNG_UP = 129  # as a shell has it for a program that a hang-up has ended
+
+
+def complain(error: Exception | str, status: int = 1) -> int:
+    """Say what is wrong: in one line, but for what somebody's own function or file has raised."""
+    told = f"{type(error).__name__}: {error}" if isinstance(error, LaunchError) else one_line(str(error))
+    print(f"course: {told}", file=sys.stderr)
+    return status
+
+
+def detached(error: Detached) -> int:
+    """Say how to look at a job that goes on; where it is said to nobody, the job's own output says so, too."""
+    with contextlib.suppress(OSError):
+        complain(str(error))
+    return HUNG_UP
+
+
+def interrupted(more: str = "") -> int:
+    """Say so."""
+    print(f"course: interrupted{more}", file=sys.stderr)
+    return 130

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_lib.cli import arguments as take
-from course_lib.cli.endings import complain
+from course_lib.cli.arguments import complain
 
 if TYPE_CHECKING:
     from course_lib.classroom.server import Options

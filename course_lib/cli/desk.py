@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from course_lib.cli import arguments as take
-from course_lib.cli.endings import complain
+from course_lib.cli.arguments import complain
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:

@@ -6,9 +6,8 @@ import argparse
 import os
 
 from course_lib.cli import arguments as take
-from course_lib.cli.arguments import BadUsage
-from course_lib.cli.cluster import add_cluster_options, choose_backend, place_of
-from course_lib.cli.endings import complain, interrupted
+from course_lib.cli.arguments import BadUsage, complain, interrupted
+from course_lib.cli.running import add_cluster_options, choose_backend, place_of
 from course_lib.launchers import LaunchError, torchrun, warm_up
 from course_lib.launchers.slurm import BadPlace
 from course_lib.launchers.torchrun import leaving_at_once
@@ -63,8 +62,8 @@ def _examine_ranks(options: argparse.Namespace) -> int:
             warm_up()  # it imports torch while this process does
         with leaving_at_once():
             from course_lib.doctor import health
+            from course_lib.doctor.health import complaints
             from course_lib.doctor.tables import health_text
-            from course_lib.doctor.verdict import complaints
 
         plan = health.Plan(data=options.data)
         if under_torchrun:

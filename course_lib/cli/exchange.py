@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from course_lib.cli import arguments as take
-from course_lib.cli.arguments import BadUsage
-from course_lib.cli.endings import complain
+from course_lib.cli.arguments import BadUsage, complain
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:

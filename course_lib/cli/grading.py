@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from course_lib.cli import arguments as take
-from course_lib.cli.arguments import BadUsage
-from course_lib.cli.endings import complain
+from course_lib.cli.arguments import BadUsage, complain
 from course_lib.launchers import warm_up
 from course_lib.launchers.torchrun import leaving_at_once
 

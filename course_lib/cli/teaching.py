@@ -8,8 +8,7 @@ from datetime import date
 from pathlib import Path
 
 from course_lib.cli import arguments as take
-from course_lib.cli.arguments import BadUsage
-from course_lib.cli.endings import complain
+from course_lib.cli.arguments import BadUsage, complain
 from course_lib.launchers.torchrun import leaving_at_once
 
 EXERCISE_MINUTES = 20  # for each lesson, where --exercises says no number

@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from course_lib.cli import arguments as take
-from course_lib.cli.arguments import BadUsage
-from course_lib.cli.cluster import add_cluster_options, choose_backend, place_of
-from course_lib.cli.endings import complain, detached, interrupted
+from course_lib.cli.arguments import BadUsage, complain, detached, interrupted
+from course_lib.cli.running import add_cluster_options, choose_backend, place_of
 from course_lib.launchers import Detached, LaunchError, PeersLost, Run, Slurm, torchrun, warm_up
 from course_lib.launchers.process import stop
 from course_lib.launchers.process.stop import REQUEUE

@@ -1,11 +1,9 @@
 """What the lessons train on: batches of sequences, two problems that need no download, and who reads what."""
 
 from course_lib.data.adding import AddingProblem, at_last_padded_step
-from course_lib.data.batch import Batch, pack, pad, unpack
-from course_lib.data.copying import copied_ahead
+from course_lib.data.batch import Batch, copied_ahead, pack, pad, unpack
 from course_lib.data.samplers import BucketedBatches, Load, ShardedBatches, load_of
-from course_lib.data.shards import ShardedText, write_shards
-from course_lib.data.text import Corpus, CorpusError, Streams, Vocabulary, next_token_batch
+from course_lib.data.text import Corpus, CorpusError, ShardedText, Streams, Vocabulary, next_token_batch, write_shards
 from course_lib.data.token_files import TokenFile, open_tokens
 
 __all__ = [

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from course_lib.data.batch import Batch
-from course_lib.data.checks import check_at_least
+from course_lib.data.batch import Batch, check_at_least
 
 
 class AddingProblem:

@@ -1,12 +1,12 @@
-"""Sequences of different lengths in one rectangle, and the ways to cut it.
+"""Sequences of different lengths in one rectangle, the ways to cut it, and copies to the GPU while it computes.
 
-The layout is time-major everywhere: (steps, sequences, ...). It is cuDNN's own order; the output of an LSTM layer
-is then contiguous, which sending it to the next pipeline stage needs; and a chunk of time is a contiguous slice.
+The layout is time-major everywhere: (steps, sequences, ...). It is cuDNN's own order; the output of an LSTM layer is
+then contiguous, which sending it to the next pipeline stage needs; and a chunk of time is a contiguous slice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -14,7 +14,50 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence, pad_sequence
 
-from course_lib.data.checks import check_at_least, check_rank
+
+def check_at_least(least: int, why: str, **arguments: int) -> None:
+    """Refuse an argument below `least`; `why` ends the sentence."""
+    for name, value in arguments.items():
+        if value < least:
+            raise ValueError(f"{name}={value}: {why}")
+
+
+def check_rank(rank: int, ranks: int) -> None:
+    """Refuse a rank that is not one of 0 to ranks - 1."""
+    check_at_least(1, "data is shared among at least one rank", ranks=ranks)
+    if not 0 <= rank < ranks:
+        raise ValueError(f"rank={rank}: with ranks={ranks}, give a rank from 0 to {ranks - 1}")
+
+
+def copied_ahead(tensors: Iterable[Tensor], device: torch.device | str) -> Iterator[Tensor]:
+    """Each tensor on `device`; while the caller computes with one, the next is already on its way.
+
+    Work on a GPU is done in the order in which it was given to a *stream*. A copy on the stream that computes waits for
+    what was given to it before; on a second stream it runs beside it, if the tensor lies in pinned memory. On a CPU
+    there is nothing to copy, and the tensors come as they are.
+    """
+    if torch.device(device).type != "cuda":
+        yield from tensors
+        return
+    copying, computing = torch.cuda.Stream(device), torch.cuda.current_stream(device)
+    ahead = None
+    for tensor in tensors:
+        arrived = _hand_over(ahead, copying, computing)
+        with torch.cuda.stream(copying):
+            ahead = tensor.to(device, non_blocking=True)
+        if arrived is not None:
+            yield arrived
+    last = _hand_over(ahead, copying, computing)
+    if last is not None:
+        yield last
+
+
+def _hand_over(tensor: Tensor | None, copying: torch.cuda.Stream, computing: torch.cuda.Stream) -> Tensor | None:
+    """The tensor, safe to compute with: what is computed from now on waits until it has been copied."""
+    computing.wait_stream(copying)
+    if tensor is not None:
+        tensor.record_stream(computing)  # its memory is not given away before this stream, too, is done with it
+    return tensor
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy
 from numpy.typing import ArrayLike
 
-from course_lib.data.checks import check_at_least, check_rank
+from course_lib.data.batch import check_at_least, check_rank
 
 
 class Batches:

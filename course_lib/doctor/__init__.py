@@ -3,7 +3,6 @@
 What needs PyTorch is in `doctor.health`: this package can be imported where there is none.
 """
 
-from course_lib.doctor.machine_report import examine
-from course_lib.doctor.report import Finding, Report
+from course_lib.doctor.machine_report import Finding, Report, examine
 
 __all__ = ["Finding", "Report", "examine"]

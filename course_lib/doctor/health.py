@@ -1,34 +1,39 @@
 """`course doctor --ranks N`: measure ranks, links and data before a run, and say who is slow.
 
-launch(measure_rank, Plan(), ranks=4, timeout=None)
+    launch(measure_rank, Plan(), ranks=4, timeout=None)
+
+Each rank is compared with the median of the others, by thresholds that a busy machine does not reach.
 """
 
 from __future__ import annotations
 
-import os
+import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch.distributed as dist
 
-from course_lib.doctor.devices import TRIES, DeviceRates, measure_device
-from course_lib.doctor.gpus import GpuHealth, examine_gpus
-from course_lib.doctor.links import (
+from course_lib.doctor.measuring import (
     ROUNDS,
+    TRIES,
+    WORTH_TIMING,
+    DeviceRates,
     PairTimes,
+    Reading,
     all_reduce_sizes,
     measure_all_reduces,
+    measure_device,
     measure_pairs,
     pairs_of,
+    read_share,
     wait_for_all,
     where_messages_lie,
 )
-from course_lib.doctor.reading import Reading, read_share
 from course_lib.launchers import Run, Slurm, launch, torchrun
 from course_lib.launchers.process import progress_bar
 from course_lib.launchers.process.progress_bar import Step
-from course_lib.launchers.tracing.clocks import clock_skew
+from course_lib.launchers.tracing.events import clock_skew
 from course_lib.planning.network import Link
 
 
@@ -43,7 +48,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class RankHealth:
-    """What one rank has measured: `pairs` in which it has the lower number, `gpus` if it is its machine's first."""
+    """What one rank has measured: `pairs` are those in which it has the lower number."""
 
     rank: int
     device: DeviceRates
@@ -52,7 +57,6 @@ class RankHealth:
     all_reduces: list[tuple[int, float]]
     over_gpus: bool  # messages go from GPU to GPU
     reading: Reading | None = None
-    gpus: GpuHealth | None = None
 
 
 @dataclass(frozen=True)
@@ -97,10 +101,8 @@ def measure_rank(plan: Plan, show: Callable[[Step], None] = progress_bar.send) -
     all_reduces = measure_all_reduces(steps.done, plan.tries) if ranks > 1 else []
     steps.what = "reading"
     reading = read_share(plan.data, rank, ranks) if plan.data is not None else None
-    first_here = os.environ.get("LOCAL_RANK", "0") == "0"
-    gpus = examine_gpus(device.host) if device.on_gpu and first_here else None
     over_gpus = where_messages_lie().type == "cuda"
-    return RankHealth(rank, device, clock, pairs, all_reduces, over_gpus, reading, gpus)
+    return RankHealth(rank, device, clock, pairs, all_reduces, over_gpus, reading)
 
 
 def examine_ranks(plan: Plan, ranks: int, on: Slurm | None = None) -> Health:
@@ -134,3 +136,116 @@ class _Steps:
         self._done += 1
         if self._show is not None:
             self._show(Step(self._done, self._total, self.what))
+
+
+SLOWER_DEVICE = 2.0  # times: ranks that share cores or a GPU differ, too
+SLOWER_GPU = 1.3  # those that have a GPU each hardly do
+SLOWER_LINKS = 3.0  # a rank's quickest message, against typical ones of the others
+SLOWER_PAIR = 5.0  # the same of a single link: there are many of them
+SLOWER_READS = 5.0
+FEWEST_LINKS = 3  # others, to call one of them slow
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """What is slow, in a sentence; `ranks` are one, or the two ends of a link."""
+
+    ranks: tuple[int, ...]
+    sentence: str
+
+
+def complaints(health: Health) -> list[Complaint]:
+    """All that stands out, worst kind first: a rank that cannot read, slow devices, slow links."""
+    found = [*_reads(health), *_devices(health)]
+    by_links = list(_slow_ends(health))
+    named = {complaint.ranks[0] for complaint in by_links}
+    return [*found, *by_links, *(one for one in _single_links(health) if not named & set(one.ranks))]
+
+
+def verdict(health: Health) -> str:
+    """The complaints, or that there are none."""
+    found = complaints(health)
+    if found:
+        return "\n".join(complaint.sentence for complaint in found)
+    return "No rank stands out." if len(health.ranks) > 1 else "There is one rank, and none to compare it with."
+
+
+def _devices(health: Health) -> Iterator[Complaint]:
+    own = all(each.device.has_own_gpu for each in health.ranks)
+    limit = SLOWER_GPU if own else SLOWER_DEVICE
+    for what, unit, rates in (
+        ("matrix products run at", "GFLOP/s", [each.device.operations / 1e9 for each in health.ranks]),
+        ("copies of memory run at", "GB/s", [each.device.copied / 1e9 for each in health.ranks]),
+    ):
+        for rank, rate in enumerate(rates):
+            others = _median_without(rates, rank)
+            if others is not None and rate * limit < others:
+                device = health.ranks[rank].device
+                yield Complaint(
+                    (rank,),
+                    f"Rank {rank} is slow ({device.name} of {device.host}): its {what} {rate:,.3g} {unit}, "
+                    f"the others' at {others:,.3g} (the median), {others / rate:.1f} times as fast.",
+                )
+
+
+def _reads(health: Health) -> Iterator[Complaint]:
+    readings = [each.reading for each in health.ranks if each.reading is not None]
+    if len(readings) < len(health.ranks):
+        return
+    for rank, reading in enumerate(readings):
+        if reading.trouble:
+            host = health.ranks[rank].device.host
+            yield Complaint((rank,), f"Rank {rank} cannot read the data on {host}: {reading.trouble}.")
+    if len(readings) < 3 or any(reading.size < WORTH_TIMING for reading in readings):
+        return  # of two, one may have found its part in memory
+    rates = [reading.size / reading.first / 1e6 for reading in readings]
+    for rank, rate in enumerate(rates):
+        others = _median_without(rates, rank)
+        if others is not None and rate * SLOWER_READS < others:
+            yield Complaint(
+                (rank,), f"Rank {rank} reads slowly: {rate:,.0f} MB/s, the others {others:,.0f} (the median)."
+            )
+
+
+def _slow_ends(health: Health) -> Iterator[Complaint]:
+    """Ranks whose best link is slow, of those inside a machine or of those between machines."""
+    for rank in range(len(health.ranks)):
+        for within, where in ((True, "in its machine"), (False, "to other machines")):
+            pairs = _alike(health, within)
+            own, others = [p for p in pairs if rank in p.ranks], [p for p in pairs if rank not in p.ranks]
+            if own and others and (told := _slower(own, others, SLOWER_LINKS)):
+                best = "its only link" if len(own) == 1 else f"the best of its {len(own)} links"
+                yield Complaint((rank,), f"Rank {rank} has slow links: {best} {where} {told}.")
+                break
+
+
+def _single_links(health: Health) -> Iterator[Complaint]:
+    for within in (True, False):
+        pairs = _alike(health, within)
+        for pair in pairs:
+            others = [other for other in pairs if other is not pair]
+            if len(others) >= FEWEST_LINKS and (told := _slower([pair], others, SLOWER_PAIR)):
+                yield Complaint(pair.ranks, f"The link between ranks {pair.ranks[0]} and {pair.ranks[1]} {told}.")
+
+
+def _slower(own: Sequence[PairTimes], others: Sequence[PairTimes], limit: float) -> str:
+    """How much slower even the quickest messages are than typical ones of the others; nothing if they are not."""
+    small, typical_small = min(p.small for p in own), statistics.median(p.typical_small for p in others)
+    large, typical_large = min(p.large for p in own), statistics.median(p.typical_large for p in others)
+    if small > limit * typical_small:
+        return f"takes {small * 1e6:,.0f} µs for a small message, others {typical_small * 1e6:,.0f} µs (the median)"
+    if large > limit * typical_large:
+        size = f"{own[0].size / 2**20:g} MiB"
+        return f"takes {large * 1e3:,.3g} ms for {size}, others {typical_large * 1e3:,.3g} ms (the median)"
+    return ""
+
+
+def _alike(health: Health, within: bool) -> list[PairTimes]:
+    """The pairs inside machines, or those between machines."""
+    hosts = [each.device.host for each in health.ranks]
+    return [pair for pair in health.links.values() if (hosts[pair.ranks[0]] == hosts[pair.ranks[1]]) == within]
+
+
+def _median_without(values: Sequence[float], left_out: int) -> float | None:
+    others = [value for place, value in enumerate(values) if place != left_out]
+    return statistics.median(others) if others else None

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from course_lib.doctor.health import Health
-from course_lib.doctor.report import lines_of
-from course_lib.doctor.verdict import verdict
+from course_lib.doctor.health import Health, verdict
 from course_lib.planning.network import Link
 
 WIDEST_MATRIX = 16  # ranks: a wider one does not fit a screen; the picture has it
@@ -15,7 +13,7 @@ LARGE_SKEW = 0.1  # seconds
 
 def health_text(health: Health) -> str:
     """All of it, with the verdict at the end."""
-    parts = [_ranks(health), _data(health), _links(health), _all_reduces(health), _gpus(health), verdict(health)]
+    parts = [_ranks(health), _data(health), _links(health), _all_reduces(health), verdict(health)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -114,14 +112,6 @@ def _all_reduces(health: Health) -> str:
     head = ["all-reduce", "measured", "predicted", "ratio"]
     more = "predicted: a ring over these links; it knows neither the additions nor that ranks share cores and memory"
     return "\n".join([*_table(head, rows), more])
-
-
-def _gpus(health: Health) -> str:
-    parts = []
-    for each in health.ranks:
-        if each.gpus is not None:
-            parts.append("\n".join([f"GPUs of {each.gpus.host}", *lines_of(each.gpus.findings), each.gpus.topology]))
-    return "\n\n".join(part.rstrip() for part in parts)
 
 
 def _size(size: int) -> str:

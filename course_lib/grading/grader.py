@@ -19,18 +19,17 @@ from course_lib import machine
 from course_lib.checks import exercises
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.notebooks import BadNotebook
+from course_lib.course_files import write_whole
 from course_lib.grading import sandbox
 from course_lib.grading.children import Allowance, Child, ChildFailed
 from course_lib.grading.gradebook import check_gradebook, write_gradebook
-from course_lib.grading.judge import judge, read_cells, render
+from course_lib.grading.judge import Mistakes, judge, read_cells, render
 from course_lib.grading.limits import Limits
-from course_lib.grading.mistakes import Mistakes
-from course_lib.grading.names import file_name
 from course_lib.grading.pages import page, write_pages
 from course_lib.grading.platforms import read_students, write_platform_table
 from course_lib.grading.records import Mark, Record
 from course_lib.grading.runs import Runs
-from course_lib.grading.submissions import BadSubmissions, SubmittedNotebook, find_submissions
+from course_lib.grading.submissions import BadSubmissions, SubmittedNotebook, file_name, find_submissions
 from course_lib.version import __version__
 
 SEED = 20  # of the inputs in tests; a class gets its own
@@ -80,11 +79,7 @@ def seed_of_class(out: Path) -> int:
         return int(path.read_text())
     except (OSError, ValueError):
         seed = secrets.randbelow(2**31)
-    out.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(".tmp")
-    aside.touch(0o600)  # nobody else's to read, not for a moment
-    aside.write_text(f"{seed}\n")
-    aside.replace(path)
+    write_whole(path, f"{seed}\n", mode=0o600)
     return seed
 
 

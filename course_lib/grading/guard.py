@@ -11,10 +11,8 @@ import time
 from io import BufferedReader, BufferedWriter
 
 from course_lib.grading.cgroups import Group
-from course_lib.grading.limits import Limits
-from course_lib.grading.memory import uses_more_than
-from course_lib.launchers.process.family import descendants, family
-from course_lib.launchers.process.patience import FairTime
+from course_lib.grading.limits import Limits, uses_more_than
+from course_lib.launchers.process.patience import FairTime, descendants, family
 
 TOO_MUCH_MEMORY = "it used too much memory"
 

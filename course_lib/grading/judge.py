@@ -1,10 +1,14 @@
-"""Judging one submission, in a child of the grader: what comes out of its sandbox may be anything at all."""
+"""Judging one submission, in a child of the grader: what comes out of its sandbox may be anything at all.
+
+Another child launches the known mistakes in the cases of a class, once for all submissions.
+"""
 
 from __future__ import annotations
 
 import builtins
 import json
 import pickle
+import threading
 import warnings
 from ast import PyCF_ALLOW_TOP_LEVEL_AWAIT
 from collections.abc import Callable
@@ -17,10 +21,10 @@ from course_lib.checks import exercises
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.runner import END
-from course_lib.checks.judging import Finding, assess
+from course_lib.checks.judging import Finding, assess, wrong_answers
 from course_lib.checks.notebooks import code_of
 from course_lib.course_files import parse
-from course_lib.grading.children import Ask
+from course_lib.grading.children import Ask, Child
 from course_lib.grading.pages import page
 from course_lib.grading.records import Mark, Record
 
@@ -164,3 +168,30 @@ def error_name(name: str) -> str:
 def _short(text: str) -> str:
     """A text that can be written into any file, and read on a page."""
     return text.encode(errors="replace").decode()[:LONGEST_TEXT]
+
+
+class Mistakes:
+    """Remembers, for each case of a class, what the exercise's known mistakes do in it."""
+
+    def __init__(self, cases: dict[str, list[Case]], stop: threading.Event) -> None:
+        self._cases, self._child = cases, Child(stop, allowance=None)
+        self._known: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        self._launching = threading.Lock()
+
+    def outcomes(self, number: str, place: int) -> list[dict[str, Any]]:
+        """In this case of this exercise, as `asdict` writes outcomes. After an interrupt, nothing is launched."""
+        with self._launching:
+            if (number, place) not in self._known:
+                case = pickle.dumps(self._cases[number][place])
+                self._known[number, place] = self._child.do(launch_mistakes, number, case)
+            return self._known[number, place]
+
+    def end(self) -> None:
+        """Leave nothing running; what is known stays."""
+        self._child.end()
+
+
+def launch_mistakes(_: Ask, number: str, case: bytes) -> list[dict[str, Any]]:
+    """Run in the child: our own code, on our own inputs."""
+    exercise = exercises()[number]
+    return [asdict(outcome) for outcome in wrong_answers(exercise)(pickle.loads(case))]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.checks import exercises
+from course_lib.course_files import write_whole
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,8 @@ class Record:
         return sum(exercises()[mark.number].points for mark in self.marks)
 
     def save(self, path: Path) -> None:
-        """Written aside and renamed: a record is whole, or not there."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.tmp")
-        aside.write_text(json.dumps(asdict(self), indent=1))
-        aside.replace(path)
+        """Write it to a file, which is whole or not there."""
+        write_whole(path, json.dumps(asdict(self), indent=1))
 
     @classmethod
     def load(cls, path: Path) -> Record:

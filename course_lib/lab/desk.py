@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from course_lib.course_files import write_whole
 from course_lib.lab.merge import LaidOut
 from course_lib.version import __version__
 
@@ -109,17 +109,11 @@ def remember(desk: Desk, memory: Memory) -> None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Put a whole file in its place, or none: written aside, and renamed. Raises `BadDesk` if it cannot be."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Put a whole file in its place, or none. Raises `BadDesk` if it cannot be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_bytes(content)
-        aside.replace(path)
+        write_whole(path, content)
     except OSError as error:
         raise BadDesk(f"{path} cannot be written: {error.strerror}; what you wrote is as it was") from error
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

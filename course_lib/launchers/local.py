@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from course_lib import machine
 from course_lib.launchers.diagnosis.errors import Interrupted, LaunchError
 from course_lib.launchers.diagnosis.stacks import cell_sources
-from course_lib.launchers.process import frameworks, messages, payload
-from course_lib.launchers.process.admission import admitted
-from course_lib.launchers.process.family import family
+from course_lib.launchers.process import frameworks, messages
+from course_lib.launchers.process.admission import admitted, explain_failure
 from course_lib.launchers.process.folders import use_own_folder
 from course_lib.launchers.process.joining import INSIDE_A_RANK
-from course_lib.launchers.process.limits import explain_failure
 from course_lib.launchers.process.listener import Listener
-from course_lib.launchers.process.patience import FairTime, Patience
+from course_lib.launchers.process.patience import FairTime, Patience, family
 from course_lib.launchers.process.supervisor import supervise
 from course_lib.launchers.run import Run
 
@@ -91,7 +89,7 @@ def launch(
         )
     try:
         spec = messages.LaunchSpec(
-            call=payload.pack_call(fn, args, kwargs),
+            call=messages.pack_call(fn, args, kwargs),
             ranks=ranks,
             environment=dict(os.environ),
             folder=_working_folder(),

@@ -25,17 +25,21 @@ from course_lib.launchers.diagnosis.errors import RankFailed
 from course_lib.launchers.diagnosis.lost_peers import PeerRoster
 from course_lib.launchers.diagnosis.stacks import stack_of_exception
 from course_lib.launchers.local import launch
-from course_lib.launchers.process import payload
-from course_lib.launchers.process.joining import A_DAY, INSIDE_A_RANK, LAUNCHED_HERE, join_process_group
+from course_lib.launchers.process import messages
+from course_lib.launchers.process.joining import (
+    A_DAY,
+    INSIDE_A_RANK,
+    LAUNCHED_HERE,
+    accept_second_init,
+    join_process_group,
+)
 from course_lib.launchers.process.listener import run_of
 from course_lib.launchers.process.messages import Returned
 from course_lib.launchers.process.rank import wait_for_gpu
-from course_lib.launchers.process.second_init import accept_second_init
 from course_lib.launchers.run import Run
 from course_lib.launchers.slurm.cluster import Slurm
 from course_lib.launchers.target import check_arguments, find_function, parse
-from course_lib.launchers.tracing.clocks import clock_skew
-from course_lib.launchers.tracing.events import wall_minus_monotonic
+from course_lib.launchers.tracing.events import clock_skew, wall_minus_monotonic
 from course_lib.launchers.tracing.profiler import take_collectives, take_profile
 
 if TYPE_CHECKING:
@@ -191,7 +195,7 @@ def _value_of(fn: Callable, *args: Any, **kwargs: Any) -> Any:
 def _gather(part: Any, store: Store, rank: int, ranks: int, timeout: float | None) -> list[Any] | None:
     """Every rank's part, on rank 0. Through the store: the function may have destroyed the process group."""
     if rank != 0:
-        packed = payload.pack_value(part)
+        packed = messages.pack_value(part)
         pieces = [packed[start : start + PIECE] for start in range(0, len(packed), PIECE)]
         for number, piece in enumerate(pieces):
             store.set(f"result {rank}/{number}", piece)  # pyright: ignore[reportArgumentType]  (it takes both)
@@ -202,7 +206,7 @@ def _gather(part: Any, store: Store, rank: int, ranks: int, timeout: float | Non
     for other in range(1, ranks):
         store.wait([f"result {other}"], patience)
         pieces = [store.get(f"result {other}/{number}") for number in range(int(store.get(f"result {other}")))]
-        parts.append(payload.unpack(b"".join(pieces)))
+        parts.append(messages.unpack(b"".join(pieces)))
     return parts
 
 

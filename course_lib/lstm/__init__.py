@@ -1,12 +1,18 @@
 """What is trained: an LSTM as a list of blocks, its loss, and where its memory goes."""
 
 from course_lib.lstm.alive import most_alive, saved_for_backward
-from course_lib.lstm.loss import Loss, cross_entropy, squared_error
-from course_lib.lstm.memory import BatchSize, Memory, predict_block_memory, predict_memory
-from course_lib.lstm.model import SequenceModel, State, States, detach_states, lstm_model
-from course_lib.lstm.one_node import OneNode
-from course_lib.lstm.pacing import pace_blocks, pace_layers
-from course_lib.lstm.savings import Savings, predict_with
+from course_lib.lstm.memory import BatchSize, Memory, Savings, predict_block_memory, predict_memory, predict_with
+from course_lib.lstm.model import (
+    Loss,
+    SequenceModel,
+    State,
+    States,
+    cross_entropy,
+    detach_states,
+    lstm_model,
+    squared_error,
+)
+from course_lib.lstm.pacing import OneNode, pace_blocks, pace_layers
 
 __all__ = [
     "BatchSize",

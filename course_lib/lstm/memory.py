@@ -1,17 +1,94 @@
-"""Where the memory of a training step goes, by formula. Nothing is run, and nothing but sizes is looked at."""
+"""Where the memory of a training step goes, by formula, and what the usual ways to save some leave of it.
+
+Those are another precision, recomputation and sharding. Nothing is run, and nothing but sizes is looked at: how large
+a model is, block by block, read off a model or just made up.
+"""
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING
-
-from course_lib.lstm.sizes import PROJECTION, BlockSize, ModelSize, size_of
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from torch import nn
 
     from course_lib.data import Batch
-    from course_lib.lstm.model import SequenceModel
+
+
+EMBEDDING, LSTM, PROJECTION = "embedding", "lstm", "projection"
+
+# What the backward pass of an LSTM cell must know, in numbers per hidden unit: the four gates, c, tanh(c) and h.
+NUMBERS_PER_UNIT = 7
+
+
+@dataclass(frozen=True)
+class BlockSize:
+    """A block takes `inputs` numbers (or one of `inputs` tokens) for each step of each sequence, and gives `width`.
+
+    `kind` is embedding, lstm or projection, or the name of another type, whose parameters were counted.
+    """
+
+    kind: str
+    inputs: int
+    width: int
+    number_bytes: int = 4
+    counted: int = 0
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers it learns, by formula."""
+        if self.kind == LSTM:
+            return count_lstm_parameters(self.width)
+        if self.kind == EMBEDDING:
+            return self.inputs * self.width
+        return self.inputs * self.width + self.width if self.kind == PROJECTION else self.counted
+
+    @property
+    def kept(self) -> int:
+        """For each step of each sequence: how many numbers the backward pass must know."""
+        return {LSTM: NUMBERS_PER_UNIT * self.width, PROJECTION: self.inputs}.get(self.kind, 0)
+
+
+class NumberedBlocks(Protocol):
+    """A `SequenceModel`, or a `ModelSize` that stands for one."""
+
+    def numbered(self) -> Sequence[tuple[int, Any]]:
+        """(place, block), in order."""
+        ...
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """The sizes of a model's blocks, in order: it stands for a model wherever nothing is run."""
+
+    blocks: tuple[BlockSize, ...]
+
+    def numbered(self) -> list[tuple[int, BlockSize]]:
+        """(place, size), in order."""
+        return list(enumerate(self.blocks))
+
+
+def lstm_size(vocabulary: int, hidden: int, layers: int) -> ModelSize:
+    """The size of `lstm_model(vocabulary=vocabulary, hidden=hidden, layers=layers)`."""
+    ends = BlockSize(EMBEDDING, vocabulary, hidden), BlockSize(PROJECTION, hidden, vocabulary)
+    return ModelSize((ends[0], *[BlockSize(LSTM, hidden, hidden)] * layers, ends[1]))
+
+
+def size_of(block: Any) -> BlockSize:
+    """The size of a module, or of a size itself. Blocks of ours know theirs; of others, the parameters are counted."""
+    if isinstance(block, BlockSize):
+        return block
+    number_bytes = next(block.parameters()).element_size()
+    if hasattr(block, "block_size"):
+        return replace(block.block_size, number_bytes=number_bytes)
+    counted = sum(parameter.numel() for parameter in block.parameters())
+    return BlockSize(type(block).__name__, 0, getattr(block, "width", 0), number_bytes, counted)
+
+
+def count_lstm_parameters(hidden: int) -> int:
+    """An LSTM layer has 4 gates, each with two square matrices and two biases."""
+    return 4 * (2 * hidden * hidden + 2 * hidden)
 
 
 @dataclass(frozen=True)
@@ -40,7 +117,7 @@ class BatchSize:
     sequences: int
 
 
-def predict_memory(model: SequenceModel | ModelSize, batch: Batch | BatchSize, *, optimizer_numbers: int = 2) -> Memory:
+def predict_memory(model: NumberedBlocks, batch: Batch | BatchSize, *, optimizer_numbers: int = 2) -> Memory:
     """Counted, without running anything.
 
     `optimizer_numbers` is per parameter: 2 for Adam, 1 for momentum, 0 for plain SGD.
@@ -60,3 +137,63 @@ def predict_block_memory(
     numbers = 0 if size.kind == PROJECTION and place == 0 else size.kept
     activations = size.number_bytes * batch.steps * batch.sequences * numbers
     return Memory(parameters, parameters, optimizer_numbers * parameters, activations)
+
+
+# Bytes of a parameter (and of its gradient and the optimizer's numbers), and of an activation.
+PRECISIONS = {"float32": (4, 4), "autocast to bfloat16": (4, 2), "all bfloat16": (2, 2)}
+OPTIMIZERS = {"SGD": 0, "SGD with momentum": 1, "Adam": 2}  # numbers per parameter
+SHARDED = {
+    "nothing": (),
+    "optimizer": ("optimizer",),
+    "optimizer, gradients": ("optimizer", "gradients"),
+    "optimizer, gradients, parameters": ("optimizer", "gradients", "parameters"),
+}
+
+
+@dataclass(frozen=True)
+class Savings:
+    """What is done about it. `sharded` says what the ranks share out instead of each having all of it."""
+
+    optimizer: str = "Adam"
+    precision: str = "float32"
+    recompute: bool = False
+    sharded: str = "nothing"
+    ranks: int = 1
+
+    def __post_init__(self) -> None:
+        for name, known in (("optimizer", OPTIMIZERS), ("precision", PRECISIONS), ("sharded", SHARDED)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name}={getattr(self, name)!r}: choose {'; '.join(known)}")
+        if self.ranks < 1:
+            raise ValueError(f"ranks={self.ranks}: give at least one")
+
+
+def predict_with(model: NumberedBlocks, batch: Batch | BatchSize, savings: Savings | None = None) -> Memory:
+    """What one rank needs for a step on its `batch`, by formula. Without savings it is what `predict_memory` says.
+
+    Recomputation keeps the inputs of each layer, and computes the rest of *one* layer at a time again on the way back.
+    Of sharded parameters a rank has its piece, and the largest block whole, while that block works.
+    """
+    savings = savings or Savings()
+    of_weight, of_activation = PRECISIONS[savings.precision]
+    numbers = OPTIMIZERS[savings.optimizer]
+    sizes = ModelSize(tuple(size_of(block) for _, block in model.numbered()))
+    blocks = {place: predict_block_memory(place, block, batch, numbers) for place, block in model.numbered()}
+    size = sizes.blocks[0].number_bytes
+    kept = _recomputed(sizes, batch, size) if savings.recompute else sum(each.activations for each in blocks.values())
+    parameters = sum(each.parameters for each in blocks.values()) * of_weight // size
+    whole = {"parameters": parameters, "gradients": parameters, "optimizer": numbers * parameters}
+    shared = {name: -(-whole[name] // savings.ranks) for name in SHARDED[savings.sharded]}
+    if "parameters" in shared and savings.ranks > 1:
+        shared["parameters"] += max(each.parameters for each in blocks.values()) * of_weight // size
+    return Memory(**{**whole, **shared}, activations=kept * of_activation // size)
+
+
+def _recomputed(model: ModelSize, batch: Batch | BatchSize, size: int) -> int:
+    """The inputs of every LSTM layer and of the way out, and all that one layer's backward pass must know."""
+    widths = [block.width for block in model.blocks if block.kind == LSTM]
+    cells = batch.steps * batch.sequences * size
+    way_out = sum(
+        predict_block_memory(place, block, batch).activations for place, block in model.numbered() if block.kind != LSTM
+    )
+    return cells * (sum(widths) + NUMBERS_PER_UNIT * max(widths, default=0)) + way_out

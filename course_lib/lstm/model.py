@@ -1,22 +1,51 @@
 """The LSTM as a list of blocks that can be cut anywhere: between blocks for pipelines, in time for wavefronts.
 
 Every block takes (steps, sequences, ...) and a state, and returns the same; its outputs have `width` numbers for each
-step of each sequence. State is never hidden inside a module:
-whoever runs a block hands the state in and gets the new one back, so that a sequence can be run in chunks, on
-whichever rank, and the gradient flows back through the state from chunk to chunk.
+step of each sequence. State is never hidden inside a module: whoever runs a block hands the state in and gets the new
+one back, so that a sequence can be run in chunks, on whichever rank, and the gradient flows back through the state
+from chunk to chunk.
+
+Losses are sums with counts. A mean cannot be added up: the mean over two ranks' means is not the mean over their
+tokens, unless both have equally many. A sum and a count can, over micro-batches, time chunks, ranks and stages. The
+division happens once, at the very end, by the global count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from course_lib.lstm.sizes import EMBEDDING, LSTM, PROJECTION, BlockSize
+from course_lib.data import Batch
+from course_lib.lstm.memory import EMBEDDING, LSTM, PROJECTION, BlockSize
 from course_lib.lstm.stack import Stack, State, as_computed, keep_flat, pays
+from course_lib.machine import device
+
+
+@contextmanager
+def own_random_numbers() -> Iterator[None]:
+    """In the block, random numbers may be drawn and seeds set; afterwards the generators stand where they stood."""
+    where = device()
+    with torch.random.fork_rng([where] if where.type == "cuda" else []):
+        yield
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """In the block, the model may be run; afterwards its buffers and the random numbers are as they were."""
+    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    with own_random_numbers():
+        try:
+            yield
+        finally:
+            for buffer, values in before:
+                buffer.data.copy_(values)  # unseen by autograd: a graph may have saved the buffer, as BatchNorm's does
+
 
 Run = tuple[tuple[int, Any], ...]  # (place, block) of LSTM layers of one width side by side, or of one other block
 States = dict[int, State]  # of the blocks that have one, by their place in the model
@@ -167,3 +196,24 @@ def _stacks_with(numbered: tuple[int, Any]) -> tuple:
 def detach_states(states: States) -> States:
     """The same states, cut from the graph that made them: the gradient stops here."""
     return {place: (h.detach(), c.detach()) for place, (h, c) in states.items()}
+
+
+Loss = Callable[[Tensor, Batch], tuple[Tensor, Tensor]]
+
+
+def squared_error(outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The sum of squared errors over the steps that count, and their number. `outputs` is (steps, sequences, 1)."""
+    # Where a step does not count it is its own target: whatever came out there, not-a-number too, adds nothing.
+    counted = outputs.squeeze(-1).where(batch.mask, batch.targets)
+    return functional.mse_loss(counted, batch.targets, reduction="sum"), batch.mask.sum()
+
+
+def cross_entropy(outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The sum of cross-entropies over the steps that count, and their number.
+
+    `outputs` is (steps, sequences, classes).
+    """
+    ignored = -100
+    targets = batch.targets.masked_fill(~batch.mask, ignored)
+    total = functional.cross_entropy(outputs.flatten(0, 1), targets.flatten(), ignore_index=ignored, reduction="sum")
+    return total, batch.mask.sum()

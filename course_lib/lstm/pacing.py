@@ -1,14 +1,15 @@
-"""Layers that take a fixed time, so that several ranks on few cores overlap as on devices of their own."""
+"""Models for experiments: layers that take a fixed time, and a whole backward pass in a single autograd node."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from course_lib import trace
-from course_lib.lstm.model import Recurrent, SequenceModel
+from course_lib.lstm.model import Recurrent, SequenceModel, States
 
 
 def pace_layers(model: SequenceModel, forward: float, backward: float) -> SequenceModel:
@@ -40,3 +41,29 @@ def _pause_after(place: str, forward: float, backward: float) -> Any:
             outputs[0].register_hook(lambda gradient: pause("backward", backward))
 
     return after_forward
+
+
+class OneNode(SequenceModel):
+    """The same blocks and numbers. But no gradient is handed out before the last one has been computed.
+
+    So it is on a GPU with `nn.LSTM(..., num_layers=4)`, where cuDNN computes the gradients of all layers in one call.
+    """
+
+    def forward(self, inputs: Tensor, states: States | None = None) -> tuple[Tensor, States]:
+        ended: States = {}
+        outputs: Any = _AllAtOnce.apply(super().forward, inputs, states, ended, *self.parameters())
+        return outputs, ended
+
+
+class _AllAtOnce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, blocks: Any, inputs: Tensor, states: States | None, ended: States, *parameters: Tensor):
+        with torch.enable_grad():
+            ctx.outputs, new_states = blocks(inputs, states)
+        ended |= {place: (h.detach(), c.detach()) for place, (h, c) in new_states.items()}
+        ctx.parameters = parameters
+        return ctx.outputs.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor):
+        return None, None, None, None, *torch.autograd.grad(ctx.outputs, ctx.parameters, gradients)

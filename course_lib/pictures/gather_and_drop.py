@@ -12,8 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from course_lib.launchers.run import Run
-from course_lib.pictures.palette import COLOURS, INK, MEMORY
-from course_lib.pictures.picture import Picture
+from course_lib.pictures.picture import COLOURS, INK, MEMORY, Picture
 from course_lib.pictures.timeline import rank_axes, time_unit
 from course_lib.trace import Span
 

@@ -6,8 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from course_lib.pictures.palette import COLOURS, INK
-from course_lib.pictures.picture import Picture
+from course_lib.pictures.picture import COLOURS, INK, Picture
 
 SIDE = 0.8  # of a cell, in units of the distance between two
 

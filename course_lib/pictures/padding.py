@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from course_lib.data import Batch
-from course_lib.pictures.palette import COLOURS, INK
-from course_lib.pictures.picture import Picture
+from course_lib.pictures.picture import COLOURS, INK, Picture
 
 GAP = 2  # white rows between two batches
 

@@ -1,4 +1,8 @@
-"""A figure that shows itself in a notebook, and says in words what is on it."""
+"""A figure that shows itself in a notebook and says in words what is on it, and the colors of the whole course.
+
+One color per meaning. They are Okabe and Ito's: safe for color-blind readers. A page of the website has no matplotlib,
+so this module imports it only where a figure is written.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,36 @@ import html
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLOURS = {
+    "forward": "#0072B2",
+    "backward": "#E69F00",
+    "weight gradients": "#D55E00",  # of a backward pass that is split
+    "recompute": "#56B4E9",  # a forward pass made again
+    "communication": "#009E73",
+    "send": "#009E73",
+    "receive": "#7FCEB9",  # communication too, seen from the other end
+    "exposed communication": "#004D38",  # what no computation hides
+    "input wait": "#882255",
+    "update": "#CC79A7",
+    "idle": "#D9D9D9",
+}
+OTHERS = ("#332288", "#F0E442", "#8C6BB1", "#7F7F7F", "#B2DF8A", "#999933")
+SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # curves, in order
+MEMORY = {"parameters": "#0072B2", "gradients": "#E69F00", "optimizer": "#CC79A7", "activations": "#56B4E9"}
+BLOCKS = {"way-in": "#B2DF8A", "layer": "#56B4E9", "way-out": "#F0E442"}
+INK = "#333333"
+
+
+def colours_for(names: list[str]) -> dict[str, str]:
+    """A colour for each name: the course's own where the name has a meaning, else the next free one."""
+    strangers = [name for name in names if name not in COLOURS]
+    return {name: COLOURS[name] if name in COLOURS else OTHERS[strangers.index(name) % len(OTHERS)] for name in names}
+
 
 DPI = 144
 POINTS_PER_INCH = 72
@@ -39,6 +69,8 @@ class Picture:
 
     def svg(self) -> str:
         """The picture as SVG, the same for the same figure; letters are outlines, so that they fit on every machine."""
+        import matplotlib
+
         file = io.StringIO()
         with matplotlib.rc_context({"svg.hashsalt": "course", "svg.fonttype": "path"}):
             self.figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})

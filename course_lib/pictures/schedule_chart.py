@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from course_lib.pictures.palette import COLOURS, INK, MEMORY
-from course_lib.pictures.picture import Picture
+from course_lib.pictures.picture import COLOURS, INK, MEMORY, Picture
 from course_lib.pictures.timeline import rank_axes, row_axes, time_unit
 from course_lib.planning.schedules import Schedule
 from course_lib.planning.simulation import (

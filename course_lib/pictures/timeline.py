@@ -1,8 +1,9 @@
-"""Who did what when: one row per rank, one bar per span."""
+"""Who did what when: one row per rank, one bar per span, one arrow per message; or one rank of several runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -10,10 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from course_lib.launchers.run import Run
-from course_lib.launchers.tracing.overlap import exposed_communication
+from course_lib.launchers.tracing.events import exposed_communication
 from course_lib.launchers.tracing.trace_file import read_trace, spans_in
-from course_lib.pictures.palette import INK, colours_for
-from course_lib.pictures.picture import Picture
+from course_lib.pictures.picture import COLOURS, INK, Picture, colours_for
 from course_lib.trace import Span
 
 LETTERS_IN_A_ROW = 55  # of a legend
@@ -100,3 +100,144 @@ def _describe(names: list[str], ranks: int, paced: bool) -> str:
         return f"Timeline of {ranks} ranks with no spans: record some with trace.span(name)"
     kind = "Paced timeline" if paced else "Timeline"
     return f"{kind} of {ranks} {'rank' if ranks == 1 else 'ranks'}: {', '.join(names)}"
+
+
+NARROWEST = 0.035  # the share of the picture's width that a label needs
+
+
+def comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
+    """One row for each run, all from the same zero: what `rank` computed above, what it communicated below.
+
+    A bar bears the label of its span, where there is room: of which layer or bucket it was.
+    """
+    rows = {name: _of_rank(run, rank) for name, run in runs.items()}
+    spans = [span for row in rows.values() for span in row]
+    longest = max((span.end for span in spans), default=0.0)
+    unit, scale = time_unit(longest)
+    names = list(dict.fromkeys(span.name for span in sorted(spans, key=lambda span: span.start)))
+    colours = colours_for(names)
+    figure = Figure(figsize=(9, 1.3 + 0.62 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    for place, row in enumerate(rows.values()):
+        for span in row:
+            _draw_span(axes, place, span, colours[span.name], scale, span.seconds > NARROWEST * longest)
+    paced = any(span.paced for span in spans)
+    rank_axes(axes, len(rows), unit, paced)
+    axes.set_yticks(range(len(rows)), list(rows))
+    handles = [Patch(facecolor=colours[name], label=name) for name in names]
+    figure.legend(handles=handles, loc="outside upper right", ncols=max(1, min(6, len(names))), frameon=False)
+    return Picture(figure, _describe_comparison(rows, rank, unit, scale, paced))
+
+
+def _of_rank(run: Run, rank: int) -> list[Span]:
+    spans = sorted((span for span in run.spans if span.rank == rank), key=lambda span: -span.seconds)
+    first = min((span.start for span in spans), default=0.0)
+    return [span.since(first) for span in spans]
+
+
+def _draw_span(axes: Axes, place: int, span: Span, colour: str, scale: float, labelled: bool) -> None:
+    lower = span.name in ("communication", "send", "receive")
+    bottom = place if lower else place - 0.4
+    axes.broken_barh(
+        [(span.start * scale, span.seconds * scale)],
+        (bottom, 0.4),
+        facecolor=colour,
+        edgecolor="white",
+        linewidth=0.6,
+    )
+    if labelled and span.label:
+        middle = (span.start + span.end) / 2 * scale
+        axes.text(middle, bottom + 0.2, span.label, ha="center", va="center", fontsize=8, color=_ink_on(colour))
+
+
+def _ink_on(colour: str) -> str:
+    """White where the bar is dark."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 110 else INK
+
+
+def _describe_comparison(rows: Mapping[str, list[Span]], rank: int, unit: str, scale: float, paced: bool) -> str:
+    ends = {name: max((span.end for span in row), default=0.0) * scale for name, row in rows.items()}
+    took = ", ".join(f"{name} {end:.0f} {unit}" for name, end in ends.items())
+    return f"{'Paced timelines' if paced else 'Timelines'} of rank {rank} on one axis: {took}"
+
+
+Pair = tuple[Span, Span]  # a send and the receive that took it
+
+
+def messages(run: Run | Sequence[Span] | Mapping[str, Run], ranks: int | None = None) -> Picture:
+    """Draw each message of a run. Several runs, by name, are drawn one above the other on one time axis.
+
+    The n-th `send` from a to b meets the n-th `receive` on b from a. Time counts from the first message of a run.
+    """
+    named = {name: (matched(each.spans), len(each)) for name, each in run.items()} if isinstance(run, Mapping) else {}
+    if not isinstance(run, Mapping):
+        spans, ranks = spans_of(run, ranks)
+        named[""] = matched(spans), ranks
+    named = {name: (_from_zero(pairs), ranks) for name, (pairs, ranks) in named.items()}
+    last = max((receive.end for pairs, _ in named.values() for _, receive in pairs), default=0.0)
+    figure = Figure(figsize=(9, sum(0.7 + 0.45 * ranks for _, ranks in named.values()) + 0.4), layout="constrained")
+    rows = figure.subplots(len(named), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (name, (pairs, ranks)) in zip(rows, named.items(), strict=True):
+        _draw_arrows(axes, name, pairs, ranks, *time_unit(last))
+        axes.set_xlim(0, last * time_unit(last)[1] * 1.02 or 1)
+        if axes is not rows[-1]:
+            axes.set_xlabel("")
+    told = [f"{name}: " * bool(name) + _describe_messages(*each) for name, each in named.items()]
+    return Picture(figure, "; ".join(told))
+
+
+def matched(spans: Sequence[Span]) -> list[Pair]:
+    """Every send with the receive that took it, in the order of sending."""
+    receives: dict[tuple[int | None, int | None], list[Span]] = defaultdict(list)  # by sender and receiver
+    for span in sorted(spans, key=lambda span: span.start):
+        if span.name == "receive":
+            receives[span.peer, span.rank].append(span)
+    pairs = []
+    for span in sorted(spans, key=lambda span: span.start):
+        if span.name == "send" and receives[span.rank, span.peer]:
+            pairs.append((span, receives[span.rank, span.peer].pop(0)))
+    return pairs
+
+
+def left_at(send: Span, receive: Span) -> float:
+    """When a message leaves: not before both are there. One who comes early waits."""
+    return max(send.start, receive.start)
+
+
+def busiest_rank(pairs: Sequence[Pair]) -> tuple[int, int]:
+    """The rank that sends and receives most often, and how often."""
+    counts: dict[int, int] = defaultdict(int)
+    for send, receive in pairs:
+        counts[send.rank] += 1
+        counts[receive.rank] += 1
+    return max(counts.items(), key=lambda item: (item[1], -item[0]), default=(0, 0))
+
+
+def _from_zero(pairs: Sequence[Pair]) -> list[Pair]:
+    first = min((left_at(*pair) for pair in pairs), default=0.0)
+    return [(send.since(first), receive.since(first)) for send, receive in pairs]
+
+
+def _draw_arrows(axes: Axes, name: str, pairs: Sequence[Pair], ranks: int, unit: str, scale: float) -> None:
+    """One run: an arrow for each message, over a line for each rank."""
+    for send, receive in pairs:
+        axes.annotate(
+            "",
+            xy=(receive.end * scale, receive.rank),
+            xytext=(left_at(send, receive) * scale, send.rank),
+            arrowprops={"arrowstyle": "-|>", "color": COLOURS["communication"], "linewidth": 1.6, "shrinkB": 2},
+        )
+    for rank in range(ranks):
+        axes.axhline(rank, color=COLOURS["idle"], linewidth=1, zorder=0)
+    rank_axes(axes, ranks, unit, any(span.paced for pair in pairs for span in pair))
+    rank, times = busiest_rank(pairs)
+    title = f"{len(pairs)} messages" + (f"; rank {rank} takes part in {times}" if pairs else "")
+    axes.set_title(f"{name}: {title}" if name else title, loc="left", fontsize=10, color=INK)
+
+
+def _describe_messages(pairs: Sequence[Pair], ranks: int) -> str:
+    links = sorted({(send.rank, receive.rank) for send, receive in pairs})
+    arrows = ", ".join(f"{a} to {b}" for a, b in links) or "none"
+    paced = any(span.paced for pair in pairs for span in pair)
+    return f"{'Paced messages' if paced else 'Messages'} between {ranks} ranks: {len(pairs)}, over the links {arrows}"

@@ -4,17 +4,16 @@ from course_lib.planning.block_times import BlockSeconds, BlockTimes, h200_block
 from course_lib.planning.calibration import Sizes, calibrate
 from course_lib.planning.cluster import Network
 from course_lib.planning.costs import ActionCosts
-from course_lib.planning.explanation import Explanation, explain
-from course_lib.planning.line import Line, fit_line
 from course_lib.planning.network import (
     AllReduceParts,
+    Line,
     Link,
+    fit_line,
     measure_all_reduce,
     measure_all_reduce_parts,
     measure_link,
 )
 from course_lib.planning.paced_network import paced_network
-from course_lib.planning.pieces import Pieces
 from course_lib.planning.placement import (
     BlockCost,
     CannotPlace,
@@ -27,7 +26,7 @@ from course_lib.planning.placement import (
     round_robin,
     step_cost,
 )
-from course_lib.planning.plan import Plan
+from course_lib.planning.plan import Explanation, Plan, explain
 from course_lib.planning.planner import best_of_each_way, plans
 from course_lib.planning.schedules import (
     SCHEDULES,
@@ -51,7 +50,7 @@ from course_lib.planning.schedules import (
 from course_lib.planning.search import find_schedule, lower_bound
 from course_lib.planning.sharding import ShardedMemory, block_bytes, predict_sharding
 from course_lib.planning.simulation import bubble, makespan, measured, simulate
-from course_lib.planning.work import Work
+from course_lib.planning.work import Pieces, Work
 
 __all__ = [
     "SCHEDULES",

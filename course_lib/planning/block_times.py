@@ -16,8 +16,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from course_lib.lstm.sizes import EMBEDDING, LSTM, PROJECTION, BlockSize, size_of
-from course_lib.planning.line import Line
+from course_lib.lstm.memory import EMBEDDING, LSTM, PROJECTION, BlockSize, size_of
+from course_lib.planning.network import Line
 
 if TYPE_CHECKING:
     from torch import nn

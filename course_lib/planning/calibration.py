@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from course_lib.lstm.memory import LSTM
 from course_lib.lstm.model import Embed, Project, Recurrent
-from course_lib.lstm.sizes import LSTM
 from course_lib.machine import device
 from course_lib.planning.block_times import HEAD, TABLE, BlockSeconds, BlockTimes, PrecisionTimes, Surface
-from course_lib.planning.line import Line, fit_line
+from course_lib.planning.network import Line, fit_line
 
 LONG = 0.3  # seconds: a call that takes so long is not made again and again
 SLEEP = 4_000_000  # cycles, about two milliseconds: longer than it takes to line up the work of one call

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from course_lib.lstm.memory import BatchSize, predict_block_memory
-from course_lib.lstm.sizes import LSTM, PROJECTION, BlockSize, ModelSize, size_of
+from course_lib.lstm.memory import LSTM, PROJECTION, BatchSize, BlockSize, ModelSize, predict_block_memory, size_of
 from course_lib.machine import device
 
 if TYPE_CHECKING:

@@ -12,12 +12,10 @@ from itertools import product
 from tqdm import tqdm
 
 from course_lib.planning.cluster import Network
-from course_lib.planning.pieces import Pieces
-from course_lib.planning.pipelined import pipelined, placed
 from course_lib.planning.placement import CannotPlace
 from course_lib.planning.plan import Plan
-from course_lib.planning.sharded import sharded
-from course_lib.planning.work import Work
+from course_lib.planning.update_costs import pipelined, placed, sharded
+from course_lib.planning.work import Pieces, Work
 
 SPLIT = ("zb-h1", "zb-v")  # schedules whose weight gradients are made apart
 VIRTUAL = {"interleaved": 2, "zb-v": 2}  # parts of the model on each stage

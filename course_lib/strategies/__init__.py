@@ -1,7 +1,7 @@
 """How to train: one file per way, all of one shape."""
 
 from course_lib.strategies.accumulation import Accumulation
-from course_lib.strategies.base import Strategy, broadcast_weights, sum_over_ranks
+from course_lib.strategies.base import Single, Strategy, broadcast_weights, sum_over_ranks
 from course_lib.strategies.ddp import DDP
 from course_lib.strategies.fsdp import FSDP
 from course_lib.strategies.fsdp_watch import GatherPace, GatherWatch
@@ -11,7 +11,6 @@ from course_lib.strategies.parameter_server import ParameterServer
 from course_lib.strategies.pipeline import Pipeline
 from course_lib.strategies.registry import STRATEGIES, find_strategy, make_strategy
 from course_lib.strategies.shards import BadShards, Shard
-from course_lib.strategies.single import Single
 from course_lib.strategies.tensor_parallel import TensorParallel
 
 __all__ = [

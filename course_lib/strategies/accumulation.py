@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from course_lib.data import Batch
-from course_lib.lstm.loss import Loss
-from course_lib.lstm.model import SequenceModel
+from course_lib.lstm.model import Loss, SequenceModel
 from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, Strategy, sum_over_ranks
 from course_lib.strategies.ddp import DDP
 from course_lib.trace import span

@@ -1,4 +1,7 @@
-"""One skeleton for every way to train. A strategy says only what is particular to it."""
+"""One skeleton for every way to train. A strategy says only what is particular to it.
+
+`SingleDevice` is the reference that every other strategy is compared with: one device, one process.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,7 @@ from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
 from course_lib.data import Batch
-from course_lib.lstm.loss import Loss
-from course_lib.lstm.model import SequenceModel, States, detach_states
+from course_lib.lstm.model import Loss, SequenceModel, States, detach_states
 from course_lib.machine import device
 from course_lib.strategies.precision import GradientScaler, in_float32
 from course_lib.strategies.probe import KNOWN, Block, check_cuts
@@ -239,3 +241,7 @@ def sum_over_ranks(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Te
     with span("communication"):
         dist.all_reduce(tensor, group=group)
     return tensor
+
+
+class Single(Strategy):
+    """Forward, backward, update."""

@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.data import Batch
-from course_lib.lstm.loss import Loss
-from course_lib.lstm.model import SequenceModel, States
+from course_lib.lstm.model import Loss, SequenceModel, States
 from course_lib.strategies.base import MakeOptimizer, Strategy, sum_over_ranks
 
 

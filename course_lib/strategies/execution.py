@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from course_lib.data import Batch
-from course_lib.lstm.model import State, States
-from course_lib.lstm.untouched import untouched
+from course_lib.lstm.model import State, States, untouched
 from course_lib.planning.schedules import Action, Held, Schedule
 from course_lib.planning.simulation import NAMES
 from course_lib.strategies.mail import Mail, Routes
@@ -100,7 +99,7 @@ class Execution:
 
     def run(self) -> Tensor:
         """Do all actions. Returns the sum of losses on the stage with the model's last part, and 0 on the others."""
-        do = {"F": self._forward, "B": self._backward, "W": self._weights, "R": self._recompute}
+        do = {"F": self.forward, "B": self.backward, "W": self.weight_gradients, "R": self.recompute}
         final = {number: virtual for virtual, number in self.last_actions.items()}
         self.mail.post(0)
         for number, action in enumerate(self.actions):
@@ -112,7 +111,8 @@ class Execution:
         self.mail.finish()
         return self.total
 
-    def _forward(self, action: Action) -> None:
+    def forward(self, action: Action) -> None:
+        """Run one piece forward, and keep its graph unless it will be run again."""
         own, virtual = (action.micro_batch, action.virtual), self.stage.virtual[action.virtual]
         inputs = self._piece(action).inputs if virtual.is_first else self.mail.take(action).requires_grad_()
         again = (self.stage.place, action.piece) in self.schedule.recomputed
@@ -129,13 +129,15 @@ class Execution:
         if not again:
             self.saved[action.piece] = done
 
-    def _recompute(self, action: Action) -> None:
+    def recompute(self, action: Action) -> None:
+        """Run one piece forward again, from where it began."""
         began, virtual = self.beginnings.pop(action.piece), self.stage.virtual[action.virtual]
         with self._working(action), untouched(virtual.part):  # what counts its calls, as BatchNorm does, counts once
             _set_random_numbers(began.random_numbers, began.inputs)
             self.saved[action.piece] = self._run(action, began.inputs, began.states)
 
-    def _backward(self, action: Action) -> None:
+    def backward(self, action: Action) -> None:
+        """Run one piece backward, and send the gradient of its inputs to the stage before."""
         own, virtual = (action.micro_batch, action.virtual), self.stage.virtual[action.virtual]
         gradient = None if virtual.is_last else self.mail.take(action)
         saved = self.saved.pop(action.piece)
@@ -149,7 +151,8 @@ class Execution:
         if isinstance(saved, SplitPass):
             self.for_weights[action.piece] = saved.second_part()
 
-    def _weights(self, action: Action) -> None:
+    def weight_gradients(self, action: Action) -> None:
+        """Compute the weight gradients that a split backward pass has left."""
         with self._working(action):
             self.for_weights.pop(action.piece).backward()
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from course_lib.data import Batch
-from course_lib.lstm.loss import Loss
-from course_lib.lstm.model import SequenceModel
+from course_lib.lstm.model import Loss, SequenceModel
 from course_lib.machine import device
 from course_lib.planning.placement import Placement
 from course_lib.planning.schedules import Schedule

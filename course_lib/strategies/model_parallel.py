@@ -12,8 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.data import Batch
-from course_lib.lstm.loss import Loss
-from course_lib.lstm.model import SequenceModel, States
+from course_lib.lstm.model import Loss, SequenceModel, States
 from course_lib.planning.placement import Placement, check_placement, equal_count
 from course_lib.strategies import point_to_point
 from course_lib.strategies.base import (
@@ -80,9 +79,9 @@ class ModelParallel(Strategy):
         """Run this rank's segments forward, each when its inputs are there, and then back in reverse order."""
         count, states = batch.mask.sum(), {}
         own = [number for number, segment in enumerate(self.segments) if segment.rank == self.rank]
-        saved = {number: self._forward(number, batch, states) for number in own}
+        saved = {number: self.forward_segment(number, batch, states) for number in own}
         for number in reversed(own):
-            self._backward(number, saved[number], self.divisor(count))
+            self.backward_segment(number, saved[number], self.divisor(count))
         return self._total_for_all(saved), count, {0: states}
 
     def computing(self, name: str, segment: Segment) -> AbstractContextManager:
@@ -99,7 +98,7 @@ class ModelParallel(Strategy):
         with span("receive", peer=source):
             return point_to_point.receive(shape, self.message_dtype, self.device, source).wait()
 
-    def _forward(self, number: int, batch: Batch, states: States) -> SavedForward:
+    def forward_segment(self, number: int, batch: Batch, states: States) -> SavedForward:
         """Run the segment when its inputs are there, and send its outputs on. The last one's output is the loss."""
         segment, inputs = self.segments[number], batch.inputs
         if number > 0:
@@ -114,7 +113,7 @@ class ModelParallel(Strategy):
         self.send(outputs, self.segments[number + 1].rank)
         return SavedForward(inputs, outputs)
 
-    def _backward(self, number: int, saved: SavedForward, count: Tensor) -> None:
+    def backward_segment(self, number: int, saved: SavedForward, count: Tensor) -> None:
         """Run the segment backward when the gradient of its outputs is there, and send that of its inputs back."""
         is_last = number == len(self.segments) - 1
         outputs = saved.outputs / count if is_last else saved.outputs

@@ -18,8 +18,7 @@ from torch.nn import Parameter
 from torch.nn.utils import parameters_to_vector
 
 from course_lib.data import Batch
-from course_lib.lstm.loss import Loss
-from course_lib.lstm.model import SequenceModel
+from course_lib.lstm.model import Loss, SequenceModel
 from course_lib.strategies.base import MakeOptimizer, Strategy, broadcast_weights, nonzero
 from course_lib.strategies.shards import NamedTensors, Shard
 from course_lib.trace import span
@@ -83,7 +82,7 @@ class ParameterServer(Strategy):
             self._work(batch)
         else:
             for _ in range(1 if self.synchronous else len(self.workers)):
-                self._serve()
+                self.serve()
         return self.last[0], self.last[1]
 
     def train(self, batches: Iterable[Batch], updates: int) -> list[Update]:
@@ -93,7 +92,7 @@ class ParameterServer(Strategy):
         """
         if self.is_server:
             while self.updates < updates:
-                self._serve()
+                self.serve()
             waiting = 0 if self.synchronous else len(self.workers) - 1  # whoever brought the last one knows
             for _ in range(waiting):
                 self._answer(self._receive(None)[0])
@@ -130,7 +129,7 @@ class ParameterServer(Strategy):
                 parameter.copy_(piece)
         self.last, self.updates = message[-NOTES:-1], int(message[-1])
 
-    def _serve(self) -> None:
+    def serve(self) -> None:
         """One update, of the gradients of all workers, or of the one that comes first."""
         brought = dict(self._receive(worker) for worker in (self.workers if self.synchronous else [None]))
         oldest = min(int(message[-1]) for message in brought.values())

@@ -14,8 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.data import Batch
-from course_lib.lstm.loss import Loss
-from course_lib.lstm.model import SequenceModel
+from course_lib.lstm.model import Loss, SequenceModel
 from course_lib.planning.placement import Placement, equal_count
 from course_lib.planning.schedules import Layout, Schedule, check, make_schedule, with_recomputation
 from course_lib.planning.simulation import ActionCosts

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.data import Batch
-from course_lib.lstm.loss import Loss
+from course_lib.lstm.model import Loss
 
 PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 

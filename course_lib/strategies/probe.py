@@ -19,8 +19,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from course_lib.lstm.model import Embed, Project, Recurrent
-from course_lib.lstm.untouched import own_random_numbers
+from course_lib.lstm.model import Embed, Project, Recurrent, own_random_numbers
 
 KNOWN = (Embed, Project, Recurrent)
 STEPS, SEQUENCES = 6, 4  # of a trial

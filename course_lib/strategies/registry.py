@@ -19,14 +19,13 @@ from course_lib.planning.placement import Placement
 from course_lib.planning.schedules import Schedule
 from course_lib.planning.simulation import ActionCosts
 from course_lib.strategies.accumulation import Accumulation
-from course_lib.strategies.base import Strategy
+from course_lib.strategies.base import Single, Strategy
 from course_lib.strategies.ddp import DDP
 from course_lib.strategies.fsdp import FSDP
 from course_lib.strategies.hybrid import Hybrid
 from course_lib.strategies.model_parallel import ModelParallel
 from course_lib.strategies.pipeline import Pipeline
 from course_lib.strategies.precision import PRECISIONS
-from course_lib.strategies.single import Single
 from course_lib.strategies.tensor_parallel import TensorParallel
 
 STRATEGIES: dict[str, type[Strategy]] = {

@@ -15,8 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.data import Batch
-from course_lib.lstm.loss import Loss
-from course_lib.lstm.model import SequenceModel
+from course_lib.lstm.model import Loss, SequenceModel
 from course_lib.machine import device
 from course_lib.planning.placement import Placement, check_placement
 from course_lib.planning.schedules import Action, Layout, Schedule

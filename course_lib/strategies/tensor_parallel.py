@@ -13,8 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.lstm.loss import Loss
-from course_lib.lstm.model import Recurrent, SequenceModel, State
+from course_lib.lstm.model import Loss, Recurrent, SequenceModel, State
 from course_lib.machine import device
 from course_lib.strategies.base import MakeOptimizer, Strategy, broadcast_weights
 from course_lib.strategies.point_to_point import can_send_from

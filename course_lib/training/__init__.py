@@ -10,9 +10,8 @@ from course_lib.training.checkpoint.folder import (
 )
 from course_lib.training.job import Settings, train_job
 from course_lib.training.loop import BatchReader, History, epochs, evaluate, train
-from course_lib.training.measurement import measure_memory, seconds_per_update
+from course_lib.training.measurement import make_sharded, measure_memory, measure_sharding, seconds_per_update
 from course_lib.training.proof import Proof, same_as_one_process
-from course_lib.training.sharding import make_sharded, measure_sharding
 
 __all__ = [
     "BatchReader",

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from course_lib import trace
@@ -20,27 +22,23 @@ from course_lib.launchers import torchrun
 from course_lib.launchers.process import progress_bar, stop
 from course_lib.launchers.process.lifetime import seed_generators
 from course_lib.launchers.process.progress_bar import Progress
-from course_lib.lstm.loss import Loss
-from course_lib.lstm.model import SequenceModel
-from course_lib.lstm.untouched import untouched
+from course_lib.launchers.tracing.profiler import profiled
+from course_lib.lstm.model import Loss, Recurrent, SequenceModel, untouched
 from course_lib.machine import device
 from course_lib.strategies import Strategy, make_strategy
 from course_lib.strategies.precision import GradientScaler
 from course_lib.strategies.registry import find_strategy, options_of
 from course_lib.training import tasks
 from course_lib.training.checkpoint import load_checkpoint, on_rank_0, save_checkpoint, writing_into
-from course_lib.training.checkpoint.background import BackgroundSaver
 from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError, Position
-from course_lib.training.checkpoint.layout import in_words, is_same_layout
 from course_lib.training.checkpoint.lock import WriterLock
-from course_lib.training.compiling import check_compiles, compile_blocks
-from course_lib.training.fingerprint import check_same_data, fingerprint_of_all_ranks
-from course_lib.training.job_task import make_task
-from course_lib.training.log import Log
-from course_lib.training.loop import BatchReader, Update, updates_on
-from course_lib.training.metrics import MetricsLogger, NotFinite, check_weights
+from course_lib.training.checkpoint.saving import BackgroundSaver
+from course_lib.training.checkpoint.state import in_words, is_same_layout
+from course_lib.training.job_task import check_same_data, fingerprint_of_all_ranks, make_task
+from course_lib.training.log import Log, TensorboardLog
+from course_lib.training.loop import BatchReader, StopAgreement, Update, updates_on
+from course_lib.training.metrics import MetricsLogger, NotFinite, check_weights, utilization_of
 from course_lib.training.own import check_runs
-from course_lib.training.profiling import profile_some, with_input_waits
 from course_lib.training.settings import (
     BadSettings,
     Settings,
@@ -49,9 +47,53 @@ from course_lib.training.settings import (
     check_numbers,
     checkpoint_to_resume,
 )
-from course_lib.training.stopping import StopAgreement
-from course_lib.training.tensorboard import TensorboardLog
-from course_lib.training.utilization import utilization_of
+
+
+def check_compiles(where: torch.device) -> None:
+    """Refuse, before a run depends on it, a machine on which `torch.compile` finds no compiler that works."""
+    try:
+        torch.compile(lambda numbers: numbers * 2 + 1)(torch.ones(2, device=where))
+    except Exception as error:  # of PyTorch, of Triton, of a C++ compiler, or of the system
+        why = next(iter(str(error).splitlines()), "")
+        raise ValueError(f"--compile: no compiler works here ({type(error).__name__}: {why}); leave it out") from error
+
+
+def compile_blocks(model: SequenceModel) -> None:
+    """Have the blocks' forward passes compiled, each when it is first called. Names and weights stay as they are."""
+    for _, block in model.numbered():
+        if not isinstance(block, Recurrent):
+            block.forward = torch.compile(block.forward)
+
+
+SKIPPED = 3  # updates: the first ones make buffers, and are slow
+PROFILED = 5
+INPUT_WAIT = "input wait"
+
+
+def with_input_waits(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """The same batches. How long the loop waits for each is a span, `input wait`, where spans are recorded.
+
+    The GPU may still be busy with the update before: only what it does not cover costs time.
+    """
+    reader = iter(batches)
+    while True:
+        with trace.span(INPUT_WAIT, on_host=True):
+            batch = next(reader, None)
+        if batch is None:
+            return
+        yield batch
+
+
+def profile_some(updates: Iterator[Update], total: int) -> Iterator[Update]:
+    """The same updates, of which there are `total`; a few of them are profiled, if possible not the first ones.
+
+    What the caller does from one update to the next is in the profile, too.
+    """
+    yield from islice(updates, max(0, min(SKIPPED, total - PROFILED)))
+    with profiled():
+        yield from islice(updates, PROFILED)
+    yield from updates
+
 
 STREAMS = 1_000_003  # more than there are ranks: no two updates share a rank's seed
 

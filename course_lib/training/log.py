@@ -4,10 +4,13 @@
 
 `seconds` counts from the first update of the run, without the time in which it did not run. `mfu` is there where the
 peak of the devices is known: see `utilization`.
+
+With `--log tensorboard:DIR` it goes to TensorBoard, by PyTorch's own writer.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import os
@@ -114,3 +117,33 @@ def _record(facts: dict) -> Record:
 def _lines(records: Iterable[Record]) -> str:
     known = ({name: value for name, value in asdict(record).items() if value is not None} for record in records)
     return "".join(json.dumps(facts) + "\n" for facts in known)
+
+
+PREFIX = "tensorboard:"
+
+
+def check_has_tensorboard() -> None:
+    """Refuse where the package is missing that PyTorch's writer needs."""
+    if importlib.util.find_spec("tensorboard") is None:
+        raise LogError("--log tensorboard:DIR needs the package tensorboard: pip install tensorboard")
+
+
+class TensorboardLog:
+    """Writes the loss and the speed of every update. What an earlier run wrote of updates behind `after` is hidden."""
+
+    def __init__(self, folder: str, after: int = 0) -> None:
+        check_has_tensorboard()
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        try:
+            self.writer = SummaryWriter(folder, purge_step=after + 1)
+        except OSError as error:
+            raise LogError(f"{folder} cannot be written ({error.strerror}): give --log another folder") from error
+
+    def write(self, records: Iterable[Record]) -> None:
+        """Append the records, and return when they have been handed to the file."""
+        for record in records:
+            for name in ("loss", "tokens_per_second", "mfu"):
+                if (value := getattr(record, name)) is not None:
+                    self.writer.add_scalar(name, value, record.update)
+        self.writer.flush()

@@ -29,9 +29,7 @@ from torch import Tensor, nn
 from course_lib.data import Batch
 from course_lib.launchers import LaunchError
 from course_lib.launchers.target import BadJob, find_function
-from course_lib.lstm.loss import Loss, cross_entropy, squared_error
-from course_lib.lstm.model import SequenceModel
-from course_lib.lstm.untouched import untouched
+from course_lib.lstm.model import Loss, SequenceModel, cross_entropy, squared_error, untouched
 
 SIZES = ("vocabulary", "features", "outputs", "hidden", "layers")
 

@@ -14,9 +14,7 @@ from torch import Tensor
 
 from course_lib.data import Batch
 from course_lib.launchers import launch
-from course_lib.lstm.loss import Loss
-from course_lib.lstm.model import SequenceModel
-from course_lib.lstm.untouched import own_random_numbers, untouched
+from course_lib.lstm.model import Loss, SequenceModel, own_random_numbers, untouched
 from course_lib.strategies import Single, Strategy
 from course_lib.strategies.base import MakeOptimizer
 from course_lib.strategies.registry import check_is_strategy

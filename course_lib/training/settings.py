@@ -11,14 +11,13 @@ from typing import Any
 
 from course_lib import machine
 from course_lib.launchers import torchrun
-from course_lib.lstm.sizes import count_lstm_parameters
+from course_lib.lstm.memory import count_lstm_parameters
 from course_lib.strategies import make_strategy
 from course_lib.strategies.registry import find_strategy, options_of
 from course_lib.training.checkpoint.folder import FACTS, Checkpoint, CheckpointError, find_checkpoint
 from course_lib.training.checkpoint.lock import check_unlocked
-from course_lib.training.log import LogError, check_log
+from course_lib.training.log import PREFIX, LogError, check_has_tensorboard, check_log
 from course_lib.training.own import names_a_function, own_function
-from course_lib.training.tensorboard import PREFIX, check_has_tensorboard
 
 BYTES_PER_NUMBER = 4
 TRAINED_NUMBERS = 4  # of each parameter: itself, its gradient, and two of Adam's

@@ -12,8 +12,7 @@ import torch
 
 from course_lib.data import AddingProblem, Batch, BucketedBatches, Corpus, ShardedBatches, Streams, TokenFile
 from course_lib.data.samplers import Batches
-from course_lib.lstm.loss import Loss, cross_entropy, squared_error
-from course_lib.lstm.model import SequenceModel, lstm_model
+from course_lib.lstm.model import Loss, SequenceModel, cross_entropy, lstm_model, squared_error
 
 WINDOW = 32  # steps of a stream that are read before the gradient stops
 

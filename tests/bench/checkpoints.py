@@ -18,12 +18,11 @@ import torch.distributed as dist
 
 from course_lib import device, launch
 from course_lib.data import Batch
-from course_lib.lstm.loss import cross_entropy
-from course_lib.lstm.model import lstm_model
+from course_lib.lstm.model import cross_entropy, lstm_model
 from course_lib.strategies import DDP
 from course_lib.training.checkpoint import save_checkpoint
-from course_lib.training.checkpoint.background import BackgroundSaver
 from course_lib.training.checkpoint.folder import Position, latest_checkpoint
+from course_lib.training.checkpoint.saving import BackgroundSaver
 from tests.bench.table import describe_machine, write_section
 
 WORDS, SAVES = 10_000, 5

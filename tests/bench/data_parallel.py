@@ -20,8 +20,7 @@ from tqdm import tqdm
 
 from course_lib import device, launch
 from course_lib.data import AddingProblem, Batch, BucketedBatches, ShardedBatches, load_of, pad
-from course_lib.lstm.loss import cross_entropy, squared_error
-from course_lib.lstm.model import lstm_model
+from course_lib.lstm.model import cross_entropy, lstm_model, squared_error
 from course_lib.strategies import DDP, Accumulation, Single
 from tests.bench.table import describe_machine, write_section
 

@@ -16,8 +16,7 @@ from torch import nn
 
 from course_lib import device, launch, trace
 from course_lib.data import Batch
-from course_lib.lstm.loss import squared_error
-from course_lib.lstm.model import lstm_model
+from course_lib.lstm.model import lstm_model, squared_error
 from course_lib.strategies import Single
 from tests.bench.gpu_train import LAYERS, ON_GPU, SEQUENCES, STEPS, BareModel, data
 from tests.bench.table import describe_machine, write_section

@@ -17,8 +17,7 @@ from tqdm import tqdm
 
 from course_lib import device
 from course_lib.data import Batch
-from course_lib.lstm.loss import cross_entropy
-from course_lib.lstm.model import SequenceModel, lstm_model
+from course_lib.lstm.model import SequenceModel, cross_entropy, lstm_model
 from course_lib.planning.block_times import BlockTimes, read_block_times
 from course_lib.planning.calibration import PRECISIONS, calibrate, computing_in, seconds_in_a_row
 from course_lib.strategies import Single

@@ -32,8 +32,7 @@ import torch.distributed as dist
 
 from course_lib import device, launch, machine
 from course_lib.data import AddingProblem
-from course_lib.lstm.loss import squared_error
-from course_lib.lstm.model import lstm_model
+from course_lib.lstm.model import lstm_model, squared_error
 from course_lib.strategies import STRATEGIES
 
 RANKS = (2, 4, 8)

@@ -14,8 +14,7 @@ from tqdm import tqdm
 
 from course_lib import launch, trace
 from course_lib.data import AddingProblem, Batch
-from course_lib.lstm.loss import squared_error
-from course_lib.lstm.model import SequenceModel, lstm_model
+from course_lib.lstm.model import SequenceModel, lstm_model, squared_error
 from course_lib.planning.placement import equal_count
 from course_lib.planning.schedules import Schedule, from_torch, make_schedule, naive, wavefront
 from course_lib.planning.simulation import ActionCosts, makespan, measured, simulate

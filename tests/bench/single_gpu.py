@@ -19,8 +19,7 @@ from tqdm import tqdm
 
 from course_lib import device
 from course_lib.data import AddingProblem, Batch
-from course_lib.lstm.loss import squared_error
-from course_lib.lstm.model import lstm_model
+from course_lib.lstm.model import lstm_model, squared_error
 from course_lib.strategies import Single
 from tests.bench.table import describe_machine, write_section
 

@@ -24,7 +24,7 @@ from course_lib.grading.limits import Limits
 from course_lib.grading.pages import page, table, write_pages
 from course_lib.grading.records import Record
 from course_lib.grading.submissions import BadSubmissions, find_submissions
-from course_lib.launchers.process.family import children
+from course_lib.launchers.process.patience import children
 from tests.checks.class_of import (
     EXERCISE,
     ROOT,

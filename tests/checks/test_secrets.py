@@ -240,7 +240,7 @@ class Evil:
 
 class Deeper:
     def __reduce__(self):
-        from course_lib.launchers.process.payload import unpack
+        from course_lib.launchers.process.messages import unpack
 
         return unpack, (pickle.dumps(Evil()),)
 

@@ -8,7 +8,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from course_lib.data import ShardedText, Vocabulary, write_shards
-from course_lib.data.shards import by_rank_only
+from course_lib.data.text import by_rank_only
 
 LINES = [f"line {number} of many" for number in range(30)]
 TEXT = "\n".join(LINES) + "\n\none\n"  # an empty line and one of a single word: no sequences

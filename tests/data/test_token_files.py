@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from course_lib import launch
-from course_lib.data import Corpus, CorpusError, Streams, open_tokens, token_files, tokenizing
+from course_lib.data import Corpus, CorpusError, Streams, open_tokens, token_files
 from course_lib.data.token_files import LONGEST, sequences_of
 
 TEXT = (
@@ -33,7 +33,7 @@ def test_however_a_text_is_read_its_words_and_sentences_are_those_of_a_corpus(tm
     """A sentence that is longer than a chunk is handed out in parts; a word that is longer is cut, so none is here."""
     path = write(tmp_path / "text", TEXT if chunk >= 13 else "a b. c d e\n \nf g! h\n\n\ni j k l m")
     words, lengths = [], []
-    for some, ended in tokenizing.pieces_of(path, chunk=chunk):
+    for some, ended in token_files.pieces_of(path, chunk=chunk):
         words += some
         lengths += ended
     corpus = Corpus.from_file(path)
@@ -92,7 +92,7 @@ def test_tokens_are_made_once(tmp_path, monkeypatch):
     text, told = write(tmp_path / "text", TEXT), []
     open_tokens(text, show=lambda *progress: told.append(progress))
     assert told[-1] == (text.stat().st_size, text.stat().st_size)
-    monkeypatch.delattr(tokenizing, "cut")
+    monkeypatch.delattr(token_files, "cut")
     assert len(open_tokens(text).tokens)
 
 

@@ -17,13 +17,10 @@ import torch.distributed as dist
 
 from course_lib import launch, machine
 from course_lib.cli import main
-from course_lib.doctor import devices, gpus, links, reading
-from course_lib.doctor.devices import DeviceRates
-from course_lib.doctor.health import Health, Plan, RankHealth, measure_rank
-from course_lib.doctor.links import PairTimes, pairs_of
-from course_lib.doctor.reading import Reading, read_share
+from course_lib.doctor import measuring
+from course_lib.doctor.health import Complaint, Health, Plan, RankHealth, complaints, measure_rank
+from course_lib.doctor.measuring import DeviceRates, PairTimes, Reading, pairs_of, read_share
 from course_lib.doctor.tables import health_text
-from course_lib.doctor.verdict import Complaint, complaints
 from course_lib.launchers.process.progress_bar import Step
 from tests.conftest import PATIENCE
 
@@ -34,20 +31,20 @@ DELAY = 0.06  # seconds: some hundred times what a message takes
 
 def with_slow_products(slow: int) -> RankHealth:
     if dist.get_rank() == slow:
-        multiply = devices.multiply
-        devices.multiply = lambda matrix, products: multiply(matrix, MANY_TIMES * products)
+        multiply = measuring.multiply
+        measuring.multiply = lambda matrix, products: multiply(matrix, MANY_TIMES * products)
     return measure_rank(QUICK)
 
 
 def with_slow_link(slow: int) -> RankHealth:
     if dist.get_rank() == slow:
-        send = links.send
+        send = measuring.send
 
         def late(message: torch.Tensor, other: int) -> None:
             time.sleep(DELAY)
             send(message, other)
 
-        links.send = late
+        measuring.send = late
     return measure_rank(replace(QUICK, rounds=1))
 
 
@@ -156,9 +153,9 @@ def test_the_ranks_read_every_byte_of_a_folder_once(tmp_path: Path, monkeypatch:
     (tmp_path / "deep").mkdir()
     for number, size in enumerate((1000, 0, 37, 12_345)):
         (tmp_path / ("deep" if number % 2 else ".") / f"part{number}").write_bytes(bytes(size))
-    files = reading._files(tmp_path)
+    files = measuring._files(tmp_path)
     assert sum(size for _, size in files) == 13_382
-    stretches = [stretch for rank in range(3) for stretch in reading._share(files, rank, 3)]
+    stretches = [stretch for rank in range(3) for stretch in measuring._share(files, rank, 3)]
     for file, size in files:
         own = sorted((offset, length) for each, offset, length in stretches if each == file)
         ends = [0, *(offset + length for offset, length in own)]
@@ -166,7 +163,7 @@ def test_the_ranks_read_every_byte_of_a_folder_once(tmp_path: Path, monkeypatch:
         assert ends[-1] == size
     found = [read_share(str(tmp_path), rank, 3) for rank in range(3)]
     assert [each.size for each in found] == [4460, 4461, 4461]
-    monkeypatch.setattr(reading, "MOST_BYTES", 100)
+    monkeypatch.setattr(measuring, "MOST_BYTES", 100)
     assert read_share(str(tmp_path), 0, 3).size == 100
 
 
@@ -178,7 +175,7 @@ def test_what_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
 def turns_on_one_gpu() -> tuple[float, float]:
     """As if the ranks shared a GPU: from when to when each was measured."""
     os.environ[machine.COUNTED_GPUS] = "1"
-    began = devices.in_turn(lambda: time.sleep(DELAY) or time.monotonic())
+    began = measuring.in_turn(lambda: time.sleep(DELAY) or time.monotonic())
     return began - DELAY, began
 
 
@@ -186,31 +183,6 @@ def test_ranks_that_share_a_gpu_are_measured_one_after_the_other() -> None:
     first, second, third = launch(turns_on_one_gpu, ranks=3)
     assert first[1] <= second[0]
     assert second[1] <= third[0]
-
-
-def test_memory_errors_and_faults_are_noted_from_what_the_driver_says() -> None:
-    assert gpus.ecc_finding("0, 0, 3, 41\n1, [N/A], [N/A], 40\n").mark == "ok"
-    bad = gpus.ecc_finding("0, 0, 0, 41\n1, 2, 7, 40\n")
-    assert bad.mark == "note"
-    assert "GPU 1 has wrong bits" in bad.advice
-    line = "[ 12.3] NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus."
-    assert gpus.xid_finding(line).value == "Xid 79 on PCI:0000:3b:00"
-    assert gpus.xid_finding("all is well").mark == "ok"
-
-
-def test_the_drivers_table_of_connections_is_shown_in_plain_letters() -> None:
-    table = "\t\x1b[4mGPU0\tCPU Affinity\x1b[0m\nGPU0\t X \t0-15\t\n\n"
-    assert gpus.plain(table) == "        GPU0    CPU Affinity\nGPU0     X      0-15"
-
-
-def test_without_the_drivers_program_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    assert "nvidia-smi is not here" in gpus.examine_gpus("host").findings[0].value
-
-
-def test_a_command_that_fails_is_told_in_its_own_words() -> None:
-    assert gpus._said_by(sys.executable, "-c", "import sys; sys.exit('not permitted')") == ("", "not permitted")
-    assert gpus._said_by("no such program")[1] == "no such program: No such file or directory"
 
 
 @pytest.mark.slow

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from course_lib import device, launch
-from course_lib.lstm.loss import cross_entropy
-from course_lib.lstm.model import lstm_model
+from course_lib.lstm.model import cross_entropy, lstm_model
 from course_lib.strategies import FSDP, Single
-from course_lib.training import sharding
+from course_lib.training import measurement
 from tests.strategies.test_accumulation import UNEVEN, VOCABULARY, adam, text_batches
 
 pytestmark = [
@@ -65,8 +64,10 @@ def test_flattened_weights_are_found_out():
 
 def test_bytes_at_rest_on_the_gpu():
     def measured():
-        strategy = sharding.make_sharded(lstm_model(vocabulary=VOCABULARY, hidden=8, layers=2), cross_entropy, "zero-3")
-        return sharding.measure_sharding(strategy, strategy.share(text_batches(UNEVEN)[0]))
+        strategy = measurement.make_sharded(
+            lstm_model(vocabulary=VOCABULARY, hidden=8, layers=2), cross_entropy, "zero-3"
+        )
+        return measurement.measure_sharding(strategy, strategy.share(text_batches(UNEVEN)[0]))
 
     found = launch(measured, ranks=1, timeout=180)[0]
     assert found.optimizer == 2 * found.parameters == 2 * found.gradients

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from course_lib.data import AddingProblem, Batch, Corpus, pack, unpack
-from course_lib.lstm.loss import cross_entropy, squared_error
 from course_lib.lstm.memory import predict_memory
-from course_lib.lstm.model import lstm_model
+from course_lib.lstm.model import cross_entropy, lstm_model, squared_error
 from course_lib.strategies import DDP, Accumulation, Single
 from course_lib.training import examples
 from course_lib.training.measurement import measure_memory

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from course_lib.launchers.diagnosis.call_log import ANYBODY, Call, Message, Record, Wait
-from course_lib.launchers.diagnosis.deadlock import awaited_ranks, find_deadlock
-from course_lib.launchers.diagnosis.differences import first_difference, odd_caller
+from course_lib.launchers.diagnosis.deadlock import awaited_ranks, find_deadlock, first_difference, odd_caller
 from course_lib.launchers.diagnosis.stacks import Where
 
 ALL = (0, 1, 2, 3)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from course_lib import LaunchError, RankDied, RankFailed, RanksStuck, launch
-from course_lib.launchers.process import frameworks, loopback_only
+from course_lib.launchers.process import frameworks
 
 pytestmark = pytest.mark.slow
 
@@ -188,7 +188,7 @@ def test_the_ports_that_ranks_meet_at_answer_this_machine_alone(framework):
 
     def where_it_answers():
         sum_over_ranks(framework, 1.0)
-        ports = [one.getsockname()[1] for one in loopback_only.listening_sockets()]
+        ports = [one.getsockname()[1] for one in frameworks.listening_sockets()]
         return [(answers_at("127.0.0.1", port), answers_at(address, port)) for port in ports]
 
     for rank in launch(where_it_answers, ranks=2, framework=framework, timeout=300):

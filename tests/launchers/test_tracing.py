@@ -15,9 +15,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import launch, trace
-from course_lib.launchers.tracing.clocks import clock_skew
-from course_lib.launchers.tracing.events import Collective, Profile, whole_arrows
-from course_lib.launchers.tracing.overlap import exposed_communication
+from course_lib.launchers.tracing.events import Collective, Profile, clock_skew, exposed_communication, whole_arrows
 from course_lib.launchers.tracing.stragglers import collectives_in, find_stragglers
 from course_lib.launchers.tracing.trace_file import TraceError, read_trace, spans_in, trace_events, write_trace
 from course_lib.trace import Span

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_lib.data import AddingProblem, Batch, Corpus, pack, unpack
-from course_lib.lstm.loss import cross_entropy, squared_error
-from course_lib.lstm.model import detach_states, lstm_model
-from course_lib.lstm.sizes import size_of
+from course_lib.lstm.memory import size_of
+from course_lib.lstm.model import cross_entropy, detach_states, lstm_model, squared_error
 
 TOLERANCE = {"rtol": 0.0, "atol": 1e-10}
 quick = settings(deadline=None, max_examples=25)

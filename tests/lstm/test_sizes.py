@@ -6,10 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib.lstm.memory import BatchSize, predict_block_memory
+from course_lib.lstm.memory import BatchSize, BlockSize, Savings, lstm_size, predict_block_memory, predict_with, size_of
 from course_lib.lstm.model import Recurrent, lstm_model
-from course_lib.lstm.savings import Savings, predict_with
-from course_lib.lstm.sizes import BlockSize, lstm_size, size_of
 from course_lib.pictures import explore_memory
 from course_lib.planning.block_times import h200_block_times
 from course_lib.planning.work import Work

@@ -9,8 +9,8 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 from course_lib.lstm.memory import BatchSize
 from course_lib.lstm.model import lstm_model
 from course_lib.pictures import cut_edges, layer_by_time, split_cell
-from course_lib.pictures.palette import COLOURS
-from course_lib.pictures.split_cell import RANKS
+from course_lib.pictures.cuts import RANKS
+from course_lib.pictures.picture import COLOURS
 from course_lib.planning.placement import equal_count, round_robin
 
 MODEL = lstm_model(vocabulary=40, hidden=8, layers=6)

@@ -25,9 +25,8 @@ from course_lib.pictures import (
     schedule,
     timeline,
 )
-from course_lib.pictures.message_arrows import left_at, matched
-from course_lib.pictures.palette import COLOURS, OTHERS, colours_for
-from course_lib.pictures.picture import Picture
+from course_lib.pictures.picture import COLOURS, OTHERS, Picture, colours_for
+from course_lib.pictures.timeline import left_at, matched
 from course_lib.planning.network import Link
 from course_lib.planning.placement import BlockCost, balanced, round_robin
 from course_lib.planning.schedules import gpipe, make_schedule, naive, one_f_one_b, wavefront

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from course_lib.planning.block_times import BlockSeconds, BlockTimes, PrecisionTimes, Surface
-from course_lib.planning.line import Line
+from course_lib.planning.network import Line
 
 FAR = (1e-9, 1e9)
 

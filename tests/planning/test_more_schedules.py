@@ -28,7 +28,7 @@ from course_lib.planning.schedules import (
     zero_bubble_h1,
     zero_bubble_v,
 )
-from course_lib.planning.schedules.virtual_stages import rounds_of
+from course_lib.planning.schedules.named_schedules import rounds_of
 from course_lib.planning.simulation import simulate
 from tests.planning.legal_schedules import any_legal_schedules, where
 

@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 
 from course_lib.pictures import link as draw
-from course_lib.planning.line import Line, fit_line
-from course_lib.planning.network import AllReduceParts, Link, fit, measure_all_reduce_parts, measure_link
+from course_lib.planning.network import (
+    AllReduceParts,
+    Line,
+    Link,
+    fit,
+    fit_line,
+    measure_all_reduce_parts,
+    measure_link,
+)
 
 
 def test_the_fit_finds_the_two_numbers_that_made_the_times():

@@ -13,8 +13,8 @@ from course_lib.lstm.memory import BatchSize, predict_memory
 from course_lib.lstm.model import lstm_model
 from course_lib.planning import Network, Pieces, Placement, Plan, Work, best_of_each_way, explain, plans
 from course_lib.planning.network import Link, measure_all_reduce
-from course_lib.planning.pipelined import _bytes
 from course_lib.planning.placement import CannotPlace
+from course_lib.planning.update_costs import _bytes
 from tests.planning.tables import even_times
 
 MODEL = lstm_model(features=2, hidden=16, layers=4, outputs=1)

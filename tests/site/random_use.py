@@ -14,7 +14,7 @@ from random import Random
 
 from in_page import EXPLORERS, PageView
 
-from course_lib.pictures.widgets import bench_search
+from course_lib.pictures.widgets import bench_results
 
 
 def drawn(seed: int) -> str:
@@ -52,12 +52,12 @@ def _work(view: PageView, chance: Random) -> None:
 @contextmanager
 def _short_searches() -> Iterator[None]:
     """No clock ends a search: after which try would depend on the machine."""
-    before = bench_search.TRIES, bench_search.SECONDS
-    bench_search.TRIES, bench_search.SECONDS = 200, math.inf
+    before = bench_results.TRIES, bench_results.SECONDS
+    bench_results.TRIES, bench_results.SECONDS = 200, math.inf
     try:
         yield
     finally:
-        bench_search.TRIES, bench_search.SECONDS = before
+        bench_results.TRIES, bench_results.SECONDS = before
 
 
 def digest(seed: int) -> str:

@@ -12,8 +12,7 @@ import torch.distributed as dist
 from course_lib import launch
 from course_lib.data import Batch, Corpus, Streams, pad
 from course_lib.launchers.diagnosis.call_log import CallLog
-from course_lib.lstm.loss import cross_entropy
-from course_lib.lstm.model import SequenceModel, lstm_model
+from course_lib.lstm.model import SequenceModel, cross_entropy, lstm_model
 from course_lib.strategies import DDP, Accumulation
 from course_lib.training import examples
 from course_lib.training.proof import prove_all, same_as_one_process

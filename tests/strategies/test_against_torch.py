@@ -8,8 +8,7 @@ import torch.distributed as dist
 
 from course_lib import launch
 from course_lib.data import AddingProblem
-from course_lib.lstm.loss import squared_error
-from course_lib.lstm.model import lstm_model
+from course_lib.lstm.model import lstm_model, squared_error
 from course_lib.planning.placement import equal_count
 from course_lib.planning.schedules import from_torch
 from course_lib.strategies import Single

@@ -9,8 +9,7 @@ import torch
 
 from course_lib import launch
 from course_lib.data import AddingProblem, Corpus, Streams
-from course_lib.lstm.loss import cross_entropy, squared_error
-from course_lib.lstm.model import lstm_model
+from course_lib.lstm.model import cross_entropy, lstm_model, squared_error
 from course_lib.meter import meter
 from course_lib.strategies import DDP
 from course_lib.training import examples

@@ -14,8 +14,7 @@ from torch import nn
 
 from course_lib import RankFailed, launch, trace
 from course_lib.data import Corpus, Streams
-from course_lib.lstm.loss import cross_entropy
-from course_lib.lstm.model import SequenceModel, lstm_model
+from course_lib.lstm.model import SequenceModel, cross_entropy, lstm_model
 from course_lib.planning.placement import Placement
 from course_lib.planning.schedules import SCHEDULES, Schedule, dependencies, make_schedule
 from course_lib.planning.simulation import ActionCosts, makespan, measured, simulate
@@ -228,25 +227,25 @@ class Unbroken(Execution):
 
 
 class LosesTheStateGradient(Execution):
-    def _backward(self, action):
-        super()._backward(action)
+    def backward(self, action):
+        super().backward(action)
         self.state_gradients.clear()
 
 
 class MixesUpStates(Execution):
     """Chunks of one part of the model begin where those of another ended."""
 
-    def _forward(self, action):
+    def forward(self, action):
         if action.virtual and action.chunk:
             own, others = (self.part_states[action.micro_batch, virtual] for virtual in (1, 0))
             self.part_states[action.micro_batch, 1] = dict(zip(own, others.values(), strict=True))
-        super()._forward(action)
+        super().forward(action)
 
 
 class ForgetsWeights(Execution):
-    def _weights(self, action):
+    def weight_gradients(self, action):
         if action.micro_batch:
-            super()._weights(action)
+            super().weight_gradients(action)
         else:
             self.for_weights.pop(action.piece)
 

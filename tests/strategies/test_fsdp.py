@@ -11,8 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from course_lib import RankFailed, launch
 from course_lib.data import Corpus, Streams
-from course_lib.lstm.loss import cross_entropy
-from course_lib.lstm.model import lstm_model
+from course_lib.lstm.model import cross_entropy, lstm_model
 from course_lib.meter import meter
 from course_lib.strategies import DDP, FSDP
 from course_lib.strategies.fsdp import own_rows, shard_blocks

@@ -10,8 +10,7 @@ import torch.distributed as dist
 from course_lib import LaunchError, launch
 from course_lib.data import Corpus, Streams
 from course_lib.launchers.diagnosis.call_log import CallLog
-from course_lib.lstm.loss import cross_entropy
-from course_lib.lstm.model import lstm_model
+from course_lib.lstm.model import cross_entropy, lstm_model
 from course_lib.planning.placement import Placement
 from course_lib.strategies import Hybrid
 from course_lib.strategies.hybrid import mesh_of

@@ -10,9 +10,8 @@ import torch
 
 from course_lib import RankFailed, launch, pictures
 from course_lib.data import Corpus, Streams
-from course_lib.lstm.loss import cross_entropy
 from course_lib.lstm.memory import Memory
-from course_lib.lstm.model import SequenceModel, lstm_model
+from course_lib.lstm.model import SequenceModel, cross_entropy, lstm_model
 from course_lib.planning.placement import Placement, analytic_costs, balanced, equal_count, round_robin
 from course_lib.strategies import ModelParallel
 from course_lib.strategies.model_parallel import segments_of

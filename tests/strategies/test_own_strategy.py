@@ -16,8 +16,7 @@ import torch.distributed as dist
 from course_lib import RankFailed, launch
 from course_lib.cli import main
 from course_lib.data import AddingProblem, ShardedBatches
-from course_lib.lstm.loss import squared_error
-from course_lib.lstm.model import lstm_model
+from course_lib.lstm.model import lstm_model, squared_error
 from course_lib.strategies import Accumulation, Single, find_strategy
 from course_lib.training import Position, load_checkpoint, same_as_one_process, save_checkpoint, train
 from course_lib.training.log import read_log

@@ -12,8 +12,7 @@ import torch.distributed as dist
 
 from course_lib import LaunchError, launch
 from course_lib.data import AddingProblem, Corpus
-from course_lib.lstm.loss import cross_entropy, squared_error
-from course_lib.lstm.model import lstm_model
+from course_lib.lstm.model import cross_entropy, lstm_model, squared_error
 from course_lib.strategies import ParameterServer
 from course_lib.training.proof import same_as_one_process
 

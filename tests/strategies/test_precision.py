@@ -10,8 +10,7 @@ import torch.distributed as dist
 
 from course_lib import launch
 from course_lib.data import AddingProblem
-from course_lib.lstm.loss import squared_error
-from course_lib.lstm.model import lstm_model
+from course_lib.lstm.model import lstm_model, squared_error
 from course_lib.strategies import DDP, FSDP, Accumulation, Hybrid, ModelParallel, Pipeline, Single, TensorParallel
 from course_lib.strategies.precision import FIRST_SCALE, GROWTH_INTERVAL, GradientScaler
 from course_lib.strategies.registry import make_strategy

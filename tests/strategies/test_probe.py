@@ -12,8 +12,7 @@ import torch
 
 from course_lib import RankFailed, launch
 from course_lib.data import Batch, pad
-from course_lib.lstm.loss import cross_entropy
-from course_lib.lstm.model import Embed, Project, Recurrent, SequenceModel
+from course_lib.lstm.model import Embed, Project, Recurrent, SequenceModel, cross_entropy
 from course_lib.strategies import DDP, FSDP, Accumulation, Hybrid, ModelParallel, Pipeline, Single, TensorParallel
 from course_lib.strategies.probe import CannotBeCut
 from course_lib.training import same_as_one_process

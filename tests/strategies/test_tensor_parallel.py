@@ -10,8 +10,7 @@ import torch.distributed as dist
 
 from course_lib import launch
 from course_lib.data import Corpus, Streams
-from course_lib.lstm.loss import cross_entropy
-from course_lib.lstm.model import Recurrent, SequenceModel, lstm_model
+from course_lib.lstm.model import Recurrent, SequenceModel, cross_entropy, lstm_model
 from course_lib.strategies import TensorParallel
 from course_lib.strategies.tensor_parallel import ShardedRecurrent, UsedInParts, Whole, shares
 from tests.strategies.test_accumulation import (

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import RankFailed, launch
-from course_lib.lstm.loss import cross_entropy
+from course_lib.lstm.model import cross_entropy
 from course_lib.strategies import Strategy
 from course_lib.training import Position, load_checkpoint, save_checkpoint
 from tests.strategies.test_probe import BATCHES, WAYS, random_model

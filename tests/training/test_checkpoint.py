@@ -20,8 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from course_lib import RankDied, launch
 from course_lib.data import Corpus, Streams
-from course_lib.lstm.loss import cross_entropy
-from course_lib.lstm.model import Embed, Project, Recurrent, SequenceModel, lstm_model
+from course_lib.lstm.model import Embed, Project, Recurrent, SequenceModel, cross_entropy, lstm_model
 from course_lib.strategies import Single
 from course_lib.strategies.registry import STRATEGIES
 from course_lib.training.checkpoint import load_checkpoint, save_checkpoint

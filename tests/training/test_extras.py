@@ -9,10 +9,9 @@ import torch
 
 from course_lib.cli import main
 from course_lib.lstm.model import lstm_model
-from course_lib.training.compiling import check_compiles, compile_blocks
-from course_lib.training.log import LogError, Record, read_log
+from course_lib.training.job import check_compiles, compile_blocks
+from course_lib.training.log import LogError, Record, TensorboardLog, read_log
 from course_lib.training.settings import BadSettings, Settings, check_numbers, split_logs
-from course_lib.training.tensorboard import TensorboardLog
 
 SMALL = ["--hidden", "8", "--batch", "8", "--updates", "4"]
 HAS_TENSORBOARD = importlib.util.find_spec("tensorboard") is not None

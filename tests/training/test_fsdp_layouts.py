@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import launch
-from course_lib.lstm.loss import cross_entropy
+from course_lib.lstm.model import cross_entropy
 from course_lib.strategies import STRATEGIES, Single
 from course_lib.training.checkpoint import load_checkpoint, save_checkpoint
 from course_lib.training.checkpoint.folder import Position

@@ -10,9 +10,8 @@ import torch.distributed as dist
 
 from course_lib import launch, trace
 from course_lib.data import AddingProblem, Corpus, ShardedBatches, Streams, at_last_padded_step
-from course_lib.lstm.loss import cross_entropy, squared_error
 from course_lib.lstm.memory import predict_memory
-from course_lib.lstm.model import lstm_model
+from course_lib.lstm.model import cross_entropy, lstm_model, squared_error
 from course_lib.strategies import STRATEGIES, Single
 from course_lib.training import examples
 from course_lib.training.loop import epochs, evaluate, train

@@ -10,8 +10,7 @@ import torch
 from course_lib import launch
 from course_lib.cli import main
 from course_lib.data import AddingProblem
-from course_lib.lstm.loss import squared_error
-from course_lib.lstm.model import Project, Recurrent, SequenceModel, lstm_model
+from course_lib.lstm.model import Project, Recurrent, SequenceModel, lstm_model, squared_error
 from course_lib.strategies import DDP, Single, TensorParallel
 from course_lib.training.job import train_job
 from course_lib.training.log import read_log

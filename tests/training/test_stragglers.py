@@ -15,8 +15,7 @@ import torch.distributed as dist
 from course_lib import launch
 from course_lib.data import AddingProblem
 from course_lib.launchers.tracing.stragglers import Stragglers
-from course_lib.lstm.loss import squared_error
-from course_lib.lstm.model import lstm_model
+from course_lib.lstm.model import lstm_model, squared_error
 from course_lib.strategies import DDP, FSDP, Hybrid, Pipeline, stage
 
 DELAY = 0.15  # seconds: on a busy machine, 20 ms are lost among others

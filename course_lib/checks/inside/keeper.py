@@ -105,10 +105,10 @@ def read_only_messages() -> None:
     """Let this process make nothing but messages from what ranks and their supervisors send."""
     from multiprocessing.reduction import ForkingPickler
 
-    from course_lib.launchers.process import payload
+    from course_lib.launchers.process import messages
 
     ForkingPickler.loads = staticmethod(plain_loads)  # pyright: ignore[reportAttributeAccessIssue]
-    payload.unpack = plain_loads
+    messages.unpack = plain_loads
 
 
 def hide_memory() -> None:

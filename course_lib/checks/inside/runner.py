@@ -25,8 +25,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from course_lib.launchers.process.family import family
-from course_lib.launchers.process.patience import TICK, FairTime, Patience
+from course_lib.launchers.process.patience import TICK, FairTime, Patience, family
 
 from .keeper import Keeper, Packed, PerRank, hide_memory, read_only_messages
 

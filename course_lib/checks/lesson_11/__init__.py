@@ -61,7 +61,7 @@ def batches_of(job: Job) -> list[Batch]:
 
 
 def loss_of(job: Job) -> Any:
-    from course_lib.lstm.loss import cross_entropy, squared_error
+    from course_lib.lstm.model import cross_entropy, squared_error
 
     return cross_entropy if job["tokens"] else squared_error
 

@@ -7,8 +7,8 @@ import hashlib
 from urllib.parse import quote
 
 from course_lib.checks.markup import plain, with_code
-from course_lib.grading.names import file_name
 from course_lib.grading.pages.looks import style
+from course_lib.grading.submissions import file_name
 
 
 def name(words: str) -> str:

@@ -16,8 +16,8 @@ from types import FrameType, TracebackType
 ENTRY_POINTS = ("course_lib/launchers/process/rank.py", "course_lib/launchers/torchrun.py")
 ON_THE_WAY = (
     "course_lib/launchers/diagnosis/call_log.py",
-    "course_lib/launchers/process/second_init.py",
-    "course_lib/launchers/process/no_keyboard.py",
+    "course_lib/launchers/process/joining.py",
+    "course_lib/launchers/process/lifetime.py",
 )
 COLLECTIVE_MODULES = (
     "torch/distributed/distributed_c10d.py",

@@ -1,15 +1,18 @@
 """A launch on a machine that many share: it waits its turn while the others' ranks fill the memory.
 
-Off, unless `COURSE_LIB_LAUNCHES` names a folder that all of them can write to: `docs/deploy/jupyterhub` sets it. There,
-every launch has a socket, named after its number of ranks. Whether somebody listens at it says whether the launch still
-lives, however it ended; the system keeps whose it is and when it came. So nobody has to be believed, and with the
-folder's sticky bit, nobody can remove another's. One user's launches count, for others, for half the room at most:
-whoever opens a thousand sockets does not keep the class from working.
+Off, unless `COURSE_LIB_LAUNCHES` names a folder that all of them can write to: `docs/deploy/jupyterhub` sets it.
+There, every launch has a socket, named after its number of ranks. Whether somebody listens at it says whether the
+launch still lives, however it ended; the system keeps whose it is and when it came. So nobody has to be believed,
+and with the folder's sticky bit, nobody can remove another's. One user's launches count, for others, for half the
+room at most: whoever opens a thousand sockets does not keep the class from working.
+
+When the machine has run out of something all the same, `explain_failure` says what to do about it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import socket
@@ -23,6 +26,49 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib import machine
+
+
+class CannotStart(RuntimeError):
+    """A rank or its supervisor cannot be started: the sentence says why, and what to do."""
+
+
+def explain_failure(error: BaseException) -> str:
+    """What went wrong, and what to do about it."""
+    if isinstance(error, CannotStart):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "this machine has too little memory: launch fewer ranks"
+    number = getattr(error, "errno", None)
+    if number in (errno.EMFILE, errno.ENFILE):
+        return (
+            f"too many open files{_limit('RLIMIT_NOFILE')}. A rank needs five in the process that looks after it: "
+            "raise the limit (`ulimit -n 1024` before Jupyter is started), or launch fewer ranks"
+        )
+    if number == errno.EAGAIN:
+        return (
+            f"no more processes are allowed{_limit('RLIMIT_NPROC')}. Every rank has a process and some threads: raise "
+            "the limit (`ulimit -u`, or the container's), end what else is running, or launch fewer ranks"
+        )
+    if number == errno.ENOMEM:
+        return "this machine has too little memory: launch fewer ranks"
+    if number == errno.ENOSPC:
+        return "the disk for temporary files is full: make room there, or set TMPDIR to another folder"
+    if "AF_UNIX path too long" in str(error):
+        return "the name of the folder for temporary files is too long: set TMPDIR to one with a shorter name"
+    if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
+        return "there is no folder for temporary files: set TMPDIR to one that exists and can be written to"
+    return f"{type(error).__name__}: {error}"
+
+
+def _limit(name: str) -> str:
+    """`; 64 are allowed`, where the system tells."""
+    if sys.platform == "win32":
+        return ""
+    import resource
+
+    soft, _ = resource.getrlimit(getattr(resource, name))
+    return "" if soft == resource.RLIM_INFINITY else f" ({soft} are allowed)"
+
 
 FOLDER = "COURSE_LIB_LAUNCHES"
 MOST = (

@@ -10,8 +10,7 @@ from typing import Any
 
 from course_lib.launchers.diagnosis import flight_recorder
 from course_lib.launchers.diagnosis.call_log import Record
-from course_lib.launchers.diagnosis.deadlock import Deadlock, awaited_ranks, find_deadlock
-from course_lib.launchers.diagnosis.differences import Difference, first_difference
+from course_lib.launchers.diagnosis.deadlock import Deadlock, Difference, awaited_ranks, find_deadlock, first_difference
 from course_lib.launchers.diagnosis.errors import (
     CannotSend,
     Interrupted,
@@ -22,11 +21,10 @@ from course_lib.launchers.diagnosis.errors import (
     odd_ones_out,
 )
 from course_lib.launchers.diagnosis.stacks import Where
-from course_lib.launchers.process import messages, payload, stop
+from course_lib.launchers.process import messages, stop
 from course_lib.launchers.process.frameworks import is_noise
-from course_lib.launchers.process.live_line import LiveLine
 from course_lib.launchers.process.patience import Deadline, WallTime
-from course_lib.launchers.process.progress_bar import Bar, record_of
+from course_lib.launchers.process.progress_bar import Bar, LiveLine, record_of
 from course_lib.launchers.process.verdict import verdict
 from course_lib.launchers.run import Run
 
@@ -317,6 +315,6 @@ class Output:
 
 def _unpack(report: messages.Returned) -> Any:
     try:
-        return payload.unpack(report.value)
+        return messages.unpack(report.value)
     except Exception as error:
         raise CannotSend(f"what rank {report.rank} returned cannot be read here: {error}") from error

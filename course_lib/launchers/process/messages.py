@@ -1,14 +1,178 @@
-"""What a rank, its supervisor and the notebook say to each other. Values travel as packed bytes."""
+"""What a rank, its supervisor and the notebook say to each other, and how values travel in it: as packed bytes.
+
+`multiprocessing` cannot pickle a function that was defined in a cell; cloudpickle can, with the globals it uses.
+CUDA tensors travel as bytes: an argument lands on the receiving rank's own device, a returned value on the CPU, so
+that neither side holds memory on the other's GPU.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import io
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from types import FunctionType
 from typing import Any, Protocol
 
+import cloudpickle
+
 from course_lib.launchers.diagnosis.call_log import Record
+from course_lib.launchers.diagnosis.errors import CannotSend
 from course_lib.launchers.diagnosis.stacks import Frame, Where
 from course_lib.launchers.tracing.events import Collective, Profile
 from course_lib.trace import Span
+
+
+def pack_call(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> bytes:
+    """The call `fn(*args, **kwargs)` as bytes. Raises `CannotSend` naming the value that cannot travel."""
+    try:
+        return _dumps((fn, args, kwargs), cuda_tensors_land=_on_this_rank)
+    except Exception as error:
+        for name, value in _parts_of_call(fn, args, kwargs):
+            reason = _why_not(value)
+            if reason:
+                raise CannotSend(f"{name} cannot be sent to the ranks: {reason}") from error
+        raise CannotSend(f"{_name(fn)} cannot be sent to the ranks: {error}") from error
+
+
+def pack_value(value: Any) -> bytes:
+    """A returned value as bytes. Raises `CannotSend` naming the part of it that cannot travel."""
+    try:
+        return _dumps(value, cuda_tensors_land=_as_it_is)
+    except Exception as error:
+        name, part = _culprit("the returned value", value)
+        raise CannotSend(
+            f"{name} ({_kind(part)}) cannot be sent back: {error}. Return tensors, numbers, text, "
+            "or lists and dicts of them"
+        ) from None
+
+
+def unpack(data: bytes) -> Any:
+    """What `pack_call` or `pack_value` packed."""
+    return cloudpickle.loads(data)
+
+
+def send_cells_to_workers() -> None:
+    """Let processes that this one starts (a DataLoader's workers, `mp.spawn`) have what was defined in a cell.
+
+    `multiprocessing` sends functions and classes by name, to be looked up in the main module; a worker's is empty.
+    """
+    from multiprocessing.reduction import ForkingPickler
+
+    def reducer_override(_: Any, obj: Any) -> Any:
+        if isinstance(obj, (type, FunctionType)) and obj.__module__ == "__main__":
+            return _land_in_worker, (cloudpickle.dumps(obj),)
+        return NotImplemented
+
+    ForkingPickler.reducer_override = reducer_override  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _land_in_worker(data: bytes) -> Any:
+    send_cells_to_workers()  # a worker sends instances back
+    return cloudpickle.loads(data)
+
+
+def fill_main_module(fn: Callable) -> None:
+    """Put the classes and functions that a call brought along where `pickle` looks for them, by name.
+
+    So a rank can save a model of a class from a cell, or send one to another rank.
+    """
+    main = sys.modules["__main__"]
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    method = fn if inspect.isfunction(fn) or inspect.ismethod(fn) else fn.__call__
+    function = getattr(method, "__func__", method)
+    if getattr(function, "__module__", None) != "__main__":
+        return
+    for name, value in getattr(function, "__globals__", {}).items():
+        if issubclass(type(value), (type, FunctionType)) and value.__module__ == "__main__":
+            vars(main).setdefault(name, value)
+
+
+class _Pickler(cloudpickle.Pickler):
+    def __init__(self, file: io.BytesIO, cuda_tensors_land: Callable) -> None:
+        super().__init__(file)
+        self._land = cuda_tensors_land
+
+    def reducer_override(self, obj: Any) -> Any:
+        if _is_cuda_tensor(obj):
+            return self._land, (obj.detach().cpu(), obj.requires_grad)
+        return super().reducer_override(obj)
+
+
+def _dumps(value: Any, cuda_tensors_land: Callable) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, cuda_tensors_land).dump(value)
+    return file.getvalue()
+
+
+def _is_cuda_tensor(obj: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and type(obj) is torch.Tensor and obj.is_cuda
+
+
+def _on_this_rank(tensor: Any, requires_grad: bool) -> Any:
+    from course_lib.machine import device
+
+    return tensor.to(device()).requires_grad_(requires_grad)
+
+
+def _as_it_is(tensor: Any, requires_grad: bool) -> Any:
+    return tensor.requires_grad_(requires_grad)
+
+
+def _parts_of_call(fn: Callable, args: tuple, kwargs: dict) -> Iterator[tuple[str, Any]]:
+    """Everything a call ships, each with the name a learner knows it by."""
+    names = _parameter_names(fn)
+    for index, value in enumerate(args):
+        known = f"argument {names[index]!r}" if index < len(names) else f"argument {index}"
+        yield known, value
+    for name, value in kwargs.items():
+        yield f"argument {name!r}", value
+    if inspect.isfunction(fn):
+        used = inspect.getclosurevars(fn)
+        for name, value in {**used.globals, **used.nonlocals}.items():
+            yield f"{name!r}, which {_name(fn)} uses,", value
+
+
+def _parameter_names(fn: Callable) -> list[str]:
+    try:
+        return list(inspect.signature(fn).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _culprit(name: str, value: Any) -> tuple[str, Any]:
+    """The smallest part of a list, tuple or dict that cannot be pickled."""
+    if isinstance(value, dict):
+        parts = [(f"{name}[{key!r}]", part) for key, part in value.items()]
+    elif isinstance(value, (list, tuple)):
+        parts = [(f"{name}[{index}]", part) for index, part in enumerate(value)]
+    else:
+        return name, value
+    for part_name, part in parts:
+        if _why_not(part):
+            return _culprit(part_name, part)
+    return name, value
+
+
+def _why_not(value: Any) -> str | None:
+    try:
+        _dumps(value, cuda_tensors_land=_as_it_is)
+    except Exception as error:
+        return f"{error}"
+    return None
+
+
+def _kind(value: Any) -> str:
+    name = type(value).__name__
+    return f"an {name}" if name[0].lower() in "aeiou" else f"a {name}"
+
+
+def _name(fn: Callable) -> str:
+    return getattr(fn, "__name__", repr(fn))
 
 
 @dataclass(frozen=True)

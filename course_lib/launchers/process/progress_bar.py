@@ -1,22 +1,74 @@
-"""How far a run is: said by a rank, shown where the person is.
+"""How far a run is: reported by a rank, shown where the person is.
 
 A rank's output travels in whole lines, so a rank cannot draw a bar. It sends a record as a line of its own, and the
-notebook's side of the launch draws the bar.
+notebook's side of the launch draws the bar. `LiveLine` is a line that is overwritten in place, and gone when there is
+something better to read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import html
 import json
+import os
+import shutil
 import sys
 import time
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, ClassVar, TextIO
-
-from course_lib.launchers.process.live_line import in_a_notebook
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 if TYPE_CHECKING:
     from tqdm import tqdm
+
+
+SWITCH = "COURSE_LIB_LIVE"  # set to 0, nothing is shown that does not stay
+
+
+def in_a_notebook(stream: TextIO) -> bool:
+    """Whether what is written here appears below a cell."""
+    return type(stream).__module__.startswith("ipykernel")
+
+
+class LiveLine:
+    """A line below a cell, or the last one of a terminal. In a file or a pipe there is none."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = stream or sys.stderr
+        self._shown = ""
+        self._cell: Any = None  # where it is shown below a cell
+
+    def show(self, text: str) -> None:
+        """Show this in place of what was shown before."""
+        if text == self._shown or os.environ.get(SWITCH) == "0":
+            return
+        before, self._shown = self._shown, text or self._shown  # an interrupt may come when half of it is shown
+        if in_a_notebook(self.stream):
+            self._show_below_cell(text)
+        elif self.stream.isatty():
+            self._show_in_terminal(text, before)
+        self._shown = text
+
+    def clear(self) -> None:
+        """Make room for a line that is about to be printed."""
+        if self._shown:
+            self.show("")
+
+    def _show_below_cell(self, text: str) -> None:
+        from IPython.display import HTML, DisplayHandle
+
+        style = "color:var(--jp-ui-font-color2,#616161);font-family:var(--jp-code-font-family,monospace)"
+        shown = HTML(f'<div role="status" style="{style}">{html.escape(text)}</div>' if text else "")
+        if self._cell is None:
+            self._cell = DisplayHandle()
+            self._cell.display(shown)
+        else:
+            self._cell.update(shown)
+
+    def _show_in_terminal(self, text: str, before: str) -> None:
+        width = shutil.get_terminal_size().columns - 1
+        self.stream.write("\r" + text[:width].ljust(min(len(before), width)) + ("" if text else "\r"))
+        self.stream.flush()
+
 
 MARK = "\x1e"  # what RFC 7464 begins a record with: nothing that a person prints begins with it
 LINE_EVERY = 10.0

@@ -21,9 +21,10 @@ from course_lib.launchers.diagnosis.call_log import CallLog, Record, Wait
 from course_lib.launchers.diagnosis.errors import CannotSend, PeersLost, name_ranks
 from course_lib.launchers.diagnosis.lost_peers import PeerRoster
 from course_lib.launchers.diagnosis.stacks import Where, stack_of_exception, stack_of_frame, where
-from course_lib.launchers.process import frameworks, output, payload, stop
-from course_lib.launchers.process.joining import A_DAY, join_process_group, rank_environment
+from course_lib.launchers.process import frameworks, lifetime, messages, stop
+from course_lib.launchers.process.joining import A_DAY, accept_second_init, join_process_group, rank_environment
 from course_lib.launchers.process.lifetime import (
+    close_keyboard,
     end_program,
     flush,
     leave_as_child,
@@ -41,9 +42,7 @@ from course_lib.launchers.process.messages import (
     Started,
     Stop,
 )
-from course_lib.launchers.process.no_keyboard import close_keyboard
-from course_lib.launchers.process.second_init import accept_second_init
-from course_lib.launchers.tracing.clocks import clock_skew
+from course_lib.launchers.tracing.events import clock_skew
 from course_lib.launchers.tracing.profiler import profiled, take_collectives, take_profile
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ WAIT_IS_LONG = 0.3
 def main(rank: int, spec: LaunchSpec, folder: str, control: Connection, stdout: Connection, stderr: Connection) -> None:
     """The rank's process, from its first line to its last. `folder` is the launch's own, for its store."""
     stand_alone(folder, rank)
-    output.redirect(stdout, stderr)
+    lifetime.redirect(stdout, stderr)
     close_keyboard()
     sys.argv = list(spec.argv)
     rank_process = RankProcess(rank, control)
@@ -75,7 +74,7 @@ def main(rank: int, spec: LaunchSpec, folder: str, control: Connection, stdout: 
             skew = clock_skew(store) if spec.rendezvous else 0.0
         else:
             frameworks.join(spec.framework, rank)
-        payload.send_cells_to_workers()
+        messages.send_cells_to_workers()
         rank_process.run(spec.call, profile=spec.profile, skew=skew)
     except BaseException as error:
         rank_process.report((roster and roster.explain(error)) or error)
@@ -109,8 +108,8 @@ class RankProcess:
 
     def run(self, call: bytes, *, profile: bool = False, skew: float = 0.0) -> None:
         """Run the packed call and report what it returned, and when: `skew` later by the clock of rank 0's machine."""
-        fn, args, kwargs = payload.unpack(call)
-        payload.fill_main_module(fn)
+        fn, args, kwargs = messages.unpack(call)
+        messages.fill_main_module(fn)
         self._send(Started(self.rank, compared=flight_recorder.can_be_read()))
         with profiled() if profile else contextlib.nullcontext():
             began = time.monotonic()
@@ -123,7 +122,7 @@ class RankProcess:
         if os.getpid() != self._process:
             leave_as_child()
         end_program()
-        packed = payload.pack_value(value)
+        packed = messages.pack_value(value)
         record = self._record()
         recorded = {"collectives": take_collectives(self.rank, record.calls), "profile": take_profile()}
         recorded |= {"stopped": stop.request.obeyed, "core_waits": trace.recorder.core_waits}
@@ -272,8 +271,8 @@ def _frame_of_main_thread() -> FrameType | None:
 def _packed(error: BaseException) -> bytes | None:
     """The exception as bytes, if it survives the journey: some unpickle only into another error."""
     try:
-        data = payload.pack_value(error.with_traceback(None))
-        payload.unpack(data)
+        data = messages.pack_value(error.with_traceback(None))
+        messages.unpack(data)
         return data
     except Exception:
         return None

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 
 from course_lib.launchers.diagnosis.call_log import Call, Message
-from course_lib.launchers.diagnosis.differences import Difference, odd_caller
+from course_lib.launchers.diagnosis.deadlock import Difference, odd_caller
 from course_lib.launchers.diagnosis.errors import CannotSend, CollectivesDiffer, LaunchError, RankDied, RankFailed
 from course_lib.launchers.diagnosis.lost_peers import CONSEQUENCE
 from course_lib.launchers.diagnosis.stacks import Where, where
-from course_lib.launchers.process import payload
+from course_lib.launchers.process import messages
 from course_lib.launchers.process.messages import Died, Raised
 
 # It is no cause either, but says who is: rank 0's word after `dist.monitored_barrier`.
@@ -71,6 +71,6 @@ def _exception(report: Raised) -> BaseException | None:
     if report.exception is None:
         return None
     try:
-        return payload.unpack(report.exception)
+        return messages.unpack(report.exception)
     except Exception:
         return None

@@ -29,9 +29,8 @@ from course_lib.launchers.process.messages import LaunchSpec
 from course_lib.launchers.run import Run
 from course_lib.launchers.slurm.node import run_node
 from course_lib.launchers.slurm.nodes import FOLDER, Nodes, Requeued, message_files, orders
-from course_lib.launchers.slurm.place import BadPlace, Place
 from course_lib.launchers.slurm.queue import SlurmJob
-from course_lib.launchers.slurm.script import is_inside_job, make_script
+from course_lib.launchers.slurm.script import BadPlace, Place, is_inside_job, make_script
 
 __all__ = ["BadPlace", "Slurm", "slurm"]
 

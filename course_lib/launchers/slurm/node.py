@@ -1,10 +1,11 @@
 """One node of a Slurm job: starts the node's ranks as a notebook would, and is the notebook's ear and mouth there.
 
-srun --ntasks-per-node=1 python -m course_lib.launchers.slurm FOLDER
-srun --ntasks-per-node=1 python -m course_lib train ... --slurm ...
+    srun --ntasks-per-node=1 python -m course_lib.launchers.slurm FOLDER
+    srun --ntasks-per-node=1 python -m course_lib train ... --slurm ...
 
 Some time before the job's time is up, Slurm sends SIGUSR1. Ranks that have saved what they had and stopped are not
-reported as done: the node ends with a status by which the job's script puts the job back into the queue.
+reported as done: the node ends with a status by which the job's script puts the job back into the queue. What the ranks
+print is also in the job's own output file, for whoever looks there.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import pickle
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from course_lib.launchers.diagnosis.errors import RankDied, RankFailed
 from course_lib.launchers.local import supervisor_of
 from course_lib.launchers.process import stop
 from course_lib.launchers.process.messages import (
@@ -25,16 +28,54 @@ from course_lib.launchers.process.messages import (
     Channel,
     Died,
     LaunchSpec,
+    Lines,
     Raised,
     Rendezvous,
     Returned,
     Stop,
+    SupervisorFailed,
 )
-from course_lib.launchers.slurm.message_file import MessageFile
-from course_lib.launchers.slurm.node_log import NodeLog
-from course_lib.launchers.slurm.nodes import message_files, orders
-from course_lib.launchers.slurm.place import Place
+from course_lib.launchers.process.progress_bar import Bar, record_of
+from course_lib.launchers.slurm.nodes import MessageFile, message_files, orders
 from course_lib.launchers.slurm.queue import address_of_first_node
+from course_lib.launchers.slurm.script import Place
+
+
+class NodeLog:
+    """Writes lines behind their rank's name, how far the run is every ten seconds, and how ranks have failed."""
+
+    def __init__(self) -> None:
+        self.faults = 0
+        self._bar = Bar(sys.stdout)
+
+    def write(self, text: str) -> None:
+        """Write a line now."""
+        print(text, flush=True)
+
+    def add(self, messages: Iterable[Any]) -> None:
+        """Write what is worth it."""
+        for message in messages:
+            match message:
+                case Lines(rank, lines):
+                    self._add_lines(rank, lines)
+                case Raised(rank):
+                    self._fault(RankFailed(f"{message.type_name}: {message.text}", rank=rank, stack=message.stack))
+                case Died(rank):
+                    self._fault(RankDied(rank=rank, exitcode=message.exitcode, stack=message.stack))
+                case SupervisorFailed(text):
+                    self._fault(text)
+
+    def _add_lines(self, rank: int, lines: list[str]) -> None:
+        for line in lines:
+            if progress := record_of(line):
+                self._bar.show(progress)
+            else:
+                self.write(f"[rank {rank}] {line}")
+
+    def _fault(self, what: object) -> None:
+        self.faults += 1
+        self.write(f"[launch] {what}")
+
 
 LOOK_EVERY = 0.05
 # Ranks that are done wait to be dismissed, because others may still need them. If whoever would dismiss them is

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course_lib.launchers.tracing.events import Collective, Profile
-from course_lib.launchers.tracing.overlap import EXPOSED, exposed_communication
+from course_lib.launchers.tracing.events import EXPOSED, Collective, Profile, exposed_communication
 from course_lib.trace import Span
 
 Event = dict[str, Any]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import cos, pi, sin
 
 from course_lib.pictures.widgets.explorer import Explorer, choice, slider, whole_number
-from course_lib.pictures.widgets.numbers import size_in_words
-from course_lib.pictures.widgets.svg import Drawing, box, element, line, text
+from course_lib.pictures.widgets.svg import Drawing, box, element, line, size_in_words, text
 from course_lib.planning.collectives import AllReduce, Message, doubling, ring, ways_to_all_reduce
 
 WIDTH = 740

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from course_lib.pictures.widgets import rows
-from course_lib.pictures.widgets.bench_run import PACE, run_paced
-from course_lib.pictures.widgets.bench_score import known, score_table, verdict
-from course_lib.pictures.widgets.bench_search import bound_like, search_like
-from course_lib.pictures.widgets.bench_stuck import after_the_end, stuck_line, who_waits, why_stuck
+from course_lib.pictures.widgets import schedules
+from course_lib.pictures.widgets.bench_results import (
+    PACE,
+    after_the_end,
+    bound_like,
+    known,
+    run_paced,
+    score_table,
+    search_like,
+    stuck_line,
+    verdict,
+    who_waits,
+    why_stuck,
+)
 from course_lib.pictures.widgets.explorer import Button, Explorer, choice, slider, whole_number
 from course_lib.pictures.widgets.svg import Drawing, text
 from course_lib.planning.costs import ActionCosts
@@ -152,28 +161,28 @@ class ScheduleBench(Explorer):
         placed = [*timed, *after_the_end(self.schedule, timed, self.own_costs)]
         stages = len(self.schedule.stages)
         unit = self._longest(placed)
-        scale = rows.WIDTH / unit
-        bottom = TOP + rows.ROW * stages
+        scale = schedules.WIDTH / unit
+        bottom = TOP + schedules.ROW * stages
         begun = {(one.stage, one.action) for one in timed}
         begun_rows = [[action for action in row if (stage, action) in begun] for stage, row in self._rows]
         held = [fullest(held_after_each(row)).share_of(self.schedule.pieces) for row in begun_rows]
         stuck_at = makespan(timed) if waiting else None
         shapes = [
-            rows.kinds_legend({action.kind for _, row in self._rows for action in row}, rows.LEFT, 16),
-            rows.row_names(stages, TOP),
-            rows.idle_rows(stages, TOP, scale * (makespan(timed) if timed else unit)),
+            schedules.kinds_legend({action.kind for _, row in self._rows for action in row}, schedules.LEFT, 16),
+            schedules.row_names(stages, TOP),
+            schedules.idle_rows(stages, TOP, scale * (makespan(timed) if timed else unit)),
             self._boxes(placed, len(timed), scale),
-            rows.held_bars(held, TOP),
-            rows.time_axis(unit, scale, bottom, "simulated, in units of a forward action"),
-            "" if stuck_at is None else stuck_line(rows.LEFT + stuck_at * scale, TOP, bottom),
+            schedules.held_bars(held, TOP),
+            schedules.time_axis(unit, scale, bottom, "simulated, in units of a forward action"),
+            "" if stuck_at is None else stuck_line(schedules.LEFT + stuck_at * scale, TOP, bottom),
             self._measured(scale, bottom + GAP),
         ]
-        height = bottom + 40 + (GAP + rows.ROW * stages if self.ran else 0)
+        height = bottom + 40 + (GAP + schedules.ROW * stages if self.ran else 0)
         simulation = None if waiting else Simulation(self.schedule, timed)
         bound = bound_like(self.schedule, self.own_costs) if simulation else None
         below = score_table(simulation, known(self.schedule, self.costs), self.found, bound)
         words = self._words(simulation, waiting)
-        return Drawing("".join(shapes), rows.RIGHT + 100, height, words, below, parts=True)
+        return Drawing("".join(shapes), schedules.RIGHT + 100, height, words, below, parts=True)
 
     @property
     def _rows(self) -> list[tuple[int, tuple[Action, ...]]]:
@@ -197,11 +206,11 @@ class ScheduleBench(Explorer):
             when = f"from {one.start:.4g} to {one.end:.4g}" if starts else "never starts"
             place = place_of[one.stage, one.action]
             shapes.append(
-                rows.action_box(
+                schedules.action_box(
                     one.action,
-                    rows.LEFT + one.start * scale,
+                    schedules.LEFT + one.start * scale,
                     (one.end - one.start) * scale,
-                    TOP + rows.ROW * one.stage,
+                    TOP + schedules.ROW * one.stage,
                     self._sizes,
                     "" if starts else "stuck",
                     data_item=f"{one.stage}:{label}",
@@ -221,10 +230,10 @@ class ScheduleBench(Explorer):
         scale = scale / PACE
         return "".join(
             [
-                text(rows.LEFT, top - 10, "measured on real ranks, paced, on the same scale", "ink strong"),
-                rows.row_names(stages, top),
-                rows.idle_rows(stages, top, makespan(self.ran) * scale),
-                rows.plain_boxes(self.ran, scale, top, self._sizes),
+                text(schedules.LEFT, top - 10, "measured on real ranks, paced, on the same scale", "ink strong"),
+                schedules.row_names(stages, top),
+                schedules.idle_rows(stages, top, makespan(self.ran) * scale),
+                schedules.plain_boxes(self.ran, scale, top, self._sizes),
             ]
         )
 

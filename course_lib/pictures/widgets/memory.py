@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from course_lib.lstm.memory import BatchSize, Memory
-from course_lib.lstm.savings import OPTIMIZERS, PRECISIONS, SHARDED, Savings, predict_with
-from course_lib.lstm.sizes import lstm_size
+from course_lib.lstm.memory import OPTIMIZERS, PRECISIONS, SHARDED, BatchSize, Memory, Savings, lstm_size, predict_with
 from course_lib.pictures.widgets.explorer import Explorer, choice, slider
-from course_lib.pictures.widgets.numbers import memory_in_words, powers_of_two
-from course_lib.pictures.widgets.svg import CHARACTER, Drawing, box, legend, line, table, text
+from course_lib.pictures.widgets.svg import (
+    CHARACTER,
+    Drawing,
+    box,
+    legend,
+    line,
+    memory_in_words,
+    powers_of_two,
+    table,
+    text,
+)
 
 LEFT, WIDTH, TOP, TALL = 66, 560, 48, 40
 PARTS = ("parameters", "gradients", "optimizer", "activations")

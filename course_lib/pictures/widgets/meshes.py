@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from course_lib.lstm.memory import BatchSize
-from course_lib.lstm.savings import OPTIMIZERS
-from course_lib.lstm.sizes import lstm_size
+from course_lib.lstm.memory import OPTIMIZERS, BatchSize, lstm_size
 from course_lib.pictures.widgets.explorer import Explorer, choice, slider
-from course_lib.pictures.widgets.numbers import memory_in_words, powers_of_two, time_in_words, worded
-from course_lib.pictures.widgets.svg import Drawing, box, legend, table, text
+from course_lib.pictures.widgets.svg import (
+    Drawing,
+    box,
+    legend,
+    memory_in_words,
+    powers_of_two,
+    table,
+    text,
+    time_in_words,
+    worded,
+)
 from course_lib.planning.block_times import h200_block_times
 from course_lib.planning.cluster import Network
 from course_lib.planning.network import Link

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from course_lib.pictures.widgets.explorer import Explorer, slider
-from course_lib.pictures.widgets.numbers import memory_in_words, time_in_words
-from course_lib.pictures.widgets.svg import CHARACTER, Drawing, box, line, text
+from course_lib.pictures.widgets.svg import CHARACTER, Drawing, box, line, memory_in_words, text, time_in_words
 from course_lib.planning.placement import BlockCost, Placement, balanced, step_cost
 
 TIME_LEFT, TIME_WIDTH = 66, 340

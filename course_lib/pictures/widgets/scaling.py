@@ -7,8 +7,19 @@ import time
 from math import log2
 
 from course_lib.pictures.widgets.explorer import Button, Explorer, choice, slider
-from course_lib.pictures.widgets.numbers import powers_of_two, round_numbers, size_in_words, time_in_words, worded
-from course_lib.pictures.widgets.svg import Drawing, element, line, path, table, text
+from course_lib.pictures.widgets.svg import (
+    Drawing,
+    element,
+    line,
+    path,
+    powers_of_two,
+    round_numbers,
+    size_in_words,
+    table,
+    text,
+    time_in_words,
+    worded,
+)
 from course_lib.planning.network import Link, measure_link
 
 LEFT, TOP, WIDTH, HEIGHT = 62, 34, 560, 270  # of the axes

@@ -1,13 +1,112 @@
-"""Choose a schedule and its sizes, for the same batch: the timeline, the bubble and what each stage holds."""
+"""Choose a schedule and its sizes, for the same batch: the timeline, the bubble and what each stage holds.
+
+The rows of boxes are also what the bench draws.
+"""
 
 from __future__ import annotations
 
-from course_lib.pictures.widgets import rows
+from collections.abc import Collection, Sequence
+
 from course_lib.pictures.widgets.explorer import Explorer, choice, slider
-from course_lib.pictures.widgets.svg import Drawing
+from course_lib.pictures.widgets.svg import CHARACTER, Drawing, box, element, legend, line, text
 from course_lib.planning.costs import ActionCosts
-from course_lib.planning.schedules import SCHEDULES, make_schedule
-from course_lib.planning.simulation import simulate
+from course_lib.planning.schedules import SCHEDULES, Action, Held, make_schedule
+from course_lib.planning.simulation import NAMES, TimedAction, simulate
+
+LEFT, WIDTH = 66, 560  # where time begins, and how wide all of it is
+ROW, TALL = 34, 28  # from one stage to the next, and how tall its boxes are
+RIGHT = LEFT + WIDTH + 14
+INK_ON = {"F": "on-dark", "B": "on-light", "W": "on-dark", "R": "on-light"}
+CLASSES = {kind: name.replace(" ", "-") for kind, name in NAMES.items()}
+
+
+def kinds_legend(kinds: Collection[str], x: float, y: float) -> str:
+    """What the colours mean, of these kinds of actions; forward and backward are always there."""
+    words = {CLASSES[kind]: NAMES[kind] for kind in NAMES if kind in {*kinds, "F", "B"}}
+    return legend([*words.items(), ("idle", "idle")], x, y)
+
+
+def fitting_label(action: Action, width: float, chunks: int, virtual: int, kind: bool = False) -> str:
+    """The micro-batch and, where there are several, the chunk and the virtual stage, as far as there is room."""
+    for label in (action.label(chunks, virtual), action.label(chunks)):
+        shown = label if kind else label[1:]
+        if len(shown) * CHARACTER + 2 <= width:
+            return shown
+    return ""
+
+
+def action_box(
+    action: Action,
+    left: float,
+    width: float,
+    top: float,
+    sizes: tuple[int, int],
+    class_: str = "",
+    **attributes: object,
+) -> str:
+    """One action of a schedule of `sizes`, chunks and virtual stages. `attributes` are those of the group."""
+    shapes = [box(left + 0.5, top, max(1.0, width - 1), TALL, class_ or CLASSES[action.kind], rx=2)]
+    if not class_:
+        shapes += virtual_lines(action, left + 0.5, max(1.0, width - 1), top)
+    label = fitting_label(action, width, *sizes, kind=bool(class_))  # without its colour, say which kind it is
+    if label:
+        ink = "ink" if class_ else INK_ON[action.kind]
+        shapes.append(text(left + width / 2, top + TALL / 2 + 4.5, label, ink, "middle", aria_hidden="true"))
+    return element("g", *shapes, **attributes)
+
+
+def virtual_lines(action: Action, left: float, width: float, top: float) -> list[str]:
+    """White lines along the top of a box: one for virtual stage 1, two for virtual stage 2."""
+    return [box(left, top + 2 + 4 * number, width, 2, "on-dark") for number in range(action.virtual)]
+
+
+def row_names(stages: int, top: float) -> str:
+    """stage 0, stage 1, ..."""
+    return "".join(text(0, top + ROW * stage + TALL / 2 + 4.5, f"stage {stage}") for stage in range(stages))
+
+
+def idle_rows(stages: int, top: float, width: float) -> str:
+    """Grey, on which the work is drawn: what stays grey is the bubble."""
+    return "".join(box(LEFT, top + ROW * stage, width, TALL, "idle") for stage in range(stages))
+
+
+def held_bars(held: Sequence[Held], top: float) -> str:
+    """The share of the batch that each stage holds at most: activations, and what waits for weight gradients."""
+    shapes = []
+    for stage, share in enumerate(held):
+        y = top + ROW * stage
+        first, second = 60 * share.activations, 60 * share.for_weights
+        shapes += [box(RIGHT, y, first, TALL, "activations"), box(RIGHT + first, y, second, TALL, CLASSES["W"])]
+        shapes.append(text(RIGHT + first + second + 5, y + 18.5, share.percent))
+    return "".join([*shapes, text(RIGHT, top - 7, "held of the batch", "ink small")])
+
+
+def plain_boxes(timed: Sequence[TimedAction], scale: float, top: float, sizes: tuple[int, int]) -> str:
+    """All actions, where they are in time. One path for each kind of work: thousands of boxes are drawn at once."""
+    outlines: dict[str, list[str]] = {name: [] for name in (*CLASSES.values(), "on-dark")}
+    labels = []
+    for one in timed:
+        x, y, width = LEFT + one.start * scale, top + ROW * one.stage, (one.end - one.start) * scale
+        wide = max(0.5, width - 1)
+        outlines[CLASSES[one.action.kind]].append(f"M{x + 0.5:.1f} {y:.0f}h{wide:.1f}v{TALL}h-{wide:.1f}z")
+        for number in range(one.action.virtual):
+            outlines["on-dark"].append(f"M{x + 0.5:.1f} {y + 2 + 4 * number:.0f}h{wide:.1f}v2h-{wide:.1f}z")
+        label = fitting_label(one.action, width, *sizes)
+        if label:
+            labels.append(text(x + width / 2, y + TALL / 2 + 4.5, label, INK_ON[one.action.kind], "middle"))
+    paths = [element("path", d="".join(pieces), class_=name) for name, pieces in outlines.items() if pieces]
+    return "".join([*paths, *labels])
+
+
+def time_axis(longest: float, scale: float, y: float, words: str) -> str:
+    """Ticks at round numbers, and what they count."""
+    step = next(step for step in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1e9) if longest / step <= 12)
+    shapes = []
+    for number in range(int(longest / step) + 1):
+        x = LEFT + number * step * scale
+        shapes += [line(x, y, x, y + 5), text(x, y + 18, f"{number * step:.4g}", "ink small", "middle")]
+    return "".join([*shapes, text(LEFT, y + 34, words, "ink small")])
+
 
 TOP = 46
 
@@ -41,16 +140,16 @@ class ScheduleExplorer(Explorer):
         schedule = make_schedule(chosen["schedule"], *sizes, recompute=chosen["recompute"] == "yes")
         simulation = simulate(schedule, ActionCosts(1.0, chosen["backward"], chosen["link"]).split_over(schedule))
         stages, held = chosen["stages"], simulation.peak_share
-        scale = rows.WIDTH / simulation.makespan
-        bottom = TOP + rows.ROW * stages
+        scale = WIDTH / simulation.makespan
+        bottom = TOP + ROW * stages
         kinds = {action.kind for row in schedule.stages for action in row}
         shapes = [
-            rows.kinds_legend(kinds, rows.LEFT, 16),
-            rows.row_names(stages, TOP),
-            rows.idle_rows(stages, TOP, rows.WIDTH),
-            rows.plain_boxes(simulation.timed, scale, TOP, (schedule.chunks, schedule.virtual)),
-            rows.held_bars(held, TOP),
-            rows.time_axis(simulation.makespan, scale, bottom, "time, if a forward pass of the whole batch takes 1"),
+            kinds_legend(kinds, LEFT, 16),
+            row_names(stages, TOP),
+            idle_rows(stages, TOP, WIDTH),
+            plain_boxes(simulation.timed, scale, TOP, (schedule.chunks, schedule.virtual)),
+            held_bars(held, TOP),
+            time_axis(simulation.makespan, scale, bottom, "time, if a forward pass of the whole batch takes 1"),
         ]
         parts = f" with {schedule.virtual} virtual stages each" if schedule.virtual > 1 else ""
         words = (
@@ -58,4 +157,4 @@ class ScheduleExplorer(Explorer):
             f"makespan {simulation.makespan:.4g}, bubble {simulation.bubble:.1%}; "
             f"held at most, of the batch: {', '.join(share.percent for share in held)}"
         )
-        return Drawing("".join(shapes), rows.RIGHT + 100, bottom + 40, words)
+        return Drawing("".join(shapes), RIGHT + 100, bottom + 40, words)

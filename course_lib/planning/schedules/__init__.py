@@ -1,14 +1,35 @@
 """Pipeline schedules as data: one list of actions per stage, which can be checked, drawn, simulated and executed."""
 
-from course_lib.planning.schedules.actions import KINDS, Action, IllegalSchedule, Step
-from course_lib.planning.schedules.deadlock import Waiting
-from course_lib.planning.schedules.held import Held, fullest, held_after_each, peak_held
-from course_lib.planning.schedules.layout import LAYOUTS, Layout
-from course_lib.planning.schedules.needs import giver_of, own_needs
-from course_lib.planning.schedules.one_part import gpipe, naive, one_f_one_b, wavefront
-from course_lib.planning.schedules.registry import SCHEDULES, make_schedule, with_recomputation
+from course_lib.planning.schedules.actions import (
+    KINDS,
+    LAYOUTS,
+    Action,
+    Held,
+    IllegalSchedule,
+    Layout,
+    Step,
+    fullest,
+    giver_of,
+    held_after_each,
+    own_needs,
+    peak_held,
+)
+from course_lib.planning.schedules.named_schedules import (
+    SCHEDULES,
+    gpipe,
+    interleaved_one_f_one_b,
+    looped_bfs,
+    make_schedule,
+    naive,
+    one_f_one_b,
+    wavefront,
+    with_recomputation,
+    zero_bubble_h1,
+    zero_bubble_v,
+)
 from course_lib.planning.schedules.schedule import (
     Schedule,
+    Waiting,
     as_far_as_it_goes,
     check,
     checked_order,
@@ -17,8 +38,6 @@ from course_lib.planning.schedules.schedule import (
     who_waits,
 )
 from course_lib.planning.schedules.torch_schedules import from_torch
-from course_lib.planning.schedules.virtual_stages import interleaved_one_f_one_b, looped_bfs
-from course_lib.planning.schedules.zero_bubble import zero_bubble_h1, zero_bubble_v
 
 __all__ = [
     "KINDS",

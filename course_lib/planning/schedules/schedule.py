@@ -1,23 +1,67 @@
 """Who does what in which order: a pipeline schedule is data, one list of actions per stage.
 
-The same object is drawn, simulated and executed. A schedule orders the actions of each stage; *when* an action starts
-follows from what it needs (`needs.py`). What comes from another stage comes over a link. A message never makes its
-sender wait, and may be received in another order than it was sent in.
+The same object is drawn, simulated and executed. A schedule orders the actions of each stage; *when* an action
+starts follows from what it needs (`actions.py`). What comes from another stage comes over a link. A message never
+makes its sender wait, and may be received in another order than it was sent in.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
-from course_lib.planning.schedules.actions import Action, IllegalSchedule, Step
-from course_lib.planning.schedules.deadlock import Waiting, circle_of, describe_circle
-from course_lib.planning.schedules.held import Held, fullest, held_after_each
-from course_lib.planning.schedules.layout import Layout
-from course_lib.planning.schedules.needs import giver_of, own_needs, why
+from course_lib.planning.schedules.actions import (
+    Action,
+    Held,
+    IllegalSchedule,
+    Layout,
+    Step,
+    fullest,
+    giver_of,
+    held_after_each,
+    own_needs,
+    why,
+)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A stage that cannot go on: which of its actions waits for which step."""
+
+    stage: int
+    action: Action
+    needs: Step
+
+
+def circle_of(waiting: Mapping[int, Waiting]) -> list[Waiting]:
+    """The stages that wait for each other in a circle, beginning with the lowest: each waits for the next one."""
+    stage = min(waiting)
+    seen: list[int] = []
+    while stage not in seen:
+        seen.append(stage)
+        stage = waiting[stage].needs[0]
+    circle = seen[seen.index(stage) :]
+    first = circle.index(min(circle))
+    return [waiting[one] for one in circle[first:] + circle[:first]]
+
+
+def describe_circle(circle: list[Waiting], label: Callable[[Action], str]) -> str:
+    """The circle as a sentence, from the first stage back to it."""
+    first = circle[0]
+    said = f"this order deadlocks: stage {first.stage} waits with {label(first.action)} for "
+    for one, following in zip(circle, [*circle[1:], first], strict=True):
+        stage, needed = one.needs
+        said += f"stage {stage}'s {label(needed)}, which "
+        if following is first:
+            return said + f"comes after {label(first.action)}"
+        if needed != following.action:
+            said += f"stage {stage} does after {label(following.action)}, which "
+        said += "waits for "
+    return said
+
 
 Pieces = frozenset[tuple[int, tuple[int, int, int]]]  # (stage, (micro-batch, chunk, virtual stage))
 

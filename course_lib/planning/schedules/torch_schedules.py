@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from course_lib.planning.schedules.actions import Action, IllegalSchedule
-from course_lib.planning.schedules.layout import LAYOUTS, Layout
+from course_lib.planning.schedules.actions import LAYOUTS, Action, IllegalSchedule, Layout
 from course_lib.planning.schedules.schedule import Schedule, check
 
 KINDS = {"F": "F", "B": "B", "I": "B", "W": "W"}  # a whole backward pass is B in PyTorch, that of inputs alone I

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from course_lib.planning.costs import ActionCosts
+from course_lib.planning.search.orders import one_at_a_time
 from course_lib.planning.search.problem import Problem
-from course_lib.planning.search.starts import one_at_a_time
 
 
 def lower_bound(

@@ -12,11 +12,10 @@ how far the training is, and how it was split.
 checkpoints that you, or someone you trust, have saved. The tensors themselves are read with `weights_only=True`.
 """
 
-from course_lib.training.checkpoint.agreement import on_rank_0
-from course_lib.training.checkpoint.background import BackgroundSaver
 from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError, Position, latest_checkpoint
 from course_lib.training.checkpoint.loading import load_checkpoint
-from course_lib.training.checkpoint.saving import save_checkpoint, writing_into
+from course_lib.training.checkpoint.lock import on_rank_0
+from course_lib.training.checkpoint.saving import BackgroundSaver, save_checkpoint, writing_into
 
 __all__ = [
     "BackgroundSaver",

@@ -1,18 +1,66 @@
-"""A folder of checkpoints on the disk: which one is complete, and how one becomes so. It knows nothing of tensors."""
+"""A folder of checkpoints on the disk: which one is complete, how one becomes so, and whether its files are intact.
+
+It knows nothing of tensors. Beside a checkpoint's files lies the SHA-256 of each, in the form that
+`sha256sum --check SHA256SUMS` reads, so you can verify it without Python. Every rank hashes what it has written, and
+one of them writes the list: a file from a different save has a different hash.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from course_lib.training.checkpoint.sums import find_damage, sums_of, write_sums
+SUMS = "SHA256SUMS"
+PIECE = 1 << 20  # bytes read at a time
+
+
+def sums_of(files: Iterable[Path]) -> dict[str, str]:
+    """The SHA-256 of each of these files, by its name."""
+    found = {}
+    for path in files:
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while piece := file.read(PIECE):
+                digest.update(piece)
+        found[path.name] = digest.hexdigest()
+    return found
+
+
+def write_sums(folder: Path, sums: Mapping[str, str]) -> None:
+    """Write the list into `folder`, and return when it is on the disk."""
+    with (folder / SUMS).open("w") as file:
+        file.writelines(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def find_damage(folder: Path, needed: Iterable[str], only: Collection[str] | None = None) -> str:
+    """What is wrong with the files that were saved in `folder`, in a few words; empty if nothing is.
+
+    `needed` are files that every list must have. `only` these are read, or all.
+    """
+    try:
+        *lines, _ = (folder / SUMS).read_text().split("\n")
+        listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+        for name in (*needed, *listed):
+            if name not in listed:
+                return f"{SUMS} does not list {name}"
+            if (only is None or name in only) and sums_of([folder / name])[name] != listed[name]:
+                return f"{name} is not as it was saved"
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing"
+    except (OSError, ValueError) as error:  # bytes that are no text, a name that cannot be one
+        return f"{SUMS} cannot be read: {error}"
+    return ""
+
 
 FACTS = "training.json"
 CONTENTS = ".metadata"  # torch's table of contents

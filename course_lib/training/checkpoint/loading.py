@@ -12,24 +12,23 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from course_lib.strategies import Strategy
 from course_lib.strategies.base import rank_and_ranks
 from course_lib.strategies.shards import NamedTensors
-from course_lib.training.checkpoint.agreement import on_rank_0
 from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError, find_checkpoint
-from course_lib.training.checkpoint.layout import (
+from course_lib.training.checkpoint.lock import on_rank_0
+from course_lib.training.checkpoint.state import (
+    LoadPieces,
+    Pieces,
     check_same_model,
     check_same_optimizer,
     check_same_slots,
-    in_words,
-    layout_of,
-    parameters_of,
-    parts_of,
-)
-from course_lib.training.checkpoint.pieces import LoadPieces, Pieces
-from course_lib.training.checkpoint.state import (
     copy_name,
     empty,
     empty_slot,
     find_buffers,
+    in_words,
+    layout_of,
     own_keys,
+    parameters_of,
+    parts_of,
     restore_buffers,
     restore_optimizer,
     restore_rank,

@@ -6,6 +6,8 @@ The lock is a file that can be made only once (O_EXCL). Whoever finds it asks wh
 same machine by the process, on another by the file's time, which the training loop renews. A lock of a dead writer is
 never removed by somebody else, who might remove the one that has come in its place: the next writer makes the file
 with the next number, and looks once more whether it is alone.
+
+Within a job, rank 0 acts on the folder for all ranks: `on_rank_0`.
 """
 
 from __future__ import annotations
@@ -18,11 +20,16 @@ import re
 import socket
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
+import torch.distributed as dist
+
 from course_lib.launchers import torchrun
+from course_lib.strategies.base import rank_and_ranks
 from course_lib.training.checkpoint.folder import CheckpointError
 
 LOCK = re.compile(r"writer-(\d+)\.lock")
@@ -233,3 +240,23 @@ def _lives(process: int) -> str:
     except OSError:
         pass  # it is somebody else's
     return "at some time"
+
+
+def on_rank_0(act: Callable[[], Any], group: dist.ProcessGroup | None = None) -> Any:
+    """What `act` returns on rank 0, on every rank. If it raises there, every rank raises.
+
+    Ranks on several machines may see a shared folder in different states: one of them looks, for all.
+    """
+    answer: list[Any] = [None]
+    if rank_and_ranks()[0] == 0:
+        try:
+            answer = [act()]
+        except OSError as error:
+            answer = [CheckpointError(f"the checkpoint cannot be written ({error}): see that the disk has room")]
+        except CheckpointError as error:
+            answer = [error]
+    if dist.is_initialized():
+        dist.broadcast_object_list(answer, group=group)
+    if isinstance(answer[0], CheckpointError):
+        raise answer[0]
+    return answer[0]

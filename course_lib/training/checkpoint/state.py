@@ -1,20 +1,219 @@
-"""What a rank has to save, by names of the whole model, and how it is given back."""
+"""What a rank saves, by names of the whole model; how it is given back; and whether a run fits a checkpoint.
+
+`torch.distributed.checkpoint` knows PyTorch's own sharded tensors. One of our ranks may have several pieces of one
+parameter: some rows of each of an LSTM's gates. A planner says which piece belongs where, and PyTorch does the rest: of
+pieces that several ranks have it writes one, and a rank that wants other pieces than were saved gets them put together.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+from torch.optim import Optimizer
 
 from course_lib.machine import device
 from course_lib.strategies import Strategy
 from course_lib.strategies.base import StatesByMicroBatch, rank_and_ranks
-from course_lib.strategies.shards import NamedTensors, Shard
+from course_lib.strategies.registry import check_is_strategy
+from course_lib.strategies.shards import NamedTensors, Offsets, Outlines, Shard, check_outlines, gather_outlines
 from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError
-from course_lib.training.checkpoint.pieces import Pieces
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What this rank has of a tensor of that shape: pieces, by where they begin in it."""
+
+    shape: tuple[int, ...]
+    at: dict[Offsets, Tensor]
+
+    @classmethod
+    def of(cls, shard: Shard, values: Tensor | None = None) -> Pieces:
+        """A shard's pieces; or those of other `values` that are cut like it, or, if they have another shape, whole."""
+        values = shard.tensor if values is None else values
+        if values.shape != shard.tensor.shape:
+            return cls.whole(values)
+        return cls(tuple(shard.shape), {at: piece.detach() for at, piece in shard.pieces(of=values) if piece.numel()})
+
+    @classmethod
+    def whole(cls, tensor: Tensor) -> Pieces:
+        """All of a tensor."""
+        return cls(tuple(tensor.shape), {(0,) * tensor.dim(): tensor.detach()})
+
+    def copied(self) -> Pieces:
+        """The same numbers in memory of their own, which the next update does not change."""
+        return Pieces(self.shape, {at: piece.to("cpu", copy=True) for at, piece in self.at.items()})
+
+    def chunk(self, offsets: Offsets) -> ChunkStorageMetadata:
+        return ChunkStorageMetadata(torch.Size(offsets), self.at[offsets].shape)
+
+
+class SavePieces(DefaultSavePlanner):
+    """Saves a dict of `Pieces`."""
+
+    def __init__(self) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+
+    def create_local_plan(self) -> SavePlan:
+        items = [
+            WriteItem(
+                MetadataIndex(key, torch.Size(offsets)),
+                WriteItemType.SHARD,
+                tensor_data=TensorWriteData(
+                    pieces.chunk(offsets), TensorProperties.create_from_tensor(piece), torch.Size(pieces.shape)
+                ),
+            )
+            for key, pieces in self.state_dict.items()
+            for offsets, piece in pieces.at.items()
+        ]
+        self.plan = SavePlan(items)
+        return self.plan
+
+    def lookup_object(self, index: MetadataIndex) -> Any:
+        return self.state_dict[index.fqn].at[tuple(index.offset or ())]
+
+
+class LoadPieces(DefaultLoadPlanner):
+    """Loads a dict of `Pieces`, into their tensors."""
+
+    def __init__(self) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+
+    def set_up_planner(
+        self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
+    ) -> None:
+        self.state_dict, self.metadata, self.is_coordinator = state_dict, metadata, is_coordinator
+
+    def create_local_plan(self) -> LoadPlan:
+        items: list[ReadItem] = []
+        for key, pieces in self.state_dict.items():
+            saved = self.metadata.state_dict_metadata[key] if self.metadata else None
+            if isinstance(saved, TensorStorageMetadata):
+                chunks = [pieces.chunk(offsets) for offsets in pieces.at]
+                items += create_read_items_for_chunk_list(key, saved, chunks)
+        return LoadPlan(items)
+
+    def lookup_tensor(self, index: MetadataIndex) -> Tensor:
+        return self.state_dict[index.fqn].at[tuple(index.offset or ())]
+
+
+def parts_of(strategy: Strategy, sampled: bool = False) -> list[Outlines]:
+    """Who has what of the model, seen to be the whole of it; the same on every rank."""
+    check_is_strategy(strategy)
+    parts = gather_outlines(strategy.checked_shards(), sampled=sampled)
+    check_outlines(parts)
+    return parts
+
+
+def parameters_of(parts: list[Outlines]) -> dict[str, list]:
+    """Shape and dtype of the whole model's parameters."""
+    outlines = {name: outline for part in parts for name, outline in part.items()}
+    return {name: [list(outline.shape), outline.dtype] for name, outline in sorted(outlines.items())}
+
+
+def layout_of(strategy: Strategy, parts: list[Outlines]) -> dict[str, Any]:
+    """Who has what. On the same layout a rank finds its own random numbers and carried states again."""
+    layout = {
+        "strategy": type(strategy).__name__,
+        "ranks": len(parts),
+        "micro_batches": strategy.micro_batches,
+        "parts": [
+            {name: [outline.copy, [str(box) for box in outline.boxes]] for name, outline in part.items()}
+            for part in parts
+        ],
+    }
+    return json.loads(json.dumps(layout))  # as it will be read: lists, no tuples
+
+
+def is_same_layout(checkpoint: Checkpoint, strategy: Strategy) -> bool:
+    """Whether each rank has what it had when the checkpoint was saved; for all ranks to call."""
+    return checkpoint.layout == layout_of(strategy, parts_of(strategy))
+
+
+def in_words(layout: Mapping[str, Any]) -> str:
+    """The layout as a person says it."""
+    ranks = "1 rank" if layout["ranks"] == 1 else f"{layout['ranks']} ranks"
+    pieces = f" in {layout['micro_batches']} micro-batches" if layout["micro_batches"] > 1 else ""
+    return f"{layout['strategy']} on {ranks}{pieces}"
+
+
+def check_same_model(checkpoint: Checkpoint, ours: dict[str, list]) -> None:
+    """Refuse a checkpoint whose parameters have other names, shapes or types than ours."""
+    theirs = checkpoint.parameters
+    for name in sorted(theirs.keys() | ours.keys()):
+        if theirs.get(name) != ours.get(name):
+            raise CheckpointError(
+                f"{checkpoint.path} is of another model: it has {_describe(name, theirs)}, and this one has "
+                f"{_describe(name, ours)}. {_advice(theirs.get(name), ours.get(name))}"
+            )
+
+
+def check_same_optimizer(checkpoint: Checkpoint, strategy: Strategy) -> None:
+    """Refuse a checkpoint of an optimizer that keeps other numbers."""
+    ours = type(strategy.optimizer).__name__
+    if checkpoint.optimizer not in ("", ours):
+        raise CheckpointError(
+            f"{checkpoint.path} was saved with {checkpoint.optimizer}, and this run has {ours}, which keeps other "
+            "numbers: go on with the same optimizer"
+        )
+
+
+def check_same_slots(checkpoint: Checkpoint, saved: Iterable[str], strategy: Strategy) -> None:
+    """Refuse a checkpoint of the same optimizer with options that make it keep other numbers: amsgrad, momentum."""
+    theirs = {key.rpartition(".")[2] for key in saved if re.match(r"(copy-[^.]+\.)?optimizer\.", key)}
+    ours = _slots_of(strategy.optimizer)
+    if not theirs or ours is None or theirs == ours:
+        return
+    name = type(strategy.optimizer).__name__
+    raise CheckpointError(
+        f"{checkpoint.path} was saved with {name} keeping {_listed(theirs)} for each parameter, and in this run it "
+        f"keeps {_listed(ours)}: give the optimizer the same options"
+    )
+
+
+def _slots_of(optimizer: Optimizer) -> set[str] | None:
+    """What an optimizer keeps for a parameter, found out on one of its own; None where that cannot be known."""
+    try:
+        parameter = torch.nn.Parameter(torch.zeros(1, 1))
+        trial = type(optimizer)([parameter], **optimizer.defaults)
+        parameter.grad = torch.zeros_like(parameter)
+        trial.step()
+        return {slot for slot, value in trial.state[parameter].items() if value is not None}
+    except Exception:  # somebody's own optimizer may need anything
+        return None
+
+
+def _listed(slots: set[str]) -> str:
+    return ", ".join(sorted(slots)) or "nothing"
+
+
+def _advice(theirs: list | None, ours: list | None) -> str:
+    if theirs and ours and theirs[0] == ours[0]:
+        return "Give the model that type: model.double(), model.float()"
+    return "Give the hidden, layers and data that it was trained with"
+
+
+def _describe(name: str, parameters: dict[str, list]) -> str:
+    if name not in parameters:
+        return f"no {name}"
+    shape, dtype = parameters[name]
+    return f"{name} of shape {tuple(shape)} in {dtype.removeprefix('torch.')}"
+
 
 BUFFER = re.compile(r"rank-(\d+)\.buffer\.(.+)")
 

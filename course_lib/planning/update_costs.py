@@ -1,17 +1,85 @@
-"""What replicas of a pipeline take and hold: the schedule played through, sums over replicas, the update."""
+"""What an update takes and holds: replicas of a pipeline, or fully sharded weights, gathered block by block.
+
+Both hide communication behind computation by one rule. A device computes one thing at a time, and its network does one
+thing at a time, beside it. A message begins when what it sends is there and the message before it is through;
+computation waits only for what it needs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from course_lib.planning.block_times import BlockSeconds
 from course_lib.planning.cluster import Network
 from course_lib.planning.costs import ActionCosts
-from course_lib.planning.overlap import ready_times, sent_by
-from course_lib.planning.pieces import Pieces, Prepared, Times
 from course_lib.planning.placement import BlockCost, CannotPlace, Placement, balanced, smallest
 from course_lib.planning.plan import Plan
-from course_lib.planning.work import Work
+from course_lib.planning.work import Pieces, Prepared, Times, Work
+
+
+def sent_by(messages: Iterable[tuple[float, float]]) -> float:
+    """When the last of these messages, (ready, seconds) in the order of sending, is through; 0 if there is none."""
+    free = 0.0
+    for ready, seconds in messages:
+        free = max(free, ready) + seconds
+    return free
+
+
+def ready_times(start: float, end: float, shares: Sequence[float]) -> list[float]:
+    """When each part is done of work from `start` to `end` that takes these shares, one after the other."""
+    whole, done, times = sum(shares) or 1.0, start, []
+    for share in shares:
+        done += (end - start) * share / whole
+        times.append(done)
+    return times
+
+
+@dataclass
+class Sharded:
+    """A device whose weights are gathered block by block: what it has computed, and sent, by when.
+
+    A block is gathered while the one before it computes; if not `ahead`, only then, as where ranks share cores.
+    """
+
+    blocks: Sequence[BlockSeconds]  # for one micro-batch
+    gather: Sequence[float]  # seconds to gather each block
+    scatter: Sequence[float]  # seconds to sum its gradients, and to leave each rank its piece
+    ahead: bool = True
+    computed: float = 0.0
+    sent: float = 0.0
+
+    def step(self, micro_batches: int) -> float:
+        """When the last gradient has been summed: which happens in the last micro-batch only."""
+        for number in range(micro_batches):
+            self._forward()
+            self._backward(sends=number == micro_batches - 1)
+        return max(self.computed, self.sent)
+
+    def _forward(self) -> None:
+        there = self._gather(0, self.computed)
+        for place, block in enumerate(self.blocks):
+            start = max(self.computed, there)
+            self.computed = start + block.forward
+            there = self._gather(place + 1, start if self.ahead else self.computed)
+
+    def _backward(self, sends: bool) -> None:
+        """The last block is still there: to drop it after its forward pass would be to gather it again at once."""
+        there = 0.0
+        for place in reversed(range(len(self.blocks))):
+            start = max(self.computed, there)
+            self.computed = start + self.blocks[place].backward
+            there = self._gather(place - 1, start if self.ahead else self.computed)
+            if sends:
+                self.sent = max(self.sent, self.computed) + self.scatter[place]
+                self.computed = self.computed if self.ahead else self.sent
+
+    def _gather(self, place: int, ready: float) -> float:
+        """When the block at this place is whole, if its gathering may begin then."""
+        if place not in range(len(self.blocks)):
+            return 0.0
+        self.sent = max(self.sent, ready) + self.gather[place]
+        return self.sent
 
 
 def pipelined(
@@ -122,3 +190,44 @@ def _summed(
         ready = ready_times(*times[number], [blocks[place].backward for place in places])
         messages += [(when, sums[place]) for when, place in zip(ready, places, strict=True)]
     return sent_by(messages)
+
+
+def sharded(
+    work: Work, replicas: int, shards: int, micro_batches: int, network: Network, overhead: float, ahead: bool = True
+) -> Plan:
+    """Data parallelism with sharded weights: every block is gathered before it works, and dropped afterwards."""
+    pieces, places = Pieces("1f1b", 1, micro_batches), range(len(work.blocks))
+    blocks = [work.seconds(place, replicas * shards * micro_batches) for place in places]
+    sizes = [each.parameters for each in work.memory]
+    per_node = min(shards, network.per_node)
+    gather = [network.gather_seconds(size, shards, per_node) for size in sizes]
+    across = network.replicas_per_node(replicas, shards, "stages")
+    scatter = [
+        seconds + (network.all_reduce_seconds(size / shards, replicas, across) if replicas > 1 else 0.0)
+        for seconds, size in zip(gather, sizes, strict=True)
+    ]
+    placement = Placement(tuple(0 for _ in places))
+    costs = costs_of(placement, blocks, 0.0)
+    computing = sum(pieces.prepared.busy(costs.with_overhead(overhead)))
+    done = Sharded(blocks, gather, scatter, ahead).step(micro_batches) + 2 * micro_batches * overhead
+    return Plan(
+        replicas,
+        pieces,
+        placement,
+        costs,
+        overhead,
+        computing,
+        done - computing,
+        work.update_seconds(work.weights(places) / shards),
+        round(_sharded_bytes(work, replicas * shards, shards, micro_batches)),
+        shards=shards,
+    )
+
+
+def _sharded_bytes(work: Work, ranks: int, shards: int, micro_batches: int) -> float:
+    """A piece of everything; two blocks whole, one at work and the next; and the whole gradient of one, or of all."""
+    places = range(len(work.blocks))
+    sizes = [each.parameters for each in work.memory]
+    whole = max(sum(sizes[place : place + 2]) for place in places)
+    gradients = max(sizes) if micro_batches == 1 else sum(sizes)
+    return work.states(places) / shards + whole + gradients + work.activations(places) / (ranks * micro_batches)

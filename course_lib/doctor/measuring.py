@@ -1,0 +1,321 @@
+"""What is measured on the ranks: their devices, the links between every two of them, and how fast they read.
+
+All ranks' devices are measured at the same time, but those that share a GPU one after the other. On a CPU it is the
+processor's time that counts, of all threads: ranks that wait for a core are not slow. A rank reads its part of the
+data from the disk, and again, from what the kernel keeps in memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from course_lib import machine
+from course_lib.machine import device
+from course_lib.planning.network import Link, fit
+from course_lib.strategies.point_to_point import can_send_from, connect
+
+SMALL = 8  # bytes: its time is latency
+ROUNDS = 3  # over all pairs, so that a moment at which the machine is busy meets all of them alike
+TRIES = 5  # of everything else: the quickest counts
+TRIPS = 5  # to and fro, of each size in one round
+
+
+@dataclass(frozen=True)
+class PairTimes:
+    """Seconds of messages one way between two ranks: of `size` bytes or of a few, each the quickest and the median.
+
+    What else a machine does can only add to a time: the quickest of several is disturbed least.
+    """
+
+    ranks: tuple[int, int]
+    size: int
+    small: float
+    typical_small: float
+    large: float
+    typical_large: float
+
+    @property
+    def link(self) -> Link:
+        """The latency and the bandwidth that these times make."""
+        return fit([(SMALL, self.small), (self.size, max(self.large, self.small))])
+
+
+def pairs_of(ranks: int) -> list[tuple[int, int]]:
+    """Every two ranks, once."""
+    return list(itertools.combinations(range(ranks), 2))
+
+
+def where_messages_lie() -> torch.device:
+    """What is sent: memory of the GPU over NCCL; over gloo, memory of the host."""
+    return device() if can_send_from(device()) else torch.device("cpu")
+
+
+def measure_pairs(after_each: Callable[[], None], rounds: int = ROUNDS) -> list[PairTimes]:
+    """Send messages to and fro between every two ranks, one pair after the other; for all ranks to call.
+
+    Returns the pairs that this rank has timed: those in which it has the lower number.
+    """
+    rank, place = dist.get_rank(), where_messages_lie()
+    size = large_size(place)
+    small, large = (torch.zeros(numbers, dtype=torch.uint8, device=place) for numbers in (SMALL, size))
+    times: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
+    connect(pairs_of(dist.get_world_size()))
+    for pair in _in_rounds(rounds):
+        wait_for_all()
+        if rank in pair:
+            of_small, of_large = times.setdefault(pair, ([], []))
+            other, leads = sum(pair) - rank, rank == pair[0]
+            round_trip(small, other, leads)  # the first one sets up what there is to set up
+            of_small += [round_trip(small, other, leads) / 2 for _ in range(TRIPS)]
+            of_large += [round_trip(large, other, leads) / 2 for _ in range(TRIPS)]
+        after_each()
+    return [
+        PairTimes(pair, size, min(short), statistics.median(short), min(long), statistics.median(long))
+        for pair, (short, long) in times.items()
+        if pair[0] == rank
+    ]
+
+
+def large_size(place: torch.device) -> int:
+    """Bytes of a message whose time is mostly bandwidth."""
+    return 64 << 20 if place.type == "cuda" else 1 << 20
+
+
+def _in_rounds(rounds: int) -> Iterator[tuple[int, int]]:
+    for _ in range(rounds):
+        yield from pairs_of(dist.get_world_size())
+
+
+def round_trip(message: torch.Tensor, other: int, leads: bool) -> float:
+    """Seconds until a message is back; the one of the two ranks that `leads` sends it first."""
+    began = time.monotonic()
+    for sends in (leads, not leads):
+        if sends:
+            send(message, other)
+        else:
+            _exchange(dist.irecv, message, other)
+    _wait_for_gpu(message)
+    return time.monotonic() - began
+
+
+def send(message: torch.Tensor, other: int) -> None:
+    """One message."""
+    _exchange(dist.isend, message, other)
+
+
+def _exchange(operation: Callable[..., dist.Work | None], message: torch.Tensor, other: int) -> None:
+    """A batch of one: NCCL then uses the group's communicator, where `dist.send` would make one for each pair."""
+    (work,) = dist.batch_isend_irecv([dist.P2POp(operation, message, other)])
+    work.wait()
+
+
+def all_reduce_sizes(place: torch.device) -> tuple[int, ...]:
+    """Bytes of the tensors that are summed."""
+    return (4 << 10, 1 << 20, 64 << 20) if place.type == "cuda" else (4 << 10, 1 << 20, 16 << 20)
+
+
+def measure_all_reduces(after_each: Callable[[], None], tries: int = TRIES) -> list[tuple[int, float]]:
+    """(bytes, seconds) of an all-reduce of some sizes, the quickest of several; for all ranks to call."""
+    measured = []
+    for size in all_reduce_sizes(where_messages_lie()):
+        message, times = torch.zeros(size // 4, device=where_messages_lie()), []
+        for _ in range(tries + 1):
+            wait_for_all()
+            began = time.monotonic()
+            dist.all_reduce(message)
+            _wait_for_gpu(message)
+            times.append(time.monotonic() - began)
+        measured.append((size, min(times[1:])))
+        after_each()
+    return measured
+
+
+def wait_for_all() -> None:
+    """A barrier on the host: one on a GPU would keep it busy."""
+    dist.all_reduce(torch.zeros(1))
+
+
+def _wait_for_gpu(message: torch.Tensor) -> None:
+    if message.is_cuda:
+        torch.cuda.synchronize()
+
+
+@dataclass(frozen=True)
+class DeviceRates:
+    """What a rank computes on: operations per second of a matrix product, bytes per second of a copy."""
+
+    host: str
+    name: str
+    shared_by: int  # ranks on the same GPU
+    operations: float
+    copied: float
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.name != CPU
+
+    @property
+    def has_own_gpu(self) -> bool:
+        return self.on_gpu and self.shared_by == 1
+
+
+CPU = "CPU"
+
+
+def measure_device(after_each: Callable[[], None], tries: int = TRIES) -> DeviceRates:
+    """Multiply and copy on this rank's device; for all ranks to call."""
+    device = machine.device()
+    operations = in_turn(lambda: _operations_per_second(device, tries))
+    after_each()
+    copied = in_turn(lambda: _bytes_per_second(device, tries))
+    after_each()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else CPU
+    return DeviceRates(socket.gethostname(), name, _ranks_on_this_gpu(), operations, copied)
+
+
+def in_turn(measure: Callable[[], float]) -> float:
+    """What is measured when it is this rank's turn on its GPU; without a GPU, it is everybody's at once."""
+    own = int(os.environ["LOCAL_RANK"]) // machine.gpus() if machine.gpus() else 0
+    last = torch.tensor(own)
+    dist.all_reduce(last, dist.ReduceOp.MAX)
+    measured = 0.0
+    for turn in range(int(last) + 1):
+        wait_for_all()
+        if turn == own:
+            measured = measure()
+    return measured
+
+
+def _operations_per_second(device: torch.device, tries: int) -> float:
+    """Products in bfloat16 on a GPU, in float32 on a CPU: what each is good at."""
+    side, products = (8192, 4) if device.type == "cuda" else (512, 8)
+    matrix = torch.ones(side, side, device=device, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32)
+    return 2 * side**3 * products / quickest(lambda: multiply(matrix, products), device, tries)
+
+
+def multiply(matrix: torch.Tensor, products: int) -> None:
+    """So many products."""
+    for _ in range(products):
+        torch.mm(matrix, matrix)
+
+
+def _bytes_per_second(device: torch.device, tries: int) -> float:
+    """Read once and written once."""
+    size = 512 << 20 if device.type == "cuda" else 64 << 20
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * size / quickest(lambda: target.copy_(source), device, tries)
+
+
+def quickest(work: Callable[[], object], device: torch.device, tries: int) -> float:
+    """Seconds of the quickest try: of the clock for a GPU, of all cores together for a CPU."""
+    on_gpu = device.type == "cuda"
+    clock, times = time.monotonic if on_gpu else time.process_time, []
+    for _ in range(tries + 1):
+        began = clock()
+        work()
+        if on_gpu:
+            torch.cuda.synchronize()
+        times.append(clock() - began)
+    return max(min(times[1:]), 1e-6)
+
+
+def _ranks_on_this_gpu() -> int:
+    here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), machine.gpus()
+    index = machine.gpu_index()
+    return 1 if index is None else len(range(index, here, gpus))
+
+
+MOST_BYTES = 128 << 20  # of one rank
+MOST_FILES = 10_000
+BLOCK = 4 << 20
+WORTH_TIMING = 16 << 20  # bytes: of fewer, opening the file is what takes time
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a rank has read, in bytes and seconds: the first time, and again; or why it could not."""
+
+    size: int = 0
+    first: float = 0.0
+    again: float = 0.0
+    forgotten: bool = False  # the kernel was asked to drop what it kept of the files
+    trouble: str = ""
+
+
+Stretch = tuple[Path, int, int]  # a file, from which byte, how many
+
+
+def read_share(path: str, rank: int, ranks: int) -> Reading:
+    """Read this rank's part of a file, or of a folder's files, twice: at most `MOST_BYTES`."""
+    try:
+        stretches = list(_share(_files(Path(path)), rank, ranks))
+        size = sum(length for _, _, length in stretches)
+        if not size:
+            return Reading(trouble=f"{path} holds nothing for rank {rank} to read")
+        forgotten = list(map(_forget, stretches))
+        return Reading(size, _seconds_to_read(stretches), _seconds_to_read(stretches), all(forgotten))
+    except OSError as error:
+        return Reading(trouble=f"{error.filename or path}: {error.strerror}")
+
+
+def _files(path: Path) -> list[tuple[Path, int]]:
+    """The file, or the folder's files in order, with their sizes."""
+    if path.is_file():
+        return [(path, path.stat().st_size)]
+    if not path.is_dir():
+        raise FileNotFoundError(2, "there is no such file or folder", str(path))
+    found = []
+    for folder, folders, names in os.walk(path):
+        folders.sort()
+        found += [Path(folder, name) for name in sorted(names)]
+        if len(found) >= MOST_FILES:
+            break
+    return [(each, each.stat().st_size) for each in found[:MOST_FILES] if each.is_file()]
+
+
+def _share(files: list[tuple[Path, int]], rank: int, ranks: int) -> Iterator[Stretch]:
+    """The rank-th of `ranks` equal parts of all bytes, up to the limit."""
+    total = sum(size for _, size in files)
+    begin = total * rank // ranks
+    end = min(total * (rank + 1) // ranks, begin + MOST_BYTES)
+    at = 0
+    for file, size in files:
+        low, high = max(begin, at), min(end, at + size)
+        if low < high:
+            yield file, low - at, high - low
+        at += size
+
+
+def _forget(stretch: Stretch) -> bool:
+    """Ask the kernel to drop what it keeps of this stretch. It may refuse, and some systems cannot be asked."""
+    if not hasattr(os, "posix_fadvise"):
+        return False
+    file, offset, length = stretch
+    with open(file, "rb", buffering=0) as opened:
+        try:
+            os.posix_fadvise(opened.fileno(), offset, length, os.POSIX_FADV_DONTNEED)
+        except OSError:
+            return False
+    return True
+
+
+def _seconds_to_read(stretches: list[Stretch]) -> float:
+    began = time.monotonic()
+    buffer = memoryview(bytearray(BLOCK))
+    for file, offset, length in stretches:
+        with open(file, "rb", buffering=0) as opened:
+            opened.seek(offset)
+            while length > 0 and (count := opened.readinto(buffer[: min(BLOCK, length)])):
+                length -= count
+    return max(time.monotonic() - began, 1e-9)

@@ -1,0 +1,221 @@
+"""Where a model is cut over ranks: between its blocks, inside an LSTM cell, and into a mesh of replicas and stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch, Patch, Rectangle
+
+from course_lib.data import Batch
+from course_lib.lstm.memory import BatchSize
+from course_lib.lstm.model import Embed, Recurrent, SequenceModel
+from course_lib.pictures.picture import COLOURS, INK, OTHERS, Picture
+from course_lib.planning.placement import Placement
+from course_lib.strategies.tensor_parallel import GATES, shares
+
+BLOCK_WIDTH, BLOCK_HEIGHT = 0.74, 0.5  # of a block, in units of the distance between two
+
+
+def cut_edges(model: SequenceModel, placement: Placement, batch: Batch | BatchSize) -> Picture:
+    """Draw the blocks of a model on their ranks, a row for each, and the messages of one update.
+
+    At an edge, the activations go forward (blue) and their gradient comes back (orange), of the same size: steps x
+    sequences x width numbers each.
+    """
+    blocks = [block for _, block in model.numbered()]
+    size = next(model.parameters()).element_size() * batch.steps * batch.sequences
+    figure = Figure(figsize=(1.2 + 1.05 * len(blocks), 0.9 + 0.85 * placement.stages), layout="constrained")
+    axes = figure.subplots()
+    for place, (block, rank) in enumerate(zip(blocks, placement.stage_of, strict=True)):
+        _draw_block(axes, place, rank, _name(place, block))
+    edges = []
+    for place, (rank, next_rank) in enumerate(pairwise(placement.stage_of)):
+        if rank == next_rank:
+            _arrow(axes, (place + BLOCK_WIDTH / 2, rank), (place + 1 - BLOCK_WIDTH / 2, rank), INK, 1.2)
+        else:
+            edges.append(size * blocks[place].width)
+            _draw_edge(axes, place, rank, next_rank, f"{edges[-1] / 2**10:,.3g} KiB")
+    _dress(axes, len(blocks), placement.stages)
+    handles = [
+        Patch(color=COLOURS["forward"], label="activations, forward"),
+        Patch(color=COLOURS["backward"], label="their gradient, back"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
+    cuts = "1 edge" if len(edges) == 1 else f"{len(edges)} edges"
+    words = (
+        f"{len(blocks)} blocks on {placement.stages} ranks, cut at {cuts}: at each, activations go forward and their "
+        f"gradient comes back, {sum(edges) * 2 / 2**10:,.3g} KiB in all"
+    )
+    return Picture(figure, words)
+
+
+def _draw_block(axes: Axes, place: int, rank: int, name: str) -> None:
+    corner = (place - BLOCK_WIDTH / 2, rank - BLOCK_HEIGHT / 2)
+    box = FancyBboxPatch(
+        corner, BLOCK_WIDTH, BLOCK_HEIGHT, boxstyle="round,pad=0,rounding_size=0.08", facecolor="white"
+    )
+    box.set_edgecolor(INK)
+    axes.add_patch(box)
+    axes.text(place, rank, name, ha="center", va="center", fontsize=9, color=INK)
+
+
+def _draw_edge(axes: Axes, place: int, rank: int, next_rank: int, label: str) -> None:
+    """Both messages, side by side, between a block's box and the next one's."""
+    towards = BLOCK_HEIGHT / 2 if next_rank > rank else -BLOCK_HEIGHT / 2
+    leave, arrive = (place + 0.12, rank + towards), (place + 0.72, next_rank - towards)
+    _arrow(axes, leave, arrive, COLOURS["forward"], 2.0)
+    _arrow(axes, (arrive[0] + 0.18, arrive[1]), (leave[0] + 0.18, leave[1]), COLOURS["backward"], 2.0)
+    middle = ((leave[0] + arrive[0]) / 2 + 0.3, (leave[1] + arrive[1]) / 2)
+    axes.text(*middle, label, ha="left", va="center", fontsize=8, color=INK)
+
+
+def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str, width: float) -> None:
+    style = {"arrowstyle": "-|>", "linewidth": width, "shrinkA": 0, "shrinkB": 0, "color": colour}
+    axes.annotate("", end, start, arrowprops=style)
+
+
+def _dress(axes: Axes, blocks: int, ranks: int) -> None:
+    axes.set_xlim(-0.6, blocks - 0.4)
+    axes.set_ylim(ranks - 0.55, -0.45)
+    axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
+    axes.set_xticks([])
+    axes.tick_params(length=0, colors=INK)
+    for side in axes.spines.values():
+        side.set_visible(False)
+
+
+def _name(place: int, block: object) -> str:
+    if isinstance(block, Recurrent):
+        return f"layer {place}"
+    return "words in" if isinstance(block, Embed) else ("way in" if place == 0 else "way out")
+
+
+RANKS = (OTHERS[0], OTHERS[2], OTHERS[3], OTHERS[5])  # rank 0, 1, ...: no colour of a forward pass or a message
+NAMES = ("i", "f", "g", "o")
+# Where the columns of the picture begin, and how wide they are.
+OLD, MATRIX, PARTS, NEW, THIN, WIDE = 0.0, 1.5, 4.6, 7.2, 0.45, 2.0
+
+
+def split_cell(hidden: int, ranks: int) -> Picture:
+    """Draw a step of a cell of `hidden` units on `ranks` ranks: h whole, rows of every gate, own units, h whole again.
+
+    Rows have the colour of the rank that has them. The green arrows are the message: after every step, an all-gather.
+    """
+    if not 1 <= ranks <= len(RANKS):
+        raise ValueError(f"ranks={ranks}: the picture has colours for 1 to {len(RANKS)}")
+    sizes = shares(hidden, ranks)
+    unit = 1 / hidden
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    axes = figure.subplots()
+    middle = GATES / 2 - 0.5
+    _column(axes, OLD, middle, sizes, unit, coloured=False)
+    for gate, name in enumerate(NAMES):
+        top = gate * 1.12 - 0.18
+        _column(axes, MATRIX, top, sizes, unit, width=WIDE)
+        axes.text(MATRIX - 0.12, top + 0.5, name, ha="right", va="center", color=INK)
+    _column(axes, PARTS, middle, sizes, unit, gap=0.28)
+    _column(axes, NEW, middle, sizes, unit, coloured=False)
+    _flow(axes, (OLD + THIN + 0.08, middle + 0.5), (MATRIX - 0.4, middle + 0.5), INK)
+    _flow(axes, (MATRIX + WIDE + 0.1, middle + 0.5), (PARTS - 0.1, middle + 0.5), INK)
+    for rank in range(ranks):
+        height = middle + (sum(sizes[:rank]) + sizes[rank] / 2) * unit + 0.28 * (rank - (ranks - 1) / 2)
+        _flow(axes, (PARTS + THIN + 0.08, height), (NEW - 0.08, middle + 0.5), COLOURS["communication"])
+    _captions(axes, middle, ranks)
+    handles = [
+        Patch(facecolor=RANKS[rank], label=f"rank {rank}: {sizes[rank]} of {hidden} units") for rank in range(ranks)
+    ]
+    handles.append(Patch(facecolor=COLOURS["communication"], label="all-gather, after every step"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(3, len(handles)), frameon=False)
+    return Picture(figure, _describe_cell(hidden, sizes))
+
+
+def _column(
+    axes: Axes,
+    left: float,
+    top: float,
+    sizes: Sequence[int],
+    unit: float,
+    *,
+    width: float = THIN,
+    gap: float = 0.0,
+    coloured: bool = True,
+) -> None:
+    """A box for each rank's rows, one below the other; or one box for all, where every rank has the whole."""
+    if not coloured:
+        axes.add_patch(Rectangle((left, top), width, 1, facecolor="white", edgecolor=INK))
+        return
+    at = top - gap * (len(sizes) - 1) / 2
+    for rank, size in enumerate(sizes):
+        axes.add_patch(Rectangle((left, at), width, size * unit, facecolor=RANKS[rank], edgecolor=INK, linewidth=0.8))
+        at += size * unit + gap
+
+
+def _flow(axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str) -> None:
+    style = {"arrowstyle": "-|>", "linewidth": 1.6, "shrinkA": 0, "shrinkB": 0, "color": colour}
+    axes.annotate("", end, start, arrowprops=style)
+
+
+def _captions(axes: Axes, middle: float, ranks: int) -> None:
+    captions = {
+        OLD + THIN / 2: "$h_{t-1}$, whole\non every rank",
+        MATRIX + WIDE / 2: "rows of $W_{ih}$ and $W_{hh}$:\nsome of each gate",
+        PARTS + THIN / 2: "own units\nof $c_t$ and $h_t$",
+        NEW + THIN / 2: "$h_t$, whole\non every rank",
+    }
+    for x, words in captions.items():
+        axes.text(x, GATES * 1.12 - 0.02, words, ha="center", va="top", fontsize=9, color=INK)
+    axes.set_xlim(-0.6, NEW + THIN + 0.7)
+    axes.set_ylim(GATES * 1.12 + 0.75, -0.3)
+    axes.set_axis_off()
+
+
+def _describe_cell(hidden: int, sizes: Sequence[int]) -> str:
+    own = ", ".join(f"rank {rank} has {size}" for rank, size in enumerate(sizes))
+    return (
+        f"A cell of {hidden} units split over {len(sizes)} {'rank' if len(sizes) == 1 else 'ranks'}: {own}, with their "
+        "rows of all four gates; every rank needs all of the old h, computes its own units of c and h, and after every "
+        "step an all-gather puts the new h together"
+    )
+
+
+RANK_WIDTH, RANK_HEIGHT = 0.62, 0.5  # of a rank's box, in units of the table
+
+
+def mesh(replicas: int, stages: int) -> Picture:
+    """Draw replicas x stages ranks: messages along a row, sums of gradients within a column."""
+    figure = Figure(figsize=(1.6 + 1.7 * stages, 1.2 + 0.85 * replicas), layout="constrained")
+    axes = figure.subplots()
+    arrow = {"arrowstyle": "<|-|>", "linewidth": 1.8, "shrinkA": 0, "shrinkB": 0}
+    for replica in range(replicas):
+        for stage in range(stages):
+            corner = (stage - RANK_WIDTH / 2, replica - RANK_HEIGHT / 2)
+            box = FancyBboxPatch(
+                corner, RANK_WIDTH, RANK_HEIGHT, boxstyle="round,pad=0,rounding_size=0.08", facecolor="white"
+            )
+            box.set_edgecolor(INK)
+            axes.add_patch(box)
+            axes.text(stage, replica, f"rank {replica * stages + stage}", ha="center", va="center", color=INK)
+            if stage:
+                ends = (stage - 1 + RANK_WIDTH / 2, replica), (stage - RANK_WIDTH / 2, replica)
+                axes.annotate("", ends[1], ends[0], arrowprops={**arrow, "color": COLOURS["forward"]})
+            if replica:
+                ends = (stage, replica - 1 + RANK_HEIGHT / 2), (stage, replica - RANK_HEIGHT / 2)
+                axes.annotate("", ends[1], ends[0], arrowprops={**arrow, "color": COLOURS["communication"]})
+    axes.set_xlim(-0.6, stages - 0.4)
+    axes.set_ylim(replicas - 0.5, -0.5)
+    axes.set_xticks(range(stages), [f"stage {stage}" for stage in range(stages)])
+    axes.set_yticks(range(replicas), [f"replica {replica}" for replica in range(replicas)])
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, colors=INK)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    handles = [
+        Patch(color=COLOURS["forward"], label="activations, and their gradients back"),
+        Patch(color=COLOURS["communication"], label="sum of the stage's gradients"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=1, frameon=False)
+    words = f"{replicas} replicas of {stages} stages on {replicas * stages} ranks"
+    return Picture(figure, f"Mesh of {words}: messages along each row, gradients summed in each column")

@@ -1,0 +1,183 @@
+"""What the bench says of a schedule: its score, why it gets stuck, what a search finds, and a run on real ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from course_lib.pictures.widgets.svg import line, table, text
+from course_lib.planning.costs import ActionCosts
+from course_lib.planning.schedules import SCHEDULES, IllegalSchedule, Schedule, Waiting, check, make_schedule
+from course_lib.planning.search import find_schedule, lower_bound
+from course_lib.planning.simulation import Simulation, TimedAction, makespan, measured, simulate
+
+
+def known(schedule: Schedule, costs: ActionCosts) -> Mapping[str, Simulation]:
+    """The schedules that have a name, for the same work. With one chunk, a wavefront is 1F1B.
+
+    `costs` are those of a whole stage: a virtual stage has its share of them.
+    """
+    return _known(len(schedule.stages), schedule.micro_batches, schedule.chunks, costs)
+
+
+@lru_cache(maxsize=16)  # they stay the same while actions are moved
+def _known(stages: int, micro_batches: int, chunks: int, costs: ActionCosts) -> Mapping[str, Simulation]:
+    names = [name for name in SCHEDULES if chunks > 1 or name != "wavefront"]
+    made = {name: make_schedule(name, stages, micro_batches, chunks) for name in names}
+    return {name: simulate(schedule, costs.per_part(schedule)) for name, schedule in made.items()}
+
+
+def score_table(
+    yours: Simulation | None,
+    others: Mapping[str, Simulation],
+    found: Simulation | None = None,
+    bound: float | None = None,
+) -> str:
+    """One row for yours, one for each that has a name, for what a search has found, and for what nothing can beat."""
+    rows = [_row("yours", yours)] if yours else [["yours", "never ends", "", "", ""]]
+    rows += [_row(name, simulation) for name, simulation in others.items()]
+    rows += [_row("found by the search", found)] if found else []
+    rows += [] if bound is None else [["bound, holding no more than yours", f"{bound:.4g}", "", "", ""]]
+    head = ["schedule", "makespan", "bubble", "of the batch, held by the fullest stage", "by all stages"]
+    return table(head, rows, "Your schedule beside those that have a name")
+
+
+def _row(name: str, simulation: Simulation) -> list[str]:
+    held = [share.total for share in simulation.peak_share]
+    return [
+        name,
+        f"{simulation.makespan:.4g}",
+        f"{simulation.bubble:.1%}",
+        f"{100 * max(held):.3g}%",
+        f"{100 * sum(held) / len(held):.3g}%",
+    ]
+
+
+def verdict(yours: Simulation, others: Mapping[str, Simulation]) -> str:
+    """What it takes and holds, and which of those with a name it beats, equals, or loses to."""
+    facts = (
+        f"It runs: makespan {yours.makespan:.4g}, bubble {yours.bubble:.1%}, "
+        f"held at most, of the batch: {', '.join(share.percent for share in yours.peak_share)}."
+    )
+    order = {name: _order(simulation, yours) for name, simulation in others.items()}
+    better, equal = ([name for name, place in order.items() if place == wanted] for wanted in (-1, 0))
+    if better:
+        return f"{facts} Faster, or as fast with less memory: {', '.join(better)}."
+    as_good = f"as good: {', '.join(equal)}" if equal else "none is as good"
+    return f"{facts} Nothing with a name does better; {as_good}."
+
+
+def _order(other: Simulation, yours: Simulation) -> int:
+    """-1 if the other one is better: first by time, then by what is held; times within rounding are equal."""
+    time, own_time = other.makespan, yours.makespan
+    if abs(time - own_time) > 1e-9 * max(time, 1):
+        return -1 if time < own_time else 1
+    held, own_held = (sum(share.total for share in one.peak_share) for one in (other, yours))
+    return (held > own_held + 1e-9) - (held < own_held - 1e-9)
+
+
+TRIES, SECONDS = 6000, 4.0  # a learner waits for it; most benches are searched in a second
+
+
+def search_like(schedule: Schedule, costs: ActionCosts) -> Simulation:
+    """A good schedule of the same actions, in which no stage holds more than the fullest of this one."""
+    sizes = len(schedule.stages), schedule.micro_batches
+    found = find_schedule(*sizes, costs, **_question(schedule), tries=TRIES, seconds=SECONDS)
+    return simulate(found, costs)
+
+
+def bound_like(schedule: Schedule, costs: ActionCosts) -> float:
+    """What no schedule of the same actions can beat that holds no more."""
+    question = tuple(sorted(_question(schedule).items()))
+    return _bound(len(schedule.stages), schedule.micro_batches, costs, question)
+
+
+@lru_cache(maxsize=64)  # it changes only with what is held
+def _bound(stages: int, micro_batches: int, costs: ActionCosts, question: tuple) -> float:
+    return lower_bound(stages, micro_batches, costs, **dict(question))
+
+
+def _question(schedule: Schedule) -> dict:
+    return {
+        "memory": max(share.total for share in schedule.peak_share),
+        "chunks": schedule.chunks,
+        "virtual": schedule.virtual,
+        "layout": schedule.layout,
+        "split": bool(schedule.split),
+    }
+
+
+def after_the_end(schedule: Schedule, timed: Sequence[TimedAction], costs: ActionCosts) -> list[TimedAction]:
+    """What never starts, drawn behind the point at which everything has stopped."""
+    done = {(one.stage, one.action) for one in timed}
+    placed = []
+    for stage, actions in enumerate(schedule.stages):
+        at = makespan(timed)
+        for action in (one for one in actions if (stage, one) not in done):
+            placed.append(TimedAction(stage, action, at, at + costs.of(action, stage, schedule)))
+            at = placed[-1].end
+    return placed
+
+
+def stuck_line(x: float, top: float, bottom: float) -> str:
+    """Where time stands still."""
+    return line(x, top - 8, x, bottom, "dashed") + text(x + 4, top - 11, "from here on, everybody waits", "ink small")
+
+
+def why_stuck(schedule: Schedule) -> str:
+    """What is wrong with this schedule; nothing if it is legal."""
+    try:
+        check(schedule)
+    except IllegalSchedule as reason:
+        return str(reason)
+    return ""
+
+
+def who_waits(waiting: Sequence[Waiting], schedule: Schedule) -> str:
+    """Who waits for whom, stage by stage."""
+    said = []
+    for one in waiting:
+        stage, action = one.needs
+        whose = "its own" if stage == one.stage else f"stage {stage}'s"
+        said.append(f"stage {one.stage} with {schedule.label(one.action)} for {whose} {schedule.label(action)}")
+    return f"Who waits: {'; '.join(said)}."
+
+
+PACE = 0.02  # seconds that a forward action takes
+
+
+def run_paced(schedule: Schedule, costs: ActionCosts) -> tuple[TimedAction, ...]:
+    """What as many ranks as there are stages did when, in seconds. The link's cost is this machine's own."""
+    from course_lib.launchers import launch
+
+    check(schedule)
+    run = launch(one_step, schedule, costs, ranks=len(schedule.stages))
+    return measured(schedule, run.spans)
+
+
+def one_step(schedule: Schedule, costs: ActionCosts) -> None:
+    """On each rank: the second of two training steps, so that nothing is set up in it."""
+    from functools import partial
+
+    import torch
+    import torch.distributed as dist
+
+    from course_lib import trace
+    from course_lib.data import AddingProblem
+    from course_lib.lstm import lstm_model, squared_error
+    from course_lib.strategies import Pipeline
+
+    parts = schedule.places.positions
+    model = lstm_model(features=2, hidden=8, layers=max(1, parts - 2), outputs=1)
+    pace = ActionCosts(PACE * _number(costs.forward), PACE * _number(costs.backward))
+    strategy = Pipeline(model, partial(torch.optim.SGD, lr=0.01), squared_error, schedule=schedule, pace=pace)
+    steps = max(2, schedule.chunks)
+    batch = AddingProblem(schedule.micro_batches, lengths=(steps, steps)).batch(range(schedule.micro_batches))
+    for _ in range(2):
+        dist.barrier()
+        trace.recorder.spans.clear()
+        strategy.step(batch)
+
+
+def _number(cost: object) -> float:
+    return float(cost)  # type: ignore[arg-type]  # the bench has one number for all stages
