@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from course_lib.classroom.agenda import clock, lessons_from, make_agenda
-from course_lib.classroom.agenda_markdown import agenda_markdown
+from course_lib.classroom.agenda import agenda_markdown, clock, lessons_from, make_agenda
 from course_lib.course_files import course_folder
 
 
@@ -49,5 +48,5 @@ def plan_page(plan: Plan) -> str:
         until=plan.until,
         exercise_minutes=plan.exercise_minutes,
     )
-    made = f"Made by `{plan.command}`; `--date` and `--calendar` add dates and a calendar file."
+    made = f"Made by `{plan.command}`; `--date` adds dates."
     return "\n\n".join(filter(None, [f"# {plan.title}", before, made, agenda_markdown(agenda, pages=True)]))
