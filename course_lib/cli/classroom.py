@@ -42,12 +42,6 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     command.add_argument(
         "--group", type=take.words, default="learners", help="the Hub's group that may join (default: learners)"
     )
-    command.add_argument(
-        "--capacity", action="store_true", help="measure how many learners this machine carries, and end"
-    )
-    command.add_argument(
-        "--learners", type=take.whole_number(1, 64), default=4, help="that --capacity starts (default: 4)"
-    )
     command.set_defaults(run=_hold)
 
     inside = command.add_subparsers(metavar="report")
@@ -62,8 +56,6 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
 
 
 def _hold(options: argparse.Namespace) -> int:
-    if options.capacity:
-        return _measure(options.learners)
     from course_lib.classroom.record import BadRecord
     from course_lib.classroom.server import BadAddress, Options, serve
     from course_lib.classroom.server.certificate import NoCertificate
@@ -102,13 +94,3 @@ def _hold_in_hub(options: Options, group: str) -> int:
         return serve_in_hub(options, learners=group)
     except NoHub as error:
         return complain(error, status=2)
-
-
-def _measure(learners: int) -> int:
-    from course_lib.classroom.capacity import CannotMeasure, measure
-
-    try:
-        print(measure(learners))
-    except CannotMeasure as error:
-        return complain(error)
-    return 0
