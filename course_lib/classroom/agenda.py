@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 
+from course_lib.authoring.outline import outlines
 from course_lib.checks import exercises
 from course_lib.checks.exercise import Exercise
 from course_lib.checks.lessons import LESSONS
-from course_lib.classroom.outline import outlines
 
 LONGEST = 90  # minutes at a stretch
 LONG_ENOUGH = 50  # that a new lesson begins after a break

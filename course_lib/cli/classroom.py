@@ -56,9 +56,9 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
 
 
 def _hold(options: argparse.Namespace) -> int:
-    from course_lib.classroom.record import BadRecord
     from course_lib.classroom.server import BadAddress, Options, serve
-    from course_lib.classroom.server.certificate import NoCertificate
+    from course_lib.classroom.server.addresses import NoCertificate
+    from course_lib.classroom.server.record import BadRecord
 
     given = {
         name: getattr(options, name) for name in ("port", "host", "record", "title", "tls", "anonymous", "address")
@@ -74,8 +74,8 @@ def _hold(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from course_lib.classroom.record import BadRecord
     from course_lib.classroom.report import write_report
+    from course_lib.classroom.server.record import BadRecord
 
     try:
         write_report(Path(options.record), Path(options.out))
@@ -87,7 +87,7 @@ def _report(options: argparse.Namespace) -> int:
 
 def _hold_in_hub(options: Options, group: str) -> int:
     try:
-        from course_lib.classroom.hub import NoHub, serve_in_hub
+        from course_lib.classroom.server.hub import NoHub, serve_in_hub
     except ModuleNotFoundError as error:
         return complain(f"--hub needs {error.name}, which is not installed: pip install -e '.[hub]'")
     try:

@@ -56,8 +56,7 @@ def _release(options: argparse.Namespace) -> int:
 
 
 def _collect(options: argparse.Namespace) -> int:
-    from course_lib.classroom.collecting import collect
-    from course_lib.classroom.exchange import BadExchange
+    from course_lib.classroom.exchange import BadExchange, collect
 
     try:
         expected = _names(options.students) if options.students else []

@@ -54,9 +54,9 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
 
 def _slides(options: argparse.Namespace) -> int:
     with leaving_at_once():
-        from course_lib.classroom.outline import NoLesson, find_outline
+        from course_lib.authoring.outline import NoLesson, find_outline
         from course_lib.classroom.slides import CannotExport, slides_page
-        from course_lib.classroom.teaching.pages import speaker_notes
+        from course_lib.classroom.teaching import speaker_notes
 
     try:
         lesson = find_outline(options.lesson)

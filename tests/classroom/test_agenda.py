@@ -6,6 +6,7 @@ from datetime import date
 
 import pytest
 
+from course_lib.authoring.outline import outlines
 from course_lib.classroom.agenda import (
     BREAK,
     LONGEST,
@@ -16,8 +17,7 @@ from course_lib.classroom.agenda import (
     lessons_from,
     make_agenda,
 )
-from course_lib.classroom.outline import outlines
-from course_lib.classroom.teaching.plans import PLANS
+from course_lib.classroom.teaching import PLANS
 from course_lib.cli import main
 
 NINE, FIVE = 9 * 60, 17 * 60

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from course_lib import cli
-from course_lib.classroom.collecting import collect, read_below
-from course_lib.classroom.exchange import BadExchange, answers_in, exercise_notebooks, release
+from course_lib.classroom.exchange import BadExchange, answers_in, collect, exercise_notebooks, read_below, release
 from course_lib.course_files import NOT_YET, course_folder, is_answer, read, source
 from course_lib.grading.submissions import find_submissions
 

@@ -23,7 +23,7 @@ c.Authenticator.allowed_users = {*INSTRUCTORS, *LEARNERS}
 
 # What each gets: the course's own JupyterLab, on a desk in the home folder.
 # A server that nobody uses ends after an hour (idle-culler, below).
-c.Spawner.cmd = [sys.executable, "-m", "course_lib.lab.hub"]
+c.Spawner.cmd = [sys.executable, "-m", "course_lib.classroom.learner.hub"]
 c.Spawner.notebook_dir = ""
 c.Spawner.default_url = "/lab"
 c.Spawner.start_timeout = 300

@@ -7,15 +7,15 @@ import threading
 
 import pytest
 
-from course_lib import join_class, leave_class, membership
-from course_lib.membership import CannotJoin, class_file, join, leave, news, tell
-from course_lib.membership.channel import Channel, start_channel
-from course_lib.membership.outbox import FILE, Outbox, only_one
+from course_lib import join_class, leave_class
+from course_lib.classroom.learner import CannotJoin, class_file, join, leave, membership, news, tell
+from course_lib.classroom.learner.channel import Channel, start_channel
+from course_lib.classroom.learner.outbox import FILE, Outbox, only_one
 from tests.browser.lab import free_port, wait
-from tests.membership.conftest import in_another_process
+from tests.classroom.conftest import in_another_process
 
 ASKED = {"asked": "1", "number": "00.1", "question": "?", "choices": ["a", "b"], "round": "before", "open": True}
-TELL = "from course_lib.membership import tell"
+TELL = "from course_lib.classroom.learner import tell"
 
 
 def channels() -> list[Channel]:
@@ -98,7 +98,7 @@ def test_what_is_no_address_is_refused_with_an_example(desk, url):
 def test_whoever_has_the_wrong_code_is_told_what_the_class_says(desk, small_class):
     with pytest.raises(CannotJoin, match="that is not this class's code"):
         join(small_class.url, "WRONG", "Ada")
-    assert membership.membership() is None
+    assert membership() is None
 
 
 def test_where_nobody_answers_it_is_said_what_to_look_at(desk):
@@ -157,7 +157,7 @@ def test_what_the_class_says_is_known_to_every_process_of_the_desk(desk, small_c
     small_class.ask({"class": "A small class", "asked": ASKED, "stuck": False, "line": 0})
     wait(lambda: news().get("state", {}).get("asked") == ASKED)
     other = in_another_process(
-        "from course_lib.membership import news\nprint(news()['state']['asked']['number'])", desk
+        "from course_lib.classroom.learner import news\nprint(news()['state']['asked']['number'])", desk
     )
     assert other.communicate()[0] == "00.1\n"
 
@@ -180,7 +180,7 @@ def test_one_process_of_a_desk_is_connected_and_the_next_follows_when_it_dies(de
     wait(lambda: news().get("reached"))
     assert somebody_sends(desk)
     other = in_another_process(
-        "import time\nfrom course_lib.membership.channel import start_channel\nfrom pathlib import Path\n"
+        "import time\nfrom course_lib.classroom.learner.channel import start_channel\nfrom pathlib import Path\n"
         "start_channel(Path.cwd())\nprint('there', flush=True)\ntime.sleep(1000)",
         desk,
     )
@@ -212,7 +212,7 @@ def test_a_class_whose_desk_cannot_be_written_breaks_nothing(desk, small_class, 
 
 
 def test_an_outbox_that_nobody_empties_keeps_the_newest(desk, monkeypatch):
-    monkeypatch.setattr("course_lib.membership.outbox.MOST_WAITING", 10)
+    monkeypatch.setattr("course_lib.classroom.learner.outbox.MOST_WAITING", 10)
     with Outbox.of(desk) as outbox:
         for number in range(25):
             outbox.put("1", {"id": str(number)})

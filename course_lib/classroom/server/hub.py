@@ -20,12 +20,12 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, Finish, HTTPError, RequestHandler
 
 from course_lib.classroom.content import content
-from course_lib.classroom.members import Learner
-from course_lib.classroom.room import Room
 from course_lib.classroom.server import Options, make_application
 from course_lib.classroom.server.addresses import Address
 from course_lib.classroom.server.guards import LARGEST_BODY, Guarded
 from course_lib.classroom.server.instructor import Page
+from course_lib.classroom.server.members import Learner
+from course_lib.classroom.server.room import Room
 
 INSTRUCTORS = "instructors"
 LEARNERS = "learners"

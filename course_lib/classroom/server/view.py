@@ -8,7 +8,7 @@ from typing import Any
 from course_lib.checks.lessons import LESSONS
 from course_lib.checks.predictions.prediction import Prediction
 from course_lib.classroom.content import Content
-from course_lib.classroom.tally import Answers, Asking, Tally, Trials
+from course_lib.classroom.server.tally import Answers, Asking, Tally, Trials
 
 MOST_MISTAKES = 12  # of one exercise: the most frequent
 

@@ -13,12 +13,13 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from course_lib.classroom.learner.class_file import CannotJoin, Membership, forget, read
 from course_lib.course_files import desk_folder
-from course_lib.membership.class_file import CannotJoin, Membership, forget, read
 
 __all__ = [
     "CannotJoin",
     "Membership",
+    "class_question",
     "is_member",
     "join",
     "join_class",
@@ -46,6 +47,13 @@ def leave_class() -> None:
     print(f"You have left {left.title}: nothing is sent any more." if left else "You are in no class.")
 
 
+def class_question(answer: Any = None) -> None:
+    """Show what the class is asked, and answer it: below, or with `class_question("b")`; later, what the class said."""
+    from course_lib.classroom.learner.question import show_question
+
+    show_question(answer)
+
+
 def join(url: str, code: str = "", name: str = "", *, folder: Path | None = None, stay: bool = True) -> Membership:
     """Join a class from a desk and, if we `stay`, begin to send what is told. Whoever is in it already stays the same.
 
@@ -54,7 +62,7 @@ def join(url: str, code: str = "", name: str = "", *, folder: Path | None = None
     folder = folder or desk_folder()
     known = read(folder)
     if known is None or not is_member(url, folder):
-        from course_lib.membership.joining import ask_to_join
+        from course_lib.classroom.learner.joining import ask_to_join
 
         known = ask_to_join(url, code, name)
         try:
@@ -62,7 +70,7 @@ def join(url: str, code: str = "", name: str = "", *, folder: Path | None = None
         except OSError as error:
             raise CannotJoin(f"the class cannot be noted down in {folder}: {error.strerror}") from error
     if stay:
-        from course_lib.membership.channel import start_channel
+        from course_lib.classroom.learner.channel import start_channel
 
         start_channel(folder)
     return known
@@ -70,7 +78,7 @@ def join(url: str, code: str = "", name: str = "", *, folder: Path | None = None
 
 def is_member(url: str, folder: Path) -> bool:
     """Whether this desk is in the class at this address, as far as is known. Raises `CannotJoin` if that is none."""
-    from course_lib.membership.joining import tidy_address
+    from course_lib.classroom.learner.joining import tidy_address
 
     known = read(folder)
     return known is not None and known.url == tidy_address(url)[0] and not news(folder).get("unknown")
@@ -82,7 +90,7 @@ def leave(folder: Path | None = None) -> Membership | None:
     left = read(folder)
     forget(folder)
     if left is not None:
-        from course_lib.membership.outbox import Outbox
+        from course_lib.classroom.learner.outbox import Outbox
 
         with contextlib.suppress(Exception), Outbox.of(folder) as outbox:  # it is not sent in any case
             outbox.clear()
@@ -99,7 +107,7 @@ def news(folder: Path | None = None) -> dict[str, Any]:
     folder = folder or desk_folder()
     member = read(folder)
     if member is not None:
-        from course_lib.membership.outbox import Outbox
+        from course_lib.classroom.learner.outbox import Outbox
 
         with contextlib.suppress(Exception), Outbox.of(folder) as outbox:
             return outbox.news(member.learner)
@@ -126,8 +134,8 @@ def welcome(joined: Membership) -> str:
 
 
 def _put(folder: Path, member: Membership, event: dict[str, Any]) -> str:
-    from course_lib.membership.channel import start_channel
-    from course_lib.membership.outbox import Outbox
+    from course_lib.classroom.learner.channel import start_channel
+    from course_lib.classroom.learner.outbox import Outbox
 
     with Outbox.of(folder) as outbox:
         outbox.put(member.learner, event)

@@ -16,8 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from course_lib.membership.class_file import Membership, read
-from course_lib.membership.outbox import FILE, Outbox, only_one
+from course_lib.classroom import protocol
+from course_lib.classroom.learner.class_file import Membership, read
+from course_lib.classroom.learner.outbox import FILE, Outbox, only_one
 
 LOOK = 0.2  # seconds between two looks into the outbox
 TURN = 5.0  # seconds until a process asks again whether it is its turn to send
@@ -25,8 +26,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0  # seconds before coming back
 ANSWER = 20.0  # seconds after which an event that was not answered is sent again
 BATCH = 50  # events in one message
 ALIVE = 20.0  # seconds between two signs of life on a quiet connection
-LONGEST_MESSAGE = 1_000_000  # bytes
-UNKNOWN = 4401  # the code with which a class closes on a secret that it does not know
 
 
 def start_channel(folder: Path) -> Channel:
@@ -71,8 +70,8 @@ class Channel(threading.Thread):
             while not self._stopped.is_set() and (member := read(self.folder)) is not None:
                 conversation = Conversation(self.folder, member, outbox, self._stopped)
                 closed = await conversation.hold()
-                outbox.add_news(member.learner, reached=False, unknown=closed == UNKNOWN)
-                if closed == UNKNOWN:
+                outbox.add_news(member.learner, reached=False, unknown=closed == protocol.UNKNOWN_SECRET)
+                if closed == protocol.UNKNOWN_SECRET:
                     await self._until_another(member)
                 pause = FIRST_PAUSE if conversation.was_heard else min(2 * pause, LONGEST_PAUSE)
                 await self._sleep(pause * random.uniform(0.5, 1.5), member)
@@ -118,14 +117,14 @@ class Conversation:
         from tornado.httpclient import HTTPRequest
         from tornado.websocket import websocket_connect
 
-        from course_lib.membership.joining import trust
+        from course_lib.classroom.learner.joining import trust
 
         member = self.member
         context = await asyncio.to_thread(trust, member.url, member.fingerprint)
         address = f"ws{member.url.removeprefix('http')}/channel"
         headers = {"Authorization": f"Bearer {member.secret}"}
         request = HTTPRequest(address, headers=headers, ssl_options=context, connect_timeout=15, request_timeout=15)
-        return await websocket_connect(request, ping_interval=ALIVE, max_message_size=LONGEST_MESSAGE)
+        return await websocket_connect(request, ping_interval=ALIVE, max_message_size=protocol.LARGEST_MESSAGE)
 
     async def _send(self, connection: Any) -> None:
         """Whatever is put into the outbox, by whichever process, until the desk leaves or joins another class."""

@@ -1,6 +1,6 @@
 """The smallest class there can be, for tests of the learner's side: keeps each event once, in a file, and asks.
 
-`python -m tests.membership.small_class PORT FOLDER`: its record is FOLDER/record.jsonl; the question that it asks is
+`python -m tests.classroom.small_class PORT FOLDER`: its record is FOLDER/record.jsonl; the question that it asks is
 read from FOLDER/state.json, and everybody is told when that file changes.
 """
 

@@ -1,16 +1,76 @@
-"""The pages of docs/teaching, made from the lessons, the predictions, the exercises' banks and the notes."""
+"""What `make teaching` writes into docs/teaching: a page for each lesson, and plans from half a day to a semester.
+
+They are made from the lessons, the predictions, the exercises and the notes in docs/teaching/notes.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
+from course_lib.authoring.outline import Outline, Section, outlines
 from course_lib.checks import exercises
 from course_lib.checks.exercise import Exercise, idea
 from course_lib.checks.predictions import find_prediction
 from course_lib.checks.predictions.prediction import LETTERS, Prediction
-from course_lib.classroom.outline import Outline, Section, outlines
-from course_lib.classroom.teaching.notes import OPENING, read_notes
-from course_lib.classroom.teaching.plans import PLANS, plan_page
+from course_lib.classroom.agenda import agenda_markdown, clock, lessons_from, make_agenda
+from course_lib.course_files import course_folder
+
+OPENING = "Before you begin"  # the heading of what concerns the whole lesson
+
+
+def read_notes(lesson: str) -> dict[str, str]:
+    """The notes of a lesson by the heading of their section; none if nobody has written any."""
+    path = course_folder() / "docs" / "teaching" / "notes" / f"{lesson}.md"
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    pieces = re.split(r"^## (.+)$", text, flags=re.MULTILINE)[1:]
+    return {heading.strip(): body.strip() for heading, body in zip(pieces[::2], pieces[1::2], strict=True)}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The options of a `course agenda`."""
+
+    name: str
+    title: str
+    days: int
+    begin: int  # minutes after midnight
+    until: int
+    lessons: str
+    exercise_minutes: int
+    weekly: bool = False
+
+    @property
+    def command(self) -> str:
+        """The command that makes the same timetable."""
+        words = f"course agenda --days {self.days} --from {clock(self.begin)} --until {clock(self.until)} "
+        return f"{words}--lessons {self.lessons} --exercises {self.exercise_minutes}{' --weekly' * self.weekly}"
+
+
+MORNING, LECTURE = 9 * 60 + 30, 10 * 60 + 15
+PLANS = (
+    Plan("half_a_day", "Half a day", 1, MORNING, 13 * 60, "00,02", 20),
+    Plan("one_day", "One day", 1, MORNING, 17 * 60, "00-03", 15),
+    Plan("two_days", "Two days", 2, MORNING, 17 * 60, "00-06,08", 10),
+    Plan("semester", "A semester", 14, LECTURE, LECTURE + 90, "00-09", 30, weekly=True),
+)
+
+
+def plan_page(plan: Plan) -> str:
+    """A plan: what to know beforehand, and its timetable."""
+    path = course_folder() / "docs" / "teaching" / "notes" / f"{plan.name}.md"
+    before = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+    agenda = make_agenda(
+        lessons_from(plan.lessons),
+        days=plan.days,
+        begin=plan.begin,
+        until=plan.until,
+        exercise_minutes=plan.exercise_minutes,
+    )
+    made = f"Made by `{plan.command}`; `--date` adds dates."
+    return "\n\n".join(filter(None, [f"# {plan.title}", before, made, agenda_markdown(agenda, pages=True)]))
+
 
 MADE = "<!-- Made by `make teaching`: change docs/teaching/notes, the lesson or its predictions, and make it again. -->"
 
@@ -75,3 +135,13 @@ def _exercise(exercise: Exercise) -> Iterator[str]:
     mistakes = list(dict.fromkeys(map(idea, (*exercise.mistakes, *exercise.symptoms))))
     if mistakes:
         yield "Common mistakes, as `check` names them:\n\n" + "\n".join(f"- {text}" for text in mistakes)
+
+
+def main() -> None:
+    """Write the pages of docs/teaching."""
+    for name, text in pages().items():
+        (course_folder() / "docs" / "teaching" / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from course_lib.checks import class_question
-from course_lib.membership.class_file import Membership
-from course_lib.membership.outbox import Outbox
+from course_lib import class_question
+from course_lib.classroom.learner.class_file import Membership
+from course_lib.classroom.learner.outbox import Outbox
 from tests.browser.lab import free_port
 
 ASKED = {

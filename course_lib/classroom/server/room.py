@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from course_lib.classroom import protocol, view
+from course_lib.classroom import protocol
 from course_lib.classroom.content import Content
-from course_lib.classroom.members import TOKEN_LIVES, Learner, Members, WrongCode, hashed, new_code, same_code
 from course_lib.classroom.protocol import Event, Refused
-from course_lib.classroom.record import Record, Statement, event_statement, read, read_events
-from course_lib.classroom.tally import INSTRUCTOR, ROUNDS, Tally
+from course_lib.classroom.server import view
+from course_lib.classroom.server.members import TOKEN_LIVES, Learner, Members, WrongCode, hashed, new_code, same_code
+from course_lib.classroom.server.record import Record, Statement, event_statement, read, read_events
+from course_lib.classroom.server.tally import INSTRUCTOR, ROUNDS, Tally
 
 RECORD_IS_FULL = "the class's record is full: nothing more is kept"
 ABOUT = "INSERT OR REPLACE INTO about VALUES (?, ?)"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib.classroom.protocol import LONGEST_NAME, MOST_LEARNERS, Refused, clean_text
-from course_lib.classroom.record import Statement, read
+from course_lib.classroom.server.record import Statement, read
 
 # Letters that can be read aloud and copied from a wall: no 0 and O, 1 and l and i, and no vowels to make words of.
 CODE_LETTERS = "23456789bcdfghjkmnpqrstvwxz"

@@ -9,7 +9,7 @@ from course_lib.checks.markup import marked
 from course_lib.checks.predictions import find_prediction, wording
 from course_lib.checks.predictions.prediction import LETTERS, Prediction
 from course_lib.checks.showing import box, in_notebook, show
-from course_lib.membership import membership, news, tell
+from course_lib.classroom.learner import membership, news, tell
 
 NO_CLASS = "You are in no class: join one with join_class(address, code), from course_lib."
 NOT_REACHED = "Nothing was heard from the class yet: run this again."
@@ -17,8 +17,8 @@ NOTHING_ASKED = "The class is not asked anything now."
 CLOSED = "This question is closed: wait for what the class has said, and run this again."
 
 
-def class_question(answer: Any = None) -> None:
-    """Show what the class is asked, and answer it: below, or with `class_question("b")`; later, what the class said."""
+def show_question(answer: Any = None) -> None:
+    """What `class_question` does."""
     state = news().get("state")
     asked = state.get("asked") if state else None
     if membership() is None:

@@ -1,7 +1,7 @@
 """A learner's server on a JupyterHub: the course in JupyterLab, on a desk in the learner's home.
 
-`python -m course_lib.lab.hub` is what the Hub starts (`docs/deploy/jupyterhub`). If `COURSE_CLASS` is the address of a
-class on that Hub, the desk joins it by the token that the Hub gave to this server.
+The Hub starts `python -m course_lib.classroom.learner.hub` (`docs/deploy/jupyterhub`). If `COURSE_CLASS` is the address
+of a class on that Hub, the desk joins it with the token that the Hub gave to this server.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import os
 import sys
 from pathlib import Path
 
+from course_lib.classroom.learner import CannotJoin, join
+from course_lib.classroom.learner.joining import HUB_CLASS
 from course_lib.lab.desk import Desk, choose_desk
 from course_lib.lab.laying_out import lay_out
 from course_lib.lab.settings import command, environment, prepare_first_screen
-from course_lib.membership import CannotJoin, join
-from course_lib.membership.joining import HUB_CLASS
 
 DESK = "COURSE_DESK"  # default: the folder `course`, where the Hub starts the server: in the learner's home
 

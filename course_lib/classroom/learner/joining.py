@@ -12,7 +12,7 @@ import urllib.request
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from course_lib.membership.class_file import CannotJoin, Membership
+from course_lib.classroom.learner.class_file import CannotJoin, Membership
 
 PATIENCE = 15.0  # seconds for an answer
 LONGEST_ANSWER = 100_000  # bytes

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from course_lib import membership
-from course_lib.membership.channel import start_channel
+from course_lib.classroom import learner
+from course_lib.classroom.learner.channel import start_channel
 from tests.browser.lab import end_with_us, free_port, wait
-from tests.membership.small_class import CODE
+from tests.classroom.small_class import CODE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -35,7 +35,7 @@ class SmallClass:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        words = [sys.executable, "-m", "tests.membership.small_class", str(self.port), str(self.folder)]
+        words = [sys.executable, "-m", "tests.classroom.small_class", str(self.port), str(self.folder)]
         self.process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, preexec_fn=end_with_us)
         assert self.process.stdout.readline() == b"ready\n"
 
@@ -77,7 +77,7 @@ def desk(tmp_path, monkeypatch) -> Iterator[Path]:
     (tmp_path / ".course" / "laid_out.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COURSE_LIB_PROGRESS", raising=False)
-    monkeypatch.setattr(membership, "NOT_A_LEARNER", ())
+    monkeypatch.setattr(learner, "NOT_A_LEARNER", ())
     yield tmp_path
     if (tmp_path / ".course" / "class.json").exists():
         channel = start_channel(tmp_path)

@@ -7,16 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from course_lib import checks, membership
+from course_lib import checks
 from course_lib.checks import check, find, predict, reveal
 from course_lib.checks.exercise import Case
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.report import TOO_MUCH, Finding, Report
 from course_lib.checks.telling import mistake_of, tell_class
-from course_lib.membership.class_file import Membership
-from course_lib.membership.outbox import Outbox
+from course_lib.classroom.learner import tell
+from course_lib.classroom.learner.class_file import Membership
+from course_lib.classroom.learner.outbox import Outbox
 from tests.browser.lab import free_port
-from tests.membership.conftest import in_another_process
+from tests.classroom.conftest import in_another_process
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def test_a_class_that_takes_calls_and_never_answers_delays_no_cell(desk, monkeyp
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         Membership(f"http://127.0.0.1:{silent.getsockname()[1]}", "learner-1", "s", "A class").write(desk)
-        started = membership.tell("reached", section="1")  # and the channel with it
+        started = tell("reached", section="1")  # and the channel with it
         monkeypatch.setattr(socket, "create_connection", _fail)
         monkeypatch.setattr(socket.socket, "connect", _fail)
         predict("00.1", "a")
@@ -106,6 +107,6 @@ def _fail(*_):
 
 
 def test_the_classroom_is_imported_by_nobody_who_has_none(desk):
-    code = "import sys\nfrom course_lib.membership import tell\ntell('slower')\n"
+    code = "import sys\nfrom course_lib.classroom.learner import tell\ntell('slower')\n"
     code += "print({'tornado', 'sqlite3', 'ssl'} & {*sys.modules})"
     assert in_another_process(code, desk).communicate()[0] == "set()\n"

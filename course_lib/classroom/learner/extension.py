@@ -16,14 +16,14 @@ from jupyter_server.base.handlers import APIHandler
 from jupyter_server.utils import url_path_join
 from tornado.web import HTTPError, authenticated
 
+from course_lib.classroom.learner import membership, tell
+from course_lib.classroom.learner.channel import start_channel
+from course_lib.classroom.learner.outbox import Outbox
+from course_lib.classroom.protocol import LONGEST_SOURCE
 from course_lib.course_files import desk_folder
-from course_lib.membership import membership, tell
-from course_lib.membership.channel import start_channel
-from course_lib.membership.outbox import Outbox
 
 LOOK = 0.2  # seconds between two looks at what the class has said
 LONGEST_WAIT = 25.0  # seconds until a page that waits for news is told that there are none
-LONGEST_TEXT = 20_000  # characters
 TELLS = {  # what a page may tell, and of which type
     "reached": {"lesson": str, "section": str},
     "answered": {"asked": str, "said": (str, int, float)},
@@ -34,7 +34,7 @@ TELLS = {  # what a page may tell, and of which type
 
 
 def _jupyter_server_extension_points() -> list[dict[str, str]]:
-    return [{"module": "course_lib.lab.class_extension"}]
+    return [{"module": "course_lib.classroom.learner.extension"}]
 
 
 def _load_jupyter_server_extension(app: Any) -> None:
@@ -101,6 +101,6 @@ class Tell(FromTheDesk):
             raise HTTPError(400, f"tell one of {', '.join(TELLS)}")
         facts = {name: told.get(name) for name in fields}
         for name, kind in fields.items():
-            if not isinstance(facts[name], kind) or len(str(facts[name])) > LONGEST_TEXT:
+            if not isinstance(facts[name], kind) or len(str(facts[name])) > LONGEST_SOURCE:
                 raise HTTPError(400, f"{name} is missing, of another type, or too long")
         self.finish({"id": tell(told["kind"], folder=self.folder, **facts)})
