@@ -17,7 +17,7 @@ from course_lib.classroom.report.history import History, read_history
 from course_lib.classroom.server.record import BadRecord
 from course_lib.classroom.server.room import Room
 from course_lib.cli import main
-from course_lib.grading.pages.looks import DARK, LIGHT
+from course_lib.grading.pages import DARK, LIGHT
 
 PAGES = Path(__file__).parents[2] / "course_lib" / "classroom" / "pages"
 NAMES = ("Ada", "<script>alert(1)</script>", '=HYPERLINK("http://example.org")')

@@ -1,13 +1,17 @@
-"""The marks of a class put together: by student, by exercise, by mistake."""
+"""The marks of a class put together: by student, by exercise, by mistake; and as CSV, for a spreadsheet."""
 
 from __future__ import annotations
 
+import csv
+import io
 from dataclasses import dataclass
 from functools import cached_property
 
 from course_lib.checks import exercises
+from course_lib.checks.markup import UNPRINTABLE
 from course_lib.grading.records import Mark, Record
 
+FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # noqa: RUF001 - a spreadsheet may take the wide ones for them
 LEFT_OUT = "-"  # in place of points: an exercise that was not tried
 
 
@@ -17,6 +21,10 @@ class Flag:
 
     where: str  # a notebook or an exercise
     what: str  # the whole of it, or the parts
+
+    @property
+    def in_words(self) -> str:
+        return f"{self.where} ({self.what})"
 
 
 @dataclass(frozen=True)
@@ -100,6 +108,16 @@ def lost_parts(mark: Mark) -> list[str]:
     return [part for part, earned in mark.parts.items() if earned < most.get(part, earned)]
 
 
+def marks_of(students: list[Student], number: str) -> list[Mark]:
+    """The marks of those who have tried an exercise."""
+    return [student.marks[number] for student in students if student.tried(number)]
+
+
+def right_in(marks: list[Mark], part: str) -> int:
+    """How many of these marks earned all points of a part."""
+    return sum(part not in lost_parts(mark) for mark in marks)
+
+
 def mistakes(students: list[Student]) -> list[Mistake]:
     """Each mistake once, the most frequent first, those without a name last. A student makes one once."""
     found: dict[tuple[str, str], dict[str, str]] = {}
@@ -116,7 +134,7 @@ def mistakes(students: list[Student]) -> list[Mistake]:
 def points_distribution(students: list[Student], number: str, most_bars: int = 11) -> list[Bar]:
     """How many students have how many points in an exercise; those who have not tried it are the first bar."""
     most = exercises()[number].points
-    earned = [student.marks[number].points for student in students if student.tried(number)]
+    earned = [mark.points for mark in marks_of(students, number)]
     step = -(-(most + 1) // most_bars)  # rounded up
     bars = [Bar(LEFT_OUT, "not tried", len(students) - len(earned))]
     for low in range(0, most + 1, step):
@@ -140,3 +158,27 @@ def totals_distribution(students: list[Student], most: int) -> list[Bar]:
 
 def mean(numbers: list[int]) -> float:
     return sum(numbers) / len(numbers) if numbers else 0.0
+
+
+def table(records: list[Record]) -> str:
+    """A row for each student, a column for each exercise; what a clock decided, and what was wrong as a whole."""
+    numbers = exercises_of(records)
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["student", *numbers, "total", "of", "flagged", "remarks"])
+    for student in by_student(records):
+        marks = student.marks
+        earned = [marks[number].points if number in marks else "" for number in numbers]
+        flags = "; ".join(f"{flag.where}: {flag.what}" for flag in student.flags)
+        troubled = [record for record in student.records if record.problem]
+        problems = " ".join(f"{record.notebook}: {record.problem}".removeprefix(": ") for record in troubled)
+        of = points_in_all(numbers)
+        writer.writerow([harmless(student.name), *earned, student.points, of, harmless(flags), harmless(problems)])
+    return text.getvalue()
+
+
+def harmless(text: str) -> str:
+    """A text that no spreadsheet takes for a formula, whatever stands before the sign that begins one."""
+    text = UNPRINTABLE.sub("\ufffd", text)
+    begins = text.lstrip(" \t\r\n\u00a0\u200b\ufeff\ufffd")
+    return f"'{text}" if begins.startswith(FORMULA) or text[:1] in ("\t", "\r", "\n") else text
