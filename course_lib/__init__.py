@@ -7,7 +7,8 @@ run = launch(fn, ranks=4)
 
 import sys
 
-from course_lib import interrupt, trace
+from course_lib import events, interrupt, trace
+from course_lib.classroom.learner import class_question, join_class, leave_class, tell
 from course_lib.launchers import (
     CannotSend,
     CollectivesDiffer,
@@ -22,7 +23,6 @@ from course_lib.launchers import (
     warm_up,
 )
 from course_lib.machine import cores, device
-from course_lib.membership import join_class, leave_class
 from course_lib.version import __version__
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "RanksStuck",
     "Run",
     "__version__",
+    "class_question",
     "cores",
     "device",
     "interrupt",
@@ -44,6 +45,8 @@ __all__ = [
     "slurm",
     "trace",
 ]
+
+events.subscribe(tell)  # the class that this desk is in, if it is in one
 
 if "ipykernel" in sys.modules:
     warm_up()

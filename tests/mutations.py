@@ -32,7 +32,6 @@ ROOMS = {
     "checks": "tests/checks/test_check.py tests/checks/test_report.py tests/checks/test_exercises.py tests/checks",
     "grading": "tests/checks",
     "classroom": "tests/classroom",
-    "membership": "tests/membership",
     "lab": "tests/lab",
     "doctor": "tests/doctor",
     "cli": "tests/test_cli.py tests/test_cli_fuzz.py",
@@ -263,13 +262,13 @@ MUTATIONS = [
     ),
     Mutation(
         "a learner who passed counts as trying again",
-        "classroom/tally.py",
+        "classroom/server/tally.py",
         "if learner not in trials.passed:",
         "if True:",
     ),
     Mutation(
         "what a learner does while the class is away is lost",
-        "membership/outbox.py",
+        "classroom/learner/outbox.py",
         'insert or ignore into events (learner, id, event) values (?, ?, ?)", row)',
         'insert or ignore into events (learner, id, event) values (?, ?, ?)", row)\n'
         '        self._file.execute("delete from events")',

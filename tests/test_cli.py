@@ -108,7 +108,6 @@ BAD = {
     "plot /dev/zero --out a.png": "/dev/zero cannot be read: give the file that `course train --log FILE` wrote",
     "train ddp --log missing/a.jsonl": "missing/a.jsonl cannot be written (there is no folder missing)",
     "slides 06 --out a.txt": "--out a.txt: give the name of a file that ends in .html or .htm",
-    "agenda --calendar a.txt": "--calendar a.txt: give the name of a file that ends in .ics",
     "train ddp --profile missing/a.json": "missing/a.json cannot be written (there is no folder missing)",
     "train ddp --profile in": "in is a folder: give the name of a file for the trace",
     "doctor --ranks 0": "--ranks 0: give a number of ranks from 1",

@@ -201,14 +201,12 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(grader.sandbox, "check_sandbox", lambda: None)
     monkeypatch.setattr(grader, "seed_of_class", lambda _: 1)
     monkeypatch.setattr(grader, "write_gradebook", lambda *_: None)
-    for name in ("exchange.release", "nbgrader_exchange.release", "collecting.collect"):
+    for name in ("exchange.release", "exchange.collect"):
         monkeypatch.setattr(
             f"course_lib.classroom.{name}", only_in(tmp_path, import_item(f"course_lib.classroom.{name}"))
         )
-    monkeypatch.setattr("nbgrader.apps.NbGraderAPI", StubOfNbgrader)
     monkeypatch.setattr("course_lib.classroom.server.serve", opens)
-    monkeypatch.setattr("course_lib.classroom.hub.serve_in_hub", opens)
-    monkeypatch.setattr(cli.classroom, "_measure", lambda _: 0)
+    monkeypatch.setattr("course_lib.classroom.server.hub.serve_in_hub", opens)
     monkeypatch.setattr("course_lib.classroom.slides.slides_page", lambda *_: "")
     monkeypatch.setattr(Picture, "save", lambda self, path: Path(path).write_text(""))
     return tmp_path
@@ -236,17 +234,6 @@ def only_in(folder: Path, work: Callable) -> Callable:
         return work(*given, **options)
 
     return carefully
-
-
-class StubOfNbgrader:
-    def __init__(self, config):
-        self.config = config
-
-    def release_assignment(self, _):
-        return {"success": True}
-
-    def get_released_assignments(self):
-        return []
 
 
 class StubOfGrader:

@@ -107,5 +107,5 @@ def test_imports_go_down_from_room_to_room_and_never_in_a_circle():
 def test_nothing_lies_loose_in_the_library():
     loose = {path.name for path in (ROOT / "course_lib").glob("*.py")}
     typed_by_a_user = {"__init__", "__main__"}
-    ground = {"trace", "machine", "meter", "version", "interrupt", "course_files"}
+    ground = {"trace", "machine", "meter", "version", "interrupt", "course_files", "events"}
     assert loose == {f"{name}.py" for name in typed_by_a_user | ground}

@@ -16,8 +16,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course_lib import launch, trace
+from course_lib import trace
 from course_lib.course_files import PACKAGE, write_whole
+from course_lib.launchers import launch
 from course_lib.machine import cores
 
 if TYPE_CHECKING:

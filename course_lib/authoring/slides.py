@@ -1,10 +1,121 @@
-"""Mark which cells of a lesson begin a slide, following the rule in `course_lib.classroom.slide_types`."""
+"""Decide which cell of a lesson begins a slide, and mark it in Jupyter's own metadata, which every presenter reads.
+
+A section's heading begins a slide. Below it, cells share a sub-slide as long as they fit a screen. A question ends its
+screen: what answers it is on the next sub-slide. What explains a result joins it at the next press, or, where it is too
+long to be read from a wall, becomes a speaker's note.
+"""
 
 from __future__ import annotations
 
+import ast
+import math
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
-from course_lib.classroom.slide_types import mark_slides
+from course_lib.authoring.outline import ASKS, begins_section
+from course_lib.course_files import Cell, Notebook, source
+
+SCREEN = 19  # lines of large type
+CODE = 0.76  # of such a line, for one of code or output
+CHARACTERS = 90  # of text in one of them
+PICTURE = 12  # lines that a picture takes
+REVEALED = 4  # and what came out, with its reason
+LONGEST_OUTPUT = 14  # lines; a longer one gets smaller, or is scrolled through
+LONGEST_READ = 11  # lines of text that a class reads from a wall
+KEPT = re.compile(r"^\s*\||```|\$\$|^\s*(?:[-*]|\d+\.) ", re.MULTILINE)  # tables, code, formulas, lists
+
+
+def mark_slides(notebook: Notebook) -> None:
+    """Write every cell's slide type into its metadata; a cell that joins what is above it has none."""
+    for cell, kind in zip(notebook["cells"], slide_types(notebook["cells"]), strict=True):
+        cell["metadata"].pop("slideshow", None)
+        if kind != "-":
+            cell["metadata"]["slideshow"] = {"slide_type": kind}
+
+
+def slide_types(cells: Sequence[Cell]) -> list[str]:
+    """For each cell: slide, subslide, fragment, notes, skip, or - for one that joins what is above it."""
+    kinds: list[str] = []
+    shown: list[Cell] = []  # what is on the screen
+    for place, cell in enumerate(cells):
+        kind = _slide_type(cell, shown, cells[place - 1] if place else None, cells[place + 1 : place + 2])
+        if kind in ("slide", "subslide"):
+            shown = []
+        if kind not in ("skip", "notes"):
+            shown.append(cell)
+        kinds.append(kind)
+    return kinds
+
+
+def _slide_type(cell: Cell, shown: list[Cell], before: Cell | None, behind: Sequence[Cell]) -> str:
+    if before is None or begins_section(cell):
+        return "slide"
+    if _gets_ready(cell, in_opening=not shown or source(shown[0]).startswith("# ")):
+        return "skip"
+    fits = sum(map(lines_of, [*shown, cell])) <= SCREEN
+    if ASKS.search(source(cell)):
+        return "fragment" if fits and all(map(is_text, shown)) and not any(map(asks, shown)) else "subslide"
+    explains = is_text(cell) and not is_text(before) and not asks(cell)
+    if explains and lines_of(cell) > LONGEST_READ and not KEPT.search(source(cell)):
+        return "notes"
+    begins = is_text(cell) and source(cell).startswith("#")
+    if not fits or begins or any(map(asks, shown)) or _leads_on(cell, behind):
+        return "subslide"
+    return "fragment" if explains or _reveals(cell) else "-"
+
+
+def _leads_on(cell: Cell, behind: Sequence[Cell]) -> bool:
+    """Whether a text ends in a colon, and what it announces fits the screen below it."""
+    announces = is_text(cell) and source(cell).rstrip().endswith(":")
+    return announces and sum(map(lines_of, [cell, *behind])) <= SCREEN
+
+
+def is_text(cell: Cell) -> bool:
+    """Whether a cell is text, and not code."""
+    return cell["cell_type"] == "markdown"
+
+
+def asks(cell: Cell) -> bool:
+    """Whether a cell asks the class something that the next cell answers."""
+    text = source(cell)
+    return "*Predict*" in text if is_text(cell) else bool(ASKS.search(text))
+
+
+def lines_of(cell: Cell) -> float:
+    """About how many lines of a slide a cell takes, with its output."""
+    text = source(cell)
+    if is_text(cell):
+        paragraphs = [re.sub(r"\s*\n(?!\s*(?:[-*|]|\d+\.))", " ", part) for part in text.split("\n\n")]
+        lines = [line for part in paragraphs for line in part.splitlines()]
+        return sum(math.ceil(len(line) / CHARACTERS) for line in lines) + 0.5 * len(paragraphs)
+    if _reveals(cell):
+        return REVEALED
+    code = 0 if ASKS.search(text) else CODE * (len(text.splitlines()) + 1)
+    return code + sum(_lines_of_output(output) for output in cell.get("outputs", []))
+
+
+def _lines_of_output(output: dict) -> float:
+    data = output.get("data", {})
+    if "image/svg+xml" in data or "<img" in "".join(data.get("text/html", "")):
+        return PICTURE
+    text = "".join(output.get("text") or data.get("text/plain") or output.get("traceback") or "")
+    return min(LONGEST_OUTPUT, CODE * sum(math.ceil(CODE * len(line) / CHARACTERS) for line in text.splitlines()))
+
+
+def _reveals(cell: Cell) -> bool:
+    return cell["cell_type"] == "code" and source(cell).startswith("reveal(")
+
+
+def _gets_ready(cell: Cell, *, in_opening: bool) -> bool:
+    """Whether a cell only gets things ready: it is run before the class comes, and not shown to it."""
+    if is_text(cell) or cell.get("outputs"):
+        return False
+    try:
+        lines = ast.parse(source(cell)).body
+    except SyntaxError:  # a magic
+        return False
+    return in_opening or all(isinstance(line, (ast.Import, ast.ImportFrom)) for line in lines)
 
 
 def mark(path: Path) -> None:

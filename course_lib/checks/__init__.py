@@ -1,6 +1,6 @@
 """Exercises put to the test on real ranks: `check`, with `hint` and `solution` beside it.
 
-In the lessons, `predict` and `reveal`; in a class, `class_question`; and `progress` for all of them.
+In the lessons, `predict` and `reveal`; and `progress` for all of them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ from course_lib.checks.judging import assess, wrong_answers
 from course_lib.checks.overview import overview
 from course_lib.checks.predictions import predictions
 from course_lib.checks.predictions.asking import predict, reveal
-from course_lib.checks.predictions.in_class import class_question
 from course_lib.checks.report import Report
 from course_lib.checks.showing import in_notebook, show
 from course_lib.checks.telling import tell_class
 
 __all__ = [
     "check",
-    "class_question",
     "exercises",
     "find",
     "hint",

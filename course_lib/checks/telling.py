@@ -6,7 +6,7 @@ import builtins
 import re
 
 from course_lib.checks.report import TOO_MUCH, Finding, Report
-from course_lib.membership import tell
+from course_lib.events import publish
 
 # Where the cause is not known, what kind of failure it was: the same words for all of a kind, so that they are counted.
 KINDS = {
@@ -23,7 +23,7 @@ def tell_class(report: Report) -> None:
     """Tell the class of a try. An untouched stub is none."""
     if report.attempted:
         finding = report.finding
-        tell(
+        publish(
             "checked",
             number=report.exercise.number,
             passed=report.passed,

@@ -1,16 +1,17 @@
-"""A timetable from the minutes that the lessons state: sections in order, exercises that fit, breaks and lunch."""
+"""A timetable from the minutes that the lessons state, as Markdown: sections, exercises that fit, breaks and lunch."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 
+from course_lib.authoring.outline import outlines
 from course_lib.checks import exercises
 from course_lib.checks.exercise import Exercise
 from course_lib.checks.lessons import LESSONS
-from course_lib.classroom.outline import outlines
 
 LONGEST = 90  # minutes at a stretch
 LONG_ENOUGH = 50  # that a new lesson begins after a break
@@ -18,6 +19,7 @@ BREAK, LUNCH, WELCOME = 15, 60, 10
 NOON, LATEST_LUNCH = 12 * 60, 13 * 60
 AFTERNOON = 14 * 60  # a day that ends before it has no lunch
 CAPSTONE = "11"  # a lesson that is one exercise
+SATURDAY = 5
 
 
 class BadAgenda(ValueError):
@@ -167,3 +169,66 @@ def _by_number() -> list[Exercise]:
 def title_of(lesson: str) -> str:
     """A lesson as people call it: 06 · Pipeline parallelism."""
     return f"{lesson} · {LESSONS[lesson].title.partition(':')[0]}"
+
+
+def dates_from(first: date, days: int, *, weekly: bool = False) -> list[date]:
+    """The dates of a class: a week apart, or day by day. A class that begins on a weekday skips weekends."""
+    if weekly:
+        return [first + timedelta(weeks=number) for number in range(days)]
+    every = (first + timedelta(days=number) for number in itertools.count())
+    wanted = (day for day in every if first.weekday() >= SATURDAY or day.weekday() < SATURDAY)
+    return list(itertools.islice(wanted, days))
+
+
+def agenda_markdown(agenda: Agenda, dates: Sequence[date] = (), *, pages: bool = False) -> str:
+    """A table for each day, what did not fit, and what is left for home. `pages` links the lessons' teaching pages."""
+    blocks = [
+        "\n".join(_day_lines(number, day, dates[number - 1] if dates else None, pages))
+        for number, day in enumerate(agenda.days, start=1)
+    ]
+    if agenda.left_over:
+        blocks.append("\n".join(_left_over(agenda.left_over)))
+    if agenda.at_home:
+        listed = [f"- {each.number} {each.title} ({each.level}, {each.minutes} minutes)" for each in agenda.at_home]
+        blocks.append("\n".join(["## Exercises for home", "", *listed]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _day_lines(number: int, day: Day, on: date | None, pages: bool) -> Iterator[str]:
+    told = f", {on:%A} {on.isoformat()}" if on else ""
+    yield f"## Day {number}{told}: {clock(day.begin)} to {clock(day.now)}"
+    yield ""
+    yield "| time | minutes | lesson | what |"
+    yield "|--:|--:|---|---|"
+    lesson = ""
+    for slot in day.slots:
+        item = slot.item
+        named = _lesson_cell(item.lesson, pages) if item.lesson != lesson else ""
+        lesson = item.lesson
+        yield f"| {clock(slot.begin)} | {item.minutes} | {named} | {_told(item)} |"
+
+
+def _lesson_cell(lesson: str, pages: bool) -> str:
+    if not lesson:
+        return ""
+    return f"[{title_of(lesson)}]({LESSONS[lesson].name}.md)" if pages and lesson in outlines() else title_of(lesson)
+
+
+def _told(item: Item) -> str:
+    if item.kind in ("break", "lunch"):
+        return f"*{item.title}*"
+    if item.kind == "exercise":
+        return f"**Exercise** {item.title}"
+    return f"{item.title} (asks {', '.join(item.asks)})" if item.asks else item.title
+
+
+def _left_over(items: Sequence[Item]) -> Iterator[str]:
+    minutes = sum(item.minutes for item in items)
+    yield f"## What does not fit: {minutes} minutes"
+    yield ""
+    yield "Add a day, end later, or leave lessons out with `--lessons`."
+    yield ""
+    for lesson in dict.fromkeys(item.lesson for item in items):
+        parts = [item for item in items if item.lesson == lesson]
+        told = title_of(lesson) if lesson else "The welcome"
+        yield f"- {told}, {sum(each.minutes for each in parts)} minutes: {'; '.join(map(_told, parts))}"

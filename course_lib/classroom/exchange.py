@@ -1,8 +1,17 @@
-"""Hand out the exercises between two classes: `course release`."""
+"""Hand out the exercises and collect the answers between two classes: `course release` and `course collect`.
+
+The folders to collect from may belong to students, and change while they are read: no link is followed at any step of
+the way to a file, and a file that belongs to somebody else than the folder it lies in is not taken.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+import re
+import stat
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from course_lib.checks.notebooks import BEGIN, END
@@ -13,9 +22,11 @@ from course_lib.course_files import (
     course_folder,
     is_answer,
     nbgrader_metadata,
+    parse,
     read,
     source,
 )
+from course_lib.grading.submissions import LARGEST, as_text, file_name, files_below
 
 SHORTEST = 40  # characters of an answer that give it away: `return total` may well stand in a question
 
@@ -115,3 +126,161 @@ def _squeezed(text: str) -> str:
 
 def _name(cell: dict) -> str:
     return str(nbgrader_metadata(cell).get("grade_id", ""))
+
+
+# What Canvas packs lies in one folder: doejane_LATE_1234_5678_02_ddp-1.ipynb
+UPLOAD = re.compile(r"(?P<student>[^_]+)_(?:.*_)?(?P<notebook>\d\d_[a-z_]+)(?:-\d+)?\.ipynb", re.ASCII)
+
+
+class Refused(ValueError):
+    """A file that is not taken; the sentence says why."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a student's notebook lies: a path below the folder that is gathered from."""
+
+    student: str
+    lesson: str
+    path: Path
+
+
+@dataclass
+class Collected:
+    """What was gathered."""
+
+    taken: dict[str, list[str]] = field(default_factory=dict)  # names of notebooks, by student
+    same: int = 0  # that were here already
+    newer_here: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    missing: dict[str, list[str]] = field(default_factory=dict)  # lessons, by student; all of them: nothing at all
+    lessons: int = 0
+
+    def __str__(self) -> str:
+        count = sum(map(len, self.taken.values()))
+        lines = [f"Gathered: {_counted(count, 'notebook')} of {_counted(len(self.taken), 'student')}"]
+        lines[0] += f"; {self.same} more were here already" if self.same else ""
+        if self.newer_here:
+            lines.append(f"Not replaced, because what is here is newer: {', '.join(self.newer_here)}")
+        lines += [f"Refused: {each}" for each in self.refused]
+        nothing = [name for name, lessons in self.missing.items() if len(lessons) == self.lessons]
+        if nothing:
+            lines.append(f"Handed in nothing: {', '.join(nothing)}")
+        lines += [f"{name}: without {', '.join(some)}" for name, some in self.missing.items() if name not in nothing]
+        return "\n".join(lines)
+
+
+def collect(given: Path, into: Path, lessons: Sequence[str] = (), expected: Iterable[str] = ()) -> Collected:
+    """Gather from a folder that has one for each student, or that has uploads as Canvas names them.
+
+    Exercises that nobody has begun are left. What is here stays if it is newer. `expected` are students by name.
+    """
+    if not given.is_dir():
+        raise BadExchange(f"{given} is not a folder: give the one that has the students' folders, or their uploads")
+    if _one_lies_in_the_other(given, into):
+        raise BadExchange(f"{into}: give a folder that lies neither in {given} nor around it")
+    notebooks = exercise_notebooks(lessons)
+    done = Collected(lessons=len(notebooks))
+    here: dict[str, set[str]] = {name: set() for name in expected}
+    for student, sources in _students(given, notebooks, done).items():
+        theirs = here.setdefault(student, set())
+        for each in sources:
+            if _take(
+                each, given, into / file_name(student) / notebooks[each.lesson].name, notebooks[each.lesson], done
+            ):
+                theirs.add(each.lesson)
+    missing = {name: [lesson for lesson in notebooks if lesson not in theirs] for name, theirs in sorted(here.items())}
+    done.missing = {name: some for name, some in missing.items() if some}
+    return done
+
+
+def _students(given: Path, notebooks: dict[str, Path], done: Collected) -> dict[str, list[Source]]:
+    """The notebooks of each student: of several for a lesson, the one that lies highest and has the shortest name."""
+    found: dict[str, dict[str, Source]] = {}
+    for path in sorted(given.iterdir()):
+        name, upload = as_text(path.name), UPLOAD.fullmatch(path.name)
+        if path.is_symlink():
+            done.refused.append(f"{name}: it is a link to another place")
+        elif path.is_dir() and not path.name.startswith("."):
+            theirs = found.setdefault(name, {})
+            files = [file for file in files_below(path) if file.suffix == ".ipynb" and file.stem[:2] in notebooks]
+            for file in sorted(files, key=lambda file: (len(file.parts), len(file.name), file)):
+                lesson = file.stem[:2]
+                theirs.setdefault(lesson, Source(name, lesson, file.relative_to(given)))
+        elif upload and upload["notebook"][:2] in notebooks:
+            student, lesson = upload["student"], upload["notebook"][:2]
+            found.setdefault(student, {}).setdefault(lesson, Source(student, lesson, path.relative_to(given)))
+    return {student: list(theirs.values()) for student, theirs in found.items()}
+
+
+def _take(each: Source, given: Path, place: Path, exercise: Path, done: Collected) -> bool:
+    """Copy one notebook, if it is newer than what is here. Whether there is one of this student and lesson now."""
+    try:
+        content, changed = read_below(given, each.path)
+    except Refused as error:
+        done.refused.append(f"{as_text(str(each.path))}: {error}")
+        return place.is_file()
+    if not _is_begun(content, exercise):
+        return place.is_file()
+    if place.is_file() and place.read_bytes() == content:
+        done.same += 1
+    elif place.is_file() and place.stat().st_mtime > changed:
+        done.newer_here.append(f"{each.student}/{place.name}")
+    else:
+        write(place, content)
+        os.utime(place, (changed, changed))
+        done.taken.setdefault(each.student, []).append(place.stem)
+    return True
+
+
+def read_below(folder: Path, path: Path) -> tuple[bytes, float]:
+    """What a file says and when it was changed, without going through a link. Raises `Refused`."""
+    *folders, name = path.parts
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    at = os.open(folder, os.O_RDONLY)
+    try:
+        owner = None
+        for part in folders:
+            inner = os.open(part, flags | getattr(os, "O_DIRECTORY", 0), dir_fd=at)
+            os.close(at)
+            at = inner
+            owner = os.fstat(at).st_uid if owner is None else owner
+        file = os.open(name, flags, dir_fd=at)
+    except OSError as error:
+        raise Refused(f"it cannot be read, or is a link ({error.strerror})") from None
+    finally:
+        os.close(at)
+    try:
+        return _checked(file, owner)
+    finally:
+        os.close(file)
+
+
+def _checked(file: int, owner: int | None) -> tuple[bytes, float]:
+    """What an open file says, if it is one, and belongs to whom it should."""
+    info = os.fstat(file)
+    if not stat.S_ISREG(info.st_mode):
+        raise Refused("it is not a file")
+    if owner is not None and info.st_uid != owner:
+        raise Refused("it belongs to somebody else than the folder it lies in")
+    with open(file, "rb", closefd=False) as opened:
+        content = opened.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise Refused(f"it is larger than {LARGEST >> 20} MB; its outputs should be cleared")
+    return content, min(info.st_mtime, time.time())  # a date to come would keep every later one out
+
+
+def _is_begun(content: bytes, exercise: Path) -> bool:
+    try:
+        return is_begun(parse(content), read(exercise))
+    except BadNotebook:
+        return True  # whoever grades it says what is wrong with it
+
+
+def _one_lies_in_the_other(one: Path, other: Path) -> bool:
+    one, other = one.resolve(), other.resolve()
+    return one.is_relative_to(other) or other.is_relative_to(one)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

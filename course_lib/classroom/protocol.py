@@ -1,4 +1,8 @@
-"""What learners and the class say to each other: the kinds of events, how long and how many, and what is refused.
+"""What travels between a learner and the class: the kinds of events, how long and how many, and what is refused.
+
+A learner posts `{"code", "name"}` to /join and gets `{"learner", "secret", "class", "name"}`. On /channel, with that
+secret, the learner sends `{"events": [...]}` and the class answers with any of `kept` (ids), `refused` (reasons by id),
+`slowed` (a sentence) and `state` (what the class is asked, and whether this learner's hand is up).
 
 Whatever a learner sends is data: control characters are taken out, texts have a longest length, numbers and headings
 must be the course's own. What remains of an event is what the record keeps.
@@ -10,9 +14,10 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from course_lib.classroom.content import Content
+if TYPE_CHECKING:
+    from course_lib.classroom.content import Content
 
 Event = dict[str, Any]
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from course_lib.classroom.outline import Outline
-from course_lib.classroom.slide_types import asks
+from course_lib.authoring.outline import Outline
+from course_lib.authoring.slides import asks
 from course_lib.course_files import Cell, source
 
-PRESENTER = Path(__file__).with_name("presenter")
+PRESENTER = Path(__file__).parent / "pages" / "presenter"
 NEEDS = "slides need a package more: pip install 'course-lib[teaching]', or in a clone pip install -e '.[teaching]'"
 
 

@@ -42,12 +42,6 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     command.add_argument(
         "--group", type=take.words, default="learners", help="the Hub's group that may join (default: learners)"
     )
-    command.add_argument(
-        "--capacity", action="store_true", help="measure how many learners this machine carries, and end"
-    )
-    command.add_argument(
-        "--learners", type=take.whole_number(1, 64), default=4, help="that --capacity starts (default: 4)"
-    )
     command.set_defaults(run=_hold)
 
     inside = command.add_subparsers(metavar="report")
@@ -62,11 +56,9 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
 
 
 def _hold(options: argparse.Namespace) -> int:
-    if options.capacity:
-        return _measure(options.learners)
-    from course_lib.classroom.record import BadRecord
     from course_lib.classroom.server import BadAddress, Options, serve
-    from course_lib.classroom.server.certificate import NoCertificate
+    from course_lib.classroom.server.addresses import NoCertificate
+    from course_lib.classroom.server.record import BadRecord
 
     given = {
         name: getattr(options, name) for name in ("port", "host", "record", "title", "tls", "anonymous", "address")
@@ -82,8 +74,8 @@ def _hold(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from course_lib.classroom.record import BadRecord
     from course_lib.classroom.report import write_report
+    from course_lib.classroom.server.record import BadRecord
 
     try:
         write_report(Path(options.record), Path(options.out))
@@ -95,20 +87,10 @@ def _report(options: argparse.Namespace) -> int:
 
 def _hold_in_hub(options: Options, group: str) -> int:
     try:
-        from course_lib.classroom.hub import NoHub, serve_in_hub
+        from course_lib.classroom.server.hub import NoHub, serve_in_hub
     except ModuleNotFoundError as error:
         return complain(f"--hub needs {error.name}, which is not installed: pip install -e '.[hub]'")
     try:
         return serve_in_hub(options, learners=group)
     except NoHub as error:
         return complain(error, status=2)
-
-
-def _measure(learners: int) -> int:
-    from course_lib.classroom.capacity import CannotMeasure, measure
-
-    try:
-        print(measure(learners))
-    except CannotMeasure as error:
-        return complain(error)
-    return 0

@@ -43,8 +43,8 @@ def _add_desk(command: argparse.ArgumentParser) -> None:
 
 
 def _lab(options: argparse.Namespace) -> int:
+    from course_lib.classroom.learner import CannotJoin
     from course_lib.lab import BadDesk, LabMissing, open_lab
-    from course_lib.membership import CannotJoin
 
     if options.class_ is None and (options.code is not None or options.name is not None):
         raise take.BadUsage("--code and --name are for a class: give its address, too, with --class URL")
@@ -59,8 +59,8 @@ def _lab(options: argparse.Namespace) -> int:
 
 def _join(options: argparse.Namespace, folder: Path) -> str:
     """Join the class, and say what it is told. Whoever is in it already is not asked again."""
-    from course_lib.membership import is_member, join, welcome
-    from course_lib.membership.joining import is_of_the_hub
+    from course_lib.classroom.learner import is_member, join, welcome
+    from course_lib.classroom.learner.joining import is_of_the_hub
 
     code, name = options.code or "", options.name or ""
     if not is_member(options.class_, folder):

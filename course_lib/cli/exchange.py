@@ -18,7 +18,7 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         "none has an answer in it.",
     )
     release.add_argument("folder", type=take.words, metavar="FOLDER")
-    _add_common(release, "through nbgrader's exchange, for this course of its; FOLDER is nbgrader's course folder")
+    _add_lessons(release)
     release.set_defaults(run=_release)
 
     collect = commands.add_parser(
@@ -28,29 +28,26 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         "or what Moodle packs), or files as Canvas names them. What was gathered before and is newer stays.",
     )
     collect.add_argument("folder", type=take.words, metavar="FOLDER")
-    collect.add_argument("--into", type=take.words, metavar="SUBMISSIONS", help="the folder for `course grade`")
+    collect.add_argument(
+        "--into", type=take.words, required=True, metavar="SUBMISSIONS", help="the folder for `course grade`"
+    )
     collect.add_argument(
         "--students", type=take.words, metavar="NAMES.txt", help="who is in the class, a name on each line"
     )
-    _add_common(collect, "what was submitted to this course of nbgrader's; FOLDER is nbgrader's course folder")
+    _add_lessons(collect)
     collect.set_defaults(run=_collect)
 
 
-def _add_common(command: argparse.ArgumentParser, nbgrader: str) -> None:
+def _add_lessons(command: argparse.ArgumentParser) -> None:
     command.add_argument("--lessons", type=take.words, nargs="+", default=[], metavar="02", help="only of these")
-    command.add_argument("--nbgrader", type=take.words, metavar="COURSE", help=nbgrader)
 
 
 def _release(options: argparse.Namespace) -> int:
     from course_lib.classroom.exchange import BadExchange, release
-    from course_lib.classroom.nbgrader_exchange import release_in_nbgrader
 
     folder = Path(options.folder)
     try:
-        if options.nbgrader:
-            names = release_in_nbgrader(folder, options.nbgrader, options.lessons)
-        else:
-            names = release(folder, options.lessons)
+        names = release(folder, options.lessons)
     except BadExchange as error:
         return complain(error, status=2)
     print(f"In {folder}, none with an answer in it: {', '.join(names)}")
@@ -58,16 +55,9 @@ def _release(options: argparse.Namespace) -> int:
 
 
 def _collect(options: argparse.Namespace) -> int:
-    from course_lib.classroom.collecting import collect
-    from course_lib.classroom.exchange import BadExchange
-    from course_lib.classroom.nbgrader_exchange import collect_from_nbgrader
+    from course_lib.classroom.exchange import BadExchange, collect
 
     try:
-        if options.nbgrader:
-            print(collect_from_nbgrader(Path(options.folder), options.nbgrader, options.lessons))
-            return 0
-        if options.into is None:
-            raise BadUsage("collect: give --into SUBMISSIONS, the folder for `course grade`")
         expected = _names(options.students) if options.students else []
         print(collect(Path(options.folder), Path(options.into), options.lessons, expected))
     except BadExchange as error:

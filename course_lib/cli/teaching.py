@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 
 from course_lib.cli import arguments as take
-from course_lib.cli.arguments import BadUsage, complain
+from course_lib.cli.arguments import complain
 from course_lib.launchers.torchrun import leaving_at_once
 
 EXERCISE_MINUTES = 20  # for each lesson, where --exercises says no number
@@ -49,17 +49,14 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     agenda.add_argument("--date", type=_date, metavar="YYYY-MM-DD", help="the first day")
     agenda.add_argument("--weekly", action="store_true", help="the days are a week apart")
     agenda.add_argument("--out", type=take.output_file, metavar="FILE.md", help="write it there, and do not print it")
-    agenda.add_argument(
-        "--calendar", type=take.file_ending_in(".ics"), metavar="FILE.ics", help="write a calendar file, too"
-    )
     agenda.set_defaults(run=_agenda)
 
 
 def _slides(options: argparse.Namespace) -> int:
     with leaving_at_once():
-        from course_lib.classroom.outline import NoLesson, find_outline
+        from course_lib.authoring.outline import NoLesson, find_outline
         from course_lib.classroom.slides import CannotExport, slides_page
-        from course_lib.classroom.teaching.pages import speaker_notes
+        from course_lib.classroom.teaching import speaker_notes
 
     try:
         lesson = find_outline(options.lesson)
@@ -75,12 +72,8 @@ def _slides(options: argparse.Namespace) -> int:
 
 
 def _agenda(options: argparse.Namespace) -> int:
-    if options.calendar and not options.date:
-        raise BadUsage("agenda: a calendar needs to know the first day; give --date, like --date 2027-03-01")
     with leaving_at_once():
-        from course_lib.classroom.agenda import BadAgenda, lessons_from, make_agenda
-        from course_lib.classroom.agenda_markdown import agenda_markdown
-        from course_lib.classroom.calendar_file import calendar, dates_from
+        from course_lib.classroom.agenda import BadAgenda, agenda_markdown, dates_from, lessons_from, make_agenda
 
     try:
         lessons = lessons_from(options.lessons)
@@ -95,8 +88,6 @@ def _agenda(options: argparse.Namespace) -> int:
         Path(options.out).write_text(text, encoding="utf-8")
     else:
         print(text, end="")
-    if options.calendar:
-        Path(options.calendar).write_text(calendar(made, dates), encoding="utf-8", newline="")
     return 0
 
 

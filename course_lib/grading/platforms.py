@@ -16,9 +16,8 @@ from pathlib import Path
 
 from course_lib.grading.gradebook import by_assignment
 from course_lib.grading.pages import write_whole
-from course_lib.grading.pages.summary import by_student
-from course_lib.grading.pages.table import harmless
 from course_lib.grading.records import Record
+from course_lib.grading.summary import by_student, harmless
 
 # What says who somebody is, in the order of an export. A name alone may be that of two.
 IDENTITY = {

@@ -8,10 +8,11 @@ import os
 import sys
 from pathlib import Path
 
+from course_lib.course_files import PACKAGE
 from course_lib.lab.desk import Desk, write
 
 OURS = Path(__file__).resolve().parent / "jupyter"
-EXTENSIONS = Path(__file__).resolve().parent / "labextensions"  # plain JavaScript: nothing is built
+EXTENSIONS = PACKAGE / "classroom" / "learner" / "labextensions"  # plain JavaScript: nothing is built
 FIRST_LESSON = "notebooks/00_start_here.ipynb"
 WORKSPACE = "default"
 CONTENTS = "@jupyterlab/toc:plugin"

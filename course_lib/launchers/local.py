@@ -18,9 +18,9 @@ from course_lib import machine
 from course_lib.launchers.diagnosis.errors import Interrupted, LaunchError
 from course_lib.launchers.diagnosis.stacks import cell_sources
 from course_lib.launchers.process import frameworks, messages
-from course_lib.launchers.process.admission import admitted, explain_failure
 from course_lib.launchers.process.folders import use_own_folder
 from course_lib.launchers.process.joining import INSIDE_A_RANK
+from course_lib.launchers.process.limits import explain_failure
 from course_lib.launchers.process.listener import Listener
 from course_lib.launchers.process.patience import FairTime, Patience, family
 from course_lib.launchers.process.supervisor import supervise
@@ -65,8 +65,7 @@ def launch(
     """Run `fn(*args, **kwargs)` on `ranks` processes of this machine and return what each returned.
 
     On each of them the process group is up and `course_lib.device()` is the rank's device. What they print
-    appears here, tagged. `timeout` counts from the moment all ranks have started; None waits for ever. On a machine
-    that a class shares, a launch waits its turn before that, and says so.
+    appears here, tagged. `timeout` counts from the moment all ranks have started; None waits for ever.
     A `Patience` does not count what a busy machine takes from them. `on=slurm(nodes=2)` runs them on the nodes of a
     cluster instead. With `profile`, PyTorch's profiler looks on all the while, and `run.trace(file)` has what it saw:
     for functions of seconds, not of hours. With `framework="tensorflow"` or `"jax"` the ranks meet through that, and
@@ -102,7 +101,7 @@ def launch(
         )
         if on is not None:
             return on.run(spec, seconds)
-        with admitted(ranks), _supervised(spec) as (supervisor, pid):
+        with _supervised(spec) as (supervisor, pid):
             clock = patience and (lambda: FairTime(patience, lambda: [*family(pid), os.getpid()]))
             return Listener(supervisor, ranks, seconds, clock=clock).result()
     except Interrupted:

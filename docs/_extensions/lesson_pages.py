@@ -9,9 +9,9 @@ from typing import Any
 
 from repository import ROOT, address, binder_address, source_address
 
+from course_lib.authoring.outline import outlines
 from course_lib.checks import exercises
 from course_lib.checks.exercise import Exercise
-from course_lib.classroom.outline import outlines
 
 ROW = re.compile(r"^\| (\d\d) \| \[(.+?)\]\((.+?)\) \| (.+) \|$", re.MULTILINE)
 

@@ -21,9 +21,10 @@ from course_lib.checks.notebooks import code_of, read
 from course_lib.grading.grader import SEED, Grader, seed_of_class
 from course_lib.grading.judge import what_was_seen
 from course_lib.grading.limits import Limits
-from course_lib.grading.pages import page, table, write_pages
+from course_lib.grading.pages import page, write_pages
 from course_lib.grading.records import Record
 from course_lib.grading.submissions import BadSubmissions, find_submissions
+from course_lib.grading.summary import table
 from course_lib.launchers.process.patience import children
 from tests.checks.class_of import (
     EXERCISE,

@@ -21,10 +21,11 @@ from course_lib.grading.children import Allowance, Child, ChildFailed
 from course_lib.grading.gradebook import by_assignment
 from course_lib.grading.grader import SEED, Grader, grade, seed_of_class
 from course_lib.grading.judge import what_was_seen
-from course_lib.grading.pages import table, write_pages
+from course_lib.grading.pages import write_pages
 from course_lib.grading.records import Mark, Record
 from course_lib.grading.sandbox import SandboxResult
 from course_lib.grading.submissions import file_name, find_submissions
+from course_lib.grading.summary import table
 from tests.checks.class_of import hand_in, need_a_sandbox, patient_grader
 from tests.checks.class_of_banks import hand_in_class
 

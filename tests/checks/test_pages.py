@@ -11,10 +11,9 @@ from urllib.parse import unquote
 import pytest
 
 from course_lib.checks import exercises
-from course_lib.grading.pages import class_page, page, page_name, table, write_pages
-from course_lib.grading.pages.looks import DARK, LIGHT
-from course_lib.grading.pages.summary import by_student, mistakes, points_distribution, totals_distribution
+from course_lib.grading.pages import DARK, LIGHT, class_page, page, page_name, write_pages
 from course_lib.grading.records import Mark, Record
+from course_lib.grading.summary import by_student, mistakes, points_distribution, table, totals_distribution
 from tests.checks import browser
 
 SUM = "A sum, and not the mean: divide by the number of ranks."

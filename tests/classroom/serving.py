@@ -24,11 +24,10 @@ from tornado.netutil import bind_sockets
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from course_lib.classroom.content import content
-from course_lib.classroom.room import Room
 from course_lib.classroom.server import make_application
-from course_lib.classroom.server.addresses import Address, certificate_names
-from course_lib.classroom.server.certificate import encrypted, fingerprint, own_certificate
+from course_lib.classroom.server.addresses import Address, certificate_names, encrypted, fingerprint, own_certificate
 from course_lib.classroom.server.guards import LARGEST_BODY
+from course_lib.classroom.server.room import Room
 from tests.conftest import PATIENCE
 
 AsyncHTTPClient.configure(None, max_clients=1000)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import re
-from datetime import date, datetime
+from datetime import date
 
-import icalendar
 import pytest
 
-from course_lib.classroom.agenda import BREAK, LONGEST, BadAgenda, choose_exercises, lessons_from, make_agenda
-from course_lib.classroom.agenda_markdown import agenda_markdown
-from course_lib.classroom.calendar_file import calendar, dates_from
-from course_lib.classroom.outline import outlines
-from course_lib.classroom.teaching.plans import PLANS
+from course_lib.authoring.outline import outlines
+from course_lib.classroom.agenda import (
+    BREAK,
+    LONGEST,
+    BadAgenda,
+    agenda_markdown,
+    choose_exercises,
+    dates_from,
+    lessons_from,
+    make_agenda,
+)
+from course_lib.classroom.teaching import PLANS
 from course_lib.cli import main
 
 NINE, FIVE = 9 * 60, 17 * 60
@@ -79,24 +84,6 @@ def test_lessons_that_are_none_get_a_sentence(text):
         lessons_from(text)
 
 
-def test_a_calendar_takes_the_file():
-    agenda = made(days=2, exercises=10)
-    text = calendar(agenda, dates_from(date(2027, 3, 5), 2))
-    assert max(len(line.encode()) for line in text.split("\r\n")) <= 75
-    written = re.findall(r"^(?:SUMMARY|DESCRIPTION):(.*)$", text.replace("\r\n ", ""), flags=re.MULTILINE)
-    assert any("\\," in line for line in written)
-    assert not [line for line in written if re.search(r"(?<!\\)[;,]", line)]
-    read = icalendar.Calendar.from_ical(text)
-    events = list(read.walk("VEVENT"))
-    assert not [error for event in events for error in event.errors]
-    assert len({str(event["UID"]) for event in events}) == len(events)
-    first, last = agenda.days[0].slots[0], agenda.days[1].slots[-1]
-    assert events[0].decoded("DTSTART") == datetime(2027, 3, 5, first.begin // 60, first.begin % 60)
-    assert events[-1].decoded("DTEND") == datetime(2027, 3, 8, last.end // 60, last.end % 60)  # not on a Saturday
-    told = "\n".join(str(event["DESCRIPTION"]) for event in events)
-    assert all(slot.item.title in told for day in agenda.days for slot in day.slots)
-
-
 def test_days_are_weekdays_a_week_apart_or_as_they_begin():
     friday, saturday = date(2027, 3, 5), date(2027, 3, 6)
     assert [day.day for day in dates_from(friday, 3)] == [5, 8, 9]
@@ -119,7 +106,6 @@ def test_our_own_plans_fit_and_their_command_makes_them(plan, capsys):
         ("--from 17:00 --until 9:00", "from 17:00 until 9:00: a day needs at least 30 minutes"),
         ("--lessons 12", "12: give lessons like 00-07 or 00,02,06"),
         ("--days 0", "0: give a number of days from 1 to 60"),
-        ("--calendar plan.ics", "give --date, like --date 2027-03-01"),
         ("--date 2027-02-30", "2027-02-30: give a date, like 2027-03-01"),
         ("--exercises none", "none: give minutes for each lesson, from 1 to 600"),
     ],

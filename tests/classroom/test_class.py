@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import replace
 
 from course_lib.classroom.content import content
-from course_lib.classroom.record import read_events
-from course_lib.classroom.room import Room
-from course_lib.classroom.tally import Tally
+from course_lib.classroom.server.record import read_events
+from course_lib.classroom.server.room import Room
+from course_lib.classroom.server.tally import Tally
 from tests.classroom.serving import class_here, come_back, enter, event_of
 
 LETTERS_QUESTION = "00.1"  # a), b) and c), which is right

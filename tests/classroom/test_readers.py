@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from course_lib.classroom.record import Record, read
 from course_lib.classroom.server import instructor, learners
+from course_lib.classroom.server.record import Record, read
 from tests.classroom.serving import class_here, enter
 from tests.conftest import PATIENCE
 
@@ -105,7 +105,7 @@ def test_a_page_that_follows_is_told_of_a_change(tmp_path):
 
 
 def test_a_full_disk_keeps_acknowledgements_back_until_there_is_room(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("course_lib.classroom.record.RETRY", 0.01)
+    monkeypatch.setattr("course_lib.classroom.server.record.RETRY", 0.01)
     record = Record(tmp_path / "class.db")
     told: list[str] = []
     record.deliver = lambda waiting: [then() for then in waiting]

@@ -12,12 +12,12 @@ import pytest
 
 from course_lib.checks import predictions
 from course_lib.classroom.content import content
-from course_lib.classroom.record import BadRecord
 from course_lib.classroom.report import write_report
 from course_lib.classroom.report.history import History, read_history
-from course_lib.classroom.room import Room
+from course_lib.classroom.server.record import BadRecord
+from course_lib.classroom.server.room import Room
 from course_lib.cli import main
-from course_lib.grading.pages.looks import DARK, LIGHT
+from course_lib.grading.pages import DARK, LIGHT
 
 PAGES = Path(__file__).parents[2] / "course_lib" / "classroom" / "pages"
 NAMES = ("Ada", "<script>alert(1)</script>", '=HYPERLINK("http://example.org")')

@@ -10,9 +10,10 @@ import ssl
 import pytest
 from tornado.httpclient import HTTPClientError
 
-from course_lib.classroom import members, protocol
-from course_lib.classroom.members import CODE_LENGTH, CODE_LETTERS, TooManyTries, Tries, new_code
+from course_lib.classroom import protocol
+from course_lib.classroom.server import members
 from course_lib.classroom.server.addresses import Address
+from course_lib.classroom.server.members import CODE_LENGTH, CODE_LETTERS, TooManyTries, Tries, new_code
 from tests.classroom.serving import ask, class_here, connect, enter, event_of
 
 QUESTION = "00.1"

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.authoring.slides import marked
-from course_lib.classroom.outline import ASKS, begins_section, outlines
-from course_lib.classroom.slide_types import asks, slide_types
+from course_lib.authoring.outline import ASKS, begins_section, outlines
+from course_lib.authoring.slides import asks, marked, slide_types
 from course_lib.course_files import source
 from course_lib.lab.merge import without_outputs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from course_lib.classroom.outline import outlines
+from course_lib.authoring.outline import outlines
 from course_lib.classroom.slides import lesson_screens
 from course_lib.cli import main
 from course_lib.course_files import source

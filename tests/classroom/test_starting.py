@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tornado.netutil import bind_sockets
 
-from course_lib.classroom.record import BadRecord, Record
 from course_lib.classroom.server import ALONE, OPEN, Options, _announce
 from course_lib.classroom.server.addresses import Address
+from course_lib.classroom.server.record import BadRecord, Record
 from course_lib.cli import main
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from course_lib.authoring.outline import outlines
 from course_lib.checks import exercises
 from course_lib.checks.predictions import predictions
-from course_lib.classroom.outline import outlines
-from course_lib.classroom.teaching.notes import OPENING, read_notes
-from course_lib.classroom.teaching.pages import pages, prediction_block
+from course_lib.classroom.teaching import OPENING, pages, prediction_block, read_notes
 from course_lib.course_files import course_folder
 
 NOTHING_TO_SAY = {"Recap", "Where this comes from", "The map of the course"}

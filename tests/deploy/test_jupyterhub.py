@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +21,7 @@ RIGHT = """def average_gradients(model):
 check("02.1", average_gradients)"""
 WRONG = RIGHT.replace("            parameter.grad /= dist.get_world_size()\n", "")
 JOIN = """import os
-from course_lib.membership import join_class
+from course_lib.classroom.learner import join_class
 join_class(os.environ["COURSE_CLASS"])"""
 
 pytestmark = pytest.mark.slow
@@ -33,11 +31,9 @@ pytestmark = pytest.mark.slow
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     need_a_hub()
     folder = tmp_path_factory.mktemp("hub")
-    launches = Path("/tmp") / f"course-launches-{os.getpid()}"  # the name of a socket is short
     people = {"COURSE_INSTRUCTORS": "prof", "COURSE_LEARNERS": "ada grace"}
-    with started_hub(folder, COURSE_LIB_LAUNCHES=str(launches), COURSE_LIB_LAUNCHES_RANKS="4", **people) as address:
+    with started_hub(folder, **people) as address:
         yield address
-    launches.rmdir()
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from course_lib.checks import progress_file
 from course_lib.checks.predictions import find_prediction, wording
 from course_lib.checks.predictions.prediction import Prediction
 from course_lib.checks.showing import in_notebook, show
-from course_lib.membership import tell
+from course_lib.events import publish
 
 
 def predict(number: str, answer: Any = None) -> None:
@@ -43,14 +43,14 @@ def reveal(number: str, came_out: Any) -> None:
         progress_file.keep_prediction(number, skipped=True)
     else:
         progress_file.keep_prediction(number, said=said, right=right)
-    tell("revealed", number=number, said=said, right=right)
+    publish("revealed", number=number, said=said, right=right)
     show(wording.result_box(prediction, said, came_out), wording.result_text(prediction, said, came_out))
 
 
 def _keep(prediction: Prediction, said: Any) -> str:
     """Remember what was said; returns what stands below the question then."""
     progress_file.keep_prediction(prediction.number, said=said)
-    tell("predicted", number=prediction.number, said=said)
+    publish("predicted", number=prediction.number, said=said)
     return wording.said_html(prediction, said)
 
 

@@ -1,14 +1,9 @@
 // The instructor's page: what matters now on top (the asked question, hands), the rest of the class behind tabs.
 
-import { element, keep, say, showJoining } from "./dom.js";
-import { showExercises } from "./exercises.js";
-import { showHands, showWaits } from "./hands.js";
-import { act, follow } from "./live.js";
-import { askedNow } from "./question.js";
-import { showAsked, showQuestions } from "./questions.js";
-import { showSections } from "./sections.js";
-import { makeTabs } from "./tabs.js";
+import { act, count, element, follow, keep, percent, say, sentence, showJoining } from "./page.js";
+import { askedNow, showAsked, showQuestions } from "./questions.js";
 
+const DARKEST = 45; // percent of color in a tile, so that its text can be read
 const MINUTE = 60_000;
 const place = Object.fromEntries([...document.querySelectorAll("[id]")].map(each => [each.id, each]));
 let snapshot = null;
@@ -51,7 +46,7 @@ function showRest() {
 
 function showLessons(shown) {
   const buttons = [{ number: "", title: "Follow the class", sections: [] }, ...snapshot.lessons];
-  keep(place.lessons, buttons, each => each.number, makeLesson, (button, each) => {
+  keep(place.lessons, buttons, each => each.number, makeLessonButton, (button, each) => {
     const here = peopleIn(each);
     say(button, each.number ? `${each.number}${here ? ` · ${here} here` : ""}` : each.title);
     button.classList.toggle("shown", each.number === shown);
@@ -59,7 +54,7 @@ function showLessons(shown) {
   });
 }
 
-function makeLesson(each) {
+function makeLessonButton(each) {
   const choose = () => {
     lesson = each.number;
     showRest();
@@ -74,6 +69,156 @@ function peopleIn(each) {
 function whereMostAre(lessons) {
   const most = lessons.reduce((best, each) => (peopleIn(each) > peopleIn(best) ? each : best), lessons[0]);
   return most?.number ?? "";
+}
+
+// Hands that are up, the longest wait first, each with the cell that its learner has shown.
+
+/** Bring the line of hands up to date. */
+function showHands(place, hands, perform) {
+  keep(place, hands, hand => hand.learner, hand => makeHand(hand, perform), showHand);
+}
+
+/** Only how long each waits: time passes without news from the class. */
+function showWaits(place, hands) {
+  for (const item of place.children) {
+    const hand = hands.find(each => String(each.learner) === item.dataset.key);
+    if (hand) say(item.querySelector(".wait"), waited(hand.since));
+  }
+}
+
+function makeHand(hand, perform) {
+  const done = element("button", { on: () => perform("lower", { learner: hand.learner }) }, "Done");
+  const name = element("bdi", { class: "name" });
+  const line = element("p", {}, name, " ", element("span", { class: "wait quiet" }), done);
+  const cell = element("details", { hidden: "" }, element("summary", {}, "The cell"), element("pre", { tabindex: "0" }));
+  return element("li", {}, line, element("p", { class: "where quiet" }), cell);
+}
+
+function showHand(item, hand) {
+  say(item.querySelector(".name"), hand.name);
+  item.querySelector("button").setAttribute("aria-label", `Done: ${hand.name}`);
+  say(item.querySelector(".wait"), waited(hand.since));
+  say(item.querySelector(".where"), [hand.lesson, hand.section].filter(Boolean).join(" · "));
+  const cell = item.querySelector("details");
+  if (cell.hidden && hand.source) cell.open = true; // it was just shown
+  cell.hidden = !hand.source;
+  say(cell.querySelector("pre"), hand.source ?? "");
+}
+
+function waited(since) {
+  const minutes = Math.floor((Date.now() / 1000 - since) / 60);
+  return minutes < 1 ? "just now" : `for ${minutes} min`;
+}
+
+// The exercises of a lesson: who has passed, who tries, and which mistake is made how often.
+
+/** Bring the exercises up to date. */
+function showExercises(place, exercises, learners) {
+  if (!exercises.length) return place.replaceChildren(element("p", { class: "quiet" }, "This lesson has no exercises."));
+  keep(place, exercises, each => each.number, makeExercise, (card, each) => showExercise(card, each, learners));
+}
+
+function makeExercise(exercise) {
+  const title = element("h3", {}, element("span", { class: "number" }, exercise.number), " ", exercise.title);
+  const fills = ["passed", "trying"].map(kind => element("div", { class: `fill ${kind}` }));
+  const track = element("div", { class: "track", "aria-hidden": "true" }, ...fills);
+  const who = element("details", {}, element("summary", {}, "Who"), names("passed"), names("trying"));
+  return element(
+    "article", { class: "card exercise" },
+    title, element("p", { class: "numbers" }), track, element("ul", { class: "mistakes" }), who,
+  );
+}
+
+function names(kind) {
+  return element("p", { class: kind }, element("b", {}, kind === "passed" ? "Passed: " : "Trying: "), list());
+}
+
+function list() {
+  return element("span", { class: "list" });
+}
+
+function showExercise(card, exercise, learners) {
+  const { passed, trying, mistakes } = exercise;
+  say(card.querySelector(".numbers"), `${passed.length} passed, ${trying.length} trying, of ${count(learners, "learner")}`);
+  card.querySelector(".fill.passed").style.width = `${percent(passed.length, learners)}%`;
+  card.querySelector(".fill.trying").style.width = `${percent(trying.length, learners)}%`;
+  card.querySelector("details").hidden = !passed.length && !trying.length;
+  showNames(card.querySelector("p.passed .list"), passed);
+  showNames(card.querySelector("p.trying .list"), trying);
+  const most = [...mistakes].sort((one, other) => other.count - one.count);
+  keep(card.querySelector(".mistakes"), most, mistakeKey, makeMistake, (item, each) => {
+    say(item.querySelector(".count"), `${each.count} ×`);
+  });
+}
+
+function mistakeKey(each) {
+  return `${each.part}\n${each.mistake}`;
+}
+
+function makeMistake(each) {
+  const words = each.mistake ? sentence(each.mistake) : [element("i", {}, "no mistake that is known")];
+  const part = element("span", { class: "quiet" }, each.part ? ` (${each.part})` : "");
+  return element("li", {}, element("b", { class: "count" }), element("span", {}, ...words, part));
+}
+
+function showNames(place, people) {
+  if (place.dataset.names === people.join("\n")) return;
+  place.dataset.names = people.join("\n");
+  const apart = people.flatMap((name, index) => [index ? ", " : "", element("bdi", {}, name)]);
+  place.replaceChildren(...(people.length ? apart : ["nobody"]));
+}
+
+// Where the class is: a row for each lesson, a tile for each section; the stronger its color, the more learners are there.
+
+/** Bring the map up to date; lessons in which nobody has been are named in one line. */
+function showSections(map, rest, lessons) {
+  const most = Math.max(...lessons.flatMap(lesson => lesson.sections.map(section => section.here)));
+  const visited = lessons.filter(lesson => lesson.sections.some(section => section.been));
+  keep(map, visited, each => each.number, makeRow, (row, lesson) => {
+    keep(row.querySelector("ol"), lesson.sections, each => each.heading, makeTile, (tile, section) => {
+      say(tile.querySelector(".here"), section.here);
+      say(tile.querySelector(".been"), `${section.been} been`);
+      tile.style.setProperty("--share", `${(DARKEST * percent(section.here, most)) / 100}%`);
+      tile.classList.toggle("empty", !section.here);
+    });
+  });
+  const others = lessons.filter(lesson => !visited.includes(lesson)).map(lesson => lesson.number);
+  say(rest, others.length ? `Nobody has been in ${others.join(", ")}.` : "");
+}
+
+function makeRow(lesson) {
+  const title = element("h3", {}, element("span", { class: "number" }, lesson.number), " ", lesson.title);
+  return element("section", { class: "lesson" }, title, element("ol", { class: "tiles" }));
+}
+
+function makeTile(section) {
+  const here = element("b", { class: "here" });
+  const numbers = element("span", {}, here, " here, ", element("span", { class: "been" }));
+  return element("li", { class: "tile" }, element("span", { class: "heading", title: section.heading }, section.heading), numbers);
+}
+
+// Tabs as ARIA describes them: a click or the arrow keys choose one, and its panel is shown.
+
+/** Make the tabs of a list work; `chosen` is told which one was chosen. */
+function makeTabs(list, chosen) {
+  const tabs = [...list.querySelectorAll("[role=tab]")];
+  const choose = tab => {
+    for (const each of tabs) {
+      const yes = each === tab;
+      each.setAttribute("aria-selected", String(yes));
+      each.tabIndex = yes ? 0 : -1;
+      document.getElementById(each.getAttribute("aria-controls")).hidden = !yes;
+    }
+    chosen(tab);
+  };
+  for (const tab of tabs) tab.addEventListener("click", () => choose(tab));
+  list.addEventListener("keydown", event => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    const next = tabs[(tabs.indexOf(document.activeElement) + step + tabs.length) % tabs.length];
+    next.focus();
+    choose(next);
+  });
 }
 
 makeTabs(document.querySelector("[role=tablist]"), tab => {

@@ -1,8 +1,7 @@
 // What the whole room sees: the question that is asked, never a name. Bars and beliefs only once it is revealed.
 
-import { count, say, sentence, showJoining } from "./dom.js";
-import { follow } from "./live.js";
-import { askedNow, showChoices, total } from "./question.js";
+import { count, follow, say, sentence, showJoining } from "./page.js";
+import { askedNow, showChoices, total } from "./questions.js";
 
 const place = Object.fromEntries([...document.querySelectorAll("[id]")].map(each => [each.id, each]));
 let number = "";

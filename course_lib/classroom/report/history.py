@@ -10,8 +10,8 @@ from pathlib import Path
 
 from course_lib.classroom.content import Content, content
 from course_lib.classroom.protocol import Event
-from course_lib.classroom.record import BadRecord, read, read_events
-from course_lib.classroom.tally import INSTRUCTOR, Tally
+from course_lib.classroom.server.record import BadRecord, read, read_events
+from course_lib.classroom.server.tally import INSTRUCTOR, Tally
 
 
 @dataclass

@@ -9,8 +9,8 @@ from typing import Any
 
 from course_lib.checks.predictions.prediction import LETTERS
 from course_lib.classroom.report.history import History
-from course_lib.classroom.tally import ROUNDS, Answers
-from course_lib.grading.pages.table import harmless
+from course_lib.classroom.server.tally import ROUNDS, Answers
+from course_lib.grading.summary import harmless
 
 
 def learners_table(history: History) -> str:

@@ -19,12 +19,11 @@ from tornado.web import Application
 
 from course_lib.classroom import protocol
 from course_lib.classroom.content import content
-from course_lib.classroom.room import Room
-from course_lib.classroom.server.addresses import Address, certificate_names
-from course_lib.classroom.server.certificate import encrypted, fingerprint, own_certificate
+from course_lib.classroom.server.addresses import Address, certificate_names, encrypted, fingerprint, own_certificate
 from course_lib.classroom.server.guards import LARGEST_BODY
 from course_lib.classroom.server.instructor import PAGES, Action, Changes, Files, Page, State, Stream, TokenLogin
 from course_lib.classroom.server.learners import Channel, Channels, Join
+from course_lib.classroom.server.room import Room
 
 IDLE = 60.0  # seconds that a browser's silent connection is kept
 PING = 60.0  # seconds between two of them: who has vanished is missed after two, who is only slow is not

@@ -16,7 +16,7 @@ from tornado import httputil
 from tornado.web import HTTPError, RequestHandler
 
 from course_lib.classroom.protocol import Refused
-from course_lib.classroom.room import Room
+from course_lib.classroom.server.room import Room
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "

@@ -12,10 +12,10 @@ from tornado.iostream import StreamClosedError
 from tornado.util import TimeoutError
 from tornado.web import Finish, StaticFileHandler
 
-from course_lib.classroom.members import Learner
 from course_lib.classroom.protocol import Refused
-from course_lib.classroom.room import Room
 from course_lib.classroom.server.guards import HEADERS, Guarded, refuse_strangers
+from course_lib.classroom.server.members import Learner
+from course_lib.classroom.server.room import Room
 
 PAGES = Path(__file__).resolve().parent.parent / "pages"
 CHANGES_EVERY = 0.25  # seconds at least between two snapshots

@@ -12,10 +12,10 @@ from typing import Any
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from course_lib.classroom import protocol
-from course_lib.classroom.members import Learner, TooManyTries, WrongCode
 from course_lib.classroom.protocol import Refused
-from course_lib.classroom.room import Room
 from course_lib.classroom.server.guards import Guarded, is_same_origin, refuse_strangers
+from course_lib.classroom.server.members import Learner, TooManyTries, WrongCode
+from course_lib.classroom.server.room import Room
 
 SLOWEST_READER = 60.0  # seconds: who has not read for so long is dropped, and comes back when awake
 COME_BACK_LATER = 1013

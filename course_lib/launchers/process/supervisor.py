@@ -21,9 +21,9 @@ from course_lib import machine
 from course_lib.launchers.diagnosis.stacks import Frame, Where, stack_of_dump, where
 from course_lib.launchers.process import frameworks
 from course_lib.launchers.process import rank as rank_module
-from course_lib.launchers.process.admission import CannotStart, explain_failure
 from course_lib.launchers.process.folders import sweep_temporary_folders, temporary_folder
 from course_lib.launchers.process.lifetime import LineReader
+from course_lib.launchers.process.limits import CannotStart, explain_failure
 from course_lib.launchers.process.messages import (
     DISMISS,
     LOCATE,

@@ -17,27 +17,21 @@ STATE = Path(os.environ.get("COURSE_HUB_STATE", "/srv/course-hub"))  # the Hub's
 CLASS_PORT = int(os.environ.get("COURSE_CLASS_PORT", "8899"))
 INSTRUCTORS = os.environ.get("COURSE_INSTRUCTORS", "instructor").split()
 LEARNERS = os.environ.get("COURSE_LEARNERS", "").split()
-LAUNCHES = Path(os.environ.get("COURSE_LIB_LAUNCHES", "/run/course-launches"))
 
 # Who may come in. The system's accounts (PAM) are the default; for others see "Authenticators" in JupyterHub's manual.
 c.Authenticator.allowed_users = {*INSTRUCTORS, *LEARNERS}
 
 # What each gets: the course's own JupyterLab, on a desk in the home folder.
 # A server that nobody uses ends after an hour (idle-culler, below).
-c.Spawner.cmd = [sys.executable, "-m", "course_lib.lab.hub"]
+c.Spawner.cmd = [sys.executable, "-m", "course_lib.classroom.learner.hub"]
 c.Spawner.notebook_dir = ""
 c.Spawner.default_url = "/lab"
 c.Spawner.start_timeout = 300
 c.Spawner.http_timeout = 300
-c.JupyterHub.active_server_limit = int(os.environ.get("COURSE_MOST_SERVERS", "0"))  # as `course class --capacity` says
+c.JupyterHub.active_server_limit = int(os.environ.get("COURSE_MOST_SERVERS", "0"))  # README.md: how many fit
 
-# Ranks of everybody together. A launch that would be too many waits its turn; without a number, the memory decides.
-LAUNCHES.mkdir(mode=0o1777, parents=True, exist_ok=True)
-LAUNCHES.chmod(0o1777)  # sticky: nobody removes another's
 c.Spawner.environment = {
     "COURSE_CLASS": f"http://127.0.0.1:{CLASS_PORT}/services/class",
-    "COURSE_LIB_LAUNCHES": str(LAUNCHES),
-    "COURSE_LIB_LAUNCHES_RANKS": os.environ.get("COURSE_LIB_LAUNCHES_RANKS", ""),
     "OMP_NUM_THREADS": "1",  # many people share these cores
 }
 

@@ -1,0 +1,83 @@
+"""What the class is asked, in a cell: for notebooks that are not open in `course lab`, which shows it by itself."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from course_lib.checks.markup import marked
+from course_lib.checks.predictions import find_prediction, wording
+from course_lib.checks.predictions.prediction import LETTERS, Prediction
+from course_lib.checks.showing import box, in_notebook, show
+from course_lib.classroom.learner import membership, news, tell
+
+NO_CLASS = "You are in no class: join one with join_class(address, code), from course_lib."
+NOT_REACHED = "Nothing was heard from the class yet: run this again."
+NOTHING_ASKED = "The class is not asked anything now."
+CLOSED = "This question is closed: wait for what the class has said, and run this again."
+
+
+def show_question(answer: Any = None) -> None:
+    """What `class_question` does."""
+    state = news().get("state")
+    asked = state.get("asked") if state else None
+    if membership() is None:
+        _say(NO_CLASS)
+    elif asked is None:
+        _say(NOTHING_ASKED if state else NOT_REACHED)
+    elif asked["revealed"]:
+        show(_outcome_box(asked), _outcome_text(asked))
+    elif not asked["open"]:
+        _say(CLOSED)
+    else:
+        _ask(find_prediction(asked["number"]), asked, answer)
+
+
+def _ask(prediction: Prediction, asked: dict[str, Any], answer: Any) -> None:
+    keep, call = partial(_keep, prediction, asked["asked"]), f"class_question({10 if prediction.typed else 'a'!r})"
+    if answer is not None:
+        said = prediction.answer_of(answer)
+        below = keep(said)
+        text = f"{wording.question_text(prediction)}\nYou said: {prediction.told(said)}. It goes to the class."
+        show(wording.question_box(prediction, below), text)
+    elif in_notebook():
+        from course_lib.checks.predictions.controls import ask
+
+        ask(prediction, keep, call)
+    else:
+        print(f"{wording.question_text(prediction)}\nAnswer with {call}.")
+
+
+def _keep(prediction: Prediction, asked: str, said: Any) -> str:
+    tell("answered", asked=asked, said=said)
+    return f"<strong>You said</strong>: {marked(prediction.told(said))}. It goes to the class."
+
+
+def _outcome(asked: dict[str, Any]) -> list[tuple[str, int, str]]:
+    """Of each choice: what it says, how many said it, and what it believes, or that it is right."""
+    revealed, rows = asked["revealed"], []
+    for place, says in enumerate(asked["choices"]):
+        words = f"{says} {asked['unit']}".rstrip() if asked["typed"] else f"{LETTERS[place]}) {says}"
+        right = place == revealed["right"]
+        rows.append((words, revealed["counts"][place], "right" if right else revealed["believes"][place]))
+    return rows + ([("another number", revealed["other"], "")] if revealed["other"] else [])
+
+
+def _outcome_text(asked: dict[str, Any]) -> str:
+    lines = [f"The class was asked {asked['number']}: {asked['question']}"]
+    lines += [f"  {count:>4}  {says}{f' ({about})' if about else ''}" for says, count, about in _outcome(asked)]
+    return "\n".join(lines)
+
+
+def _outcome_box(asked: dict[str, Any]) -> str:
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("answer", "said by", "what it believes"))
+    rows = "".join(
+        f'<tr><th scope="row">{marked(says)}</th><td class="course-number">{count}</td><td>{marked(about)}</td></tr>'
+        for says, count, about in _outcome(asked)
+    )
+    body = f"<p>{marked(asked['question'])}</p><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    return box("neutral", f"The class was asked {asked['number']}", body, f"What the class said to {asked['number']}")
+
+
+def _say(text: str) -> None:
+    show(box("neutral", "The class", f"<p>{text}</p>", "The class"), text)

@@ -1,0 +1,105 @@
+// What both pages of a class use: elements and text, the line to the class, and what the instructor does.
+// What a learner wrote is only ever text: nothing here takes HTML.
+
+const FIRST_PAUSE = 500; // milliseconds until the line is tried again; each time twice as long
+const LONGEST_PAUSE = 5000;
+const LOGGED_OUT = "This page is not logged in any more: open the address that course class has printed.";
+
+/** An element with attributes (`on` is called at a click) and children; children that are strings become text. */
+export function element(tag, { on, ...attributes } = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  if (on) made.addEventListener("click", on);
+  made.append(...children);
+  return made;
+}
+
+/** The text of an element, touched only if it changes: a selection, or a screen reader, stays where it is. */
+export function say(place, text) {
+  if (place.textContent !== String(text)) place.textContent = text;
+}
+
+/** A sentence of the course, with `code` as code and *words* that are stressed. */
+export function sentence(text) {
+  return text.split(/(`[^`]+`|\*[^*\s][^*]*\*)/).map(piece => {
+    if (piece.length > 2 && piece.startsWith("`")) return element("code", {}, piece.slice(1, -1));
+    if (piece.length > 2 && piece.startsWith("*")) return element("em", {}, piece.slice(1, -1));
+    return piece;
+  });
+}
+
+/** Where to join: the address large enough to be read aloud, the certificate's fingerprint behind it small. */
+export function showJoining(state) {
+  const at = (state.address + "#").indexOf("#");
+  say(document.getElementById("address"), state.address.slice(0, at));
+  say(document.getElementById("fingerprint"), state.address.slice(at));
+  say(document.getElementById("code"), state.code);
+  document.querySelector(".with-code").hidden = !state.code; // a Hub knows who its learners are
+}
+
+/** 1 learner, 2 learners. */
+export function count(number, what) {
+  return `${number} ${what}${number === 1 ? "" : "s"}`;
+}
+
+/** As many percent of all as a bar is long; 0 of nobody. */
+export function percent(number, all) {
+  return all ? Math.round((100 * number) / all) : 0;
+}
+
+/** Keep one child of `place` for each item, in order: made once by `make`, then brought up to date by `update`. */
+export function keep(place, items, key, make, update) {
+  const before = new Map([...place.children].map(child => [child.dataset.key, child]));
+  items.forEach((item, index) => {
+    const name = String(key(item));
+    const child = before.get(name) ?? make(item);
+    child.dataset.key = name;
+    before.delete(name);
+    if (place.children[index] !== child) place.insertBefore(child, place.children[index] ?? null);
+    update(child, item);
+  });
+  for (const gone of before.values()) gone.remove();
+}
+
+/** Call `show` with every snapshot, and `told` with what is wrong with the line, "" while nothing is. */
+export function follow(show, told) {
+  let pause = FIRST_PAUSE;
+  const open = () => {
+    const source = new EventSource("view/changes");
+    source.onmessage = event => {
+      pause = FIRST_PAUSE;
+      told("");
+      show(JSON.parse(event.data));
+    };
+    source.onerror = async () => {
+      source.close(); // a browser gives up for good when a proxy answers for a server that is down
+      told((await loggedOut()) ? LOGGED_OUT : "Not connected to the class: trying again. What you see may be old.");
+      setTimeout(open, pause * (0.75 + Math.random() / 2));
+      pause = Math.min(2 * pause, LONGEST_PAUSE);
+    };
+  };
+  open();
+}
+
+async function loggedOut() {
+  const answer = await fetch("view/state").catch(() => null);
+  return answer !== null && (answer.status === 401 || answer.status === 403);
+}
+
+/** Do something: ask, close, reveal, lower, faster. Returns "", or a sentence that says why it was not done. */
+export async function act(action, what = {}) {
+  const headers = { "Content-Type": "application/json", "X-XSRFToken": token() };
+  try {
+    const answer = await fetch(`view/${action}`, { method: "POST", headers, body: JSON.stringify(what) });
+    if (answer.ok) return "";
+    const said = await answer.json().catch(() => ({}));
+    return said.error ?? `The class has answered ${answer.status}: reload this page and try again.`;
+  } catch {
+    return "The class is not reached: wait until this page is connected, and try again.";
+  }
+}
+
+/** What only this page knows, so that no other can act in its name. */
+function token() {
+  return document.querySelector("meta[name=xsrf]").content;
+}

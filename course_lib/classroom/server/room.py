@@ -1,0 +1,190 @@
+"""A class while it runs: takes what learners send and what the instructor does, counts it, and has it kept.
+
+All of it happens in one thread, the server's; only the record's writer has one of its own. An event is counted when it
+comes and acknowledged when it is on the disk: in between, a killed server forgets it, and its learner sends it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from course_lib.classroom import protocol
+from course_lib.classroom.content import Content
+from course_lib.classroom.protocol import Event, Refused
+from course_lib.classroom.server import view
+from course_lib.classroom.server.members import TOKEN_LIVES, Learner, Members, WrongCode, hashed, new_code, same_code
+from course_lib.classroom.server.record import Record, Statement, event_statement, read, read_events
+from course_lib.classroom.server.tally import INSTRUCTOR, ROUNDS, Tally
+
+RECORD_IS_FULL = "the class's record is full: nothing more is kept"
+ABOUT = "INSERT OR REPLACE INTO about VALUES (?, ?)"
+
+
+class Room:
+    """A class and its record. `changed` is called with the learners whose state is another now, None for all."""
+
+    def __init__(self, path: Path, content: Content, *, title: str = "", anonymous: bool = False) -> None:
+        self.content, self.record = content, Record(path)
+        about: dict[str, str] = dict(read(path, "SELECT key, value FROM about"))
+        self.title = protocol.clean_text(title, 100) or about.get("title") or "Train an LSTM on many GPUs"
+        self.code = about.get("code") or new_code()
+        self.members = Members(path, anonymous=anonymous or about.get("anonymous") == "yes")
+        self.tally = Tally(content)
+        self.here: Counter[str] = Counter()  # channels of each learner
+        self.changed: Callable[[Iterable[str] | None], None] = lambda _: None
+        self._seen: dict[str, set[bytes]] = defaultdict(set)  # ids of each learner's events
+        self._bytes: Counter[str] = Counter()
+        self._bytes_in_all = 0
+        for learner, event in read_events(path):
+            self._count(learner, event)
+        about = {"title": self.title, "code": self.code, "anonymous": "yes" if self.members.anonymous else "no"}
+        self._keep([(ABOUT, pair) for pair in about.items()])
+        if self.members.anonymous:
+            self._keep(self.members.forget_names())
+            self.record.fold_in()
+        oldest = time.time() - TOKEN_LIVES
+        self._instructors = {hash_ for hash_, since in read(path, "SELECT * FROM instructors") if since > oldest}
+
+    def new_token(self) -> str:
+        """A token that opens the instructor's page, also after this server was started again."""
+        token = secrets.token_urlsafe(32)
+        self._instructors.add(hashed(token))
+        self._keep([("INSERT INTO instructors VALUES (?, ?)", (hashed(token), time.time()))])
+        return token
+
+    def is_instructor(self, token: str) -> bool:
+        """Whether a token is one of the instructor's."""
+        return hashed(token) in self._instructors
+
+    async def join(self, code: str, name: str, address: str) -> tuple[Learner, str]:
+        """Let in who knows the code; the secret is returned once, and kept as a hash."""
+        self.members.tries.refuse_if_too_many(address)
+        if not same_code(code, self.code):
+            self.members.tries.count(address)
+            raise WrongCode("this is not the code of the class: look at it again, and type it as it stands there")
+        return await self.let_in(name)
+
+    async def let_in(self, name: str, account: str = "") -> tuple[Learner, str]:
+        """Take somebody into the class, whom a code or a Hub has spoken for."""
+        learner, secret, statements = self.members.join(name, account)
+        await self._kept(statements)
+        self.changed(())
+        return learner, secret
+
+    def take(self, learner: str, events: list[Any], then: Callable[[], None]) -> tuple[list[str], dict[str, str]]:
+        """Count what a learner has sent: ids that are kept when `then` is called, and those refused, with reasons."""
+        kept, refused, statements, touched = [], {}, [], set()
+        for sent in events:
+            try:
+                event = self._accept(learner, sent)
+            except Refused as refusal:
+                refused[protocol.clean_text(str(sent.get("id") if isinstance(sent, dict) else ""), 40)] = str(refusal)
+                continue
+            kept.append(event["id"])
+            if not self._has(learner, event):
+                statements.append(self._count(learner, event))
+                touched |= self._whose_state_changes(learner, event)
+        self.record.write(statements, then)
+        if statements:
+            self.changed(touched)
+        return kept, refused
+
+    def _whose_state_changes(self, learner: str, event: Event) -> set[str]:
+        if event["kind"] in ("stuck", "showed"):
+            return {learner, *self.tally.hands}  # the line moves
+        return {learner} if event["kind"] == "answered" else set()
+
+    def _accept(self, learner: str, sent: Any) -> Event:
+        event = {**protocol.clean(sent, self.content), "received": time.time()}
+        if self._has(learner, event):
+            return event
+        if event["kind"] == "answered":
+            asking = self.tally.askings.get(event["asked"])
+            if asking is None or not asking.open:
+                raise Refused("this question is closed: it takes no more answers")
+            event["said"] = protocol.answer(asking.number, event["said"], self.content)
+        if len(self._seen[learner]) >= protocol.MOST_EVENTS:
+            raise Refused(f"the class keeps {protocol.MOST_EVENTS} events of a learner, and these were sent already")
+        if self._bytes[learner] >= protocol.MOST_BYTES:
+            raise Refused(f"the class keeps {protocol.MOST_BYTES} bytes of a learner, and these were sent already")
+        if self._bytes_in_all >= protocol.MOST_BYTES_IN_ALL:
+            raise Refused(RECORD_IS_FULL)
+        return event
+
+    async def act(self, kind: str, **details: Any) -> Event:
+        """Do what the instructor asks for. Raises `Refused` where it cannot be done."""
+        event = {"id": secrets.token_hex(16), "kind": kind, "received": time.time(), **self._action(kind, details)}
+        statement = self._count(INSTRUCTOR, event)
+        await self._kept([statement])
+        self.changed(() if kind == "faster" else None)
+        return event
+
+    def _action(self, kind: str, details: dict[str, Any]) -> dict[str, Any]:
+        if kind == "ask":
+            number, round_ = details.get("number"), details.get("round")
+            if number not in self.content.questions or round_ not in ROUNDS:
+                raise Refused("ask a prediction by its number, like 06.2, in the round before or after")
+            return {"asked": secrets.token_hex(16), "number": number, "round": round_}
+        if kind in ("close", "reveal"):
+            if details.get("asked") not in self.tally.askings:
+                raise Refused("that was never asked")
+            return {"asked": details["asked"]}
+        if kind == "lower" and details.get("learner") not in self.members:
+            raise Refused("nobody in the class has that name")
+        return {"learner": details["learner"]} if kind == "lower" else {}
+
+    def state(self, learner: str) -> dict[str, Any]:
+        """What a learner is told."""
+        return view.learner_state(self.tally, self.content, learner, self.title)
+
+    def snapshot(self) -> dict[str, Any]:
+        """What the instructor is shown."""
+        about = {"class": self.title, "code": self.code, "learners": len(self.members), "here": len(+self.here)}
+        return {**about, **view.snapshot(self.tally, self.content, self.members.name)}
+
+    def close(self) -> None:
+        """Write what is waiting, and let go of the record."""
+        self.record.close()
+
+    def _has(self, learner: str, event: Event) -> bool:
+        return bytes.fromhex(event["id"]) in self._seen[learner]
+
+    def _count(self, learner: str, event: Event) -> Statement:
+        """Count an event; returns what keeps it."""
+        self.tally.apply(learner, event)
+        self._seen[learner].add(bytes.fromhex(event["id"]))
+        statement = event_statement(learner, event)
+        size = len(statement[1][-1])
+        self._bytes[learner] += size
+        self._bytes_in_all += size
+        return statement
+
+    def _keep(self, statements: list[Statement]) -> None:
+        self.record.write(statements, lambda: None)
+
+    def deliver_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have what waits for the disk called in the thread of this loop."""
+
+        def deliver(waiting: list[Callable[[], None]]) -> None:
+            with contextlib.suppress(RuntimeError):  # nobody waits any more: the loop is closed
+                loop.call_soon_threadsafe(_call_all, waiting)
+
+        self.record.deliver = deliver
+
+    async def _kept(self, statements: list[Statement]) -> None:
+        """Until it is on the disk."""
+        done = asyncio.get_running_loop().create_future()
+        self.record.write(statements, lambda: done.set_result(None))
+        await asyncio.shield(done)
+
+
+def _call_all(waiting: list[Callable[[], None]]) -> None:
+    for then in waiting:
+        then()
