@@ -5,14 +5,12 @@ In the lessons, `predict` and `reveal`; in a class, `class_question`; and `progr
 
 from __future__ import annotations
 
-import importlib
 import sys
-from functools import cache
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from course_lib.checks import progress_file
+from course_lib.checks.catalog import exercises, find
 from course_lib.checks.exercise import Exercise
 from course_lib.checks.help import show_hints, show_solution
 from course_lib.checks.inside.observe import Trial
@@ -38,9 +36,7 @@ __all__ = [
     "solution",
 ]
 
-FILES = sorted(Path(__file__).parent.glob("lesson_*/[a-z]*.py"))  # one for each exercise
 SEED = 1  # of the inputs that a learner's answer is tried on; grading uses another
-ASK = "the exercises are numbered like 02.1: give one of "
 
 
 def check(number: str, answer: Any) -> Report:
@@ -108,18 +104,3 @@ def examine(exercise: Exercise, answer: Any, seed: int) -> Report:
     cases = exercise.cases(seed)
     trial = Trial(exercise.drive, answer, [(case.ranks, case.inputs) for case in cases], exercise.timeout)
     return assess(exercise, cases, trial.outcome, wrong_answers(exercise), again=trial.alone, after_a_hang=False)
-
-
-@cache
-def exercises() -> dict[str, Exercise]:
-    """All exercises of the course, by number."""
-    modules = [importlib.import_module(f"course_lib.checks.{path.parent.name}.{path.stem}") for path in FILES]
-    return {exercise.number: exercise for exercise in sorted((m.EXERCISE for m in modules), key=attrgetter("number"))}
-
-
-def find(number: str) -> Exercise:
-    """The exercise of that number."""
-    try:
-        return exercises()[number]
-    except (KeyError, TypeError):
-        raise ValueError(f"{number!r}: {ASK}{', '.join(exercises())}") from None

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from course_lib.checks import exercises
+from course_lib.checks.catalog import LESSONS
 from course_lib.checks.exercise import Exercise
-from course_lib.checks.lessons import LESSONS
 from course_lib.classroom.outline import outlines
 
 LONGEST = 90  # minutes at a stretch

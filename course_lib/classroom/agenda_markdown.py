@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import date
 
-from course_lib.checks.lessons import LESSONS
+from course_lib.checks.catalog import LESSONS
 from course_lib.classroom.agenda import Agenda, Day, Item, clock, title_of
 from course_lib.classroom.outline import outlines
 

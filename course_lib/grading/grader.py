@@ -7,15 +7,13 @@ import os
 import pickle
 import queue
 import secrets
-import sys
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import cloudpickle
 
-from course_lib import checks as checks_package
-from course_lib import machine
+from course_lib import checks, lessons, machine
 from course_lib.checks import exercises
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.notebooks import BadNotebook
@@ -106,8 +104,7 @@ class Grader:
         self._cases: dict[str, list[Case]] = {e.number: e.cases(seed) for e in exercises().values()}
         self._mistakes = Mistakes(self._cases, self._stop)
         self._checks = {e.lesson: _digest_of_checks(e.lesson) for e in exercises().values()}
-        for exercise in exercises().values():  # what drives an answer travels by value: its lesson's checks do not
-            cloudpickle.register_pickle_by_value(sys.modules[exercise.drive.__module__.rpartition(".")[0]])
+        cloudpickle.register_pickle_by_value(lessons)  # what drives an answer travels alone: the sandbox has no lessons
 
     def grade(self, handed: list[SubmittedNotebook], *, again: bool = False) -> list[Record]:
         """Grade what has not been graded yet, with a progress bar; all records, in the order of `handed`."""
@@ -215,7 +212,8 @@ def _of_others(handed: SubmittedNotebook) -> list[str]:
 
 def _digest_of_checks(lesson: str) -> str:
     """Of all that decides what an answer to this lesson earns."""
-    checks = Path(checks_package.__file__).parent
-    files = sorted([*checks.glob("*.py"), *checks.glob("inside/*.py"), *checks.glob(f"lesson_{lesson}/*.py")])
+    engine, content = (Path(package.__path__[0]) for package in (checks, lessons))
+    files = [*engine.glob("*.py"), *engine.glob("inside/*.py"), *content.glob("*.py")]
+    files += [file for file in content.glob(f"lesson_{lesson}/*") if file.is_file()]
     points = [(e.number, e.parts) for e in exercises().values() if e.lesson == lesson]
-    return hashlib.sha256(repr(points).encode() + b"".join(file.read_bytes() for file in files)).hexdigest()
+    return hashlib.sha256(repr(points).encode() + b"".join(file.read_bytes() for file in sorted(files))).hexdigest()

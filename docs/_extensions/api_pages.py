@@ -10,8 +10,9 @@ from repository import ROOT
 PACKAGE = ROOT / "course_lib"
 # From what a user types down to the ground, as the layers in pyproject.toml.
 ROOMS = (
-    *("cli", "doctor", "lab", "authoring", "classroom", "grading", "checks", "membership", "pictures", "training"),
-    *("strategies", "planning", "lstm", "data", "meter", "launchers", "trace", "machine", "interrupt", "course_files"),
+    *("cli", "doctor", "lab", "authoring", "classroom", "grading", "lessons", "checks", "membership", "pictures"),
+    *("training", "strategies", "planning", "lstm", "data", "meter", "launchers"),
+    *("trace", "machine", "interrupt", "course_files"),
 )
 LANDING = """# API reference
 

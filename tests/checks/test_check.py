@@ -16,11 +16,11 @@ from course_lib.checks.exercise import differs
 from course_lib.checks.inside import observe as observing
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.plain import Other, decode, encode
-from course_lib.checks.lesson_02.average_the_gradients_by_hand import adds_up
-from course_lib.checks.lesson_02.evaluate_together import skips_when_empty
-from course_lib.checks.lesson_02.every_example_once import forgets_the_epoch
 from course_lib.checks.progress_file import read, tries
 from course_lib.cli import main
+from course_lib.lessons.lesson_02.average_the_gradients_by_hand import adds_up
+from course_lib.lessons.lesson_02.evaluate_together import skips_when_empty
+from course_lib.lessons.lesson_02.every_example_once import forgets_the_epoch
 from tests.checks.class_of import ROOT
 from tests.conftest import Kernel
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from course_lib.checks import predict, predictions, reveal
+from course_lib.checks.catalog import LESSONS
 from course_lib.checks.inside.jupyter import new_names, run_code
-from course_lib.checks.lessons import LESSONS
 from course_lib.checks.markup import marked
 from course_lib.checks.notebooks import read as read_notebook
 from course_lib.checks.notebooks import source

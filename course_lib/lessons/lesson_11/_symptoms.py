@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from course_lib.checks.exercise import Case, differs
-from course_lib.checks.lesson_11 import adam, after, batches_of, loss_of, model_of
-from course_lib.checks.lesson_11._twin import blocks_on, in_one_process, seen_by, stages_of
+from course_lib.lessons.lesson_11 import adam, after, batches_of, loss_of, model_of
+from course_lib.lessons.lesson_11._twin import blocks_on, in_one_process, seen_by, stages_of
 
 # What a wrong answer does to the gradient of the first update, told by how much each sequence weighs in it. The
 # gradient is a sum of the sequences' own, so that their weights can be found again. 1 is right: divided by the

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.checks.exercise import Case, Exercise
-from course_lib.checks.lesson_08 import Diagnosed
+from course_lib.lessons.lesson_08 import Diagnosed
 
 CAUSES = ("died", "raised", "busy", "fewer", "more", "another call", "messages")
 PART_OF = {

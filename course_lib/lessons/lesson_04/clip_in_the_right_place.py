@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw, same_as, seeded
-from course_lib.checks.lesson_04 import FEATURES, examples, linear, whole
 from course_lib.checks.private import by_rank
+from course_lib.lessons.lesson_04 import FEATURES, examples, linear, whole
 
 RATE = 0.5
 

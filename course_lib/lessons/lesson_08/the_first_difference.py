@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 
 from course_lib.checks.exercise import Case, Exercise
-from course_lib.checks.lesson_08 import Diagnosed
-from course_lib.checks.lesson_08._jobs import Step, run, state
+from course_lib.lessons.lesson_08 import Diagnosed
+from course_lib.lessons.lesson_08._jobs import Step, run, state
 
 CAUSES = ("returned", "busy", "mismatch", "extra", "skipped")
 OPS = ("all_reduce", "all_gather", "broadcast", "barrier")

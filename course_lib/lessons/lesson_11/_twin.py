@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from course_lib.checks.exercise import Case
-from course_lib.checks.lesson_11 import OTHER_WEIGHTS, adam, after, batches_of, loss_of, model_of
+from course_lib.lessons.lesson_11 import OTHER_WEIGHTS, adam, after, batches_of, loss_of, model_of
 
 
 def stages_of(case: Case) -> int:

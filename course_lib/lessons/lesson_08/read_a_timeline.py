@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, replace
 
 from course_lib.checks.exercise import Case, Exercise
-from course_lib.checks.lesson_08 import Diagnosed
+from course_lib.lessons.lesson_08 import Diagnosed
 
 CAUSES = ("straggler", "uneven batches", "data", "no overlap", "network", "fine")
 NOISE = 0.04  # by which equal work differs, up or down

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, seeded
-from course_lib.checks.lesson_08 import Diagnosed
+from course_lib.lessons.lesson_08 import Diagnosed
 
 CAUSES = ("start", "repeats", "own gradient", "other rate", "not applied", "sum", "group", "none")
 OF_ONE_RANK = ("start", "repeats", "own gradient", "other rate", "not applied")

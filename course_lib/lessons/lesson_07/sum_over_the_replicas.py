@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, same_as, seeded
-from course_lib.checks.lesson_07 import bytes_put_in, own_group, table
 from course_lib.checks.private import hollow, keep
+from course_lib.lessons.lesson_07 import bytes_put_in, own_group, table
 
 LARGE = 500  # numbers in a gradient, beside which a count is nothing
 

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw
-from course_lib.checks.lesson_00 import neighbours
 from course_lib.checks.private import by_rank
+from course_lib.lessons.lesson_00 import neighbours
 
 
 def cases(seed: int) -> list[Case]:

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
-from course_lib.checks.lesson_04 import FEATURES, linear
 from course_lib.checks.private import by_rank
+from course_lib.lessons.lesson_04 import FEATURES, linear
 
 NAMES = ("weight", "bias")
 

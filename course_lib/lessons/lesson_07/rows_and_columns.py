@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw
-from course_lib.checks.lesson_07 import table
+from course_lib.lessons.lesson_07 import table
 
 GROUPS, NEIGHBOURS = ("row", "column"), ("before", "after")
 

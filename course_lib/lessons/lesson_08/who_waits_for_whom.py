@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from course_lib.checks.exercise import Case, Exercise
-from course_lib.checks.lesson_08 import Diagnosed
-from course_lib.checks.lesson_08._jobs import Program, Step, run, state
+from course_lib.lessons.lesson_08 import Diagnosed
+from course_lib.lessons.lesson_08._jobs import Program, Step, run, state
 
 CAUSES = ("returned", "busy", "all send", "all receive", "order")
 Job = tuple[list[list[Step]], dict[str, list[int]], list[int], str]  # programs, groups, who is to blame, why

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, same_as, seeded
-from course_lib.checks.lesson_04 import FEATURES, examples
+from course_lib.lessons.lesson_04 import FEATURES, examples
 
 HIDDEN = 32  # wide enough for its outputs to be most of what autograd keeps
 HELD = 1.5  # times what a plain forward pass keeps of the largest micro-batch: styles differ, and two are twice as much

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 
 from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
-from course_lib.checks.lesson_08 import mean_of_all
 from course_lib.checks.private import by_rank
+from course_lib.lessons.lesson_08 import mean_of_all
 
 MANY = 1_000  # updates: more than anybody would guess
 

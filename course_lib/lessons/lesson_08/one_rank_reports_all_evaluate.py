@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, seeded
-from course_lib.checks.lesson_08 import mean_of_all
 from course_lib.checks.private import by_rank
+from course_lib.lessons.lesson_08 import mean_of_all
 
 
 def cases(seed: int) -> list[Case]:

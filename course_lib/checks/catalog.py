@@ -1,13 +1,22 @@
-"""The lessons of the course by number, and links that open one of them at a section."""
+"""What the course has, by number: its lessons, with links that open one at a section, and its exercises.
+
+The content lies in `course_lib.lessons`, a room above this one: it is found by its place, never imported by name.
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from operator import attrgetter
 from pathlib import Path
 from urllib.parse import quote
+
+from course_lib.checks.exercise import Exercise
+
+CONTENT = Path(__file__).parents[1] / "lessons"
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,23 @@ LESSONS = {
         Lesson("11_capstone", "Capstone"),
     )
 }
+
+
+@cache
+def exercises() -> dict[str, Exercise]:
+    """All exercises of the course, by number: each is `EXERCISE` in a file of its own."""
+    files = CONTENT.glob("lesson_*/[a-z]*.py")
+    modules = [importlib.import_module(f"course_lib.lessons.{path.parent.name}.{path.stem}") for path in files]
+    return {exercise.number: exercise for exercise in sorted((m.EXERCISE for m in modules), key=attrgetter("number"))}
+
+
+def find(number: str) -> Exercise:
+    """The exercise of that number."""
+    try:
+        return exercises()[number]
+    except (KeyError, TypeError):
+        known = ", ".join(exercises())
+        raise ValueError(f"{number!r}: the exercises are numbered like 02.1: give one of {known}") from None
 
 
 def address(lesson: str, section: str = "", *, folder: str = "notebooks") -> str:

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs
-from course_lib.checks.lesson_11 import (
+from course_lib.lessons.lesson_11 import (
     HIDDEN,
     OTHER_WEIGHTS,
     Job,
@@ -22,8 +22,8 @@ from course_lib.checks.lesson_11 import (
     state_of,
     watching_for_ours,
 )
-from course_lib.checks.lesson_11._symptoms import SYMPTOMS
-from course_lib.checks.lesson_11._twin import block_of, blocks_on, in_one_process, seen_by, stages_of
+from course_lib.lessons.lesson_11._symptoms import SYMPTOMS
+from course_lib.lessons.lesson_11._twin import block_of, blocks_on, in_one_process, seen_by, stages_of
 
 MANY = 4  # times as many micro-batches as there are stages
 FLOAT64 = 8  # bytes
