@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.checks import progress_file
-from course_lib.checks.catalog import exercises, find
+from course_lib.checks.asking import class_question, predict, reveal
+from course_lib.checks.catalog import exercises, find, predictions
 from course_lib.checks.exercise import Exercise
 from course_lib.checks.help import show_hints, show_solution
 from course_lib.checks.inside.observe import Trial
 from course_lib.checks.judging import assess, wrong_answers
 from course_lib.checks.overview import overview
-from course_lib.checks.predictions import predictions
-from course_lib.checks.predictions.asking import predict, reveal
-from course_lib.checks.predictions.in_class import class_question
 from course_lib.checks.report import Report
 from course_lib.checks.showing import in_notebook, show
 from course_lib.checks.telling import tell_class

@@ -1,4 +1,4 @@
-"""What the course has, by number: its lessons, with links that open one at a section, and its exercises.
+"""What the course has, by number: its lessons, with links that open one at a section, exercises and predictions.
 
 The content lies in `course_lib.lessons`, a room above this one: it is found by its place, never imported by name.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from course_lib.checks.exercise import Exercise
+from course_lib.checks.prediction import Prediction, read_predictions
 
 CONTENT = Path(__file__).parents[1] / "lessons"
 
@@ -65,6 +66,22 @@ def find(number: str) -> Exercise:
     except (KeyError, TypeError):
         known = ", ".join(exercises())
         raise ValueError(f"{number!r}: the exercises are numbered like 02.1: give one of {known}") from None
+
+
+@cache
+def predictions() -> dict[str, Prediction]:
+    """All predictions of the course, by number."""
+    files = sorted(CONTENT.glob("lesson_*/predictions.toml"))
+    return {prediction.number: prediction for path in files for prediction in read_predictions(path)}
+
+
+def find_prediction(number: str) -> Prediction:
+    """The prediction of that number."""
+    try:
+        return predictions()[number]
+    except (KeyError, TypeError):
+        known = ", ".join(predictions())
+        raise ValueError(f"{number!r}: the predictions are numbered like 06.1: give one of {known}") from None
 
 
 def address(lesson: str, section: str = "", *, folder: str = "notebooks") -> str:

@@ -11,9 +11,9 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from course_lib.checks.catalog import find_prediction
 from course_lib.checks.markup import marked
-from course_lib.checks.predictions import find_prediction
-from course_lib.checks.predictions.prediction import LETTERS, Prediction
+from course_lib.checks.prediction import LETTERS, Prediction
 from course_lib.classroom.outline import ASKS
 from course_lib.course_files import Cell, source
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from course_lib.checks.catalog import LESSONS
-from course_lib.checks.predictions.prediction import Prediction
+from course_lib.checks.prediction import Prediction
 from course_lib.classroom.content import Content
 from course_lib.classroom.tally import Answers, Asking, Tally, Trials
 

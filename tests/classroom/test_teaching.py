@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from course_lib.checks import exercises
-from course_lib.checks.predictions import predictions
+from course_lib.checks import exercises, predictions
 from course_lib.classroom.outline import outlines
 from course_lib.classroom.teaching.notes import OPENING, read_notes
 from course_lib.classroom.teaching.pages import pages, prediction_block

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from course_lib.checks.markup import marked, plain, with_code
-from course_lib.checks.predictions.prediction import LETTERS, Choice, Prediction
+from course_lib.checks.prediction import LETTERS, Choice, Prediction
 from course_lib.classroom.report.history import History, RaisedHand
 from course_lib.classroom.tally import ROUNDS, Answers
 from course_lib.grading.pages.looks import SORT

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from course_lib.checks import exercises
+from course_lib.checks.catalog import find_prediction
 from course_lib.checks.exercise import Exercise, idea
-from course_lib.checks.predictions import find_prediction
-from course_lib.checks.predictions.prediction import LETTERS, Prediction
+from course_lib.checks.prediction import LETTERS, Prediction
 from course_lib.classroom.outline import Outline, Section, outlines
 from course_lib.classroom.teaching.notes import OPENING, read_notes
 from course_lib.classroom.teaching.plans import PLANS, plan_page
