@@ -15,7 +15,7 @@ from course_lib.checks.catalog import exercises, find, predictions
 from course_lib.checks.exercise import Exercise
 from course_lib.checks.help import show_hints, show_solution
 from course_lib.checks.inside.observe import Trial
-from course_lib.checks.judging import assess, wrong_answers
+from course_lib.checks.judging import assess
 from course_lib.checks.overview import overview
 from course_lib.checks.report import Report
 from course_lib.checks.showing import in_notebook, show
@@ -101,4 +101,4 @@ def examine(exercise: Exercise, answer: Any, seed: int) -> Report:
     """Put an answer to the test in this process's own ranks; after a hang, what is left is not tried."""
     cases = exercise.cases(seed)
     trial = Trial(exercise.drive, answer, [(case.ranks, case.inputs) for case in cases], exercise.timeout)
-    return assess(exercise, cases, trial.outcome, wrong_answers(exercise), again=trial.alone, after_a_hang=False)
+    return assess(exercise, cases, trial.outcome, again=trial.alone, after_a_hang=False)

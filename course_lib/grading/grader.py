@@ -22,7 +22,6 @@ from course_lib.grading.children import Allowance, Child, ChildFailed
 from course_lib.grading.gradebook import check_gradebook, write_gradebook
 from course_lib.grading.judge import judge, read_cells, render
 from course_lib.grading.limits import Limits
-from course_lib.grading.mistakes import Mistakes
 from course_lib.grading.names import file_name
 from course_lib.grading.pages import page, write_pages
 from course_lib.grading.platforms import read_students, write_platform_table
@@ -102,7 +101,6 @@ class Grader:
         self.runs = Runs(jobs or machine.cores(), Limits(), sandboxed=sandboxed)
         self._stop = self.runs.stop
         self._cases: dict[str, list[Case]] = {e.number: e.cases(seed) for e in exercises().values()}
-        self._mistakes = Mistakes(self._cases, self._stop)
         self._checks = {e.lesson: _digest_of_checks(e.lesson) for e in exercises().values()}
         cloudpickle.register_pickle_by_value(lessons)  # what drives an answer travels alone: the sandbox has no lessons
 
@@ -131,7 +129,7 @@ class Grader:
                 pool.shutdown(cancel_futures=True)
                 raise
             finally:
-                for child in (*ours, self._mistakes):
+                for child in ours:
                     child.end()
 
     def write(self, records: list[Record]) -> None:
@@ -183,7 +181,7 @@ class Grader:
             raise CancelledError  # what was not run to its end is not graded
         numbers = [exercise.number for exercise in ours]
         cases = pickle.dumps({number: self._cases[number] for number in numbers})
-        seen = child.do(judge, numbers, cases, cells, ended.lines, ended.reason, answer=self._mistakes.outcomes)
+        seen = child.do(judge, numbers, cases, cells, ended.lines, ended.reason)
         marks = [Mark(**mark) for mark in seen["marks"]]
         problems = " ".join([*seen["problems"], *_of_others(handed)])
         return Record(handed.student, handed.notebook, key, marks, problems, ended.by_clock)

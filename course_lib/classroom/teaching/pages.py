@@ -72,6 +72,6 @@ def _exercise(exercise: Exercise) -> Iterator[str]:
         f"*{exercise.level}, {exercise.minutes} minutes, {exercise.points} points: {parts}.* "
         f"Explained in {exercise.where_to_read}."
     )
-    mistakes = list(dict.fromkeys(map(idea, (*exercise.mistakes, *exercise.symptoms))))
+    mistakes = list(dict.fromkeys((*map(idea, exercise.symptoms), *exercise.errors.values())))
     if mistakes:
         yield "Common mistakes, as `check` names them:\n\n" + "\n".join(f"- {text}" for text in mistakes)

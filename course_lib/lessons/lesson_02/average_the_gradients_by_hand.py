@@ -190,13 +190,6 @@ def some_left_out(case: Case, values: list[Any]) -> bool:
     return 0 < right < len(means)
 
 
-def adds_up(model):
-    """A sum, and not the mean: divide by the number of ranks."""
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            dist.all_reduce(parameter.grad)
-
-
 def skips_zeros(model):
     """A rank whose gradient is zero leaves the others waiting."""
     for parameter in model.parameters():
@@ -240,6 +233,5 @@ EXERCISE = Exercise(
         "NoneType": "A parameter that the loss does not depend on has no gradient: its `grad` is None, on every rank. "
         "Skip it.",
     },
-    mistakes=(adds_up,),
     hanging=skips_zeros,
 )

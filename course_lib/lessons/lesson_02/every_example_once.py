@@ -227,12 +227,6 @@ def _complete(case: Case, values: list[Any]) -> bool:
     return _not_once([value["shares"]["epoch 0"] for value in values], case.inputs["count"]) is None
 
 
-def forgets_the_epoch(count, rank, ranks, epoch, seed):
-    """The seed alone decides on the order, so that it is the same in every epoch."""
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    return order[rank::ranks]
-
-
 EXERCISE = Exercise(
     number="02.2",
     title="Every example once",
@@ -267,5 +261,4 @@ EXERCISE = Exercise(
         keeps_its_examples,
         asks_the_others,
     ),
-    mistakes=(forgets_the_epoch,),
 )

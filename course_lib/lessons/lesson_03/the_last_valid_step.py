@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from course_lib.checks.exercise import Case, Exercise, differs, draw, same_as, seeded
+from course_lib.checks.exercise import Case, Exercise, differs, draw, idea, same_as, seeded
 
 
 def cases(seed: int) -> list[Case]:
@@ -166,11 +166,12 @@ def has_left_out_empty_ones(case: Case, values: list) -> bool:
     return len(values[0]["states"]) == int((case.inputs["lengths"] > 0).sum()) < len(case.inputs["lengths"])
 
 
-def batch_first(outputs, lengths):
+def is_batch_first(case: Case, values: list) -> bool:
     """You take the first dimension for the sequences. In this course it is time: `outputs[step, sequence]`. Where
     there are as many steps as sequences, nothing warns you.
     """
-    return outputs[torch.arange(len(lengths)), lengths - 1]
+    outputs, lengths = case.inputs["outputs"], case.inputs["lengths"]
+    return differs(values[0]["states"], outputs[torch.arange(len(lengths)), lengths - 1]) is None
 
 
 EXERCISE = Exercise(
@@ -189,7 +190,7 @@ EXERCISE = Exercise(
     cases=cases,
     drive=drive,
     judge=judge,
-    mistakes=(batch_first,),
+    errors={"out of bounds for dimension 1": idea(is_batch_first)},
     symptoms=(
         is_cut_from_the_graph,
         has_written_over_an_empty_one,
@@ -203,5 +204,6 @@ EXERCISE = Exercise(
         has_picked_whole_steps,
         has_left_out_empty_ones,
         is_sorted_by_length,
+        is_batch_first,
     ),
 )

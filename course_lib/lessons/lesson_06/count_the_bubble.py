@@ -259,5 +259,4 @@ EXERCISE = Exercise(
         one_way_alone,
         one_slot_too_many,
     ),
-    mistakes=(),
 )

@@ -252,5 +252,4 @@ EXERCISE = Exercise(
         too_few_to_start_with,
         too_many_to_start_with,
     ),
-    mistakes=(),
 )
