@@ -30,6 +30,7 @@ ROOMS = {
     "training": "tests/training",
     "pictures": "tests/pictures",
     "checks": "tests/checks/test_check.py tests/checks/test_report.py tests/checks/test_exercises.py tests/checks",
+    "lessons": "tests/checks/test_exercises.py tests/checks",
     "grading": "tests/checks",
     "classroom": "tests/classroom",
     "lab": "tests/lab",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from course_lib.checks.lessons import LESSONS
+from course_lib.checks.catalog import LESSONS
 from course_lib.course_files import Cell, course_folder, read, source
 
 HEADING = re.compile(r"## (.+?)\s*\n\s*<small>(\d+) minutes?</small>\s*")

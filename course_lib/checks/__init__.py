@@ -5,21 +5,18 @@ In the lessons, `predict` and `reveal`; and `progress` for all of them.
 
 from __future__ import annotations
 
-import importlib
 import sys
-from functools import cache
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from course_lib.checks import progress_file
+from course_lib.checks.asking import predict, reveal
+from course_lib.checks.catalog import exercises, find, predictions
 from course_lib.checks.exercise import Exercise
 from course_lib.checks.help import show_hints, show_solution
 from course_lib.checks.inside.observe import Trial
-from course_lib.checks.judging import assess, wrong_answers
+from course_lib.checks.judging import assess
 from course_lib.checks.overview import overview
-from course_lib.checks.predictions import predictions
-from course_lib.checks.predictions.asking import predict, reveal
 from course_lib.checks.report import Report
 from course_lib.checks.showing import in_notebook, show
 from course_lib.checks.telling import tell_class
@@ -36,9 +33,7 @@ __all__ = [
     "solution",
 ]
 
-FILES = sorted(Path(__file__).parent.glob("lesson_*/[a-z]*.py"))  # one for each exercise
 SEED = 1  # of the inputs that a learner's answer is tried on; grading uses another
-ASK = "the exercises are numbered like 02.1: give one of "
 
 
 def check(number: str, answer: Any) -> Report:
@@ -105,19 +100,4 @@ def examine(exercise: Exercise, answer: Any, seed: int) -> Report:
     """Put an answer to the test in this process's own ranks; after a hang, what is left is not tried."""
     cases = exercise.cases(seed)
     trial = Trial(exercise.drive, answer, [(case.ranks, case.inputs) for case in cases], exercise.timeout)
-    return assess(exercise, cases, trial.outcome, wrong_answers(exercise), again=trial.alone, after_a_hang=False)
-
-
-@cache
-def exercises() -> dict[str, Exercise]:
-    """All exercises of the course, by number."""
-    modules = [importlib.import_module(f"course_lib.checks.{path.parent.name}.{path.stem}") for path in FILES]
-    return {exercise.number: exercise for exercise in sorted((m.EXERCISE for m in modules), key=attrgetter("number"))}
-
-
-def find(number: str) -> Exercise:
-    """The exercise of that number."""
-    try:
-        return exercises()[number]
-    except (KeyError, TypeError):
-        raise ValueError(f"{number!r}: {ASK}{', '.join(exercises())}") from None
+    return assess(exercise, cases, trial.outcome, again=trial.alone, after_a_hang=False)

@@ -61,8 +61,8 @@ class Exercise:
     cases: Callable[[int], list[Case]]  # from a seed; smallest first
     drive: Callable[..., Any]  # drive(answer, **inputs), on every rank
     judge: Callable[[Case, list[Any]], str | None]  # what is wrong with the ranks' values, or None
-    mistakes: tuple[Callable, ...] = ()  # wrong answers that end; each one's docstring tells the idea that mends it
-    symptoms: tuple[Callable[[Case, list[Any]], bool], ...] = ()  # of a whole class of wrong answers; told likewise
+    # Each tells from the ranks' values whether an answer made one mistake; its docstring is what the learner reads.
+    symptoms: tuple[Callable[[Case, list[Any]], bool], ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)  # what is in an exception's text, and why it comes
     costs: Callable[[Case, list[Any]], list[Cost]] | None = None  # of the ranks' values, once `judge` is content
     read_in: str = ""  # the lesson that section is in, if it is another one
@@ -99,10 +99,10 @@ class Exercise:
         return self.read_for.get(part, (self.read_in or self.lesson, self.read))
 
 
-def idea(mistake: Callable) -> str:
-    """What is wrong with a wrong answer, or with all that show a symptom, and what would mend it."""
-    text = inspect.getdoc(mistake)
-    assert text is not None, f"{mistake} has no docstring to tell it"
+def idea(symptom: Callable) -> str:
+    """Return what is wrong with the answers that show a symptom, and what would fix it: its docstring, on one line."""
+    text = inspect.getdoc(symptom)
+    assert text is not None, f"{symptom} has no docstring to tell it"
     return " ".join(text.split())
 
 

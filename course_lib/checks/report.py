@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from course_lib.checks.catalog import address
 from course_lib.checks.exercise import Case, Cost, Exercise
 from course_lib.checks.inside.observe import Outcome
-from course_lib.checks.lessons import address
 from course_lib.checks.markup import plain, with_code
 from course_lib.checks.showing import box, in_notebook
 

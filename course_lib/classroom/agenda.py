@@ -10,8 +10,8 @@ from datetime import date, timedelta
 
 from course_lib.authoring.outline import outlines
 from course_lib.checks import exercises
+from course_lib.checks.catalog import LESSONS
 from course_lib.checks.exercise import Exercise
-from course_lib.checks.lessons import LESSONS
 
 LONGEST = 90  # minutes at a stretch
 LONG_ENOUGH = 50  # that a new lesson begins after a break

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from course_lib.authoring.outline import Outline, Section, outlines
 from course_lib.checks import exercises
+from course_lib.checks.catalog import find_prediction
 from course_lib.checks.exercise import Exercise, idea
-from course_lib.checks.predictions import find_prediction
-from course_lib.checks.predictions.prediction import LETTERS, Prediction
+from course_lib.checks.prediction import LETTERS, Prediction
 from course_lib.classroom.agenda import agenda_markdown, clock, lessons_from, make_agenda
 from course_lib.course_files import course_folder
 
@@ -132,7 +132,7 @@ def _exercise(exercise: Exercise) -> Iterator[str]:
         f"*{exercise.level}, {exercise.minutes} minutes, {exercise.points} points: {parts}.* "
         f"Explained in {exercise.where_to_read}."
     )
-    mistakes = list(dict.fromkeys(map(idea, (*exercise.mistakes, *exercise.symptoms))))
+    mistakes = list(dict.fromkeys((*map(idea, exercise.symptoms), *exercise.errors.values())))
     if mistakes:
         yield "Common mistakes, as `check` names them:\n\n" + "\n".join(f"- {text}" for text in mistakes)
 

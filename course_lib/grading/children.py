@@ -22,7 +22,6 @@ from typing import Any
 from course_lib.checks.notebooks import BadNotebook
 from course_lib.launchers.local import PRELOADED, main_module_hidden, start_method, warm_up
 
-Ask = Callable[..., Any]  # how a task asks the grader for something that it does not have
 TICK = 0.1  # seconds until the grader looks again whether somebody has interrupted it
 LARGEST_REPLY = 64 << 20
 MOST_TASKS = 100  # of one child: whatever it keeps in its memory goes with it
@@ -50,8 +49,8 @@ class Child:
         self._connection: Any = None
         self._tasks = 0
 
-    def do(self, task: Callable[..., Any], *args: Any, answer: Ask | None = None) -> Any:
-        """What `task(ask, *args)` returns there, as plain data. `answer` has the replies to what it asks for.
+    def do(self, task: Callable[..., Any], *args: Any) -> Any:
+        """What `task(*args)` returns there, as plain data.
 
         Raises `BadNotebook` if the task does, `ChildFailed` if it does not end well, `CancelledError` on `stop`.
         """
@@ -61,7 +60,7 @@ class Child:
             self._start()
         self._tasks += 1
         try:
-            return self._converse(pickle.dumps((task, args)), answer)
+            return self._converse(pickle.dumps((task, args)))
         except BadNotebook:
             raise
         except BaseException:
@@ -86,16 +85,11 @@ class Child:
             self._process.start()
         there.close()
 
-    def _converse(self, message: bytes, answer: Ask | None) -> Any:
+    def _converse(self, message: bytes) -> Any:
         deadline = time.monotonic() + (self.allowance.seconds if self.allowance else float("inf"))
         try:
             self._connection.send_bytes(message)
-            while True:
-                reply = self._reply(deadline)
-                if "question" not in reply:
-                    break
-                assert answer is not None
-                self._connection.send_bytes(pickle.dumps(answer(*reply["question"])))
+            reply = self._reply(deadline)
         except (EOFError, OSError) as error:
             raise ChildFailed("it took more time or memory than any notebook needs") from error
         if "refused" in reply:
@@ -121,10 +115,6 @@ def _serve(connection: Any, allowance: Allowance | None) -> None:
 
         forkserver.ensure_running = forkserver._forkserver.ensure_running = lambda: None
 
-    def ask(*question: Any) -> Any:
-        connection.send_bytes(json.dumps({"question": question}).encode())
-        return pickle.loads(connection.recv_bytes())
-
     while True:
         try:
             task, args = pickle.loads(connection.recv_bytes())
@@ -132,7 +122,7 @@ def _serve(connection: Any, allowance: Allowance | None) -> None:
             return
         _keep_to(allowance)
         try:
-            said = {"result": task(ask, *args)}
+            said = {"result": task(*args)}
         except BadNotebook as error:
             said = {"refused": str(error)}
         except (EOFError, OSError):

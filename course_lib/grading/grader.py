@@ -7,15 +7,13 @@ import os
 import pickle
 import queue
 import secrets
-import sys
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import cloudpickle
 
-from course_lib import checks as checks_package
-from course_lib import machine
+from course_lib import checks, lessons, machine
 from course_lib.checks import exercises
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.notebooks import BadNotebook
@@ -23,7 +21,7 @@ from course_lib.course_files import write_whole
 from course_lib.grading import sandbox
 from course_lib.grading.children import Allowance, Child, ChildFailed
 from course_lib.grading.gradebook import check_gradebook, write_gradebook
-from course_lib.grading.judge import Mistakes, judge, read_cells, render
+from course_lib.grading.judge import judge, read_cells, render
 from course_lib.grading.limits import Limits
 from course_lib.grading.pages import page, write_pages
 from course_lib.grading.platforms import read_students, write_platform_table
@@ -99,10 +97,8 @@ class Grader:
         self.runs = Runs(jobs or machine.cores(), Limits(), sandboxed=sandboxed)
         self._stop = self.runs.stop
         self._cases: dict[str, list[Case]] = {e.number: e.cases(seed) for e in exercises().values()}
-        self._mistakes = Mistakes(self._cases, self._stop)
         self._checks = {e.lesson: _digest_of_checks(e.lesson) for e in exercises().values()}
-        for exercise in exercises().values():  # what drives an answer travels by value: its lesson's checks do not
-            cloudpickle.register_pickle_by_value(sys.modules[exercise.drive.__module__.rpartition(".")[0]])
+        cloudpickle.register_pickle_by_value(lessons)  # what drives an answer travels alone: the sandbox has no lessons
 
     def grade(self, handed: list[SubmittedNotebook], *, again: bool = False) -> list[Record]:
         """Grade what has not been graded yet, with a progress bar; all records, in the order of `handed`."""
@@ -129,7 +125,7 @@ class Grader:
                 pool.shutdown(cancel_futures=True)
                 raise
             finally:
-                for child in (*ours, self._mistakes):
+                for child in ours:
                     child.end()
 
     def write(self, records: list[Record]) -> None:
@@ -181,7 +177,7 @@ class Grader:
             raise CancelledError  # what was not run to its end is not graded
         numbers = [exercise.number for exercise in ours]
         cases = pickle.dumps({number: self._cases[number] for number in numbers})
-        seen = child.do(judge, numbers, cases, cells, ended.lines, ended.reason, answer=self._mistakes.outcomes)
+        seen = child.do(judge, numbers, cases, cells, ended.lines, ended.reason)
         marks = [Mark(**mark) for mark in seen["marks"]]
         problems = " ".join([*seen["problems"], *_of_others(handed)])
         return Record(handed.student, handed.notebook, key, marks, problems, ended.by_clock)
@@ -210,7 +206,8 @@ def _of_others(handed: SubmittedNotebook) -> list[str]:
 
 def _digest_of_checks(lesson: str) -> str:
     """Of all that decides what an answer to this lesson earns."""
-    checks = Path(checks_package.__file__).parent
-    files = sorted([*checks.glob("*.py"), *checks.glob("inside/*.py"), *checks.glob(f"lesson_{lesson}/*.py")])
+    engine, content = (Path(package.__path__[0]) for package in (checks, lessons))
+    files = [*engine.glob("*.py"), *engine.glob("inside/*.py"), *content.glob("*.py")]
+    files += [file for file in content.glob(f"lesson_{lesson}/*") if file.is_file()]
     points = [(e.number, e.parts) for e in exercises().values() if e.lesson == lesson]
-    return hashlib.sha256(repr(points).encode() + b"".join(file.read_bytes() for file in files)).hexdigest()
+    return hashlib.sha256(repr(points).encode() + b"".join(file.read_bytes() for file in sorted(files))).hexdigest()

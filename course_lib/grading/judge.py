@@ -1,17 +1,12 @@
-"""Judging one submission, in a child of the grader: what comes out of its sandbox may be anything at all.
-
-Another child launches the known mistakes in the cases of a class, once for all submissions.
-"""
+"""Judging one submission, in a child of the grader: what comes out of its sandbox may be anything at all."""
 
 from __future__ import annotations
 
 import builtins
 import json
 import pickle
-import threading
 import warnings
 from ast import PyCF_ALLOW_TOP_LEVEL_AWAIT
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -21,10 +16,9 @@ from course_lib.checks import exercises
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.runner import END
-from course_lib.checks.judging import Finding, assess, wrong_answers
+from course_lib.checks.judging import Finding, assess
 from course_lib.checks.notebooks import code_of
 from course_lib.course_files import parse
-from course_lib.grading.children import Ask, Child
 from course_lib.grading.pages import page
 from course_lib.grading.records import Mark, Record
 
@@ -33,25 +27,20 @@ MOST_PROBLEMS = 10
 LONGEST_TEXT = 2000  # characters of anything that is told
 
 
-def read_cells(_: Ask, content: bytes) -> list[str]:
+def read_cells(content: bytes) -> list[str]:
     """The code of a notebook. Raises `BadNotebook`."""
     return code_of(parse(content))
 
 
-def judge(
-    ask: Ask, numbers: list[str], packed_cases: bytes, cells: list[str], lines: list[bytes], reason: str
-) -> dict[str, Any]:
-    """The marks for these exercises, and what is wrong with the whole, of what was said in the sandbox.
-
-    `ask(number, place)` has what the known mistakes do in a case.
-    """
+def judge(numbers: list[str], packed_cases: bytes, cells: list[str], lines: list[bytes], reason: str) -> dict[str, Any]:
+    """The marks for these exercises, and what is wrong with the whole, of what was said in the sandbox."""
     cases: dict[str, list[Case]] = pickle.loads(packed_cases)
     outcomes, problems = what_was_seen(lines, reason, cells)
-    marks = [_mark(exercises()[number], cases[number], outcomes, ask) for number in numbers]
+    marks = [_mark(exercises()[number], cases[number], outcomes) for number in numbers]
     return {"marks": [asdict(mark) for mark in marks], "problems": [_short(problem) for problem in problems]}
 
 
-def render(_: Ask, student: str, records: list[dict[str, Any]]) -> str:
+def render(student: str, records: list[dict[str, Any]]) -> str:
     """A student's page."""
     return page(student, [Record.of_fields(fields) for fields in records])
 
@@ -103,11 +92,11 @@ def _raised(error: Any) -> str:
     return f"One of its cells raised {name}: restart the kernel and run all cells to see which."
 
 
-def _mark(exercise: Exercise, cases: list[Case], outcomes: dict[tuple[str, int], Outcome], ask: Ask) -> Mark:
+def _mark(exercise: Exercise, cases: list[Case], outcomes: dict[tuple[str, int], Outcome]) -> Mark:
     def look_up(place: int) -> Outcome:
         return believable(outcomes.get((exercise.number, place), Outcome("missing")), cases[place])
 
-    report = assess(exercise, cases, look_up, _known_mistakes(exercise, cases, ask))
+    report = assess(exercise, cases, look_up)
     attempted = report.attempted and any(look_up(place).kind != "missing" for place in range(len(cases)))
     if not attempted:
         return Mark(exercise.number, report.earned, attempted=False)
@@ -115,19 +104,6 @@ def _mark(exercise: Exercise, cases: list[Case], outcomes: dict[tuple[str, int],
     causes = {part: _short(finding.cause) for part, finding in report.findings.items() if finding.cause}
     by_clock = [part for part, finding in report.findings.items() if finding.outcome.kind == "slow"]
     return Mark(exercise.number, report.earned, remarks, causes=causes, by_clock=by_clock)
-
-
-def _known_mistakes(exercise: Exercise, cases: list[Case], ask: Ask) -> Callable[[Case], list[Outcome]]:
-    places = {id(case): place for place, case in enumerate(cases)}
-    known: dict[int, list[Outcome]] = {}
-
-    def wrong(case: Case) -> list[Outcome]:
-        place = places[id(case)]
-        if place not in known:
-            known[place] = [Outcome.of_record(record) for record in ask(exercise.number, place)]
-        return known[place]
-
-    return wrong
 
 
 def believable(outcome: Outcome, case: Case) -> Outcome:
@@ -168,30 +144,3 @@ def error_name(name: str) -> str:
 def _short(text: str) -> str:
     """A text that can be written into any file, and read on a page."""
     return text.encode(errors="replace").decode()[:LONGEST_TEXT]
-
-
-class Mistakes:
-    """Remembers, for each case of a class, what the exercise's known mistakes do in it."""
-
-    def __init__(self, cases: dict[str, list[Case]], stop: threading.Event) -> None:
-        self._cases, self._child = cases, Child(stop, allowance=None)
-        self._known: dict[tuple[str, int], list[dict[str, Any]]] = {}
-        self._launching = threading.Lock()
-
-    def outcomes(self, number: str, place: int) -> list[dict[str, Any]]:
-        """In this case of this exercise, as `asdict` writes outcomes. After an interrupt, nothing is launched."""
-        with self._launching:
-            if (number, place) not in self._known:
-                case = pickle.dumps(self._cases[number][place])
-                self._known[number, place] = self._child.do(launch_mistakes, number, case)
-            return self._known[number, place]
-
-    def end(self) -> None:
-        """Leave nothing running; what is known stays."""
-        self._child.end()
-
-
-def launch_mistakes(_: Ask, number: str, case: bytes) -> list[dict[str, Any]]:
-    """Run in the child: our own code, on our own inputs."""
-    exercise = exercises()[number]
-    return [asdict(outcome) for outcome in wrong_answers(exercise)(pickle.loads(case))]

@@ -1,7 +1,8 @@
 """A place to run what a student wrote: bubblewrap, with processes, network and files of its own, and limits on them.
 
-Inside there is Python, the library without its checks, and a small scratch folder. There is no other student, no
-solution, no gradebook, no network but loopback. Nothing outlives it: its first process takes all others along.
+Inside there is Python, the library without its checks and lessons, and a small scratch folder. There is no other
+student, no solution, no gradebook, no network but loopback. Nothing outlives it: its first process takes all others
+along.
 """
 
 from __future__ import annotations
@@ -147,7 +148,8 @@ def _bubblewrap(limits: Limits, number: int, guarded: int | None = None) -> list
     command += _hide_project()
     command += _bind(str(PACKAGE), "/course/course_lib")
     for library in ("/course/course_lib", *filter(shows, [] if _is_clone() else [PACKAGE])):
-        command += ["--ro-bind", str(INSIDE), f"{library}/checks", *_empty(f"{library}/grading")]
+        command += ["--ro-bind", str(INSIDE), f"{library}/checks"]
+        command += [*_empty(f"{library}/grading"), *_empty(f"{library}/lessons")]
         command += _empty(f"{library}/{BROUGHT_ALONG.name}") if BROUGHT_ALONG.is_dir() else []  # solutions, too
     command += ["--remount-ro", "/dev", "--remount-ro", "/"]  # what has no size of its own takes nothing
     command += ["--setenv", "HOME", "/tmp", "--setenv", "COURSE_LIB_START_METHOD", "forkserver", "--chdir", "/tmp"]

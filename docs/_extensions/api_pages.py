@@ -10,20 +10,9 @@ from repository import ROOT
 PACKAGE = ROOT / "course_lib"
 # From what a user types down to the ground, as the layers in pyproject.toml.
 ROOMS = (
-    *("cli", "doctor", "classroom", "authoring", "grading", "lab", "checks", "pictures", "training"),
-    *(
-        "strategies",
-        "planning",
-        "lstm",
-        "data",
-        "meter",
-        "launchers",
-        "trace",
-        "machine",
-        "interrupt",
-        "course_files",
-        "events",
-    ),
+    *("cli", "doctor", "classroom", "authoring", "grading", "lab", "lessons", "checks", "pictures", "training"),
+    *("strategies", "planning", "lstm", "data", "meter", "launchers"),
+    *("trace", "machine", "interrupt", "course_files", "events"),
 )
 LANDING = """# API reference
 

@@ -29,9 +29,9 @@ HEAD = [
 
 
 def counts(exercise: Exercise) -> list[str]:
-    """Points, minutes, cases, and how many wrong and right answers the banks have (mistakes are wrong, too)."""
+    """Points, minutes, cases, and how many wrong and right answers the banks have."""
     ours = banked(exercise.number)
-    wrong = sum(not each.is_right for each in ours) + len(exercise.mistakes)
+    wrong = sum(not each.is_right for each in ours)
     right = sum(each.is_right for each in ours) + 1
     return list(map(str, (exercise.points, exercise.minutes, len(exercise.cases(1)), wrong, right)))
 

@@ -91,7 +91,7 @@ ATTACKS = {
                 if file in ("every_example_once.py", "judging.py", "grader.py") or file.endswith("02_ddp.ipynb"):
                     won()
         try:
-            import course_lib.checks.lesson_02
+            import course_lib.lessons.lesson_02
             won()
         except ImportError:
             pass

@@ -16,11 +16,10 @@ from course_lib.checks.exercise import differs
 from course_lib.checks.inside import observe as observing
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.plain import Other, decode, encode
-from course_lib.checks.lesson_02.average_the_gradients_by_hand import adds_up
-from course_lib.checks.lesson_02.evaluate_together import skips_when_empty
-from course_lib.checks.lesson_02.every_example_once import forgets_the_epoch
 from course_lib.checks.progress_file import read, tries
 from course_lib.cli import main
+from course_lib.lessons.lesson_02.evaluate_together import skips_when_empty
+from tests.checks.bank.lesson_02 import forgets_the_epoch, sums_a_flat_copy
 from tests.checks.class_of import ROOT
 from tests.conftest import Kernel
 
@@ -42,7 +41,7 @@ def right(model):
 def test_a_right_answer_earns_its_points_and_is_remembered(capsys):
     assert check("02.1", right).points == 3
     assert "passed, 3 of 3 points" in capsys.readouterr().out
-    assert check("02.1", adds_up).points == 0
+    assert check("02.1", sums_a_flat_copy).points == 0
     assert read()["02.1"] == {"hints": 0, "points": 3, "tries": 2}  # the best try counts
 
 

@@ -24,7 +24,7 @@ WRONG = "def average_gradients(model):\n    for p in model.parameters():\n      
 
 
 def hand_in_a_class(folder: Path) -> None:
-    """Right, wrong (its mistakes are launched to be named), and never coming to an end."""
+    """Right, wrong, and never coming to an end."""
     for number in range(4):
         hand_in(folder / "in", f"right{number}", SOLUTION)
         hand_in(folder / "in", f"wrong{number}", with_answers(_1=WRONG))

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from course_lib.checks import predict, predictions, reveal
+from course_lib.checks.catalog import LESSONS
 from course_lib.checks.inside.jupyter import new_names, run_code
-from course_lib.checks.lessons import LESSONS
 from course_lib.checks.markup import marked
 from course_lib.checks.notebooks import read as read_notebook
 from course_lib.checks.notebooks import source
-from course_lib.checks.predictions.prediction import LETTERS, Between, fits
-from course_lib.checks.predictions.wording import result_box
+from course_lib.checks.prediction import LETTERS, Between, fits, read_predictions
 from course_lib.checks.progress_file import read
+from course_lib.checks.wording import result_box
 from tests.checks.class_of import ROOT
 from tests.checks.slices import needed
 from tests.conftest import Kernel
@@ -119,6 +119,53 @@ def test_whatever_is_said_a_box_names_what_every_wrong_answer_believes(predictio
     for answer in said:
         box = result_box(prediction, answer, prediction.right.value)
         assert all(marked(choice.believes) in box for choice in prediction.choices)
+
+
+QUESTION = """
+[[question]]
+number = "06.1"
+question = '''
+Which
+one?'''
+[[question.choice]]
+says = "This one"
+value = [{ from = 1, to = 2 }, 3]
+why = "It is so."
+[[question.choice]]
+says = "That one"
+value = 2
+believes = "Any will do"
+why = "It will not."
+"""
+
+
+def test_a_question_is_read_from_its_file(tmp_path):
+    (tmp_path / "predictions.toml").write_text(QUESTION)
+    (prediction,) = read_predictions(tmp_path / "predictions.toml")
+    assert prediction.question == "Which one?"
+    assert prediction.right.value == [Between(1, 2), 3]
+    assert prediction.choices[1].believes == "Any will do"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[[question]]", "[[question", "line 2"),
+        ('number = "06.1"', "", "question 1, number: it is missing"),
+        ('number = "06.1"', "number = 6.1", "question 1, number: 6.1 has the wrong type"),
+        ('number = "06.1"', 'number = "06.1"\ntype = 1', "question 1, type: there is no such key; use one of number"),
+        ('says = "That one"', "", r"question 1 \(06.1\), choice 2, says: it is missing"),
+        ("value = [", "# [", "choice 1, value: it is missing"),
+        ("from = 1, ", "", "choice 1, value, from: it is missing"),
+        ('believes = "Any will do"', "value2 = 2", "choice 2, value2: there is no such key"),
+        ('why = "It is so."', 'why = "No."\nbelieves = "So"', "believes: every choice needs it except one"),
+    ],
+)
+def test_a_fault_in_a_file_of_questions_is_named_with_its_key(tmp_path, old, new, message):
+    path = tmp_path / "predictions.toml"
+    path.write_text(QUESTION.replace(old, new, 1))
+    with pytest.raises(ValueError, match=f"predictions.toml: .*{message}"):
+        read_predictions(path)
 
 
 def test_the_right_choice_is_not_always_at_the_same_place():

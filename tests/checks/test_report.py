@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from course_lib.checks import exercises, find, progress
+from course_lib.checks.catalog import LESSONS, address
 from course_lib.checks.exercise import Cost
 from course_lib.checks.help import highlighted, hint_box, solution_box
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.judging import assess
-from course_lib.checks.lessons import LESSONS, address
 from course_lib.checks.notebooks import check_metadata
 from course_lib.checks.progress_file import keep_prediction
 from course_lib.checks.report import TOO_MUCH, Finding, Report, as_box, table_of
@@ -110,7 +110,7 @@ def test_costs_stand_beside_their_budget():
 def test_a_right_answer_that_spends_more_than_its_budget_fails(spent, is_right):
     exercise = replace(find("02.1"), judge=lambda *_: None, costs=lambda *_: [Cost("messages", spent, 6)])
     cases = exercise.cases(0)[:1]
-    report = assess(exercise, cases, lambda _: Outcome("returned", values=(0,) * cases[0].ranks), lambda _: [])
+    report = assess(exercise, cases, lambda _: Outcome("returned", values=(0,) * cases[0].ranks))
     too_much = [finding.what.startswith(TOO_MUCH) for finding in report.findings.values()]
     assert too_much == ([] if is_right else [True])
 
@@ -202,7 +202,7 @@ def outputs_of(kernel: Kernel, code: str) -> list[dict]:
             return kept
 
 
-PARTLY = "from course_lib.checks.lesson_02.every_example_once import forgets_the_epoch as answer"
+PARTLY = "from tests.checks.bank.lesson_02 import forgets_the_epoch as answer"
 RIGHT = (
     "import torch.distributed as dist\n"
     "def answer(count, rank, ranks, epoch, seed):\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 from course_lib.checks import exercises
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.inside.observe import Outcome, Trial, observe_many
-from course_lib.checks.judging import Report, assess, wrong_answers
+from course_lib.checks.judging import Report, assess
 from course_lib.checks.notebooks import names_of, read, without_answers
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -22,7 +22,7 @@ SOLUTIONS = sorted((ROOT / "solutions").glob("*.ipynb"))
 def report_on(exercise: Exercise, answer: Callable, seed: int = 1) -> Report:
     """What a learner is told of this answer, if the cases are made from that seed."""
     cases = cases_of(exercise.number, seed)
-    return assess(exercise, cases, outcomes(exercise, answer, cases), wrong(exercise), after_a_hang=False)
+    return assess(exercise, cases, outcomes(exercise, answer, cases), after_a_hang=False)
 
 
 def outcomes(exercise: Exercise, answer: Callable, cases: list[Case]) -> Callable[[int], Outcome]:
@@ -35,22 +35,6 @@ def outcomes(exercise: Exercise, answer: Callable, cases: list[Case]) -> Callabl
         return seen if seen and seen.kind == "returned" else trial.outcome(place)  # a learner is shown where it raised
 
     return outcome
-
-
-def wrong(exercise: Exercise) -> Callable[[Case], list[Outcome]]:
-    """What the known mistakes do in a case."""
-
-    def in_case(case: Case) -> list[Outcome]:
-        try_together(exercise, exercise.mistakes, [case])
-        known = [_known.get(mistake, {}).get(id(case)) for mistake in exercise.mistakes]
-        return list(filter(None, known)) if all(known) else _as_learners_see_them(exercise.number)(case)
-
-    return in_case
-
-
-@cache
-def _as_learners_see_them(number: str) -> Callable[[Case], list[Outcome]]:
-    return wrong_answers(exercises()[number])
 
 
 _known: dict[Callable, dict[int, Outcome]] = {}  # by answer, and by the id of a case, which is kept below

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from course_lib.authoring.outline import outlines
-from course_lib.checks import exercises
-from course_lib.checks.predictions import predictions
+from course_lib.checks import exercises, predictions
 from course_lib.classroom.teaching import OPENING, pages, prediction_block, read_notes
 from course_lib.course_files import course_folder
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from course_lib.checks import wording
+from course_lib.checks.asking import offer
+from course_lib.checks.catalog import find_prediction
 from course_lib.checks.markup import marked
-from course_lib.checks.predictions import find_prediction, wording
-from course_lib.checks.predictions.prediction import LETTERS, Prediction
+from course_lib.checks.prediction import LETTERS, Prediction
 from course_lib.checks.showing import box, in_notebook, show
 from course_lib.classroom.learner import membership, news, tell
 
@@ -41,9 +43,7 @@ def _ask(prediction: Prediction, asked: dict[str, Any], answer: Any) -> None:
         text = f"{wording.question_text(prediction)}\nYou said: {prediction.told(said)}. It goes to the class."
         show(wording.question_box(prediction, below), text)
     elif in_notebook():
-        from course_lib.checks.predictions.controls import ask
-
-        ask(prediction, keep, call)
+        offer(prediction, keep, call)
     else:
         print(f"{wording.question_text(prediction)}\nAnswer with {call}.")
 

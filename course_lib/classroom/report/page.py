@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib.checks.predictions.prediction import LETTERS, Choice, Prediction
+from course_lib.checks.prediction import LETTERS, Choice, Prediction
 from course_lib.classroom.report.history import History
 from course_lib.classroom.server.tally import ROUNDS, Answers, Trials
 from course_lib.grading.pages import count_of, render

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable
 from typing import Any
 
-from course_lib.checks.predictions.prediction import LETTERS
+from course_lib.checks.prediction import LETTERS
 from course_lib.classroom.report.history import History
 from course_lib.classroom.server.tally import ROUNDS, Answers
 from course_lib.grading.summary import harmless

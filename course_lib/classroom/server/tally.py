@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from course_lib.checks.predictions.prediction import Prediction
+from course_lib.checks.prediction import Prediction
 from course_lib.classroom.content import Content
 from course_lib.classroom.protocol import Event
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from course_lib.checks.lessons import LESSONS
-from course_lib.checks.predictions.prediction import Prediction
+from course_lib.checks.catalog import LESSONS
+from course_lib.checks.prediction import Prediction
 from course_lib.classroom.content import Content
 from course_lib.classroom.server.tally import Answers, Asking, Tally, Trials
 

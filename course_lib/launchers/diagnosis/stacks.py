@@ -14,6 +14,7 @@ from itertools import groupby, pairwise
 from types import FrameType, TracebackType
 
 ENTRY_POINTS = ("course_lib/launchers/process/rank.py", "course_lib/launchers/torchrun.py")
+CHECKS = "/course_lib/(checks|lessons)/"
 ON_THE_WAY = (
     "course_lib/launchers/diagnosis/call_log.py",
     "course_lib/launchers/process/joining.py",
@@ -179,7 +180,7 @@ def _below_launcher(frames: list[Frame]) -> list[Frame]:
     entry = [i for i, f in enumerate(frames) if _file_is(f, ENTRY_POINTS)]
     frames = frames[entry[-1] + 1 :] if entry else frames
     frames = [frame for frame in frames if not _file_is(frame, ON_THE_WAY)]
-    checks = [i for i, f in enumerate(frames) if "/course_lib/checks/" in f.file.replace(os.sep, "/")]
+    checks = [i for i, f in enumerate(frames) if re.search(CHECKS, f.file.replace(os.sep, "/"))]
     return (frames[checks[-1] + 1 :] if checks else frames) or frames
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from course_lib.checks.lesson_00 import exchange, neighbours
+from course_lib.lessons.lesson_00 import exchange, neighbours
 from tests.checks.bank import right, wrong
 
 # 00.1 Pass it on

@@ -415,6 +415,14 @@ def divides_by_nothing(total, count):
     return mean / dist.get_world_size()
 
 
+@wrong("02.3", says="A rank that has no examples cannot divide by their number")
+def divides_by_its_share_of_the_mean(total, count):
+    share = total / count
+    both = torch.tensor([share * count, count], dtype=torch.float64)
+    dist.all_reduce(both)
+    return both[0] / both[1]
+
+
 @right("02.3")
 def in_float32_as_in_the_lesson(total, count):
     total_and_count = torch.tensor([total, count])

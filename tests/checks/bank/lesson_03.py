@@ -81,6 +81,11 @@ def writes_zeros_into_the_outputs(outputs, lengths):
     return outputs[lengths - 1, torch.arange(len(lengths))]
 
 
+@wrong("03.1", says="You take the first dimension for the sequences")
+def batch_first(outputs, lengths):
+    return outputs[torch.arange(len(lengths)), lengths - 1]
+
+
 @right("03.1")
 def with_a_loop(outputs, lengths):
     zero = torch.zeros(outputs.shape[2], dtype=outputs.dtype)

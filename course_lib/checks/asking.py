@@ -1,0 +1,147 @@
+"""`predict` asks before a run, and `reveal` shows afterwards what you said, what came out and what that believes.
+
+Nothing waits for an answer: everything runs without one, and if you don't want to be asked, run the next cell. The
+question is an output of its own, which stays. The buttons below it are gone once they are used, or too late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from course_lib.checks import progress_file, wording
+from course_lib.checks.catalog import find_prediction
+from course_lib.checks.prediction import LETTERS, Prediction
+from course_lib.checks.showing import Controls, in_notebook, show
+from course_lib.events import publish
+
+
+def predict(number: str, answer: Any = None) -> None:
+    """Ask what the run below will show. `predict("06.1", 22)` or `predict("06.2", "b")` answers without a mouse."""
+    prediction = find_prediction(number)
+    if answer is not None:
+        said = prediction.answer_of(answer)
+        html = wording.question_box(prediction, _keep(prediction, said))
+        show(html, f"{wording.question_text(prediction)}\n{wording.said_text(prediction, said)}")
+    elif in_notebook():
+        offer(prediction, partial(_keep, prediction), wording.call_of(prediction))
+    else:
+        print(f"{wording.question_text(prediction)}\nAnswer with {wording.call_of(prediction)}, or go on without.")
+
+
+def reveal(number: str, came_out: Any) -> None:
+    """Say what came out of the run, beside what was predicted, and remember whether it was right."""
+    prediction = find_prediction(number)
+    said, came = _said(prediction), prediction.choice_for(came_out)
+    right = said is not None and came is not None and prediction.choice_of(said) is came
+    if in_notebook():
+        _put_away(number)
+    if said is None:
+        progress_file.keep_prediction(number, skipped=True)
+    else:
+        progress_file.keep_prediction(number, said=said, right=right)
+    publish("revealed", number=number, said=said, right=right)
+    show(wording.result_box(prediction, said, came_out), wording.result_text(prediction, said, came_out))
+
+
+def _keep(prediction: Prediction, said: Any) -> str:
+    """Remember what was said; returns what stands below the question then."""
+    progress_file.keep_prediction(prediction.number, said=said)
+    publish("predicted", number=prediction.number, said=said)
+    return wording.said_html(prediction, said)
+
+
+def _said(prediction: Prediction) -> Any:
+    """What the learner has said; the file is theirs, and may say anything."""
+    try:
+        return prediction.answer_of(progress_file.prediction_of(progress_file.read(), prediction.number)["said"])
+    except (KeyError, ValueError):
+        return None
+
+
+def offer(prediction: Prediction, keep: Callable[[Any], str], call: str) -> None:
+    """Show the question, and below it the controls to answer it with; `call` would do the same.
+
+    `keep` is called with the answer, and returns the HTML that then stands below the question.
+    """
+    from IPython.display import display
+
+    _put_away(prediction.number)
+    below = f"In a live notebook, answer below or with <code>{call}</code>; or just go on."
+    question = display(_bundle(prediction, below), raw=True, display_id=True)
+
+    def commit(answer: Any) -> None:
+        below = keep(answer)
+        _put_away(prediction.number)
+        if question is not None:
+            question.update(_bundle(prediction, below), raw=True)
+
+    try:
+        widgets = _number_field(prediction, commit) if prediction.typed else _buttons(prediction, commit)
+    except ImportError:  # no widgets here
+        return
+    _on_the_page()[prediction.number] = Controls(*widgets)
+
+
+def _put_away(number: str) -> None:
+    """Take the controls of a prediction off the page, if they are still there."""
+    controls = _on_the_page().pop(number, None)
+    if controls is not None:
+        controls.put_away()
+
+
+def _on_the_page() -> dict[str, Controls]:
+    """The controls that have not been used, by number: kept with the session, whose end is theirs."""
+    from IPython.core.getipython import get_ipython
+
+    shell: Any = get_ipython()
+    return shell.meta.setdefault("course_predictions", {})
+
+
+def _bundle(prediction: Prediction, below: str) -> dict[str, str]:
+    return {
+        "text/html": wording.question_box(prediction, below),
+        "text/plain": wording.question_text(prediction),
+    }
+
+
+def _buttons(prediction: Prediction, commit: Callable[[Any], None]) -> list[Any]:
+    """One for each choice."""
+    import ipywidgets
+
+    buttons = []
+    for letter, choice in zip(LETTERS, prediction.choices, strict=False):
+        button = ipywidgets.Button(description=letter, tooltip=f"{letter}) {choice.says}", layout={"width": "3.5em"})
+        button.on_click(lambda _, letter=letter: commit(letter))
+        buttons.append(button)
+    return [ipywidgets.Label(value="I say"), *buttons]
+
+
+def _number_field(prediction: Prediction, commit: Callable[[Any], None]) -> list[Any]:
+    """A field for a number; Enter, or the button beside it, says that this is it."""
+    import ipywidgets
+
+    field = ipywidgets.Text(
+        description="I say", placeholder="a number", continuous_update=False, layout={"width": "16em"}
+    )
+    done = ipywidgets.Button(description="That is my prediction", layout={"width": "auto"})
+    reply = ipywidgets.Label(value=prediction.unit)
+    entered: list[bool] = []
+
+    def take(*_: Any) -> None:
+        try:
+            answer = prediction.answer_of(field.value)
+        except ValueError:
+            reply.value = "a number, please"
+            return
+        commit(answer)
+
+    def hear(_: Any, message: dict[str, Any], __: Any) -> None:
+        if message.get("event") == "submit":  # which comes before what was typed
+            entered.append(True)
+
+    field.on_msg(hear)
+    field.observe(lambda _: take() if entered else None, "value")
+    done.on_click(take)
+    return [field, reply, done]

@@ -1,0 +1,187 @@
+"""A question that is answered before a run: its choices, and what each wrong one believes.
+
+Each lesson keeps its questions in `lessons/lesson_NN/predictions.toml`, and `read_predictions` reads them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # pyright: ignore[reportMissingImports]
+
+LETTERS = "abcdefgh"
+# The keys of predictions.toml, and what each one holds.
+QUESTION = {"number": str, "question": str, "choice": list, "typed": bool, "unit": str, "tolerance": (int, float)}
+CHOICE = {"says": str, "value": (bool, int, float, str, list, dict), "believes": str, "why": str}
+BETWEEN = {"from": (int, float), "to": (int, float)}
+
+
+@dataclass(frozen=True)
+class Between:
+    """Any number from `low` to `high`: for what a run measures, and another machine measures a little differently."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One answer. `value` is what the run would hand over if it were true; the right one believes nothing wrong."""
+
+    says: str
+    value: Any
+    believes: str = ""  # the misconception, by name
+    why: str = ""  # it fails; of the right one, why it holds
+
+    @property
+    def is_right(self) -> bool:
+        return not self.believes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """A question about the run that follows it. The truth is what the run hands to `reveal`; a test compares the two.
+
+    `typed` asks for a number instead of showing the choices, which are then what is known about some numbers.
+    """
+
+    number: str  # of the lesson and of the prediction in it: 06.1
+    question: str
+    choices: tuple[Choice, ...]
+    typed: bool = False
+    unit: str = ""
+    tolerance: float = 0.0  # of a number that is typed, or handed over
+
+    @property
+    def lesson(self) -> str:
+        return self.number.partition(".")[0]
+
+    @property
+    def right(self) -> Choice:
+        """The choice that the course holds to be true."""
+        return next(choice for choice in self.choices if choice.is_right)
+
+    def choice_for(self, value: Any) -> Choice | None:
+        """The choice that a value speaks for, if any does."""
+        return next((choice for choice in self.choices if fits(choice.value, value, self.tolerance)), None)
+
+    def answer_of(self, said: Any) -> Any:
+        """What somebody said, as it is kept: a letter or a number. Raises `ValueError` with what to say instead."""
+        if not self.typed:
+            letters = LETTERS[: len(self.choices)]
+            if isinstance(said, str) and said.strip().lower() in tuple(letters):
+                return said.strip().lower()
+            raise ValueError(f"{said!r}: answer {self.number} with one of the letters {', '.join(letters)}")
+        try:
+            number = float(said)
+        except (TypeError, ValueError):
+            number = float("nan")
+        if number != number or number in (float("inf"), float("-inf")):
+            raise ValueError(f"{said!r}: answer {self.number} with a number")
+        return number
+
+    def takes(self, said: Any) -> bool:
+        """Whether this is an answer."""
+        try:
+            self.answer_of(said)
+        except ValueError:
+            return False
+        return True
+
+    def choice_of(self, answer: Any) -> Choice | None:
+        """The choice behind an answer that was kept; None for a number that nobody has foreseen."""
+        return self.choice_for(answer) if self.typed else self.choices[LETTERS.index(answer)]
+
+    def told(self, answer: Any) -> str:
+        """An answer that was kept, in words."""
+        return self.with_unit(f"{answer:g}") if self.typed else f"{answer}) {self.choices[LETTERS.index(answer)].says}"
+
+    def with_unit(self, text: str) -> str:
+        return f"{text} {self.unit}".rstrip()
+
+
+def fits(expected: Any, value: Any, tolerance: float = 0.0) -> bool:
+    """Whether a value is what was expected: numbers to a tolerance or within bounds, lists piece by piece."""
+    if isinstance(expected, Between):
+        return _is_number(value) and expected.low <= value <= expected.high
+    if _is_number(expected) and _is_number(value):
+        return abs(value - expected) <= tolerance
+    if isinstance(expected, (list, tuple)) and isinstance(value, Sequence) and not isinstance(value, str):
+        alike = len(expected) == len(value)
+        return alike and all(fits(one, other, tolerance) for one, other in zip(expected, value, strict=True))
+    return type(expected) is type(value) and expected == value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def read_predictions(path: Path) -> list[Prediction]:
+    """Return the questions of a predictions.toml, in order. Raises `ValueError`, which names the file and the key."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: {error}") from error
+    _check(content, {"question": list}, ["question"], str(path))
+    return [_prediction(each, f"{path}: question {place}") for place, each in enumerate(content["question"], 1)]
+
+
+def _prediction(table: Any, where: str) -> Prediction:
+    _check(table, QUESTION, ["number", "question", "choice"], where)
+    where = f"{where} ({table['number']})"
+    typed = table.get("typed", False)
+    choices = tuple(_choice(each, typed, f"{where}, choice {place}") for place, each in enumerate(table["choice"], 1))
+    if len(choices) > len(LETTERS):
+        raise ValueError(f"{where}, choice: there are {len(choices)}, and only {len(LETTERS)} letters")
+    if sum(choice.is_right for choice in choices) != 1:
+        raise ValueError(f"{where}, believes: every choice needs it except one, the right one")
+    return Prediction(
+        number=table["number"],
+        question=_one_line(table["question"]),
+        choices=choices,
+        typed=typed,
+        unit=table.get("unit", ""),
+        tolerance=table.get("tolerance", 0.0),
+    )
+
+
+def _choice(table: Any, typed: bool, where: str) -> Choice:
+    """Return a choice. A number that is typed says itself; a wrong choice without a value stands for None."""
+    _check(table, CHOICE, ["why", "value" if typed else "says"], where)
+    if "believes" not in table:
+        _check(table, CHOICE, ["value"], where)
+    value = _value(table.get("value"), f"{where}, value")
+    says = f"{value:g}" if typed and _is_number(value) else _one_line(table.get("says", ""))
+    return Choice(says, value, _one_line(table.get("believes", "")), _one_line(table["why"]))
+
+
+def _value(value: Any, where: str) -> Any:
+    if isinstance(value, dict):
+        _check(value, BETWEEN, list(BETWEEN), where)
+        return Between(value["from"], value["to"])
+    return [_value(each, where) for each in value] if isinstance(value, list) else value
+
+
+def _check(table: Any, keys: Mapping[str, Any], needed: Sequence[str], where: str) -> None:
+    """Raise `ValueError` if a table lacks a key, has one that nobody reads, or holds another type under it."""
+    if not isinstance(table, dict):
+        raise ValueError(f"{where}: this should be a table, not {table!r}")
+    for key in needed:
+        if key not in table:
+            raise ValueError(f"{where}, {key}: it is missing")
+    for key, value in table.items():
+        if key not in keys:
+            raise ValueError(f"{where}, {key}: there is no such key; use one of {', '.join(keys)}")
+        if not isinstance(value, keys[key]):
+            raise ValueError(f"{where}, {key}: {value!r} has the wrong type")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

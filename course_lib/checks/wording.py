@@ -1,0 +1,96 @@
+"""A prediction in words: the question, and after the run what was said, what came out and what that believes.
+
+Each is there twice: as text, and as the HTML of a box.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from course_lib.checks.markup import marked
+from course_lib.checks.prediction import LETTERS, Choice, Prediction
+from course_lib.checks.showing import box
+
+
+def question_text(prediction: Prediction) -> str:
+    """The question and its choices."""
+    lines = [f"Predict {prediction.number}: {prediction.question}"]
+    if not prediction.typed:
+        lines += [f"  {letter}) {choice.says}" for letter, choice in zip(LETTERS, prediction.choices, strict=False)]
+    return "\n".join(lines)
+
+
+def question_box(prediction: Prediction, below: str) -> str:
+    """The question and its choices in a box, and a line of HTML below them."""
+    body = f"<p>{marked(prediction.question)}</p>"
+    if not prediction.typed:
+        items = [
+            f"<li>{letter}) {marked(choice.says)}</li>"
+            for letter, choice in zip(LETTERS, prediction.choices, strict=False)
+        ]
+        body += f'<ul class="course-plain">{"".join(items)}</ul>'
+    head = f"Predict {prediction.number}"
+    return box("neutral", head, f"{body}<p>{below}</p>", f"Prediction {prediction.number}")
+
+
+def call_of(prediction: Prediction) -> str:
+    """The call that answers it: an example, and not the right one."""
+    return f"predict({prediction.number!r}, {10 if prediction.typed else 'a'!r})"
+
+
+def said_text(prediction: Prediction, said: Any) -> str:
+    return f"You said: {prediction.told(said)}. Now run it."
+
+
+def said_html(prediction: Prediction, said: Any) -> str:
+    return f"<strong>You said</strong>: {marked(prediction.told(said))}. Now run it."
+
+
+def result_text(prediction: Prediction, said: Any, came_out: Any) -> str:
+    """What came out, and beside it what was said, unless nothing was."""
+    came, chosen = prediction.choice_for(came_out), _chosen(prediction, said)
+    lines = [f"Prediction {prediction.number}, what came out: {_came(prediction, came, came_out)}"]
+    if said is not None:
+        lines.append(f"You said: {prediction.told(said)}")
+        if chosen and chosen is not came and chosen.believes:
+            lines.append(f"What that believes: {chosen.believes}. {chosen.why}")
+    return "\n".join(lines)
+
+
+def result_box(prediction: Prediction, said: Any, came_out: Any) -> str:
+    """The same in a box, and folded up, what other answers would have believed."""
+    came, chosen = prediction.choice_for(came_out), _chosen(prediction, said)
+    right = came is not None and chosen is came
+    kind = "neutral" if said is None else "right" if right else "wrong"
+    verdict = "" if said is None else ": ✓ as you said" if right else ": ✗ not as you said"
+    why = f" {marked(came.why)}" if came else ""
+    body = f"<p><strong>Came out</strong>: {marked(_came(prediction, came, came_out))}.{why}</p>"
+    if said is not None and not right:
+        body += f"<p><strong>You said</strong>: {marked(prediction.told(said))}.</p>"
+        if chosen and chosen.believes:
+            body += (
+                f"<p><strong>What that believes</strong>: <em>{marked(chosen.believes)}.</em> {marked(chosen.why)}</p>"
+            )
+    others = [choice for choice in prediction.choices if choice.believes and choice is not chosen]
+    body += _others(prediction, others)
+    head = f"Prediction {prediction.number}{verdict}"
+    return box(kind, head, body, f"Result of prediction {prediction.number}")
+
+
+def _chosen(prediction: Prediction, said: Any) -> Choice | None:
+    return None if said is None else prediction.choice_of(said)
+
+
+def _came(prediction: Prediction, came: Choice | None, came_out: Any) -> str:
+    """What came out, in the words of the choice it speaks for, or the value itself."""
+    return prediction.with_unit(came.says if came else str(came_out))
+
+
+def _others(prediction: Prediction, choices: list[Choice]) -> str:
+    if not choices:
+        return ""
+    items = [
+        f"<li>{marked(prediction.with_unit(each.says))}: <em>{marked(each.believes)}.</em> {marked(each.why)}</li>"
+        for each in choices
+    ]
+    return f"<details><summary>What other answers believe</summary><ul>{''.join(items)}</ul></details>"

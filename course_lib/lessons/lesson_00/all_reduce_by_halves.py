@@ -1,0 +1,217 @@
+"""00.2 All-reduce by halves: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.checks.exercise import Case, Cost, Exercise, differs, seeded
+from course_lib.checks.private import by_rank
+from course_lib.lessons.lesson_00 import neighbours
+
+BYTES = 4  # of a number
+
+
+def cases(seed: int) -> list[Case]:
+    generator = seeded(seed)
+
+    def case(part: str, ranks: int, length: int) -> Case:
+        vectors = [torch.randn(length, generator=generator) for _ in range(ranks)]
+        return Case(part, ranks, {"vectors": vectors}, f"vectors of {length} numbers")
+
+    return [
+        case("two ranks", 2, 2),
+        case("two ranks", 2, 6),
+        case("more ranks", 4, 4),
+        case("more ranks", 4, 32),
+        case("more ranks", 8, 16),
+        case("pieces of unequal length", 2, 7),
+        case("pieces of unequal length", 4, 6),
+        case("pieces of unequal length", 4, 41),
+        case("pieces of unequal length", 8, 45),
+    ]
+
+
+def drive(answer, vectors: list[Tensor]):
+    from course_lib.meter import meter
+
+    with meter() as spent:
+        total = answer(vectors[dist.get_rank()].clone())
+    return {"the sum": total, "spent": spent.as_data()}
+
+
+def judge(case: Case, values: list[Any]) -> str | None:
+    right = _sum(case)
+    for rank, value in enumerate(values):
+        difference = differs(value["the sum"], right, "the sum")
+        if difference:
+            return f"rank {rank}: {difference}"
+    return None
+
+
+def costs(case: Case, values: list[Any]) -> list[Cost]:
+    rounds, piece = case.ranks.bit_length() - 1, -(-len(_sum(case)) // case.ranks)
+    spent = [value["spent"] for value in values]
+    sent = max(sum(each["sent_to"].values()) for each in spent)
+    return [
+        Cost("collectives of a rank", max(sum(each["calls"].values()) for each in spent), 0),
+        Cost("messages sent by a rank", max(each["messages"] for each in spent), 2 * rounds),
+        Cost("bytes sent by a rank", sent, 2 * (case.ranks - 1) * piece * BYTES),
+    ]
+
+
+def _sum(case: Case) -> Tensor:
+    return torch.stack(case.inputs["vectors"]).sum(0)
+
+
+def _returned(values: list[Any]) -> list[Any]:
+    return [value["the sum"] for value in values]
+
+
+def nothing_returned(case: Case, values: list[Any]) -> bool:
+    """Nothing is returned: the sum, a whole vector, must be returned on every rank."""
+    return any(value is None for value in _returned(values))
+
+
+def unchanged(case: Case, values: list[Any]) -> bool:
+    """Each rank returns the vector that it came with. What arrives must be added to it, and the result returned."""
+    return differs(_returned(values), case.inputs["vectors"]) is None
+
+
+def the_mean(case: Case, values: list[Any]) -> bool:
+    """This is the mean, and the sum is asked for."""
+    return differs(_returned(values), [_sum(case) / case.ranks] * case.ranks) is None
+
+
+def pairs_only(case: Case, values: list[Any]) -> bool:
+    """These are sums of two ranks' vectors: each rank has talked to one other. A pair knows the sum of two after the
+    first round; with partners of another distance in every round, it is four, then eight, then all of them.
+    """
+    if case.ranks == 2:
+        return False
+    vectors, found = case.inputs["vectors"], _returned(values)
+    return all(
+        any(differs(value, vectors[rank] + vectors[other]) is None for other in range(case.ranks) if other != rank)
+        for rank, value in enumerate(found)
+    )
+
+
+def stops_half_way(case: Case, values: list[Any]) -> bool:
+    """Each number is summed up on one rank or another, and no rank has them all: that is where the first half ends,
+    the reduce-scatter. The finished pieces have to go back: the same partners in the reverse order, and what
+    arrives *replaces* what you have.
+    """
+    whole, right = torch.zeros(len(_sum(case)), dtype=torch.bool), _sum(case)
+    for value in _returned(values):
+        if value.shape != right.shape and value.numel() >= right.numel():
+            return False
+        if value.shape == right.shape:
+            done = (value.double() - right).abs() <= 2e-5 * right.abs().max()
+            if done.all():
+                return False
+            whole |= done
+    returned = [value.double() for value in _returned(values)]
+    return bool(whole.all()) or differs(torch.cat(returned), right) is None
+
+
+def added_on_the_way_back(case: Case, values: list[Any]) -> bool:
+    """There is too much in some numbers: finished pieces were added to what was there, which is part of the sum
+    already. In the second half nothing is added any more: what comes replaces what was there.
+    """
+    right, found = _sum(case), torch.stack(_returned(values))
+    over, near = found - right, 2e-5 * found.abs().max()
+    own = torch.stack(case.inputs["vectors"])
+    known = (over.abs() <= near) | ((over - own).abs() <= near) | ((over - right).abs() <= near)
+    return bool(known.all()) and bool((over.abs() > near).any())
+
+
+def out_of_place(case: Case, values: list[Any]) -> bool:
+    """All numbers of the sum are there, and in another order: the pieces are put together wrongly. The lower
+    half comes first, whether it is yours or your partner's.
+    """
+    right = _sum(case).sort().values
+    return all(differs(value.sort().values, right) is None for value in _returned(values))
+
+
+def only_some_ranks(case: Case, values: list[Any]) -> bool:
+    """Some ranks have the sum and others have not. Every rank needs it."""
+    right = [differs(value, _sum(case)) is None for value in _returned(values)]
+    return 0 < sum(right) < case.ranks
+
+
+def a_collective(case: Case, values: list[Any]) -> bool:
+    """The sum is right, and a collective of the library has done the work. Here it is to be made of messages between
+    two ranks: `dist.isend` and `dist.recv`.
+    """
+    return _too_much(case, values, 0)
+
+
+def too_many_bytes(case: Case, values: list[Any]) -> bool:
+    """The sum is right, but a rank sends more than it has to. Of what it has, it sends only the *half* that its partner
+    goes on with, and keeps the other half: the next message is half as long. Whole vectors are too much.
+    """
+    return _too_much(case, values, 2)
+
+
+def too_many_messages(case: Case, values: list[Any]) -> bool:
+    """The sum is right, and it took more messages than needed: one piece at a time, as round a ring. Every message has
+    its latency: send a whole half at once, to a partner at another distance in each round.
+    """
+    return _too_much(case, values, 1)
+
+
+def _too_much(case: Case, values: list[Any], place: int) -> bool:
+    if judge(case, values):
+        return False
+    cost = costs(case, values)[place]
+    return cost.spent > cost.budget
+
+
+def all_send_first(vector):
+    """Every rank sends first."""
+    left, right = neighbours()
+    dist.send(vector, right)
+    dist.recv(vector, left)
+
+
+EXERCISE = Exercise(
+    number="00.2",
+    title="All-reduce by halves",
+    answer="all_reduce_by_halves",
+    level="build",
+    minutes=25,
+    parts={"two ranks": 1, "more ranks": 2, "pieces of unequal length": 1},
+    read="5 · All-reduce, round the ring",
+    hints=(
+        "Two ranks first: each sends one half, and adds what arrives to the other half. Then each has half of the "
+        "sum. How do both get all of it?",
+        "With four ranks, let the partner in the first round be two places away: `rank ^ 2`. From then on, ranks 0 and "
+        "1 care for the lower half of the numbers and ranks 2 and 3 for the upper half, each pair as two ranks do.",
+        "Keep `begin` and `end` of the stretch that is yours. In a round, `middle = (begin + end) // 2`; who has the "
+        "lower number of the two keeps `begin` to `middle` and sends the rest.",
+        "On the way back, with the partners in the reverse order, send your stretch and receive the partner's: "
+        "together they are the stretch that you had before you halved it.",
+    ),
+    cases=cases,
+    drive=drive,
+    private={"vectors": by_rank},
+    judge=judge,
+    costs=costs,
+    symptoms=(
+        a_collective,
+        too_many_bytes,
+        too_many_messages,
+        nothing_returned,
+        unchanged,
+        the_mean,
+        pairs_only,
+        added_on_the_way_back,
+        stops_half_way,
+        out_of_place,
+        only_some_ranks,
+    ),
+    hanging=all_send_first,
+)

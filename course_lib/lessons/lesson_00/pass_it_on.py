@@ -1,0 +1,169 @@
+"""00.1 Pass it on: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw
+from course_lib.checks.private import by_rank
+from course_lib.lessons.lesson_00 import neighbours
+
+
+def cases(seed: int) -> list[Case]:
+    def case(part: str, numbers: list[int]) -> Case:
+        return Case(part, len(numbers), {"numbers": numbers}, f"with the numbers {numbers}")
+
+    def some(ranks: int):
+        def make(chance: random.Random) -> list[int]:
+            return chance.sample(range(10, 100), ranks)
+
+        return make
+
+    return [
+        *(case("two ranks", numbers) for numbers in draw(some(2), 2, seed)),
+        case("two ranks", [0, 7]),
+        *(case("a ring", numbers) for ranks in (3, 4) for numbers in draw(some(ranks), 2, seed)),
+        case("a ring", [8, 0, 8, 5]),
+    ]
+
+
+def drive(answer, numbers: list[int]):
+    from course_lib.meter import meter
+
+    with meter() as spent:
+        value = answer(numbers[dist.get_rank()])
+    return {"value": value, "spent": spent.as_data()}
+
+
+def judge(case: Case, values: list[Any]) -> str | None:
+    for rank, (value, right) in enumerate(zip(values, _shifted(case, -1), strict=True)):
+        difference = differs(value["value"], right)
+        if difference:
+            return f"rank {rank} returns {difference.removeprefix('is ')}"
+    return None
+
+
+def costs(case: Case, values: list[Any]) -> list[Cost]:
+    """What goes elsewhere than to the next rank."""
+    elsewhere = [
+        sum(size for peer, size in value["spent"]["sent_to"].items() if peer != (rank + 1) % case.ranks)
+        for rank, value in enumerate(values)
+    ]
+    return [
+        Cost("collectives of a rank", max(sum(value["spent"]["calls"].values()) for value in values), 0),
+        Cost("bytes sent to others than the next rank", max(elsewhere), 0),
+    ]
+
+
+def _shifted(case: Case, by: int) -> list[int]:
+    """The number of the rank that comes so many places after each."""
+    numbers = case.inputs["numbers"]
+    return [numbers[(rank + by) % case.ranks] for rank in range(case.ranks)]
+
+
+def _returned(values: list[Any]) -> list[Any]:
+    return [value["value"] for value in values]
+
+
+def nothing_returned(case: Case, values: list[Any]) -> bool:
+    """A rank returns nothing: `dist.recv` fills the tensor that it is given, and that one must be returned, on every
+    rank.
+    """
+    return any(value is None for value in _returned(values))
+
+
+def its_own(case: Case, values: list[Any]) -> bool:
+    """This is the rank's own number: what arrives must be received into a tensor of its own, and that one returned."""
+    return differs(_returned(values), _shifted(case, 0)) is None
+
+
+def the_other_way_round(case: Case, values: list[Any]) -> bool:
+    """The numbers go round the other way: you have the next rank's. With two ranks nobody can tell. Send to the next
+    rank, receive from the one before.
+    """
+    return differs(_returned(values), _shifted(case, 1)) is None
+
+
+def all_have_the_same(case: Case, values: list[Any]) -> bool:
+    """All ranks have one rank's number: a broadcast. Every rank has something to send, and something else to
+    receive.
+    """
+    return any(differs(_returned(values), [number] * case.ranks) is None for number in case.inputs["numbers"])
+
+
+def added_up(case: Case, values: list[Any]) -> bool:
+    """What arrives has more in it than one number: several of them were added on the way. Send your number alone,
+    before you have received anything.
+    """
+    numbers, found = case.inputs["numbers"], _returned(values)
+    sums = {
+        sum(numbers[(rank - k) % case.ranks] for k in range(1, n)) for rank in range(case.ranks) for n in range(3, 6)
+    }
+    return any(differs(value, total) is None for value in found for total in sums - set(numbers))
+
+
+def an_open_chain(case: Case, values: list[Any]) -> bool:
+    """All ranks but rank 0 have the right number: that is a chain, in which the last rank sends to nobody and rank 0
+    receives from nobody. In a ring, rank 0 comes after the last one.
+    """
+    found, right = _returned(values), _shifted(case, -1)
+    return differs(found[1:], right[1:]) is None and differs(found[0], right[0]) is not None
+
+
+def a_collective(case: Case, values: list[Any]) -> bool:
+    """The numbers are right, and every rank was told all of them: that is a collective. One message from each rank to
+    the next is enough: `dist.isend` and `dist.recv`.
+    """
+    return judge(case, values) is None and costs(case, values)[0].spent > 0
+
+
+def sent_to_others(case: Case, values: list[Any]) -> bool:
+    """The numbers are right, and some were sent to a rank that has no use for them. A rank sends to the next one
+    only.
+    """
+    return judge(case, values) is None and costs(case, values)[1].spent > 0
+
+
+def all_wait(number):
+    """Every rank receives first."""
+    left, right = neighbours()
+    theirs = torch.empty(1)
+    dist.recv(theirs, left)
+    dist.send(torch.tensor([float(number)]), right)
+    return theirs
+
+
+EXERCISE = Exercise(
+    number="00.1",
+    title="Pass it on",
+    answer="pass_on",
+    level="warm-up",
+    minutes=5,
+    parts={"two ranks": 1, "a ring": 1},
+    read="3 · A message",
+    hints=(
+        "Who is the next rank of the last one? `(rank + 1) % ranks`.",
+        "`dist.send` may wait until somebody receives. What if all ranks call it first, or all call `dist.recv` first?",
+        "`sending = dist.isend(tensor, to)` returns at once; `sending.wait()`, at the end, makes sure that it is done.",
+    ),
+    cases=cases,
+    drive=drive,
+    private={"numbers": by_rank},
+    judge=judge,
+    costs=costs,
+    symptoms=(
+        a_collective,
+        sent_to_others,
+        nothing_returned,
+        its_own,
+        the_other_way_round,
+        all_have_the_same,
+        added_up,
+        an_open_chain,
+    ),
+    hanging=all_wait,
+)

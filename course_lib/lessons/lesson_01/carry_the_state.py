@@ -1,0 +1,188 @@
+"""01.2 Carry the state: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
+from course_lib.lstm.model import SequenceModel, detach_states, lstm_model
+
+
+def cases(seed: int) -> list[Case]:
+    generator = seeded(seed)
+
+    def case(part: str, windows: int, layers: int, steps: int = 3, momentum: float = 0.0) -> Case:
+        shapes = {name: value.shape for name, value in _model(layers).state_dict().items()}
+        weights = {name: torch.randn(s, generator=generator, dtype=torch.float64) for name, s in shapes.items()}
+        inputs, targets = (
+            torch.randn(windows, steps, 2, 1, generator=generator, dtype=torch.float64) for _ in ("inputs", "targets")
+        )
+        counts = {"window": windows, "step": steps, "layer": layers}
+        says = ", ".join(f"{count} {name}{'s' * (count > 1)}" for name, count in counts.items()) + ", 2 streams"
+        says += ", SGD with momentum" * bool(momentum)
+        given = {"weights": weights, "windows": list(zip(inputs, targets, strict=True)), "momentum": momentum}
+        return Case(part, 1, given, says)
+
+    return [
+        case("one window", 1, 1),
+        case("one window", 1, 2, momentum=0.9),
+        case("windows", 2, 1),
+        case("windows", 2, 1, steps=1),
+        case("windows", 3, 2),
+        case("windows", 4, 1, momentum=0.9),
+        case("windows", 5, 3, steps=2, momentum=0.5),
+    ]
+
+
+def drive(answer, weights: dict[str, Tensor], windows: list, momentum: float):
+    model = _model(sum("weight_hh" in name for name in weights))
+    model.load_state_dict(weights)
+    made = answer(model, torch.optim.SGD(model.parameters(), lr=0.5, momentum=momentum), windows)
+    losses, states = made if isinstance(made, (tuple, list)) and len(made) == 2 else (made, None)
+    return {
+        "losses": losses,
+        "weights": {name: parameter.detach().clone() for name, parameter in model.named_parameters()},
+        "states": states,
+    }
+
+
+def _model(layers: int) -> SequenceModel:
+    return lstm_model(features=1, hidden=2, layers=layers, outputs=1).double()
+
+
+def expected(case: Case) -> list:
+    return [drive(_carried, **case.inputs)]
+
+
+def _carried(model, optimizer, windows, begin=detach_states, update=True, zero=True):
+    """The answer as it should be; each keyword bends one thing."""
+    losses, states = [], {}
+    for inputs, targets in windows:
+        outputs, states = model(inputs, begin(states))
+        if update:
+            losses.append(_update(optimizer, outputs, targets, zero))
+        else:
+            losses.append((outputs - targets).square().mean().item())
+    return losses, detach_states(states)
+
+
+def _losses_are(case: Case, values: list[Any], **bent: Any) -> bool:
+    """Whether the losses are those of a bent answer, and not the right ones."""
+    losses = values[0]["losses"]
+    as_bent = drive(lambda *given: _carried(*given, **bent), **case.inputs)["losses"]
+    return differs(losses, as_bent) is None and differs(losses, expected(case)[0]["losses"]) is not None
+
+
+def begins_anew(case: Case, values: list[Any]) -> bool:
+    """Every window begins in a state of zeros, and the model remembers nothing beyond a window. Hand the state in that
+    the window before it has left.
+    """
+    return _losses_are(case, values, begin=lambda _: {})
+
+
+def carries_h_alone(case: Case, values: list[Any]) -> bool:
+    """You carry h and begin each window with c of zeros. An LSTM's state is the pair of them, and it is c that
+    remembers for long.
+    """
+
+    def h_alone(states):
+        return {place: (h.detach(), torch.zeros_like(c)) for place, (h, c) in states.items()}
+
+    return _losses_are(case, values, begin=h_alone)
+
+
+def carries_c_alone(case: Case, values: list[Any]) -> bool:
+    """You carry c and begin each window with h of zeros. An LSTM's state is the pair of them: the gates look at h."""
+
+    def c_alone(states):
+        return {place: (torch.zeros_like(h), c.detach()) for place, (h, c) in states.items()}
+
+    return _losses_are(case, values, begin=c_alone)
+
+
+def no_update(case: Case, values: list[Any]) -> bool:
+    """The weights are as they were: no update was made. `optimizer.step()` makes it, after the backward pass."""
+    return differs(values[0]["weights"], case.inputs["weights"]) is None
+
+
+def updates_at_the_end(case: Case, values: list[Any]) -> bool:
+    """All losses are those of the first weights: the update comes only after the last window. Make one after each
+    window, before the next one is read.
+    """
+    return _losses_are(case, values, update=False)
+
+
+def never_zeroes(case: Case, values: list[Any]) -> bool:
+    """The second update still has the first window's gradient in it: `backward()` adds to what is there. Zero the
+    gradients before each.
+    """
+    as_bent = drive(lambda *given: _carried(*given, zero=False), **case.inputs)["weights"]
+    return differs(values[0]["weights"], as_bent) is None and len(case.inputs["windows"]) > 1
+
+
+def other_states(case: Case, values: list[Any]) -> bool:
+    """The training is right, and the states that you return are not those in which the last window ended."""
+    right = expected(case)[0]
+    return all(differs(values[0][name], right[name]) is None for name in ("losses", "weights"))
+
+
+def other_losses(case: Case, values: list[Any]) -> bool:
+    """The training is right, and the losses that you return are not one number for each window, in order."""
+    right = expected(case)[0]
+    return all(differs(values[0][name], right[name]) is None for name in ("states", "weights"))
+
+
+def nothing_returned(case: Case, values: list[Any]) -> bool:
+    """Two things are to be returned: the list of losses, and the states after the last window."""
+    return values[0]["states"] is None
+
+
+def _update(optimizer, outputs, targets, zero):
+    loss = (outputs - targets).square().mean()
+    if zero:
+        optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+EXERCISE = Exercise(
+    number="01.2",
+    title="Carry the state",
+    answer="train_on_windows",
+    level="exercise",
+    minutes=10,
+    parts={"one window": 1, "windows": 3},
+    read="5 · Text, and the state that is carried",
+    hints=(
+        "What does the model need to begin a window where the one before it ended? It gave it to you.",
+        "The numbers of the state go on; their history does not. On which line does the history end?",
+        "`course_lib.lstm.model.detach_states(states)` cuts every h and c from the graph that made them.",
+    ),
+    cases=cases,
+    drive=drive,
+    modules=("torch._dynamo",),  # an optimizer imports it
+    judge=same_as(expected),
+    symptoms=(
+        nothing_returned,
+        no_update,
+        begins_anew,
+        carries_h_alone,
+        carries_c_alone,
+        updates_at_the_end,
+        never_zeroes,
+        other_states,
+        other_losses,
+    ),
+    errors={
+        "backward through the graph a second time": "The second backward pass runs on into the first window, whose "
+        "activations are gone: the state you carry still has its history, be it h or c. Carry the numbers alone: "
+        "`detach`, both of them. (`retain_graph=True`, which the error proposes, is no way out.)",
+        "modified by an inplace operation": "`retain_graph=True` is PyTorch's advice, and it makes things worse: the "
+        "second backward pass goes through the first window with weights that have changed since. The gradient is to "
+        "stop at the window's edge: `detach`.",
+    },
+)

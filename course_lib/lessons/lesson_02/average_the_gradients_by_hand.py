@@ -1,0 +1,237 @@
+"""02.1 Average the gradients by hand: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
+from course_lib.checks.private import by_rank
+
+
+def cases(seed: int) -> list[Case]:
+    generator = seeded(seed)
+
+    def case(part: str, ranks: int, shapes: dict[str, list[int]], unused: tuple[str, ...], says: str) -> Case:
+        gradients = [
+            {name: _random(shape, generator) for name, shape in shapes.items() if name not in unused}
+            for _ in range(ranks)
+        ]
+        parameters = {name: _random(shape, generator) for name, shape in shapes.items()}
+        return Case(part, ranks, {"parameters": parameters, "gradients": gradients}, says)
+
+    layer = {"weight": [3, 2], "bias": [3]}
+    deep = {f"{number}_{name}": shape for number in range(3) for name, shape in layer.items()}
+    still = case("the mean", 2, layer, (), "a weight and a bias, whose gradients are zeros on rank 1")
+    still.inputs["gradients"][1] = {name: torch.zeros_like(each) for name, each in still.inputs["gradients"][1].items()}
+    return [
+        case("the mean", 2, {"weight": [2]}, (), "one parameter of two numbers"),
+        still,
+        case("the mean", 3, {"scale": []} | layer, (), "three parameters, one of them a single number"),
+        case("the mean", 3, deep, (), "six parameters"),
+        case("unused parameters", 2, layer, ("weight",), "a parameter that has no gradient, before one that has"),
+        case("unused parameters", 2, layer, ("bias",), "a parameter that has no gradient, after one that has"),
+        case(
+            "unused parameters", 3, deep, ("0_bias", "1_weight", "2_bias"), "three of six parameters have no gradient"
+        ),
+    ]
+
+
+def _random(shape: list[int], generator: torch.Generator) -> Tensor:
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def drive(answer, parameters: dict[str, Tensor], gradients: list[dict[str, Tensor]]):
+    from course_lib.meter import meter
+
+    model = nn.Module()
+    for name, values in parameters.items():
+        model.register_parameter(name, nn.Parameter(values.clone()))
+        if name in gradients[dist.get_rank()]:
+            getattr(model, name).grad = gradients[dist.get_rank()][name].clone()
+    with meter() as spent:
+        answer(model)
+    model_now = {
+        "gradients": {name: parameter.grad for name, parameter in model.named_parameters()},
+        "parameters": {name: parameter.detach() for name, parameter in model.named_parameters()},
+    }
+    return {"model": model_now, "waited": spent.waits >= sum(spent.calls.values())}
+
+
+def judge(case: Case, values: list) -> str | None:
+    return same_as(expected)(case, _models(values))
+
+
+def _models(values: list) -> list[dict[str, Any]]:
+    return [value["model"] for value in values]
+
+
+def expected(case: Case) -> list:
+    gradients, means = case.inputs["gradients"], _means(case)
+    parameters = case.inputs["parameters"]
+    right = {"gradients": {name: means.get(name) for name in parameters}, "parameters": parameters}
+    return [right] * len(gradients)
+
+
+def _means(case: Case) -> dict[str, Tensor]:
+    gradients = case.inputs["gradients"]
+    return {name: torch.stack([each[name] for each in gradients]).mean(0) for name in gradients[0]}
+
+
+def _all_are(values: list, right: list[dict[str, Tensor]]) -> bool:
+    """Whether every rank's gradients are these."""
+    found = [{name: value["gradients"][name] for name in right[rank]} for rank, value in enumerate(_models(values))]
+    return differs(found, right) is None
+
+
+def _scaled(case: Case, factor: float) -> list[dict[str, Tensor]]:
+    return [{name: factor * mean for name, mean in _means(case).items()}] * case.ranks
+
+
+def does_not_wait(case: Case, values: list[Any]) -> bool:
+    """Your function returns, or goes on to divide, while a collective is still under way: what it finds in the tensor
+    is a matter of chance. With `async_op=True`, a call returns a work; call its `wait()` before you touch the tensor.
+    """
+    return not all(value["waited"] for value in values)
+
+
+def made_the_update(case: Case, values: list[Any]) -> bool:
+    """You have changed the parameters themselves, though the gradients are right. The update is the optimizer's work:
+    leave the parameters as they are.
+    """
+    changed = any(differs(value["parameters"], case.inputs["parameters"]) for value in _models(values))
+    return changed and _all_are(values, _scaled(case, 1))
+
+
+def changed_the_parameters(case: Case, values: list[Any]) -> bool:
+    """You have changed the parameters themselves. They are equal on all ranks already: it is `parameter.grad` that
+    differs, and that the ranks must agree on.
+    """
+    return any(differs(value["parameters"], case.inputs["parameters"]) for value in _models(values))
+
+
+def the_sum(case: Case, values: list[Any]) -> bool:
+    """This is the sum of the gradients. The loss is a mean over all examples, so its gradient is the mean over the
+    ranks: divide by their number, or your learning rate is as many times too large.
+    """
+    return _all_are(values, _scaled(case, case.ranks))
+
+
+def divided_twice(case: Case, values: list[Any]) -> bool:
+    """These gradients are the mean divided by the number of ranks once more: divide before the sum or after it, not
+    both.
+    """
+    return _all_are(values, _scaled(case, 1 / case.ranks))
+
+
+def half_for_any_number_of_ranks(case: Case, values: list[Any]) -> bool:
+    """This is half of the sum, and there are more than two ranks: divide by `dist.get_world_size()`."""
+    return case.ranks != 2 and _all_are(values, _scaled(case, case.ranks / 2))
+
+
+def stops_at_the_unused(case: Case, values: list[Any]) -> bool:
+    """A parameter without a gradient ends your loop, and those after it keep their own. Skip that one parameter, and
+    go on.
+    """
+    means, names = _means(case), list(case.inputs["parameters"])
+    first = next(place for place, name in enumerate(names) if name not in means)
+    before, after = names[:first], [name for name in names[first:] if name in means]
+    right = [
+        {name: means[name] for name in before} | {name: own[name] for name in after} for own in case.inputs["gradients"]
+    ]
+    return bool(after) and _all_are(values, right)
+
+
+def nothing_changed(case: Case, values: list[Any]) -> bool:
+    """The gradients are still each rank's own. An all-reduce changes the tensor that it is given: give it
+    `parameter.grad` itself, or put the result back there.
+    """
+    return _all_are(values, case.inputs["gradients"])
+
+
+def copies_of_one_rank(case: Case, values: list[Any]) -> bool:
+    """Every rank has one rank's gradients now: what the others have learned from their examples is lost. A broadcast
+    copies, an all-reduce adds up.
+    """
+    return any(_all_are(values, [each] * case.ranks) for each in case.inputs["gradients"])
+
+
+def only_one_rank_has_the_mean(case: Case, values: list[Any]) -> bool:
+    """One rank has the mean, and the others have not: every rank makes the update, so every rank needs it.
+    `dist.reduce` leaves the sum on one rank, `dist.all_reduce` on all of them.
+    """
+    right = [differs(value, wanted) is None for value, wanted in zip(_models(values), expected(case), strict=True)]
+    return sum(right) == 1
+
+
+def makes_gradients_up(case: Case, values: list[Any]) -> bool:
+    """A parameter that had no gradient has one now. It took no part in the loss and must not be updated, not even by a
+    zero (Adam would move it): leave `grad` None.
+    """
+    unused = [name for name in case.inputs["parameters"] if name not in case.inputs["gradients"][0]]
+    return any(value["gradients"][name] is not None for value in _models(values) for name in unused)
+
+
+def some_left_out(case: Case, values: list[Any]) -> bool:
+    """Some parameters have the mean, others still have each rank's own gradient: your loop does not come to all of
+    them. Every parameter of `model.parameters()` that has a gradient takes part; one without is skipped, and the loop
+    goes on.
+    """
+    means, right = _means(case), 0
+    for name, mean in means.items():
+        found = [value["gradients"][name] for value in _models(values)]
+        averaged = differs(found, [mean] * case.ranks) is None
+        if not averaged and differs(found, [each[name] for each in case.inputs["gradients"]]):
+            return False
+        right += averaged
+    return 0 < right < len(means)
+
+
+def skips_zeros(model):
+    """A rank whose gradient is zero leaves the others waiting."""
+    for parameter in model.parameters():
+        if parameter.grad is not None and parameter.grad.any():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+
+
+EXERCISE = Exercise(
+    number="02.1",
+    title="Average the gradients by hand",
+    answer="average_gradients",
+    level="warm-up",
+    minutes=5,
+    parts={"the mean": 2, "unused parameters": 1},
+    read="2 · By hand",
+    hints=(
+        "Which call leaves the sum over all ranks in a tensor, on every rank?",
+        "`dist.all_reduce(tensor)` adds up in place. What makes a mean of a sum?",
+        "A parameter that took no part in the forward pass has `grad` None: there is nothing to send.",
+    ),
+    cases=cases,
+    drive=drive,
+    private={"gradients": by_rank},
+    judge=judge,
+    symptoms=(
+        does_not_wait,
+        made_the_update,
+        changed_the_parameters,
+        stops_at_the_unused,
+        nothing_changed,
+        the_sum,
+        divided_twice,
+        half_for_any_number_of_ranks,
+        copies_of_one_rank,
+        only_one_rank_has_the_mean,
+        makes_gradients_up,
+        some_left_out,
+    ),
+    errors={
+        "NoneType": "A parameter that the loss does not depend on has no gradient: its `grad` is None, on every rank. "
+        "Skip it.",
+    },
+    hanging=skips_zeros,
+)

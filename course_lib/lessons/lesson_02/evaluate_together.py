@@ -1,0 +1,169 @@
+"""02.3 Evaluate together: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from course_lib.checks.exercise import Case, Exercise, differs, draw, same_as, seeded
+from course_lib.checks.private import by_rank
+
+
+def cases(seed: int) -> list[Case]:
+    generator = seeded(seed)
+
+    def case(part: str, counts: list[int], says: str = "", lossless: int | None = None) -> Case:
+        totals = [torch.rand(count, generator=generator, dtype=torch.float64).sum().item() for count in counts]
+        totals = [0.0 if rank == lossless else total for rank, total in enumerate(totals)]
+        says = says or f"{', '.join(map(str, counts[:-1]))} and {counts[-1]} examples"
+        return Case(part, len(counts), {"totals": totals, "counts": counts}, says)
+
+    def uneven(chance: random.Random) -> list[int]:
+        return [chance.choice((1, 2, 7, 40, 1000)) for _ in range(chance.choice((2, 3)))]
+
+    def gaps(chance: random.Random) -> list[int]:
+        return [chance.choice((0, 0, 1, 3, 20)) for _ in range(chance.choice((2, 3)))]
+
+    return [
+        case("the mean of all examples", [3, 3], "3 examples on each"),
+        case("the mean of all examples", [5, 1, 2]),
+        case("the mean of all examples", [3, 2], "3 and 2 examples, those on rank 1 without a loss", lossless=1),
+        *(case("the mean of all examples", counts) for counts in draw(uneven, 6, seed)),
+        case("a rank without examples", [3, 0], "3 examples on rank 0, none on rank 1"),
+        case("a rank without examples", [0, 3], "none on rank 0, 3 examples on rank 1"),
+        case("a rank without examples", [0, 4, 0], "4 examples on rank 1, none on the others"),
+        *(case("a rank without examples", counts) for counts in draw(gaps, 6, seed) if sum(counts) and 0 in counts),
+    ]
+
+
+def drive(answer, totals: list[float], counts: list[int]):
+    return answer(totals[dist.get_rank()], counts[dist.get_rank()])
+
+
+def expected(case: Case) -> list[float]:
+    return [sum(case.inputs["totals"]) / sum(case.inputs["counts"])] * case.ranks
+
+
+def _same(values: list[Any], others: list[float]) -> bool:
+    return differs(values, others) is None
+
+
+def _own_means(case: Case) -> list[float]:
+    return [total / max(count, 1) for total, count in zip(case.inputs["totals"], case.inputs["counts"], strict=True)]
+
+
+def mean_of_means(case: Case, values: list[Any]) -> bool:
+    """This is the mean of the ranks' means: an example on a rank with few of them weighs more than one on a rank
+    with many. Add up sums and counts, and divide once.
+    """
+    means, filled = _own_means(case), sum(map(bool, case.inputs["counts"]))
+    return any(_same(values, [sum(means) / ranks] * case.ranks) for ranks in (case.ranks, filled))
+
+
+def own_mean(case: Case, values: list[Any]) -> bool:
+    """Every rank returns the mean of its own examples. The ranks' sums and counts must be added up first:
+    `dist.all_reduce`.
+    """
+    return all(
+        differs(value, mean) is None
+        for value, mean, count in zip(values, _own_means(case), case.inputs["counts"], strict=True)
+        if count
+    )
+
+
+def the_sum(case: Case, values: list[Any]) -> bool:
+    """This is the sum of all losses, and the mean is asked for: divide by the number of examples of all ranks."""
+    return _same(values, [sum(case.inputs["totals"])] * case.ranks)
+
+
+def divides_by_the_ranks(case: Case, values: list[Any]) -> bool:
+    """You divide the sum of all losses by the number of ranks. It is a mean over *examples*: add up the counts of all
+    ranks, and divide by that.
+    """
+    return _same(values, [sum(case.inputs["totals"]) / case.ranks] * case.ranks)
+
+
+def divides_by_its_own_count(case: Case, values: list[Any]) -> bool:
+    """You add up the losses of all ranks, and divide by a count that only this rank knows. The count must be added
+    up, too.
+    """
+    whole, counts = sum(case.inputs["totals"]), case.inputs["counts"]
+    filled = [(value, count) for value, count in zip(values, counts, strict=True) if count]
+    factors = (1, case.ranks)
+    return any(all(differs(value, whole / (factor * count)) is None for value, count in filled) for factor in factors)
+
+
+def own_sum_by_all(case: Case, values: list[Any]) -> bool:
+    """The count is that of all ranks, and the sum is this rank's own. The losses must be added up, too."""
+    totals, count = case.inputs["totals"], sum(case.inputs["counts"])
+    return _same(values, [total / count for total in totals])
+
+
+def only_one_knows(case: Case, values: list[Any]) -> bool:
+    """One rank has the mean of all examples, and the others have not. Every rank needs it, or one will stop training
+    early and the others will not: `dist.all_reduce` leaves the sum on all ranks, `dist.reduce` on one.
+    """
+    return sum(differs(value, right) is None for value, right in zip(values, expected(case), strict=True)) == 1
+
+
+def whole_numbers(case: Case, values: list[Any]) -> bool:
+    """The losses were cut to whole numbers on their way, by `int` or by a tensor of integers. Send sum and count in a
+    tensor of floats.
+    """
+    totals, count = case.inputs["totals"], sum(case.inputs["counts"])
+    return any(_same(values, [sum(map(cut, totals)) / count] * case.ranks) for cut in (int, round))
+
+
+def nothing_returned(case: Case, values: list[Any]) -> bool:
+    """Your function returns nothing: the mean must be returned, on every rank."""
+    return all(value is None for value in values)
+
+
+def skips_when_empty(total, count):
+    """A rank that has no examples leaves without calling the collective, and the others wait for it for ever.
+    Every rank calls every collective, with zeros if need be.
+    """
+    if count == 0:
+        return 0.0
+    both = torch.tensor([total, count], dtype=torch.float64)
+    dist.all_reduce(both)
+    return both[0] / both[1]
+
+
+EXERCISE = Exercise(
+    number="02.3",
+    title="Evaluate together",
+    answer="evaluate_together",
+    level="exercise",
+    minutes=5,
+    parts={"the mean of all examples": 2, "a rank without examples": 1},
+    read="4 · Who reads what",
+    hints=(
+        "Two numbers must travel, not one.",
+        "Add up the losses of all ranks, and add up the counts of all ranks. Divide once.",
+        "A rank without examples has something to say, too: that its sum is 0 and its count is 0.",
+    ),
+    cases=cases,
+    drive=drive,
+    private={"totals": by_rank, "counts": by_rank},
+    judge=same_as(expected, name="the mean"),
+    symptoms=(
+        nothing_returned,
+        own_mean,
+        mean_of_means,
+        the_sum,
+        divides_by_the_ranks,
+        divides_by_its_own_count,
+        own_sum_by_all,
+        whole_numbers,
+        only_one_knows,
+    ),
+    errors={
+        "ZeroDivisionError": "A rank that has no examples cannot divide by their number: divide once, after sums and "
+        "counts of all ranks are added up.",
+    },
+    hanging=skips_when_empty,
+)

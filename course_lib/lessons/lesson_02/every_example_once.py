@@ -1,0 +1,264 @@
+"""02.2 Every example once: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from course_lib.checks.exercise import Case, Cost, Exercise, draw
+
+SHUFFLED = "a new order every epoch"
+
+
+def cases(seed: int) -> list[Case]:
+    def case(part: str, count: int, ranks: int, begin: int = seed) -> Case:
+        says = f"{count} example{'s' * (count != 1)}, epochs 0 and 1"
+        return Case(part, ranks, {"count": count, "seed": begin}, says)
+
+    drawn = draw(lambda chance: (chance.randint(1, 99), chance.choice((2, 3, 4))), 8, seed)
+    return [
+        case("every example once", 4, 2),
+        case("every example once", 1, 2),
+        case("every example once", 2, 3),
+        case("every example once", 7, 3),
+        *(case("every example once", count, ranks) for count, ranks in drawn),
+        case("equal shares", 3, 4),
+        case("equal shares", 10, 4),
+        case("equal shares", 11, 3),
+        *(case("equal shares", count + 1, ranks) for count, ranks in drawn),
+        case(SHUFFLED, 30, 2),
+        case(SHUFFLED, 61, 3),
+        case(SHUFFLED, 90, 4, begin=0),
+    ]
+
+
+def drive(answer, count: int, seed: int):
+    from course_lib.meter import meter
+
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(rank)  # ranks do not draw alike, as in a real job
+    # The other seed is far away: `seed + epoch` is a fine way to mix the two.
+    calls = {"epoch 0": (0, 0), "epoch 1": (1, 0), "another seed": (0, 1000), "again": (0, 0)}
+    with meter() as spent:
+        shares = {
+            name: list(map(int, answer(count, rank, ranks, epoch, seed + further)))
+            for name, (epoch, further) in calls.items()
+        }
+    return {"shares": shares, "said": sum(spent.calls.values()) + spent.messages}
+
+
+def judge(case: Case, values: list) -> str | None:
+    count, shares = case.inputs["count"], [value["shares"] for value in values]
+    for name in shares[0]:
+        problem = _not_once([share[name] for share in shares], count)
+        if problem:
+            return f"{name}: {problem}"
+    for name in shares[0]:
+        sizes = [len(share[name]) for share in shares]
+        if case.part == "equal shares" and max(sizes) - min(sizes) > 1:
+            return f"{name}: the ranks have {sizes} examples, and shares may differ by one at most"
+    for rank, share in enumerate(shares):
+        if share["again"] != share["epoch 0"]:
+            return f"rank {rank} was asked twice for epoch 0, and gave two answers"
+    return _not_shuffled(shares) if case.part == SHUFFLED else None
+
+
+def _not_once(shares: list[list[int]], count: int) -> str | None:
+    seen = Counter(index for share in shares for index in share)
+    missing = next((index for index in range(count) if index not in seen), None)
+    strange = next((index for index in seen if not 0 <= index < count), None)
+    index, times = seen.most_common(1)[0] if seen else (0, 0)
+    if strange is not None:
+        return f"there is no example {strange}: they are numbered from 0 to {count - 1}"
+    if missing is not None:
+        return f"nobody has example {missing} (of {count})"
+    return f"example {index} is given out {times} times" if times > 1 else None
+
+
+def _not_shuffled(shares: list[dict[str, list[int]]]) -> str | None:
+    for rank, share in enumerate(shares):
+        if _sorted(share["epoch 0"]) or _sorted(share["epoch 1"]):
+            return f"rank {rank} has its examples sorted, {share['epoch 0'][:5]} ..."
+        if _even_steps(share["epoch 0"]) or _even_steps(share["epoch 1"]):
+            return f"rank {rank} has its examples in a regular order, {share['epoch 0'][:5]} ...: they are not shuffled"
+        if share["epoch 0"] == share["epoch 1"]:
+            return f"rank {rank} has the same examples in the same order in both epochs"
+        if share["epoch 0"] == share["another seed"]:
+            return f"rank {rank} has the same examples in the same order in epoch 0, whatever the seed"
+    return _kept_together(shares)
+
+
+def _even_steps(share: list[int]) -> bool:
+    """Whether most examples come at the same distance from the one before."""
+    steps = Counter(after - before for before, after in pairwise(share))
+    return 2 * max(steps.values()) > len(share)
+
+
+def _sorted(share: list[int]) -> bool:
+    """Whether they are in ascending or in descending order, at distances that a shuffle has made."""
+    steps = {after - before for before, after in pairwise(share)}
+    return sorted(share) in (share, share[::-1]) and len(steps) > 2
+
+
+def _kept_together(shares: list[dict[str, list[int]]]) -> str | None:
+    before = {frozenset(share["epoch 0"]): rank for rank, share in enumerate(shares)}
+    for rank, share in enumerate(shares):
+        giver = before.get(frozenset(share["epoch 1"]))
+        if giver is not None:
+            whose = "the same examples as in" if giver == rank else f"just those examples that rank {giver} had in"
+            return f"in epoch 1, rank {rank} has {whose} epoch 0, in another order"
+    return None
+
+
+def costs(case: Case, values: list) -> list[Cost]:
+    return [Cost("messages and collectives of a rank, in 4 calls", max(value["said"] for value in values), 0)]
+
+
+def repeats(case: Case, values: list[Any]) -> bool:
+    """Some examples are given out twice so that all ranks have equally many, as `DistributedSampler` does it. In
+    training that is a small bias; in an evaluation it is a wrong number. Let some ranks have one example fewer.
+    """
+    shares, count = [value["shares"]["epoch 0"] for value in values], case.inputs["count"]
+    padded = -(-count // case.ranks)
+    all_there = len({index for share in shares for index in share}) == count
+    return all_there and [len(share) for share in shares] == [padded] * case.ranks and padded * case.ranks > count
+
+
+def drops_examples(case: Case, values: list[Any]) -> bool:
+    """You cut the order to a multiple of the number of ranks: the last examples of every epoch are never seen. Let
+    some ranks have one example more.
+    """
+    shares, count = [value["shares"]["epoch 0"] for value in values], case.inputs["count"]
+    seen = [index for share in shares for index in share]
+    return len(set(seen)) == len(seen) == count // case.ranks * case.ranks < count
+
+
+def ranks_disagree(case: Case, values: list[Any]) -> bool:
+    """The shares overlap: some examples come twice, others never. Each rank has taken its places from an order of its
+    own. The order must be the same on all ranks: draw it from a generator that is seeded by `seed` and `epoch`, and
+    by nothing else.
+    """
+    shares, count = [value["shares"]["epoch 0"] for value in values], case.inputs["count"]
+    seen = Counter(index for share in shares for index in share)
+    each_once = all(len(set(share)) == len(share) for share in shares)
+    return each_once and sum(seen.values()) == count and len(seen) < count
+
+
+def everybody_reads_all(case: Case, values: list[Any]) -> bool:
+    """Every rank has all of the examples. A rank reads only its part of the order: every `ranks`-th place of it, or a
+    stretch of it.
+    """
+    return all(len(set(value["shares"]["epoch 0"])) == case.inputs["count"] for value in values)
+
+
+def leaves_the_rest_to_one(case: Case, values: list[Any]) -> bool:
+    """One rank gets its share and all that is left over, and the others wait for it in every epoch. Deal the rest out,
+    one example each.
+    """
+    sizes = sorted(len(value["shares"]["epoch 0"]) for value in values)
+    return sum(sizes) == case.inputs["count"] and sizes[-2] < sizes[-1] - 1
+
+
+def rounds_the_share_up(case: Case, values: list[Any]) -> bool:
+    """Each rank takes the share rounded up until nothing is left, so the last ones get little or nothing. Shares differ
+    by one at most when the *rest* is dealt out, one example to each rank in turn.
+    """
+    sizes, count = [len(value["shares"]["epoch 0"]) for value in values], case.inputs["count"]
+    most = -(-count // case.ranks)
+    return sizes == [min(most, max(0, count - rank * most)) for rank in range(case.ranks)] and sizes[-1] < most - 1
+
+
+def epoch_does_nothing(case: Case, values: list[Any]) -> bool:
+    """Every epoch has the same order. The epoch must change the seed, as `set_epoch` does for
+    `DistributedSampler`.
+    """
+    return _complete(case, values) and all(v["shares"]["epoch 0"] == v["shares"]["epoch 1"] for v in values)
+
+
+def seed_does_nothing(case: Case, values: list[Any]) -> bool:
+    """The order does not depend on `seed`, at least not in epoch 0: there, all runs of this program would read the
+    examples in the same order. Let the generator's seed depend on both `seed` and `epoch`, in every epoch.
+    """
+    return _complete(case, values) and all(v["shares"]["epoch 0"] == v["shares"]["another seed"] for v in values)
+
+
+def another_answer_each_time(case: Case, values: list[Any]) -> bool:
+    """The order depends on something besides the arguments: on how often something was drawn before, or on a clock. A
+    run that is started again after a crash must read what it would have read.
+    """
+    return any(value["shares"]["again"] != value["shares"]["epoch 0"] for value in values)
+
+
+def keeps_its_examples(case: Case, values: list[Any]) -> bool:
+    """The same examples stay together in every epoch, and only their order changes: they were shared out first and
+    shuffled afterwards. Shuffle all of them, then share out.
+    """
+    return _complete(case, values) and case.part == SHUFFLED and bool(_kept_together([v["shares"] for v in values]))
+
+
+def sorts_its_share(case: Case, values: list[Any]) -> bool:
+    """Each rank reads its examples sorted, whatever was shuffled before. Leave them in the order that the shuffle
+    gave.
+    """
+    shares = [value["shares"][epoch] for value in values for epoch in ("epoch 0", "epoch 1")]
+    return case.part == SHUFFLED and _complete(case, values) and any(map(_sorted, shares))
+
+
+def not_shuffled(case: Case, values: list[Any]) -> bool:
+    """The order is a regular one. Neighbouring examples are often alike (the same speaker, the same book), and a batch
+    of them is a bad sample: shuffle all examples, for instance by `torch.randperm`.
+    """
+    shares = [value["shares"][epoch] for value in values for epoch in ("epoch 0", "epoch 1")]
+    return case.part == SHUFFLED and _complete(case, values) and any(map(_even_steps, shares))
+
+
+def asks_the_others(case: Case, values: list[Any]) -> bool:
+    """The ranks talk to each other to agree on the order. They need not: the same seed gives the same order on every
+    rank.
+    """
+    return any(value["said"] for value in values)
+
+
+def _complete(case: Case, values: list[Any]) -> bool:
+    return _not_once([value["shares"]["epoch 0"] for value in values], case.inputs["count"]) is None
+
+
+EXERCISE = Exercise(
+    number="02.2",
+    title="Every example once",
+    answer="my_share",
+    level="exercise",
+    minutes=10,
+    parts={"every example once": 2, "equal shares": 1, "a new order every epoch": 1},
+    read="4 · Who reads what",
+    hints=(
+        "All ranks must see the same order of all examples, and each take other places of it. What makes two ranks "
+        "shuffle alike without a message?",
+        "`torch.randperm(count, generator=torch.Generator().manual_seed(...))` depends on the seed alone. The seed may "
+        "depend on the epoch, and must not depend on the rank.",
+        "`order[rank::ranks]` takes every `ranks`-th place: the shares differ by one at most.",
+    ),
+    cases=cases,
+    drive=drive,
+    judge=judge,
+    costs=costs,
+    symptoms=(
+        repeats,
+        everybody_reads_all,
+        drops_examples,
+        ranks_disagree,
+        another_answer_each_time,
+        rounds_the_share_up,
+        leaves_the_rest_to_one,
+        sorts_its_share,
+        not_shuffled,
+        epoch_does_nothing,
+        seed_does_nothing,
+        keeps_its_examples,
+        asks_the_others,
+    ),
+)

@@ -1,0 +1,266 @@
+"""04.2 Clip in the right place: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.checks.exercise import Case, Exercise, differs, draw, same_as, seeded
+from course_lib.checks.private import by_rank
+from course_lib.lessons.lesson_04 import FEATURES, examples, linear, whole
+
+RATE = 0.5
+
+
+def cases(seed: int) -> list[Case]:
+    generator = seeded(seed)
+
+    def case(part: str, sizes: list[list[int]], limit: float) -> Case:
+        weight = -torch.rand(1, FEATURES, generator=generator, dtype=torch.float64)
+        micro_batches = [[examples(generator, size) for size in rank] for rank in sizes]
+        inputs = {"weight": weight, "micro_batches": micro_batches, "limit": limit}
+        return Case(part, len(sizes), inputs, f"micro-batches of {sizes} examples, clipped to {limit}")
+
+    return [
+        case("the gradient of all", [[2, 2], [2, 2]], 1000.0),
+        case("the gradient of all", [[2, 2, 1], [3]], 1000.0),
+        case("the norm of all", [[2, 2], [2, 2]], 0.5),
+        case("the norm of all", [[4, 1], [2, 3], [1, 1]], 0.25),
+        *(case("the norm of all", *drawn) for drawn in draw(shares_from, 8, seed)),
+    ]
+
+
+def shares_from(chance: random.Random) -> tuple[list[list[int]], float]:
+    ranks = chance.choice([2, 3])
+    shares = [[chance.randint(1, 4) for _ in range(chance.randint(1, 3))] for _ in range(ranks)]
+    return shares, chance.choice([0.1, 1.0, 4.0, 1000.0])
+
+
+def drive(answer, weight: Tensor, micro_batches: list, limit: float):
+    model = linear(weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    count = sum(len(inputs) for rank in micro_batches for inputs, _ in rank)
+    norm = answer(model, optimizer, micro_batches[dist.get_rank()], count, limit)
+    return {
+        "norm": None if norm is None else torch.as_tensor(norm).detach().item(),
+        "weight": model.weight,
+        "bias": model.bias,
+    }
+
+
+def expected(case: Case) -> list:
+    gradient = gradient_of(case, [piece for rank in case.inputs["micro_batches"] for piece in rank])
+    return [_after(case, clipped(gradient, case.inputs["limit"]), gradient.norm().item())] * case.ranks
+
+
+def gradient_of(case: Case, pieces: list, count: int | None = None) -> Tensor:
+    """Of the squared errors of these pieces, divided by the number of all examples: of the weight, and of the bias."""
+    model = linear(case.inputs["weight"])
+    inputs, targets = whole(pieces)
+    total = (model(inputs) - targets).square().sum()
+    examples = sum(len(inputs) for rank in case.inputs["micro_batches"] for inputs, _ in rank)
+    gradients = torch.autograd.grad(total / (count or examples), list(model.parameters()))
+    return torch.cat([part.flatten() for part in gradients])
+
+
+def clipped(gradient: Tensor, limit: float) -> Tensor:
+    return gradient * min(1.0, limit / gradient.norm().item())
+
+
+def _after(case: Case, gradient: Tensor, norm: float) -> dict:
+    """What an answer that steps with this gradient is found with."""
+    return {
+        "norm": norm,
+        "weight": case.inputs["weight"] - RATE * gradient[:FEATURES].view(1, -1),
+        "bias": -RATE * gradient[FEATURES:],
+    }
+
+
+def _steps(case: Case, values: list) -> list[Tensor]:
+    """The gradient that each rank has stepped with."""
+    moved = (torch.cat([(v["weight"] - case.inputs["weight"]).flatten(), v["bias"].flatten()]) for v in values)
+    return [-each / RATE for each in moved]
+
+
+def _stepped_with(case: Case, values: list, gradient: Tensor) -> bool:
+    return all(differs(step, gradient) is None for step in _steps(case, values))
+
+
+def _wrongly_stepped_with(case: Case, values: list, gradient: Tensor) -> bool:
+    right = clipped(_whole(case), case.inputs["limit"])
+    return differs(gradient, right) is not None and _stepped_with(case, values, gradient)
+
+
+def _whole(case: Case) -> Tensor:
+    return gradient_of(case, [piece for rank in case.inputs["micro_batches"] for piece in rank])
+
+
+def has_kept_to_itself(case: Case, values: list) -> bool:
+    """Every rank updates with its own gradient: nothing was sent, and the replicas drift apart. Add the gradients up
+    over the ranks before you clip.
+    """
+    return any(differs(step, _steps(case, values)[0]) for step in _steps(case, values))
+
+
+def has_averaged_once_more(case: Case, values: list) -> bool:
+    """The gradient is too small by the number of ranks: `count` has the examples of all ranks already, so the ranks'
+    parts are to be added up, not averaged.
+    """
+    mean = _whole(case) / case.ranks
+    return _is_norm(values, mean.norm()) or _stepped_with(case, values, mean)
+
+
+def has_clipped_pieces(case: Case, values: list) -> bool:
+    """You clip after every micro-batch: the later ones are added to what was already cut down, and weigh more. The
+    limit is meant for the gradient of the whole batch.
+    """
+    limit, total = case.inputs["limit"], torch.zeros(FEATURES + 1, dtype=torch.float64)
+    if case.ranks * max(map(len, case.inputs["micro_batches"])) == case.ranks:
+        return False
+    for pieces in case.inputs["micro_batches"]:
+        own = torch.zeros_like(total)
+        for piece in pieces:
+            own = clipped(own + gradient_of(case, [piece]), limit)
+        total += own
+    return _is_sum_of_clipped(case, values, total)
+
+
+def has_clipped_its_own(case: Case, values: list) -> bool:
+    """Each rank clips its own gradient, and then they are added up: ranks are cut down by different factors, and the
+    sum may be longer than the limit. First the sum over all ranks, then the norm.
+    """
+    own = [clipped(gradient_of(case, pieces), case.inputs["limit"]) for pieces in case.inputs["micro_batches"]]
+    return _is_sum_of_clipped(case, values, torch.stack(own).sum(dim=0))
+
+
+def _is_sum_of_clipped(case: Case, values: list, total: Tensor) -> bool:
+    """Whether an answer has stepped with the sum of clipped gradients, or with that clipped once more."""
+    again = clipped(total, case.inputs["limit"])
+    return any(_wrongly_stepped_with(case, values, step) for step in (total, again))
+
+
+def has_clipped_each_parameter(case: Case, values: list) -> bool:
+    """Each parameter is clipped by its own norm, which changes its direction. The norm is that of
+    all parameters together, and one factor shortens them all.
+    """
+    gradient, limit = _whole(case), case.inputs["limit"]
+    parts = [clipped(part, limit) for part in (gradient[:FEATURES], gradient[FEATURES:])]
+    return _wrongly_stepped_with(case, values, torch.cat(parts))
+
+
+def has_clipped_numbers(case: Case, values: list) -> bool:
+    """The gradient is clipped number by number, which changes its direction. One factor shortens them all,
+    such that the norm of the whole is at most `limit`.
+    """
+    limit = case.inputs["limit"]
+    return _wrongly_stepped_with(case, values, _whole(case).clamp(-limit, limit))
+
+
+def has_not_clipped(case: Case, values: list) -> bool:
+    """The step is made with the gradient as it was: it is not clipped at all, or after the step, when nobody looks any
+    more. The order is sum, clip, step.
+    """
+    return bool(_whole(case).norm() > case.inputs["limit"]) and _stepped_with(case, values, _whole(case))
+
+
+def has_stretched(case: Case, values: list) -> bool:
+    """A gradient shorter than the limit is stretched to it. Clipping only ever shortens: the factor is at most 1."""
+    limit, gradient = case.inputs["limit"], _whole(case)
+    return bool(gradient.norm() < limit) and _stepped_with(case, values, gradient * limit / gradient.norm())
+
+
+def has_taken_another_kind_of_norm(case: Case, values: list) -> bool:
+    """This is another norm: the largest number of the gradient, or the sum of their sizes. Clip by the root of the sum
+    of the squares of all its numbers, and return that.
+    """
+    sizes = _whole(case).abs()
+    other = _is_norm(values, sizes.max()) or _is_norm(values, sizes.sum())
+    return other and not _is_norm(values, sizes.norm())
+
+
+def has_returned_another_norm(case: Case, values: list) -> bool:
+    """The weights are right. What must be returned is the norm of the whole gradient *before* clipping: the root of
+    the sum of the squares of all its numbers.
+    """
+    return _stepped_with(case, values, clipped(_whole(case), case.inputs["limit"]))
+
+
+def has_added_norms(case: Case, values: list) -> bool:
+    """You make the norm of the sum out of the norms of the parts. That cannot be done: parts may point in different
+    directions. Add the gradients up first.
+    """
+    norms = torch.stack([gradient_of(case, pieces).norm() for pieces in case.inputs["micro_batches"]])
+    made: list[Callable[[Tensor], Tensor]] = [torch.sum, torch.mean, torch.linalg.vector_norm, torch.max]
+    return any(_is_norm(values, make(norms)) for make in made)
+
+
+def has_weighed_by_pieces(case: Case, values: list) -> bool:
+    """You take the mean of every micro-batch: the weight of an example then depends on how many are in its micro-batch,
+    or on its rank. Divide each sum by `count`.
+    """
+    shares = case.inputs["micro_batches"]
+    pieces = [[gradient_of(case, [piece], len(piece[0])) for piece in share] for share in shares]
+    means = [torch.stack(own).mean(dim=0) for own in pieces]
+    of_all = torch.stack([gradient for own in pieces for gradient in own]).mean(dim=0)
+    wrong = torch.stack(means).sum(dim=0), torch.stack(means).mean(dim=0), of_all
+    return any(_is_norm(values, each.norm()) for each in wrong)
+
+
+def _is_norm(values: list, norm: Tensor) -> bool:
+    return all(differs(value["norm"], norm.item()) is None for value in values)
+
+
+def sends_with_every_piece(model, optimizer, micro_batches, count, limit):
+    """Every micro-batch's gradient is sent, and ranks may have different numbers of them."""
+    parameters = list(model.parameters())
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    for inputs, targets in micro_batches:
+        loss = (model(inputs) - targets).square().sum() / count
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            dist.all_reduce(gradient)
+            parameter.grad += gradient
+    norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
+    optimizer.step()
+    return norm
+
+
+EXERCISE = Exercise(
+    number="04.2",
+    title="Clip in the right place",
+    answer="clipped_update",
+    level="exercise",
+    minutes=10,
+    parts={"the gradient of all": 1, "the norm of all": 2},
+    read="5 · Clipping, the scheduler and the tail",
+    hints=(
+        "Put these in order: clip, step, backward of every micro-batch, all-reduce. Which of them happen once?",
+        "`count` is the same on all ranks. If every micro-batch's sum is divided by it, what has to be done with the "
+        "ranks' gradients: a sum or a mean?",
+        "`torch.nn.utils.clip_grad_norm_(parameters, limit)` returns the norm that it found.",
+    ),
+    cases=cases,
+    drive=drive,
+    private={"micro_batches": by_rank},
+    modules=("torch._dynamo",),  # an optimizer imports it
+    judge=same_as(expected),
+    symptoms=(
+        has_kept_to_itself,
+        has_averaged_once_more,
+        has_stretched,
+        has_clipped_its_own,
+        has_clipped_pieces,
+        has_clipped_each_parameter,
+        has_clipped_numbers,
+        has_not_clipped,
+        has_weighed_by_pieces,
+        has_added_norms,
+        has_taken_another_kind_of_norm,
+        has_returned_another_norm,
+    ),
+    hanging=sends_with_every_piece,
+)

@@ -1,0 +1,231 @@
+"""04.3 Hooks that are right under accumulation: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
+from course_lib.checks.private import by_rank
+from course_lib.lessons.lesson_04 import FEATURES, linear
+
+NAMES = ("weight", "bias")
+
+
+def cases(seed: int) -> list[Case]:
+    generator = seeded(seed)
+
+    def case(part: str, ranks: int, k: int, updates: int, keep: bool = False) -> Case:
+        passes = torch.randn(ranks, updates, k, FEATURES, generator=generator, dtype=torch.float64)
+        zeroed = "filled with zeros" if keep else "set to None"
+        says = f"k = {k}, {updates} update{'s' if updates > 1 else ''}, a weight and a bias, gradients {zeroed}"
+        return Case(part, ranks, {"passes": passes, "keep": keep}, says)
+
+    drawn = draw(lambda chance: (chance.choice([2, 3]), chance.randint(1, 4), chance.randint(2, 4)), 6, seed)
+    return [
+        case("one micro-batch", 2, 1, 1),
+        case("several micro-batches", 2, 3, 1),
+        case("several micro-batches", 3, 2, 1),
+        case("several updates", 3, 2, 2),
+        case("several updates", 2, 3, 2, keep=True),
+        *(case("several updates", *numbers, keep=bool(place % 2)) for place, numbers in enumerate(drawn)),
+    ]
+
+
+def drive(answer, passes: Tensor, keep: bool):
+    """The gradients after every backward pass: of the weight the inputs, of the bias their first number's square."""
+    from course_lib.meter import meter
+
+    model = linear(torch.ones(1, FEATURES))
+    seen, sent = {name: [] for name in NAMES}, []
+    answer(model, passes.shape[2])
+    for update in passes[dist.get_rank()]:
+        for inputs in update:
+            with meter() as spent:
+                (model.weight @ inputs + model.bias * inputs[0].square()).sum().backward()
+            sent.append([sum(spent.calls.values()) + spent.messages, sum(spent.payload.values())])
+            for name in NAMES:
+                gradient = getattr(model, name).grad  # None if a hook has taken it away
+                seen[name].append(None if gradient is None else gradient.detach().flatten().clone())
+        model.zero_grad(set_to_none=not keep)
+    return {**seen, "sent": sent, "weights": [parameter.detach().flatten() for parameter in model.parameters()]}
+
+
+def gradients(case: Case) -> dict[str, Tensor]:
+    """(ranks, updates, passes, numbers): of every single pass."""
+    passes = case.inputs["passes"]
+    return {"weight": passes, "bias": passes[..., :1].square()}
+
+
+def expected(case: Case, sent: Callable[[Tensor], Tensor] | None = None) -> dict[str, Tensor]:
+    """(ranks, passes of all updates, numbers): what is in `.grad` after every pass, if the last one does this."""
+    found = {}
+    for name, single in gradients(case).items():
+        accumulated = single.cumsum(dim=2)
+        accumulated[:, :, -1] = sent(single) if sent else accumulated[:, :, -1].mean(dim=0)
+        found[name] = accumulated.flatten(1, 2)
+    return found
+
+
+def judge(case: Case, values: list) -> str | None:
+    right, k = expected(case), case.inputs["passes"].shape[2]
+    for rank, value in enumerate(values):
+        for number in range(right["weight"].shape[1]):
+            for name in NAMES:
+                label = f"rank {rank}: the {name}'s gradient after pass {number + 1}"
+                difference = differs(value[name][number], right[name][rank, number], label)
+                if difference:
+                    return (
+                        f"{difference} ({'the mean over the ranks' if (number + 1) % k == 0 else 'its own sum so far'})"
+                    )
+        if differs(value["weights"], [torch.ones(FEATURES), torch.zeros(1)]):
+            return f"rank {rank}: the weights have changed"
+    return None
+
+
+def costs(case: Case, values: list) -> list[Cost]:
+    k, updates = case.inputs["passes"].shape[2], case.inputs["passes"].shape[1]
+    kth = [place % k == k - 1 for place in range(k * updates)]
+    sent = [list(zip(value["sent"], kth, strict=True)) for value in values]
+    before = max(sum(calls for (calls, _), last in rank if not last) for rank in sent)
+    payload = max(sum(numbers for (_, numbers), last in rank if last) for rank in sent)
+    return [
+        Cost("messages in passes before the k-th", before, 0),
+        Cost("bytes that a rank sends in the k-th passes", payload, 8 * (FEATURES + 1) * updates),
+    ]
+
+
+def _is_like(case: Case, values: list, wrong: dict[str, Tensor]) -> bool:
+    found = [{name: torch.stack(value[name]) for name in NAMES} for value in values]
+    return all(differs(own[name], wrong[name][rank]) is None for rank, own in enumerate(found) for name in NAMES)
+
+
+def _last_pass_is(case: Case, values: list, sent: Callable[[Tensor], Tensor]) -> bool:
+    return bool(judge(case, values)) and _is_like(case, values, expected(case, sent))
+
+
+def has_averaged_the_last_pass(case: Case, values: list) -> bool:
+    """A tensor hook sees *this backward pass's* gradient, not what has been accumulated: with one micro-batch it is
+    right, and its test passes. What the earlier ones left in `.grad` is never averaged. There is a hook that runs
+    *after* the gradient has been added.
+    """
+    return _last_pass_is(case, values, lambda single: single[:, :, :-1].sum(dim=2) + single[:, :, -1].mean(dim=0))
+
+
+def has_sent_nothing(case: Case, values: list) -> bool:
+    """Nothing is sent in any backward pass. Your function is called once, before training, when there are no gradients
+    yet: put a hook on each parameter, and let the hook send.
+    """
+    return not any(calls for value in values for calls, _ in value["sent"])
+
+
+def has_kept_its_own(case: Case, values: list) -> bool:
+    """Every rank keeps its own sum, though something is sent: what was averaged is a copy, or something other than
+    `parameter.grad`. Change `.grad` in place, or replace it.
+    """
+    return _last_pass_is(case, values, lambda single: single.sum(dim=2))
+
+
+def has_left_out_a_parameter(case: Case, values: list) -> bool:
+    """One parameter is right, and the other keeps its own sum: only one of them has a hook that works. Give each
+    parameter one. (If you define it in a loop: it sees the loop's *last* values.)
+    """
+    right, own = expected(case), expected(case, lambda single: single.sum(dim=2))
+    return any(
+        all(
+            differs(torch.stack(value[name]), (right if name == averaged else own)[name][rank]) is None
+            for rank, value in enumerate(values)
+            for name in NAMES
+        )
+        for averaged in NAMES
+    )
+
+
+def has_added_up(case: Case, values: list) -> bool:
+    """This is the sum over the ranks. The exercise asks for their mean: divide by the number of ranks."""
+    return _last_pass_is(case, values, lambda single: single.sum(dim=2).sum(dim=0))
+
+
+def has_divided_by_k(case: Case, values: list) -> bool:
+    """You divide by the number of passes, too. What was accumulated is a sum over the passes, and stays one: only over
+    the ranks a mean is asked for.
+    """
+    return _last_pass_is(case, values, lambda single: single.mean(dim=2).mean(dim=0))
+
+
+def has_sent_every_time(case: Case, values: list) -> bool:
+    """Every backward pass sends: k messages where one would do. Before the k-th, `.grad` must be this rank's own sum,
+    and nothing is sent.
+    """
+    k = case.inputs["passes"].shape[2]
+    return k > 1 and all(calls for value in values for calls, _ in value["sent"])
+
+
+def has_sent_in_the_first_pass(case: Case, values: list) -> bool:
+    """The *first* pass of every k sends, and not the last: what is accumulated afterwards is never averaged. Count a
+    pass before you ask whether it is the k-th.
+    """
+    k = case.inputs["passes"].shape[2]
+    first = [place % k == 0 for place in range(len(values[0]["sent"]))]
+    return k > 1 and all([bool(calls) for calls, _ in value["sent"]] == first for value in values)
+
+
+def has_worked_once(case: Case, values: list) -> bool:
+    """The first update is right. Then your count goes on from k, and no later pass is the k-th again: start over after
+    each update.
+    """
+    k, updates = case.inputs["passes"].shape[2], case.inputs["passes"].shape[1]
+    once = [place == k - 1 for place in range(k * updates)]
+    return updates > 1 and all([bool(calls) for calls, _ in value["sent"]] == once for value in values)
+
+
+def has_counted_hooks(case: Case, values: list) -> bool:
+    """You count calls of the hook, and a backward pass calls it once for *each* parameter: the k-th call comes in the
+    middle of some pass. Count the passes, or the calls of each parameter.
+    """
+    k, calls = case.inputs["passes"].shape[2], len(NAMES)
+    sends = [
+        [any(call % k == 0 for call in range(p * calls + 1, (p + 1) * calls + 1))]
+        for p in range(len(values[0]["sent"]))
+    ]
+    return k > 1 and all([[bool(sent)] for sent, _ in value["sent"]] == sends for value in values)
+
+
+EXERCISE = Exercise(
+    number="04.3",
+    title="Hooks that are right under accumulation",
+    answer="average_with_hooks",
+    level="build",
+    minutes=15,
+    parts={"one micro-batch": 1, "several micro-batches": 3, "several updates": 1},
+    read="4 · Broken on purpose: two published hooks",
+    hints=(
+        "`register_hook` gives you the gradient of one backward pass, before it is added to `.grad`. Which hook comes "
+        "after that?",
+        "`parameter.register_post_accumulate_grad_hook(hook)` calls `hook(parameter)` when `parameter.grad` has this "
+        "pass in it.",
+        "How does a hook know that this is the k-th pass of an update? Each parameter's hook is called once per pass.",
+        "A function defined in a loop sees the loop's *last* values. Make the hook in a function of its own, with a "
+        "count of its own.",
+    ),
+    cases=cases,
+    drive=drive,
+    private={"passes": by_rank},
+    judge=judge,
+    costs=costs,
+    symptoms=(
+        has_averaged_the_last_pass,
+        has_sent_nothing,
+        has_kept_its_own,
+        has_left_out_a_parameter,
+        has_added_up,
+        has_divided_by_k,
+        has_counted_hooks,
+        has_sent_every_time,
+        has_sent_in_the_first_pass,
+        has_worked_once,
+    ),
+)

@@ -1,0 +1,284 @@
+"""04.1 In pieces, with a tail: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, same_as, seeded
+from course_lib.lessons.lesson_04 import FEATURES, examples
+
+HIDDEN = 32  # wide enough for its outputs to be most of what autograd keeps
+HELD = 1.5  # times what a plain forward pass keeps of the largest micro-batch: styles differ, and two are twice as much
+DRAWN = 8
+
+
+def cases(seed: int) -> list[Case]:
+    generator = seeded(seed)
+
+    def case(part: str, sizes: list[int], k: int) -> Case:
+        shapes = (HIDDEN, FEATURES), (1, HIDDEN)
+        weights = [torch.randn(shape, generator=generator, dtype=torch.float64) / 2 for shape in shapes]
+        micro_batches = [examples(generator, size) for size in sizes]
+        inputs = {"weights": weights, "micro_batches": micro_batches, "k": k}
+        return Case(part, 1, inputs, f"micro-batches of {', '.join(map(str, sizes))} examples, k = {k}")
+
+    drawn = draw(sizes_from, DRAWN, seed)
+    return [
+        case("equal pieces", [2, 2], 2),
+        case("equal pieces", [2, 2, 2, 2], 2),
+        case("equal pieces", [3, 3, 3], 1),
+        case("unequal pieces", [1, 4, 3], 3),
+        case("unequal pieces", [1, 4, 3, 5, 1, 1], 3),
+        case("the tail", [3, 3, 3, 3, 2], 2),
+        case("the tail", [3, 1], 4),
+        *(case("the tail", sizes, k) for sizes, k in drawn),
+    ]
+
+
+def sizes_from(chance: random.Random) -> tuple[list[int], int]:
+    return [chance.randint(1, 5) for _ in range(chance.randint(1, 7))], chance.randint(1, 5)
+
+
+def network(weights: list[Tensor]) -> nn.Sequential:
+    first, second = nn.Linear(FEATURES, HIDDEN), nn.Linear(HIDDEN, 1)
+    model = nn.Sequential(first, nn.Tanh(), second).double()
+    with torch.no_grad():
+        for layer, weight in zip((first, second), weights, strict=True):
+            layer.weight.copy_(weight)
+            layer.bias.zero_()
+    return model
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.5)
+
+
+def drive(answer, weights: list[Tensor], micro_batches: list, k: int):
+    from course_lib.meter import meter
+
+    model = network(weights)
+    with meter() as spent:
+        losses = [torch.as_tensor(loss).detach().item() for loss in answer(model, sgd(model), micro_batches, k)]
+    sizes = [shape[0] for shape in spent.forwards.get("Tanh", [])]
+    return {
+        "losses": losses,
+        "parameters": [parameter.detach() for parameter in model.parameters()],
+        "forwards": len(sizes),
+        "largest forward": max(sizes, default=0),
+        "backwards": spent.backwards,
+        "held": spent.saved_bytes,
+    }
+
+
+def expected(case: Case) -> list:
+    return [trained(case, lambda sizes: [size / sum(sizes) for size in sizes])]
+
+
+def trained(
+    case: Case, share: Callable[[list[int]], list[float]], zero_each: bool = False, zero: bool = True, tail: bool = True
+) -> dict:
+    """Losses and parameters if the mean of each piece has so large a share in its update."""
+    model, losses, pieces, k = network(case.inputs["weights"]), [], case.inputs["micro_batches"], case.inputs["k"]
+    optimizer = sgd(model)
+    updates = [pieces[start : start + k] for start in range(0, len(pieces), k)]
+    for update in updates:
+        if len(update) < k and not tail:
+            continue
+        if zero:
+            optimizer.zero_grad()
+        total = 0.0
+        for (inputs, targets), part in zip(update, share([len(inputs) for inputs, _ in update]), strict=True):
+            if zero_each:
+                optimizer.zero_grad()
+            loss = (model(inputs) - targets).square().mean() * part
+            loss.backward()
+            total += loss.item()
+        optimizer.step()
+        losses.append(total)
+    return {"losses": losses, "parameters": [parameter.detach() for parameter in model.parameters()]}
+
+
+def judge(case: Case, values: list) -> str | None:
+    (value,) = values
+    return same_as(expected)(case, [{name: value[name] for name in ("losses", "parameters")}])
+
+
+def costs(case: Case, values: list) -> list[Cost]:
+    (value,), pieces = values, case.inputs["micro_batches"]
+    largest = max(len(inputs) for inputs, _ in pieces)
+    return [
+        Cost("examples in one forward pass", value["largest forward"], largest),
+        Cost("forward passes", value["forwards"], len(pieces)),
+        Cost("backward passes", value["backwards"], len(pieces)),
+        Cost("bytes that autograd held at once", value["held"], HELD * bytes_of(largest) + 8 * HIDDEN),
+    ]
+
+
+def bytes_of(examples: int) -> int:
+    """What autograd keeps of so many: inputs, hidden units and errors. (And once the way out's weights, turned.)"""
+    return 8 * examples * (FEATURES + HIDDEN + 1)
+
+
+def _is_like(case: Case, values: list, *arguments, **options) -> bool:
+    """Whether an answer went to where this way of training goes, or its losses did."""
+    wrong, right = trained(case, *arguments, **options), expected(case)[0]
+    names = [name for name in wrong if differs(values[0][name], right[name])]
+    return any(differs(wrong[name], right[name]) and not differs(values[0][name], wrong[name]) for name in names)
+
+
+def _mean_of_means(sizes: list[int]) -> list[float]:
+    return [1 / len(sizes)] * len(sizes)
+
+
+def has_updated_for_every_piece(case: Case, values: list) -> bool:
+    """You update after every micro-batch: that is training with small batches. Let k of them add up their gradients
+    before the step.
+    """
+    pieces = case.inputs["micro_batches"]
+    return case.inputs["k"] > 1 and len(pieces) > 1 and len(values[0]["losses"]) == len(pieces)
+
+
+def has_lost_the_tail(case: Case, values: list) -> bool:
+    """The last micro-batches are fewer than k, and no update is made from them: they are lost, or leak into the next
+    epoch. They are an update, too, with a count of its own.
+    """
+    full = len(case.inputs["micro_batches"]) // case.inputs["k"]
+    has_tail = full * case.inputs["k"] < len(case.inputs["micro_batches"])
+    right = expected(case)[0]["losses"][:full]
+    return has_tail and differs(values[0]["losses"], right) is None
+
+
+def has_joined_the_tail(case: Case, values: list) -> bool:
+    """There are fewer updates than there should be: what is left at the end, fewer than k micro-batches, is an update
+    of its own, and belongs to no other.
+    """
+    return 0 < len(values[0]["losses"]) < len(expected(case)[0]["losses"])
+
+
+def has_not_moved(case: Case, values: list) -> bool:
+    """The weights are what they were: no step was made, or the gradients were zeroed before it."""
+    before = [parameter.detach() for parameter in network(case.inputs["weights"]).parameters()]
+    return differs(values[0]["parameters"], before) is None
+
+
+def has_returned_other_losses(case: Case, values: list) -> bool:
+    """The training is right, and what you return is not: the loss of an update is the sum of its micro-batches' shares,
+    not that of one of them.
+    """
+    return differs(values[0]["parameters"], expected(case)[0]["parameters"]) is None and judge(case, values) is not None
+
+
+def has_run_more_passes(case: Case, values: list) -> bool:
+    """You run more passes than there are micro-batches: in smaller pieces than they come in, or some of them twice. A
+    micro-batch is as large as fits, and a device wants large ones.
+    """
+    return judge(case, values) is None and max(values[0]["forwards"], values[0]["backwards"]) > len(
+        case.inputs["micro_batches"]
+    )
+
+
+def has_divided_by_k(case: Case, values: list) -> bool:
+    """This is a mean of means: an example in a small micro-batch weighs more than one in a large one. (If you divide by
+    k, those of a shorter tail also weigh too little.) Divide each *sum* by the number of examples of the whole update.
+    """
+    k = case.inputs["k"]
+    return _is_like(case, values, _mean_of_means) or _is_like(case, values, lambda sizes: [1 / k] * len(sizes))
+
+
+def has_summed_the_means(case: Case, values: list) -> bool:
+    """You add up the means of k micro-batches: loss and gradient are k times too large, and so is the step. Every
+    micro-batch adds its share of one mean.
+    """
+    return _is_like(case, values, lambda sizes: [1.0] * len(sizes))
+
+
+def has_never_divided(case: Case, values: list) -> bool:
+    """You add up squared errors and never divide, so that the step grows with the batch. The loss is their mean:
+    divide each sum by the number of examples of the whole update.
+    """
+    return _is_like(case, values, lambda sizes: [float(size) for size in sizes])
+
+
+def has_taken_one_size_for_all(case: Case, values: list) -> bool:
+    """You divide by the number of micro-batches times the size of *one* of them, as if all were as large. Count the
+    examples of the update before its first backward pass.
+    """
+
+    def like(size_of: Callable[[list[int]], int], count: Callable[[list[int]], int]) -> bool:
+        return _is_like(case, values, lambda sizes: [size / (count(sizes) * size_of(sizes)) for size in sizes])
+
+    sizes_of = (lambda sizes: sizes[0], lambda sizes: sizes[-1], max)
+    return any(like(size_of, count) for size_of in sizes_of for count in (len, lambda sizes: case.inputs["k"]))
+
+
+def has_zeroed_every_time(case: Case, values: list) -> bool:
+    """The gradients are zeroed before every micro-batch, so that only the last one of an update is left of them.
+    `backward()` adds to `.grad`: zero once per update.
+    """
+    shares = (_mean_of_means, lambda sizes: [size / sum(sizes) for size in sizes])
+    return any(_is_like(case, values, share, zero_each=True) for share in shares)
+
+
+def has_never_zeroed(case: Case, values: list) -> bool:
+    """The second update still has the first one's gradients in it: `backward()` adds to what is there. Zero once per
+    update.
+    """
+    shares = (_mean_of_means, lambda sizes: [size / sum(sizes) for size in sizes])
+    return any(_is_like(case, values, share, zero=False) for share in shares)
+
+
+def has_joined_the_pieces(case: Case, values: list) -> bool:
+    """You join micro-batches and run them as one. The numbers are right, and the memory is that of the whole batch,
+    which does not fit: that is why it came in pieces. Each micro-batch needs a forward and a backward pass of its own.
+    """
+    return values[0]["largest forward"] > max(len(inputs) for inputs, _ in case.inputs["micro_batches"])
+
+
+def has_held_several_graphs(case: Case, values: list) -> bool:
+    """A backward pass frees what its forward pass has kept. You run several forward passes before the first backward
+    one, or retain the graph, so that the activations of all of them are held together. Call `backward()` on each
+    micro-batch's share right after its forward pass: the gradients add up in `.grad`.
+    """
+    return judge(case, values) is None and costs(case, values)[-1].spent > costs(case, values)[-1].budget
+
+
+EXERCISE = Exercise(
+    number="04.1",
+    title="In pieces, with a tail",
+    answer="train_in_pieces",
+    level="exercise",
+    minutes=10,
+    parts={"equal pieces": 1, "unequal pieces": 2, "the tail": 1},
+    read="2 · The same gradient",
+    hints=(
+        "What must happen once per update, and what once per micro-batch? Write the two loops first.",
+        "The mean over an update is a sum divided by a count. The sum can be added up piece by piece; when do you know "
+        "the count?",
+        "`micro_batches[start : start + k]` is shorter than k at the end, and that is all the care a tail needs.",
+    ),
+    cases=cases,
+    drive=drive,
+    modules=("torch._dynamo",),  # an optimizer imports it
+    judge=judge,
+    costs=costs,
+    symptoms=(
+        has_updated_for_every_piece,
+        has_lost_the_tail,
+        has_joined_the_tail,
+        has_not_moved,
+        has_divided_by_k,
+        has_summed_the_means,
+        has_never_divided,
+        has_taken_one_size_for_all,
+        has_zeroed_every_time,
+        has_never_zeroed,
+        has_joined_the_pieces,
+        has_held_several_graphs,
+        has_run_more_passes,
+        has_returned_other_losses,
+    ),
+)

@@ -1,0 +1,262 @@
+"""06.1 Count the bubble: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+from random import Random
+
+import torch
+
+from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
+
+FEW, MANY = 3, 60  # micro-batches, to see whether the work grows with them
+GROWTH = 2
+
+
+def cases(seed: int) -> list[Case]:
+    generator = seeded(seed)
+
+    def seconds(least: int) -> float:
+        return (least + torch.randint(8, (), generator=generator).item()) / 4
+
+    def case(part: str, micro_batches: int, forward: list[float], backward: list[float], counted=False) -> Case:
+        inputs = {"micro_batches": micro_batches, "forward": forward, "backward": backward, "counted": counted}
+        says = f"{micro_batches} micro-batches; seconds for the whole batch, forward {forward}, backward {backward}"
+        return Case(part, 1, inputs, says)
+
+    def stages(chance: Random) -> tuple[int, list[list[float]]]:
+        count = chance.randint(2, 6)
+        return chance.randint(1, 12), [[chance.randint(1, 40) / 4 for _ in range(count)] for _ in range(2)]
+
+    one, another, slow = seconds(4), seconds(8), [seconds(4), seconds(30), seconds(4)]
+    return [
+        case("equal stages", 4, [one] * 2, [another] * 2),
+        case("equal stages", 8, [another] * 4, [another] * 4),
+        case("equal stages", 1, [one] * 3, [another] * 3),
+        case("equal stages", 5, [one], [another]),
+        case("equal stages", 6, [one] * 3, [another] * 3, counted=True),
+        case("a slow stage", 4, slow, [2 * time for time in slow]),
+        case("a slow stage", 5, [*slow, slow[0]], [seconds(4), seconds(4), seconds(4), seconds(40)]),
+        *(case("a slow stage", pieces, forward, backward) for pieces, (forward, backward) in draw(stages, 8, seed)),
+        case("a slow stage", 3, slow, [seconds(40), seconds(4), seconds(4)], counted=True),
+    ]
+
+
+def drive(answer, micro_batches: int, forward: list[float], backward: list[float], counted: bool):
+    makespan, bubble = answer(micro_batches, list(forward), list(backward))
+    seen = {"makespan": float(makespan), "bubble": float(bubble)}
+    if counted:
+        answer(FEW, list(forward), list(backward))  # what it imports, it imports here
+        seen |= {str(pieces): instructions(answer, pieces, forward, backward) for pieces in (FEW, MANY)}
+    return seen
+
+
+def instructions(answer, micro_batches: int, forward: list[float], backward: list[float]) -> int:
+    """How many instructions of Python a call takes: a measure of work that is the same on every machine."""
+    import sys
+
+    count = 0
+
+    def note(frame, event, _):
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        return note
+
+    before = sys.gettrace()
+    sys.settrace(note)
+    try:
+        answer(micro_batches, list(forward), list(backward))
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def judge(case: Case, values: list) -> str | None:
+    return differs({name: values[0][name] for name in ("makespan", "bubble")}, expected(case))
+
+
+def costs(case: Case, values: list) -> list[Cost]:
+    if not case.inputs["counted"]:
+        return []
+    few, many = values[0][str(FEW)], values[0][str(MANY)]
+    return [
+        Cost(f"instructions for {MANY} micro-batches (budget: {GROWTH:g} times those for {FEW})", many, GROWTH * few)
+    ]
+
+
+def expected(case: Case) -> dict[str, float]:
+    pieces, forward, backward = sizes(case)
+    makespan = sum((sum(times) + (pieces - 1) * max(times)) / pieces for times in (forward, backward))
+    return {"makespan": makespan, "bubble": 1 - sum(forward + backward) / (len(forward) * makespan)}
+
+
+def sizes(case: Case) -> tuple[int, list[float], list[float]]:
+    return case.inputs["micro_batches"], case.inputs["forward"], case.inputs["backward"]
+
+
+def near(value: float, *others: float) -> bool:
+    return any(abs(value - other) <= 1e-5 * max(abs(other), 1e-3) for other in others)
+
+
+def makespan_is_right(case: Case, values: list) -> bool:
+    return near(values[0]["makespan"], expected(case)["makespan"])
+
+
+def grows_with_the_micro_batches(case: Case, values: list) -> bool:
+    """The work of your function should not grow with the micro-batches: it goes through them one by one, as a
+    simulation does. All but the first come one slot behind the one before: `micro_batches - 1` slots, one
+    multiplication.
+    """
+    return judge(case, values) is None and values[0][str(MANY)] > GROWTH * values[0][str(FEW)]
+
+
+def in_the_other_order(case: Case, values: list) -> bool:
+    """The makespan comes first, then the bubble: you return them in the other order."""
+    right = expected(case)
+    return near(values[0]["makespan"], right["bubble"]) and near(values[0]["bubble"], right["makespan"])
+
+
+def pieces_as_long_as_the_batch(case: Case, values: list) -> bool:
+    """You let every micro-batch take as long as the whole batch. The batch is cut: each piece takes its part of the
+    time. (The share that is idle is not changed by this, the makespan is.)
+    """
+    pieces = case.inputs["micro_batches"]
+    return pieces > 1 and near(values[0]["makespan"], pieces * expected(case)["makespan"])
+
+
+def no_overlap(case: Case, values: list) -> bool:
+    """This is the time of model parallelism, in which one stage works while the others wait. In a pipeline the next
+    micro-batch enters a stage as soon as the one before has left it.
+    """
+    pieces, forward, backward = sizes(case)
+    return pieces > 1 and len(forward) > 1 and near(values[0]["makespan"], sum(forward + backward))
+
+
+def idle_per_work(case: Case, values: list) -> bool:
+    """The makespan is right. Your share is idle time over *working* time, (p-1)/m, which some papers call the bubble
+    as well. Here it is the share of all the time, so that it can never pass 1.
+    """
+    bubble = expected(case)["bubble"]
+    return makespan_is_right(case, values) and near(values[0]["bubble"], bubble / (1 - bubble))
+
+
+def in_percent(case: Case, values: list) -> bool:
+    """The makespan is right, and your bubble is in percent. It is a share, from 0 to 1."""
+    return makespan_is_right(case, values) and near(values[0]["bubble"], 100 * expected(case)["bubble"])
+
+
+def share_of_work(case: Case, values: list) -> bool:
+    """The makespan is right. What you return beside it is the share in which the stages *work*: the bubble is the
+    rest.
+    """
+    return makespan_is_right(case, values) and near(values[0]["bubble"], 1 - expected(case)["bubble"])
+
+
+def idle_seconds(case: Case, values: list) -> bool:
+    """The makespan is right. What you return beside it is the *time* in which stages are idle, of one or of all of
+    them. The bubble is its share of stages * makespan.
+    """
+    right, (_, forward, backward) = expected(case), sizes(case)
+    idle = right["bubble"] * right["makespan"]
+    stages = [right["makespan"] - f - b for f, b in zip(forward, backward, strict=True)]
+    return makespan_is_right(case, values) and near(values[0]["bubble"], idle, len(forward) * idle, *stages)
+
+
+def bubble_of_equal_stages(case: Case, values: list) -> bool:
+    """The makespan is right. Your bubble is (p-1)/(m+p-1), which holds where all stages are alike. In general: what
+    part of stages * makespan is not work?
+    """
+    pieces, stages = case.inputs["micro_batches"], len(case.inputs["forward"])
+    return makespan_is_right(case, values) and near(values[0]["bubble"], (stages - 1) / (pieces + stages - 1))
+
+
+def not_the_slowest(case: Case, values: list) -> bool:
+    """You take one pace for all stages: their mean, or that of a stage which is not the slowest. A pipeline moves at
+    the pace of its slowest stage: the others wait for it at every micro-batch.
+    """
+    pieces, forward, backward = sizes(case)
+    both = [f + b for f, b in zip(forward, backward, strict=True)]
+    paces = [*both, sum(both) / len(both), min(forward) + min(backward)]
+    slots = (pieces + len(forward) - 1) / pieces
+    return len(set(both)) > 1 and near(values[0]["makespan"], *(slots * pace for pace in paces if pace < slowest(case)))
+
+
+def all_as_slow_as_the_slowest(case: Case, values: list) -> bool:
+    """Too long: you let every stage take as long as the slowest. One micro-batch passes each stage once, at that
+    stage's own pace; only the other *micro_batches - 1* queue at the slowest.
+    """
+    pieces, forward, _ = sizes(case)
+    slots = (pieces + len(forward) - 1) / pieces
+    return not makespan_is_right(case, values) and near(values[0]["makespan"], slots * slowest(case))
+
+
+def slowest(case: Case) -> float:
+    return max(case.inputs["forward"]) + max(case.inputs["backward"])
+
+
+def slowest_of_both_together(case: Case, values: list) -> bool:
+    """The slowest stage on the way forward and the slowest on the way back need not be one and the same stage: each
+    way has a slowest of its own.
+    """
+    pieces, forward, backward = sizes(case)
+    both = [f + b for f, b in zip(forward, backward, strict=True)]
+    slots = (pieces + len(both) - 1) / pieces
+    paces = (sum(both) + (pieces - 1) * max(both)) / pieces, slots * max(both)
+    return max(both) < slowest(case) and near(values[0]["makespan"], *paces)
+
+
+def one_way_alone(case: Case, values: list) -> bool:
+    """You count the filling of the pipeline on the way forward, and not its emptying on the way back, or the reverse.
+    The last micro-batch's gradient must come up through all stages, too.
+    """
+    pieces, forward, backward = sizes(case)
+    edges = [(sum(times) - max(times)) / pieces for times in (forward, backward)]
+    alone = [expected(case)["makespan"] - edge for edge in edges if edge > 0]
+    return near(values[0]["makespan"], *alone)
+
+
+def one_slot_too_many(case: Case, values: list) -> bool:
+    """One slot too many: while the last stage works on the first micro-batch, only *stages - 1* slots have passed.
+    Draw two stages and two micro-batches on paper, and count.
+    """
+    pieces, forward, backward = sizes(case)
+    extra = [max(forward) / pieces, max(backward) / pieces, slowest(case) / pieces]
+    return near(values[0]["makespan"], *(expected(case)["makespan"] + slot for slot in extra))
+
+
+EXERCISE = Exercise(
+    number="06.1",
+    title="Count the bubble",
+    answer="step_time",
+    level="warm-up",
+    minutes=10,
+    parts={"equal stages": 2, "a slow stage": 1},
+    read="1 · The bubble",
+    hints=(
+        "How long does one micro-batch take on a stage, if the whole batch takes `forward[stage]`?",
+        "Follow the first micro-batch through all stages: that is a sum over the stages. When is the last one through, "
+        "if each comes one slot behind the one before? What is a slot, where one stage is slower than the others?",
+        "All backward passes come after all forward passes, so that the two makespans add up. Each stage works for "
+        "`forward[stage] + backward[stage]`; all of them together have `stages * makespan`.",
+    ),
+    cases=cases,
+    drive=drive,
+    judge=judge,
+    costs=costs,
+    symptoms=(
+        grows_with_the_micro_batches,
+        in_the_other_order,
+        pieces_as_long_as_the_batch,
+        no_overlap,
+        in_percent,
+        idle_per_work,
+        share_of_work,
+        idle_seconds,
+        bubble_of_equal_stages,
+        not_the_slowest,
+        slowest_of_both_together,
+        all_as_slow_as_the_slowest,
+        one_way_alone,
+        one_slot_too_many,
+    ),
+)

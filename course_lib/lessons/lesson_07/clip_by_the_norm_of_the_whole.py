@@ -1,0 +1,260 @@
+"""07.3 Clip by the norm of the whole: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.checks.exercise import Case, Cost, Exercise, differs, same_as, seeded
+from course_lib.checks.private import keep
+from course_lib.lessons.lesson_07 import bytes_put_in, own_group
+
+LARGE = 500  # numbers in a parameter: more than a few that may be sent
+BUDGET = 1000  # bytes
+
+
+def cases(seed: int) -> list[Case]:
+    generator = seeded(seed)
+
+    def case(part: str, replicas: int, sizes: list[list[int]], limit: float | None, says: str) -> Case:
+        """Gradients of these sizes for each stage, 0 for a frozen parameter; the limit is so many times the norm."""
+        gradients = [
+            [torch.randn(size, generator=generator) * (limit is not None) if size else None for size in stage]
+            for stage in sizes
+        ]
+        times = limit or 1.0
+        limit = times * (norm_of(gradients) or 1.0)
+        says = f"a mesh of {replicas} x {len(sizes)}, {says}"
+        inputs = {"gradients": gradients, "limit": limit, "replicas": replicas}
+        return Case(part, replicas * len(sizes), inputs, says)
+
+    stage, frozen, large = [2, 2, 0], [0, 0, 0], [LARGE, LARGE, 0]
+    return [
+        case("the norm", 2, [stage] * 2, 0.5, "a norm of twice the limit"),
+        case("the norm", 2, [stage, [0, 5, 1]], 0.01, "a norm of 100 times the limit"),
+        case("the norm", 4, [[3, 0, 4]], 0.2, "a norm of five times the limit"),
+        case("the norm", 1, [stage, [1, 2, 3], stage, [0, 3, 0]], 0.5, "a norm of twice the limit"),
+        case("the norm", 2, [stage, frozen], 0.5, "the second stage frozen"),
+        case("the norm", 2, [large] * 2, 0.5, f"parameters of {LARGE} numbers"),
+        case("no more than needed", 2, [stage] * 2, 1.2, "a norm just below the limit"),
+        case("no more than needed", 2, [stage, [1, 1, 1]], 50.0, "a norm far below the limit"),
+        case("no more than needed", 1, [stage, frozen, stage, stage], 1.01, "a norm below the limit, one stage frozen"),
+        case("no more than needed", 2, [stage, stage], None, "a gradient of zeros"),
+    ]
+
+
+def norm_of(gradients: list[list[Tensor | None]]) -> float:
+    return math.hypot(*(stage_norm(stage) for stage in gradients))
+
+
+def stage_norm(gradients: list[Tensor | None]) -> float:
+    return math.hypot(*(gradient.norm().item() for gradient in gradients if gradient is not None))
+
+
+def of_stage(gradients: list, rank: int, ranks: int) -> list:
+    """What one rank is sent of the gradients: its stage's."""
+    return keep(gradients, rank % len(gradients))
+
+
+def drive(answer, gradients: list[list[Tensor | None]], limit: float, replicas: int):
+    from course_lib.meter import meter
+
+    stages = len(gradients)
+    row = own_group([list(range(r * stages, (r + 1) * stages)) for r in range(replicas)])
+    column = own_group([list(range(s, replicas * stages, stages)) for s in range(stages)])
+    own = gradients[dist.get_rank() % stages]
+    model = nn.ParameterList(nn.Parameter(torch.zeros(2) if one is None else torch.zeros_like(one)) for one in own)
+    for parameter, gradient in zip(model, own, strict=True):
+        parameter.grad = gradient
+    with meter() as spent:
+        norm = answer(model, limit, row, column)
+    return {"norm": norm, "gradients": [parameter.grad for parameter in model], "bytes": bytes_put_in(spent.as_data())}
+
+
+def judge(case: Case, values: list) -> str | None:
+    compared = [{name: value[name] for name in ("norm", "gradients")} for value in values]
+    return same_as(expected)(case, compared)
+
+
+def costs(case: Case, values: list) -> list[Cost]:
+    if not any(gradient is not None and gradient.numel() == LARGE for gradient in case.inputs["gradients"][0]):
+        return []
+    return [Cost("bytes that a rank puts into collectives and messages", max(v["bytes"] for v in values), BUDGET)]
+
+
+def expected(case: Case) -> list[dict]:
+    gradients, limit, replicas = case.inputs.values()
+    norm = norm_of(gradients)
+    return [
+        {"norm": norm, "gradients": of_stage} for of_stage in clipped(gradients, limit / max(norm, limit))
+    ] * replicas
+
+
+def clipped(gradients: list, factor: float) -> list[list]:
+    return [[None if one is None else factor * one for one in stage] for stage in gradients]
+
+
+def norms_are(case: Case, values: list, of_stage: list[float]) -> bool:
+    """Whether each rank returned what its stage has there, and not by chance what is right."""
+    norms, right = [value["norm"] for value in values], norm_of(case.inputs["gradients"])
+    wanted = of_stage * case.inputs["replicas"]
+    return differs(norms, wanted) is None and differs(wanted, [right] * len(norms)) is not None
+
+
+def gradients_are(case: Case, values: list, of_stage: list[list]) -> bool:
+    return differs([value["gradients"] for value in values], of_stage * case.inputs["replicas"]) is None
+
+
+def norm_is_right(case: Case, values: list) -> bool:
+    return differs([value["norm"] for value in values], [norm_of(case.inputs["gradients"])] * len(values)) is None
+
+
+def own_norms(case: Case) -> list[float]:
+    return [stage_norm(stage) for stage in case.inputs["gradients"]]
+
+
+def own_norm(case: Case, values: list) -> bool:
+    """Each stage is clipped by its own norm, so that the stages shrink by different factors, and the gradient turns to
+    another direction. The norm is that of the whole model: its stages add up their squares.
+    """
+    return norms_are(case, values, own_norms(case))
+
+
+def norms_added(case: Case, values: list) -> bool:
+    """You add up norms. It is their *squares* that add up: take the root once, at the end."""
+    stages = case.inputs["gradients"]
+    each = [sum(stage_norm([one]) for one in stage if one is not None) for stage in stages]
+    sums = [sum(own_norms(case)), sum(each), math.hypot(*each)]
+    return any(norms_are(case, values, [total] * len(stages)) for total in sums)
+
+
+def squares_without_root(case: Case, values: list) -> bool:
+    """This is the square of the norm: the root is missing."""
+    gradients = case.inputs["gradients"]
+    return norms_are(case, values, [norm_of(gradients) ** 2] * len(gradients))
+
+
+def counts_replicas_again(case: Case, values: list) -> bool:
+    """The squares are added up over all ranks. The replicas hold the same gradient: it counts once, not once for each
+    replica. One row has the whole model.
+    """
+    replicas, gradients = case.inputs["replicas"], case.inputs["gradients"]
+    return norms_are(case, values, [math.sqrt(replicas) * norm_of(gradients)] * len(gradients))
+
+
+def over_the_column(case: Case, values: list) -> bool:
+    """You add up over the column: the same stage, once for each replica. The stages of one replica are in a row."""
+    return norms_are(case, values, [math.sqrt(case.inputs["replicas"]) * norm for norm in own_norms(case)])
+
+
+def mean_over_stages(case: Case, values: list) -> bool:
+    """You take a mean over the stages, of their norms or of their squares. The squares are *added up*."""
+    norms, stages = own_norms(case), len(case.inputs["gradients"])
+    means = [sum(norms) / stages, math.hypot(*norms) / math.sqrt(stages)]
+    return any(norms_are(case, values, [mean] * stages) for mean in means)
+
+
+def largest_of_the_stages(case: Case, values: list) -> bool:
+    """You take the largest of the stages' norms, or the largest number. The norm is the root of the sum of the squares
+    of all numbers.
+    """
+    gradients = case.inputs["gradients"]
+    numbers = [one.abs().max().item() for stage in gradients for one in stage if one is not None]
+    return any(norms_are(case, values, [found] * len(gradients)) for found in (max(own_norms(case)), max(numbers)))
+
+
+def norm_after_clipping(case: Case, values: list) -> bool:
+    """You return the norm that the gradient has *after* clipping. Return the one before: it tells how the training
+    goes.
+    """
+    return norms_are(case, values, [case.inputs["limit"]] * len(case.inputs["gradients"]))
+
+
+def always_to_the_limit(case: Case, values: list) -> bool:
+    """A gradient that is small enough was made larger. Clipping only shrinks: the factor is never above 1."""
+    gradients, limit, _ = case.inputs.values()
+    norm = norm_of(gradients)
+    return 0 < norm < limit and gradients_are(case, values, clipped(gradients, limit / norm))
+
+
+def nothing_is_left_of_zeros(case: Case, values: list) -> bool:
+    """The gradient is all zeros, and so is its norm. You divide by it, and what comes out is no number (nan). Divide
+    only if the norm is above the limit.
+    """
+    numbers = (one for value in values for one in value["gradients"] if isinstance(one, Tensor))
+    return norm_of(case.inputs["gradients"]) == 0 and any(not one.isfinite().all() for one in numbers)
+
+
+def not_in_place(case: Case, values: list) -> bool:
+    """The norm is right, and the gradients are what they were: multiply what is in `.grad`, in place. A new tensor
+    under a name of your own changes nothing in the model.
+    """
+    return norm_is_right(case, values) and gradients_are(case, values, case.inputs["gradients"])
+
+
+def each_by_its_own_factor(case: Case, values: list) -> bool:
+    """The norm that you return is right, and the stages shrink by different factors, each by its own norm. All
+    gradients are multiplied by the same factor, or the whole gradient turns to another direction.
+    """
+    gradients, limit, _ = case.inputs.values()
+    scaled = [clipped([stage], min(1.0, limit / max(stage_norm(stage), 1e-9)))[0] for stage in gradients]
+    return norm_is_right(case, values) and gradients_are(case, values, scaled)
+
+
+def clips_each_number(case: Case, values: list) -> bool:
+    """You limit every single number by itself, as `clip_grad_value_` does: those above the limit are cut off, the
+    others stay, and the gradient turns to another direction. Clipping by the norm multiplies all numbers by the same
+    factor.
+    """
+    gradients, limit, _ = case.inputs.values()
+    cut = [[None if one is None else one.clamp(-limit, limit) for one in stage] for stage in gradients]
+    return gradients_are(case, values, cut)
+
+
+def sends_gradients(case: Case, values: list) -> bool:
+    """You send whole gradients to other ranks, to take their norm there. A stage's sum of squares is one number, and
+    all that the others need.
+    """
+    return judge(case, values) is None
+
+
+EXERCISE = Exercise(
+    number="07.3",
+    title="Clip by the norm of the whole",
+    answer="clip_by_norm",
+    level="exercise",
+    minutes=15,
+    parts={"the norm": 3, "no more than needed": 1},
+    read_in="05",
+    read="2 · By hand: an edge between two ranks",
+    hints=(
+        "The norm is the root of the sum of the squares of *all* numbers of the gradient. Which of them does this rank "
+        "have, and which ranks have the others?",
+        "Add up this stage's squares, add up over the stages, take the root. Which group has each stage exactly once?",
+        "All gradients are multiplied by the same factor: limit / norm, and never more than 1.",
+    ),
+    cases=cases,
+    drive=drive,
+    private={"gradients": of_stage},
+    judge=judge,
+    costs=costs,
+    symptoms=(
+        sends_gradients,
+        squares_without_root,
+        counts_replicas_again,
+        over_the_column,
+        own_norm,
+        norms_added,
+        mean_over_stages,
+        largest_of_the_stages,
+        norm_after_clipping,
+        always_to_the_limit,
+        nothing_is_left_of_zeros,
+        not_in_place,
+        clips_each_number,
+        each_by_its_own_factor,
+    ),
+)

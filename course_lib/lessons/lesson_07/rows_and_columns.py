@@ -1,0 +1,195 @@
+"""07.1 Rows and columns: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from course_lib.checks.exercise import Case, Exercise, differs, draw
+from course_lib.lessons.lesson_07 import table
+
+GROUPS, NEIGHBOURS = ("row", "column"), ("before", "after")
+
+
+def cases(seed: int) -> list[Case]:
+    def case(part: str, replicas: int, stages: int) -> Case:
+        return Case(part, 1, {"replicas": replicas, "stages": stages}, table(replicas, stages))
+
+    def sizes(chance: Random) -> tuple[int, int]:
+        return chance.randint(1, 6), chance.randint(1, 6)
+
+    drawn = draw(sizes, 10, seed)
+    parts = {
+        "rows and columns": [(2, 3), (3, 2), (1, 2), (2, 1), (1, 1), *drawn[::2]],
+        "neighbours": [(2, 4), (3, 1), (1, 3), (4, 2), *drawn[1::2]],
+    }
+    first = {size: part for part, given in reversed(parts.items()) for size in given}  # each is tried once
+    return [case(part, *size) for part, given in parts.items() for size in dict.fromkeys(given) if first[size] == part]
+
+
+def drive(answer, replicas: int, stages: int):
+    def plain(value):
+        if hasattr(value, "tolist"):  # a tensor or an array
+            return value.tolist()
+        return list(value) if isinstance(value, (tuple, range)) else value
+
+    places = [dict(answer(rank, replicas, stages)) for rank in range(replicas * stages)]
+    return [{name: plain(value) for name, value in place.items()} for place in places]
+
+
+def judge(case: Case, values: list) -> str | None:
+    names = GROUPS if case.part == "rows and columns" else NEIGHBOURS
+    for rank, right in enumerate(right_table(**case.inputs)):
+        value = values[0][rank]
+        for name in names:
+            if name not in value:
+                return f"rank {rank}: there is no {name!r}"
+            difference = differs(value[name], right[name], name)
+            if difference:
+                return f"rank {rank}: {difference}"
+    return None
+
+
+def right_table(replicas: int, stages: int) -> list[dict]:
+    return [place(rank, rank // stages, rank % stages, replicas, stages) for rank in range(replicas * stages)]
+
+
+def place(rank: int, replica: int, stage: int, replicas: int, stages: int) -> dict:
+    return {
+        "row": [replica * stages + other for other in range(stages)],
+        "column": [other * stages + stage for other in range(replicas)],
+        "before": rank - 1 if stage > 0 else None,
+        "after": rank + 1 if stage < stages - 1 else None,
+    }
+
+
+def are(case: Case, values: list, name: str, wanted: list[Any]) -> bool:
+    """Whether all ranks have these, under that name, and some of these are not right."""
+    found = [value.get(name) for value in values[0]]
+    return found == wanted != [right[name] for right in right_table(**case.inputs)]
+
+
+def rows_for_columns(case: Case, values: list) -> bool:
+    """Row and column are exchanged. A row is one replica, with all its stages; a column is one stage, in all of the
+    replicas.
+    """
+    right = right_table(**case.inputs)
+    rows, columns = ([place[name] for place in right] for name in GROUPS)
+    return are(case, values, "row", columns) and are(case, values, "column", rows)
+
+
+def column_by_column(case: Case, values: list) -> bool:
+    """You number the table column by column: the stages of a replica are then far apart, on other nodes, and they talk
+    at every micro-batch. Number it row by row: neighbouring ranks are neighbouring stages.
+    """
+    replicas, stages = case.inputs.values()
+    ranks = range(replicas * stages)
+    rows = [list(range(rank % replicas, replicas * stages, replicas)) for rank in ranks]
+    before = [rank - replicas if rank >= replicas else None for rank in ranks]
+    return are(case, values, "row", rows) or are(case, values, "before", before)
+
+
+def divides_by_the_replicas(case: Case, values: list) -> bool:
+    """You divide the rank by the number of replicas. A row is as long as there are *stages*: that is the number to
+    divide by.
+    """
+    replicas, stages = case.inputs.values()
+    wrong = [place(rank, rank // replicas, rank % replicas, replicas, stages) for rank in range(replicas * stages)]
+    names = GROUPS if case.part == "rows and columns" else NEIGHBOURS
+    return replicas != stages and any(are(case, values, name, [each[name] for each in wrong]) for name in names)
+
+
+def leaves_itself_out(case: Case, values: list) -> bool:
+    """A group has all its ranks, also the one that asks: without it, the rank could not take part in the sum."""
+    right = right_table(**case.inputs)
+    others = {
+        name: [[one for one in place[name] if one != rank] for rank, place in enumerate(right)] for name in GROUPS
+    }
+    return any(are(case, values, name, others[name]) for name in GROUPS)
+
+
+def stages_and_replicas(case: Case, values: list) -> bool:
+    """A group is a list of *ranks*, counted over the whole table. You list the numbers of the stages, or of the
+    replicas.
+    """
+    replicas, stages = case.inputs.values()
+    numbers = {"row": list(range(stages)), "column": list(range(replicas))}
+    return any(are(case, values, name, [numbers[name]] * (replicas * stages)) for name in GROUPS)
+
+
+def into_the_next_row(case: Case, values: list) -> bool:
+    """The neighbours are taken from the rank alone: the last stage of a replica sends its outputs to the first stage of
+    the next one. A replica ends at its row's end.
+    """
+    ranks = range(case.inputs["replicas"] * case.inputs["stages"])
+    last = len(ranks) - 1
+    return are(case, values, "after", [rank + 1 if rank < last else None for rank in ranks]) or are(
+        case, values, "before", [rank - 1 if rank else None for rank in ranks]
+    )
+
+
+def round_and_round(case: Case, values: list) -> bool:
+    """A pipeline is no ring: before the first stage and after the last there is nobody. Return None there."""
+    replicas, stages = case.inputs.values()
+    rings = [[rank - rank % stages + (rank + step) % stages for rank in range(replicas * stages)] for step in (-1, 1)]
+    return any(are(case, values, name, ring) for name, ring in zip(NEIGHBOURS, rings, strict=True))
+
+
+def nobody_is_none(case: Case, values: list) -> bool:
+    """Where there is nobody before or after, return None: any number would be taken for a rank."""
+    wrong = wrong_neighbours(case, values)
+    return bool(wrong) and all(right is None for _, _, right in wrong)
+
+
+def rank_0_is_somebody(case: Case, values: list) -> bool:
+    """Rank 0 is a rank like any other, and you take it for nobody: `0` counts as false. Ask for the stage, or whether
+    something `is None`.
+    """
+    wrong = wrong_neighbours(case, values)
+    return bool(wrong) and all(right == 0 and found is None for _, found, right in wrong)
+
+
+def from_the_wrong_side(case: Case, values: list) -> bool:
+    """Before and after are exchanged: activations come from the stage with the smaller number."""
+    right = right_table(**case.inputs)
+    return are(case, values, "before", [place["after"] for place in right])
+
+
+def wrong_neighbours(case: Case, values: list) -> list[tuple[str, Any, int | None]]:
+    """Which of them, what it is, and what it should be."""
+    if case.part != "neighbours":
+        return []
+    pairs = zip(values[0], right_table(**case.inputs), strict=True)
+    found = [(name, value.get(name), right[name]) for value, right in pairs for name in NEIGHBOURS]
+    return [(name, value, right) for name, value, right in found if value != right]
+
+
+EXERCISE = Exercise(
+    number="07.1",
+    title="Rows and columns",
+    answer="my_place",
+    level="warm-up",
+    minutes=10,
+    parts={"rows and columns": 2, "neighbours": 1},
+    read="1 · A table of ranks",
+    hints=(
+        "Write the table of 2 replicas and 3 stages on paper, row by row. In which row and column is rank 4?",
+        "`divmod(rank, stages)`.",
+        "The row of replica r begins at rank r * stages. The column of stage s has every stages-th rank, from s on.",
+    ),
+    cases=cases,
+    drive=drive,
+    judge=judge,
+    symptoms=(
+        rows_for_columns,
+        column_by_column,
+        leaves_itself_out,
+        stages_and_replicas,
+        divides_by_the_replicas,
+        from_the_wrong_side,
+        rank_0_is_somebody,
+        into_the_next_row,
+        round_and_round,
+        nobody_is_none,
+    ),
+)

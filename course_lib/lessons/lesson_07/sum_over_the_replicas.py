@@ -1,0 +1,252 @@
+"""07.2 Sum over the replicas: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.checks.exercise import Case, Cost, Exercise, differs, same_as, seeded
+from course_lib.checks.private import hollow, keep
+from course_lib.lessons.lesson_07 import bytes_put_in, own_group, table
+
+LARGE = 500  # numbers in a gradient, beside which a count is nothing
+
+
+def cases(seed: int) -> list[Case]:
+    generator = seeded(seed)
+
+    def case(part: str, widths: list[int], counts: list[int], says: str) -> Case:
+        gradients = [
+            [torch.randn(width, generator=generator, dtype=torch.float64) * min(count, 1) for width in widths]
+            for count in counts
+        ]
+        says = f"{table(len(counts), len(widths))}, {says}"
+        return Case(part, len(widths) * len(counts), {"gradients": gradients, "counts": counts}, says)
+
+    return [
+        case("the right ranks", [2, 2], [3, 3], "3 tokens in each replica"),
+        case("the right ranks", [2, 3], [4, 4], "4 tokens in each, and stages of another size"),
+        case("the right ranks", [2], [2, 2, 2, 2], "2 tokens in each"),
+        case("the right ranks", [2, 3, 2, 2], [5], "5 tokens"),
+        case("the right ranks", [3, 3, 3], [2, 2], "2 tokens in each"),
+        case("the right ranks", [2, 2], [4, 4, 4], "4 tokens in each"),
+        case("the right ranks", [LARGE, LARGE], [3, 3], f"3 tokens in each, and {LARGE} numbers in each gradient"),
+        case("the right count", [2, 2], [5, 1], "5 tokens and 1 token"),
+        case("the right count", [3, 2], [2, 1000], "2 tokens and 1,000"),
+        case("the right count", [2, 2], [2, 7, 1], "2, 7 and 1 tokens"),
+        case("a replica without tokens", [2, 2], [3, 0], "3 tokens, and none in replica 1"),
+        case("a replica without tokens", [2, 3], [0, 4], "4 tokens, and none in replica 0"),
+        case("a replica without tokens", [2, 2], [0, 5, 0], "5 tokens in replica 1, and none in the others"),
+    ]
+
+
+def own_gradient(gradients: list[list[Tensor]], rank: int, ranks: int) -> list[list[Tensor]]:
+    """What one rank is sent of the gradients: the one of its stage in its replica."""
+    replica, stage = divmod(rank, len(gradients[0]))
+    return [keep(each, stage) if place == replica else hollow(each) for place, each in enumerate(gradients)]
+
+
+def own_count(counts: list[int], rank: int, ranks: int) -> list[int]:
+    """What one rank is sent of the counts: its replica's."""
+    return keep(counts, rank * len(counts) // ranks)
+
+
+def drive(answer, gradients: list[list[Tensor]], counts: list[int]):
+    from course_lib.meter import meter
+
+    replica, stage = divmod(dist.get_rank(), len(gradients[0]))
+    model = nn.Module()
+    model.weight = nn.Parameter(torch.zeros_like(gradients[replica][stage]))
+    model.weight.grad = gradients[replica][stage]
+    with meter() as spent:
+        answer(model, counts[replica], len(counts))
+    return {"weight.grad": model.weight.grad, "bytes": bytes_put_in(spent.as_data())}
+
+
+def judge(case: Case, values: list) -> str | None:
+    return same_as(expected)(case, [{"weight.grad": value["weight.grad"]} for value in values])
+
+
+def costs(case: Case, values: list) -> list[Cost]:
+    own = case.inputs["gradients"][0][0]
+    if own.numel() < LARGE:
+        return []
+    spent = max(value["bytes"] for value in values)
+    return [Cost("bytes that a rank puts into collectives and messages", spent, 1.5 * own.numel() * own.itemsize)]
+
+
+def expected(case: Case) -> list[dict]:
+    sums, tokens = over_columns(case), sum(case.inputs["counts"])
+    return [{"weight.grad": gradient / tokens} for gradient in sums]
+
+
+def over_columns(case: Case) -> list[Tensor]:
+    """For each rank the sum of the gradients of its column."""
+    gradients = case.inputs["gradients"]
+    return [torch.stack(column).sum(0) for column in zip(*gradients, strict=True)] * len(gradients)
+
+
+def each(case: Case, values: list) -> list[tuple[Tensor, Tensor, int]]:
+    """For each rank what it has, what it had, and the count of its replica."""
+    gradients, counts = case.inputs["gradients"], case.inputs["counts"]
+    had = [(gradient, count) for of_replica, count in zip(gradients, counts, strict=True) for gradient in of_replica]
+    return [(value["weight.grad"], *own) for value, own in zip(values, had, strict=True)]
+
+
+def along(value: Tensor, direction: Tensor) -> bool:
+    """Whether a gradient is a positive multiple of another one: the same sum, whatever it was divided by."""
+    if value.shape != direction.shape or not value.isfinite().all() or not value.norm() * direction.norm():
+        return False
+    return bool((value / value.norm() - direction / direction.norm()).abs().max() < 1e-5)
+
+
+def divided_by(case: Case, values: list, divisors: list[float]) -> bool:
+    """Whether all ranks have the sum over their column, divided by these."""
+    wanted = [total / divisor for total, divisor in zip(over_columns(case), divisors, strict=True)]
+    return differs([value["weight.grad"] for value in values], wanted) is None
+
+
+def as_it_was(case: Case, values: list) -> bool:
+    """`.grad` is what it was. Change it in place, or put the new gradient into `model.weight.grad`: a result under a
+    name of your own changes nothing in the model.
+    """
+    return all(differs(now, before) is None for now, before, _ in each(case, values))
+
+
+def nothing_summed(case: Case, values: list) -> bool:
+    """Each rank has its own replica's mean: nothing was added up over the replicas."""
+    had = each(case, values)
+    return len(case.inputs["counts"]) > 1 and all(along(now, before) for now, before, _ in had if before.norm())
+
+
+def no_number(case: Case, values: list) -> bool:
+    """Some numbers are nan: a replica without tokens divided its zeros by its own count, which is zero. Add up first,
+    and divide once, by the count of all replicas.
+    """
+    return any(not now.isfinite().all() for now, _, _ in each(case, values))
+
+
+def over_everyone(case: Case, values: list) -> bool:
+    """You add up over all ranks, also those of other stages, whose gradients belong to other weights. Where the shapes
+    are equal, nobody notices. Add up over the ranks that hold the *same stage*: the column.
+    """
+    everything = torch.stack([gradient for replica in case.inputs["gradients"] for gradient in replica]).sum(0)
+    return len(case.inputs["gradients"][0]) > 1 and all(along(now, everything) for now, _, _ in each(case, values))
+
+
+def along_the_row(case: Case, values: list) -> bool:
+    """You add up over the stages of your own replica: gradients of different weights. The same stage of the other
+    replicas is in the same *column*.
+    """
+    gradients = case.inputs["gradients"]
+    sums = [torch.stack(replica).sum(0) for replica in gradients for _ in replica]
+    pairs = zip(each(case, values), sums, strict=True)
+    return len(gradients[0]) > 1 and all(along(now, total) for (now, _, _), total in pairs if total.norm())
+
+
+def counts_every_stage(case: Case, values: list) -> bool:
+    """Your count is too large: every stage of a replica knows the replica's count, and you have added it up once for
+    each stage. Add it up over the replicas alone.
+    """
+    return len(case.inputs["gradients"][0]) > 1 and divided_by(case, values, [total_of_all_ranks(case)] * len(values))
+
+
+def counts_the_row(case: Case, values: list) -> bool:
+    """You add up the count over the stages of your own replica, which all know the same one. The count must be added up
+    over the replicas, as the gradients are.
+    """
+    stages = len(case.inputs["gradients"][0])
+    return divided_by(case, values, [max(1, stages * count) for _, _, count in each(case, values)])
+
+
+def total_of_all_ranks(case: Case) -> int:
+    return sum(case.inputs["counts"]) * len(case.inputs["gradients"][0])
+
+
+def never_divides(case: Case, values: list) -> bool:
+    """This is the gradient of the *sum* of the losses. The loss is their mean over the tokens of all replicas: divide
+    by how many there are.
+    """
+    return divided_by(case, values, [1] * len(values))
+
+
+def divides_by_ranks(case: Case, values: list) -> bool:
+    """You divide by a number of ranks, replicas or stages. The mean is over *tokens*: add up the replicas' counts, and
+    divide by that.
+    """
+    replicas, stages = len(case.inputs["counts"]), len(case.inputs["gradients"][0])
+    return any(divided_by(case, values, [number] * len(values)) for number in {replicas, stages, len(values)})
+
+
+def divides_by_its_own_count(case: Case, values: list) -> bool:
+    """The gradients are added up over the replicas, and then divided by what is, here, this replica's count alone. The
+    count must be added up over the same ranks as the gradients.
+    """
+    return divided_by(case, values, [max(1, count) for _, _, count in each(case, values)])
+
+
+def means_of_replicas(case: Case, values: list) -> bool:
+    """You average the replicas' means, as DDP does: a token in a replica with few of them weighs more than in one with
+    many. Add up the gradients, add up the counts, and divide once.
+    """
+    gradients, counts = case.inputs["gradients"], case.inputs["counts"]
+    weighed = [[one / max(1, count) for one in own] for own, count in zip(gradients, counts, strict=True)]
+    sums = [torch.stack(column).sum(0) for column in zip(*weighed, strict=True)] * len(counts)
+    return all(along(now, mean) for (now, _, _), mean in zip(each(case, values), sums, strict=True))
+
+
+def sends_more_than_its_own(case: Case, values: list) -> bool:
+    """You send more than your own gradient: a table with room for those of other stages, or the same gradient several
+    times. In a group of your own column, every number goes once.
+    """
+    return judge(case, values) is None
+
+
+def leaves_when_empty(model, count, replicas):
+    """A replica that has no tokens leaves without calling the all-reduce, and the others wait for it for ever."""
+    stages = dist.get_world_size() // replicas
+    group = own_group([list(range(stage, dist.get_world_size(), stages)) for stage in range(stages)])
+    if count:
+        total = torch.tensor(count)
+        dist.all_reduce(model.weight.grad, group=group)
+        dist.all_reduce(total, group=group)
+        model.weight.grad /= total
+
+
+EXERCISE = Exercise(
+    number="07.2",
+    title="Sum over the replicas",
+    answer="sum_over_replicas",
+    level="exercise",
+    minutes=15,
+    parts={"the right ranks": 2, "the right count": 2, "a replica without tokens": 1},
+    read="2 · The same as one process",
+    hints=(
+        "Which ranks have gradients of the same weights as this one? 07.1 has the answer.",
+        "`dist.new_group(ranks)` makes a group, and *every* rank must call it for *every* group, in the same order, "
+        "also for those that it is not in.",
+        "`dist.all_reduce(tensor, group=group)` adds up within a group. Two things must be added up: the gradients of "
+        "sums, and the counts.",
+    ),
+    cases=cases,
+    drive=drive,
+    private={"gradients": own_gradient, "counts": own_count},
+    judge=judge,
+    costs=costs,
+    symptoms=(
+        sends_more_than_its_own,
+        no_number,
+        as_it_was,
+        never_divides,
+        divides_by_its_own_count,
+        counts_every_stage,
+        counts_the_row,
+        divides_by_ranks,
+        means_of_replicas,
+        over_everyone,
+        along_the_row,
+        nothing_summed,
+    ),
+    hanging=leaves_when_empty,
+)

@@ -1,0 +1,204 @@
+"""08.7 Read a timeline: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+from course_lib.checks.exercise import Case, Exercise
+from course_lib.lessons.lesson_08 import Diagnosed
+
+CAUSES = ("straggler", "uneven batches", "data", "no overlap", "network", "fine")
+NOISE = 0.04  # by which equal work differs, up or down
+
+
+@dataclass(frozen=True)
+class Job:
+    """How long things take in a job, in seconds; `slow` is the rank to which `slower` or `load` applies."""
+
+    ranks: int
+    updates: int
+    forward: float = 1.0
+    backward: float = 2.0
+    transfer: float = 0.8
+    load: float = 0.1
+    slow: int | None = None
+    slow_load: float = 0.1  # of the slow rank
+    slower: float = 1.0  # times as long are the slow rank's forward and backward
+    longest: float = 1.0  # times as long are those of the rank with the longest batch
+    overlap: bool = True
+
+
+def cases(seed: int) -> list[Case]:
+    dice = random.Random(seed)
+
+    def case(part: str, job: Job, rank: int | None, cause: str) -> Diagnosed:
+        spans = simulate(job, dice)
+        end_of_first = min(end for _, name, _, end in spans if name == "communication")
+        first = [span for span in spans if span[2] < end_of_first]
+        begins = min(begin for _, _, begin, _ in first)
+        told = f"of which the first, from {begins:.7g} on, is\n  {_in_words(first, begins)}"
+        says = f"{job.ranks} ranks, {job.updates} updates, {told}"
+        return Diagnosed(part, 1, {"spans": spans}, says, (rank, cause))
+
+    def some_job(ranks: int, updates: int) -> tuple[Job, int]:
+        scale = dice.choice((0.02, 0.5, 1.0, 20.0))  # nobody said that an update takes seconds
+        backward, transfer = scale * dice.uniform(1.5, 2.5), scale * dice.uniform(0.6, 0.9)
+        job = Job(ranks, updates, scale, backward, transfer, load=0.1 * scale, slow_load=0.1 * scale)
+        return job, dice.randrange(ranks)
+
+    made = []
+    for ranks, updates in ((2, 6), (2, 5), (3, 8), (3, 7), (4, 12)):
+        job, odd = some_job(ranks, updates)
+        compute, times = job.forward + job.backward, dice.uniform(1.6, 3.0)
+        made += [
+            ("one rank", replace(job, slow=odd, slower=times), odd, "straggler"),
+            ("one rank", replace(job, slow=odd, slow_load=job.load + compute * (times - 1)), odd, "data"),
+            ("all ranks", job, None, "fine"),
+            ("all ranks", replace(job, load=compute * times / 3, slow_load=compute * times / 3), None, "data"),
+            ("all ranks", replace(job, overlap=False, transfer=compute * times / 3), None, "no overlap"),
+            ("all ranks", replace(job, transfer=job.backward / 2 + compute * times / 3), None, "network"),
+            ("by turns", replace(job, longest=times + 0.4), None, "uneven batches"),
+        ]
+    parts = [case(*each) for each in made]
+    return sorted(parts, key=lambda each: list(EXERCISE.parts).index(each.part))
+
+
+def _in_words(spans: list[list], zero: float) -> str:
+    """The spans of one update, a line for each rank, in seconds after `zero`."""
+    rows: dict[int, list[str]] = {}
+    for rank, name, begin, end in sorted(spans, key=lambda span: span[2]):
+        rows.setdefault(rank, []).append(f"{name} {begin - zero:.4g} to {end - zero:.4g}")
+    return "\n  ".join(f"rank {rank}: {', '.join(row)}" for rank, row in sorted(rows.items()))
+
+
+def simulate(job: Job, dice: random.Random) -> list[list]:
+    """The spans of a run: an update's communication ends for all at once, when the last has brought its gradients."""
+    spans: list[list] = []
+    clock = dice.uniform(100, 900) * job.forward  # whatever it is that the times are counted from
+    turns = [rank for _ in range(job.updates) for rank in dice.sample(range(job.ranks), job.ranks)]
+    for update in range(job.updates):
+        ready, begun = [], []
+        for rank in range(job.ranks):
+            times = job.slower if rank == job.slow else 1.0
+            times *= job.longest if rank == turns[update] else 1.0
+            now = clock
+            for name, seconds in (
+                ("load", job.slow_load if rank == job.slow else job.load),
+                ("forward", job.forward * times),
+                ("backward", job.backward * times),
+            ):
+                seconds *= dice.uniform(1 - NOISE, 1 + NOISE)
+                spans.append([rank, name, now, now + seconds])
+                now += seconds
+            ready.append(now)
+            begun.append(now - job.backward * times / 2 if job.overlap else now)
+        # with overlap, half of the backward pass is there to hide the transfer behind
+        last = max(range(job.ranks), key=ready.__getitem__)
+        clock = max(ready[last] + 0.05 * job.backward, begun[last] + job.transfer * dice.uniform(1 - NOISE, 1 + NOISE))
+        spans += [[rank, "communication", begun[rank], clock] for rank in range(job.ranks)]
+    return sorted(spans, key=lambda span: (span[2], span[0]))
+
+
+def drive(answer, spans: list[list]):
+    return {"found": answer([tuple(span) for span in spans])}
+
+
+def judge(case: Case, values: list) -> str | None:
+    found, right = values[0]["found"], list(_truth(case))
+    if not isinstance(found, list) or len(found) != 2:
+        return f"it should return a rank and a cause, and returns {found!r}"
+    return None if found == right else f"it says {tuple(found)}, it should be {tuple(right)}"
+
+
+def _truth(case: Case) -> tuple[int | None, str]:
+    assert isinstance(case, Diagnosed)
+    return case.truth
+
+
+def waiting_is_no_work(case: Case, values: list) -> bool:
+    """There is much communication in this timeline, and most of it is waiting. How long a transfer takes can be read
+    only from the rank that comes *last*: for it, nobody else is late.
+    """
+    return values[0]["found"][1] in ("network", "no overlap") and _truth(case)[1] not in ("network", "no overlap")
+
+
+def who_waits_most(case: Case, values: list) -> bool:
+    """This rank waits for the slow one. The one to blame is the one that waits *least*."""
+    rank, right = values[0]["found"][0], _truth(case)[0]
+    return None not in (rank, right) and rank != right
+
+
+def once_the_last(case: Case, values: list) -> bool:
+    """In every update some rank is the last, but not the same one each time: it is the batch that is long, not the rank
+    that is slow. Look at the updates one by one.
+    """
+    return _truth(case)[1] == "uneven batches"
+
+
+def always_the_last(case: Case, values: list) -> bool:
+    """The work is not shared out by turns: the same rank is the last in every update."""
+    return values[0]["found"][1] == "uneven batches" and _truth(case)[0] is not None
+
+
+def nobody_to_blame(case: Case, values: list) -> bool:
+    """No rank is later than the others by more than a few per cent. What is wrong, if anything is, is so on all ranks:
+    the rank is None.
+    """
+    return _truth(case)[0] is None and values[0]["found"][0] is not None
+
+
+def slow_in_what(case: Case, values: list) -> bool:
+    """The rank is right. In which spans is it slower than the others: does it compute, or does it load?"""
+    return _truth(case)[0] is not None and values[0]["found"][0] == _truth(case)[0]
+
+
+def begins_when(case: Case, values: list) -> bool:
+    """The transfers take long. Do they begin while the backward pass still runs, or only after it?"""
+    return {values[0]["found"][1], _truth(case)[1]} == {"network", "no overlap"}
+
+
+def all_is_well(case: Case, values: list) -> bool:
+    """Nothing is wrong here: loading is short, all ranks are ready at the same time, and the communication is hidden
+    behind the backward pass but for a little.
+    """
+    return _truth(case)[1] == "fine"
+
+
+def something_is_wrong(case: Case, values: list) -> bool:
+    """Something takes a quarter of this run's time or more, and was not found. Add up, for each rank and each name,
+    where the time goes.
+    """
+    return values[0]["found"][1] == "fine"
+
+
+EXERCISE = Exercise(
+    number="08.7",
+    title="Read a timeline",
+    answer="read_timeline",
+    level="exercise",
+    minutes=25,
+    parts={"all ranks": 2, "one rank": 2, "by turns": 1},
+    read="10 · Not stuck, only slow",
+    hints=(
+        "In each update: when does each rank end its backward pass? Who is the last one, and by how much?",
+        "If one rank is the last by far, in every update: add up its load, and its forward and backward, beside those "
+        "of the others.",
+        "If all are ready at about the same time: how much of the run is load? How much of it lies between the last "
+        "backward's end and the end of the communication, and had the communication begun before?",
+    ),
+    cases=cases,
+    drive=drive,
+    judge=judge,
+    symptoms=(
+        all_is_well,
+        waiting_is_no_work,
+        who_waits_most,
+        always_the_last,
+        once_the_last,
+        nobody_to_blame,
+        slow_in_what,
+        begins_when,
+        something_is_wrong,
+    ),
+)

@@ -1,0 +1,216 @@
+"""08.6 It runs, and is wrong: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from course_lib.checks.exercise import Case, Exercise, seeded
+from course_lib.lessons.lesson_08 import Diagnosed
+
+CAUSES = ("start", "repeats", "own gradient", "other rate", "not applied", "sum", "group", "none")
+OF_ONE_RANK = ("start", "repeats", "own gradient", "other rate", "not applied")
+BATCH = 2  # examples of a rank in an update
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong from `update` on; `rank` is None where all ranks do the same wrong thing."""
+
+    cause: str
+    rank: int | None
+    update: int | None
+    lasts: bool = True  # or it happens once
+
+    def hits(self, cause: str, rank: int, update: int) -> bool:
+        if self.cause != cause or self.update is None or self.rank not in (None, rank):
+            return False
+        return update >= self.update if self.lasts else update == self.update
+
+
+def cases(seed: int) -> list[Case]:
+    dice, generator = random.Random(seed), seeded(seed)
+
+    def job(part: str, cause: str, ranks: int, updates: int) -> Diagnosed:
+        at = 0 if cause == "start" else dice.randrange(1 if cause == "repeats" else 0, updates)
+        rank = dice.randrange(ranks) if cause in OF_ONE_RANK else None
+        fault = Fault(cause, rank, None if cause == "none" else at, lasts=cause != "repeats" and dice.random() < 0.6)
+        record = train(fault, ranks, updates, dice, generator)
+        says = _in_words(record)
+        return Diagnosed(part, 1, {"record": record}, says, (fault.rank, fault.update, fault.cause))
+
+    return [
+        *(job("one rank", cause, 3 + extra, 2 + 2 * extra) for extra in range(3) for cause in OF_ONE_RANK),
+        *(job("all ranks", cause, 4, updates) for updates in (2, 5) for cause in ("sum", "group")),
+        *(job("all ranks", "none", ranks, updates) for ranks, updates in ((3, 2), (4, 6))),
+    ]
+
+
+def _in_words(record: dict) -> str:
+    """The record of a small job; of a large one its size."""
+
+    def brief(numbers: list[float]) -> list[float]:
+        return [round(number, 3) for number in numbers]
+
+    ranks, updates = len(record["start"]), len(record["updates"])
+    lines = [f"{ranks} ranks, {updates} updates; rate {record['rate']}, start {list(map(brief, record['start']))}"]
+    if ranks * updates > 8:
+        return lines[0]
+    for update, rows in enumerate(record["updates"]):
+        for rank, row in enumerate(rows):
+            steps = ", ".join(f"{name} {brief(row[name])}" for name in ("gradient", "used", "weights"))
+            lines.append(f"update {update}, rank {rank}: examples {row['examples']}, {steps}")
+    return "\n  ".join(lines)
+
+
+def train(fault: Fault, ranks: int, updates: int, dice: random.Random, generator: torch.Generator) -> dict:
+    """Train a linear model on `ranks` ranks, each with its own weights, in one process; and write down what they do."""
+    rate = dice.choice((0.05, 0.1, 0.2))
+    size = ranks * updates * BATCH
+    inputs = torch.randn(size, 2, generator=generator, dtype=torch.float64)
+    targets = inputs @ torch.tensor([1.0, -2.0], dtype=torch.float64) + 3.0
+    order = torch.randperm(size, generator=generator).reshape(updates, ranks, BATCH).tolist()
+    weights = [torch.randn(2, generator=generator, dtype=torch.float64)] * ranks
+    if fault.cause == "start" and fault.rank is not None:
+        weights[fault.rank] = torch.randn(2, generator=generator, dtype=torch.float64)
+    start = [each.tolist() for each in weights]
+    log = []
+    for update in range(updates):
+        examples = [order[_place(fault, rank, update)][rank] for rank in range(ranks)]
+        off = [inputs[mine] @ weights[rank] - targets[mine] for rank, mine in enumerate(examples)]
+        own = [2 * each @ inputs[mine] / BATCH for each, mine in zip(off, examples, strict=True)]
+        last_digits = 1 + 1e-13 * dice.choice((-1, 1))  # a sum of many messages has its own order
+        used = [_used(fault, rank, update, own) * last_digits for rank in range(ranks)]
+        weights = [weights[rank] - _rate(fault, rank, update, rate) * used[rank] for rank in range(ranks)]
+        log.append(
+            [
+                {
+                    "examples": examples[rank],
+                    "loss": off[rank].square().mean().item(),
+                    "gradient": own[rank].tolist(),
+                    "used": used[rank].tolist(),
+                    "weights": weights[rank].tolist(),
+                }
+                for rank in range(ranks)
+            ]
+        )
+    return {"rate": rate, "start": start, "updates": log}
+
+
+def _place(fault: Fault, rank: int, update: int) -> int:
+    return update - 1 if fault.hits("repeats", rank, update) else update
+
+
+def _rate(fault: Fault, rank: int, update: int, rate: float) -> float:
+    if fault.hits("not applied", rank, update):
+        return 0.0
+    return rate / 2 if fault.hits("other rate", rank, update) else rate
+
+
+def _used(fault: Fault, rank: int, update: int, own: Sequence[Tensor]) -> Tensor:
+    """The gradient that a rank's optimizer gets."""
+    everybody = torch.stack(list(own))
+    if fault.hits("own gradient", rank, update):
+        return own[rank]
+    if fault.hits("sum", rank, update):
+        return everybody.sum(dim=0)
+    if fault.hits("group", rank, update):
+        half = len(own) // 2
+        return (everybody[:half] if rank < half else everybody[half:]).mean(dim=0)
+    return everybody.mean(dim=0)
+
+
+def drive(answer, record: dict):
+    import copy
+
+    return {"found": answer(copy.deepcopy(record))}
+
+
+def judge(case: Case, values: list) -> str | None:
+    found, right = values[0]["found"], list(_truth(case))
+    if not isinstance(found, list) or len(found) != 3:
+        return f"it should return a rank, an update and a cause, and returns {found!r}"
+    return None if found == right else f"it says {tuple(found)}, it should be {tuple(right)}"
+
+
+def _truth(case: Case) -> tuple:
+    assert isinstance(case, Diagnosed)
+    return case.truth
+
+
+def sees_ghosts(case: Case, values: list) -> bool:
+    """Nothing is wrong with this job. Ranks have different examples, and so different losses and gradients; and sums of
+    the same numbers in another order differ in their last digits.
+    """
+    return _truth(case)[2] == "none"
+
+
+def sees_nothing(case: Case, values: list) -> bool:
+    """Something is wrong with this job, and was not found. Check every step of every update: the weights at the start,
+    the examples, what becomes of the gradients, and what becomes of the weights.
+    """
+    return values[0]["found"][2] == "none"
+
+
+def a_consequence(case: Case, values: list) -> bool:
+    """This is a consequence: something was wrong in an earlier update, and from then on weights differ, and losses and
+    gradients with them. Find the first thing that does not follow from what was before it.
+    """
+    update, first = values[0]["found"][1], _truth(case)[1]
+    return isinstance(update, int) and isinstance(first, int) and update > first
+
+
+def too_early(case: Case, values: list) -> bool:
+    """In this update all is still well. Different losses and gradients are no fault: ranks have different examples. Nor
+    are last digits that differ: they depend on the order of adding up.
+    """
+    update, first = values[0]["found"][1], _truth(case)[1]
+    return isinstance(update, int) and isinstance(first, int) and update < first
+
+
+def one_for_all(case: Case, values: list) -> bool:
+    """All ranks do the same wrong thing in this update: none of them is to blame more than others, and the rank is
+    None.
+    """
+    return _truth(case)[0] is None and values[0]["found"][0] is not None
+
+
+def another_rank(case: Case, values: list) -> bool:
+    """The update is right, and the rank is not. At the start: whose weights has no other rank? Later: whose numbers do
+    not follow from those before?
+    """
+    return values[0]["found"][0] != _truth(case)[0]
+
+
+def another_cause(case: Case, values: list) -> bool:
+    """Rank and update are right, and the cause is not. Take the steps one by one: weights at the start, examples, used
+    from gradients, weights from used.
+    """
+    return values[0]["found"][:2] == list(_truth(case)[:2])
+
+
+EXERCISE = Exercise(
+    number="08.6",
+    title="It runs, and is wrong",
+    answer="find_the_fault",
+    level="build",
+    minutes=30,
+    parts={"one rank": 3, "all ranks": 2},
+    read="7 · Broken on purpose, and nothing happens",
+    hints=(
+        "Go through the updates in order, and return at the first thing that is not as it should be: whatever comes "
+        "later may be its consequence.",
+        "What should `used` be, given all ranks' `gradient`? What should `weights` be, given those before, `used` and "
+        "the rate? Write a small function `close(a, b)` for two lists of numbers.",
+        "If one rank's `used` is wrong: is it the rank's own gradient? If all ranks' are: is it the sum? Which of the "
+        "ranks' weights at the start is like no other's?",
+    ),
+    cases=cases,
+    drive=drive,
+    judge=judge,
+    symptoms=(sees_ghosts, sees_nothing, a_consequence, too_early, one_for_all, another_rank, another_cause),
+)

@@ -1,0 +1,191 @@
+"""08.2 Uneven batches: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+import torch.distributed as dist
+
+from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
+from course_lib.checks.private import by_rank
+from course_lib.lessons.lesson_08 import mean_of_all
+
+MANY = 1_000  # updates: more than anybody would guess
+
+
+def cases(seed: int) -> list[Case]:
+    generator, dice = seeded(seed), random.Random(seed)
+
+    def case(part: str, sizes: list[list[int]]) -> Case:
+        batches = [[torch.rand(size, generator=generator, dtype=torch.float64) for size in rank] for rank in sizes]
+        says = f"batches of {sizes} examples" if sum(map(len, sizes)) < 40 else f"{list(map(len, sizes))} batches"
+        return Case(part, len(sizes), {"batches": batches}, says)
+
+    def drawn(*numbers: int) -> list[list[int]]:
+        return [[dice.choice((1, 1, 2, 9)) for _ in range(number)] for number in numbers]
+
+    most = dice.randrange(12, 20)
+    return [
+        case("equally many", [[2, 2], [2, 2]]),
+        case("equally many", drawn(3) * 3),
+        case("equally many", drawn(most) * 2),
+        case("unequally many", [[2, 2], [2]]),
+        case("unequally many", [[3, 1], [2], [1, 4, 2]]),
+        case("unequally many", drawn(1, 4)),
+        case("unequally many", drawn(5, 1)),
+        case("unequally many", drawn(2, most, 3)),
+        case("unequally many", drawn(most + 1, most)),
+        case("unequally many", drawn(1, MANY + most)),
+        case("a rank without batches", [[], [3, 2]]),
+        case("a rank without batches", [[], []]),
+        case("a rank without batches", drawn(1, 0)),
+        case("a rank without batches", drawn(0, 0, 3)),
+        case("a rank without batches", drawn(4, 0, most)),
+    ]
+
+
+def drive(answer, batches: list):
+    return {"losses": answer(batches[dist.get_rank()])}
+
+
+def expected(case: Case) -> list:
+    return [{"losses": [examples.mean().item() for examples in _of_each_update(case)]}] * case.ranks
+
+
+def _of_each_update(case: Case) -> list:
+    """The examples of all ranks together, for each update."""
+    batches = case.inputs["batches"]
+    updates = range(max(map(len, batches)))
+    return [torch.cat([mine[update] for mine in batches if update < len(mine)]) for update in updates]
+
+
+def _means(case: Case) -> list[list[float | None]]:
+    """Each rank's own mean in each update, None where it has run out."""
+    batches = case.inputs["batches"]
+    updates = range(max(map(len, batches)))
+    return [[mine[update].mean().item() if update < len(mine) else None for mine in batches] for update in updates]
+
+
+def _losses_are(values: list, right: list) -> bool:
+    return all(differs(value["losses"], right) is None for value in values)
+
+
+def _stops_after(updates: int, case: Case, values: list) -> bool:
+    losses = [value["losses"] for value in values]
+    few = all(len(mine) == updates for mine in losses)
+    return few and updates < len(_means(case))
+
+
+def stops_at_the_shortest(case: Case, values: list) -> bool:
+    """All ranks stop when the first has run out: nothing hangs, and what the others have left is never trained on. Go
+    on as long as *any* rank has a batch.
+    """
+    return _stops_after(min(map(len, case.inputs["batches"])), case, values)
+
+
+def as_many_as_rank_0(case: Case, values: list) -> bool:
+    """All ranks make as many updates as rank 0 has batches. Another one may have more, and these are lost. All ranks
+    must be asked: which all-reduce gives the largest of their numbers?
+    """
+    return _stops_after(len(case.inputs["batches"][0]), case, values)
+
+
+def stops_too_early(case: Case, values: list) -> bool:
+    """There are fewer losses than updates. Nobody knows beforehand how many batches the rank with the most of them has,
+    and no constant is large enough: the ranks have to ask one another.
+    """
+    return any(len(value["losses"]) < len(_means(case)) for value in values)
+
+
+def goes_on_too_long(case: Case, values: list) -> bool:
+    """There are more losses than updates: after the last batch of the rank with the most of them there is nothing to
+    report. How many updates there are is for the ranks to agree on.
+    """
+    return any(len(value["losses"]) > len(_means(case)) for value in values)
+
+
+def not_a_number(case: Case, values: list) -> bool:
+    """A loss is not a number: a rank that has run out has taken the mean of nothing, 0 / 0. It has no mean; it has a
+    sum of 0 and a count of 0, and those can be added up.
+    """
+    return any(float(loss) != float(loss) for value in values for loss in value["losses"])
+
+
+def its_own_losses(case: Case, values: list) -> bool:
+    """Each rank returns the losses of its own batches. An update has the examples of all ranks: add them up."""
+    own = [[batch.mean().item() for batch in mine] for mine in case.inputs["batches"]]
+    return all(differs(value["losses"], mine) is None for value, mine in zip(values, own, strict=True))
+
+
+def averages_zeros_in(case: Case, values: list) -> bool:
+    """A rank that has run out adds a mean of 0, which pulls the loss down, as `join()` does to gradients. It has no
+    mean; it has a sum of 0 and a *count* of 0.
+    """
+    uneven = any(None in update for update in _means(case))
+    return uneven and _losses_are(values, [sum(mean or 0.0 for mean in update) / case.ranks for update in _means(case)])
+
+
+def mean_of_means(case: Case, values: list) -> bool:
+    """The mean of the ranks' means: an example in a small batch weighs more than one in a large batch. Add up sums and
+    counts, and divide once.
+    """
+    present = [[mean for mean in update if mean is not None] for update in _means(case)]
+    return _losses_are(values, [sum(update) / len(update) for update in present])
+
+
+def repeats_a_batch(case: Case, values: list) -> bool:
+    """A rank that has run out gives a batch again, and those examples count twice. An empty share is a share: a sum of
+    0 and a count of 0.
+    """
+    batches = case.inputs["batches"]
+    updates = range(len(_means(case)))
+    places = (lambda update, many: min(update, many - 1), lambda update, many: update % many)
+    for place in places:
+        again = [torch.cat([mine[place(update, len(mine))] for mine in batches if mine]) for update in updates]
+        if _losses_are(values, [examples.mean().item() for examples in again]):
+            return True
+    return False
+
+
+def sums_not_means(case: Case, values: list) -> bool:
+    """These are the sums of the losses. Divide each by the number of examples that all ranks have in that update."""
+    return _losses_are(values, [examples.sum().item() for examples in _of_each_update(case)])
+
+
+def own_batches_only(batches):
+    """Each rank makes as many all-reduces as it has batches, and the one with the most waits for ever in the next."""
+    return [mean_of_all(batch.sum(), len(batch)) for batch in batches]
+
+
+EXERCISE = Exercise(
+    number="08.2",
+    title="Uneven batches",
+    answer="losses_of_epoch",
+    level="exercise",
+    minutes=10,
+    parts={"equally many": 1, "unequally many": 2, "a rank without batches": 1},
+    read="3 · One rank does more",
+    hints=(
+        "How many all-reduces does each rank of the program make? How could they all know the right number beforehand?",
+        "`dist.all_reduce(tensor, op=dist.ReduceOp.MAX)` leaves the largest of the ranks' numbers on all of them.",
+        "What does a rank without a batch add to the sum, and what to the count?",
+    ),
+    cases=cases,
+    drive=drive,
+    private={"batches": by_rank},
+    judge=same_as(expected),
+    symptoms=(
+        its_own_losses,
+        stops_at_the_shortest,
+        as_many_as_rank_0,
+        stops_too_early,
+        goes_on_too_long,
+        not_a_number,
+        averages_zeros_in,
+        mean_of_means,
+        repeats_a_batch,
+        sums_not_means,
+    ),
+    hanging=own_batches_only,
+)

@@ -1,0 +1,213 @@
+"""08.8 What a hung job left: what an answer must show, and the wrong ones that are known.
+
+The jobs were real, and so is what they left: `tests/checks/recorded` has the program, with its faults, that ran them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from course_lib.checks.exercise import Case, Exercise
+from course_lib.lessons.lesson_08 import Diagnosed
+
+CAUSES = ("died", "raised", "busy", "fewer", "more", "another call", "messages")
+PART_OF = {
+    **dict.fromkeys(("died", "raised"), "gone"),
+    **dict.fromkeys(("busy", "fewer", "more"), "counts"),
+    **dict.fromkeys(("another call", "messages"), "calls"),
+}
+LOST = "Connection "  # closed, or reset, by peer: the words of a rank that has lost another one
+
+
+def cases(seed: int) -> list[Case]:
+    dice = random.Random(seed)
+    by_fault: dict[str, list[dict]] = {}
+    for job in _recorded_jobs():
+        by_fault.setdefault(job["fault"], []).append(job)
+    chosen = [job for jobs in by_fault.values() for job in dice.sample(jobs, 2)]
+    made = [_case(dice, job) for job in chosen]
+    return sorted(made, key=lambda case: list(PART_OF.values()).index(case.part))
+
+
+def _recorded_jobs() -> list[dict[str, Any]]:
+    """The jobs, with each rank as a dict of its `exit` code, None if it was still running, and what it left."""
+    kept = json.loads(Path(__file__).with_name("recorded_jobs.json").read_text())
+    texts = kept["texts"]
+    return [
+        {
+            **job,
+            "ranks": [
+                {"exit": code, "log": texts[log], "stack": texts[stack], "record": texts[record]}
+                for code, log, stack, record in job["ranks"]
+            ],
+        }
+        for job in kept["jobs"]
+    ]
+
+
+def _case(dice: random.Random, job: dict[str, Any]) -> Diagnosed:
+    """The ranks are numbered anew. In some jobs the record of a rank that is not to blame was lost."""
+    order = dice.sample(range(len(job["ranks"])), len(job["ranks"]))
+    ranks = [dict(job["ranks"][old]) for old in order]
+    guilty = sorted(order.index(old) for old in job["guilty"])
+    victims = [rank for rank in range(len(ranks)) if rank not in guilty]
+    if len(victims) > 2 and dice.random() < 0.5:
+        ranks[dice.choice(victims)]["record"] = ""
+    text = "".join(_as_text(rank, each) for rank, each in enumerate(ranks))
+    says = "".join(f"\n    rank {rank}: {_in_words(each)}" for rank, each in enumerate(ranks))
+    return Diagnosed(PART_OF[job["cause"]], 1, {"text": text}, says, (guilty, job["cause"], ranks))
+
+
+def _as_text(rank: int, left: dict[str, Any]) -> str:
+    text = f"=== rank {rank}: {_end(left)}\n"
+    for heading, name in (("log", "log"), ("stack", "stack"), ("flight recorder", "record")):
+        if left[name]:
+            text += f"--- {heading}\n{left[name].strip()}\n".replace("[rank@]", f"[rank{rank}]")
+    return text
+
+
+def _end(left: dict[str, Any]) -> str:
+    return "still running" if left["exit"] is None else f"exit code {left['exit']}"
+
+
+def _in_words(left: dict[str, Any]) -> str:
+    """What a rank left, in a line: its end, how its log ends, the top of its stack, its last collective."""
+    log, stack, record = (left[name].strip().splitlines() for name in ("log", "stack", "record"))
+    last = log[-1].removeprefix("[rank@]: ")
+    words = [_end(left), f"log: … {LOST}closed or reset by peer …" if LOST in last else f"log: … {last}"]
+    words += [f"stack: {stack[1].rpartition(' ')[2]} …"] if stack else []
+    words += [f"record: … {record[-1]}" if record else "no record"]
+    return "; ".join(words)
+
+
+def drive(answer, text: str):
+    return {"found": answer(text)}
+
+
+def judge(case: Case, values: list) -> str | None:
+    found, (guilty, cause, _) = values[0]["found"], _truth(case)
+    if not isinstance(found, list) or len(found) != 2 or not isinstance(found[0], list):
+        return f"it should return a list of ranks and a cause, and returns {found!r}"
+    if found == [guilty, cause]:
+        return None
+    return f"it says {found[0]}, {found[1]!r}; it should be {guilty}, {cause!r}"
+
+
+def _truth(case: Case) -> tuple[list[int], str, list[dict]]:
+    assert isinstance(case, Diagnosed)
+    return case.truth
+
+
+def _blamed(case: Case, values: list) -> tuple[set, set]:
+    """The ranks that are blamed, and those that should be."""
+    found = values[0]["found"][0]
+    return {rank for rank in found if isinstance(rank, int)}, set(_truth(case)[0])
+
+
+def blames_victims_too(case: Case, values: list) -> bool:
+    """Among these are the ranks to blame, and others that are in trouble only because of them."""
+    found, guilty = _blamed(case, values)
+    return found > guilty
+
+
+def one_of_two(case: Case, values: list) -> bool:
+    """Two ranks wait for each other in a message, and this is one of them. Neither is more to blame: name both."""
+    found, guilty = _blamed(case, values)
+    return bool(found) and found < guilty
+
+
+def blames_who_lost_a_peer(case: Case, values: list) -> bool:
+    """This rank's last words are about a connection: it has lost another rank, and that is no cause. Who has left
+    before it, and how: with which exit code, after which exception, or after how many collectives?
+    """
+    found, guilty = _blamed(case, values)
+    ranks = _truth(case)[2]
+    return not found & guilty and any(LOST in ranks[rank]["log"] for rank in found if rank in range(len(ranks)))
+
+
+def blames_who_is_done(case: Case, values: list) -> bool:
+    """This rank has made as many collectives as most, and has ended well: exit code 0. "To blame is the one who does
+    not wait" is no rule: count, and look for the one whose number nobody else has.
+    """
+    found, guilty = _blamed(case, values)
+    ranks = _truth(case)[2]
+    return not found & guilty and any(ranks[rank]["exit"] == 0 for rank in found if rank in range(len(ranks)))
+
+
+def overlooks_messages(case: Case, values: list) -> bool:
+    """Two ranks are in `send`, or two in `recv`: their stacks say so. They wait for each other, and this one, which has
+    begun another collective since, waits for them.
+    """
+    found, guilty = _blamed(case, values)
+    return bool(found) and not found & guilty and _truth(case)[1] == "messages"
+
+
+def blames_who_waits(case: Case, values: list) -> bool:
+    """This rank waits where most ranks wait, or for those who should have come there: it is a victim. Put the records
+    side by side, number by number: who is the first to differ from the others?
+    """
+    found, guilty = _blamed(case, values)
+    return bool(found) and not found & guilty
+
+
+def blames_nobody(case: Case, values: list) -> bool:
+    """No rank is named, and in each of these jobs somebody is to blame: one rank, or two that wait for each other."""
+    return not _blamed(case, values)[0]
+
+
+def counts_before_it_compares(case: Case, values: list) -> bool:
+    """Before the counts part, there is a number at which one rank made another call than the others, or one of another
+    shape. The counts only follow from that: compare what the calls are, and then how many.
+    """
+    return _truth(case)[1] == "another call" and values[0]["found"][1] in ("fewer", "more", "busy")
+
+
+def busy_or_gone(case: Case, values: list) -> bool:
+    """The rank is right, and has made fewer collectives. Why: is it still running, and what is on its stack? A rank
+    that has ended is not busy.
+    """
+    return _truth(case)[1] in ("busy", "fewer")
+
+
+def other_cause(case: Case, values: list) -> bool:
+    """The rank is right, and the cause is not. Exit code -9 is a death; an exception of its own, one that is not about
+    a connection, is "raised"; a stack in send or recv is a message; and one collective more than all others is "more".
+    """
+    return _blamed(case, values)[0] == _blamed(case, values)[1]
+
+
+EXERCISE = Exercise(
+    number="08.8",
+    title="What a hung job left",
+    answer="read_what_is_left",
+    level="build",
+    minutes=35,
+    parts={"gone": 1, "counts": 2, "calls": 2},
+    read="9 · What a cluster leaves behind",
+    hints=(
+        "First take the text apart: a dict for each rank, with its end, its log, its stack and its list of "
+        "collectives. `re.split` and `str.partition` are enough. A section may be missing.",
+        "Ask in this order: who was killed? Who raised something that is not about a connection? Whose stack is in "
+        "send or recv? Only then compare records.",
+        "Go through the records number by number, over the ranks that have one. At each number: is there a call that "
+        "most others do not have? If not: have some no call at that number? Those, or the rest, are the fewer ones.",
+    ),
+    cases=cases,
+    drive=drive,
+    judge=judge,
+    symptoms=(
+        blames_victims_too,
+        one_of_two,
+        blames_who_lost_a_peer,
+        blames_who_is_done,
+        overlooks_messages,
+        counts_before_it_compares,
+        blames_who_waits,
+        blames_nobody,
+        busy_or_gone,
+        other_cause,
+    ),
+)

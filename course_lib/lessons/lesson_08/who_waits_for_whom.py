@@ -1,0 +1,247 @@
+"""08.5 Who waits for whom: what an answer must show, and the wrong ones that are known."""
+
+from __future__ import annotations
+
+import random
+
+from course_lib.checks.exercise import Case, Exercise
+from course_lib.lessons.lesson_08 import Diagnosed
+from course_lib.lessons.lesson_08._jobs import Program, Step, run, state
+
+CAUSES = ("returned", "busy", "all send", "all receive", "order")
+Job = tuple[list[list[Step]], dict[str, list[int]], list[int], str]  # programs, groups, who is to blame, why
+
+
+def cases(seed: int) -> list[Case]:
+    dice = random.Random(seed)
+    made = [
+        ("gone or busy", _pipeline(dice, 3, "returned")),
+        ("gone or busy", _pipeline(dice, 3, "busy")),
+        ("gone or busy", _pipeline(dice, 5, "returned")),
+        ("gone or busy", _pipeline(dice, 6, "busy")),
+        ("gone or busy", _mesh_of_two_rows(dice, 6, "busy")),
+        ("gone or busy", _mesh_of_two_rows(dice, 8, "returned")),
+        ("messages", _ring(dice, 2, 2, "all send")),
+        ("messages", _ring(dice, 3, 3, "all receive")),
+        ("messages", _ring(dice, 5, 3, "all send")),
+        ("messages", _ring(dice, 6, 2, "all receive")),
+        ("messages", _ring(dice, 6, 4, "order")),
+        ("messages", _ring(dice, 7, 5, "order")),
+        ("messages", _ring(dice, 8, 6, "all send")),
+        ("groups", _two_groups(dice, 2)),
+        ("groups", _two_groups(dice, 5)),
+        ("groups", _groups_in_a_ring(dice, 3)),
+        ("groups", _groups_in_a_ring(dice, 6)),
+        ("groups", _mesh_of_two_rows(dice, 4, "order")),
+        ("groups", _mesh_of_two_rows(dice, 6, "order")),
+    ]
+    return [_case(dice, part, *job) for part, job in made]
+
+
+def _case(
+    dice: random.Random,
+    part: str,
+    programs: list[list[Step]],
+    groups: dict[str, list[int]],
+    blamed: list[int],
+    cause: str,
+) -> Diagnosed:
+    """The ranks are numbered anew, so that no number means anything."""
+    new = dice.sample(range(len(programs)), len(programs))
+    done = run(programs, groups)
+    states = {new[rank]: _record(program, done[rank], groups, new) for rank, program in enumerate(programs)}
+    record = [states[rank] for rank in range(len(programs))]
+    says = "".join(f"\n    rank {rank} {_in_words(each)}" for rank, each in enumerate(record))
+    truth = {new[rank]: states[new[rank]]["line"] for rank in blamed}
+    return Diagnosed(part, 1, {"record": record}, says, (truth, cause))
+
+
+def _record(program: Program, done: int, groups: dict[str, list[int]], new: list[int]) -> dict:
+    step = program[done] if done < len(program) else Step("", 0)
+    return {
+        **state(program, done),
+        "peer": None if step.peer is None else new[step.peer],
+        "group": step.group or None,
+        "members": sorted(new[member] for member in groups[step.group]) if step.group else None,
+    }
+
+
+def _in_words(each: dict) -> str:
+    if each["doing"] != "waiting":
+        return "has returned" if each["doing"] == "returned" else f"is running at line {each['line']}"
+    towards = "to" if each["op"] == "send" else "from"
+    whom = f"{towards} rank {each['peer']}" if each["group"] is None else f"of {each['group']} {each['members']}"
+    return f"waits in {each['op']} {whom} at line {each['line']}"
+
+
+def _pipeline(dice: random.Random, stages: int, cause: str) -> Job:
+    """Activations go down from stage to stage, and in the end all meet. One stage leaves too early, or stays away."""
+    receives, sends, micro_batches = dice.randrange(5, 15), dice.randrange(15, 25), dice.randint(2, 4)
+    programs = []
+    for stage in range(stages):
+        each = [Step("recv", receives, peer=stage - 1)] if stage else []
+        each += [Step("send", sends, peer=stage + 1)] if stage + 1 < stages else []
+        programs.append([*each * micro_batches, Step("barrier", 30, group="everyone")])
+    odd = dice.randrange(stages)
+    place = dice.randrange(len(programs[odd]))
+    programs[odd] = [*programs[odd][:place], *([Step("busy", dice.randrange(31, 40))] if cause == "busy" else [])]
+    return programs, {"everyone": list(range(stages))}, [odd], cause
+
+
+def _ring(dice: random.Random, ranks: int, size: int, cause: str) -> Job:
+    """The first `size` ranks pass something around; the others wait for one of them, or in a barrier for all."""
+    first = {"all send": ["send"] * size, "all receive": ["recv"] * size}.get(cause)
+    if first is None:  # some send and some receive, and no two of them to each other
+        first = ["send" if dice.random() < 0.5 else "recv" for _ in range(size)]
+        first[:2] = ["send", "recv"]
+    programs = []
+    for rank in range(size):
+        # whoever sends, sends to the next; whoever receives waits for the next, too, in the wrong direction
+        calls = [Step(first[rank], dice.randrange(5, 20), peer=(rank + 1) % size)]
+        programs.append([*calls, Step("barrier", 30, group="everyone")])
+    if _meet(programs):
+        return _ring(dice, ranks, size, cause)
+    for rank in range(size, ranks):
+        programs.append([Step("barrier", 30, group="everyone")])
+        if dice.random() < 0.7:  # it has a message for another one, who will come to it, and does not
+            towards, (here, there) = dice.randrange(rank), dice.choice((("send", "recv"), ("recv", "send")))
+            programs[rank].insert(0, Step(here, dice.randrange(20, 25), peer=towards))
+            programs[towards].insert(-1, Step(there, dice.randrange(25, 29), peer=rank))
+    return programs, {"everyone": list(range(ranks))}, list(range(size)), cause
+
+
+def _meet(programs: list[list[Step]]) -> bool:
+    """Whether somebody's first message is one that its peer waits for."""
+    return any(run(programs, {"everyone": range(len(programs))}))
+
+
+def _two_groups(dice: random.Random, ranks: int) -> Job:
+    """Two ranks are in both groups, and call them in a different order; the others are in one of the groups."""
+    lines = dice.sample(range(5, 29), 2)
+    a, b = (Step("all_reduce", line, group=group) for line, group in zip(lines, "AB", strict=True))
+    groups = {"A": [0, 1], "B": [0, 1]}
+    programs = [[a, b], [b, a]]
+    for rank in range(2, ranks):
+        group = dice.choice("AB")
+        groups[group].append(rank)
+        programs.append([a if group == "A" else b])
+    return programs, groups, [0, 1], "order"
+
+
+def _groups_in_a_ring(dice: random.Random, ranks: int) -> Job:
+    """Neighbours share a group, and each calls the one with its right neighbour first."""
+    groups = {f"pair {rank}": [rank, (rank + 1) % ranks] for rank in range(ranks)}
+    calls = [Step("all_reduce", dice.randrange(5, 29), group=f"pair {rank}") for rank in range(ranks)]
+    return [[calls[rank], calls[rank - 1]] for rank in range(ranks)], groups, list(range(ranks)), "order"
+
+
+def _mesh_of_two_rows(dice: random.Random, ranks: int, cause: str) -> Job:
+    """Rows first, then columns. Two ranks, at opposite corners, do it the other way round; or one is not there."""
+    columns = ranks // 2
+    groups = {f"row {row}": [row * columns + column for column in range(columns)] for row in range(2)}
+    groups |= {f"column {column}": [column, columns + column] for column in range(columns)}
+    in_row, in_column = dice.sample(range(5, 29), 2)
+    programs = []
+    for rank in range(ranks):
+        row = Step("all_reduce", in_row, group=f"row {rank // columns}")
+        column = Step("all_gather", in_column, group=f"column {rank % columns}")
+        programs.append([row, column])
+    if cause == "order":
+        for rank in (0, ranks - 1):
+            programs[rank].reverse()
+        # rank 0 waits for its column, of which the other one is in its row, with the last rank; and so on, around
+        return programs, groups, [0, columns - 1, columns, ranks - 1], cause
+    odd = dice.randrange(ranks)
+    programs[odd] = [*programs[odd][: dice.randrange(2)], *([Step("busy", 33)] if cause == "busy" else [])]
+    return programs, groups, [odd], cause
+
+
+def drive(answer, record: list[dict]):
+    return {"found": answer([dict(each) for each in record])}
+
+
+def judge(case: Case, values: list) -> str | None:
+    found, (lines, cause) = values[0]["found"], _truth(case)
+    if not isinstance(found, list) or len(found) != 2 or not isinstance(found[0], dict):
+        return f"it should return a dict of lines and a cause, and returns {found!r}"
+    if found[0] == lines and found[1] == cause:
+        return None
+    return f"it says {_shown(found[0])}, {found[1]!r}; it should be {_shown(lines)}, {cause!r}"
+
+
+def _shown(lines: dict) -> str:
+    return str(dict(sorted(lines.items(), key=lambda item: str(item[0]))))
+
+
+def _truth(case: Case) -> tuple[dict[int, int | None], str]:
+    assert isinstance(case, Diagnosed)
+    return case.truth
+
+
+def blames_victims_too(case: Case, values: list) -> bool:
+    """Among these are the ranks to blame, and others that only wait for them, or for whom nobody waits. Follow the
+    waits to their end, and name only those with whom they end.
+    """
+    return values[0]["found"][0].keys() > _truth(case)[0].keys()
+
+
+def part_of_the_circle(case: Case, values: list) -> bool:
+    """These are some ranks of a circle, and not all of it. They wait for each other, and none of them is more to blame
+    than the others: name them all.
+    """
+    found, right = values[0]["found"][0].keys(), _truth(case)[0].keys()
+    return bool(found) and found < right
+
+
+def blames_a_victim(case: Case, values: list) -> bool:
+    """These ranks wait for somebody else, and would go on if that one did. Whom do they wait for, and what does that
+    rank do?
+    """
+    return values[0]["found"][0].keys() != _truth(case)[0].keys()
+
+
+def other_lines(case: Case, values: list) -> bool:
+    """The ranks are right, and a line is not: it is the one in that rank's own row, or None if it has returned."""
+    return values[0]["found"][0] != _truth(case)[0]
+
+
+def other_cause(case: Case, values: list) -> bool:
+    """Ranks and lines are right, and the cause is not. What do those in the circle do: do all of them send, do all
+    receive, or is it neither?
+    """
+    return values[0]["found"][0] == _truth(case)[0] and len(_truth(case)[0]) > 1
+
+
+def other_cause_of_one(case: Case, values: list) -> bool:
+    """Rank and line are right, and the cause is not: has it returned, or is it running?"""
+    return values[0]["found"][0] == _truth(case)[0]
+
+
+EXERCISE = Exercise(
+    number="08.5",
+    title="Who waits for whom",
+    answer="find_the_root",
+    level="build",
+    minutes=30,
+    parts={"gone or busy": 1, "messages": 2, "groups": 2},
+    read="5 · Two who both send first",
+    hints=(
+        "First a small function: whom does this rank wait for? In a message, for its peer. In a collective, for those "
+        "members of the group that are not in the same call.",
+        "Begin with any rank that waits, and go on to one that it waits for, and so on. Either you come to a rank that "
+        "waits for nobody, or to one where you have been.",
+        "A rank may wait for several, of which only some wait for it in turn. To blame are those from whom everybody "
+        "that they lead to leads back to them.",
+    ),
+    cases=cases,
+    drive=drive,
+    judge=judge,
+    symptoms=(
+        blames_victims_too,
+        part_of_the_circle,
+        blames_a_victim,
+        other_lines,
+        other_cause,
+        other_cause_of_one,
+    ),
+)

@@ -1,0 +1,293 @@
+"""11.1 Replicas of a pipeline: what an answer must show, and the classes of wrong ones that are known."""
+
+from __future__ import annotations
+
+import random
+from itertools import chain
+from typing import Any
+
+from course_lib.checks.exercise import Case, Cost, Exercise, differs
+from course_lib.lessons.lesson_11 import (
+    HIDDEN,
+    OTHER_WEIGHTS,
+    Job,
+    adam,
+    after,
+    batches_of,
+    counting_parameters,
+    derives_from_ours,
+    loss_of,
+    model_of,
+    new_job,
+    state_of,
+    watching_for_ours,
+)
+from course_lib.lessons.lesson_11._symptoms import SYMPTOMS
+from course_lib.lessons.lesson_11._twin import block_of, blocks_on, in_one_process, seen_by, stages_of
+
+MANY = 4  # times as many micro-batches as there are stages
+FLOAT64 = 8  # bytes
+HEADER, SMALL = 64, 256  # bytes: beside each message, and in collectives for counts, losses and norms
+SOME_MORE = 1.5
+
+
+def cases(seed: int) -> list[Case]:
+    chance = random.Random(seed)
+
+    def case(part: str, ranks: int, lengths: list[list[int]], says: str, **others: Any) -> Case:
+        made = new_job(lengths, chance.randrange(10**6), **others)
+        counts = {"replica": made["replicas"], "stage": ranks // made["replicas"], "micro-batch": made["micro_batches"]}
+        shape = [f"{count} {name}{plural(name, count)}" for name, count in counts.items()]
+        return Case(part, ranks, {"job": made}, ", ".join([*shape, says]))
+
+    def equal(sequences: int, steps: int = 3) -> list[list[int]]:
+        return [[steps] * sequences] * 2
+
+    def uneven(sequences: int) -> list[list[int]]:
+        """A long one, a short one, and whatever chance gives, twice."""
+        return [[6, 1, *(chance.randint(1, 5) for _ in range(sequences - 2))] for _ in range(2)]
+
+    five = 5 + 2 * chance.randrange(2)
+    return [
+        case("two stages", 2, equal(2), "2 sequences of 3 steps"),
+        case("two stages", 3, equal(2), "2 sequences of tokens, 3 steps each", tokens=True),
+        case("micro-batches", 2, equal(6), "6 sequences of 3 steps", micro_batches=3),
+        case("micro-batches", 2, equal(five), f"{five} sequences of 3 steps", micro_batches=3),
+        case("micro-batches", 2, equal(2), "2 sequences: one micro-batch is empty", micro_batches=3),
+        case("micro-batches", 2, equal(5), "the state is carried on", micro_batches=3, carry_state=True, tokens=True),
+        case("micro-batches", 3, equal(7), "7 sequences of 3 steps", micro_batches=5, layers=3),
+        case("replicas", 2, equal(4), "4 sequences of 3 steps", replicas=2),
+        case("replicas", 4, equal(4), "4 sequences of 3 steps", replicas=2),
+        case("replicas", 4, equal(five), f"{five} sequences of 3 steps", replicas=2, micro_batches=3),
+        case("replicas", 4, equal(1), "1 sequence: one replica has none", replicas=2),
+        case("replicas", 4, equal(6), "the state is carried on", replicas=2, micro_batches=3, carry_state=True),
+        case("replicas", 3, equal(5), "5 sequences of tokens", replicas=3, micro_batches=2, tokens=True),
+        case("uneven lengths", 2, uneven(4), "lengths from 1 to 6", micro_batches=2),
+        case("uneven lengths", 2, uneven(3), "lengths from 1 to 6", replicas=2),
+        case("uneven lengths", 4, uneven(five), "lengths from 1 to 6", replicas=2, micro_batches=3),
+        case("uneven lengths", 4, uneven(6), "not every step counts", replicas=2, micro_batches=2, sparse=True),
+        case("clipping", 3, equal(3), "clip=0.01", clip=0.01),
+        case("clipping", 4, uneven(5), "clip=0.01", replicas=2, micro_batches=3, clip=0.01),
+        case("clipping", 4, equal(4), "clip=1000", replicas=2, clip=1000.0),
+        case("cut off and resumed", 2, equal(4) * 2, "cut off in update 3", micro_batches=2, cut=2),
+        case(
+            "cut off and resumed",
+            4,
+            equal(6) * 2,
+            "the state is carried on, cut off in update 3",
+            replicas=2,
+            micro_batches=3,
+            cut=2,
+            carry_state=True,
+            tokens=True,
+            clip=0.5,
+        ),
+        case("budget", 4, equal(8, 4), f"then {2 * MANY}", replicas=2, micro_batches=2, measured=True),
+    ]
+
+
+def plural(name: str, count: int) -> str:
+    return "" if count == 1 else "es" if name.endswith("ch") else "s"
+
+
+def drive(answer, job: Job):
+    import torch.distributed as dist
+
+    from course_lib.strategies import Strategy
+    from course_lib.strategies.shards import check_outlines, gather_outlines
+
+    with watching_for_ours() as ours:
+        trained = made(answer, job, dist.get_rank())
+        if not isinstance(trained, Strategy):
+            return {"ours": "no strategy"}
+        ours += derives_from_ours(type(trained))
+        check_outlines(gather_outlines(trained.checked_shards()))
+        seen: dict[str, Any] = {
+            "holds": list(trained.shards()),
+            "start": Strategy.full_state(trained),
+            "updates": [],
+        }
+        for number, batch in enumerate(batches_of(job)):
+            if number == job["cut"]:
+                trained = resumed(trained, answer, job, batch, number)
+                seen["resumed"] = state_of(trained)
+            seen["updates"].append(after(trained, batch))
+        if job["measured"]:
+            del trained
+            few = {**job, "lengths": job["lengths"][:1]}
+            many = {**few, "micro_batches": MANY * job["micro_batches"], "lengths": [MANY * job["lengths"][0]]}
+            seen["few"], seen["many"] = (spent_on(answer, each) for each in (few, many))
+    return {"ours": ", ".join(dict.fromkeys(ours)), **seen}
+
+
+def made(answer, job: Job, seed: int):
+    options = {name: job[name] for name in ("replicas", "micro_batches", "carry_state", "clip")}
+    return answer(model_of(job, seed), adam, loss_of(job), **options)
+
+
+def resumed(trained, answer, job: Job, batch, updates: int):
+    """Saved, cut off in the middle of the next update, and made anew from other weights and from the checkpoint."""
+    import contextlib
+    import shutil
+    import tempfile
+
+    import torch.distributed as dist
+
+    from course_lib.training.checkpoint import load_checkpoint, on_rank_0, save_checkpoint
+    from course_lib.training.checkpoint.folder import Position
+
+    class CutOff(Exception):
+        pass
+
+    def cut_off(*_):
+        raise CutOff
+
+    folder = on_rank_0(tempfile.mkdtemp)
+    save_checkpoint(trained, folder, Position(updates=updates))
+    trained.optimizer.register_step_pre_hook(cut_off)
+    with contextlib.suppress(CutOff):
+        trained.step(trained.share(batch))
+    anew = made(answer, job, OTHER_WEIGHTS + dist.get_rank())
+    load_checkpoint(anew, folder)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+    return anew
+
+
+def spent_on(answer, job: Job) -> dict[str, Any]:
+    """What the second update costs: the first one may set up whatever it likes."""
+    import torch.distributed as dist
+
+    from course_lib.meter import meter
+
+    (batch,) = batches_of(job)
+    with counting_parameters() as numbers:
+        trained = made(answer, job, dist.get_rank())
+        trained.step(trained.share(batch))
+        kept = [numbers()]
+        with meter() as spent:
+            trained.step(trained.share(batch))
+        kept.append(numbers())
+    # The launcher may be looking at this rank's frames, and so hold for a moment what they held: the fewer counts.
+    return {"kept": min(kept), **spent.as_data()}
+
+
+def judge(case: Case, values: list[Any]) -> str | None:
+    if ours := next((value["ours"] for value in values if value["ours"]), ""):
+        if ours == "no strategy":
+            return "what the constructor makes is no Strategy: derive MyHybrid from course_lib.strategies.Strategy"
+        return f"it is, or makes, one of the course's own: {ours}. Write those parts yourself"
+    right = in_one_process(case)
+    for rank, value in enumerate(values):
+        if missing := [name for name in right["start"] if name not in value["start"]]:
+            return f"rank {rank}: full_state() has no {missing[0]}, which the whole model has"
+    if wrong := not_in_stages(case, values):
+        return wrong
+    for rank, value in enumerate(values):
+        if difference := differs(value["start"], right["start"]):
+            return f"before the first update, rank {rank}: {difference}"
+    for number, update in enumerate(right["updates"]):
+        for rank, value in enumerate(values):
+            if difference := differs(value["updates"][number], seen_by(value, update)):
+                return f"after update {number + 1}, rank {rank}: {difference}"
+    return None
+
+
+def not_in_stages(case: Case, values: list[Any]) -> str | None:
+    """Whether every row of ranks has the whole model once, in consecutive blocks; if not, who has what."""
+    stages, whole = stages_of(case), sorted({block_of(name) for name in in_one_process(case)["start"]})
+    for first in range(0, case.ranks, stages):
+        blocks = [blocks_on(values[first + stage]) for stage in range(stages)]
+        if list(chain(*blocks)) != whole or not all(blocks):
+            texts = [
+                f"rank {first + stage} has {', '.join(map(str, own)) or 'none'}" for stage, own in enumerate(blocks)
+            ]
+            return (
+                f"a replica has the blocks {', '.join(map(str, whole))} once, in order, on {stages} neighbouring "
+                f"rank{'s' if stages > 1 else ''}, but {'; '.join(texts)}"
+            )
+    return None
+
+
+def costs(case: Case, values: list[Any]) -> list[Cost]:
+    if not case.inputs["job"]["measured"]:
+        return []
+    return [max(of_ranks, key=lambda cost: cost.spent - cost.budget) for of_ranks in _costs_of_ranks(case, values)]
+
+
+def _costs_of_ranks(case: Case, values: list[Any]) -> list[list[Cost]]:
+    """For each thing that costs, what every rank spent on it."""
+    stages, start = stages_of(case), in_one_process(case)["start"]
+    lengths, micro_batches = case.inputs["job"]["lengths"][0], case.inputs["job"]["micro_batches"]
+    activations = MANY * sum(lengths) // case.inputs["job"]["replicas"] * HIDDEN * FLOAT64
+    found: list[list[Cost]] = [[], [], [], [], []]
+    for rank, value in enumerate(values):
+        own, stage = sum(start[name].numel() for name in value["holds"]), rank % stages
+        few, many = value["few"], value["many"]
+        links = (stage > 0) + (stage < stages - 1)
+        near = [peer for peer in (rank - 1, rank + 1) if peer // stages == rank // stages]
+        far = sum(size for peer, size in many["sent_to"].items() if peer not in near)
+        near_bytes = sum(size for peer, size in many["sent_to"].items() if peer in near)
+        allowed = links * (activations + HEADER * MANY * micro_batches)
+        found[0].append(Cost(f"numbers in parameters, rank {rank}", many["kept"], own))
+        found[1].append(Cost("bytes to others than neighbouring stages", far, 0))
+        found[2].append(Cost("bytes to neighbouring stages", near_bytes, allowed))
+        found[3].append(Cost("bytes put into collectives", sum(many["payload"].values()), own * FLOAT64 + SMALL))
+        saved = f"bytes kept for backward, {MANY * micro_batches} micro-batches"
+        found[4].append(Cost(saved, many["saved_bytes"], int(SOME_MORE * few["saved_bytes"])))
+    return found
+
+
+EXERCISE = Exercise(
+    number="11.1",
+    title="Replicas of a pipeline",
+    answer="MyHybrid",
+    level="build",
+    minutes=90,
+    parts={
+        "two stages": 3,
+        "micro-batches": 3,
+        "replicas": 3,
+        "uneven lengths": 3,
+        "clipping": 2,
+        "cut off and resumed": 4,
+        "budget": 2,
+    },
+    read_in="07",
+    read="2 · The same as one process",
+    read_for={
+        "two stages": ("05", "2 · By hand: an edge between two ranks"),
+        "clipping": ("05", "2 · By hand: an edge between two ranks"),
+        "micro-batches": ("06", "2 · 1F1B: the same work, less memory"),
+        "budget": ("06", "2 · 1F1B: the same work, less memory"),
+        "cut off and resumed": ("09", "5 · Checkpoint, resume, restart"),
+    },
+    hints=(
+        "Begin with one replica and one micro-batch. `replica, stage = divmod(rank, stages)`; agree on the weights, "
+        "cut the model with `model.part(start, stop)`, and hand that part to `super().__init__`.",
+        "Override `forward_backward`. What comes from the stage before is a leaf: "
+        "`receive(...).wait().requires_grad_()`. After `outputs.backward(gradient)`, its `.grad` goes back to "
+        "where it came from (lesson 05).",
+        "`self.model_group` is the group of the replica's stages. With it, the base class clips by the norm of the "
+        "whole, puts the whole state together, and knows what to save.",
+        "The count is known before the first forward pass: it is in the masks. Sum it over the column, divide every "
+        "sum of losses by it, and *sum* the gradients over the column in `reduce_gradients`.",
+        "A replica or a micro-batch may be empty: let it take part all the same. An empty batch runs through the "
+        "blocks, its gradients are zeros, and `point_to_point.send` sends nothing where there is nothing.",
+        "For the budget: `one_f_one_b(stages, micro_batches).stages[stage]` of `course_lib.planning.schedules` is the "
+        "order in which a stage works; begin to send, go on, and wait for what you have sent at the end.",
+    ),
+    cases=cases,
+    drive=drive,
+    judge=judge,
+    symptoms=SYMPTOMS,
+    costs=costs,
+    timeout=20.0,
+    modules=(
+        "torch._dynamo",
+        "torch.distributed.checkpoint",
+        "course_lib.strategies",
+        "course_lib.training.checkpoint",
+    ),
+)
