@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.checks.notebooks import BadNotebook
+from course_lib.launchers import private_doors
 from course_lib.launchers.local import PRELOADED, main_module_hidden, start_method, warm_up
 
 Ask = Callable[..., Any]  # how a task asks the grader for something that it does not have
@@ -117,9 +118,7 @@ def _serve(connection: Any, allowance: Allowance | None) -> None:
     """Do what the grader asks for, until it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader says when to stop
     if start_method() == "forkserver":  # the server that this process comes from forks its ranks, too
-        from multiprocessing import forkserver
-
-        forkserver.ensure_running = forkserver._forkserver.ensure_running = lambda: None
+        private_doors.fork_from_the_same_server()
 
     def ask(*question: Any) -> Any:
         connection.send_bytes(json.dumps({"question": question}).encode())

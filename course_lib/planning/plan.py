@@ -32,7 +32,7 @@ class Plan:
     """Replicas x stages, or x shards, and what a step is predicted to take on the slowest rank.
 
     `costs` are those of one action, without the `overhead` of starting it. Of sums and gatherings only what computation
-    does not hide counts (`overlap.py`), for replicas and shards alike.
+    does not hide counts (`update_costs.py`), for replicas and shards alike.
     """
 
     replicas: int

@@ -16,6 +16,7 @@ from types import FrameType, TracebackType
 ENTRY_POINTS = ("course_lib/launchers/process/rank.py", "course_lib/launchers/torchrun.py")
 ON_THE_WAY = (
     "course_lib/launchers/diagnosis/call_log.py",
+    "course_lib/launchers/private_doors.py",
     "course_lib/launchers/process/joining.py",
     "course_lib/launchers/process/lifetime.py",
 )
