@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from course_lib.planning.costs import ActionCosts
 from course_lib.planning.placement import Placement
 from course_lib.planning.schedules import Schedule
+from course_lib.planning.simulation import ActionCosts
 from course_lib.planning.work import Pieces
 
 # What the time of an update is spent on. One of them is left out where there is none of it.
