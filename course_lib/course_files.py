@@ -68,10 +68,9 @@ def write_whole(path: Path, content: str | bytes, mode: int = 0o666) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{secrets.token_hex(8)}.tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     try:
-        with os.fdopen(os.open(aside, flags, mode), "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+        aside.touch(mode, exist_ok=False)
+        aside.write_bytes(content.encode() if isinstance(content, str) else content)
         aside.replace(path)
     finally:
         with contextlib.suppress(OSError):

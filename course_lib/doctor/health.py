@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 
 from course_lib.doctor.measuring import (
     ROUNDS,
@@ -30,7 +31,7 @@ from course_lib.doctor.measuring import (
     wait_for_all,
     where_messages_lie,
 )
-from course_lib.launchers import Run, Slurm, launch, torchrun
+from course_lib.launchers import Run, Slurm, launch, private_doors, torchrun
 from course_lib.launchers.process import progress_bar
 from course_lib.launchers.process.progress_bar import Step
 from course_lib.launchers.tracing.events import clock_skew
@@ -89,9 +90,7 @@ def measure_rank(plan: Plan, show: Callable[[Step], None] = progress_bar.send) -
     """Measure; for every rank to call. Rank 0 calls `show` with how far it is."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     steps = _Steps(_count_of_steps(plan, ranks), show if rank == 0 else None)
-    from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
-
-    clock = -clock_skew(PrefixStore("doctor", _get_default_store()))
+    clock = -clock_skew(PrefixStore("doctor", private_doors.default_store()))
     steps.what = "matrix products and copies"
     device = measure_device(steps.done, plan.tries)
     wait_for_all()

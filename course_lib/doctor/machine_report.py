@@ -57,7 +57,6 @@ def lines_of(findings: Sequence[Finding]) -> list[str]:
 
 
 OLDEST_PYTHON = (3, 10)
-OLDEST_TORCH = (2, 11)
 BYTES_PER_RANK = 400 << 20  # a rank with torch loaded, a small model and its buffers
 
 
@@ -81,11 +80,11 @@ def _python() -> Finding:
 
 
 def _torch() -> Finding:
-    wanted = ".".join(map(str, OLDEST_TORCH))
+    wanted = ".".join(map(str, flight_recorder.FIRST_VERSION))
     found = _version("torch")
     if found is None:
         return Finding("PyTorch", "missing", "run `pip install -e .` in the course's folder", fatal=True)
-    if tuple(int(part) for part in found.split(".")[:2]) < OLDEST_TORCH:
+    if tuple(int(part) for part in found.split(".")[:2]) < flight_recorder.FIRST_VERSION:
         return Finding("PyTorch", found, f"the course needs {wanted} or newer: pip install --upgrade torch", fatal=True)
     return Finding("PyTorch", found)
 

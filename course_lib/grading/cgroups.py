@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib.grading.limits import Limits
+from course_lib.machine import CONTROL_GROUPS
 
-ROOT = Path("/sys/fs/cgroup")
 PREFIX = "course-grade-"
 OURS = "course-grader"  # the group, in version 2, that the grader itself is in
 WANTED = ("memory", "pids", "cpu")
@@ -117,20 +117,20 @@ def _write(group: Group, name: str, value: int) -> bool:
 
 def version() -> int:
     """Which kind this machine has."""
-    return 2 if (ROOT / "cgroup.controllers").exists() else 1
+    return 2 if (CONTROL_GROUPS / "cgroup.controllers").exists() else 1
 
 
 def _parents() -> tuple[int, list[Path]]:
     """The version, and the folders in which a group can be made: those of this process."""
     mine = [line.split(":", 2) for line in _read(Path("/proc/self/cgroup")).splitlines()]
-    if (ROOT / "cgroup.controllers").exists():
+    if (CONTROL_GROUPS / "cgroup.controllers").exists():
         path = next((path for number, _, path in mine if number == "0"), "/")
-        return 2, _delegated(ROOT / path.lstrip("/"))
+        return 2, _delegated(CONTROL_GROUPS / path.lstrip("/"))
     parents = []
     for wanted in (*WANTED, "cpuacct"):
         for _, controllers, path in mine:
             if wanted in controllers.split(","):
-                folder = ROOT / controllers / path.lstrip("/")
+                folder = CONTROL_GROUPS / controllers / path.lstrip("/")
                 parents += [folder] if os.access(folder, os.W_OK) and folder not in parents else []
     return 1, parents
 
@@ -141,11 +141,11 @@ def _delegated(own: Path) -> list[Path]:
     That works where nobody else is in its group; root can make groups at the top.
     """
     group = own.parent if own.name == OURS else own
-    if group != ROOT and _move(group / OURS) and not _hand_on(group):
+    if group != CONTROL_GROUPS and _move(group / OURS) and not _hand_on(group):
         _move(group)
         with contextlib.suppress(OSError):
             (group / OURS).rmdir()
-        group = ROOT
+        group = CONTROL_GROUPS
     return [group] if _hand_on(group) else []
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.checks.notebooks import BadNotebook
+from course_lib.launchers import private_doors
 from course_lib.launchers.local import PRELOADED, main_module_hidden, start_method, warm_up
 
 TICK = 0.1  # seconds until the grader looks again whether somebody has interrupted it
@@ -111,9 +112,7 @@ def _serve(connection: Any, allowance: Allowance | None) -> None:
     """Do what the grader asks for, until it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader says when to stop
     if start_method() == "forkserver":  # the server that this process comes from forks its ranks, too
-        from multiprocessing import forkserver
-
-        forkserver.ensure_running = forkserver._forkserver.ensure_running = lambda: None
+        private_doors.fork_from_the_same_server()
 
     while True:
         try:

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from course_lib.launchers import private_doors
+
 T = TypeVar("T")
 
 
@@ -66,21 +68,16 @@ def most_alive(function: Callable[..., T], *arguments: Any) -> tuple[T, int]:
 
     What autograd holds is among them, whoever asked it to; so is what `torch.utils.checkpoint` keeps for it.
     """
-    from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Watch(TorchDispatchMode):
+    class Watch(private_doors.dispatch_mode()):
         now, most = 0, 0
-
-        @classmethod
-        def _should_skip_dynamo(cls) -> bool:
-            return False  # or all of it would be imported, for seconds
 
         def __init__(self) -> None:
             super().__init__()
             self.there: set[int] = set()
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            given = {one.untyped_storage()._cdata for one in args if isinstance(one, Tensor)}
+            given = {private_doors.storage_id(one.untyped_storage()) for one in args if isinstance(one, Tensor)}
             results = func(*args, **(kwargs or {}))
             for one in results if isinstance(results, (list, tuple)) else [results]:
                 if isinstance(one, Tensor):
@@ -88,7 +85,7 @@ def most_alive(function: Callable[..., T], *arguments: Any) -> tuple[T, int]:
             return results
 
         def take(self, storage, given: set[int]) -> None:
-            place, size = storage._cdata, storage.nbytes()
+            place, size = private_doors.storage_id(storage), storage.nbytes()
             if place not in self.there and place not in given:
                 self.there.add(place)
                 self.now += size

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from course_lib.data import Batch
+from course_lib.launchers import private_doors
 from course_lib.lstm.memory import EMBEDDING, LSTM, PROJECTION, BlockSize
 from course_lib.lstm.stack import Stack, State, as_computed, keep_flat, pays
 from course_lib.machine import device
@@ -146,7 +147,7 @@ class SequenceModel(nn.Module):
         """Whether these LSTM layers run as one. A block that somebody watches with a hook runs by itself."""
         if self.one_call is False or (self.one_call is None and not pays(run[0][1].width, inputs)):
             return False
-        return not any(block._forward_hooks or block._forward_pre_hooks for _, block in run)
+        return not any(private_doors.has_forward_hooks(block) for _, block in run)
 
     def _stack(self, run: Run) -> Stack:
         layers = [block.lstm for _, block in run]

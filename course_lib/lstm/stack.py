@@ -14,6 +14,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from course_lib.launchers import private_doors
+
 State = tuple[Tensor, Tensor]  # (h, c), each (1, sequences, hidden)
 
 # Hidden units from which one call was the faster way on an H200 (tests/bench). Half precision makes the kernels short,
@@ -31,7 +33,7 @@ class Stack:
     """LSTM layers of one width as a single `nn.LSTM` *over the layers' own weights*: the very same parameters."""
 
     def __init__(self, layers: Sequence[nn.LSTM]) -> None:
-        self.weights = [parameter for layer in layers for parameter in layer._parameters.values()]
+        self.weights = [parameter for layer in layers for parameter in private_doors.own_parameters(layer)]
         hidden = layers[0].hidden_size
         self.lstm = nn.LSTM(hidden, hidden, len(layers), device="meta")
         for number, layer in enumerate(layers):
@@ -40,7 +42,7 @@ class Stack:
 
     def is_of(self, layers: Sequence[nn.LSTM]) -> bool:
         """Whether these layers still have the weights that the stack was made of."""
-        now = [parameter for layer in layers for parameter in layer._parameters.values()]  # `parameters()` is slow
+        now = [parameter for layer in layers for parameter in private_doors.own_parameters(layer)]
         return all(a is b for a, b in zip(now, self.weights, strict=True))
 
     def __call__(self, inputs: Tensor, states: Sequence[State | None]) -> tuple[Tensor, list[State]]:

@@ -2,12 +2,11 @@
 
 from course_lib.planning.block_times import BlockSeconds, BlockTimes, h200_block_times, read_block_times
 from course_lib.planning.calibration import Sizes, calibrate
-from course_lib.planning.cluster import Network
-from course_lib.planning.costs import ActionCosts
 from course_lib.planning.network import (
     AllReduceParts,
     Line,
     Link,
+    Network,
     fit_line,
     measure_all_reduce,
     measure_all_reduce_parts,
@@ -49,7 +48,7 @@ from course_lib.planning.schedules import (
 )
 from course_lib.planning.search import find_schedule, lower_bound
 from course_lib.planning.sharding import ShardedMemory, block_bytes, predict_sharding
-from course_lib.planning.simulation import bubble, makespan, measured, simulate
+from course_lib.planning.simulation import ActionCosts, bubble, makespan, measured, simulate
 from course_lib.planning.work import Pieces, Work
 
 __all__ = [

@@ -20,9 +20,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from course_lib.planning.costs import ActionCosts
 from course_lib.planning.schedules import Action, Layout, Schedule, Step
-from course_lib.planning.simulation import Stopwatch
+from course_lib.planning.simulation import ActionCosts, Stopwatch
 
 SENT = ("F", "B")  # an activation goes to the next part of the model, a gradient to the one before
 TYPICAL = ActionCosts(forward=1.0, backward=2.0)

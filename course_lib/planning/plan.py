@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from course_lib.planning.costs import ActionCosts
 from course_lib.planning.placement import Placement
 from course_lib.planning.schedules import Schedule
+from course_lib.planning.simulation import ActionCosts
 from course_lib.planning.work import Pieces
 
 # What the time of an update is spent on. One of them is left out where there is none of it.
@@ -32,7 +32,7 @@ class Plan:
     """Replicas x stages, or x shards, and what a step is predicted to take on the slowest rank.
 
     `costs` are those of one action, without the `overhead` of starting it. Of sums and gatherings only what computation
-    does not hide counts (`overlap.py`), for replicas and shards alike.
+    does not hide counts (`update_costs.py`), for replicas and shards alike.
     """
 
     replicas: int

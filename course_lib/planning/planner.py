@@ -11,7 +11,7 @@ from itertools import product
 
 from tqdm import tqdm
 
-from course_lib.planning.cluster import Network
+from course_lib.planning.network import Network
 from course_lib.planning.placement import CannotPlace
 from course_lib.planning.plan import Plan
 from course_lib.planning.update_costs import pipelined, placed, sharded

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from course_lib.planning.block_times import BlockSeconds
-from course_lib.planning.cluster import Network
-from course_lib.planning.costs import ActionCosts
+from course_lib.planning.network import Network
 from course_lib.planning.placement import BlockCost, CannotPlace, Placement, balanced, smallest
 from course_lib.planning.plan import Plan
+from course_lib.planning.simulation import ActionCosts
 from course_lib.planning.work import Pieces, Prepared, Times, Work
 
 

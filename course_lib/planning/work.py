@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 from course_lib.lstm.memory import OPTIMIZERS, BatchSize, BlockSize, Memory, ModelSize, predict_block_memory, size_of
 from course_lib.planning.block_times import BlockSeconds, BlockTimes
-from course_lib.planning.costs import ActionCosts
 from course_lib.planning.schedules import Action, Schedule, make_schedule
-from course_lib.planning.simulation import Stopwatch
+from course_lib.planning.simulation import ActionCosts, Stopwatch
 
 if TYPE_CHECKING:
     from course_lib.data import Batch

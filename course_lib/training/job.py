@@ -34,7 +34,6 @@ from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError, P
 from course_lib.training.checkpoint.lock import WriterLock
 from course_lib.training.checkpoint.saving import BackgroundSaver
 from course_lib.training.checkpoint.state import in_words, is_same_layout
-from course_lib.training.job_task import check_same_data, fingerprint_of_all_ranks, make_task
 from course_lib.training.log import Log, TensorboardLog
 from course_lib.training.loop import BatchReader, StopAgreement, Update, updates_on
 from course_lib.training.metrics import MetricsLogger, NotFinite, check_weights, utilization_of
@@ -47,6 +46,7 @@ from course_lib.training.settings import (
     check_numbers,
     checkpoint_to_resume,
 )
+from course_lib.training.tasks import check_same_data, fingerprint_of_all_ranks, make_task
 
 
 def check_compiles(where: torch.device) -> None:

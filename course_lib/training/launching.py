@@ -11,10 +11,10 @@ from course_lib.launchers import RankFailed, Run, Slurm, launch, torchrun
 from course_lib.launchers.process import progress_bar, stop
 from course_lib.training.checkpoint.folder import FACTS, CheckpointError, find_checkpoint
 from course_lib.training.job import train_job
-from course_lib.training.job_task import prepare_data
 from course_lib.training.log import LogError
 from course_lib.training.metrics import NotFinite
 from course_lib.training.settings import BadSettings, Settings, check_numbers, check_settings
+from course_lib.training.tasks import prepare_data
 
 
 def launch_job(settings: Settings, ranks: int, on: Slurm | None = None) -> Run:

@@ -3,7 +3,7 @@
     {"update": 50, "loss": 0.031, "tokens_per_second": 41000.0, "seconds": 1.8, "mfu": 0.31}
 
 `seconds` counts from the first update of the run, without the time in which it did not run. `mfu` is there where the
-peak of the devices is known: see `utilization`.
+peak of the devices is known: see `metrics.py`.
 
 With `--log tensorboard:DIR` it goes to TensorBoard, by PyTorch's own writer.
 """

@@ -16,9 +16,8 @@ import torch.distributed as dist
 from course_lib import device, launch, machine, trace
 from course_lib.data import AddingProblem
 from course_lib.lstm.model import SequenceModel, lstm_model, squared_error
-from course_lib.planning.costs import ActionCosts
 from course_lib.planning.schedules import Schedule, make_schedule
-from course_lib.planning.simulation import makespan, measured, simulate
+from course_lib.planning.simulation import ActionCosts, makespan, measured, simulate
 from course_lib.strategies import DDP, FSDP, Pipeline, Strategy
 from course_lib.strategies.fsdp import sharded_modules
 from tests.bench.data_parallel import alternate

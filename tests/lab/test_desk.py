@@ -14,7 +14,7 @@ import pytest
 from course_lib import lab
 from course_lib.checks import progress_file
 from course_lib.cli import main
-from course_lib.course_files import course_folder, is_answer, read, source
+from course_lib.course_files import course_folder, is_answer, read, source, write_whole
 from course_lib.lab import desk as desks
 from course_lib.lab.desk import BadDesk, Desk, choose_desk
 from course_lib.lab.laying_out import lay_out
@@ -198,6 +198,15 @@ def test_a_desk_that_could_not_be_finished_is_finished_the_next_time(tmp_path, m
     assert choose_desk(str(place.folder)) == place
     lay_out(place)
     assert str(lay_out(place)) == "The desk is up to date."
+
+
+def test_a_file_is_written_whole_and_for_its_owner_alone(tmp_path):
+    path = tmp_path / "new folder" / "secret.txt"
+    write_whole(path, "first")
+    write_whole(path, b"second", mode=0o600)
+    assert path.read_text() == "second"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_full_disk_is_a_sentence_and_leaves_the_old_file_whole(tmp_path, monkeypatch):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from course_lib.planning.cluster import Network
-from course_lib.planning.network import Link
+from course_lib.planning.network import Link, Network
 
 INSIDE, BETWEEN = Link(0.0, 300e9), Link(0.0, 50e9)
 NETWORK = Network(INSIDE, BETWEEN, per_node=8)

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib.planning.costs import ActionCosts
 from course_lib.planning.schedules import (
     SCHEDULES,
     Action,
@@ -29,7 +28,7 @@ from course_lib.planning.schedules import (
     zero_bubble_v,
 )
 from course_lib.planning.schedules.named_schedules import rounds_of
-from course_lib.planning.simulation import simulate
+from course_lib.planning.simulation import ActionCosts, simulate
 from tests.planning.legal_schedules import any_legal_schedules, where
 
 quickly = settings(deadline=None, max_examples=60)

@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib.planning.costs import ActionCosts
 from course_lib.planning.schedules import SCHEDULES, Action, IllegalSchedule, Schedule, check, make_schedule
 from course_lib.planning.search import find_schedule, lower_bound
 from course_lib.planning.search.bound import bound_of
 from course_lib.planning.search.orders import greedy_orders, improved, one_at_a_time, split_backwards
 from course_lib.planning.search.problem import Problem
-from course_lib.planning.simulation import simulate
+from course_lib.planning.simulation import ActionCosts, simulate
 from tests.planning.legal_schedules import legal_schedules, shares
 
 quickly = settings(deadline=None, max_examples=40)

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 from torch.distributed.pipelining import schedules as library
 
-from course_lib.planning.costs import ActionCosts
 from course_lib.planning.schedules import (
     Schedule,
     check,
@@ -17,7 +16,7 @@ from course_lib.planning.schedules import (
     zero_bubble_h1,
     zero_bubble_v,
 )
-from course_lib.planning.simulation import simulate
+from course_lib.planning.simulation import ActionCosts, simulate
 
 THIRDS = ActionCosts(forward=1, backward=2)  # F, B and W take equally long
 SIZES = [(2, 2), (2, 4), (2, 8), (3, 3), (3, 6), (4, 4), (4, 8), (4, 10), (4, 12), (6, 12)]

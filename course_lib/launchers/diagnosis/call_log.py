@@ -9,48 +9,22 @@ between two ranks over gloo, 410 microseconds without it, was seen to take 520 t
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import math
 import sys
 import threading
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from course_lib.launchers import private_doors
 from course_lib.launchers.diagnosis import flight_recorder
 
 KEPT = 2000  # as many as the flight recorder
 ANYBODY = -1
 NCCL = " over NCCL"  # behind the name of a group: each backend counts its collectives by itself
-SENDS = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
-# What `dist.all_reduce` calls, and the name by which the flight recorder and people know it.
-COLLECTIVES = {
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce_coalesced",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "allgather": "all_gather",
-    "_allgather_base": "all_gather",
-    "all_gather_single": "all_gather",
-    "allgather_coalesced": "all_gather_coalesced",
-    "allgather_into_tensor_coalesced": "all_gather_coalesced",
-    "all_gather_single_coalesced": "all_gather_coalesced",
-    "gather": "gather",
-    "scatter": "scatter",
-    "reduce_scatter": "reduce_scatter",
-    "_reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_single": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter_coalesced",
-    "reduce_scatter_single_coalesced": "reduce_scatter_coalesced",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all",
-    "all_to_all_single": "all_to_all",
-    "barrier": "barrier",
-}
 DTYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "Int": "int32", "Long": "int64"}
 
 Splits = tuple[tuple[int, ...], tuple[int, ...]]  # of an all-to-all: what goes to each rank, and comes from each
@@ -153,13 +127,8 @@ class CallLog:
 
     def install(self) -> None:
         """Write down, from now on, what goes through Python's process groups. For the rest of the process's life."""
-        import torch.distributed as dist
-
-        for name, op in COLLECTIVES.items():
-            _wrap(dist.ProcessGroup, name, functools.partial(self._note_collective, op))
-        for name, kind in SENDS.items():
-            _wrap(dist.ProcessGroup, name, functools.partial(self._note_message, kind))
-        self._wrap_wait(dist.Work)
+        private_doors.watch_process_groups(self._note_collective, self._note_message)
+        private_doors.watch_waits(self._begin_wait, self._end_wait)
         _installed.append(self)
 
     def messages_so_far(self) -> Counter[tuple[str, str, int, int]]:
@@ -278,24 +247,22 @@ class CallLog:
 
     def _members(self) -> dict[str, tuple[int, ...]]:
         """The ranks of each group that now exists, by the name it has in a record."""
-        world = sys.modules["torch.distributed.distributed_c10d"]._world
-        groups = list(world.pg_group_ranks.items())  # of a group that it is not in, a rank has a number
-        known = [(group, tuple(ranks)) for group, ranks in groups if hasattr(group, "group_name")]
+        known = private_doors.ranks_of_groups().items()
         return {self._group(group, over_nccl): ranks for group, ranks in known for over_nccl in (False, True)}
 
     def _group(self, group: Any, over_nccl: bool = False) -> str:
         return f"{len(self._generations) - 1}/{group.group_name}{NCCL if over_nccl else ''}/0"
 
     def _note_collective(self, op: str, group: Any, work: Any, arguments: tuple, keywords: Mapping[str, Any]) -> None:
-        ranks = _ranks_of(group)
+        ranks = private_doors.ranks_of_group(group)
         options = None
         for argument in (*arguments, *keywords.values()):
             if type(argument).__name__.endswith("Options"):
                 options = argument
         root = getattr(options, "rootRank", None)
         over_nccl = _goes_over_nccl(group, arguments)
-        counter = group._get_backend(sys.modules["torch"].device("cuda")) if over_nccl else group
-        name, order = self._group(group, over_nccl), counter._get_sequence_number_for_group()
+        counter = private_doors.backend_of(group, sys.modules["torch"].device("cuda")) if over_nccl else group
+        name, order = self._group(group, over_nccl), private_doors.sequence_number(counter)
         splits = None
         if op == "all_to_all" and len(arguments) >= 4 and all(isinstance(a, list) for a in arguments[2:4]):
             splits = (tuple(arguments[3]), tuple(arguments[2]))
@@ -312,7 +279,7 @@ class CallLog:
             self._sent["recv", self._group(group), ANYBODY, tag] += 1
             return
         (tensor, *_), peer, tag = arguments[:3]
-        ranks = _ranks_of(group)
+        ranks = private_doors.ranks_of_group(group)
         over_nccl = tensor.is_cuda and _goes_over_nccl(group, arguments)
         # NCCL knows no tags: there, whatever they say, messages are matched by their order.
         line = (kind, self._group(group, over_nccl), ranks[peer] if ranks else peer, 0 if over_nccl else tag)
@@ -330,22 +297,14 @@ class CallLog:
         if len(self._ended) > KEPT:
             self._ended.pop(next(iter(self._ended)), None)
 
-    def _wrap_wait(self, work_class: Any) -> None:
-        wait = work_class.wait
+    def _begin_wait(self, work: Any) -> None:
+        self._waits[threading.get_ident()] = self._works.get(work)
 
-        @functools.wraps(wait)
-        def noted_wait(work: Any, *arguments: Any, **keywords: Any) -> Any:
-            thread = threading.get_ident()
-            self._waits[thread] = self._works.get(work)
-            try:
-                done = wait(work, *arguments, **keywords)
-                self._note_end(self._waits[thread])
-                self.waits_so_far += 1
-                return done
-            finally:
-                self._waits[thread] = None
-
-        work_class.wait = noted_wait
+    def _end_wait(self, came_to_its_end: bool) -> None:
+        wait, self._waits[threading.get_ident()] = self._waits.get(threading.get_ident()), None
+        if came_to_its_end:
+            self._note_end(wait)
+            self.waits_so_far += 1
 
 
 _installed: list[CallLog] = []
@@ -356,27 +315,14 @@ def of_this_process() -> CallLog | None:
     return _installed[-1] if _installed else None
 
 
-def _wrap(cls: Any, name: str, note: Callable[..., None]) -> None:
-    method = getattr(cls, name, None)
-    if method is None:
-        return  # another version of PyTorch
-
-    @functools.wraps(method)
-    def noted(group: Any, *arguments: Any, **keywords: Any) -> Any:
-        work = method(group, *arguments, **keywords)
-        with contextlib.suppress(Exception):  # what is not understood is not written down, and does no harm
-            note(group, work, arguments, keywords)
-        return work
-
-    setattr(cls, name, noted)
-
-
 def _goes_over_nccl(group: Any, arguments: tuple) -> bool:
     """Whether a call goes over NCCL: its first tensor is on a GPU, and the group uses NCCL for those."""
     first: Any = arguments
     while type(first) in (list, tuple) and first:
         first = first[0]
-    return getattr(first, "is_cuda", False) and "nccl" in type(group._get_backend(first.device)).__name__.lower()
+    if not getattr(first, "is_cuda", False):
+        return False
+    return "nccl" in type(private_doors.backend_of(group, first.device)).__name__.lower()
 
 
 def _name_of_reduction(op: Any) -> str:
@@ -386,8 +332,3 @@ def _name_of_reduction(op: Any) -> str:
     from torch.distributed import ReduceOp
 
     return next((name.lower() for name, value in ReduceOp.RedOpType.__members__.items() if op == value), "")
-
-
-def _ranks_of(group: Any) -> tuple[int, ...]:
-    world = sys.modules["torch.distributed.distributed_c10d"]._world
-    return tuple(world.pg_group_ranks.get(group, ()))

@@ -17,11 +17,11 @@ from __future__ import annotations
 import pickle
 import re
 import sys
-from collections.abc import Callable
 from typing import Any
 
+from course_lib.launchers import private_doors
+
 FIRST_VERSION = (2, 11)
-DOORS = ("_dump_fr_trace", "_dump_nccl_trace")  # gloo's, and NCCL's
 COALESCED = "coalesced"  # a batch of messages
 ADVICE = (
     "this PyTorch does not let its flight recorder be read: ranks that call different collectives are not found out, "
@@ -34,7 +34,7 @@ def can_be_read() -> bool:
     import torch.distributed
 
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    return _door(DOORS[0]) is not None and version >= FIRST_VERSION
+    return private_doors.has_gloo_recorder() and version >= FIRST_VERSION
 
 
 def entries() -> list[dict[str, Any]]:
@@ -82,7 +82,7 @@ def _all_entries() -> list[dict[str, Any]]:
         return []
     found: list[dict[str, Any]] = []
     with_calls, with_stacks, only_active = True, False, False  # stacks would take two seconds to name
-    for dump in filter(None, map(_door, DOORS)):
+    for dump in private_doors.flight_recorders():
         try:
             found += pickle.loads(dump(with_calls, with_stacks, only_active)).get("entries", [])
         except Exception:
@@ -93,11 +93,6 @@ def _all_entries() -> list[dict[str, Any]]:
 def op_of(entry: dict[str, Any]) -> str:
     """`all_reduce` for `gloo:all_reduce`."""
     return str(entry.get("profiling_name", "")).rpartition(":")[2].split(" ")[0]
-
-
-def _door(name: str) -> Callable[..., bytes] | None:
-    torch = sys.modules.get("torch")
-    return getattr(getattr(getattr(torch, "_C", None), "_distributed_c10d", None), name, None)
 
 
 def _pytorch_compares() -> bool:

@@ -17,6 +17,7 @@ ENTRY_POINTS = ("course_lib/launchers/process/rank.py", "course_lib/launchers/to
 CHECKS = "/course_lib/(checks|lessons)/"
 ON_THE_WAY = (
     "course_lib/launchers/diagnosis/call_log.py",
+    "course_lib/launchers/private_doors.py",
     "course_lib/launchers/process/joining.py",
     "course_lib/launchers/process/lifetime.py",
 )

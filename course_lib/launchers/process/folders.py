@@ -7,7 +7,6 @@ ours on which nobody holds one is a leftover: the next launch removes it.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import shutil
 import sys
@@ -16,7 +15,9 @@ import time
 from collections.abc import Iterator
 from multiprocessing import util
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
+
+from course_lib.launchers import private_doors
 
 PREFIX = "course_lib-"
 LOCK = "in_use"
@@ -49,7 +50,7 @@ def use_own_folder() -> None:
 
     It makes one of its own otherwise, `pymp-...`, that nobody can tell from one in use.
     """
-    configuration = _configuration()
+    configuration = private_doors.process_configuration()
     if sys.platform == "win32" or configuration.get("tempdir") is not None:
         return
     folder = tempfile.mkdtemp(prefix=PREFIX, dir=_short_folder())
@@ -70,12 +71,7 @@ def _short_folder() -> str:
 def _forget(folder: str, lock: contextlib.AbstractContextManager[None]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     lock.__exit__(None, None, None)
-    _configuration()["tempdir"] = None
-
-
-def _configuration() -> dict[str, Any]:
-    """Where `multiprocessing` notes its folder, for this process and those that it starts."""
-    return getattr(multiprocessing.current_process(), "_config", {})
+    private_doors.process_configuration()["tempdir"] = None
 
 
 def sweep_temporary_folders() -> None:

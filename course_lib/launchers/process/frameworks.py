@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from course_lib import machine
+from course_lib.launchers import private_doors
 from course_lib.launchers.diagnosis.errors import LaunchError
 
 INTERNET = (socket.AF_INET, socket.AF_INET6)
@@ -125,7 +126,7 @@ def _close_tensorflows_port() -> None:
     begin = context.ensure_initialized
 
     def begin_and_close() -> None:
-        was_ready = context._initialized
+        was_ready = private_doors.tensorflow_has_begun(context)
         begin()
         if not was_ready:
             close_to_other_machines()

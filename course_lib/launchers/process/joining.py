@@ -16,6 +16,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from course_lib import machine
+from course_lib.launchers import private_doors
 from course_lib.launchers.process.messages import LaunchSpec
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _torchruns_store() -> Store:
 def accept_second_init(store: Store, *, timeout: float | None, on_new_group: Callable[[], None] = lambda: None) -> None:
     """Answer `init_process_group` from now on. `store` is where the ranks have met; `timeout` is their group's."""
     import torch.distributed as dist
-    from torch.distributed import distributed_c10d
+    from torch.distributed.distributed_c10d import PrefixStore
 
     make_group = dist.init_process_group
     answered, made = False, 1
@@ -131,7 +132,7 @@ def accept_second_init(store: Store, *, timeout: float | None, on_new_group: Cal
             return _compare_backends(asked.arguments.get("backend"), dist.get_backend_config())
         answered, made = True, made + 1
         if asked.arguments.get("store") is None and asked.arguments.get("init_method") in (None, "env://"):
-            asked.arguments["store"] = distributed_c10d.PrefixStore(f"group {made}", store)
+            asked.arguments["store"] = PrefixStore(f"group {made}", store)
             asked.arguments["init_method"] = None
             asked.arguments["rank"] = int(os.environ["RANK"])
             asked.arguments["world_size"] = int(os.environ["WORLD_SIZE"])
@@ -142,7 +143,7 @@ def accept_second_init(store: Store, *, timeout: float | None, on_new_group: Cal
         make_group(*asked.args, **asked.kwargs)
         on_new_group()
 
-    dist.init_process_group = distributed_c10d.init_process_group = init_process_group
+    private_doors.replace_in_torch("init_process_group", init_process_group)
     _keep_destroyed_groups()
 
 
@@ -154,17 +155,16 @@ def _keep_destroyed_groups() -> None:
     go of their last work. Of 22 launches of a function that ends with `destroy_process_group()`, 17 hung (torch 2.13).
     """
     import torch.distributed as dist
-    from torch.distributed import distributed_c10d
 
     destroy = dist.destroy_process_group
     kept: list[Any] = []
 
     @functools.wraps(destroy)
     def destroy_process_group(*arguments: Any, **keywords: Any) -> None:
-        kept.extend(distributed_c10d._world.pg_map)
+        kept.extend(private_doors.process_groups())
         destroy(*arguments, **keywords)
 
-    dist.destroy_process_group = distributed_c10d.destroy_process_group = destroy_process_group
+    private_doors.replace_in_torch("destroy_process_group", destroy_process_group)
 
 
 def _check(asked: dict[str, Any]) -> None:

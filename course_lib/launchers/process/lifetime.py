@@ -6,7 +6,6 @@ at the file descriptor, so that `print`, `logging`, C code and children are in i
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import faulthandler
@@ -16,9 +15,10 @@ import os
 import random
 import signal
 import sys
-import threading
 import traceback
 from typing import TYPE_CHECKING, NoReturn
+
+from course_lib.launchers import private_doors
 
 if TYPE_CHECKING:
     from multiprocessing.connection import _ConnectionBase as Connection
@@ -110,7 +110,7 @@ def _text(line: bytes) -> str:
 
 def stand_alone(folder: str, rank: int) -> None:
     """A process group of our own: an interrupt meant for the notebook passes us by, and our children die with us."""
-    atexit._clear()  # what the server has registered for its own exit is not the rank's
+    private_doors.forget_exit_functions()  # what the server has registered for its own exit is not the rank's
     dump = open(os.path.join(folder, f"stack.{rank}"), "w")  # noqa: SIM115  (open as long as the process)
     faulthandler.enable(dump, all_threads=False)
     if hasattr(os, "setsid"):
@@ -149,13 +149,13 @@ def leave_as_child(error: BaseException | None = None) -> NoReturn:
 
 def end_program() -> None:
     """What Python does when a program ends: wait for its threads, call what was registered for the exit, flush."""
-    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]  (executors learn from it that they are done)
+    private_doors.wait_for_threads()
     run_exit_functions()
 
 
 def run_exit_functions() -> None:
     """Call what the rank has registered with `atexit`, and let loggers write what they hold back."""
-    atexit._run_exitfuncs()
+    private_doors.call_exit_functions()
     logging.shutdown()
     flush()
 

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from course_lib import trace
+from course_lib.launchers import private_doors
 from course_lib.launchers.diagnosis import flight_recorder
 from course_lib.launchers.diagnosis.call_log import CallLog, Record, Wait
 from course_lib.launchers.diagnosis.errors import CannotSend, PeersLost, name_ranks
@@ -264,8 +265,7 @@ def _whom(wait: Wait) -> str:
 
 
 def _frame_of_main_thread() -> FrameType | None:
-    ident = threading.main_thread().ident
-    return None if ident is None else sys._current_frames().get(ident)
+    return private_doors.frame_of(threading.main_thread().ident)
 
 
 def _packed(error: BaseException) -> bytes | None:

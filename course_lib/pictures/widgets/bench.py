@@ -21,7 +21,6 @@ from course_lib.pictures.widgets.bench_results import (
 )
 from course_lib.pictures.widgets.explorer import Button, Explorer, choice, slider, whole_number
 from course_lib.pictures.widgets.svg import Drawing, text
-from course_lib.planning.costs import ActionCosts
 from course_lib.planning.schedules import (
     SCHEDULES,
     Action,
@@ -34,6 +33,7 @@ from course_lib.planning.schedules import (
 )
 from course_lib.planning.simulation import (
     NAMES,
+    ActionCosts,
     Simulation,
     TimedAction,
     Waiting,

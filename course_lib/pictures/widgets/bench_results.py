@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from course_lib.pictures.widgets.svg import line, table, text
-from course_lib.planning.costs import ActionCosts
 from course_lib.planning.schedules import SCHEDULES, IllegalSchedule, Schedule, Waiting, check, make_schedule
 from course_lib.planning.search import find_schedule, lower_bound
-from course_lib.planning.simulation import Simulation, TimedAction, makespan, measured, simulate
+from course_lib.planning.simulation import ActionCosts, Simulation, TimedAction, makespan, measured, simulate
 
 
 def known(schedule: Schedule, costs: ActionCosts) -> Mapping[str, Simulation]:

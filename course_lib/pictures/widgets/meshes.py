@@ -18,8 +18,7 @@ from course_lib.pictures.widgets.svg import (
     worded,
 )
 from course_lib.planning.block_times import h200_block_times
-from course_lib.planning.cluster import Network
-from course_lib.planning.network import Link
+from course_lib.planning.network import Link, Network
 from course_lib.planning.placement import CannotPlace
 from course_lib.planning.plan import Plan
 from course_lib.planning.planner import best_of_each_way, plans

@@ -9,9 +9,8 @@ from collections.abc import Collection, Sequence
 
 from course_lib.pictures.widgets.explorer import Explorer, choice, slider
 from course_lib.pictures.widgets.svg import CHARACTER, Drawing, box, element, legend, line, text
-from course_lib.planning.costs import ActionCosts
 from course_lib.planning.schedules import SCHEDULES, Action, Held, make_schedule
-from course_lib.planning.simulation import NAMES, TimedAction, simulate
+from course_lib.planning.simulation import NAMES, ActionCosts, TimedAction, simulate
 
 LEFT, WIDTH = 66, 560  # where time begins, and how wide all of it is
 ROW, TALL = 34, 28  # from one stage to the next, and how tall its boxes are

@@ -9,11 +9,11 @@ from time import monotonic
 
 from tqdm import tqdm
 
-from course_lib.planning.costs import ActionCosts
 from course_lib.planning.schedules import Schedule
 from course_lib.planning.search.bound import bound_of, lower_bound
 from course_lib.planning.search.orders import greedy_orders, improved, named_schedules, one_at_a_time
 from course_lib.planning.search.problem import Problem, Rows
+from course_lib.planning.simulation import ActionCosts
 
 __all__ = ["find_schedule", "lower_bound"]
 

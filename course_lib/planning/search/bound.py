@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from course_lib.planning.costs import ActionCosts
 from course_lib.planning.search.orders import one_at_a_time
 from course_lib.planning.search.problem import Problem
+from course_lib.planning.simulation import ActionCosts
 
 
 def lower_bound(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from course_lib.planning.costs import ActionCosts
 from course_lib.planning.schedules import Action, Schedule, Step, dependencies
+from course_lib.planning.simulation import ActionCosts
 
 Rows = list[list[int]]  # for each stage the numbers of its steps, in order
 ROUNDING = 1e-9
