@@ -40,7 +40,7 @@ def test_the_wheel_has_every_notebook_and_setting(wheel):
         assert ours
         assert ours <= names
     for path in (ROOT / "course_lib").rglob("*"):
-        if path.suffix in (".py", ".json", ".js", ".css"):
+        if path.suffix in (".py", ".json", ".js", ".css", ".html"):
             assert str(path.relative_to(ROOT)) in names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"course_lib"}
 
