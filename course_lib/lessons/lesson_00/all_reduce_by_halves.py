@@ -11,6 +11,7 @@ from torch import Tensor
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, seeded
 from course_lib.checks.private import by_rank
 from course_lib.lessons.lesson_00 import neighbours
+from course_lib.lessons.symptoms import over_budget
 
 BYTES = 4  # of a number
 
@@ -146,28 +147,21 @@ def a_collective(case: Case, values: list[Any]) -> bool:
     """The sum is right, and a collective of the library has done the work. Here it is to be made of messages between
     two ranks: `dist.isend` and `dist.recv`.
     """
-    return _too_much(case, values, 0)
+    return over_budget(judge, costs, case, values, 0)
 
 
 def too_many_bytes(case: Case, values: list[Any]) -> bool:
     """The sum is right, but a rank sends more than it has to. Of what it has, it sends only the *half* that its partner
     goes on with, and keeps the other half: the next message is half as long. Whole vectors are too much.
     """
-    return _too_much(case, values, 2)
+    return over_budget(judge, costs, case, values, 2)
 
 
 def too_many_messages(case: Case, values: list[Any]) -> bool:
     """The sum is right, and it took more messages than needed: one piece at a time, as round a ring. Every message has
     its latency: send a whole half at once, to a partner at another distance in each round.
     """
-    return _too_much(case, values, 1)
-
-
-def _too_much(case: Case, values: list[Any], place: int) -> bool:
-    if judge(case, values):
-        return False
-    cost = costs(case, values)[place]
-    return cost.spent > cost.budget
+    return over_budget(judge, costs, case, values, 1)
 
 
 def all_send_first(vector):

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw
 from course_lib.checks.private import by_rank
 from course_lib.lessons.lesson_00 import neighbours
+from course_lib.lessons.symptoms import over_budget
 
 
 def cases(seed: int) -> list[Case]:
@@ -118,14 +119,14 @@ def a_collective(case: Case, values: list[Any]) -> bool:
     """The numbers are right, and every rank was told all of them: that is a collective. One message from each rank to
     the next is enough: `dist.isend` and `dist.recv`.
     """
-    return judge(case, values) is None and costs(case, values)[0].spent > 0
+    return over_budget(judge, costs, case, values, 0)
 
 
 def sent_to_others(case: Case, values: list[Any]) -> bool:
     """The numbers are right, and some were sent to a rank that has no use for them. A rank sends to the next one
     only.
     """
-    return judge(case, values) is None and costs(case, values)[1].spent > 0
+    return over_budget(judge, costs, case, values, 1)
 
 
 def all_wait(number):

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw
+from course_lib.lessons.symptoms import Symptom, says
 
 NAMES = ("parameters", "gradients", "optimizer", "activations")
 ONE, SEVERAL, HALF = "one layer", "several layers", "half the bytes"
@@ -166,25 +167,17 @@ def other_gradients(case: Case, values: list[Any]) -> bool:
     return values[0]["gradients"] != values[0]["parameters"] == expected(case)["parameters"]
 
 
-def _optimizer_is(times: int, says: str) -> Callable[[Case, list[Any]], bool]:
-    def symptom(case: Case, values: list[Any]) -> bool:
-        return values[0]["optimizer"] == times * values[0]["parameters"]
-
-    symptom.__doc__ = says
-    return symptom
+def _optimizer_is(times: int, words: str) -> Symptom:
+    return says(words)(lambda case, values: values[0]["optimizer"] == times * values[0]["parameters"])
 
 
-def _activations_are(factor: Callable[[dict[str, int]], float], says: str) -> Callable[[Case, list[Any]], bool]:
-    def symptom(case: Case, values: list[Any]) -> bool:
-        return _near(_times(case, values, "activations"), factor(case.inputs["sizes"]))
-
-    symptom.__doc__ = says
-    return symptom
+def _activations_are(factor: Callable[[dict[str, int]], float], words: str) -> Symptom:
+    return says(words)(lambda case, values: _near(_times(case, values, "activations"), factor(case.inputs["sizes"])))
 
 
-def _seven(other: int, what: str) -> Callable[[Case, list[Any]], bool]:
-    says = f"You count {what} for each hidden unit and step. To go back through a cell, autograd needs seven numbers: "
-    return _activations_are(lambda _: other / 7, says + "the three gates, the new content, c, tanh c and h.")
+def _seven(other: int, what: str) -> Symptom:
+    words = f"You count {what} for each hidden unit and step. To go back through a cell, autograd needs seven numbers: "
+    return _activations_are(lambda _: other / 7, words + "the three gates, the new content, c, tanh c and h.")
 
 
 EXERCISE = Exercise(

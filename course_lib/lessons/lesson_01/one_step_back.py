@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, seeded
+from course_lib.lessons.symptoms import Symptom, over_budget, says
 
 SUMS, STATE, WEIGHTS = "to the sums", "to the inputs and the state", "to the weights"
 JUDGED = {SUMS: ("sums", "cell"), STATE: ("sums", "cell", "inputs", "hidden")}
@@ -110,7 +110,7 @@ def by_autograd(case: Case, values: list[Any]) -> bool:
     """The gradients are right, and autograd has found them. Here they are to be found by hand: the chain rule,
     backwards through the four lines of the step.
     """
-    return judge(case, values) is None and any(cost.spent > cost.budget for cost in costs(case, values))
+    return over_budget(judge, costs, case, values)
 
 
 def forgets_grad_cell(case: Case, values: list[Any]) -> bool:
@@ -198,15 +198,15 @@ def new_state(case: Case, values: list[Any]) -> bool:
     return differs(values[0]["made"]["cell"], cell) is None
 
 
-def _only(gate: str, how: str) -> Callable[[Case, list[Any]], bool]:
+def _only(gate: str, how: str) -> Symptom:
     """A symptom: of the four parts of the sums' gradient, only this one is wrong."""
 
+    @says(f'Of the gradient of "sums", only the part of *{gate}* is wrong. {how}')
     def symptom(case: Case, values: list[Any]) -> bool:
         right, made = expected(case)["sums"].chunk(4, dim=-1), values[0]["made"]["sums"].chunk(4, dim=-1)
         wrong = [name for name, a, b in zip(GATES, made, right, strict=True) if differs(a, b)]
         return wrong == [gate]
 
-    symptom.__doc__ = f'Of the gradient of "sums", only the part of *{gate}* is wrong. {how}'
     return symptom
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
 from course_lib.checks.private import by_rank
+from course_lib.lessons.symptoms import DIVIDED_TWICE, THE_SUM, says
 
 
 def cases(seed: int) -> list[Case]:
@@ -113,17 +114,13 @@ def changed_the_parameters(case: Case, values: list[Any]) -> bool:
     return any(differs(value["parameters"], case.inputs["parameters"]) for value in _models(values))
 
 
+@says(THE_SUM)
 def the_sum(case: Case, values: list[Any]) -> bool:
-    """This is the sum of the gradients. The loss is a mean over all examples, so its gradient is the mean over the
-    ranks: divide by their number, or your learning rate is as many times too large.
-    """
     return _all_are(values, _scaled(case, case.ranks))
 
 
+@says(DIVIDED_TWICE)
 def divided_twice(case: Case, values: list[Any]) -> bool:
-    """These gradients are the mean divided by the number of ranks once more: divide before the sum or after it, not
-    both.
-    """
     return _all_are(values, _scaled(case, 1 / case.ranks))
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, seeded
 from course_lib.checks.private import by_rank_inside
+from course_lib.lessons.symptoms import DIVIDED_TWICE, THE_SUM, says
 
 BYTES = 8  # of a number
 
@@ -173,13 +174,13 @@ def no_backward(case: Case, values: list[Any]) -> bool:
     return all(each is None for value in values for each in value[0]["gradients"].values())
 
 
+@says(THE_SUM)
 def the_sum(case: Case, values: list[Any]) -> bool:
-    """These are sums over the ranks: divide each bucket by their number, before or after its all-reduce."""
     return _first_are(case, values, case.ranks)
 
 
+@says(DIVIDED_TWICE)
 def divided_twice(case: Case, values: list[Any]) -> bool:
-    """The mean was divided by the number of ranks once more. Divide a bucket once."""
     return _first_are(case, values, 1 / case.ranks)
 
 

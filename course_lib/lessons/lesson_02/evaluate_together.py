@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw, same_as, seeded
 from course_lib.checks.private import by_rank
+from course_lib.lessons.symptoms import a_mean_of_means, says
 
 
 def cases(seed: int) -> list[Case]:
@@ -55,10 +56,8 @@ def _own_means(case: Case) -> list[float]:
     return [total / max(count, 1) for total, count in zip(case.inputs["totals"], case.inputs["counts"], strict=True)]
 
 
+@says(a_mean_of_means("an example", "rank"))
 def mean_of_means(case: Case, values: list[Any]) -> bool:
-    """This is the mean of the ranks' means: an example on a rank with few of them weighs more than one on a rank
-    with many. Add up sums and counts, and divide once.
-    """
     means, filled = _own_means(case), sum(map(bool, case.inputs["counts"]))
     return any(_same(values, [sum(means) / ranks] * case.ranks) for ranks in (case.ranks, filled))
 

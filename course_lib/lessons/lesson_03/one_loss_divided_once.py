@@ -11,6 +11,7 @@ from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw, seeded
 from course_lib.checks.private import by_rank
+from course_lib.lessons.symptoms import a_mean_of_means, says
 
 
 def cases(seed: int) -> list[Case]:
@@ -104,11 +105,8 @@ def has_multiplied_by_the_mask(case: Case, values: list) -> bool:
     return case.part != "uneven counts" and bool(_mean(values, "losses").isnan() or _mean(values, "gradients").isnan())
 
 
+@says(a_mean_of_means("a step", "rank"))
 def is_a_mean_of_means(case: Case, values: list) -> bool:
-    """Each rank divides by its own count: the mean of means. A step on a rank with few of them weighs more than one on
-    a rank with many. Divide by the count of all ranks.
-    """
-
     def made(cells: Tensor, mask: Tensor) -> Tensor:
         return (_sums(cells, mask) / mask.flatten(1).sum(dim=1).clamp(min=1)).mean()
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from course_lib.checks.exercise import Case, Exercise, differs, draw, same_as, seeded
 from course_lib.checks.private import by_rank
 from course_lib.lessons.lesson_04 import FEATURES, examples, linear, whole
+from course_lib.lessons.symptoms import CLIPPED_EACH_NUMBER, STRETCHED, says
 
 RATE = 0.5
 
@@ -152,10 +153,8 @@ def has_clipped_each_parameter(case: Case, values: list) -> bool:
     return _wrongly_stepped_with(case, values, torch.cat(parts))
 
 
+@says(CLIPPED_EACH_NUMBER)
 def has_clipped_numbers(case: Case, values: list) -> bool:
-    """The gradient is clipped number by number, which changes its direction. One factor shortens them all,
-    such that the norm of the whole is at most `limit`.
-    """
     limit = case.inputs["limit"]
     return _wrongly_stepped_with(case, values, _whole(case).clamp(-limit, limit))
 
@@ -167,8 +166,8 @@ def has_not_clipped(case: Case, values: list) -> bool:
     return bool(_whole(case).norm() > case.inputs["limit"]) and _stepped_with(case, values, _whole(case))
 
 
+@says(STRETCHED)
 def has_stretched(case: Case, values: list) -> bool:
-    """A gradient shorter than the limit is stretched to it. Clipping only ever shortens: the factor is at most 1."""
     limit, gradient = case.inputs["limit"], _whole(case)
     return bool(gradient.norm() < limit) and _stepped_with(case, values, gradient * limit / gradient.norm())
 

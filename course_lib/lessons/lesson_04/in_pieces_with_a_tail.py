@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, same_as, seeded
 from course_lib.lessons.lesson_04 import FEATURES, examples
+from course_lib.lessons.symptoms import over_budget
 
 HIDDEN = 32  # wide enough for its outputs to be most of what autograd keeps
 HELD = 1.5  # times what a plain forward pass keeps of the largest micro-batch: styles differ, and two are twice as much
@@ -243,7 +244,7 @@ def has_held_several_graphs(case: Case, values: list) -> bool:
     one, or retain the graph, so that the activations of all of them are held together. Call `backward()` on each
     micro-batch's share right after its forward pass: the gradients add up in `.grad`.
     """
-    return judge(case, values) is None and costs(case, values)[-1].spent > costs(case, values)[-1].budget
+    return over_budget(judge, costs, case, values, -1)
 
 
 EXERCISE = Exercise(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
 from course_lib.checks.private import by_rank, on_first, on_last
+from course_lib.lessons.symptoms import GRADIENT_OF_ONE_HALF, GRADIENT_STOPS, says
 
 HIDDEN, SEQUENCES = 2, 2
 FORWARD, BACK = "the state goes forward", "its gradient comes back"
@@ -170,17 +171,13 @@ def no_backward(case: Case, values: list) -> bool:
     return case.part == BACK and all(gradient is None for value in values for gradient in value["parameters"])
 
 
+@says(GRADIENT_STOPS)
 def stops_at_the_cut(case: Case, values: list) -> bool:
-    """The outputs are right, and the gradient stops at every cut: this is truncated backpropagation. The gradient of
-    the state in which a chunk *began* must come in at the end of the chunk before it, beside the one of its outputs.
-    """
     return parameters_are(case, values, lambda h, c: (h.detach(), c.detach()))
 
 
+@says(GRADIENT_OF_ONE_HALF)
 def gradient_of_one_half(case: Case, values: list) -> bool:
-    """You hand back the gradient of one half of the state, and not that of the other. Both h and c were carried
-    forward, so both have a gradient.
-    """
     halves: list[Cut] = [lambda h, c: (h, c.detach()), lambda h, c: (h.detach(), c)]
     return any(parameters_are(case, values, half) for half in halves)
 

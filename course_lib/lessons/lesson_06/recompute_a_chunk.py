@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
+from course_lib.lessons.symptoms import GRADIENT_OF_ONE_HALF, GRADIENT_STOPS, over_budget, says
 from course_lib.lstm.alive import most_alive
 
 GRADIENTS, MEMORY = "the same gradients", "one chunk at a time"
@@ -160,17 +161,13 @@ def forgets_the_state(case: Case, values: list) -> bool:
     return cuts_are(case, values, cuts, "outputs")
 
 
+@says(GRADIENT_STOPS)
 def gradient_stops(case: Case, values: list) -> bool:
-    """The outputs are right, and the gradient stops at every cut: this is truncated backpropagation. The gradient of
-    the state in which a chunk *began* must come in at the end of the chunk before it, beside the one of its outputs.
-    """
     return cuts_are(case, values, [lambda h, c: (h.detach(), c.detach())], "parameters")
 
 
+@says(GRADIENT_OF_ONE_HALF)
 def gradient_of_one_half(case: Case, values: list) -> bool:
-    """You hand back the gradient of one half of the state, and not that of the other. Both h and c were carried
-    forward, so both have a gradient.
-    """
     return cuts_are(case, values, [lambda h, c: (h, c.detach()), lambda h, c: (h.detach(), c)], "parameters")
 
 
@@ -225,14 +222,14 @@ def holds_too_much(case: Case, values: list) -> bool:
     """More than one chunk's graph is alive at once. On the way there, compute without a graph (`torch.no_grad()`) and
     keep only the state in which each chunk begins; on the way back, let go of a chunk's graph before you make the next.
     """
-    return judge(case, values) is None and costs(case, values)[0].spent > costs(case, values)[0].budget
+    return over_budget(judge, costs, case, values, 0)
 
 
 def computes_too_often(case: Case, values: list) -> bool:
     """Steps go through the layer more than twice. Keep the state in which each chunk began: then a chunk can be
     computed once more without all those before it.
     """
-    return judge(case, values) is None and costs(case, values)[1].spent > costs(case, values)[1].budget
+    return over_budget(judge, costs, case, values, 1)
 
 
 EXERCISE = Exercise(

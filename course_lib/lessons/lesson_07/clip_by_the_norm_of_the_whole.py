@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, same_as, seeded
 from course_lib.checks.private import keep
 from course_lib.lessons.lesson_07 import bytes_put_in, own_group
+from course_lib.lessons.symptoms import CLIPPED_BY_ITS_OWN_NORM, CLIPPED_EACH_NUMBER, STRETCHED, says
 
 LARGE = 500  # numbers in a parameter: more than a few that may be sent
 BUDGET = 1000  # bytes
@@ -116,10 +117,8 @@ def own_norms(case: Case) -> list[float]:
     return [stage_norm(stage) for stage in case.inputs["gradients"]]
 
 
+@says(CLIPPED_BY_ITS_OWN_NORM)
 def own_norm(case: Case, values: list) -> bool:
-    """Each stage is clipped by its own norm, so that the stages shrink by different factors, and the gradient turns to
-    another direction. The norm is that of the whole model: its stages add up their squares.
-    """
     return norms_are(case, values, own_norms(case))
 
 
@@ -173,8 +172,8 @@ def norm_after_clipping(case: Case, values: list) -> bool:
     return norms_are(case, values, [case.inputs["limit"]] * len(case.inputs["gradients"]))
 
 
+@says(STRETCHED)
 def always_to_the_limit(case: Case, values: list) -> bool:
-    """A gradient that is small enough was made larger. Clipping only shrinks: the factor is never above 1."""
     gradients, limit, _ = case.inputs.values()
     norm = norm_of(gradients)
     return 0 < norm < limit and gradients_are(case, values, clipped(gradients, limit / norm))
@@ -204,11 +203,8 @@ def each_by_its_own_factor(case: Case, values: list) -> bool:
     return norm_is_right(case, values) and gradients_are(case, values, scaled)
 
 
+@says(CLIPPED_EACH_NUMBER)
 def clips_each_number(case: Case, values: list) -> bool:
-    """You limit every single number by itself, as `clip_grad_value_` does: those above the limit are cut off, the
-    others stay, and the gradient turns to another direction. Clipping by the norm multiplies all numbers by the same
-    factor.
-    """
     gradients, limit, _ = case.inputs.values()
     cut = [[None if one is None else one.clamp(-limit, limit) for one in stage] for stage in gradients]
     return gradients_are(case, values, cut)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
 from course_lib.checks.private import by_rank_inside
+from course_lib.lessons.symptoms import over_budget
 
 VALUES, STATE, BYTES = "the same as one process", "a share of the state", "no more bytes than needed"
 RATE, MOMENTUM, STEPS = 0.1, 0.9, 3
@@ -260,7 +261,7 @@ def sends_what_nobody_needs(case: Case, values: list) -> bool:
 
 
 def too_much(case: Case, values: list) -> bool:
-    return judge(case, values) is None and any(cost.spent > cost.budget for cost in costs(case, values))
+    return over_budget(judge, costs, case, values)
 
 
 EXERCISE = Exercise(

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, same_as, seeded
 from course_lib.checks.private import hollow, keep
 from course_lib.lessons.lesson_07 import bytes_put_in, own_group, table
+from course_lib.lessons.symptoms import COUNTED_ON_EVERY_STAGE, a_mean_of_means, says
 
 LARGE = 500  # numbers in a gradient, beside which a count is nothing
 
@@ -145,10 +146,8 @@ def along_the_row(case: Case, values: list) -> bool:
     return len(gradients[0]) > 1 and all(along(now, total) for (now, _, _), total in pairs if total.norm())
 
 
+@says(COUNTED_ON_EVERY_STAGE)
 def counts_every_stage(case: Case, values: list) -> bool:
-    """Your count is too large: every stage of a replica knows the replica's count, and you have added it up once for
-    each stage. Add it up over the replicas alone.
-    """
     return len(case.inputs["gradients"][0]) > 1 and divided_by(case, values, [total_of_all_ranks(case)] * len(values))
 
 
@@ -186,10 +185,8 @@ def divides_by_its_own_count(case: Case, values: list) -> bool:
     return divided_by(case, values, [max(1, count) for _, _, count in each(case, values)])
 
 
+@says(a_mean_of_means("a token", "replica", ", as DDP takes it"))
 def means_of_replicas(case: Case, values: list) -> bool:
-    """You average the replicas' means, as DDP does: a token in a replica with few of them weighs more than in one with
-    many. Add up the gradients, add up the counts, and divide once.
-    """
     gradients, counts = case.inputs["gradients"], case.inputs["counts"]
     weighed = [[one / max(1, count) for one in own] for own, count in zip(gradients, counts, strict=True)]
     sums = [torch.stack(column).sum(0) for column in zip(*weighed, strict=True)] * len(counts)

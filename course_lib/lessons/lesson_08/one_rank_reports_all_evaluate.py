@@ -12,6 +12,7 @@ from torch import Tensor
 from course_lib.checks.exercise import Case, Exercise, differs, seeded
 from course_lib.checks.private import by_rank
 from course_lib.lessons.lesson_08 import mean_of_all
+from course_lib.lessons.symptoms import NO_MEAN_OF_NOTHING, a_mean_of_means, says
 
 
 def cases(seed: int) -> list[Case]:
@@ -123,10 +124,8 @@ def reports_its_own(case: Case, values: list) -> bool:
     return _reports_are(case, values, [total / max(1, count) for total, count in case.inputs["errors"][0]])
 
 
+@says(a_mean_of_means("an example", "rank"))
 def mean_of_means(case: Case, values: list) -> bool:
-    """The mean of the ranks' means: an example on a rank with few of them weighs more. Sums and counts travel, and the
-    division happens once.
-    """
     updates = list(zip(*case.inputs["errors"], strict=True))
     means = [[total / max(1, count) for total, count in update] for update in updates]
     present = [sum(count > 0 for _, count in update) for update in updates]
@@ -155,10 +154,8 @@ def over_all_updates(case: Case, values: list) -> bool:
     return _reports_are(case, values, running)
 
 
+@says(NO_MEAN_OF_NOTHING)
 def not_a_number(case: Case, values: list) -> bool:
-    """A report is not a number: a rank without examples has divided by its count of 0. It has no mean; it has a sum of
-    0 and a count of 0, and those can be added up.
-    """
     return any(float(report) != float(report) for report in values[0][1])
 
 

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
 from course_lib.checks.private import by_rank
 from course_lib.lessons.lesson_08 import mean_of_all
+from course_lib.lessons.symptoms import NO_MEAN_OF_NOTHING, a_mean_of_means, says
 
 MANY = 1_000  # updates: more than anybody would guess
 
@@ -105,10 +106,8 @@ def goes_on_too_long(case: Case, values: list) -> bool:
     return any(len(value["losses"]) > len(_means(case)) for value in values)
 
 
+@says(NO_MEAN_OF_NOTHING)
 def not_a_number(case: Case, values: list) -> bool:
-    """A loss is not a number: a rank that has run out has taken the mean of nothing, 0 / 0. It has no mean; it has a
-    sum of 0 and a count of 0, and those can be added up.
-    """
     return any(float(loss) != float(loss) for value in values for loss in value["losses"])
 
 
@@ -126,10 +125,8 @@ def averages_zeros_in(case: Case, values: list) -> bool:
     return uneven and _losses_are(values, [sum(mean or 0.0 for mean in update) / case.ranks for update in _means(case)])
 
 
+@says(a_mean_of_means("an example", "rank"))
 def mean_of_means(case: Case, values: list) -> bool:
-    """The mean of the ranks' means: an example in a small batch weighs more than one in a large batch. Add up sums and
-    counts, and divide once.
-    """
     present = [[mean for mean in update if mean is not None] for update in _means(case)]
     return _losses_are(values, [sum(update) / len(update) for update in present])
 

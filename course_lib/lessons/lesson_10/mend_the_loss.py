@@ -11,6 +11,7 @@ from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw, seeded
 from course_lib.checks.private import by_rank
+from course_lib.lessons.symptoms import a_mean_of_means, says
 
 
 def cases(seed: int) -> list[Case]:
@@ -89,10 +90,8 @@ def is_a_mean_per_replica(case: Case, values: list) -> bool:
     return _is(case, values, lambda slopes, mask: (_sums(slopes, mask) / mask.sum(dim=(1, 2)).clamp(min=1)).sum())
 
 
+@says(a_mean_of_means("a step", "replica"))
 def is_a_mean_of_means(case: Case, values: list) -> bool:
-    """It is the mean of the replicas' means: a replica with few steps weighs as much as one with many. Divide by the
-    count of all replicas, and not by the number of replicas.
-    """
     return _is(case, values, lambda slopes, mask: (_sums(slopes, mask) / mask.sum(dim=(1, 2)).clamp(min=1)).mean())
 
 

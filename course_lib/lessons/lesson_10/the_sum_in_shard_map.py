@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, seeded
+from course_lib.lessons.symptoms import a_mean_of_means, says
 
 DEVICES = 4
 
@@ -97,10 +98,8 @@ def is_a_mean_per_device(case: Case, values: list) -> bool:
     return _is(case, values, *means) or (bool(values[0].isnan().any()) and not _right(case).isnan().any())
 
 
+@says(a_mean_of_means("a step", "device", " (`pmean`)"))
 def is_a_mean_of_means(case: Case, values: list) -> bool:
-    """It is the mean of the devices' means (`pmean`): a device with few steps weighs as much as one with many. Sum
-    both, the losses and the counts, and divide once.
-    """
     return _is(case, values, lambda losses, mask: _own_means(losses, mask).mean())
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from course_lib.checks.exercise import Case, differs
 from course_lib.lessons.lesson_11 import adam, after, batches_of, loss_of, model_of
 from course_lib.lessons.lesson_11._twin import blocks_on, in_one_process, seen_by, stages_of
+from course_lib.lessons.symptoms import CLIPPED_BY_ITS_OWN_NORM, COUNTED_ON_EVERY_STAGE, says
 
 # What a wrong answer does to the gradient of the first update, told by how much each sequence weighs in it. The
 # gradient is a sum of the sequences' own, so that their weights can be found again. 1 is right: divided by the
@@ -132,10 +133,8 @@ def gradients_not_added_up(case: Case, values: list[Any]) -> bool:
     return any(near(weight, 0) for weights in found for weight in weights)
 
 
+@says(COUNTED_ON_EVERY_STAGE)
 def counted_on_every_stage(case: Case, values: list[Any]) -> bool:
-    """The gradient is too small by the number of stages: every stage of a replica knows the replica's count, and you
-    have added it up over all ranks. Add it up over the replicas alone.
-    """
     return stages_of(case) > 1 and near(factor(case, values) * stages_of(case), 1)
 
 
@@ -215,10 +214,8 @@ def factors_of_stages(case: Case, values: list[Any]) -> list[float]:
     return found
 
 
+@says(CLIPPED_BY_ITS_OWN_NORM)
 def clipped_by_own_norm(case: Case, values: list[Any]) -> bool:
-    """Each stage is clipped by its own norm, so that the stages shrink by different factors, and the gradient turns to
-    another direction. The norm is that of the whole model: the stages of a replica add up their squares.
-    """
     found = factors_of_stages(case, values)
     return any(not near(each / found[0], 1) for each in found)
 

@@ -603,7 +603,7 @@ def leaves_its_hooks(model, loss, limit):
     Leaving.run(model, loss, limit)
 
 
-@wrong("02.4", says="sums over the ranks")
+@wrong("02.4", says="This is the sum of the gradients")
 def never_divides(model, loss, limit):
     class Summing(Buckets):
         def put_back(self):

@@ -118,12 +118,12 @@ def _total(count):
     return count
 
 
-@wrong("03.2", says="mean of means")
+@wrong("03.2", says="mean of the ranks' means")
 def mean_of_the_mask(losses, mask):
     return losses[mask].mean() if mask.any() else losses[:0].sum()
 
 
-@wrong("03.2", says="mean of means")
+@wrong("03.2", says="mean of the ranks' means")
 def mean_with_the_world_twice(losses, mask):
     own = (losses.nan_to_num() * mask).sum() / max(int(mask.sum()), 1)
     return own * dist.get_world_size() / dist.get_world_size()

@@ -198,7 +198,7 @@ def count_over_the_row(model, count, replicas):
     model.weight.grad = summed(model.weight.grad, column_group(replicas)) / total.clamp(min=1)
 
 
-@wrong("07.2", says="You average the replicas' means")
+@wrong("07.2", says="mean of the replicas' means")
 def mean_of_means(model, count, replicas):
     if count:
         model.weight.grad /= count

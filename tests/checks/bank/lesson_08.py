@@ -40,7 +40,7 @@ def none_elsewhere(gradients, errors):
     return sums, reports if dist.get_rank() == 0 else None
 
 
-@wrong("08.1", says="The mean of the ranks' means")
+@wrong("08.1", says="the mean of the ranks' means")
 def means_gathered(gradients, errors):
     reports = []
     for gradient, (total, count) in zip(gradients, errors, strict=True):
@@ -256,7 +256,7 @@ def zero_means(batches):
     return losses
 
 
-@wrong("08.2", says="The mean of the ranks' means")
+@wrong("08.2", says="the mean of the ranks' means")
 def means_of_the_present(batches):
     losses = []
     for batch in padded(batches, agreed(len(batches))):
