@@ -13,7 +13,7 @@ from course_lib.checks import progress_file
 from course_lib.checks.asking import class_question, predict, reveal
 from course_lib.checks.catalog import exercises, find, predictions
 from course_lib.checks.exercise import Exercise
-from course_lib.checks.help import show_hints, show_solution
+from course_lib.checks.help import show_after_the_cell, show_hints, show_solution
 from course_lib.checks.inside.observe import Trial
 from course_lib.checks.judging import assess
 from course_lib.checks.overview import overview
@@ -47,8 +47,6 @@ def check(number: str, answer: Any) -> Report:
     progress_file.record(number, report)
     tell_class(report)
     if in_notebook():
-        from course_lib.checks.buttons import show_after_the_cell
-
         show_after_the_cell(report)
     elif not hasattr(sys, "ps1"):  # which shows what a line returns
         print(report)

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.checks.hangs import explain_hang
 from course_lib.checks.inside.observe import Outcome, observe
+from course_lib.checks.judging import explain_hang
 
 
 def all_send(_):

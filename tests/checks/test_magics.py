@@ -8,8 +8,7 @@ import cloudpickle
 import pytest
 
 from course_lib.checks.inside.jupyter import new_names, run_code
-from course_lib.checks.magics import python_of
-from course_lib.checks.notebooks import MOST_CODE, BadNotebook, code_of, run_cells
+from course_lib.checks.notebooks import MOST_CODE, BadNotebook, code_of, python_of, run_cells
 
 
 def notebook(*cells: str) -> dict:

@@ -4,41 +4,30 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass
-from itertools import pairwise
 
 import torch.distributed as dist
 
 from course_lib.checks.exercise import Case, Cost, Exercise, draw
+from course_lib.lessons.lesson_03._plans import (
+    by_length,
+    equally_many,
+    fewest_updates,
+    filled,
+    is_sorted,
+    is_whole,
+    plans_of,
+    shares_differ_by,
+    steps,
+    too_large,
+    too_many,
+    unlike,
+    wrong_in,
+    wrong_plan,
+)
 
 MOST_CELLS = 60
 DRAWN = 12  # cases of one input, by number of ranks
 MANY = 300  # inputs in one case, at the end
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One input, and the batches that the ranks have made of it."""
-
-    lengths: list[int]
-    limit: int
-    parts: list[list[list[int]]]  # by rank and update
-
-    @property
-    def cells(self) -> list[list[int]]:
-        """Of each rank's batches."""
-        return [[self.cells_of(batch) for batch in part] for part in self.parts]
-
-    @property
-    def batches(self) -> list[list[int]]:
-        """Of all ranks, without the empty ones."""
-        return [batch for part in self.parts for batch in part if batch]
-
-    def cells_of(self, batch: list[int]) -> int:
-        return len(batch) * max((self.lengths[index] for index in batch), default=0)
-
-    def __str__(self) -> str:
-        return f"lengths {self.lengths}, at most {self.limit} cells"
 
 
 def cases(seed: int) -> list[Case]:
@@ -91,56 +80,12 @@ def drive(answer, problems: list):
     return {"plans": plans, "messages": sum(spent.calls.values()) + spent.messages}
 
 
-def plans_of(case: Case, values: list) -> list[Plan]:
-    parts = zip(*(value["plans"] for value in values), strict=True)
-    return [
-        Plan(lengths, cells, list(of_ranks))
-        for (lengths, cells), of_ranks in zip(case.inputs["problems"], parts, strict=True)
-    ]
-
-
 def judge(case: Case, values: list) -> str | None:
     for plan in plans_of(case, values):
         wrong = wrong_in(plan) or (case.part == "alike on all ranks" and unlike(plan))
         if wrong:
             return f"{plan}:\n{wrong}" if len(case.inputs["problems"]) > 1 else wrong
     return None
-
-
-def wrong_in(plan: Plan) -> str | None:
-    """Whether every sequence is there once, in batches that fit, equally many on every rank."""
-    count = len(plan.lengths)
-    seen = Counter(index for part in plan.parts for batch in part for index in batch)
-    unknown = next((index for index in seen if not 0 <= index < count), None)
-    if unknown is not None:
-        return f"there is no sequence {unknown}: they are numbered from 0 to {count - 1}"
-    missing = next((index for index in range(count) if index not in seen), None)
-    if missing is not None:
-        return f"nobody has sequence {missing} (of {count})"
-    (most, times), *_ = seen.most_common(1)
-    if times > 1:
-        return f"sequence {most} is given out {times} times"
-    updates = [len(part) for part in plan.parts]
-    if len(set(updates)) > 1:
-        return f"the ranks have {updates} batches: some would wait for a batch that others do not have"
-    largest = max(map(max, plan.cells))
-    if largest > plan.limit:
-        return f"a batch has {largest} cells (sequences times the longest of them), more than {plan.limit}"
-    return None
-
-
-def unlike(plan: Plan) -> str | None:
-    for number, cells in enumerate(list(zip(*plan.cells, strict=True))[:-1]):
-        if not all(cells) or 2 * (max(cells) - min(cells)) >= plan.limit:
-            return (
-                f"in update {number} of {len(plan.parts[0])} the ranks have {list(cells)} cells: some wait for others"
-            )
-    return None
-
-
-def fewest_updates(lengths: list[int], cells: int, ranks: int) -> int:
-    """No plan has fewer: the longest that is left says how many fit beside it, and those of similar length fill it."""
-    return -(-len(_filled(lengths, _by_length(lengths, range(len(lengths))), cells)) // ranks)
 
 
 def costs(case: Case, values: list) -> list[Cost]:
@@ -152,21 +97,6 @@ def costs(case: Case, values: list) -> list[Cost]:
         for plan in plans_of(case, values)
     ]
     return [max(updates, key=lambda cost: (cost.spent - cost.budget, cost.spent)), *sent]
-
-
-def wrong_plan(case: Case, values: list) -> Plan | None:
-    """The first input whose batches are not as they should be, in this part of the exercise."""
-    for plan in plans_of(case, values):
-        if any(not 0 <= index < len(plan.lengths) for batch in plan.batches for index in batch):
-            return None
-        if wrong_in(plan) or (case.part == "alike on all ranks" and unlike(plan)) or too_many(case, plan):
-            return plan
-    return None
-
-
-def too_many(case: Case, plan: Plan) -> bool:
-    fewest = fewest_updates(plan.lengths, plan.limit, case.ranks)
-    return case.part != "equal counts" and len(plan.parts[0]) > fewest
 
 
 def has_returned_lengths(case: Case, values: list) -> bool:
@@ -199,7 +129,7 @@ def has_dealt_out_whole_batches(case: Case, values: list) -> bool:
     that get none in the last update have an empty one.
     """
     plan = wrong_plan(case, values)
-    if plan is None or _equally_many(plan) or _shares_differ_by(plan) <= 1:
+    if plan is None or equally_many(plan) or shares_differ_by(plan) <= 1:
         return False
     updates = [len(part) for part in plan.parts]
     return updates == sorted(updates, reverse=True) and updates[0] - updates[-1] == 1
@@ -210,7 +140,7 @@ def has_cut_its_own(case: Case, values: list) -> bool:
     more of them, needs more batches than the others, and hangs. Sort and cut what all ranks have, and deal out last.
     """
     plan = wrong_plan(case, values)
-    return plan is not None and not _equally_many(plan) and _shares_differ_by(plan) <= 1
+    return plan is not None and not equally_many(plan) and shares_differ_by(plan) <= 1
 
 
 def has_counted_real_steps(case: Case, values: list) -> bool:
@@ -218,7 +148,7 @@ def has_counted_real_steps(case: Case, values: list) -> bool:
     longest of them, and these must fit.
     """
     plan = wrong_plan(case, values)
-    return plan is not None and _too_large(plan) and all(_steps(plan, batch) <= plan.limit for batch in plan.batches)
+    return plan is not None and too_large(plan) and all(steps(plan, batch) <= plan.limit for batch in plan.batches)
 
 
 def has_limited_all_ranks_together(case: Case, values: list) -> bool:
@@ -226,7 +156,7 @@ def has_limited_all_ranks_together(case: Case, values: list) -> bool:
     *one* rank's batch.
     """
     plan = wrong_plan(case, values)
-    if plan is None or not _too_large(plan):
+    if plan is None or not too_large(plan):
         return False
     updates = [[index for batch in batches for index in batch] for batches in zip(*plan.parts, strict=True)]
     return all(plan.cells_of(update) <= case.ranks * plan.limit for update in updates)
@@ -237,7 +167,7 @@ def has_one_more_than_fits(case: Case, values: list) -> bool:
     you divide, round down.
     """
     plan = wrong_plan(case, values)
-    if plan is None or not _too_large(plan):
+    if plan is None or not too_large(plan):
         return False
     large = [batch for batch in plan.batches if plan.cells_of(batch) > plan.limit]
     alike = all(len({plan.lengths[index] for index in batch}) == 1 for batch in large)
@@ -249,7 +179,7 @@ def has_measured_by_another_sequence(case: Case, values: list) -> bool:
     are the number of sequences times the longest of them.
     """
     plan = wrong_plan(case, values)
-    return plan is not None and _too_large(plan)
+    return plan is not None and too_large(plan)
 
 
 def has_gone_by_the_longest_of_all(case: Case, values: list) -> bool:
@@ -259,7 +189,7 @@ def has_gone_by_the_longest_of_all(case: Case, values: list) -> bool:
     most = [max(map(len, plan.batches)) <= max(1, plan.limit // max(plan.lengths)) for plan in plans_of(case, values)]
     several = any(len(batch) > 1 for plan in plans_of(case, values) for batch in plan.batches)
     plan = wrong_plan(case, values)
-    return several and all(most) and plan is not None and _is_whole(plan) and too_many(case, plan)
+    return several and all(most) and plan is not None and is_whole(plan) and too_many(case, plan)
 
 
 def has_one_sequence_in_a_batch(case: Case, values: list) -> bool:
@@ -267,7 +197,7 @@ def has_one_sequence_in_a_batch(case: Case, values: list) -> bool:
     batch as `cells` allows, going by the longest of that *batch*.
     """
     plan = wrong_plan(case, values)
-    if plan is None or not _is_whole(plan) or not too_many(case, plan):
+    if plan is None or not is_whole(plan) or not too_many(case, plan):
         return False
     return all(len(batch) <= 1 for each in plans_of(case, values) for batch in each.batches)
 
@@ -277,10 +207,10 @@ def has_stopped_below_the_limit(case: Case, values: list) -> bool:
     that a batch of just so many still fits.
     """
     plan = wrong_plan(case, values)
-    if plan is None or not _is_whole(plan) or not too_many(case, plan):
+    if plan is None or not is_whole(plan) or not too_many(case, plan):
         return False
     fullest = max(
-        map(plan.cells_of, _filled(plan.lengths, _by_length(plan.lengths, range(len(plan.lengths))), plan.limit))
+        map(plan.cells_of, filled(plan.lengths, by_length(plan.lengths, range(len(plan.lengths))), plan.limit))
     )
     return fullest == plan.limit and max(map(max, plan.cells)) < plan.limit
 
@@ -290,7 +220,7 @@ def has_mixed_long_and_short(case: Case, values: list) -> bool:
     of sequences. Put sequences of similar length together.
     """
     plan = wrong_plan(case, values)
-    return plan is not None and _is_whole(plan) and too_many(case, plan) and not _is_sorted(plan)
+    return plan is not None and is_whole(plan) and too_many(case, plan) and not is_sorted(plan)
 
 
 def has_measured_all_ranks_by_the_longest(case: Case, values: list) -> bool:
@@ -298,7 +228,7 @@ def has_measured_all_ranks_by_the_longest(case: Case, values: list) -> bool:
     those with shorter ones. It is the longest of each *batch* that counts: fill one batch after the other.
     """
     plan = wrong_plan(case, values)
-    if plan is None or not _is_whole(plan) or not too_many(case, plan):
+    if plan is None or not is_whole(plan) or not too_many(case, plan):
         return False
     return all(max(sizes) - min(sizes) <= 1 for sizes in zip(*([*map(len, p)] for p in plan.parts), strict=True))
 
@@ -309,7 +239,7 @@ def has_left_a_rank_without_work(case: Case, values: list) -> bool:
     over comes last.
     """
     plan = wrong_plan(case, values)
-    return plan is not None and _is_whole(plan) and unlike(plan) is not None
+    return plan is not None and is_whole(plan) and unlike(plan) is not None
 
 
 def has_asked_the_others(case: Case, values: list) -> bool:
@@ -317,57 +247,6 @@ def has_asked_the_others(case: Case, values: list) -> bool:
     batches the others have.
     """
     return judge(case, values) is None and max(value["messages"] for value in values) > 0
-
-
-def _equally_many(plan: Plan) -> bool:
-    return len({len(part) for part in plan.parts}) == 1
-
-
-def _too_large(plan: Plan) -> bool:
-    return _equally_many(plan) and max(map(plan.cells_of, plan.batches), default=0) > plan.limit
-
-
-def _is_whole(plan: Plan) -> bool:
-    return wrong_in(plan) is None
-
-
-def _steps(plan: Plan, batch: list[int]) -> int:
-    return sum(plan.lengths[index] for index in batch)
-
-
-def _shares_differ_by(plan: Plan) -> int:
-    """How many sequences one rank has more than another."""
-    shares = [sum(map(len, part)) for part in plan.parts]
-    return max(shares) - min(shares)
-
-
-def _is_sorted(plan: Plan) -> bool:
-    """Whether batches, or the updates that they were dealt out from, have no lengths in common but at their ends."""
-    updates = [[index for batch in batches for index in batch] for batches in zip(*plan.parts, strict=True)]
-    return any(
-        _in_order([[plan.lengths[index] for index in of] for of in cut if of]) for cut in (plan.batches, updates)
-    )
-
-
-def _in_order(cut: list[list[int]]) -> bool:
-    ends = sorted((min(lengths), max(lengths)) for lengths in cut)
-    return all(longest <= shortest for (_, longest), (shortest, _) in pairwise(ends))
-
-
-def _by_length(lengths, indices):
-    return sorted(indices, key=lambda index: -lengths[index])
-
-
-def _filled(lengths, order, cells):
-    """Batches of neighbours, each as full as the limit allows, whoever is the longest."""
-    batches, longest = [[]], 0
-    for index in order:
-        longest = max(longest, lengths[index])
-        if batches[-1] and (len(batches[-1]) + 1) * longest > cells:
-            batches.append([])
-            longest = lengths[index]
-        batches[-1].append(index)
-    return batches
 
 
 EXERCISE = Exercise(
