@@ -164,7 +164,7 @@ def pad(sequences: list[Tensor], targets: list[Tensor], masks: list[Tensor] | No
     step counts.
     """
     if not sequences:
-        raise ValueError("there is no sequence to pad: for an empty batch, take rows([]) of another one")
+        raise ValueError("there is no sequence to pad: for an empty batch, take rows([]) of a different batch")
     lengths = [len(sequence) for sequence in sequences]
     if masks is None:
         masks = [torch.ones(length, dtype=torch.bool, device=sequences[0].device) for length in lengths]
@@ -191,7 +191,7 @@ def unpack(packed: PackedSequence, steps: int) -> Tensor:
 def _whole_numbers(indices: Sequence[int] | Tensor) -> Tensor:
     given = torch.as_tensor(indices, device="cpu")
     if len(given) and (given.dtype == torch.bool or given.is_floating_point()):
-        raise ValueError(f"rows are chosen by index, not by {given.dtype}: give whole numbers, as nonzero() finds them")
+        raise ValueError(f"rows are chosen by index, not by {given.dtype}: give integers, as nonzero() returns")
     return given.to(torch.int64)
 
 

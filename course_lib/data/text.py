@@ -85,9 +85,7 @@ class Corpus:
         try:
             topics = import_module("pydoc_data.topics").topics
         except ImportError as error:
-            raise CorpusError(
-                "this Python came without pydoc_data: give a text of your own to Corpus.from_file"
-            ) from error
+            raise CorpusError("this Python has no pydoc_data: give your own text to Corpus.from_file") from error
         _check_limit(limit)
         text = "\n\n".join(topics[name] for name in sorted(topics))
         # The lines under titles and in tables would make a dash the most frequent word.

@@ -223,7 +223,7 @@ def _load(folder: Path) -> TokenFile:
     for name in FILES:
         kind, size = numpy.dtype(facts[name][0]), facts[name][1]
         if (folder / f"{name}.bin").stat().st_size != size * kind.itemsize:
-            raise ValueError(f"{folder / name}.bin is not whole")
+            raise ValueError(f"{folder / name}.bin is incomplete")
         # "c" (copy-on-write): nothing is written, but torch would warn about read-only memory.
         mapped[name] = numpy.memmap(folder / f"{name}.bin", dtype=kind, mode="c", shape=(size,))
     vocabulary = Vocabulary(tuple(facts["vocabulary"]))

@@ -52,13 +52,11 @@ class GatherWatch:
 
     def __init__(self, strategy: FSDP, pace: GatherPace | None = None) -> None:
         if strategy.mesh["shard"].size() == 1:
-            raise ValueError(
-                "the model lies whole on every rank, and nothing is gathered: give more ranks than replicas"
-            )
+            raise ValueError("every rank has the whole model, so nothing is gathered: give more ranks than replicas")
         self.gathered, self.gradients = HeldBytes(), HeldBytes()
         for place, block in strategy.model.numbered():
             if not isinstance(block, FSDPModule):
-                raise ValueError(f"block {place} shares a weight and is not gathered by itself: watch a model without")
+                raise ValueError(f"block {place} shares a weight and is not gathered alone: watch a model without")
             _WatchedBlock(str(place), block, self, pace or GatherPace())
 
 

@@ -46,7 +46,7 @@ class Mail:
         """Return the tensor that `action` needs from a different part of the model."""
         giver = self.routes.givers[action]
         if giver is None:
-            raise ValueError(f"{action} on stage {self.stage.place} needs nothing from another part of the model")
+            raise ValueError(f"{action} on stage {self.stage.place} needs nothing from a different part of the model")
         if giver[0] == self.stage.place:
             return self.here.pop(action)
         with span("receive"):

@@ -56,7 +56,7 @@ def check_cuts(blocks: Sequence[Block], inputs: Tensor, *, chunks: int, pieces: 
             if trial is None:
                 if not quiet:
                     warnings.warn(
-                        f"{block} cannot be run on {STEPS} steps of {SEQUENCES} sequences on a CPU, so nobody knows "
+                        f"{block} cannot be run on {STEPS} steps of {SEQUENCES} sequences on a CPU, so we cannot know "
                         "whether it computes the same in pieces: compare it with same_as_one_process",
                         stacklevel=2,
                     )

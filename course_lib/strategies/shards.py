@@ -194,8 +194,8 @@ def _check_replica(name: str, box: Box, first: tuple[int, Outline], here: tuple[
     for theirs, ours in zip(expected, sample, strict=True):
         if not math.isclose(theirs, ours, rel_tol=1e-2, abs_tol=1e-6) and not (math.isnan(theirs) and math.isnan(ours)):
             raise BadShards(
-                f"ranks {first_rank} and {rank} both say that they have {name}{box}, but with other numbers "
-                f"({theirs:.4g} and {ours:.4g}): if each has other rows of it, shards() must give their ranges; if the "
+                f"ranks {first_rank} and {rank} both say that they have {name}{box}, but with different values "
+                f"({theirs:.4g} and {ours:.4g}): if each has different rows, shards() must give their ranges; if the "
                 "ranks' weights may differ for a while, give each shard a copy number, copy=rank"
             )
 

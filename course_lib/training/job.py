@@ -233,7 +233,7 @@ def _locked_folder(settings: Settings) -> Iterator[WriterLock | None]:
 
 def _strategy(settings: Settings, model: SequenceModel, loss: Loss) -> Strategy:
     if dist.get_rank() == 0 and "clip" not in options_of(find_strategy(settings.strategy)):
-        print(f"{settings.strategy} has no option clip: its gradients are not clipped to a norm of 1, as others' are")
+        print(f"{settings.strategy} has no option clip: its gradients are not clipped to a norm of 1, unlike others'")
     make = make_strategy(settings.strategy, settings.learning_rate, settings.strategy_options, settings.precision)
     return make(model, loss=loss)
 

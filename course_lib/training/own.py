@@ -86,7 +86,7 @@ def own_data(target: str) -> Any:
     if not callable(getattr(data, "batch", None)) or not hasattr(type(data), "__len__"):
         raise BadFunction(f"{name} returned {_kind(data)}: return data that has a length, and batch(indices)")
     if _call(name, len, data) < 1:
-        raise BadFunction(f"{name} returned data of no examples: return at least one")
+        raise BadFunction(f"{name} returned data without examples: return at least one")
     batch = _call(name, data.batch, [0])
     if not isinstance(batch, Batch):
         raise BadFunction(f"{name}: batch([0]) returned {_kind(batch)}: return a course_lib.data.Batch")
@@ -101,7 +101,7 @@ def sizes_of(data: Any, target: str, has_model: bool) -> dict[str, int]:
             return {"features": batch.inputs.shape[2], "outputs": 1}
         if has_model:
             return {"features": batch.inputs.shape[2]}
-        raise BadFunction(f"--data {target} wants classes for features: give --model, which knows how many there are")
+        raise BadFunction(f"--data {target} maps features to classes: give --model, which knows how many there are")
     vocabulary = getattr(data, "vocabulary", None)
     if vocabulary is not None:
         return {"vocabulary": vocabulary if isinstance(vocabulary, int) else len(vocabulary)}

@@ -184,8 +184,8 @@ def _compare(number: int, rank: int, report: Report, reference: Report) -> Step:
     true_loss, true_gradients, true_parameters = reference
     for what, ours, theirs in (("parameters", parameters, true_parameters), ("gradients", gradients, true_gradients)):
         if odd := sorted(ours.keys() ^ theirs.keys()):
-            who = "the whole model has and it has not" if odd[0] in theirs else "it has and the whole model has not"
-            raise ValueError(f"rank {rank} reports other {what} than the whole model has: {odd[0]}, which {who}")
+            who = "the whole model has and it does not" if odd[0] in theirs else "it has and the whole model does not"
+            raise ValueError(f"rank {rank} reports different {what} than the whole model has: {odd[0]}, which {who}")
     off = {name: _distance(parameters[name], true_parameters[name]) for name in parameters}
     off_gradients = {name: _distance(gradients[name], true_gradients[name]) for name in gradients}
     worst = max(off_gradients, key=lambda name: off_gradients[name])

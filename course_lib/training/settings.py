@@ -170,7 +170,7 @@ def checkpoint_to_resume(settings: Settings, may_restart: bool) -> Checkpoint | 
         _check_may_resume(settings, found)
         return found
     if settings.resume and not may_restart:
-        raise CheckpointError(f"there is no checkpoint in {settings.checkpoint}: leave out --resume to start anew")
+        raise CheckpointError(f"there is no checkpoint in {settings.checkpoint}: leave out --resume to start over")
     return None
 
 

@@ -148,7 +148,7 @@ def check_same_data(saved: Checkpoint, ours: dict[str, Any]) -> None:
     size = f" ({theirs['batches']:,} batches in an epoch, now {ours['batches']:,})"
     raise CheckpointError(
         f"{saved.path} was trained on other data than this{size if theirs['batches'] != ours['batches'] else ''}: go "
-        "on with the same, or begin anew in another folder"
+        "on with the same, or start over in another folder"
     )
 
 

@@ -111,7 +111,7 @@ def find_checkpoint(folder: str | Path, only: tuple[str, ...] | None = None) -> 
         damaged.append(f"{path} is damaged ({damage})")
     if damaged:
         raise CheckpointError(
-            f"{', '.join(damaged)}, and there is no other to go on from: start anew in another folder"
+            f"{', '.join(damaged)}, and there is no other to go on from: start over in another folder"
         )
     return None, []
 
@@ -140,7 +140,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         return found
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
-            f"{path} is damaged ({FACTS}: {error}): remove it, to go on from the one before"
+            f"{path} is damaged ({FACTS}: {error}): remove it to resume from the one before"
         ) from error
 
 

@@ -61,7 +61,7 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
     try:
         saved = FileSystemReader(found).read_metadata().state_dict_metadata
     except Exception as error:  # a truncated pickle may raise anything
-        raise CheckpointError(f"{found} is damaged ({error}): remove it, to go on from the one before") from error
+        raise CheckpointError(f"{found} is damaged ({error}): remove it to resume from the one before") from error
     check_same_slots(checkpoint, saved, strategy)
     shards = strategy.shards()
     wanted = {copy_name(shard, same_layout) + f"model.{name}": Pieces.of(shard) for name, shard in shards.items()}
@@ -81,7 +81,7 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
     except CheckpointException as error:
         rank, (cause, _) = next(iter(error.failures.items()))
         raise CheckpointError(
-            f"{found} is damaged (rank {rank}: {str(cause).splitlines()[0]}): remove it, to go on from the one before"
+            f"{found} is damaged (rank {rank}: {str(cause).splitlines()[0]}): remove it to resume from the one before"
         ) from error
     restore_optimizer(strategy, {shards[name].tensor: of_name for name, of_name in slots.items() if of_name})
     restore_rank(strategy, own)

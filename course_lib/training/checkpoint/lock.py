@@ -136,7 +136,7 @@ def acquire_lock(folder: str | Path) -> tuple[WriterLock, str]:
         path.unlink(missing_ok=True)
         time.sleep(random.random() * NAMED_WITHIN / TRIES)  # both may have backed off
     _refuse_second_writer(folder, _locks_in(folder), writer)
-    raise CheckpointError(f"{folder} cannot be locked: others try the same at this moment; try again")
+    raise CheckpointError(f"{folder} cannot be locked: other jobs are trying, too; try again")
 
 
 def check_unlocked(folder: str | Path) -> None:

@@ -169,7 +169,7 @@ def check_same_optimizer(checkpoint: Checkpoint, strategy: Strategy) -> None:
     if checkpoint.optimizer not in ("", ours):
         raise CheckpointError(
             f"{checkpoint.path} was saved with {checkpoint.optimizer}, and this run has {ours}, which keeps other "
-            "numbers: go on with the same optimizer"
+            "numbers: continue with the same optimizer"
         )
 
 
