@@ -1,4 +1,4 @@
-"""What the lessons train on: batches of sequences, two problems that need no download, and who reads what."""
+"""The lessons' training data: batches of sequences, two problems that need no download, and samplers."""
 
 from course_lib.data.adding import AddingProblem, at_last_padded_step
 from course_lib.data.batch import Batch, copied_ahead, pack, pad, unpack

@@ -1,7 +1,7 @@
 """The adding problem of Hochreiter and Schmidhuber (1997), on which the LSTM was first shown to work.
 
 Each step has two features: a number uniform in [0, 1), and a marker. Two steps are marked 1, one in each half of
-the sequence; the others are marked 0. After the last step the sum of the two marked numbers is wanted.
+the sequence; the others are marked 0. The target, after the last step, is the sum of the two marked numbers.
 
 Always answering 1 gives a mean squared error of 1/6, the variance of a sum of two uniform numbers. A model with a
 lower error has remembered something.
@@ -24,7 +24,7 @@ class AddingProblem:
     """A map-style dataset: item i is (sequence (length, 2), answer ()), and depends only on the seed and i.
 
     The numbers come from numpy's PCG64, so they are the same on every machine and with every version of torch.
-    A sequence is made when it is first asked for, then kept.
+    A sequence is generated when it is first requested, then cached.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class AddingProblem:
         return self.size
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """(length, 2) numbers and markers, and the () sum of the two marked numbers."""
+        """Return the (length, 2) numbers and markers, and the () sum of the two marked numbers."""
         index = int(index)
         if not 0 <= index < self.size:
             raise IndexError(f"there is no sequence {index}: give an index from 0 to {self.size - 1}")
@@ -57,11 +57,11 @@ class AddingProblem:
 
     @cached_property
     def lengths(self) -> Tensor:
-        """(size,) int64: the length of every sequence, found without making the sequences."""
+        """(size,) int64: the length of every sequence, computed without generating the sequences."""
         return torch.tensor([self._length(self._generator(index)) for index in range(self.size)])
 
     def batch(self, indices: Iterable[int]) -> Batch:
-        """These sequences, padded to the longest of them; only the last valid step of each counts."""
+        """Return these sequences, padded to the longest one; only the last valid step of each counts."""
         items = [self[index] for index in indices]
         if not items:
             return self.batch([0]).rows([]).trimmed()
@@ -83,18 +83,18 @@ class AddingProblem:
         return sequence, sequence[first, 0] + sequence[second, 0]
 
     def _length(self, generator: numpy.random.Generator) -> int:
-        """The length of a sequence: the first thing drawn from its generator."""
+        """Return the length of a sequence, which is the first number drawn from its generator."""
         return self.shortest + int(generator.random() * (self.longest - self.shortest + 1))
 
     def _generator(self, index: int) -> numpy.random.Generator:
-        # Only random() is drawn from it: numpy has changed how its other methods use the bits.
+        # We only call random(): numpy has changed how its other methods use the bits.
         return numpy.random.default_rng([self.seed, index])
 
 
 def at_last_padded_step(batch: Batch) -> Batch:
-    """A popular mistake: the same batch, read at the last row, after the padding, instead of at each sequence's end.
+    """A common mistake: return the same batch, read at the last row, after the padding, not at each sequence's end.
 
-    The counted step of every sequence, and the target there, move to the row steps - 1.
+    The counted step of every sequence, and its target, move to row steps - 1.
     """
     if not bool((batch.mask.sum(dim=0) == 1).all()):
         raise ValueError("some sequences count at no step or at several: give a batch of the adding problem")

@@ -1,7 +1,7 @@
-"""Sequences of different lengths in one rectangle, the ways to cut it, and copies to the GPU while it computes.
+"""Sequences of different lengths in one padded tensor, the ways to cut it, and copies to the GPU that overlap compute.
 
-The layout is time-major everywhere: (steps, sequences, ...). It is cuDNN's own order; the output of an LSTM layer is
-then contiguous, which sending it to the next pipeline stage needs; and a chunk of time is a contiguous slice.
+The layout is time-major everywhere: (steps, sequences, ...). cuDNN uses the same order; the output of an LSTM layer is
+then contiguous, so it can be sent to the next pipeline stage; and a chunk of time is a contiguous slice.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 
 def check_at_least(least: int, why: str, **arguments: int) -> None:
-    """Refuse an argument below `least`; `why` ends the sentence."""
+    """Raise ValueError for an argument below `least`; `why` completes the message."""
     for name, value in arguments.items():
         if value < least:
             raise ValueError(f"{name}={value}: {why}")
 
 
 def check_rank(rank: int, ranks: int) -> None:
-    """Refuse a rank that is not one of 0 to ranks - 1."""
+    """Raise ValueError unless the rank is from 0 to ranks - 1."""
     check_at_least(1, "data is shared among at least one rank", ranks=ranks)
     if not 0 <= rank < ranks:
         raise ValueError(f"rank={rank}: with ranks={ranks}, give a rank from 0 to {ranks - 1}")
 
 
 def copied_ahead(tensors: Iterable[Tensor], device: torch.device | str) -> Iterator[Tensor]:
-    """Each tensor on `device`; while the caller computes with one, the next is already on its way.
+    """Yield each tensor on `device`; while the caller computes with one, the next is already being copied.
 
-    Work on a GPU is done in the order in which it was given to a *stream*. A copy on the stream that computes waits for
-    what was given to it before; on a second stream it runs beside it, if the tensor lies in pinned memory. On a CPU
-    there is nothing to copy, and the tensors come as they are.
+    A GPU runs work in the order in which it was queued on a *stream*. A copy on the compute stream waits for everything
+    queued before it; on a second stream it overlaps, if the tensor is in pinned memory. On a CPU there is nothing to
+    copy, and the tensors are yielded as they are.
     """
     if torch.device(device).type != "cuda":
         yield from tensors
@@ -53,24 +53,24 @@ def copied_ahead(tensors: Iterable[Tensor], device: torch.device | str) -> Itera
 
 
 def _hand_over(tensor: Tensor | None, copying: torch.cuda.Stream, computing: torch.cuda.Stream) -> Tensor | None:
-    """The tensor, safe to compute with: what is computed from now on waits until it has been copied."""
+    """Return the tensor, safe to use: work queued on `computing` from now on waits until it has been copied."""
     computing.wait_stream(copying)
     if tensor is not None:
-        tensor.record_stream(computing)  # its memory is not given away before this stream, too, is done with it
+        tensor.record_stream(computing)  # do not reuse its memory before this stream is done with it
     return tensor
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded sequences, what is wanted of each step, and which steps count.
+    """Padded sequences, the target of each step, and which steps count.
 
-    `mask` is not the valid steps: in text every valid step counts, in the adding problem only the last one.
-    A batch of no sequences is a batch too: a rank's share of a small batch may be empty.
+    `mask` is not the same as the valid steps: in text every valid step counts, in the adding problem only the last one.
+    A batch may have no sequences, because a rank's share of a small batch may be empty.
     """
 
     inputs: Tensor  # (steps, sequences) int64 tokens, or (steps, sequences, features)
-    targets: Tensor  # (steps, sequences): the class or the number wanted; 0 where nothing is
-    lengths: Tensor  # (sequences,) int64, always on the CPU, where pack_padded_sequence wants them
+    targets: Tensor  # (steps, sequences): the target class or number; 0 where there is none
+    lengths: Tensor  # (sequences,) int64, always on the CPU, where pack_padded_sequence needs them
     mask: Tensor  # (steps, sequences) bool: the steps that count in the loss
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class Batch:
 
     @property
     def steps(self) -> int:
-        """How many steps the rectangle has: the longest sequence, or more."""
+        """The number of steps in the padded tensor: the longest sequence's, or more."""
         return self.inputs.shape[0]
 
     @property
@@ -96,7 +96,7 @@ class Batch:
 
     @property
     def count(self) -> int:
-        """How many steps count in the loss: what a sum of losses is divided by."""
+        """The number of steps that count in the loss: the divisor of a summed loss."""
         return int(self.mask.sum())
 
     @property
@@ -107,32 +107,32 @@ class Batch:
 
     @property
     def padding(self) -> float:
-        """The share of cells that are padding, from 0 to 1."""
+        """The fraction of cells that are padding, from 0 to 1."""
         cells = self.steps * self.sequences
         return 1 - int(self.lengths.sum()) / cells if cells else 0.0
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        """This batch on `device`, except for the lengths, which stay on the CPU."""
+        """Return this batch on `device`, except for the lengths, which stay on the CPU."""
         here = (self.inputs, self.targets, self.mask)
         inputs, targets, mask = (tensor.to(device, non_blocking=non_blocking) for tensor in here)
         is_there = inputs is self.inputs and targets is self.targets and mask is self.mask
         return self if is_there else Batch(inputs, targets, self.lengths, mask)
 
     def rows(self, indices: Sequence[int] | Tensor) -> Batch:
-        """A copy of some of the sequences, in that order, with as many steps as before."""
+        """Return a copy of some of the sequences, in that order, with as many steps as before."""
         indices = _whole_numbers(indices)
-        # The lengths go first: a wrong index is an error on the CPU, but would end the process on a GPU.
+        # The lengths go first: on the CPU a wrong index is an error, but on a GPU it would crash the process.
         lengths = self.lengths.index_select(0, indices)
         indices = indices.to(self.inputs.device)
         inputs, targets, mask = (tensor.index_select(1, indices) for tensor in (self.inputs, self.targets, self.mask))
         return Batch(inputs, targets, lengths, mask)
 
     def trimmed(self) -> Batch:
-        """This batch without the steps after the longest sequence's end; at least one step stays."""
+        """Return this batch without the steps after the longest sequence's end, but with at least one step."""
         return self.between(0, max([1, *self.lengths.tolist()]))
 
     def between(self, start: int, stop: int) -> Batch:
-        """The chunk of time from `start` up to `stop`, as views; a sequence that has ended has length 0 there."""
+        """Return the chunk of time from `start` up to `stop`, as views; sequences that have ended have length 0."""
         if not 0 <= start < stop <= self.steps:
             raise ValueError(f"between({start}, {stop}): give 0 <= start < stop <= {self.steps}, the number of steps")
         chunk = slice(start, stop)
@@ -140,31 +140,31 @@ class Batch:
         return Batch(self.inputs[chunk], self.targets[chunk], lengths, self.mask[chunk])
 
     def chunks(self, n: int) -> list[Batch]:
-        """`n` chunks of time, one after another, as equal as possible."""
+        """Return `n` consecutive chunks of time, as equal as possible."""
         if not 1 <= n <= self.steps:
             raise ValueError(f"chunks({n}): a batch of {self.steps} steps can be cut into 1 to {self.steps} chunks")
         bounds = [int(part[0]) for part in torch.arange(self.steps).tensor_split(n)] + [self.steps]
         return [self.between(start, stop) for start, stop in pairwise(bounds)]
 
     def micro_batches(self, n: int) -> list[Batch]:
-        """`n` groups of neighbouring sequences, as equal as possible, contiguous; some are empty if `n` > sequences."""
+        """Return `n` contiguous groups of sequences, as equal as possible; some are empty if `n` > sequences."""
         check_at_least(1, "a batch is cut into at least one micro-batch", n=n)
         return [self.rows(part) for part in torch.arange(self.sequences).tensor_split(n)]
 
     def shard(self, rank: int, ranks: int) -> Batch:
-        """The sequences rank, rank + ranks, rank + 2 * ranks, ..."""
+        """Return the sequences rank, rank + ranks, rank + 2 * ranks, ..."""
         check_rank(rank, ranks)
         return self.rows(torch.arange(self.sequences)[rank::ranks])
 
 
 def pad(sequences: list[Tensor], targets: list[Tensor], masks: list[Tensor] | None = None) -> Batch:
-    """One batch, as long as the longest sequence, with zeros after the end of the others.
+    """Return one batch, as long as the longest sequence; shorter ones are padded with zeros.
 
     Each sequence is (length,) or (length, features), each target and mask (length,). Without masks every valid
     step counts.
     """
     if not sequences:
-        raise ValueError("there is no sequence to pad: for an empty batch, take rows([]) of another one")
+        raise ValueError("there is no sequence to pad: for an empty batch, take rows([]) of a different batch")
     lengths = [len(sequence) for sequence in sequences]
     if masks is None:
         masks = [torch.ones(length, dtype=torch.bool, device=sequences[0].device) for length in lengths]
@@ -177,21 +177,21 @@ def pad(sequences: list[Tensor], targets: list[Tensor], masks: list[Tensor] | No
 
 
 def pack(batch: Batch) -> PackedSequence:
-    """The valid steps of the inputs without the padding, as `torch.nn.LSTM` takes them."""
+    """Return the valid steps of the inputs, without the padding, in the form that `torch.nn.LSTM` takes."""
     if not batch.sequences or int(batch.lengths.min()) < 1:
         raise ValueError("torch packs only sequences of at least one step: take the rows that have any, or skip it")
     return pack_padded_sequence(batch.inputs, batch.lengths, enforce_sorted=False)
 
 
 def unpack(packed: PackedSequence, steps: int) -> Tensor:
-    """(steps, sequences, ...): what was packed, in the order before packing, with zeros where there was padding."""
+    """Return (steps, sequences, ...): the packed data in its original order, with zeros for padding."""
     return pad_packed_sequence(packed, total_length=steps)[0]
 
 
 def _whole_numbers(indices: Sequence[int] | Tensor) -> Tensor:
     given = torch.as_tensor(indices, device="cpu")
     if len(given) and (given.dtype == torch.bool or given.is_floating_point()):
-        raise ValueError(f"rows are chosen by index, not by {given.dtype}: give whole numbers, as nonzero() finds them")
+        raise ValueError(f"rows are chosen by index, not by {given.dtype}: give integers, as nonzero() returns")
     return given.to(torch.int64)
 
 

@@ -1,7 +1,7 @@
 """Which examples each rank trains on, and when.
 
-Every sampler here decides on *global* batches, from the seed and the epoch alone, and deals each of them out to the
-ranks. So the ranks agree without a message; however many there are, together they train on what one process would;
+Every sampler here computes *global* batches from the seed and the epoch alone, and deals each of them out to the
+ranks. So the ranks agree without a message; whatever the world size, together they train on what one process would;
 and every rank makes the same number of steps, because a rank that makes one fewer hangs the others.
 """
 
@@ -18,7 +18,7 @@ from course_lib.data.batch import check_at_least, check_rank
 
 
 class Batches:
-    """What the samplers share. One of its own says only what the global batches of an epoch are.
+    """The base class of the samplers. A subclass only defines the global batches of an epoch.
 
     A `DataLoader` takes one as `DataLoader(range(size), batch_sampler=batches, collate_fn=dataset.batch)`.
     """
@@ -31,30 +31,30 @@ class Batches:
         self.shuffle, self.seed, self.epoch = shuffle, seed, 0
 
     def global_batches(self) -> list[list[int]]:
-        """What all ranks together train on, or one process alone: each batch of this epoch, in order."""
+        """Return the batches of this epoch, in order, for all ranks together, or for one process alone."""
         raise NotImplementedError
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of this epoch: another one for each epoch, the same on every rank."""
+        """Set the epoch, which sets the order: different for each epoch, the same on every rank."""
         check_at_least(0, "epochs count from 0", epoch=epoch)
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """The number of batches in this epoch, on every rank."""
+        """Return the number of batches in this epoch, on every rank."""
         return len(self.global_batches())
 
     def __iter__(self) -> Iterator[list[int]]:
-        """This rank's part of each global batch, in turn: elements rank, rank + ranks, ...; it may be empty."""
+        """Yield this rank's part of each global batch: elements rank, rank + ranks, ...; it may be empty."""
         for batch in self.global_batches():
             yield batch[self.rank :: self.ranks]
 
     def _generator(self) -> numpy.random.Generator:
-        # numpy's generator and not torch's: the order must not change with the version or the device.
+        # numpy's generator, not torch's: the order must not change with the version or the device.
         return numpy.random.default_rng([self.seed, self.epoch])
 
 
 class ShardedBatches(Batches):
-    """Lists of indices for one rank: `batch_size` examples, of all ranks together, whatever their lengths.
+    """Lists of indices for one rank: `batch_size` examples over all ranks, whatever their lengths.
 
     Every example comes exactly once per epoch. The last global batch may be smaller, and a rank's part of it empty.
     """
@@ -67,7 +67,7 @@ class ShardedBatches(Batches):
         self.batch_size = batch_size
 
     def __len__(self) -> int:
-        """The number of batches in an epoch, on every rank."""
+        """Return the number of batches in an epoch, on every rank."""
         return -(-self.size // self.batch_size)
 
     def global_batches(self) -> list[list[int]]:
@@ -78,12 +78,12 @@ class ShardedBatches(Batches):
 class BucketedBatches(Batches):
     """Lists of indices for one rank: sequences of similar length together, in batches of about equal work.
 
-    `tokens` limits the cells of a global batch, padding included: sequences times the longest of them. So no batch
-    needs more memory than another; only a sequence that is longer than the limit gets a batch of its own.
+    `tokens` limits the cells of a global batch, padding included: the number of sequences times the longest length. So
+    no batch needs more memory than that; only a sequence longer than the limit gets a batch to itself.
 
     The epoch is shuffled, then sorted by length in pools of `pool` batches, cut into as few batches as the limit
-    allows, as equal as possible, and the batches are shuffled again. A larger pool leaves less padding, and less to
-    chance. A batch lists its longest sequence first, so that dealing it out gives each rank about equally much.
+    allows, as equal as possible, and the batches are shuffled again. A larger pool leaves less padding, and less
+    randomness. A batch lists its longest sequence first, so that dealing it out gives all ranks about equal work.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class BucketedBatches(Batches):
         check_at_least(1, "a global batch holds at least one token", tokens=tokens)
         check_at_least(1, "at least one batch is sorted at a time", pool=pool)
         self.tokens, self.pool = tokens, pool
-        self._made: tuple[int, list[list[int]]] | None = None  # of the latest epoch asked for
+        self._made: tuple[int, list[list[int]]] | None = None  # for the last epoch requested
 
     def global_batches(self) -> list[list[int]]:
         if self._made is None or self._made[0] != self.epoch:
@@ -122,10 +122,10 @@ class BucketedBatches(Batches):
 
 
 def equal_cuts(indices: list[int], lengths: list[int], cells: int) -> list[list[int]]:
-    """`indices`, longest first, cut into as few batches as hold at most `cells` each, as equal as possible.
+    """Cut `indices`, longest first, into as few batches of at most `cells` as possible, and as equal as possible.
 
-    The fewest batches come from filling each in turn. The most equal ones come from the smallest limit that still
-    needs no more batches, which is found by halving.
+    Filling each batch in turn gives the fewest batches. The most equal ones come from the smallest limit that needs no
+    more batches, which is found by bisection.
     """
     fewest = len(_filled(lengths, cells))
     too_small, enough = 0, cells
@@ -137,7 +137,7 @@ def equal_cuts(indices: list[int], lengths: list[int], cells: int) -> list[list[
 
 
 def _filled(lengths: list[int], cells: int) -> list[int]:
-    """Where each batch starts, if every batch takes as many sequences as fit: at least one, the longest first."""
+    """Return where each batch starts if each takes as many sequences as fit: at least one, the longest first."""
     starts, start = [], 0
     while start < len(lengths):
         starts.append(start)
@@ -152,12 +152,12 @@ class Load:
     updates: int
     tokens: int
     cells: int  # tokens and padding
-    balance: float  # the work of the most loaded rank of each update, over that of the mean rank; 1 is perfect
-    mixing: float  # how much of the variance of lengths is found within a batch: 1 if random, 0 if all are as long
+    balance: float  # the work of the most loaded rank in each update, over that of the mean rank; 1 is perfect
+    mixing: float  # the share of the lengths' variance within batches: 1 if random, 0 if a batch has one length
 
     @property
     def padding(self) -> float:
-        """The share of cells that are padding, from 0 to 1."""
+        """The fraction of cells that are padding, from 0 to 1."""
         return 1 - self.tokens / self.cells
 
     def __str__(self) -> str:
@@ -168,7 +168,7 @@ class Load:
 
 
 def load_of(global_batches: Iterable[list[int]], lengths: ArrayLike, ranks: int = 1) -> Load:
-    """The padding, balance and mixing of an epoch, if each global batch is dealt out to `ranks` ranks."""
+    """Return the padding, balance and mixing of an epoch, if each global batch is dealt out to `ranks` ranks."""
     batches = [numpy.asarray(lengths)[batch] for batch in global_batches]
     cells = [[_cells(batch[rank::ranks]) for rank in range(ranks)] for batch in batches]
     total = sum(map(sum, cells))

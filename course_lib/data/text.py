@@ -1,7 +1,7 @@
-"""Text as numbers: a corpus that needs no download, its sentences, and streams for a state that is carried along.
+"""Text as numbers: a corpus that needs no download, its sentences, and streams for training with a carried state.
 
-A text may lie in many files, of which each reader reads only its own. A job has as many readers as ranks x
-`DataLoader` workers. Which of them reads which file is one small function.
+A text may be split over many files, of which each reader reads only its share. A job has ranks x `DataLoader` workers
+readers. One small function decides which of them reads which file.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ Unit = Literal["word", "character"]
 
 
 class CorpusError(ValueError):
-    """A text that cannot be made into a corpus; the sentence says what to give instead."""
+    """A text that cannot become a corpus. The message says what to give instead."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens that have a number of their own: `tokens[i]` is the token of index i."""
+    """The tokens that have an index: `tokens[i]` is the token with index i."""
 
     tokens: tuple[str, ...]
 
     @classmethod
     def of(cls, tokens: Iterable[str], most_common: int | None = None) -> Vocabulary:
-        """The vocabulary of a text, `<pad>` (0) and `<unk>` (1) first, then the most frequent tokens first.
+        """Return a text's vocabulary: `<pad>` (0) and `<unk>` (1), then its tokens, the most frequent first.
 
-        With `most_common` only so many tokens of the text are kept; the others become `<unk>`.
+        With `most_common`, it has only that many tokens of the text; the others become `<unk>`.
         """
         if most_common is not None:
             check_at_least(1, "a vocabulary keeps at least one token of the text", most_common=most_common)
@@ -62,12 +62,12 @@ class Vocabulary:
         return len(self.tokens)
 
     def encode(self, tokens: Iterable[str]) -> Tensor:
-        """(n,) int64: the index of each token, 1 for one that is not in the vocabulary."""
+        """Return (n,) int64: the index of each token, or 1 for a token that is not in the vocabulary."""
         unknown = self.indices[UNKNOWN]
         return torch.tensor([self.indices.get(token, unknown) for token in tokens], dtype=torch.int64)
 
     def decode(self, indices: Iterable[int]) -> list[str]:
-        """The token of each index."""
+        """Return the token of each index."""
         return [self.tokens[int(index)] for index in indices]
 
 
@@ -81,29 +81,27 @@ class Corpus:
 
     @classmethod
     def from_python_docs(cls, unit: Unit = "word", limit: int | None = None, most_common: int | None = None) -> Corpus:
-        """The language reference that `help()` shows. It is on every machine, and differs between Python versions."""
+        """Return the language reference that `help()` shows. Every Python has it; its text depends on the version."""
         try:
             topics = import_module("pydoc_data.topics").topics
         except ImportError as error:
-            raise CorpusError(
-                "this Python came without pydoc_data: give a text of your own to Corpus.from_file"
-            ) from error
+            raise CorpusError("this Python has no pydoc_data: give your own text to Corpus.from_file") from error
         _check_limit(limit)
         text = "\n\n".join(topics[name] for name in sorted(topics))
-        # The rules under titles and in tables would make a dash the most frequent word.
+        # The lines under titles and in tables would make a dash the most frequent word.
         return cls.from_text(RULED_LINE.sub("", text)[:limit], unit, most_common)
 
     @classmethod
     def from_file(
         cls, path: str | Path, unit: Unit = "word", limit: int | None = None, most_common: int | None = None
     ) -> Corpus:
-        """The first `limit` characters of a UTF-8 text file, or all of it."""
+        """Return the first `limit` characters of a UTF-8 text file, or all of it, as a corpus."""
         _check_limit(limit)
         return cls.from_text(_read(Path(path), limit), unit, most_common)
 
     @classmethod
     def from_text(cls, text: str, unit: Unit = "word", most_common: int | None = None) -> Corpus:
-        """A text cut into lower-cased words and punctuation marks, or into characters, as they are."""
+        """Return the corpus of a text cut into lowercase words and punctuation marks, or unchanged characters."""
         words = cut(text, unit)
         if len(words) < 2:
             raise CorpusError(f"the text has fewer than 2 tokens ({len(words)}): give a longer text")
@@ -118,7 +116,7 @@ class Corpus:
         return torch.tensor([len(sentence) - 1 for sentence in self.sentences], dtype=torch.int64)
 
     def batch(self, indices: Iterable[int]) -> Batch:
-        """These sentences, padded to the longest; at every step the next token is wanted."""
+        """Return these sentences, padded to the longest; the target of every step is the next token."""
         chosen = [self.sentences[int(index)] for index in indices]
         if not chosen:
             return next_token_batch([self.tokens[:2]]).rows([])
@@ -126,7 +124,7 @@ class Corpus:
 
 
 class Streams:
-    """A text read by several readers at once, window by window, so that the state can be carried along.
+    """A text read at several places at once, window by window, so that the state can be carried along.
 
     The tokens are cut into `streams` equal contiguous pieces. Window i is a batch (window, streams) whose column s
     begins exactly where column s of window i - 1 ended. Tokens at the end of the text that fill no window are dropped.
@@ -142,7 +140,7 @@ class Streams:
             )
         used = streams * windows * window
         self.window = window
-        # Views, (streams, steps): the tokens may be a file's, mapped into memory.
+        # (streams, steps) views, because the tokens may be a memory-mapped file.
         self._inputs, self._targets = (part.reshape(streams, -1) for part in (tokens[:used], tokens[1 : used + 1]))
 
     @property
@@ -150,11 +148,11 @@ class Streams:
         return self._inputs.shape[0]
 
     def __len__(self) -> int:
-        """The number of windows: the same for every rank's share."""
+        """Return the number of windows: the same for every rank's share."""
         return self._inputs.shape[1] // self.window
 
     def __getitem__(self, index: int) -> Batch:
-        """Window `index`: (window, streams) tokens, with the next token of each as target."""
+        """Return window `index`: (window, streams) tokens, with the next token of each as its target."""
         if not 0 <= index < len(self):
             raise IndexError(f"there is no window {index}: give an index from 0 to {len(self) - 1}")
         steps = slice(index * self.window, (index + 1) * self.window)
@@ -169,7 +167,7 @@ class Streams:
         return (self[index] for index in range(len(self)))
 
     def shard(self, rank: int, ranks: int) -> Streams:
-        """The streams rank, rank + ranks, ...: a rank keeps its streams, so the state never has to move."""
+        """Return the streams rank, rank + ranks, ...: a rank keeps its streams, so the state never has to move."""
         check_rank(rank, ranks)
         share = copy.copy(self)
         share._inputs, share._targets = self._inputs[rank::ranks], self._targets[rank::ranks]
@@ -177,7 +175,7 @@ class Streams:
 
 
 def cut(text: str, unit: Unit = "word") -> list[str]:
-    """Lower-cased words and punctuation marks, or characters as they are."""
+    """Return lowercase words and punctuation marks, or unchanged characters."""
     if unit == "word":
         return WORD.findall(text.lower())
     if unit == "character":
@@ -186,17 +184,17 @@ def cut(text: str, unit: Unit = "word") -> list[str]:
 
 
 def next_token_batch(sentences: list[Tensor]) -> Batch:
-    """Sentences of at least 2 tokens, padded to the longest; at every step the next token is wanted."""
+    """Return sentences of at least 2 tokens, padded to the longest; the target of every step is the next token."""
     return pad([sentence[:-1] for sentence in sentences], [sentence[1:] for sentence in sentences])
 
 
 @contextlib.contextmanager
 def open_text(path: Path) -> Iterator[TextIO]:
-    """A UTF-8 text file to read in the block. Raises CorpusError for what cannot be read as one, also in the block."""
+    """Open a UTF-8 text file for the context. Raises CorpusError if it cannot be read, also while you read it."""
     try:
         if path.is_dir():
             raise CorpusError(f"{path} is a folder: give one text file in it")
-        if path.exists() and not path.is_file():  # some devices can be read for ever
+        if path.exists() and not path.is_file():  # some devices never end
             raise CorpusError(f"{path} is not a file: give a UTF-8 text file")
         with path.open(encoding="utf-8-sig") as file:  # without the byte-order mark that some editors write
             yield file
@@ -235,12 +233,12 @@ def by_rank_and_worker(rank: int, ranks: int) -> tuple[int, int]:
 
 
 def by_rank_only(rank: int, ranks: int) -> tuple[int, int]:
-    """A popular mistake: each worker of a rank takes all of the rank's files, so that all are read several times."""
+    """A common mistake: each worker of a rank takes all of the rank's files, so every file is read several times."""
     return rank, ranks
 
 
 def write_shards(text: str, folder: str | Path, shards: int) -> list[Path]:
-    """Write the lines of a text into so many files, in turn. Returns their paths, in order."""
+    """Write the lines of a text into that many files, in turn. Returns their paths, in order."""
     check_at_least(1, "a text is cut into at least one file", shards=shards)
     lines = text.splitlines(keepends=True)
     files = [Path(folder) / f"shard-{number:05d}.txt" for number in range(shards)]
@@ -250,9 +248,9 @@ def write_shards(text: str, folder: str | Path, shards: int) -> list[Path]:
 
 
 class ShardedText(IterableDataset):
-    """The lines of text files as words, each (length,) int64 and at least 2 long, read and cut while you iterate.
+    """The lines of text files as words, each (length,) int64 with at least 2 words, read and cut as you iterate.
 
-    `bytes_read` counts what has been read, by all workers of this rank together.
+    `bytes_read` counts the bytes that all workers of this rank have read together.
     """
 
     def __init__(

@@ -1,11 +1,10 @@
-"""A text file of any size as tokens on the disk: made once, and read by all ranks through the same memory.
+"""A text file of any size as tokens on disk: tokenized once, and memory-mapped by all ranks.
 
-They lie beside the text, in `NAME.tokens-KEY`, or in the user's cache folder if nothing can be written there. The key
-follows from the text's size, time, beginning and end: a text that has changed gets other tokens.
+The tokens are stored next to the text, in `NAME.tokens-KEY`, or in the user's cache folder if that is not writable. The
+key depends on the text's size, modification time, beginning and end, so a changed text gets new tokens.
 
-The text is cut into words without ever having all of it in memory. Words get numbers in the order in which they are
-met. When all are counted, the most frequent ones get the small numbers of the vocabulary, as `Vocabulary.of` gives
-them.
+The text is never loaded into memory as a whole. Words first get numbers in order of appearance. Once all words are
+counted, the most frequent ones get the small numbers of the vocabulary, as in `Vocabulary.of`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ NUMBERS_AT_A_TIME = 2**22
 
 @dataclass(frozen=True)
 class Tokens:
-    """What is in `tokens.bin`, and how many tokens each sentence has, in order."""
+    """What `tokens.bin` contains, and how many tokens each sentence has, in order."""
 
     vocabulary: Vocabulary
     dtype: numpy.dtype
@@ -45,7 +44,7 @@ class Tokens:
 
 
 class Numbers(dict):
-    """A number for each word, in the order in which they are met."""
+    """A number for each word, in order of appearance."""
 
     def __missing__(self, word: str) -> int:
         self[word] = number = len(self)
@@ -53,7 +52,7 @@ class Numbers(dict):
 
 
 def tokenize(path: Path, folder: Path, most_common: int | None, show: Callable[[int, int], None] | None) -> Tokens:
-    """Write `tokens.bin`, the text's tokens with 2 bytes each if the vocabulary allows, else with 4, into `folder`."""
+    """Write the text's tokens to `tokens.bin` in `folder`, with 2 bytes each if the vocabulary allows, else with 4."""
     numbers, sentences = Numbers(), []
     met = folder / "met.bin"
     with met.open("wb") as file:
@@ -74,9 +73,9 @@ def tokenize(path: Path, folder: Path, most_common: int | None, show: Callable[[
 def pieces_of(
     path: Path, show: Callable[[int, int], None] | None = None, chunk: int = CHUNK
 ) -> Iterator[tuple[list[str], list[int]]]:
-    """Piece by piece, the words of a text, and how many each sentence that *ends* there has in all pieces together.
+    """Yield a text's words piece by piece, with the total length of each sentence that *ends* in that piece.
 
-    A sentence without an end is handed out in parts as soon as it is longer than a chunk. A word without an end is cut.
+    A sentence without an end is yielded in parts once it is longer than a chunk. A word without an end is cut.
     """
     size, rest, begun = path.stat().st_size, "", 0
     with open_text(path) as file:
@@ -97,7 +96,7 @@ def pieces_of(
 
 
 def _part_of(rest: str, chunk: int) -> tuple[str, str]:
-    """What to hand out of a sentence that has not ended, and what to keep: the last word may go on."""
+    """Split an unfinished sentence into a part to yield and a rest to keep, because its last word may continue."""
     if len(rest) <= chunk:
         return "", rest
     last = max(rest.rfind(space) for space in " \n\t")
@@ -115,7 +114,7 @@ def _check_is_text(path: Path, text: str) -> None:
 def _vocabulary(
     numbers: Numbers, chunks: Iterator[numpy.ndarray], most_common: int | None
 ) -> tuple[Vocabulary, numpy.ndarray]:
-    """The vocabulary, and the number in it of each word by the number that it had before."""
+    """Return the vocabulary, and an array that maps each word's first number to its number in the vocabulary."""
     counts = numpy.zeros(len(numbers), dtype=numpy.int64)
     for chunk in chunks:
         counts += numpy.bincount(chunk, minlength=len(numbers))
@@ -134,26 +133,26 @@ def _chunks(file: Path) -> Iterator[numpy.ndarray]:
             yield chunk
 
 
-FORMAT = 1  # of the files; another number makes other keys
-LONGEST = 256  # steps of a sequence: what has no end of sentence for longer is cut there
-SAMPLE = 2**16  # bytes of the text's beginning, and of its end, that decide on the key
+FORMAT = 1  # of the files; a new number changes all keys
+LONGEST = 256  # steps of a sequence: a longer sentence is cut
+SAMPLE = 2**16  # bytes at the text's beginning and end that go into the key
 FILES = ("tokens", "starts", "steps")
-UNUSABLE = (OSError, ValueError, KeyError, TypeError)  # what loading raises where tokens are missing or not whole
+UNUSABLE = (OSError, ValueError, KeyError, TypeError)  # raised if tokens are missing or incomplete
 
-ShowBytes = Callable[[int, int], None]  # how many bytes of the text have been read, and of how many
+ShowBytes = Callable[[int, int], None]  # bytes of the text read so far, and in total
 
 
 @dataclass(frozen=True)
 class TokenFile:
-    """The tokens of a text, as one stream and as sequences, mapped into memory: what nobody reads takes none."""
+    """The tokens of a text, as one stream and as sequences, memory-mapped: only what is read takes memory."""
 
     vocabulary: Vocabulary
     tokens: Tensor  # (n,) uint16, or int32 for a large vocabulary
-    starts: numpy.ndarray  # (sequences,) int64: where in the stream each begins
+    starts: numpy.ndarray  # (sequences,) int64: where each starts in the stream
     lengths: numpy.ndarray  # (sequences,) uint16: how many steps each has in a batch, one fewer than its tokens
 
     def batch(self, indices: Iterable[int]) -> Batch:
-        """These sequences, padded to the longest; at every step the next token is wanted."""
+        """Return these sequences, padded to the longest; the target of every step is the next token."""
         places = [(int(self.starts[index]), int(self.lengths[index])) for index in indices]
         chosen = [self.tokens[start : start + steps + 1].to(torch.int64) for start, steps in places]
         if not chosen:
@@ -162,9 +161,9 @@ class TokenFile:
 
 
 def open_tokens(path: str | Path, most_common: int | None = None, show: ShowBytes | None = None) -> TokenFile:
-    """The tokens of a UTF-8 text file, made if they are not there yet. `show` is told how far that is."""
+    """Return the tokens of a UTF-8 text file, tokenizing it first if needed. `show` is called with the progress."""
     path = Path(path)
-    with open_text(path):  # refused here, if it is no text that can be read
+    with open_text(path):  # raises CorpusError if it is not readable text
         name = f"{_short(path)}.tokens-{_key(path, most_common)}"
     folders = [path.absolute().parent, cache_folder()]
     for folder in folders:
@@ -184,15 +183,15 @@ def open_tokens(path: str | Path, most_common: int | None = None, show: ShowByte
 
 
 def cache_folder() -> Path:
-    """Where tokens lie if they cannot lie beside their text."""
+    """Return the folder for tokens that cannot be stored next to their text."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "course"
 
 
 def sequences_of(sentences: numpy.ndarray, longest: int = LONGEST) -> tuple[numpy.ndarray, numpy.ndarray]:
-    """(starts, steps) of the sequences to train on, from the number of tokens in each sentence.
+    """Return (starts, steps) of the sequences to train on, from the number of tokens in each sentence.
 
-    A sentence of n tokens has n - 1 steps. One that has more than `longest` becomes several sequences; each begins with
-    the token that was the last target before, so no step is lost. A sentence of one token has none.
+    A sentence of n tokens has n - 1 steps. If it has more than `longest`, it becomes several sequences; each starts
+    with the last target of the one before, so no step is lost. A sentence of one token has no steps.
     """
     begins, steps = numpy.cumsum(sentences) - sentences, numpy.maximum(sentences - 1, 0)
     pieces = -(-steps // longest)
@@ -202,12 +201,12 @@ def sequences_of(sentences: numpy.ndarray, longest: int = LONGEST) -> tuple[nump
 
 
 def _short(path: Path) -> str:
-    """The beginning of a file's name: a folder that is named after it must not be too long."""
+    """Return the beginning of a file's name, so that a folder named after it does not get too long a name."""
     return path.name[:60]
 
 
 def _key(path: Path, most_common: int | None) -> str:
-    """Another one for every other text, as far as its size, time, beginning and end tell."""
+    """Return a key that differs for different texts, as far as size, time, beginning and end show."""
     facts = path.stat()
     with path.open("rb") as file:
         beginning = file.read(SAMPLE)
@@ -218,35 +217,35 @@ def _key(path: Path, most_common: int | None) -> str:
 
 
 def _load(folder: Path) -> TokenFile:
-    """What `_make` wrote. Raises OSError or ValueError if it is not there, or not whole."""
+    """Load what `_make` wrote. Raises OSError or ValueError if it is missing or incomplete."""
     facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
     mapped = {}
     for name in FILES:
         kind, size = numpy.dtype(facts[name][0]), facts[name][1]
         if (folder / f"{name}.bin").stat().st_size != size * kind.itemsize:
-            raise ValueError(f"{folder / name}.bin is not whole")
-        # "c": nobody writes; torch would warn of memory that cannot be written.
+            raise ValueError(f"{folder / name}.bin is incomplete")
+        # "c" (copy-on-write): nothing is written, but torch would warn about read-only memory.
         mapped[name] = numpy.memmap(folder / f"{name}.bin", dtype=kind, mode="c", shape=(size,))
     vocabulary = Vocabulary(tuple(facts["vocabulary"]))
     return TokenFile(vocabulary, torch.from_numpy(mapped["tokens"]), mapped["starts"], mapped["steps"])
 
 
 def _make(path: Path, final: Path, most_common: int | None, show: ShowBytes | None) -> None:
-    """Write the files aside, and give the folder its name when all is there."""
+    """Write the files into a temporary folder, and rename it when it is complete."""
     final.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{_short(path)}.", dir=final.parent))
     try:
         _write(aside, tokenize(path, aside, most_common, show), path)
-        aside.chmod(0o755)  # whoever may read the text
+        aside.chmod(0o755)  # readable by everyone who can read the text
         _put_in_place(aside, final)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     for older in set(glob.glob(f"{glob.escape(str(final.parent / _short(path)))}.tokens-*")) - {str(final)}:
-        shutil.rmtree(older, ignore_errors=True)  # who still reads them has them mapped
+        shutil.rmtree(older, ignore_errors=True)  # ranks that still use them have them mapped
 
 
 def _put_in_place(aside: Path, final: Path) -> None:
-    """Somebody else may have been quicker, and have written the same; what is damaged goes."""
+    """Rename the folder. If a different process was faster, keep its copy; remove a damaged one."""
     try:
         aside.rename(final)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What is trained: an LSTM as a list of blocks, its loss, and where its memory goes."""
+"""The model we train: an LSTM as a list of blocks, its losses, and its memory."""
 
 from course_lib.lstm.alive import most_alive, saved_for_backward
 from course_lib.lstm.memory import BatchSize, Memory, Savings, predict_block_memory, predict_memory, predict_with

@@ -1,4 +1,4 @@
-"""What autograd keeps for the backward pass, and what is there at a time, counted while it happens."""
+"""Measure what autograd saves for the backward pass, and the peak memory of a function's tensors."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 @dataclass
 class SavedBytes:
-    """Bytes that autograd keeps for backward passes to come: now, and at most so far."""
+    """Bytes that autograd holds for later backward passes: now, and at their peak."""
 
     bytes: int = 0
     peak: int = 0
-    _users: Counter = field(default_factory=Counter, repr=False)  # of each storage: several tensors may share one
+    _users: Counter = field(default_factory=Counter, repr=False)  # per storage: several tensors may share one
 
     def take(self, storage: int, size: int) -> None:
         self._users[storage] += 1
@@ -39,10 +39,10 @@ class SavedBytes:
 
 @contextmanager
 def saved_for_backward(model: nn.Module, *others: Tensor) -> Iterator[SavedBytes]:
-    """Count what autograd saves inside the block, and what it lets go again.
+    """Count the bytes that autograd saves inside this context, and those that it frees again.
 
-    The model's parameters, and `others` that are there anyway, do not count. A sharded model has other parameters
-    while a block is gathered: those that it has *when* something is saved are meant.
+    The model's parameters and the tensors in `others` do not count. A sharded model has different parameters while a
+    block is gathered; we look at the ones it has *when* a tensor is saved.
     """
     saved, known = SavedBytes(), {_storage(tensor) for tensor in others}
 
@@ -64,9 +64,9 @@ def saved_for_backward(model: nn.Module, *others: Tensor) -> Iterator[SavedBytes
 
 
 def most_alive(function: Callable[..., T], *arguments: Any) -> tuple[T, int]:
-    """What a function returns, and how many bytes of tensors that it made were there at a time, at most.
+    """Return a function's result, and the peak number of bytes of the tensors that it made.
 
-    What autograd holds is among them, whoever asked it to; so is what `torch.utils.checkpoint` keeps for it.
+    This includes everything that autograd holds, and what `torch.utils.checkpoint` keeps for it.
     """
 
     class Watch(private_doors.dispatch_mode()):
@@ -102,7 +102,7 @@ def most_alive(function: Callable[..., T], *arguments: Any) -> tuple[T, int]:
 
 
 def _parameters_of(model: nn.Module) -> set[int]:
-    """Where the model's parameters lie now. Those that are sharded, as DTensors, lie elsewhere while they are used."""
+    """Return the storages of the model's parameters. Sharded ones (DTensors) live elsewhere while they are in use."""
     return {_storage(parameter) for parameter in model.parameters() if type(parameter) is nn.Parameter}
 
 

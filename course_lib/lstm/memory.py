@@ -1,7 +1,7 @@
-"""Where the memory of a training step goes, by formula, and what the usual ways to save some leave of it.
+"""Predict the memory of a training step, with and without the usual ways to save some, by formula.
 
-Those are another precision, recomputation and sharding. Nothing is run, and nothing but sizes is looked at: how large
-a model is, block by block, read off a model or just made up.
+Those ways are lower precision, recomputation and sharding. Nothing is run; the formulas need only the size of each
+block, from a real model or a made-up one.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 EMBEDDING, LSTM, PROJECTION = "embedding", "lstm", "projection"
 
-# What the backward pass of an LSTM cell must know, in numbers per hidden unit: the four gates, c, tanh(c) and h.
+# What the backward pass of an LSTM cell needs, in numbers per hidden unit: the four gates, c, tanh(c) and h.
 NUMBERS_PER_UNIT = 7
 
 
 @dataclass(frozen=True)
 class BlockSize:
-    """A block takes `inputs` numbers (or one of `inputs` tokens) for each step of each sequence, and gives `width`.
+    """A block takes `inputs` numbers (or one of `inputs` tokens) per step and sequence, and outputs `width` numbers.
 
-    `kind` is embedding, lstm or projection, or the name of another type, whose parameters were counted.
+    `kind` is embedding, lstm or projection, or the name of a different type, whose parameters were counted.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class BlockSize:
 
     @property
     def parameters(self) -> int:
-        """How many numbers it learns, by formula."""
+        """The number of parameters, by formula."""
         if self.kind == LSTM:
             return count_lstm_parameters(self.width)
         if self.kind == EMBEDDING:
@@ -46,37 +46,37 @@ class BlockSize:
 
     @property
     def kept(self) -> int:
-        """For each step of each sequence: how many numbers the backward pass must know."""
+        """How many numbers per step and sequence the backward pass needs."""
         return {LSTM: NUMBERS_PER_UNIT * self.width, PROJECTION: self.inputs}.get(self.kind, 0)
 
 
 class NumberedBlocks(Protocol):
-    """A `SequenceModel`, or a `ModelSize` that stands for one."""
+    """A `SequenceModel`, or a `ModelSize` in place of one."""
 
     def numbered(self) -> Sequence[tuple[int, Any]]:
-        """(place, block), in order."""
+        """Return (place, block) pairs, in order."""
         ...
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The sizes of a model's blocks, in order: it stands for a model wherever nothing is run."""
+    """The sizes of a model's blocks, in order. It can replace a model wherever nothing is run."""
 
     blocks: tuple[BlockSize, ...]
 
     def numbered(self) -> list[tuple[int, BlockSize]]:
-        """(place, size), in order."""
+        """Return (place, size) pairs, in order."""
         return list(enumerate(self.blocks))
 
 
 def lstm_size(vocabulary: int, hidden: int, layers: int) -> ModelSize:
-    """The size of `lstm_model(vocabulary=vocabulary, hidden=hidden, layers=layers)`."""
+    """Return the size of `lstm_model(vocabulary=vocabulary, hidden=hidden, layers=layers)`."""
     ends = BlockSize(EMBEDDING, vocabulary, hidden), BlockSize(PROJECTION, hidden, vocabulary)
     return ModelSize((ends[0], *[BlockSize(LSTM, hidden, hidden)] * layers, ends[1]))
 
 
 def size_of(block: Any) -> BlockSize:
-    """The size of a module, or of a size itself. Blocks of ours know theirs; of others, the parameters are counted."""
+    """Return the size of a module (a size is returned as is). For blocks not from this course, count the parameters."""
     if isinstance(block, BlockSize):
         return block
     number_bytes = next(block.parameters()).element_size()
@@ -87,13 +87,13 @@ def size_of(block: Any) -> BlockSize:
 
 
 def count_lstm_parameters(hidden: int) -> int:
-    """An LSTM layer has 4 gates, each with two square matrices and two biases."""
+    """Return an LSTM layer's parameter count: 4 gates, each with two square matrices and two biases."""
     return 4 * (2 * hidden * hidden + 2 * hidden)
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that a training step needs, by what they are for."""
+    """Bytes that a training step needs, by purpose."""
 
     parameters: int
     gradients: int
@@ -111,18 +111,19 @@ class Memory:
 
 @dataclass(frozen=True)
 class BatchSize:
-    """How large a batch would be, if there were one: all that a formula needs to know of it."""
+    """The size of a batch: all that a formula needs to know about it."""
 
     steps: int
     sequences: int
 
 
 def predict_memory(model: NumberedBlocks, batch: Batch | BatchSize, *, optimizer_numbers: int = 2) -> Memory:
-    """Counted, without running anything.
+    """Return the memory that a training step needs, without running anything.
 
     `optimizer_numbers` is per parameter: 2 for Adam, 1 for momentum, 0 for plain SGD.
 
-    Activations: 7 numbers per hidden unit, step and sequence in every LSTM layer, and the inputs of the way out.
+    Activations are 7 numbers per hidden unit, step and sequence in every LSTM layer, and the inputs of the output
+    projection.
     """
     blocks = [predict_block_memory(*numbered, batch, optimizer_numbers) for numbered in model.numbered()]
     return Memory(*(sum(parts) for parts in zip(*map(astuple, blocks), strict=True)))
@@ -131,7 +132,7 @@ def predict_memory(model: NumberedBlocks, batch: Batch | BatchSize, *, optimizer
 def predict_block_memory(
     place: int, block: nn.Module | BlockSize, batch: Batch | BatchSize, optimizer_numbers: int = 2
 ) -> Memory:
-    """The share of the block at this place of the model. The first block's inputs are the batch: they count nowhere."""
+    """Return the memory for the block at this place. The first block's inputs are the batch, which does not count."""
     size = size_of(block)
     parameters = size.number_bytes * size.parameters
     numbers = 0 if size.kind == PROJECTION and place == 0 else size.kept
@@ -139,7 +140,7 @@ def predict_block_memory(
     return Memory(parameters, parameters, optimizer_numbers * parameters, activations)
 
 
-# Bytes of a parameter (and of its gradient and the optimizer's numbers), and of an activation.
+# Bytes per parameter (also per gradient and optimizer number), and per activation.
 PRECISIONS = {"float32": (4, 4), "autocast to bfloat16": (4, 2), "all bfloat16": (2, 2)}
 OPTIMIZERS = {"SGD": 0, "SGD with momentum": 1, "Adam": 2}  # numbers per parameter
 SHARDED = {
@@ -152,7 +153,7 @@ SHARDED = {
 
 @dataclass(frozen=True)
 class Savings:
-    """What is done about it. `sharded` says what the ranks share out instead of each having all of it."""
+    """Ways to save memory. `sharded` says what is split over the ranks instead of replicated."""
 
     optimizer: str = "Adam"
     precision: str = "float32"
@@ -169,10 +170,10 @@ class Savings:
 
 
 def predict_with(model: NumberedBlocks, batch: Batch | BatchSize, savings: Savings | None = None) -> Memory:
-    """What one rank needs for a step on its `batch`, by formula. Without savings it is what `predict_memory` says.
+    """Return what one rank needs for a step on its `batch`. Without savings, this equals `predict_memory`.
 
-    Recomputation keeps the inputs of each layer, and computes the rest of *one* layer at a time again on the way back.
-    Of sharded parameters a rank has its piece, and the largest block whole, while that block works.
+    Recomputation keeps the inputs of each layer, and recomputes the rest of *one* layer at a time in the backward pass.
+    With sharded parameters, a rank stores its piece, plus the largest block, whole, while that block runs.
     """
     savings = savings or Savings()
     of_weight, of_activation = PRECISIONS[savings.precision]
@@ -190,7 +191,7 @@ def predict_with(model: NumberedBlocks, batch: Batch | BatchSize, savings: Savin
 
 
 def _recomputed(model: ModelSize, batch: Batch | BatchSize, size: int) -> int:
-    """The inputs of every LSTM layer and of the way out, and all that one layer's backward pass must know."""
+    """Return the bytes for the inputs of all LSTM layers and the projection, plus one layer's full activations."""
     widths = [block.width for block in model.blocks if block.kind == LSTM]
     cells = batch.steps * batch.sequences * size
     way_out = sum(

@@ -1,13 +1,12 @@
 """The LSTM as a list of blocks that can be cut anywhere: between blocks for pipelines, in time for wavefronts.
 
 Every block takes (steps, sequences, ...) and a state, and returns the same; its outputs have `width` numbers for each
-step of each sequence. State is never hidden inside a module: whoever runs a block hands the state in and gets the new
-one back, so that a sequence can be run in chunks, on whichever rank, and the gradient flows back through the state
-from chunk to chunk.
+step of each sequence. State is never hidden inside a module: the caller passes the state in and gets the new one back,
+so that a sequence can run in chunks, on any rank, and the gradient flows back through the state from chunk to chunk.
 
-Losses are sums with counts. A mean cannot be added up: the mean over two ranks' means is not the mean over their
-tokens, unless both have equally many. A sum and a count can, over micro-batches, time chunks, ranks and stages. The
-division happens once, at the very end, by the global count.
+Losses are sums with counts. Means don't add up: the mean of two ranks' means is not the mean over their tokens, unless
+both have equally many. A sum and a count do add up, over micro-batches, time chunks, ranks and stages. We divide once,
+at the very end, by the global count.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from course_lib.machine import device
 
 @contextmanager
 def own_random_numbers() -> Iterator[None]:
-    """In the block, random numbers may be drawn and seeds set; afterwards the generators stand where they stood."""
+    """Restore the random number generators at the end of this context, which may draw numbers and set seeds."""
     where = device()
     with torch.random.fork_rng([where] if where.type == "cuda" else []):
         yield
@@ -38,18 +37,18 @@ def own_random_numbers() -> Iterator[None]:
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """In the block, the model may be run; afterwards its buffers and the random numbers are as they were."""
+    """Restore the model's buffers and the random number generators at the end of this context."""
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
     with own_random_numbers():
         try:
             yield
         finally:
             for buffer, values in before:
-                buffer.data.copy_(values)  # unseen by autograd: a graph may have saved the buffer, as BatchNorm's does
+                buffer.data.copy_(values)  # hidden from autograd: a graph may have saved it, as BatchNorm's does
 
 
-Run = tuple[tuple[int, Any], ...]  # (place, block) of LSTM layers of one width side by side, or of one other block
-States = dict[int, State]  # of the blocks that have one, by their place in the model
+Run = tuple[tuple[int, Any], ...]  # (place, block) of adjacent LSTM layers of one width, or of one other block
+States = dict[int, State]  # by the block's place in the model; blocks without a state have none
 
 
 class Embed(nn.Module):
@@ -69,7 +68,7 @@ class Embed(nn.Module):
 
 
 class Project(nn.Module):
-    """(steps, sequences, width) to (steps, sequences, another width): the way in for numbers, and the way out."""
+    """(steps, sequences, inputs) to (steps, sequences, width): the first block for numbers, and the last block."""
 
     def __init__(self, width: int, outputs: int) -> None:
         super().__init__()
@@ -111,10 +110,10 @@ class Recurrent(nn.Module):
 
 
 class SequenceModel(nn.Module):
-    """Some consecutive blocks of a model, each under its place in the *whole* model.
+    """Consecutive blocks of a model, each under its place in the *whole* model.
 
-    A part has the same parameter names as the whole, so that state dictionaries of parts simply add up.
-    LSTM layers that stand side by side here may run in one call: `one_call` says so, and None lets their size decide.
+    A part has the same parameter names as the whole, so you can merge the state dicts of parts. Adjacent LSTM layers
+    may run in one call: `one_call` turns that on or off, and None decides by their size.
     """
 
     def __init__(self, blocks: Mapping[int, nn.Module]) -> None:
@@ -125,7 +124,7 @@ class SequenceModel(nn.Module):
         self._stacks: dict[int, Stack] = {}  # by the place of their first layer
 
     def forward(self, inputs: Tensor, states: States | None = None) -> tuple[Tensor, States]:
-        """The output of the last block, and the new state of every block that has one."""
+        """Return the outputs of the last block, and the new state of every block that has one."""
         outputs, states, new_states = inputs, states or {}, {}
         for run in self._runs:
             if len(run) > 1 and self._in_one_call(run, outputs):
@@ -140,11 +139,11 @@ class SequenceModel(nn.Module):
         return outputs, new_states
 
     def numbered(self) -> list[tuple[int, Any]]:
-        """(place, block), in order."""
+        """Return (place, block) pairs, in order."""
         return [(int(place), block) for place, block in self.blocks.items()]
 
     def _in_one_call(self, run: Run, inputs: Tensor) -> bool:
-        """Whether these LSTM layers run as one. A block that somebody watches with a hook runs by itself."""
+        """Return whether these LSTM layers run in one call. Blocks with a forward hook run one by one."""
         if self.one_call is False or (self.one_call is None and not pays(run[0][1].width, inputs)):
             return False
         return not any(private_doors.has_forward_hooks(block) for _, block in run)
@@ -157,10 +156,10 @@ class SequenceModel(nn.Module):
         return stack
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_stacks": {}}  # a copy makes its own, of its own weights
+        return {**self.__dict__, "_stacks": {}}  # a copy builds stacks over its own weights
 
     def part(self, start: int, stop: int) -> SequenceModel:
-        """The blocks at places `start` to `stop - 1`: the same modules, not copies."""
+        """Return the blocks at places `start` to `stop - 1`: the same modules, not copies."""
         chosen = {place: block for place, block in self.numbered() if start <= place < stop}
         if not chosen:
             raise ValueError(f"part({start}, {stop}): there is no block there; this model has {len(self)}")
@@ -178,7 +177,7 @@ def lstm_model(
     layers: int = 2,
     outputs: int | None = None,
 ) -> SequenceModel:
-    """A way in (numbers or tokens), `layers` LSTM layers, and a way out. For tokens, `outputs` is the vocabulary."""
+    """Return a model with `layers` LSTM layers. For tokens, `outputs` defaults to the size of the vocabulary."""
     if (features is None) == (vocabulary is None):
         raise ValueError("give features= for sequences of numbers, or vocabulary= for tokens, and not both")
     if min(hidden, layers) < 1:
@@ -189,13 +188,13 @@ def lstm_model(
 
 
 def _stacks_with(numbered: tuple[int, Any]) -> tuple:
-    """The same for neighbours that may run in one call: LSTM layers of one width."""
+    """Return a key that is equal for blocks that may run in one call: LSTM layers of one width."""
     place, block = numbered
     return ("layer", block.width) if type(block) is Recurrent else ("block", place)
 
 
 def detach_states(states: States) -> States:
-    """The same states, cut from the graph that made them: the gradient stops here."""
+    """Return the same states, detached from their graph: the gradient stops here."""
     return {place: (h.detach(), c.detach()) for place, (h, c) in states.items()}
 
 
@@ -203,14 +202,14 @@ Loss = Callable[[Tensor, Batch], tuple[Tensor, Tensor]]
 
 
 def squared_error(outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The sum of squared errors over the steps that count, and their number. `outputs` is (steps, sequences, 1)."""
-    # Where a step does not count it is its own target: whatever came out there, not-a-number too, adds nothing.
+    """Return the sum of squared errors over the counted steps, and their number. `outputs` is (steps, sequences, 1)."""
+    # A step that does not count becomes its own target, so whatever the model outputs there, even NaN, adds nothing.
     counted = outputs.squeeze(-1).where(batch.mask, batch.targets)
     return functional.mse_loss(counted, batch.targets, reduction="sum"), batch.mask.sum()
 
 
 def cross_entropy(outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The sum of cross-entropies over the steps that count, and their number.
+    """Return the sum of cross-entropies over the counted steps, and their number.
 
     `outputs` is (steps, sequences, classes).
     """

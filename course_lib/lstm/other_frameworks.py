@@ -1,7 +1,7 @@
-"""Lesson 10's LSTM in TensorFlow and in JAX. Neither is imported before somebody asks for it.
+"""Lesson 10's LSTM in TensorFlow and in JAX. Each framework is imported only when a function needs it.
 
-Weights travel between the frameworks as five arrays in Keras's layout: the LSTM's kernel (features, 4 hidden), its
-recurrent kernel (hidden, 4 hidden) and bias (4 hidden,), then the kernel and the bias of the linear layer behind it.
+The frameworks exchange weights as five arrays in Keras's layout: the LSTM's kernel (features, 4 hidden), its recurrent
+kernel (hidden, 4 hidden) and bias (4 hidden,), then the kernel and the bias of the linear layer after it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ LIMITS = (1e-10, 1e-5, 1e-3)
 
 
 def get_ready(replicas: int = 2, devices: int = 4) -> None:
-    """Import both frameworks without their chatter, with so many devices each on this machine's processor.
+    """Import both frameworks without their log messages, and split this machine's CPU into several devices for each.
 
-    TensorFlow gets `replicas`, JAX `devices` and float64. Both must hear of it before they are first used.
+    TensorFlow gets `replicas` devices; JAX gets `devices`, and float64. Call this before either is first used.
     """
     for name in ("tensorflow", "jax"):
         check_framework(name)
@@ -47,16 +47,16 @@ def _tensorflow_with(replicas: int) -> None:
 
 
 def prepare_jax(devices: int) -> None:
-    """Import JAX, with float64 and so many devices on this machine's processor."""
+    """Import JAX with float64 and that many devices on this machine's CPU."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", devices)  # again, too, if it is the same number
+    jax.config.update("jax_num_cpu_devices", devices)  # JAX accepts this again if the number is the same
 
 
 def keras_model(weights: Weights, dtype: str = "float64") -> Any:
-    """(sequences, steps, features) to (sequences, steps, 1): Keras's LSTM and a linear layer, with these weights."""
+    """Return a Keras LSTM and linear layer: (sequences, steps, features) to (sequences, steps, 1)."""
     import tensorflow
 
     features, hidden = weights[0].shape[0], weights[1].shape[0]
@@ -89,10 +89,10 @@ def jax_layer(weights: Sequence[Any], inputs: Any, state: tuple[Any, Any]) -> tu
 
 
 def jax_model(weights: Sequence[Any], inputs: Any) -> Any:
-    """The same as `keras_model`, as a function of its weights."""
+    """Return the outputs of `keras_model`, as a function of its weights."""
     import jax
 
-    nothing = 0 * inputs[:, 0, :1]  # made of the inputs: it lies where they lie
+    nothing = 0 * inputs[:, 0, :1]  # made from the inputs, so it is on their devices
     start = jax.numpy.repeat(nothing, len(weights[1]), axis=1)
     _, outputs = jax_layer(weights[:3], inputs.swapaxes(0, 1), (start, start))
     return outputs.swapaxes(0, 1) @ weights[3] + weights[4]
@@ -123,10 +123,10 @@ def wavefront(weights: Sequence[Any], chunks: Any) -> Any:
 
 
 def closeness(ours: Sequence[Any], theirs: Sequence[Any]) -> str:
-    """How nearly equal two lists of arrays are, in words that are the same on every machine."""
+    """Say how closely two lists of arrays agree, in words that are the same on every machine."""
     pairs = [(np.asarray(our), np.asarray(their)) for our, their in zip(ours, theirs, strict=True)]
     if any(our.shape != their.shape for our, their in pairs):
         return f"differs in shape: {[our.shape for our, _ in pairs]} and {[their.shape for _, their in pairs]}"
-    off = np.max([np.abs(our - their).max() for our, their in pairs])  # not a number, if one of them is not
+    off = np.max([np.abs(our - their).max() for our, their in pairs])  # NaN if any number is NaN
     limit = next((limit for limit in LIMITS if off < limit), None)
     return f"differs by {off:.3f}" if limit is None else f"equal to {limit:.0e}"

@@ -13,17 +13,17 @@ from course_lib.lstm.model import Recurrent, SequenceModel, States
 
 
 def pace_layers(model: SequenceModel, forward: float, backward: float) -> SequenceModel:
-    """The same model, each LSTM layer of which takes so many seconds more, forward and backward: asleep.
+    """Make each LSTM layer sleep for that many seconds, forward and backward, and return the model.
 
-    Layers should be so small that the sleep is nearly all of their time. The sleeps are recorded as `forward` and
-    `backward`, each with the layer's place in the model as its label.
+    Layers should be so small that sleeping takes nearly all of their time. The sleeps are recorded as `forward` and
+    `backward` spans, each labeled with the layer's place in the model.
     """
     layers = [place for place, block in model.numbered() if isinstance(block, Recurrent)]
     return pace_blocks(model, dict.fromkeys(layers, (forward, backward)))
 
 
 def pace_blocks(model: SequenceModel, seconds: Mapping[int, tuple[float, float]]) -> SequenceModel:
-    """The same, with seconds (forward, backward) of its own for each block, by its place in the model."""
+    """Like `pace_layers`, but with (forward, backward) seconds for each block, by its place in the model."""
     for place, block in model.numbered():
         if place in seconds:
             block.register_forward_hook(_pause_after(str(place), *seconds[place]))
@@ -37,16 +37,16 @@ def _pause_after(place: str, forward: float, backward: float) -> Any:
 
     def after_forward(block: nn.Module, inputs: tuple, outputs: tuple[Tensor, Any]) -> None:
         pause("forward", forward)
-        if outputs[0].requires_grad:  # its gradient comes just before the layer's backward pass begins
+        if outputs[0].requires_grad:  # this gradient arrives just before the layer's backward pass
             outputs[0].register_hook(lambda gradient: pause("backward", backward))
 
     return after_forward
 
 
 class OneNode(SequenceModel):
-    """The same blocks and numbers. But no gradient is handed out before the last one has been computed.
+    """The same blocks and numbers, but no gradient is available before the last one has been computed.
 
-    So it is on a GPU with `nn.LSTM(..., num_layers=4)`, where cuDNN computes the gradients of all layers in one call.
+    On a GPU, `nn.LSTM(..., num_layers=4)` behaves like this: cuDNN computes the gradients of all layers in one call.
     """
 
     def forward(self, inputs: Tensor, states: States | None = None) -> tuple[Tensor, States]:

@@ -1,9 +1,9 @@
 """Several LSTM layers in one call.
 
-On a GPU, cuDNN runs a stack of layers as a wavefront of its own: while one layer is at step t, the next is at step t-1.
-For wide layers that is faster than layer after layer. For narrow ones it is not; `pays` has what was measured. One call
-is also one node of the autograd graph: no gradient of it is there before all are, so a strategy that sends gradients
-while the backward pass goes on keeps the layers apart.
+On a GPU, cuDNN runs a stack of layers as a wavefront: while one layer is at step t, the next is at step t-1. For wide
+layers that is faster than layer after layer. For narrow ones it is not; `pays` uses measured thresholds. One call is
+also one node of the autograd graph: none of its gradients is available before all are, so a strategy that sends
+gradients during the backward pass runs the layers separately.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from course_lib.launchers import private_doors
 
 State = tuple[Tensor, Tensor]  # (h, c), each (1, sequences, hidden)
 
-# Hidden units from which one call was the faster way on an H200 (tests/bench). Half precision makes the kernels short,
-# and what then counts is how fast the host can start them: a call for each layer starts fewer.
+# The hidden sizes from which one call was faster on an H200 (tests/bench). In half precision the kernels are short, so
+# what counts is how fast the host can launch them, and one call per layer launches fewer.
 WIDE, WIDE_IN_HALF = 512, 2048
 
 
 def pays(hidden: int, inputs: Tensor) -> bool:
-    """Whether one call for several layers is expected to be faster than one for each."""
+    """Return whether one call for several layers is expected to be faster than one call per layer."""
     in_half = inputs.dtype != torch.float32 or torch.is_autocast_enabled("cuda")
     return inputs.is_cuda and hidden >= (WIDE_IN_HALF if in_half else WIDE)
 
 
 class Stack:
-    """LSTM layers of one width as a single `nn.LSTM` *over the layers' own weights*: the very same parameters."""
+    """LSTM layers of one width as a single `nn.LSTM` that *shares the layers' parameters*."""
 
     def __init__(self, layers: Sequence[nn.LSTM]) -> None:
         self.weights = [parameter for layer in layers for parameter in private_doors.own_parameters(layer)]
@@ -41,12 +41,12 @@ class Stack:
                 setattr(self.lstm, name.replace("_l0", f"_l{number}"), parameter)
 
     def is_of(self, layers: Sequence[nn.LSTM]) -> bool:
-        """Whether these layers still have the weights that the stack was made of."""
+        """Return whether these layers still have the weights that the stack was built from."""
         now = [parameter for layer in layers for parameter in private_doors.own_parameters(layer)]
         return all(a is b for a, b in zip(now, self.weights, strict=True))
 
     def __call__(self, inputs: Tensor, states: Sequence[State | None]) -> tuple[Tensor, list[State]]:
-        """The last layer's outputs, and every layer's new state. A state that is None begins at zero."""
+        """Return the last layer's outputs, and every layer's new state. A state of None starts at zero."""
         if inputs.is_cuda:
             keep_flat(self.lstm)
         inputs, given = as_computed(inputs), None
@@ -59,9 +59,9 @@ class Stack:
 
 
 def as_computed(tensor: Tensor) -> Tensor:
-    """The tensor in the dtype of the autocast that is on here, if one is.
+    """Return the tensor in the active autocast dtype, if there is one.
 
-    cuDNN's call would do the same. oneDNN's takes a CPU without such arithmetic for one that has it, and fails.
+    cuDNN's call would cast it anyway. oneDNN's assumes that every CPU has half-precision arithmetic, and fails without.
     """
     where = tensor.device.type
     if tensor.is_meta or not torch.is_autocast_enabled(where):
@@ -70,9 +70,9 @@ def as_computed(tensor: Tensor) -> Tensor:
 
 
 def keep_flat(lstm: nn.LSTM) -> None:
-    """Have the weights on a GPU in one piece of memory, as cuDNN wants them for this call, or it copies them each time.
+    """Put the weights on a GPU into one contiguous buffer, as cuDNN wants them; otherwise it copies them at each call.
 
-    A layer may be run by itself now and in a stack then, and each wants its own order: whoever runs puts it right.
+    A layer may run sometimes alone and sometimes in a stack, which need different orders, so each run restores its own.
     """
     weight, bias = cast(Tensor, lstm.weight_ih_l0), cast(Tensor, lstm.bias_ih_l0)
     if getattr(lstm, "flat_at", None) != (weight.data_ptr(), bias.data_ptr()):

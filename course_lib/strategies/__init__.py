@@ -1,4 +1,4 @@
-"""How to train: one file per way, all of one shape."""
+"""Ways to train a model: one file per strategy, all with the same interface."""
 
 from course_lib.strategies.accumulation import Accumulation
 from course_lib.strategies.base import Single, Strategy, broadcast_weights, sum_over_ranks

@@ -1,4 +1,4 @@
-"""Gradient accumulation: a share too large for the device is run in micro-batches, and sent once."""
+"""Gradient accumulation: run a share that is too large for the device in micro-batches, and send gradients once."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from course_lib.trace import span
 class Accumulation(DDP):
     """Data parallelism in which each rank runs its share in `micro_batches` pieces before it communicates.
 
-    The loss is divided by the count of the *whole* global batch, which is known before the first forward pass: it is
-    in the masks. Micro-batches may then hold any number of sequences and of steps that count. Only the backward pass
-    of the last one sends gradients; the others add theirs up, inside `no_sync()`, forward pass included.
+    The loss is divided by the count of the *whole* global batch. The masks give that count before the first forward
+    pass, so micro-batches may hold any number of sequences and of counted steps. Only the last micro-batch's backward
+    pass sends gradients; the others accumulate theirs inside `no_sync()`, which also covers the forward pass.
     """
 
     def __init__(
@@ -54,6 +54,6 @@ def accumulate(
 
 
 def check_micro_batches(micro_batches: int) -> None:
-    """Refuse fewer than one."""
+    """Raise ValueError if there is less than one micro-batch."""
     if micro_batches < 1:
         raise ValueError(f"micro_batches={micro_batches}: a share is cut into at least one micro-batch")

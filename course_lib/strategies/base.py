@@ -1,6 +1,6 @@
-"""One skeleton for every way to train. A strategy says only what is particular to it.
+"""The training step that all strategies share. A strategy overrides only the parts that differ.
 
-`SingleDevice` is the reference that every other strategy is compared with: one device, one process.
+`Single` is the reference that every other strategy is compared with: one device, one process.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ StatesByMicroBatch = dict[int, States]
 
 
 class Strategy:
-    """Owns a model, or this rank's part of it, its optimizer, and the states that are carried from batch to batch.
+    """Owns a model (or this rank's part of it), its optimizer, and the states carried from batch to batch.
 
-    `step` is the same for all. A strategy of your own overrides what differs: `share` (who gets which sequences),
-    `sum_counts`, `reduce_gradients`, or the whole of `forward_backward`; and, where a rank has only some rows of a
-    parameter, `shards`. It can then be compared with one process, saved, resumed and loaded as any other.
+    `step` is the same for all. Your own strategy overrides what differs: `share` (which sequences a rank gets),
+    `sum_counts`, `reduce_gradients`, or all of `forward_backward`; and `shards`, if a rank has only some rows of a
+    parameter. You can then compare it with one process, save it, resume it and load it like any other strategy.
 
-    With `carry_state`, a batch begins in the state in which the previous one ended (and the gradient stops there):
-    for streams of text. With `clip`, the gradient of the whole model is scaled down to that norm. With `autocast`, the
-    forward pass computes in that dtype, `torch.bfloat16` or `torch.float16`, and the loss in float32.
+    With `carry_state`, a batch starts from the state in which the previous one ended, and the gradient stops there:
+    use it for streams of text. With `clip`, the gradient of the whole model is scaled down to that norm. With
+    `autocast`, the forward pass runs in that dtype, `torch.bfloat16` or `torch.float16`, and the loss in float32.
     """
 
-    micro_batches = 1  # of a share
-    chunks = 1  # of time, of a micro-batch
-    shares = 1  # of a batch, over the ranks
-    share_number = 0  # which of them is this rank's
-    gradient_scale = 1  # the number of ranks where gradients, or weights, are *averaged* over them afterwards
-    applies_precision = False  # whether the forward pass has been seen to compute in the precision that was asked for
-    model_group: dist.ProcessGroup | None = None  # the ranks that have one model together; None: each has all of it
+    micro_batches = 1  # per share
+    chunks = 1  # of time, per micro-batch
+    shares = 1  # per batch, over all ranks
+    share_number = 0  # the index of this rank's share
+    gradient_scale = 1  # the number of ranks if gradients, or weights, are *averaged* over them afterwards
+    applies_precision = False  # whether the forward pass is known to run in the requested precision
+    model_group: dist.ProcessGroup | None = None  # the ranks that hold one model together; None: each has all of it
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Strategy:
     ) -> None:
         self.device = device()
         self.rank, self.ranks = rank_and_ranks()
-        self.random_stream = self.rank  # ranks that draw the same random numbers have the same one
+        self.random_stream = self.rank  # ranks with the same stream draw the same random numbers
         self.untried = blocks_of(model)
         self.model = model.to(self.device)
         self.optimizer = optimizer(self.model.parameters())
@@ -69,13 +69,13 @@ class Strategy:
         self.updates = 0
 
     def share(self, batch: Batch) -> Batch:
-        """What this rank feeds to `step`, of a batch that is meant for all ranks together."""
+        """Return this rank's share of a global batch, the part that it passes to `step`."""
         return batch
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """One update for the global batch, of which `batch` is this rank's share.
+        """Run one update on the global batch, of which `batch` is this rank's share.
 
-        Returns the loss per counted step of the global batch, and how many steps counted; both on the device.
+        Returns the loss per counted step of the global batch, and the number of counted steps; both on the device.
         """
         batch = batch.to(self.device, non_blocking=True)
         self.check_cuts(batch)
@@ -96,17 +96,17 @@ class Strategy:
         return total / nonzero(count), count
 
     def check_cuts(self, batch: Batch) -> None:
-        """Refuse, before the first update, a model whose gradients would change with the pieces of a batch."""
+        """Before the first update, refuse a model whose gradients would change if the batch is cut into pieces."""
         if self.untried:
             pieces = self.shares * self.micro_batches
             check_cuts(self.untried, batch.inputs, chunks=self.chunks, pieces=pieces, quiet=self.share_number > 0)
             self.untried = []
 
     def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
-        """Add the gradient of this rank's sum of losses, divided by the *global* count, to the parameters' gradients.
+        """Add the gradient of this rank's summed loss, divided by the *global* count, to the parameters' gradients.
 
-        It is multiplied by `gradient_scale`, where that is not 1. Returns the global batch's sum of losses and count,
-        and the states in which this rank's sequences ended, by micro-batch.
+        The gradient is multiplied by `gradient_scale`. Returns the summed loss and the count of the global batch, and
+        the final states of this rank's sequences, by micro-batch.
         """
         with span("forward"), self.precision():
             outputs, states = self.forward(batch.inputs, self.states.get(0))
@@ -117,24 +117,24 @@ class Strategy:
         return global_total, global_count, {0: states}
 
     def backward(self, total: Tensor, global_count: Tensor) -> None:
-        """The backward pass of a sum of losses, divided by the global count. Where nothing counts, nothing moves."""
+        """Run the backward pass of a summed loss over the global count. If no step counts, the gradient is zero."""
         scaled = total if self.gradient_scale == 1 or self.scaler else total * self.gradient_scale
         (scaled / self.divisor(global_count)).backward()
 
     def divisor(self, global_count: Tensor) -> Tensor:
-        """What a sum of losses is divided by before its backward pass: by less, where gradients are scaled up."""
+        """Return the number that divides a summed loss before its backward pass: smaller if gradients are scaled up."""
         count = nonzero(global_count)
         return count if self.scaler is None else count / self.scaler.scale
 
     def sum_counts(self, total: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """The sum of losses and the count of the global batch, from those of this rank's share."""
+        """Return the summed loss and the count of the global batch, given those of this rank's share."""
         return total, count
 
     def reduce_gradients(self) -> None:
-        """Sum the gradients over the ranks that have the same parameters, if the backward pass has not."""
+        """Sum the gradients over the ranks that have the same parameters, unless the backward pass already did."""
 
     def unscale_gradients(self) -> bool:
-        """Divide float16's gradients by what the loss was multiplied by. False, on all ranks, if they overflowed."""
+        """Divide float16 gradients by the loss scale. Returns False, on all ranks, if any gradient overflowed."""
         if self.scaler is None:
             return True
         gradients = (parameter.grad for parameter in self.model.parameters())
@@ -142,17 +142,17 @@ class Strategy:
         return self.scaler.unscale(own, self.gradient_scale, self.device)
 
     def clip_gradients(self) -> None:
-        """Scale the gradient down to a norm of at most `clip`: the norm of the *whole* model's gradient."""
+        """Scale the gradient down to a norm of at most `clip`, measured over the *whole* model's gradient."""
         if self.clip is None:
             return
         if self.model_group is None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
             return
-        elsewhere = self._counted_elsewhere  # found out by all ranks together, also by those without gradients
+        elsewhere = self._counted_elsewhere  # collective: ranks without gradients must take part, too
         some = next(self.model.parameters())
         squares = torch.zeros((), dtype=some.dtype, device=some.device)
         for name, shard in self.shards().items():
-            if shard.tensor.grad is not None:  # on a rank whose blocks are all frozen, there is none
+            if shard.tensor.grad is not None:  # a rank whose blocks are all frozen has no gradients
                 for offsets, piece in shard.pieces(of=shard.tensor.grad):
                     if (name, offsets) not in elsewhere:
                         squares += piece.square().sum()
@@ -160,28 +160,28 @@ class Strategy:
         torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), self.clip, squares.sqrt())
 
     def shards(self) -> dict[str, Shard]:
-        """What this rank has of each parameter of the whole model, by its name there."""
+        """Return this rank's shard of each parameter, by the parameter's name in the whole model."""
         return {name: Shard.whole(parameter) for name, parameter in self.model.named_parameters()}
 
     def full_state(self) -> NamedTensors:
-        """The whole model's parameters by name, on the CPU, whatever the split; for all ranks to call."""
+        """Return the whole model's parameters by name, on the CPU, however it is split. All ranks must call this."""
         if self.model_group is not None:
             return join(self.shards(), self.model_group)
         return {name: shard.tensor.detach().cpu().clone() for name, shard in self.shards().items()}
 
     def full_gradients(self) -> NamedTensors:
-        """The gradients of the last step, the same way. A parameter that is not trained has none."""
+        """Return the whole model's gradients from the last step, like `full_state`. Frozen parameters have none."""
         if self.model_group is not None:
             return join(self.shards(), self.model_group, gradients=True)
         gradients = {name: shard.tensor.grad for name, shard in self.shards().items()}
         return {name: gradient.cpu().clone() for name, gradient in gradients.items() if gradient is not None}
 
     def forward(self, inputs: Tensor, states: States | None) -> tuple[Tensor, States]:
-        """The forward pass: outputs, and the states in which the sequences ended."""
+        """Run the forward pass. Returns the outputs and the final states of the sequences."""
         return self.model(inputs, states)
 
     def checked_loss(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The loss, for those who took its count from the masks, beforehand. The first update sees if the two agree."""
+        """Return the loss, for strategies that count steps in the masks. The first update checks that the two agree."""
         total, count = self.loss(outputs, batch)
         if self.updates == 0 and float(count) != float(batch.mask.sum()):
             raise ValueError(
@@ -192,28 +192,28 @@ class Strategy:
         return total, count
 
     def precision(self) -> contextlib.AbstractContextManager:
-        """The context in which the forward pass and the loss are computed."""
+        """Return the context in which the forward pass and the loss run."""
         self.applies_precision = True
         if self.autocast is None:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.autocast)
 
     def checked_shards(self) -> dict[str, Shard]:
-        """`shards()`, seen to be all that this rank has."""
+        """Return `shards()` after checking that they cover everything this rank has."""
         shards = self.shards()
         check_has_all(shards, dict(self.model.named_parameters()), self.model_group)
         return shards
 
     @cached_property
     def _counted_elsewhere(self) -> set[tuple[str, Offsets]]:
-        """The pieces that another rank counts into the norm: of a piece that several ranks have, the first one does."""
+        """The pieces that a different rank adds to the norm. If several ranks have a piece, the first one adds it."""
         everyone, here = gather_outlines(self.checked_shards(), self.model_group), dist.get_rank(self.model_group)
         first = [(name, outline.boxes) for part in everyone[:here] for name, outline in part.items()]
         return {(name, box.offsets) for name, boxes in first for box in boxes}
 
 
 def blocks_of(model: SequenceModel, part: SequenceModel | None = None) -> list[Block]:
-    """The blocks of a whole model, or of a part of it, that nobody has tried yet: those that are not the course's."""
+    """Return the blocks of a model, or of a part of it, that still need a trial: those not from this course."""
     numbered, own = model.numbered(), {place for place, _ in (part or model).numbered()}
     widths = [None, *(block.width for _, block in numbered)]
     blocks = [Block(place, block, width) for (place, block), width in zip(numbered, widths, strict=False)]
@@ -221,27 +221,27 @@ def blocks_of(model: SequenceModel, part: SequenceModel | None = None) -> list[B
 
 
 def rank_and_ranks() -> tuple[int, int]:
-    """This process's rank and how many there are: 0 of 1 where no process group is up."""
+    """Return this process's rank and the world size: 0 and 1 if there is no process group."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
 def nonzero(count: Tensor) -> Tensor:
-    """The count, or 1 where nothing counts: a sum of nothing, divided by it, is 0. Weights may count less than 1."""
+    """Return the count, or 1 if it is 0, so that an empty sum divides to 0. Weighted counts may be less than 1."""
     return count + (count == 0)
 
 
 def broadcast_weights(model: Module) -> None:
-    """Give every rank rank 0's weights: each made its model from a seed of its own."""
+    """Give every rank rank 0's weights, because each rank built its model from a different seed."""
     for parameter in model.parameters():
         dist.broadcast(parameter.data, 0)
 
 
 def sum_over_ranks(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """The sum of every rank's tensor, on every rank."""
+    """Return the sum of every rank's tensor, on every rank."""
     with span("communication"):
         dist.all_reduce(tensor, group=group)
     return tensor
 
 
 class Single(Strategy):
-    """Forward, backward, update."""
+    """One device, one process: forward, backward, update."""

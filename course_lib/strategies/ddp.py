@@ -16,11 +16,11 @@ from course_lib.strategies.base import MakeOptimizer, Strategy, sum_over_ranks
 class DDP(Strategy):
     """PyTorch's DistributedDataParallel, with the loss divided once, by the global count.
 
-    DistributedDataParallel takes the *mean* of the ranks' gradients. The mean of means is not the mean where ranks
-    count different numbers of steps; so each rank's sum is divided by the global count, and multiplied by the
-    number of ranks, which the mean then takes away again.
+    DistributedDataParallel takes the *mean* of the ranks' gradients. If ranks count different numbers of steps, the
+    mean of their means is not the global mean. So each rank divides its summed loss by the global count and multiplies
+    it by the number of ranks, which the averaging then cancels.
 
-    Gradients travel in buckets of about `bucket_cap_mb` MiB. None leaves that to PyTorch.
+    Gradients travel in buckets of about `bucket_cap_mb` MiB; None uses PyTorch's default.
     """
 
     def __init__(
@@ -35,18 +35,18 @@ class DDP(Strategy):
         super().__init__(model, optimizer, loss, **options)
         self.gradient_scale = self.shares = self.ranks
         self.share_number = self.rank
-        # A gradient can be sent when its layer's backward pass is done. One call for all layers would be one backward
-        # pass, and every gradient would wait for its end.
+        # A gradient can be sent as soon as its layer's backward pass is done. If one call ran all layers, they would
+        # share one backward pass, and every gradient would wait until it ends.
         self.model.one_call = None if self.ranks == 1 else False
-        # From here on, all have rank 0's weights.
+        # DDP copies rank 0's weights to all ranks.
         self.parallel = DistributedDataParallel(self.model, bucket_cap_mb=bucket_cap_mb)
 
     def share(self, batch: Batch) -> Batch:
-        """Sequences rank, rank + ranks, ...: of a stream's windows, always the same streams."""
+        """Return sequences rank, rank + ranks, ...: in a stream's windows, a rank always gets the same streams."""
         return batch.shard(self.rank, self.ranks)
 
     def sum_counts(self, total: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """Both in one message. The gradients follow during the backward pass."""
+        """Sum both over the ranks in one message. The gradients follow during the backward pass."""
         total, count = sum_over_ranks(torch.stack([total, count.to(total.dtype)]))
         return total, count
 

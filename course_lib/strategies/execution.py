@@ -1,7 +1,7 @@
-"""The executor: one stage's work on one batch, as its schedule says.
+"""The executor: runs one stage's actions on one batch, in the order of the schedule.
 
-It does not know which schedule it runs. It does a stage's actions in their order; what an action needs comes from
-another part of the model, on this rank or in a message, or from an earlier action of its own.
+It does not know which schedule it runs. An action's inputs come from a different part of the model, on this rank or in
+a message, or from an earlier action of the same stage.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from course_lib.strategies.stage import Stage, VirtualStage
 from course_lib.trace import span
 
 Piece = tuple[int, int, int]  # micro-batch, chunk and virtual stage
-Part = tuple[int, int]  # micro-batch and virtual stage: what a state belongs to
+Part = tuple[int, int]  # micro-batch and virtual stage: the key of a carried state
 
 
 @dataclass
 class Beginning:
-    """What is kept of a forward pass that will be made again: where it began, and with which random numbers."""
+    """What a forward pass needs to be recomputed: its inputs, its states, and the random number generators' state."""
 
     inputs: Tensor
     states: States
@@ -37,10 +37,10 @@ class Beginning:
 
 
 class Execution:
-    """One stage's work on one batch: its actions, in the order of the schedule. Gradients are added up.
+    """One stage's work on one batch: its actions, in the order of the schedule. Gradients accumulate.
 
-    `before_action`, if given, is called before each action, and told of which virtual stage the gradients are final
-    after it, if of any.
+    `before_action`, if given, is called before each action with the virtual stage whose gradients are final after that
+    action, or None.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class Execution:
         }
         self.state_gradients: dict[Part, dict[int, State]] = {}
         self.beginnings: dict[Piece, Beginning] = {}
-        self.saved: dict[Piece, WholePass | SplitPass] = {}  # forward done, backward not yet
-        self.for_weights: dict[Piece, SecondPart] = {}  # backward done, weight gradients not yet
-        self.held: list[Held] = []  # of how many pieces, after each action
+        self.saved: dict[Piece, WholePass | SplitPass] = {}  # forward pass done, backward pass pending
+        self.for_weights: dict[Piece, SecondPart] = {}  # backward pass done, weight gradients pending
+        self.held: list[Held] = []  # how many pieces are held after each action
 
     @property
     def states(self) -> dict[int, States]:
-        """The states in which the sequences ended, by micro-batch."""
+        """The final states of the sequences, by micro-batch."""
         merged: dict[int, States] = {m: {} for m in range(self.schedule.micro_batches)}
         for (m, _), states in self.part_states.items():
             merged[m] |= states
@@ -79,17 +79,17 @@ class Execution:
 
     @property
     def peak(self) -> int:
-        """The most pieces whose activations were held at once."""
+        """The largest number of pieces whose activations were held at once."""
         return max(int(held.activations) for held in self.held)
 
     @property
     def peak_for_weights(self) -> int:
-        """The most pieces that waited at once for their weight gradients."""
+        """The largest number of pieces that waited for their weight gradients at once."""
         return max(int(held.for_weights) for held in self.held)
 
     @property
     def last_actions(self) -> dict[int, int]:
-        """For each virtual stage, the number of the action after which its gradients are final; in that order."""
+        """For each virtual stage, the index of the action after which its gradients are final, in that order."""
         last = {
             action.virtual: number
             for number, action in enumerate(self.actions)
@@ -98,7 +98,7 @@ class Execution:
         return dict(sorted(last.items(), key=lambda item: item[1]))
 
     def run(self) -> Tensor:
-        """Do all actions. Returns the sum of losses on the stage with the model's last part, and 0 on the others."""
+        """Run all actions. Returns the summed loss on the stage with the model's last part, and 0 on the others."""
         do = {"F": self.forward, "B": self.backward, "W": self.weight_gradients, "R": self.recompute}
         final = {number: virtual for virtual, number in self.last_actions.items()}
         self.mail.post(0)
@@ -112,7 +112,7 @@ class Execution:
         return self.total
 
     def forward(self, action: Action) -> None:
-        """Run one piece forward, and keep its graph unless it will be run again."""
+        """Run one piece forward, and save its graph unless the piece will be recomputed."""
         own, virtual = (action.micro_batch, action.virtual), self.stage.virtual[action.virtual]
         inputs = self._piece(action).inputs if virtual.is_first else self.mail.take(action).requires_grad_()
         again = (self.stage.place, action.piece) in self.schedule.recomputed
@@ -130,9 +130,9 @@ class Execution:
             self.saved[action.piece] = done
 
     def recompute(self, action: Action) -> None:
-        """Run one piece forward again, from where it began."""
+        """Run one piece forward again, from its saved beginning."""
         began, virtual = self.beginnings.pop(action.piece), self.stage.virtual[action.virtual]
-        with self._working(action), untouched(virtual.part):  # what counts its calls, as BatchNorm does, counts once
+        with self._working(action), untouched(virtual.part):  # BatchNorm must not count this call twice
             _set_random_numbers(began.random_numbers, began.inputs)
             self.saved[action.piece] = self._run(action, began.inputs, began.states)
 
@@ -152,7 +152,7 @@ class Execution:
             self.for_weights[action.piece] = saved.second_part()
 
     def weight_gradients(self, action: Action) -> None:
-        """Compute the weight gradients that a split backward pass has left."""
+        """Compute the weight gradients that a split backward pass left for later."""
         with self._working(action):
             self.for_weights.pop(action.piece).backward()
 
@@ -171,22 +171,22 @@ class Execution:
         return self.pieces[action.micro_batch][action.chunk]
 
     def _working(self, action: Action) -> AbstractContextManager[None]:
-        """The span in which an action is done."""
+        """Return the span in which an action runs."""
         return span(NAMES[action.kind], at_least=self.stage.seconds_for(action, self.schedule))
 
 
 def _states_of(virtual: VirtualStage, states: States) -> States:
-    """Those of the blocks of this part."""
+    """Return the states of the blocks in this part."""
     return {place: states[place] for place, _ in virtual.part.numbered() if place in states}
 
 
 def _leaves(states: States) -> States:
-    """The same states as the beginning of a new graph, in which a gradient arrives at them."""
+    """Return the same states as leaves of a new graph, so that gradients arrive in their `.grad`."""
     return {place: (h.detach().requires_grad_(), c.detach().requires_grad_()) for place, (h, c) in states.items()}
 
 
 def _random_numbers(where: Tensor) -> list[Tensor]:
-    """Where the generators of random numbers stand: what is dropped must be dropped again."""
+    """Return the state of the random number generators: recomputation must drop out the same numbers."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(where.device)] if where.is_cuda else [])]
 
 

@@ -1,4 +1,4 @@
-"""Sharding: every rank keeps a piece of each parameter, and has a block whole only while that block works."""
+"""Sharding: every rank stores a piece of each parameter, and gathers a block only while that block runs."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from course_lib.strategies.shards import Shard
 class FSDP(Strategy):
     """PyTorch's `fully_shard` on every block, with the loss divided once, by the global count.
 
-    A rank has the sequences that it would have with DDP, but of the parameters, their gradients and the optimizer's
-    numbers only its rows. Before a block works its parameters are gathered from all ranks, and afterwards dropped;
-    on the way back they are gathered again, and the gradients are summed into the rows of their owners.
+    A rank gets the same sequences as with DDP, but stores only its rows of the parameters, gradients and optimizer
+    state. Before a block runs, its parameters are gathered from all ranks, and dropped afterwards. The backward pass
+    gathers them again, and a reduce-scatter sums the gradients into their owners' rows.
 
-    With `reshard_after_forward=False` the parameters stay whole from the forward to the backward pass: one gathering
-    less, for the memory of the whole model. With `replicas`, the model is sharded over ranks / replicas ranks, and as
-    many copies of it sum their gradients: hybrid sharding. The ranks of one copy are neighbours, in one node if
-    it has room. With `micro_batches`, gradients stay whole until the last one and are sent once. With `autocast`,
-    blocks are gathered in that dtype, half the bytes to send and to have. Gradients are summed in float32.
+    With `reshard_after_forward=False` the parameters stay whole from the forward to the backward pass: one all-gather
+    less, at the cost of the whole model's memory. With `replicas`, the model is sharded over ranks / replicas ranks,
+    and the replicas sum their gradients: hybrid sharding. The ranks of one replica are neighbors, in one node if they
+    fit. With `micro_batches`, gradients stay whole until the last one and are sent once. With `autocast`, blocks are
+    gathered in that dtype, which halves the bytes to send and to store. Gradients are summed in float32.
     """
 
-    applies_precision = True  # blocks are gathered in it
+    applies_precision = True  # blocks are gathered in the requested precision
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class FSDP(Strategy):
         self.mesh = mesh_of(replicas, "shard")
         model = model.to(device())
         untried = [replace(block, module=copy.deepcopy(block.module)) for block in blocks_of(model)]  # still whole
-        broadcast_weights(model)  # fully_shard takes each rank's own rows of whatever that rank has
+        broadcast_weights(model)  # fully_shard keeps each rank's rows of that rank's weights
         shard_blocks(model, self.mesh, reshard_after_forward, options.get("autocast"))
         super().__init__(model, optimizer, loss, **options)
         self.untried = untried
@@ -70,7 +70,7 @@ class FSDP(Strategy):
         self.micro_batches, self.shares, self.share_number = micro_batches, self.ranks, self.rank
 
     def share(self, batch: Batch) -> Batch:
-        """Sequences rank, rank + ranks, ..., as with DDP: ranks that have one model together read different ones."""
+        """Return sequences rank, rank + ranks, ..., as in DDP: ranks that share one model read different ones."""
         return batch.shard(self.rank, self.ranks)
 
     def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
@@ -79,17 +79,17 @@ class FSDP(Strategy):
         return accumulate(self, batch, self.without_sending)
 
     def sum_counts(self, total: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """Both in one message. The gradients follow during the backward pass."""
+        """Sum both over the ranks in one message. The gradients follow during the backward pass."""
         total, count = sum_over_ranks(torch.stack([total, count.to(total.dtype)]))
         return total, count
 
     def precision(self) -> contextlib.AbstractContextManager:
-        """Blocks are gathered in the precision in which they compute."""
+        """Return a context that does nothing: gathered blocks are already in the requested precision."""
         return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def without_sending(self) -> Iterator[None]:
-        """Backward passes in this block keep their gradients, whole, on the rank."""
+        """In this context, backward passes keep their whole gradients on the rank."""
         self.root.set_requires_gradient_sync(False)
         try:
             yield
@@ -97,9 +97,9 @@ class FSDP(Strategy):
             self.root.set_requires_gradient_sync(True)
 
     def shards(self) -> dict[str, Shard]:
-        """This rank's rows of each parameter."""
+        """Return this rank's rows of each parameter."""
         for module in sharded_modules(self.model):
-            module.reshard()  # a forward pass alone, without a backward pass, may have left it whole
+            module.reshard()  # a forward pass without a backward pass may have left it gathered
         place, ranks = self.mesh.get_local_rank("shard"), self.mesh["shard"].size()
         return {
             name: Shard(parameter, tuple(parameter.shape), (own_rows(len(parameter), place, ranks),))
@@ -115,43 +115,43 @@ class FSDP(Strategy):
 def shard_blocks(
     model: SequenceModel, mesh: DeviceMesh, reshard_after_forward: bool, autocast: torch.dtype | None = None
 ) -> None:
-    """Shard every block by itself, so that one at a time is gathered. Those that share a weight go together."""
+    """Shard each block separately, so that only one is gathered at a time. Blocks that share a weight form one unit."""
     users = Counter(id(parameter) for block in model.blocks.values() for parameter in block.parameters())
     *_, last = model.blocks.values()
     policy = MixedPrecisionPolicy(param_dtype=autocast, reduce_dtype=torch.float32 if autocast else None)
     for block in model.blocks.values():
         keep_weights_where_they_are(block)
         if all(users[id(parameter)] == 1 for parameter in block.parameters()):
-            # The backward pass begins with the last block: to drop it would be to gather it again at once.
+            # The backward pass starts with the last block: if it were dropped, it would be gathered again at once.
             drop = reshard_after_forward and block is not last
             fully_shard(block, mesh=mesh, reshard_after_forward=drop, mp_policy=policy)
     fully_shard(model, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=policy)
-    # Where the way out returns a view, PyTorch warns of writing into it: nobody here does.
+    # PyTorch warns about in-place writes if the last block returns a view. We never write to it.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
-    model.one_call = False  # one call for several layers would need them whole at the same time
+    model.one_call = False  # one call for several layers would need all of them gathered at once
     for module in sharded_modules(model):
-        module.set_gradient_divide_factor(1.0)  # a sum: each rank has divided its loss by the global count already
-        module.set_force_sum_reduction_for_comms(True)  # gloo can add, but not multiply on the way
+        module.set_gradient_divide_factor(1.0)  # a sum: each rank's loss is already divided by the global count
+        module.set_force_sum_reduction_for_comms(True)  # gloo can sum, but cannot scale during a collective
 
 
 def sharded_modules(model: nn.Module) -> list[FSDPModule]:
-    """The modules that are gathered and dropped, each by itself."""
+    """Return the modules that are gathered and dropped separately."""
     return [module for module in model.modules() if isinstance(module, FSDPModule)]
 
 
 def own_rows(rows: int, place: int, ranks: int) -> range:
-    """The rows of a parameter that the rank at `place` has. As with `torch.chunk`, the last may have fewer or none."""
+    """Return the rows of a parameter on the rank at `place`. As in `torch.chunk`, the last may have fewer or none."""
     each = -(-rows // ranks)
     return range(min(rows, place * each), min(rows, (place + 1) * each))
 
 
 def keep_weights_where_they_are(block: nn.Module) -> None:
-    """Switch off `flatten_parameters` in the LSTMs of a block.
+    """Turn off `flatten_parameters` in the LSTMs of a block.
 
-    On a GPU, `nn.LSTM` moves its weights into one piece of memory whenever they are other tensors than before, as after
-    every gathering. The next gathering then fills the *old* place, while the layer computes with what was moved: from
-    the second update on it would train on old weights, without an error. The price is that cuDNN copies the weights
-    together at each call. Its warning would have one call `flatten_parameters`, so it is not shown.
+    On a GPU, `nn.LSTM` moves its weights into one contiguous buffer whenever they are new tensors, which they are after
+    every all-gather. The next all-gather then fills the *old* memory, while the layer computes with the moved copy:
+    from the second update on it would train on stale weights, without an error. The price is that cuDNN copies the
+    weights together at each call. Its warning recommends `flatten_parameters`, so we hide it.
     """
     warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk", UserWarning)
     for module in block.modules():
@@ -160,4 +160,4 @@ def keep_weights_where_they_are(block: nn.Module) -> None:
 
 
 def _leave_it() -> None:
-    """Move nothing."""
+    """Do nothing."""

@@ -1,4 +1,4 @@
-"""Watch a sharded model gather its blocks and drop them again: when, in which order, and how many bytes."""
+"""Watch a sharded model gather and drop its blocks: when, in which order, and how many bytes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torch.distributed.tensor import DTensor
 from course_lib.strategies.fsdp import FSDP
 from course_lib.trace import span
 
-# By their names since torch 2.13, or by those before.
+# torch 2.13 renamed these two functions.
 ALL_GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 
 @dataclass(frozen=True)
 class GatherPace:
-    """Seconds that each of these takes at least, for every block: for ranks that have no device of their own."""
+    """The minimum seconds of each operation, for every block: for ranks that don't have a device each."""
 
     gather: float = 0.0
     forward: float = 0.0
@@ -32,7 +32,7 @@ class GatherPace:
 
 @dataclass
 class HeldBytes:
-    """Bytes that are there now, and the most that were there at a time."""
+    """The bytes held now, and their peak."""
 
     now: int = 0
     peak: int = 0
@@ -43,31 +43,29 @@ class HeldBytes:
 
 
 class GatherWatch:
-    """Records what becomes of each block of a sharded model, as spans labelled with the block's place.
+    """Records what happens to each block of a sharded model, as spans labeled with the block's place.
 
-    `all-gather`, `forward` and `drop`, then `all-gather`, `backward`, `drop` and `reduce-scatter`. Gathering waits for
-    its messages here, where on a GPU it runs beside the computation. `gathered` counts the bytes of blocks that are
-    whole (from the buffers that the messages fill), and `gradients` those of whole gradients on their way out.
+    The spans are `all-gather`, `forward` and `drop`, then `all-gather`, `backward`, `drop` and `reduce-scatter`.
+    All-gathers block here; on a GPU they overlap with the computation. `gathered` counts the bytes of gathered blocks
+    (from the buffers that the messages fill), and `gradients` those of whole gradients until they are reduced.
     """
 
     def __init__(self, strategy: FSDP, pace: GatherPace | None = None) -> None:
         if strategy.mesh["shard"].size() == 1:
-            raise ValueError(
-                "the model lies whole on every rank, and nothing is gathered: give more ranks than replicas"
-            )
+            raise ValueError("every rank has the whole model, so nothing is gathered: give more ranks than replicas")
         self.gathered, self.gradients = HeldBytes(), HeldBytes()
         for place, block in strategy.model.numbered():
             if not isinstance(block, FSDPModule):
-                raise ValueError(f"block {place} shares a weight and is not gathered by itself: watch a model without")
+                raise ValueError(f"block {place} shares a weight and is not gathered alone: watch a model without")
             _WatchedBlock(str(place), block, self, pace or GatherPace())
 
 
 class _WatchedBlock:
-    """The hooks of one block: before and behind those with which `fully_shard` gathers and drops it."""
+    """The hooks of one block, around those with which `fully_shard` gathers and drops it."""
 
     def __init__(self, place: str, block: Any, watch: GatherWatch, pace: GatherPace) -> None:
         self.place, self.watch, self.pace = place, watch, pace
-        self.bytes = 0  # while it is whole
+        self.bytes = 0  # while it is gathered
         self.working: AbstractContextManager[None] | None = None
         block.set_custom_all_gather(_AllGather(self))
         block.set_custom_reduce_scatter(_ReduceScatter(self))
@@ -87,7 +85,7 @@ class _WatchedBlock:
     def after_forward(self, block: torch.nn.Module, inputs: Any, outputs: Any) -> None:
         if all(isinstance(parameter, DTensor) for parameter in block.parameters()):
             self.drop()
-        if outputs[0].requires_grad:  # called behind the hook that gathers the block again
+        if outputs[0].requires_grad:  # this hook runs after the one that gathers the block again
             outputs[0].register_hook(lambda gradient: self.begin("backward", self.pace.backward))
 
     def drop(self) -> None:
@@ -98,7 +96,7 @@ class _WatchedBlock:
 
 @dataclass(frozen=True)
 class _Messages:
-    """What `fully_shard` asks of those who replace its messages: where a buffer comes from."""
+    """The interface that `fully_shard` expects of a custom collective: how to allocate a buffer."""
 
     block: _WatchedBlock
 

@@ -1,4 +1,4 @@
-"""Hybrid parallelism: copies of a pipeline. A copy has a share of the batch, and a stage of it a part of the model."""
+"""Hybrid parallelism: replicas of a pipeline. A replica gets a share of the batch, a stage a part of the model."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from course_lib.trace import span
 class Hybrid(Strategy):
     """`replicas` pipelines side by side, on replicas x stages ranks.
 
-    Pieces of a replica's share flow through its stages; a stage adds up its gradients, and then over the ranks that
-    hold the same stage in the other replicas. The loss is divided once, by the count of the global batch, so the
-    gradients are *summed*. `inside` says which ranks are neighbours, and so in one node where it has room: the "stages"
-    of a replica, or the "replicas" of a stage.
+    Pieces of a replica's share flow through its stages. A stage accumulates its gradients, then sums them over the
+    ranks that hold the same stage in the other replicas. The loss is divided once, by the count of the global batch, so
+    gradients are *summed*. `inside` says which ranks are neighbors, and so in one node if they fit: the "stages" of a
+    replica, or the "replicas" of a stage.
     """
 
-    applies_precision = True  # the stage does
+    applies_precision = True  # the stage applies it
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Hybrid(Strategy):
         super().__init__(self.stage.part, optimizer, loss, **options)
         parts = [virtual.part for virtual in self.stage.virtual]
         for part in parts:
-            part.one_call = None if self.replicas == 1 else False  # as in DDP: layer by layer, gradients can leave
+            part.one_call = None if self.replicas == 1 else False  # as in DDP: layer by layer, to send gradients early
         self.model_group, self.replica_group = self.mesh.get_group("stage"), self.mesh.get_group("replica")
         self.sum_over_replicas = GradientSum(parts, self.replica_group)
         self.untried = blocks_of(model, self.model)
@@ -83,7 +83,7 @@ class Hybrid(Strategy):
         self.shares, self.share_number = self.replicas, self.replica
 
     def share(self, batch: Batch) -> Batch:
-        """The replica's sequences, the same for all of its stages."""
+        """Return the replica's sequences, which are the same for all of its stages."""
         return batch.shard(self.replica, self.replicas)
 
     def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
@@ -93,18 +93,18 @@ class Hybrid(Strategy):
         self.execution = Execution(self.stage, schedule, batch, self.divisor(count), self.states, started, routes)
         self.sum_over_replicas.begin(list(self.execution.last_actions))
         total = self.execution.run()
-        return sum_over_ranks(total), count, self.execution.states  # only last parts of the model have something to add
+        return sum_over_ranks(total), count, self.execution.states  # only the model's last parts add to the total
 
     def reduce_gradients(self) -> None:
-        """What the last backward pass has not sent yet."""
+        """Send the gradients that the last backward pass has not sent yet, and wait for the sums."""
         with span("communication"):
             self.sum_over_replicas.finish()
 
 
 def mesh_of(replicas: int, column: str = "stage", inside: str = "") -> DeviceMesh:
-    """All ranks as a table: a row per replica, a column per stage, or per shard.
+    """Return a mesh of all ranks: a row per replica, a column per stage or per shard.
 
-    Ranks are counted along the rows; with `inside="replicas"` down the columns, so that those are neighbours.
+    Ranks are numbered along the rows, or with `inside="replicas"` down the columns, so that replicas are neighbors.
     """
     ranks = dist.get_world_size()
     if replicas < 1 or ranks % replicas:
@@ -122,8 +122,8 @@ def mesh_of(replicas: int, column: str = "stage", inside: str = "") -> DeviceMes
 class GradientSum:
     """Sums the gradients of a stage's parameters over a group, *during* the last backward passes of its parts.
 
-    A gradient is sent when it has its final value, the last layer's first, and in the same order on every rank: a
-    collective is matched with the others by its order alone.
+    A gradient is sent once it is final, the last layer's first, and in the same order on every rank: ranks match
+    collectives by their order alone.
     """
 
     def __init__(self, parts: Sequence[nn.Module], group: dist.ProcessGroup) -> None:
@@ -139,15 +139,15 @@ class GradientSum:
                 weight.register_post_accumulate_grad_hook(lambda weight, part=number: self._note(weight, part))
 
     def begin(self, order: Sequence[int]) -> None:
-        """Say, before a step, in which order the parts' gradients become final in it."""
+        """Set the order in which the parts' gradients become final in the next step."""
         self.parameters = [weight for part in order for weight in self.parts[part]]
 
     def start(self, becomes_final: int | None) -> None:
-        """Say after the action that follows the gradients of which part are final, if of any."""
+        """Set the part whose gradients are final after the next action, or None."""
         self.becomes_final = becomes_final
 
     def finish(self) -> None:
-        """Send what is left, and return when everything has been summed."""
+        """Send the remaining gradients, and return once everything has been summed."""
         self.ready.update(self.parameters)
         self._send()
         for work in self.sending:

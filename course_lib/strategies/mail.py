@@ -1,7 +1,7 @@
-"""What the parts of a model in a pipeline hand each other: activations to the next part, gradients to the one before.
+"""What the parts of a pipelined model exchange: activations go to the next part, gradients to the previous one.
 
-Parts on one rank hand over the tensor itself, cut from the graph that made it; parts on two ranks send messages. When
-a message is posted, `planning/messages.py` has decided: never when waiting for it could stop the rank that makes it.
+Parts on the same rank pass the tensor itself, detached from its graph; parts on different ranks send messages.
+`planning/messages.py` decides when a message is posted: never when waiting for it could block the rank that makes it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from course_lib.trace import span
 
 
 class Routes:
-    """For one stage of a schedule: where everything comes from and goes to, and when it is posted."""
+    """For one stage of a schedule: where each message comes from and goes to, and when it is posted."""
 
     def __init__(self, schedule: Schedule, place: int) -> None:
         places, row = schedule.places, schedule.stages[place]
@@ -37,16 +37,16 @@ class Mail:
 
     def __init__(self, stage: Stage, routes: Routes, pieces: list[list[Batch]]) -> None:
         self.stage, self.routes, self.pieces = stage, routes, pieces
-        self.here: dict[Action, Tensor] = {}  # handed over on this rank, by the action that takes it
+        self.here: dict[Action, Tensor] = {}  # passed on this rank, by the action that takes it
         self.ready: dict[Action, Tensor] = {}  # to be sent, by the action that made it
         self.posted: dict[Action, PendingMessage] = {}  # receives, by the action that takes it
-        self.sent: dict[int, list[tuple[int, PendingSend]]] = defaultdict(list)  # with the number of who takes it
+        self.sent: dict[int, list[tuple[int, PendingSend]]] = defaultdict(list)  # with the index of its taker
 
     def take(self, action: Action) -> Tensor:
-        """What `action` needs from another part of the model."""
+        """Return the tensor that `action` needs from a different part of the model."""
         giver = self.routes.givers[action]
         if giver is None:
-            raise ValueError(f"{action} on stage {self.stage.place} needs nothing from another part of the model")
+            raise ValueError(f"{action} on stage {self.stage.place} needs nothing from a different part of the model")
         if giver[0] == self.stage.place:
             return self.here.pop(action)
         with span("receive"):
@@ -55,7 +55,7 @@ class Mail:
         return content
 
     def deliver(self, action: Action, tensor: Tensor) -> None:
-        """Hand what comes of `action` to the part of the model that needs it, if there is one."""
+        """Pass the result of `action` to the part of the model that needs it, if there is one."""
         taker = self.routes.takers[action]
         if taker is None:
             return
@@ -65,7 +65,7 @@ class Mail:
             self.ready[action] = tensor
 
     def post(self, actions_done: int) -> None:
-        """Begin to send and to receive what is due when this stage has done so many of its actions."""
+        """Post the sends and receives that are due once this stage has done `actions_done` actions."""
         for message in self.routes.postings[actions_done]:
             if message.source == self.stage.place:
                 self._send(message)
@@ -74,7 +74,7 @@ class Mail:
                 self.posted[message.needed_by] = self.stage.receive(piece, message.needed_by, message.source)
 
     def finish(self) -> None:
-        """Return when all messages have left."""
+        """Wait until all messages have been sent."""
         with span("send"):
             for sends in self.sent.values():
                 for _, sending in sends:
@@ -86,8 +86,11 @@ class Mail:
         self.sent[message.to] += [(number, sending) for sending in sends]
 
     def _free(self, source: int, action: Action) -> None:
-        """Let go of what the sender of `action` had taken before. Gloo says of no message that it has left, until asked
-        to wait for it; but whoever has done an action has taken all that it and those before it needed."""
+        """Free the messages that the sender of `action` has already received.
+
+        Gloo reports that a message has been sent only in `wait`. But a rank that has done an action has received
+        everything that this action and the earlier ones needed, so the wait returns at once.
+        """
         if source not in self.sent:
             return
         done, waiting = self.routes.numbers[source][action], []

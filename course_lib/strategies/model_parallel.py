@@ -28,27 +28,27 @@ from course_lib.trace import span
 
 @dataclass(frozen=True)
 class Segment:
-    """Consecutive blocks on one rank: the activations come in, pass through, and go on to the next segment's rank."""
+    """Consecutive blocks on one rank: it receives activations, runs them, and sends the outputs to the next segment."""
 
     rank: int
     places: tuple[int, ...]
-    width: int  # of what comes out
+    width: int  # of its outputs
 
 
 @dataclass
 class SavedForward:
-    """What a segment's forward pass leaves for its backward pass: the graph between these two."""
+    """The graph that a segment's forward pass saves for its backward pass: its two ends."""
 
     inputs: Tensor
     outputs: Tensor
 
 
 class ModelParallel(Strategy):
-    """One rank per stage of the placement, one rank at work at a time.
+    """One rank per stage of the placement; one rank works at a time.
 
-    An activation that comes from another rank is a leaf of this rank's graph. The backward pass ends at it, and what
-    is then in its `.grad` goes back to where the activation came from: that is where the backward pass goes on.
-    Every rank reads the whole batch: the first stage its inputs, the last its targets, and all of them its count.
+    An activation received from a different rank is a leaf of this rank's graph. The backward pass ends there, and the
+    leaf's `.grad` goes back to the rank that sent the activation, where the backward pass continues. Every rank reads
+    the whole batch: the first stage its inputs, the last its targets, and all of them its count.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ModelParallel(Strategy):
         self.message_dtype = self.autocast or self.dtype
 
     def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
-        """Run this rank's segments forward, each when its inputs are there, and then back in reverse order."""
+        """Run this rank's segments forward, each as its inputs arrive, and then backward in reverse order."""
         count, states = batch.mask.sum(), {}
         own = [number for number, segment in enumerate(self.segments) if segment.rank == self.rank]
         saved = {number: self.forward_segment(number, batch, states) for number in own}
@@ -85,16 +85,16 @@ class ModelParallel(Strategy):
         return self._total_for_all(saved), count, {0: states}
 
     def computing(self, name: str, segment: Segment) -> AbstractContextManager:
-        """The span in which a segment computes its `forward` or `backward` pass. Override it to pace it."""
+        """Return the span in which a segment computes its `forward` or `backward` pass. Override it to pace it."""
         return span(name)
 
     def send(self, tensor: Tensor, to: int) -> None:
-        """Send, and wait until the message has left."""
+        """Send a tensor, and wait until it has been sent."""
         with span("send", peer=to):
             point_to_point.send(tensor, to).wait()
 
     def receive(self, shape: tuple[int, ...], source: int) -> Tensor:
-        """Wait for a message of that shape."""
+        """Wait for a tensor of that shape, and return it."""
         with span("receive", peer=source):
             return point_to_point.receive(shape, self.message_dtype, self.device, source).wait()
 
@@ -125,13 +125,13 @@ class ModelParallel(Strategy):
             self.send(point_to_point.gradient_of(saved.inputs), self.segments[number - 1].rank)
 
     def _part(self, segment: Segment) -> SequenceModel:
-        """The segment's blocks, made once: layers that run in one call remember how their weights lie."""
+        """Return the segment's blocks, cached: layers that run in one call remember their weights' memory layout."""
         if segment not in self._parts:
             self._parts[segment] = self.model.part(segment.places[0], segment.places[-1] + 1)
         return self._parts[segment]
 
     def _total_for_all(self, saved: dict[int, SavedForward]) -> Tensor:
-        """The sum of losses, which only the last segment's rank knows, on every rank."""
+        """Return the summed loss on every rank; only the last segment's rank knows it."""
         last = saved.get(len(self.segments) - 1)
         total = last.outputs.detach() if last else torch.zeros((), dtype=self.dtype, device=self.device)
         with span("communication"):
@@ -140,7 +140,7 @@ class ModelParallel(Strategy):
 
 
 def segments_of(model: SequenceModel, placement: Placement) -> list[Segment]:
-    """The way of the activations through the ranks: one segment more than the placement has hops."""
+    """Return the activations' path through the ranks: one segment more than the placement has hops."""
     owned = zip(placement.stage_of, model.numbered(), strict=True)
     groups = [(rank, [block for _, block in group]) for rank, group in groupby(owned, key=lambda pair: pair[0])]
     return [Segment(rank, tuple(place for place, _ in blocks), blocks[-1][1].width) for rank, blocks in groups]

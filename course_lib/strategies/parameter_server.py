@@ -1,7 +1,7 @@
-"""A parameter server: rank 0 has the weights, the other ranks fetch them, compute gradients and bring them.
+"""A parameter server: rank 0 stores the weights; the other ranks fetch them, compute gradients and send those back.
 
-Synchronous, the server waits for every worker's gradient and makes one update of them all. Asynchronous, it makes an
-update of each gradient as it comes: nobody waits, and a gradient may belong to weights that are no longer there.
+In synchronous mode, the server waits for every worker's gradient and makes one update from all of them. In asynchronous
+mode, it updates on each gradient as it arrives: no worker waits, and a gradient may belong to outdated weights.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ from course_lib.strategies.shards import NamedTensors, Shard
 from course_lib.trace import span
 
 SERVER = 0
-FORWARD_SHARE = 1 / 3  # of the time of a paced computation
-NOTES = 3  # numbers behind the gradient, or the weights, in a message
+FORWARD_SHARE = 1 / 3  # the forward pass's share of a paced computation
+NOTES = 3  # extra numbers after the gradient, or the weights, in a message
 
 
 @dataclass(frozen=True)
 class Update:
-    """One update that the server made: of whose gradients, and how many updates old their weights were."""
+    """One update by the server: whose gradients it used, and how many updates old their weights were."""
 
     workers: tuple[int, ...]
     staleness: int
     loss: float
-    seconds: float  # since the server was made
+    seconds: float  # since the server was created
 
 
 class ParameterServer(Strategy):
-    """Rank 0 serves, the others work.
+    """Rank 0 is the server; the other ranks are workers.
 
-    A message to the server is a gradient of the *sum* of losses, that sum, its count, and the version of the weights.
-    The answer is the weights, the loss and the count of the update, and the new version. With `pace`, a worker computes
-    at least so many seconds per sequence. Messages are in host memory: only gloo can receive from whoever comes first.
+    A message to the server holds the gradient of the *summed* loss, that sum, its count, and the version of the
+    weights. The answer holds the weights, the loss and the count of the update, and the new version. With `pace`, a
+    worker computes for at least that many seconds per sequence. Messages are in host memory, because only gloo can
+    receive from any rank.
     """
 
     def __init__(
@@ -71,13 +72,13 @@ class ParameterServer(Strategy):
         self.began = time.monotonic()
 
     def share(self, batch: Batch) -> Batch:
-        """A worker's sequences; the server has none."""
+        """Return a worker's sequences; the server has none."""
         if self.is_server:
             return batch.rows([])
         return batch.shard(self.rank - 1, len(self.workers))
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """One gradient of every worker: one update of them all, or, asynchronous, one of each."""
+        """Use one gradient from every worker: in one update, or, asynchronously, in one update each."""
         if not self.is_server:
             self._work(batch)
         else:
@@ -86,14 +87,14 @@ class ParameterServer(Strategy):
         return self.last[0], self.last[1]
 
     def train(self, batches: Iterable[Batch], updates: int) -> list[Update]:
-        """Let every worker go through `batches` of its own as fast as it can, until so many updates are made.
+        """Let every worker go through its own `batches` as fast as it can, until the server has made `updates` updates.
 
-        The server returns them. What a worker computes meanwhile, and brings too late, is not used.
+        The server returns the updates. Gradients that arrive after the last one are not used.
         """
         if self.is_server:
             while self.updates < updates:
                 self.serve()
-            waiting = 0 if self.synchronous else len(self.workers) - 1  # whoever brought the last one knows
+            waiting = 0 if self.synchronous else len(self.workers) - 1  # the worker served last already has its answer
             for _ in range(waiting):
                 self._answer(self._receive(None)[0])
         else:
@@ -102,18 +103,18 @@ class ParameterServer(Strategy):
         return self.history
 
     def shards(self) -> dict[str, Shard]:
-        """The server's weights are the model; a worker's are a copy, and may be older."""
+        """The server's weights are the model; each worker has a copy, which may be older."""
         return {name: replace(shard, copy=self.rank) for name, shard in super().shards().items()}
 
     def full_state(self) -> NamedTensors:
-        """The server's weights."""
+        """Return the server's weights."""
         return self._from_server(super().full_state())
 
     def full_gradients(self) -> NamedTensors:
         return self._from_server(super().full_gradients())
 
     def _work(self, batch: Batch) -> None:
-        """Compute a gradient, bring it to the server, and take the weights it answers with."""
+        """Compute a gradient, send it to the server, and load the weights from the answer."""
         batch, seconds = batch.to(self.device), self.pace * batch.sequences
         with span("forward", at_least=FORWARD_SHARE * seconds):
             total, count = self.loss(self.model(batch.inputs)[0], batch)
@@ -124,7 +125,7 @@ class ParameterServer(Strategy):
             message = torch.cat([*(gradient.flatten() for gradient in gradients), notes]).cpu()
             dist.send(message, SERVER)
             dist.recv(message, SERVER)
-        with torch.no_grad():  # into the same memory: cuDNN wants an LSTM's weights in one piece
+        with torch.no_grad():  # copy in place: cuDNN needs an LSTM's weights contiguous
             for parameter, piece in self._pieces(message[:-NOTES].to(self.device)):
                 parameter.copy_(piece)
         self.last, self.updates = message[-NOTES:-1], int(message[-1])
@@ -147,7 +148,7 @@ class ParameterServer(Strategy):
             self._answer(worker)
 
     def _receive(self, worker: int | None) -> tuple[int, Tensor]:
-        """(worker, message), from this worker, or from whichever comes first."""
+        """Return (worker, message), from this worker, or from the first that sends one."""
         message = self._message()
         return dist.recv(message, worker), message
 
@@ -155,12 +156,12 @@ class ParameterServer(Strategy):
         dist.send(self._message(), worker)
 
     def _message(self) -> Tensor:
-        """The weights, the loss and the count of the last update, and the version."""
+        """Return the weights, the loss and the count of the last update, and the version, as one vector."""
         weights = parameters_to_vector(self.parameters).detach()
         return torch.cat([weights, self.last.to(weights), torch.tensor([self.updates]).to(weights)])
 
     def _pieces(self, vector: Tensor) -> Iterator[tuple[Parameter, Tensor]]:
-        """Each parameter, with its piece of the vector, in its shape."""
+        """Yield each parameter with its piece of the vector, in the parameter's shape."""
         pieces = vector.split([parameter.numel() for parameter in self.parameters])
         return ((parameter, piece.view_as(parameter)) for parameter, piece in zip(self.parameters, pieces, strict=True))
 

@@ -1,7 +1,7 @@
-"""Pipeline parallelism: each rank has some consecutive blocks, or several such parts, and a batch flows in pieces.
+"""Pipeline parallelism: each rank has one or more parts of consecutive blocks, and a batch flows through in pieces.
 
-Which rank does what in which order is a `Schedule`. A `Stage` is a rank's blocks, and an `Execution` does what the
-schedule says with them.
+A `Schedule` says which rank does what, and in which order. A `Stage` holds a rank's blocks, and an `Execution` runs the
+schedule on them.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ __all__ = ["Execution", "Pipeline", "Schedules", "Stage", "cut_for"]
 
 
 class Pipeline(Strategy):
-    """One stage per rank. A batch is cut into `micro_batches` and each of them into `chunks` of time.
+    """One stage per rank. A batch is cut into `micro_batches`, and each of them into `chunks` of time.
 
-    `schedule` is a name (naive, gpipe, 1f1b, wavefront, interleaved, looped-bfs, zb-h1, zb-v) or a `Schedule` of your
-    own, which then says how many pieces there are. With several `virtual` stages a rank has several parts of the model;
-    a `placement` then numbers all parts in the model's order. With `recompute`, activations are dropped and computed
-    again. A batch with fewer steps than `chunks` is cut into as many as it has. With `pace`, an action takes at least
-    as long as those costs say, and a message is under way as long as their link. Every rank reads the whole batch: the
-    first part its inputs, the last its targets, and all of them its shape.
+    `schedule` is a name (naive, gpipe, 1f1b, wavefront, interleaved, looped-bfs, zb-h1, zb-v) or your own `Schedule`,
+    which then sets the number of pieces. With several `virtual` stages, a rank has several parts of the model, and a
+    `placement` numbers all parts in the model's order. With `recompute`, activations are dropped and recomputed. A
+    batch with fewer steps than `chunks` is cut into as many chunks as it has steps. With `pace`, an action takes at
+    least the time that these costs give it, and a message at least their link time. Every rank reads the whole batch:
+    the first part its inputs, the last its targets, and all of them its shape.
     """
 
-    applies_precision = True  # the stage does
+    applies_precision = True  # the stage applies it
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Pipeline(Strategy):
         self.micro_batches, self.chunks = self.schedules.micro_batches, self.schedules.chunks
 
     def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
-        """All pieces of the batch: until they are done, no weight changes."""
+        """Run all pieces of the batch. No weight changes before they are done."""
         count = batch.mask.sum()
         schedule, routes = self.schedules.of(batch, self.stage.place)
         self.execution = Execution(self.stage, schedule, batch, self.divisor(count), self.states, routes=routes)
@@ -93,7 +93,7 @@ class Pipeline(Strategy):
 
 
 class Schedules:
-    """Which schedule a batch is run with: the same for all, but for batches that have fewer steps than chunks."""
+    """The schedule for each batch: the same for all, except for batches with fewer steps than chunks."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Schedules:
     ) -> None:
         if isinstance(schedule, Schedule):
             _check_given(schedule, stages, virtual)
-            check(schedule)  # before a message is sent
+            check(schedule)  # before any message is sent
             micro_batches, chunks = schedule.micro_batches, schedule.chunks
             whole = with_recomputation(schedule) if recompute else schedule
             self._make: Callable[[int], Schedule] = lru_cache(whole.with_chunks)
@@ -117,7 +117,7 @@ class Schedules:
             )
         self._route = lru_cache(lambda chunks, place: Routes(self._make(chunks), place))
         self.micro_batches, self.chunks = micro_batches, chunks
-        made = self._make(chunks)  # a wrong number is refused here, and not in the first step
+        made = self._make(chunks)  # refuse a wrong number here, not in the first step
         if pace:
             pace.check_for(made)
         self.places = made.places
@@ -128,13 +128,13 @@ class Schedules:
         return self.places.place(self.places.positions - 1)[0]
 
     def of(self, batch: Batch, place: int) -> tuple[Schedule, Routes]:
-        """The schedule for this batch, and the way of the messages of the stage at `place`."""
+        """Return the schedule for this batch, and the message routes of the stage at `place`."""
         chunks = min(self.chunks, batch.steps)
         return self._make(chunks), self._route(chunks, place)
 
 
 def cut_for(places: Layout, blocks: int) -> Placement:
-    """Equally many blocks for each part of the model."""
+    """Return a placement with equally many blocks in each part of the model."""
     if places.virtual > 1 and places.positions > blocks:
         raise ValueError(
             f"{places.stages} stages of {places.virtual} virtual stages need {places.positions} blocks, and the model "

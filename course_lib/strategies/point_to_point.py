@@ -1,7 +1,7 @@
-"""Messages between the stages of a model that is cut in pieces: activations go forward, their gradients come back.
+"""Point-to-point messages between the stages of a split model: activations go forward, their gradients come back.
 
-With a GPU per rank, NCCL carries them from memory to memory. Ranks that share a GPU talk over gloo, which can only send
-what lies in host memory: there, a message is staged through it.
+With a GPU per rank, NCCL copies them from GPU memory to GPU memory. Ranks that share a GPU use gloo, which can only
+send from host memory, so messages are staged through it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from course_lib import machine
 
 @dataclass
 class PendingSend:
-    """A message under way. The sender goes on; `buffer` must live until it has left."""
+    """A message being sent. The sender continues; `buffer` must stay alive until the message has been sent."""
 
     buffer: Tensor
     work: dist.Work | None
 
     def wait(self) -> None:
-        """Return when the message has left. Asking again returns at once: over gloo, a second wait would never end."""
+        """Wait until the message has been sent. Later calls return at once: gloo would hang on a second wait."""
         work, self.work = self.work, None
         if work is not None:
             work.wait()
@@ -36,14 +36,14 @@ class PendingSend:
 
 @dataclass
 class PendingReceive:
-    """A message that is awaited."""
+    """A message being received."""
 
     buffer: Tensor
     work: dist.Work | None
     device: torch.device
 
     def wait(self) -> Tensor:
-        """The message, on this rank's device."""
+        """Wait for the message, and return it on this rank's device."""
         work, self.work = self.work, None
         if work is not None:
             work.wait()
@@ -51,9 +51,9 @@ class PendingReceive:
 
 
 def send(tensor: Tensor, to: int, tag: int = 0, group: dist.ProcessGroup | None = None) -> PendingSend:
-    """Begin to send a tensor to rank `to`. An LSTM's outputs may be views: a message is always contiguous.
+    """Start sending a tensor to rank `to`. It is made contiguous first: an LSTM's outputs may be views.
 
-    An empty tensor is not sent: the receiver knows its shape, and so all there is to know.
+    An empty tensor is not sent, because the receiver already knows its shape.
     """
     tensor = tensor.detach().contiguous()
     buffer = tensor if can_send_from(tensor.device) else tensor.cpu()
@@ -68,7 +68,7 @@ def receive(
     tag: int = 0,
     group: dist.ProcessGroup | None = None,
 ) -> PendingReceive:
-    """Begin to receive a tensor of that shape from rank `source`."""
+    """Start receiving a tensor of that shape from rank `source`."""
     buffer = torch.empty(shape, dtype=dtype, device=device if can_send_from(device) else "cpu")
     return PendingReceive(buffer, _begin(dist.irecv, buffer, source, tag, group), device)
 
@@ -78,9 +78,9 @@ def _begin(
 ) -> dist.Work | None:
     """Post one message.
 
-    Alone, `isend` and `irecv` make NCCL a communicator for each pair of ranks. As a batch, even of one, they use the
-    group's own, in which messages keep the order in which they are posted: the caller sees to it that all ranks post
-    them in one order.
+    By themselves, `isend` and `irecv` make NCCL create a communicator for each pair of ranks. In a batch, even of one,
+    they use the group's communicator, in which messages keep the order in which they are posted. The caller makes sure
+    that all ranks post them in the same order.
     """
     if not buffer.numel():
         return None
@@ -91,11 +91,11 @@ def _begin(
 
 
 def connect(pairs: Iterable[tuple[int, int]], group: dist.ProcessGroup | None = None) -> None:
-    """Have each pair, (from, to), exchange one message in the group, in the order given; for all its ranks to call.
+    """Exchange one message between each (from, to) pair in the group, in the order given. All its ranks must call this.
 
-    NCCL makes a communicator at its first use, for which all its ranks must meet, and connects two ranks at their first
-    message, for which the host blocks until both are there. In the middle of a schedule, two ranks could block on each
-    other with different messages.
+    NCCL creates a communicator at its first use, which needs all its ranks, and connects two ranks at their first
+    message, which blocks the host until both arrive. In the middle of a schedule, two ranks could block on each other
+    with different messages.
     """
     if "cuda:nccl" not in dist.get_backend_config(group):
         return
@@ -110,10 +110,10 @@ def connect(pairs: Iterable[tuple[int, int]], group: dist.ProcessGroup | None = 
 
 
 def can_send_from(device: torch.device) -> bool:
-    """Whether the process group sends what lies on this device as it is."""
+    """Return whether the process group can send directly from this device."""
     return device.type == "cpu" or "cuda:nccl" in dist.get_backend_config()
 
 
 def gradient_of(tensor: Tensor) -> Tensor:
-    """What to send back for a tensor that was received: zeros if nothing behind it is trained."""
+    """Return the gradient to send back for a received tensor: zeros if nothing that depends on it is trained."""
     return tensor.grad if tensor.grad is not None else torch.zeros_like(tensor)

@@ -1,4 +1,4 @@
-"""Half precision: the forward pass computes in it; weights, their gradients and the loss stay in float32."""
+"""Half precision for the forward pass; weights, their gradients and the loss stay in float32."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from course_lib.lstm.model import Loss
 
 PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-FIRST_SCALE, GROWTH_INTERVAL = 2.0**16, 2000  # as `torch.amp.GradScaler` has them
+FIRST_SCALE, GROWTH_INTERVAL = 2.0**16, 2000  # the defaults of `torch.amp.GradScaler`
 
 
 class GradientScaler:
-    """Keeps small gradients from vanishing in float16: the loss is multiplied by `scale`, and the gradients divided.
+    """Keeps small gradients from vanishing in float16: multiplies the loss by `scale`, and divides the gradients by it.
 
-    An update whose gradients have overflowed is left out, and the next scale is half as large; after
-    GROWTH_INTERVAL updates without one it is twice as large. `torch.amp.GradScaler` does the same with the gradients
-    that one rank sees. Where a rank has only a part of the model, all ranks must leave out the same updates.
+    If gradients overflow, the update is skipped and the scale is halved; after GROWTH_INTERVAL updates without an
+    overflow it is doubled. `torch.amp.GradScaler` does the same, but looks at one rank's gradients only. If each rank
+    has only a part of the model, all ranks must skip the same updates.
     """
 
     def __init__(self) -> None:
         self.scale, self.updates_since_overflow = FIRST_SCALE, 0
 
     def unscale(self, gradients: Sequence[Tensor], times: int, device: torch.device) -> bool:
-        """Divide this rank's gradients by the scale, and say whether those of all ranks are finite.
+        """Divide this rank's gradients by the scale, and return whether the gradients of all ranks are finite.
 
-        `times` is what they are multiplied by, too: better now than in float16, before the backward pass.
+        They are also multiplied by `times`: now, because before the backward pass that would happen in float16.
         """
         finite = torch.ones((), dtype=torch.uint8, device=device)
         for gradient in gradients:
@@ -42,11 +42,11 @@ class GradientScaler:
         return self._update(bool(finite))
 
     def state(self) -> dict[str, float]:
-        """What a checkpoint keeps of it, for `load`."""
+        """Return the state that a checkpoint saves, for `load`."""
         return {"scale": self.scale, "updates_since_overflow": self.updates_since_overflow}
 
     def load(self, state: Mapping[str, float]) -> None:
-        """Go on where another one was."""
+        """Continue from a saved state."""
         self.scale, self.updates_since_overflow = float(state["scale"]), int(state["updates_since_overflow"])
 
     def _update(self, finite: bool) -> bool:
@@ -59,9 +59,9 @@ class GradientScaler:
 
 
 def in_float32(loss: Loss) -> Loss:
-    """The same loss of outputs in half precision: a sum of many small losses needs the digits.
+    """Return the loss, computed in float32 from outputs in half precision: a sum of many small losses needs the digits.
 
-    A CPU without arithmetic in half precision computes all the same, if slowly: PyTorch's page about it is not shown.
+    A CPU without half-precision arithmetic still computes it, but slowly. We hide PyTorch's long warning about that.
     """
     warnings.filterwarnings("ignore", "mkldnn_.* failed, switching to BLAS", UserWarning)
 

@@ -1,7 +1,7 @@
-"""Is a model of your own the same in pieces? A trial run of each block, before the first update.
+"""Does your own model compute the same in pieces? This runs a trial of each block before the first update.
 
 A strategy that cuts a batch into shares or micro-batches, or its sequences into chunks of time, assumes that a block
-computes each sequence by itself and keeps what it needs from earlier steps in its state. The course's own blocks do. A
+computes each sequence separately and keeps what it needs from earlier steps in its state. The course's blocks do. A
 block that doesn't would train without an error, on different gradients than in one process: attention over all steps,
 or a bidirectional layer, sees only its chunk when it runs in chunks.
 """
@@ -22,17 +22,17 @@ from torch import Tensor, nn
 from course_lib.lstm.model import Embed, Project, Recurrent, own_random_numbers
 
 KNOWN = (Embed, Project, Recurrent)
-STEPS, SEQUENCES = 6, 4  # of a trial
+STEPS, SEQUENCES = 6, 4  # in a trial
 TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-3}  # relative to the largest number
 
 
 class CannotBeCut(ValueError):
-    """A block that the strategy would train wrongly; the sentence says which, why, and what to change."""
+    """A block that the strategy would train wrongly. The message says which one, why, and what to change."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block at its place in the whole model. `inputs` is the width of what it receives; None: the batch's inputs."""
+    """A block at its place in the whole model. `inputs` is the width of its inputs; None means the batch's inputs."""
 
     place: int
     module: nn.Module
@@ -43,10 +43,10 @@ class Block:
 
 
 def check_cuts(blocks: Sequence[Block], inputs: Tensor, *, chunks: int, pieces: int, quiet: bool = False) -> None:
-    """Refuse blocks whose gradients `chunks` of time, or `pieces` of a batch, would change.
+    """Refuse blocks whose gradients would change if a batch is cut into `chunks` of time or `pieces`.
 
-    `inputs` is a batch's, of (steps, sequences, ...). Statistics over a batch, like BatchNorm's, are a matter of
-    taste: where pieces of a batch have their own, that is said in a warning, unless `quiet`.
+    `inputs` is a batch's, of (steps, sequences, ...). Statistics over a batch, like BatchNorm's, are a judgment call:
+    if each piece of a batch computes its own, you get a warning, unless `quiet`.
     """
     for block in blocks:
         if chunks == 1 and pieces == 1:
@@ -56,7 +56,7 @@ def check_cuts(blocks: Sequence[Block], inputs: Tensor, *, chunks: int, pieces: 
             if trial is None:
                 if not quiet:
                     warnings.warn(
-                        f"{block} cannot be run on {STEPS} steps of {SEQUENCES} sequences on a CPU, so nobody knows "
+                        f"{block} cannot be run on {STEPS} steps of {SEQUENCES} sequences on a CPU, so we cannot know "
                         "whether it computes the same in pieces: compare it with same_as_one_process",
                         stacklevel=2,
                     )
@@ -84,7 +84,7 @@ Run = Callable[[nn.Module, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Trial:
-    """A copy of a block, on the CPU, with inputs for it."""
+    """A copy of a block on the CPU, with inputs for it."""
 
     module: nn.Module
     inputs: Tensor
@@ -92,7 +92,7 @@ class Trial:
 
     @classmethod
     def of(cls, block: Block, inputs: Tensor) -> Trial | None:
-        """In float64 if the block can, or else in float32. None if it cannot be tried."""
+        """Return a trial in float64 if the block supports it, or else in float32; None if the block cannot be tried."""
         for dtype in TOLERANCES:
             given = _inputs(inputs) if block.inputs is None else torch.randn(STEPS, SEQUENCES, block.inputs)
             given = given.to(dtype) if given.is_floating_point() else given
@@ -103,11 +103,11 @@ class Trial:
         return None
 
     def changed_by(self, cut: Run, what: str, modes: Sequence[bool] = (False, True)) -> str:
-        """What differs between the whole and what is `cut`, in eval mode (False) or in training; nothing if nothing."""
+        """Say what `cut` changes, in eval mode (False) and in training mode (True); empty if nothing changes."""
         for training in modes:
             whole = self.gradients(_whole, training)
             if not _same(whole, self.gradients(_whole, training), TOLERANCES[self.dtype]):
-                continue  # it draws random numbers of its own: nothing can be said
+                continue  # two equal runs differ, because it draws random numbers: no verdict
             try:
                 cut_up = self.gradients(cut, training)
             except Exception as error:
@@ -118,12 +118,12 @@ class Trial:
         return ""
 
     def gradients(self, run: Run, training: bool) -> list[Tensor]:
-        """Outputs, and the gradients of weights and inputs for a fixed loss of them."""
+        """Return the outputs, and the gradients of the weights and inputs for a fixed loss."""
         module = copy.deepcopy(self.module).train(training)
         inputs = self.inputs.clone()
         if inputs.is_floating_point():
             inputs.requires_grad_()
-        torch.manual_seed(torch.initial_seed() + 1)  # what draws random numbers shows itself
+        torch.manual_seed(torch.initial_seed() + 1)  # a new seed each time exposes random numbers
         outputs = run(module, inputs)
         weights = torch.linspace(0.5, 1.5, outputs.numel(), dtype=outputs.dtype).reshape(outputs.shape)
         wanted = [tensor for tensor in (*module.parameters(), inputs) if tensor.requires_grad]
@@ -148,7 +148,7 @@ def _in_pieces(module: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def _inputs(inputs: Tensor) -> Tensor:
-    """Some steps of some sequences of a batch, at least two of each."""
+    """Return some steps of some sequences of a batch, at least two of each."""
     few = inputs[:STEPS, :SEQUENCES].detach().cpu()
     few = few if len(few) > 1 else few.repeat(2, *[1] * (few.dim() - 1))
     return few if few.shape[1] > 1 else few.repeat(1, 2, *[1] * (few.dim() - 2))
@@ -163,7 +163,7 @@ def _same(ours: Sequence[Tensor], theirs: Sequence[Tensor], tolerance: float) ->
 
 @contextlib.contextmanager
 def _without_dropout() -> Iterator[None]:
-    """In the block, nothing is dropped: what is dropped is another matter than what is mixed."""
+    """Turn off dropout in this context: it is random, which is a separate question from mixing sequences."""
 
     def keep(inputs: Tensor, *_: Any, **__: Any) -> Tensor:
         return inputs

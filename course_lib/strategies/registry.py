@@ -1,4 +1,4 @@
-"""Strategies by name, for the command line: ours, and one of your own as `module:Class` or `file.py:Class`."""
+"""Strategies by name, for the command line: the course's, and your own as `module:Class` or `file.py:Class`."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ STRATEGIES: dict[str, type[Strategy]] = {
 
 
 PIECES = ("micro_batches", "chunks", "virtual", "replicas")
-MOST_PIECES = 10_000  # of a batch, of the steps, of the model, of the ranks: more only take memory
-GIVEN = ("model", "optimizer", "loss")  # to every strategy; what else it takes are its options
+MOST_PIECES = 10_000  # limit for pieces of a batch, steps, model or ranks: more only waste memory
+GIVEN = ("model", "optimizer", "loss")  # every strategy takes these; its other arguments are options
 
 
 def find_strategy(name: str) -> type[Strategy]:
-    """The strategy of that name, or the class that `module:Class` names."""
+    """Return the strategy with that name, or the class that `module:Class` names."""
     if name in STRATEGIES:
         return STRATEGIES[name]
     module, colon, class_name = name.rpartition(":")
@@ -54,7 +54,7 @@ def find_strategy(name: str) -> type[Strategy]:
         raise ValueError(f"strategy={name}: choose {', '.join(STRATEGIES)}, or name your own as module:Class")
     try:
         found = getattr(_import(module), class_name, None)
-    except (Exception, SystemExit) as error:  # it is somebody's own code: it may raise anything
+    except (Exception, SystemExit) as error:  # user code may raise anything
         kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
         raise ValueError(f"strategy={name}: the module {module} cannot be imported: {kind}{error}") from error
     if not isinstance(found, type):
@@ -64,20 +64,20 @@ def find_strategy(name: str) -> type[Strategy]:
 
 
 def _import(module: str) -> ModuleType:
-    """A module by its name, also one that lies where the command was given, or by its file's."""
+    """Import a module by name, including from the current directory, or by its file's path."""
     file = Path(module).absolute()
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
     if not module.endswith(".py"):
         return importlib.import_module(module)
-    loader = SourceFileLoader(f"course_lib strategy {file.stem}", str(file))  # json.py must not be taken for Python's
+    loader = SourceFileLoader(f"course_lib strategy {file.stem}", str(file))  # json.py must not shadow Python's json
     loaded = module_from_spec(spec_from_loader(loader.name, loader) or ModuleSpec(loader.name, loader))
     loader.exec_module(loaded)
     return loaded
 
 
 def check_is_strategy(candidate: Any) -> None:
-    """Refuse what cannot be trained, compared and saved as a strategy."""
+    """Refuse a class that cannot be trained, compared and saved as a strategy."""
     kind = candidate if isinstance(candidate, type) else type(candidate)
     missing = [
         name for name in ("share", "step", "shards", "checked_shards") if not callable(getattr(kind, name, None))
@@ -91,9 +91,9 @@ def check_is_strategy(candidate: Any) -> None:
 def make_strategy(
     name: str, learning_rate: float, options: Mapping[str, Any], precision: str = "fp32"
 ) -> Callable[..., Strategy]:
-    """What makes the strategy of a model and a loss: with Adam, and gradients clipped to a norm of 1.
+    """Return a function that makes the strategy from a model and a loss, with Adam and gradients clipped to norm 1.
 
-    Among the options, `bfloat16=True` is another way to say `precision="bf16"`.
+    The option `bfloat16=True` means the same as `precision="bf16"`.
     """
     kind, given = find_strategy(name), dict(options)
     known = options_of(kind)
@@ -126,7 +126,7 @@ def _autocast(precision: str, in_bfloat16: Any) -> torch.dtype | None:
 
 
 def options_of(kind: type[Strategy]) -> dict[str, inspect.Parameter]:
-    """The keyword arguments that a strategy takes: its own, and those that it hands on to the class it derives from."""
+    """Return the keyword arguments that a strategy takes, including those that it passes on to its base class."""
     options: dict[str, inspect.Parameter] = {}
     for base in kind.__mro__:
         if "__init__" not in vars(base):
@@ -158,7 +158,7 @@ def _check_option(name: str, value: Any, annotation: Any) -> None:
 
 
 def _check_word(name: str, value: Any, annotation: Any) -> None:
-    """Refuse a number where a name is wanted, and anything where only a program can give what is wanted."""
+    """Refuse a number for an option that takes a name, and any value for an option that only code can set."""
     if annotation == "str" and not isinstance(value, str):
         raise ValueError(f"{name}={value}: give a word")
     if annotation == "str | Schedule" and not isinstance(value, str | Schedule):

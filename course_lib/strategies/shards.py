@@ -1,4 +1,4 @@
-"""Which part of the whole model lies on a rank: said by a strategy, used by all that compares, saves or resumes one."""
+"""Which part of the whole model a rank has: a strategy says so, and comparing, saving and resuming rely on it."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ Offsets = tuple[int, ...]
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """What of a tensor lies on this rank: of a `DTensor`, which has the shape of the whole, its rows here."""
+    """Return the part of a tensor on this rank: for a `DTensor`, which has the whole's shape, its local rows."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 class BadShards(ValueError):
-    """The ranks' shards are no whole model; the sentence says whose is wrong."""
+    """The ranks' shards don't add up to a whole model. The message says which rank's shard is wrong."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """What this rank has of one parameter of the whole model: all of it, or some ranges along one dimension.
+    """This rank's part of one parameter of the whole model: all of it, or some ranges along one dimension.
 
-    `ranges` are indices into the whole, and `tensor` (of a `DTensor`, its local part) holds them one behind another: a
+    `ranges` are indices into the whole, and `tensor` (for a `DTensor`, its local part) holds them one after another: a
     rank with units 2 and 3 of an LSTM layer of 8 units has rows 2-3, 10-11, 18-19 and 26-27 of its matrices, some of
     each gate.
 
-    Ranks may have the same part, and then it has the same values on all of them. Where it has not, because the ranks'
-    weights are allowed to differ for a while, each gives another number as `copy`; copy 0 counts as the model.
+    Several ranks may have the same part, with the same values. If their values may differ for a while, each rank sets
+    a different `copy`; copy 0 counts as the model.
     """
 
     tensor: Tensor
-    shape: tuple[int, ...]  # of the whole
+    shape: tuple[int, ...]  # of the whole parameter
     ranges: tuple[range, ...] | None = None  # None: all of it
     dim: int = 0
     copy: int = 0
 
     @classmethod
     def whole(cls, tensor: Tensor) -> Shard:
-        """All of a parameter."""
+        """Return a shard that is the whole parameter."""
         return cls(tensor, tuple(tensor.shape))
 
     def pieces(self, of: Tensor | None = None) -> list[tuple[Offsets, Tensor]]:
-        """(where it begins in the whole, the piece) for each range; of the tensor, or of one that is cut like it."""
+        """Return (offsets in the whole, piece) for each range, of the shard's tensor or of one with the same layout."""
         tensor = local_part(self.tensor if of is None else of)
         if self.ranges is None:
             return [((0,) * len(self.shape), tensor)]
@@ -65,7 +65,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Box:
-    """A piece of a parameter, without its numbers: where it begins in the whole, and how large it is."""
+    """The offsets and sizes of a piece of a parameter, without its values."""
 
     offsets: Offsets
     sizes: tuple[int, ...]
@@ -85,20 +85,20 @@ class Box:
 
 @dataclass(frozen=True)
 class Outline:
-    """A shard without its numbers, but for a few of each piece: what the others need to know of it."""
+    """A shard without its values, except for a few samples of each piece: what other ranks need to know about it."""
 
     shape: tuple[int, ...]
     dtype: str
     boxes: tuple[Box, ...]
     copy: int
-    samples: tuple[tuple[float, ...], ...] = field(default=(), compare=False)  # of each box, if they were asked for
+    samples: tuple[tuple[float, ...], ...] = field(default=(), compare=False)  # of each box, if requested
 
 
 Outlines = dict[str, Outline]  # of one rank, by the parameter's name in the whole model
 
 
 def check_has_all(shards: Any, parameters: Mapping[str, Tensor], model_group: Any) -> None:
-    """Refuse shards that are not the parameters of this rank's model, all of them."""
+    """Refuse shards that are not exactly the parameters of this rank's model."""
     if not isinstance(shards, Mapping):
         raise BadShards(f"shards() gives a {type(shards).__name__}: give a dict of a Shard for each parameter, by name")
     for name, shard in shards.items():
@@ -120,7 +120,7 @@ def check_has_all(shards: Any, parameters: Mapping[str, Tensor], model_group: An
 
 
 def outlines_of(shards: Mapping[str, Shard], *, sampled: bool = False) -> Outlines:
-    """What this rank has, without the numbers. Raises `BadShards` where a shard does not fit its tensor."""
+    """Return the outlines of this rank's shards. Raises `BadShards` if a shard does not fit its tensor."""
     return {name: _outline(shard, sampled) for name, shard in shards.items()}
 
 
@@ -136,7 +136,7 @@ def _outline(shard: Shard, sampled: bool) -> Outline:
 
 
 def _sample(piece: Tensor) -> tuple[float, ...]:
-    """A few numbers from all over a piece, by which it is told from another one."""
+    """Return a few values spread over a piece, to tell it from a different one."""
     places = [(piece.numel() - 1) * number // (SAMPLED - 1) for number in range(SAMPLED)]
     return tuple(piece.detach().reshape(-1)[places].tolist())
 
@@ -162,9 +162,9 @@ def _check_fits(name: str, shard: Any) -> None:
 
 
 def check_outlines(ranks: Sequence[Outlines]) -> None:
-    """Refuse shards that are no whole model: one that overlaps another, or that leaves a hole.
+    """Refuse shards that don't add up to a whole model, because they overlap or leave a hole.
 
-    Where they were sampled, also those that claim to be the same part, but whose numbers are not the same.
+    If the outlines have samples, also refuse shards that claim to be the same part, but have different values.
     """
     for name in dict.fromkeys(name for outlines in ranks for name in outlines):
         holders = {rank: outlines[name] for rank, outlines in enumerate(ranks) if name in outlines}
@@ -175,7 +175,7 @@ def check_outlines(ranks: Sequence[Outlines]) -> None:
                     f"ranks {first} and {rank} disagree on {name}: {outline.shape} in {outline.dtype} on the one, "
                     f"and {other.shape} in {other.dtype} on the other"
                 )
-        boxes: dict[Box, int] = {}  # and the first rank that has it: the same box on several ranks is a replica
+        boxes: dict[Box, int] = {}  # with the first rank that has it: the same box on several ranks is a replica
         for rank, other in holders.items():
             if other.copy == 0:
                 for number, box in enumerate(other.boxes):
@@ -194,8 +194,8 @@ def _check_replica(name: str, box: Box, first: tuple[int, Outline], here: tuple[
     for theirs, ours in zip(expected, sample, strict=True):
         if not math.isclose(theirs, ours, rel_tol=1e-2, abs_tol=1e-6) and not (math.isnan(theirs) and math.isnan(ours)):
             raise BadShards(
-                f"ranks {first_rank} and {rank} both say that they have {name}{box}, but with other numbers "
-                f"({theirs:.4g} and {ours:.4g}): if each has other rows of it, shards() must give their ranges; if the "
+                f"ranks {first_rank} and {rank} both say that they have {name}{box}, but with different values "
+                f"({theirs:.4g} and {ours:.4g}): if each has different rows, shards() must give their ranges; if the "
                 "ranks' weights may differ for a while, give each shard a copy number, copy=rank"
             )
 
@@ -213,7 +213,7 @@ def _check_no_hole(name: str, shape: tuple[int, ...], boxes: list[Box]) -> None:
 def gather_outlines(
     shards: Mapping[str, Shard], group: dist.ProcessGroup | None = None, *, sampled: bool = False
 ) -> list[Outlines]:
-    """What each rank of the group has; for all of them to call."""
+    """Return the outlines of each rank in the group. All of them must call this."""
     mine = outlines_of(shards, sampled=sampled)
     if not dist.is_initialized():
         return [mine]
@@ -223,7 +223,7 @@ def gather_outlines(
 
 
 def join(shards: Mapping[str, Shard], group: dist.ProcessGroup, gradients: bool = False) -> NamedTensors:
-    """The whole model's parameters, or their gradients, from what the ranks of the group have; on the CPU."""
+    """Return the whole model's parameters, or their gradients, joined from all ranks of the group; on the CPU."""
     mine = {
         name: (shard.shape, [(offsets, piece.cpu()) for offsets, piece in shard.pieces(of=values)])
         for name, shard in shards.items()
@@ -232,7 +232,7 @@ def join(shards: Mapping[str, Shard], group: dist.ProcessGroup, gradients: bool 
     everyone: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(everyone, mine, group)
     whole: NamedTensors = {}
-    for part in [*everyone, mine]:  # mine once more: of what several ranks have, a rank reports its own
+    for part in [*everyone, mine]:  # mine last: a rank reports its own copy of a replica
         for name, (shape, pieces) in part.items():
             for offsets, piece in pieces:
                 target = whole.setdefault(name, torch.zeros(shape, dtype=piece.dtype))
@@ -241,7 +241,7 @@ def join(shards: Mapping[str, Shard], group: dist.ProcessGroup, gradients: bool 
 
 
 def _at(whole: Tensor, offsets: Sequence[int], sizes: Sequence[int]) -> Tensor:
-    """The piece of the whole that begins at `offsets`, as a view."""
+    """Return a view of the piece of the whole that starts at `offsets`."""
     for dim, (start, size) in enumerate(zip(offsets, sizes, strict=True)):
         whole = whole.narrow(dim, start, size)
     return whole

@@ -1,16 +1,16 @@
-"""What a forward pass leaves for its backward pass: one graph, or one for each block, gone through in two parts.
+"""What a forward pass saves for its backward pass: one graph, or one per block for a backward pass in two parts.
 
-A split backward pass makes the gradients of inputs and states first, which others wait for, and those of the weights
-later, which nobody waits for. Each block then has a graph of its own, so that a later part goes through no block but
-its own. What that costs depends on the block:
+A split backward pass first computes the gradients of inputs and states, which other stages wait for, and later those
+of the weights, which no stage waits for. Each block has a separate graph, so that the second part runs through no block
+but that one. The cost depends on the block:
 
 - an embedding has no gradient for its inputs: all of its work is in the second part;
-- a matrix (`Project`) multiplies once for each part: together they cost what the whole costs;
-- an LSTM layer must go back through all its steps before either gradient is known. Where it runs step by step
-  (float64 on a CPU), autograd goes through them once for the inputs and *again* for the weights. Where one call runs
-  all steps (cuDNN, oneDNN), PyTorch offers no other way either: the call would be made twice. There the first part
-  makes both gradients in one call, and nothing is left for the second: the same answer at the price of a whole backward
-  pass, and nothing gained. `apart=True` splits it all the same.
+- a matrix (`Project`) does one multiplication in each part: together they cost as much as the whole;
+- an LSTM layer must go back through all its steps before either gradient is known. If it runs step by step
+  (float64 on a CPU), autograd goes through them once for the inputs and *again* for the weights. If one call runs
+  all steps (cuDNN, oneDNN), PyTorch has no cheaper way either: it would make the call twice. In that case the first
+  part computes both gradients in one call, and nothing is left for the second: the same result for the price of a
+  whole backward pass, without any gain. `apart=True` splits it anyway.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from torch import Tensor
 
 from course_lib.lstm.model import SequenceModel, State, States
 
-ONE_CALL = ("CudnnRnnBackward", "MiopenRnnBackward", "MkldnnRnnLayerBackward")  # nodes that go back through all steps
+ONE_CALL = ("CudnnRnnBackward", "MiopenRnnBackward", "MkldnnRnnLayerBackward")  # nodes whose backward covers all steps
 
-Finish = Callable[[Tensor], Tensor]  # what the last part of a model does with its outputs: the loss
-StateGradients = Mapping[int, State]  # by the place of the block
-Ends = list[tuple[Tensor, Tensor]]  # where a backward pass begins: a tensor, and its gradient
+Finish = Callable[[Tensor], Tensor]  # what the model's last part does with its outputs: the loss
+StateGradients = Mapping[int, State]  # by the block's place
+Ends = list[tuple[Tensor, Tensor]]  # where a backward pass starts: a tensor and its gradient
 
 
 @dataclass
 class WholePass:
-    """A forward pass and its one graph, from `inputs` and `states` to `outputs` and `new_states`."""
+    """A forward pass and its single graph, from `inputs` and `states` to `outputs` and `new_states`."""
 
     inputs: Tensor
     states: States
@@ -41,35 +41,35 @@ class WholePass:
 
     @classmethod
     def run(cls, part: SequenceModel, inputs: Tensor, states: States, finish: Finish | None = None) -> WholePass:
-        """The forward pass of a part of the model."""
+        """Run the forward pass of a part of the model."""
         outputs, new_states = part(inputs, states)
         return cls(inputs, states, finish(outputs) if finish else outputs, new_states)
 
     def backward(self, gradient: Tensor, state_gradients: StateGradients) -> None:
-        """All gradients: those of inputs and states are then in their `.grad`, those of weights have been added."""
+        """Compute all gradients: those of inputs and states go to their `.grad`, those of weights accumulate."""
         ends: Ends = [(self.outputs, gradient)]
         for place, given in state_gradients.items():
             ends += zip(self.new_states[place], given, strict=True)
         ends = _trained(ends)
-        if ends:  # a part may have nothing to train
+        if ends:  # all of a part's weights may be frozen
             _go_back(ends)
 
 
 @dataclass
 class BlockGraph:
-    """One block's forward pass, whose graph begins at its own inputs and state."""
+    """One block's forward pass, whose graph starts at that block's inputs and state."""
 
-    block: SequenceModel  # of this one block
+    block: SequenceModel  # with only this block
     inputs: Tensor
     state: Sequence[Tensor]
     outputs: Tensor
     new_state: Sequence[Tensor]
-    apart: bool  # also where one call makes both gradients
+    apart: bool  # split even if one call computes both gradients
     ends: Ends = field(default_factory=list)
-    left: Sequence[Tensor] = field(default_factory=list)  # weights whose gradient is not made yet
+    left: Sequence[Tensor] = field(default_factory=list)  # weights whose gradient is still to be computed
 
     def backward_inputs(self, gradient: Tensor | None, state_gradient: Sequence[Tensor]) -> Tensor | None:
-        """The gradient of the inputs, and into their `.grad` those of the state; None where nobody wants it."""
+        """Return the gradient of the inputs, or None if they need none. The state's gradients go to its `.grad`."""
         ends: Ends = [(self.outputs, gradient)] if gradient is not None else []
         ends = _trained([*ends, *zip(self.new_state, state_gradient, strict=False)])
         if not ends:
@@ -86,13 +86,13 @@ class BlockGraph:
 
 @dataclass
 class SplitPass:
-    """A forward pass with a graph for each block, for a backward pass in two parts."""
+    """A forward pass with one graph per block, for a backward pass in two parts."""
 
     inputs: Tensor
     states: States
     outputs: Tensor
     new_states: States
-    graphs: list[BlockGraph]  # in the order of the model
+    graphs: list[BlockGraph]  # in the model's order
 
     @classmethod
     def run(
@@ -104,7 +104,7 @@ class SplitPass:
         *,
         apart: bool = False,
     ) -> SplitPass:
-        """The forward pass of consecutive parts of one block each."""
+        """Run the forward pass of consecutive parts with one block each."""
         graphs, new_states, outputs = [], {}, inputs
         for number, block in enumerate(blocks):
             ((place, _),) = block.numbered()
@@ -117,14 +117,14 @@ class SplitPass:
         return cls(inputs, states, outputs, new_states, graphs)
 
     def backward(self, gradient: Tensor, state_gradients: StateGradients) -> None:
-        """The first part: the gradients of inputs and states, which are then in their `.grad`."""
+        """Run the first part: the gradients of inputs and states go to their `.grad`."""
         passed: Tensor | None = gradient
         for graph in reversed(self.graphs):
             ((place, _),) = graph.block.numbered()
             passed = graph.backward_inputs(passed, state_gradients.get(place, ()))
 
     def second_part(self) -> SecondPart:
-        """What is left to do after the first part. It keeps no more of this pass than it needs."""
+        """Return the remaining work, which keeps only what it needs of this pass in memory."""
         ends = [end for graph in self.graphs for end in graph.ends]
         return SecondPart(ends, [weight for graph in self.graphs for weight in graph.left])
 
@@ -137,7 +137,7 @@ class SecondPart:
     weights: Sequence[Tensor]
 
     def backward(self) -> None:
-        """Add the gradients of the weights. A weight that two blocks share gets both at once."""
+        """Accumulate the weight gradients. A weight shared by two blocks gets both contributions at once."""
         if self.ends:
             _go_back(self.ends, self.weights)
 

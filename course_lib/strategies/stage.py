@@ -1,4 +1,4 @@
-"""One rank of a pipeline: its blocks, which are one part of the model or several, and how it reaches the others."""
+"""One rank of a pipeline: its blocks, in one or more parts of the model, and how it reaches the other ranks."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from course_lib.planning.simulation import ActionCosts
 from course_lib.strategies.point_to_point import PendingReceive, PendingSend, connect, receive, send
 from course_lib.strategies.split_backward import Finish
 
-TAGS = {"F": 1, "B": 2}  # activations and gradients between two ranks do not get mixed up
-TIME_TAGS = {"F": 3, "B": 4}  # when a message was sent, where links are paced
-Channel = tuple[str, bool]  # what is sent, activations for F or gradients for B, and whether by a stage of odd number
+TAGS = {"F": 1, "B": 2}  # keep activations and gradients between two ranks apart
+TIME_TAGS = {"F": 3, "B": 4}  # the send time, for paced links
+Channel = tuple[str, bool]  # activations (F) or gradients (B), and whether the sending stage has an odd number
 
 
 @dataclass(frozen=True)
 class VirtualStage:
-    """One of the parts of the model that a rank has."""
+    """One of a rank's parts of the model."""
 
     part: SequenceModel
     position: int  # among all parts of the model
     positions: int
-    width: int  # numbers per step and sequence in what it receives
+    width: int  # of its inputs: numbers per step and sequence
 
     @property
     def is_first(self) -> bool:
@@ -47,7 +47,7 @@ class VirtualStage:
 
     @cached_property
     def blocks(self) -> list[SequenceModel]:
-        """The same part as one for each block."""
+        """The same part, split into one model per block."""
         return [self.part.part(place, place + 1) for place, _ in self.part.numbered()]
 
     @cached_property
@@ -57,9 +57,9 @@ class VirtualStage:
 
 @dataclass(frozen=True)
 class Stage:
-    """The blocks of one rank, and where they stand in the pipeline."""
+    """The blocks of one rank, and their positions in the pipeline."""
 
-    part: SequenceModel  # all of them
+    part: SequenceModel  # all of its blocks
     virtual: tuple[VirtualStage, ...]
     loss: Loss
     place: int
@@ -80,10 +80,10 @@ class Stage:
         places: Layout | None = None,
         autocast: torch.dtype | None = None,
     ) -> Stage:
-        """The stage at `place` of the pipeline whose stages live on `ranks`. Only its blocks go to the device.
+        """Return the stage at `place` of the pipeline on `ranks`. Only its blocks move to the device.
 
-        `placement` says which blocks are at which position, of which there are more than ranks if `places` has
-        virtual stages.
+        `placement` says which blocks are at which position. If `places` has virtual stages, there are more
+        positions than ranks.
         """
         ranks = tuple(ranks)
         places = places or Layout(len(ranks))
@@ -107,26 +107,26 @@ class Stage:
         return self.autocast or self.dtype
 
     def precision(self) -> contextlib.AbstractContextManager:
-        """The context in which the forward pass and the loss are computed."""
+        """Return the context in which the forward pass and the loss run."""
         return torch.autocast(device().type, dtype=self.autocast) if self.autocast else contextlib.nullcontext()
 
     def seconds_for(self, action: Action, schedule: Schedule) -> float:
-        """How long an action takes at least."""
+        """Return the minimum duration of an action."""
         return self.pace.of(action, self.place, schedule) if self.pace else 0.0
 
     @property
     def link_seconds(self) -> float:
-        """How long a message is under way at least."""
+        """The minimum time that a message takes."""
         return self.pace.link if self.pace else 0.0
 
     def finish(self, virtual: VirtualStage, piece: Batch) -> Finish:
-        """What a part of the model does with its outputs for this piece: it sends them on, or makes a loss of them."""
+        """Return what a part does with its outputs for this piece: send them on, or compute the loss."""
         if virtual.is_last:
             return lambda outputs: self.loss(outputs, piece)[0]
         return lambda outputs: outputs.to(self.message_dtype)
 
     def send(self, tensor: Tensor, kind: str, to: int) -> list[PendingSend]:
-        """Begin to send activations or gradients to the stage at `to`; where links are paced, with the time."""
+        """Start sending activations or gradients to the stage at `to`, along with the time if links are paced."""
         peer, group, sends = self.ranks[to], self.groups[kind, self.place % 2 == 1], []
         if self.link_seconds and tensor.numel():
             now = torch.tensor([time.monotonic()], dtype=torch.float64, device=tensor.device)
@@ -134,7 +134,7 @@ class Stage:
         return [*sends, send(tensor, peer, TAGS[kind], group)]
 
     def receive(self, piece: Batch, action: Action, source: int) -> PendingMessage:
-        """Begin to receive what `action` needs for this piece from the stage at `source`."""
+        """Start receiving what `action` needs for this piece from the stage at `source`."""
         virtual, kind = self.virtual[action.virtual], action.kind
         shape = (piece.steps, piece.sequences, virtual.width if kind == "F" else virtual.width_out)
         peer, group, where = self.ranks[source], self.groups[kind, source % 2 == 1], piece.mask.device
@@ -148,7 +148,7 @@ class Stage:
 
 @dataclass
 class PendingMessage:
-    """A message that is awaited; over a paced link, it is there so many seconds after it was sent."""
+    """A message being received. Over a paced link, it arrives `link_seconds` after it was sent."""
 
     content: PendingReceive
     sent_at: PendingReceive | None  # by a clock that both ranks read: they must be on one machine
@@ -163,7 +163,7 @@ class PendingMessage:
 
 
 def check_blocks(placement: Placement, model: SequenceModel, places: Layout) -> None:
-    """Refuse a placement that does not give each position of the pipeline its consecutive blocks."""
+    """Refuse a placement that does not give each position of the pipeline consecutive blocks."""
     if places.virtual > 1 and placement.stages != places.positions:
         raise ValueError(
             f"a placement on {placement.stages} parts for {places.stages} stages of {places.virtual} virtual stages: "
@@ -173,11 +173,11 @@ def check_blocks(placement: Placement, model: SequenceModel, places: Layout) -> 
 
 
 def _groups(ranks: tuple[int, ...], places: Layout) -> dict[Channel, Any]:
-    """None where tags tell messages apart; over NCCL, which knows no tags, a communicator for each channel.
+    """Return a process group for each channel with NCCL, which has no tags; None with backends that have them.
 
-    There are four, however many stages there are. Messages in one keep their order, which is the same on all ranks; so
-    a channel is made of messages that seldom wait for each other: a stage's own do not stand behind those that it
-    receives, which its neighbors send.
+    There are four channels, however many stages there are. Messages in a channel keep their order, which is the same on
+    all ranks, so a channel groups messages that seldom wait for each other: a stage's own messages don't queue behind
+    those that it receives from its neighbors.
     """
     channels = [(kind, odd) for kind in TAGS for odd in (False, True)]
     if "cuda:nccl" not in dist.get_backend_config():

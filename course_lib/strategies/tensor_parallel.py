@@ -1,8 +1,8 @@
-"""Tensor parallelism: every LSTM layer is cut inside its cell; each rank computes some of its hidden units.
+"""Tensor parallelism: every LSTM layer is split inside its cell; each rank computes some of its hidden units.
 
-The four gates of a hidden unit need the *whole* previous h, but only their own rows of the matrices, and the unit's own
-c. So the rows can be shared out by unit. The price: after every time step, all ranks need all of h, before any of
-them can begin the next.
+The four gates of a hidden unit need the *whole* previous h, but only their own rows of the matrices, and only that
+unit's c. So the rows can be split by unit. The price: after every time step, all ranks need all of h before any of them
+can start the next.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GATES = 4
 
 
 class ShardedRecurrent(nn.Module):
-    """One LSTM layer of which this rank has some hidden units. It takes and returns what `Recurrent` does, whole.
+    """One LSTM layer of which this rank has some hidden units. Its interface is `Recurrent`'s, with whole tensors.
 
     Inputs, outputs and states are the same on all ranks, and so are their gradients.
     """
@@ -35,7 +35,7 @@ class ShardedRecurrent(nn.Module):
         self.sizes = shares(whole.width, dist.get_world_size())
         named = whole.lstm.named_parameters()
         first = sum(self.sizes[: dist.get_rank()])
-        own = range(first, first + self.sizes[dist.get_rank()])  # units; the gates' rows lie one gate below the other
+        own = range(first, first + self.sizes[dist.get_rank()])  # units; the rows of the four gates are stacked
         self.rows = tuple(range(g * self.width + own.start, g * self.width + own.stop) for g in range(GATES))
         self.lstm = nn.ParameterDict({name: _own_rows(parameter, self.rows) for name, parameter in named})
 
@@ -56,7 +56,7 @@ class ShardedRecurrent(nn.Module):
 
 
 class UsedInParts(torch.autograd.Function):
-    """Forward: nothing. Backward: the sum over ranks, for each knows only the gradient that its own units caused."""
+    """Forward: identity. Backward: an all-reduce, because each rank knows only the gradient from its units."""
 
     @staticmethod
     def forward(ctx: Any, whole: Tensor) -> Tensor:
@@ -69,16 +69,16 @@ class UsedInParts(torch.autograd.Function):
 
 
 class Whole(torch.autograd.Function):
-    """Forward: every rank's part, put together, twice: for the next step's gates, and as the layer's output.
+    """Forward: gather every rank's part, and return it twice: for the next step's gates, and as the layer's output.
 
-    Backward: the gates are computed in parts, so that their gradient is a sum over ranks; what comes back through
-    the output is the same on all ranks already, and must not be added up. Of both, the rank's own units.
+    Backward: the gates are computed in parts, so their gradient must be summed over ranks. The output's gradient is
+    already the same on all ranks and must not be summed. Returns this rank's units of both gradients, added.
     """
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
         ctx.sizes = sizes
-        ctx.set_materialize_grads(False)  # after the last step there are no gates: nothing to add up, nor to send
+        ctx.set_materialize_grads(False)  # after the last step there are no gates: nothing to sum or send
         whole = _put_together(part, sizes)
         return whole, whole.clone()
 
@@ -92,12 +92,12 @@ class Whole(torch.autograd.Function):
 
 
 class TensorParallel(Strategy):
-    """Every LSTM layer cut by hidden unit; the other blocks are replicated.
+    """Every LSTM layer is split by hidden unit; the other blocks are replicated.
 
-    Replicated blocks need no all-reduce: they see the same whole activations on every rank, and, behind `UsedInParts`
-    and `Whole`, the same whole gradients. So each rank computes all of their gradient, and the same one.
-    (Where a GPU adds up in an order of its own, as for an embedding's gradient, replicas may differ in the last bits.)
-    What a replicated block draws at random, like dropout, must be the same on every rank: from here on, it is.
+    Replicated blocks need no all-reduce. They see the same whole activations on every rank and, thanks to `UsedInParts`
+    and `Whole`, the same whole gradients, so every rank computes the same full gradient. (If a GPU sums in a varying
+    order, as for an embedding's gradient, replicas may differ in the last bits.) Random draws in a replicated block,
+    like dropout, must be the same on every rank; the constructor makes sure of that.
     """
 
     def __init__(self, model: SequenceModel, optimizer: MakeOptimizer, loss: Loss, **options: Any) -> None:
@@ -110,7 +110,7 @@ class TensorParallel(Strategy):
         draw_alike()
 
     def shards(self) -> dict[str, Shard]:
-        """Of each layer that is cut, this rank's rows of every gate; all of the other blocks."""
+        """Return this rank's rows of every gate for split layers, and all of the other blocks."""
         shards = super().shards()
         for place, block in self.model.numbered():
             if isinstance(block, ShardedRecurrent):
@@ -121,20 +121,20 @@ class TensorParallel(Strategy):
 
 
 def shares(units: int, ranks: int) -> list[int]:
-    """How many of the units each rank has: as equal as possible; the first have one more if it does not divide."""
+    """Return how many units each rank has: as equal as possible; the first ranks get one more if there is a rest."""
     each, extra = divmod(units, ranks)
     return [each + (rank < extra) for rank in range(ranks)]
 
 
 def draw_alike() -> None:
-    """Let all ranks draw the same random numbers from now on: those that rank 0 would."""
+    """Make all ranks draw the same random numbers from now on: rank 0's."""
     seed = torch.randint(2**62, (), device=device())
     dist.broadcast(seed, 0)
     torch.manual_seed(int(seed))
 
 
 def _check_shares_nothing(model: SequenceModel) -> None:
-    """Refuse layers that share a weight: each is cut by itself, and they would be trained apart."""
+    """Refuse layers that share a weight: each is split separately, so their copies would drift apart."""
     users: dict[int, int] = {}
     for place, block in model.numbered():
         for parameter in block.parameters() if isinstance(block, Recurrent) else ():
@@ -153,7 +153,7 @@ def _own_rows(parameter: nn.Parameter, rows: tuple[range, ...]) -> nn.Parameter:
 
 
 def _put_together(part: Tensor, sizes: list[int]) -> Tensor:
-    """(sequences, hidden) from every rank's (sequences, own). All-gather wants equal parts: smaller ones are padded."""
+    """Return (sequences, hidden) from every rank's (sequences, own). All-gather needs equal parts, so we pad."""
     if not part.shape[0]:
         return part.new_zeros(0, sum(sizes))
     padded = nn.functional.pad(part.detach(), (0, max(sizes) - part.shape[-1]))
@@ -165,7 +165,7 @@ def _put_together(part: Tensor, sizes: list[int]) -> Tensor:
 
 
 def _summed(gradient: Tensor) -> Tensor:
-    """The sum over ranks."""
+    """Return the sum over ranks."""
     total = gradient.contiguous().clone()
     if total.numel():
         with span("communication"):

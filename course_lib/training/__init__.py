@@ -1,4 +1,4 @@
-"""A whole training run: the loop, what it measures and saves, and the proof that it does what one process does."""
+"""A whole training run: the loop, its metrics and checkpoints, and the proof that it matches one process."""
 
 from course_lib.training.checkpoint import load_checkpoint, save_checkpoint
 from course_lib.training.checkpoint.folder import (

@@ -1,4 +1,4 @@
-"""Small jobs of the lessons, as functions to run from the command line.
+"""Small jobs from the lessons, as functions to run from the command line.
 
 course run course_lib.training.examples:adding --ranks 2 strategy=ddp hidden=512 layers=4
 course run course_lib.training.examples:sentences --ranks 4 strategy=pipeline schedule=wavefront chunks=8
@@ -29,7 +29,7 @@ def adding(
 ) -> dict[str, float]:
     """Train an LSTM on the adding problem; guessing gives an error of 1/6.
 
-    `batch` counts the sequences of all ranks together; `options` are the strategy's own. Returns the error on unseen
+    `batch` is the number of sequences over all ranks; `options` go to the strategy. Returns the error on unseen
     sequences, and this rank's speed.
     """
     make = make_strategy(strategy, learning_rate, options)
@@ -37,7 +37,7 @@ def adding(
     trained = make(tasks.seeded_model(task, seed), loss=task.loss)
     history = train(trained, epochs(task.dataset, task.sampler), updates=updates)
     whole = Single(task.model(), torch.optim.SGD, task.loss)
-    whole.model.load_state_dict(trained.full_state())  # the trained one may be in parts, on many ranks
+    whole.model.load_state_dict(trained.full_state())  # the trained model may be split over many ranks
     unseen = AddingProblem(1_000, lengths, seed=seed + 1)
     error = evaluate(whole, [unseen.batch(range(start, start + 250)) for start in range(0, 1_000, 250)])
     return {"error": error, "tokens per second": history.tokens_per_second}
@@ -54,11 +54,11 @@ def sentences(
     seed: int = 0,
     **options: Any,
 ) -> dict[str, float]:
-    """Train an LSTM to predict the next word of the Python documentation's sentences, of very different lengths.
+    """Train an LSTM to predict the next word in the Python documentation's sentences, of very different lengths.
 
-    `tokens` counts those of all ranks together, per update; `options` are the strategy's own. Batches hold sentences
-    of similar length, or, without `bucketed`, random ones. Returns the loss of the last 20 updates, the share of
-    padding, and this rank's speed.
+    `tokens` is the number of tokens per update over all ranks; `options` go to the strategy. Batches hold sentences of
+    similar length, or random ones without `bucketed`. Returns the loss of the last 20 updates, the fraction of padding,
+    and this rank's speed.
     """
     make = make_strategy(strategy, learning_rate, options)
     corpus = Corpus.from_python_docs(most_common=4_000)

@@ -50,30 +50,30 @@ from course_lib.training.tasks import check_same_data, fingerprint_of_all_ranks,
 
 
 def check_compiles(where: torch.device) -> None:
-    """Refuse, before a run depends on it, a machine on which `torch.compile` finds no compiler that works."""
+    """Refuse a machine on which `torch.compile` finds no working compiler, before the run depends on it."""
     try:
         torch.compile(lambda numbers: numbers * 2 + 1)(torch.ones(2, device=where))
-    except Exception as error:  # of PyTorch, of Triton, of a C++ compiler, or of the system
+    except Exception as error:  # from PyTorch, Triton, a C++ compiler, or the system
         why = next(iter(str(error).splitlines()), "")
         raise ValueError(f"--compile: no compiler works here ({type(error).__name__}: {why}); leave it out") from error
 
 
 def compile_blocks(model: SequenceModel) -> None:
-    """Have the blocks' forward passes compiled, each when it is first called. Names and weights stay as they are."""
+    """Compile every block's forward pass, except LSTM layers, at its first call. Names and weights don't change."""
     for _, block in model.numbered():
         if not isinstance(block, Recurrent):
             block.forward = torch.compile(block.forward)
 
 
-SKIPPED = 3  # updates: the first ones make buffers, and are slow
+SKIPPED = 3  # updates: the first ones allocate buffers, and are slow
 PROFILED = 5
 INPUT_WAIT = "input wait"
 
 
 def with_input_waits(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """The same batches. How long the loop waits for each is a span, `input wait`, where spans are recorded.
+    """Yield the same batches, and record how long the loop waits for each as a span, `input wait`.
 
-    The GPU may still be busy with the update before: only what it does not cover costs time.
+    The GPU may still be busy with the previous update, so only waiting that this does not hide costs time.
     """
     reader = iter(batches)
     while True:
@@ -85,9 +85,9 @@ def with_input_waits(batches: Iterable[Batch]) -> Iterator[Batch]:
 
 
 def profile_some(updates: Iterator[Update], total: int) -> Iterator[Update]:
-    """The same updates, of which there are `total`; a few of them are profiled, if possible not the first ones.
+    """Yield the same `total` updates, and profile a few of them, if possible not the first ones.
 
-    What the caller does from one update to the next is in the profile, too.
+    The profile includes what the caller does between two updates.
     """
     yield from islice(updates, max(0, min(SKIPPED, total - PROFILED)))
     with profiled():
@@ -95,15 +95,15 @@ def profile_some(updates: Iterator[Update], total: int) -> Iterator[Update]:
     yield from updates
 
 
-STREAMS = 1_000_003  # more than there are ranks: no two updates share a rank's seed
+STREAMS = 1_000_003  # larger than any world size, so no two updates share a rank's seed
 
 
 def train_job(settings: Settings, show: Callable[[Progress], None] = progress_bar.send) -> dict[str, Any]:
-    """Train on all ranks, from the last checkpoint on if there is one to resume; for every rank to call.
+    """Train on all ranks, from the last checkpoint if there is one to resume. Every rank must call this.
 
-    Rank 0 writes the log, and calls `show` with how far the run is. Returns the updates done, the loss of the last
-    one, and the global batches' tokens per second; where the devices' peak is known, the `mfu`; and what it was
-    `stopped` by, if it was: a signal or a time limit, after which a run with checkpoints saves one and ends.
+    Rank 0 writes the log, and calls `show` with the progress. Returns the number of updates, the loss of the last one,
+    and the tokens per second of the global batches; the `mfu`, if the devices' peak is known; and what `stopped` the
+    run, if a signal or a time limit did. A run with checkpoints then saves one before it ends.
     """
     with _locked_folder(settings) as lock:
         try:
@@ -120,22 +120,22 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
 
 @dataclass(frozen=True)
 class Job:
-    """A run that is ready to begin, or to go on."""
+    """A run that is ready to start or resume."""
 
     settings: Settings
     strategy: Strategy
     reader: BatchReader
     metrics: MetricsLogger
-    lock: WriterLock | None  # of the folder of checkpoints
-    data: dict[str, Any]  # what tells it from other data
+    lock: WriterLock | None  # on the checkpoint folder
+    data: dict[str, Any]  # the fingerprint of the data
 
 
 def _prepare(settings: Settings, show: Callable[[Progress], None] | None, lock: WriterLock | None) -> Job:
-    """The job, where the last checkpoint left off if there is one to resume. Rank 0 has a `show`."""
+    """Return the job, at the last checkpoint if there is one to resume. Only rank 0 has a `show`."""
     check_numbers(settings, dist.get_world_size())
     check_memory(settings, int(os.environ["LOCAL_WORLD_SIZE"]))
     resumes = on_rank_0(lambda: checkpoint_to_resume(settings, torchrun.started_by_torchrun())) is not None
-    seed_generators(settings.seed)  # data of one's own that draws random numbers draws the same on every rank
+    seed_generators(settings.seed)  # user data that draws random numbers must be the same on every rank
     task = make_task(settings)
     data = fingerprint_of_all_ranks(task, settings.data)
     reader = BatchReader(task.dataset, task.sampler)
@@ -159,11 +159,11 @@ def _prepare(settings: Settings, show: Callable[[Progress], None] | None, lock: 
 
 
 def _train(job: Job) -> str:
-    """The updates that are left, or those until the job is told to stop: then returns by what."""
+    """Run the remaining updates, or until the job is asked to stop. Returns what stopped it."""
     settings, metrics = job.settings, job.metrics
     stops = StopAgreement(settings.time_limit) if settings.checkpoint else None
     stopped = ""
-    with trace.paused(), _saving(settings) as save:  # nobody asked for a timeline of a run that may take days
+    with trace.paused(), _saving(settings) as save:  # no timeline of a run that may take days
         for update in _updates(job):
             metrics.add(update)
             if job.lock and dist.get_rank() == 0:
@@ -188,7 +188,7 @@ def _updates(job: Job) -> Iterator[Update]:
 
 def _save(job: Job, save: Callable[..., object]) -> None:
     metrics, reader = job.metrics, job.reader
-    metrics.flush()  # whatever a checkpoint has seen is in the log, and what is later will be dropped
+    metrics.flush()  # the log must cover the checkpoint; a resumed run drops later lines
     metrics.check_losses()
     check_weights(job.strategy, metrics.updates)
     position = Position(metrics.updates, reader.epoch, reader.batch)
@@ -199,7 +199,7 @@ def _save(job: Job, save: Callable[..., object]) -> None:
 
 
 def _logs(settings: Settings, done: int) -> dict[str, Any]:
-    """What rank 0 writes the updates into, by its name among the arguments of MetricsLogger."""
+    """Return the logs that rank 0 writes, as keyword arguments of MetricsLogger."""
     log = Log(settings.log, after=done) if settings.log else None
     board = TensorboardLog(settings.tensorboard, after=done) if settings.tensorboard else None
     return {"log": log, "board": board}
@@ -207,7 +207,7 @@ def _logs(settings: Settings, done: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _saving(settings: Settings) -> Iterator[Callable[..., object]]:
-    """In the block, a function that saves a checkpoint; at its end, all are whole."""
+    """Yield a function that saves a checkpoint. At the end of the context, all checkpoints are complete."""
     if not (settings.checkpoint and settings.async_checkpoint):
         yield save_checkpoint
         return
@@ -217,7 +217,7 @@ def _saving(settings: Settings) -> Iterator[Callable[..., object]]:
 
 @contextlib.contextmanager
 def _locked_folder(settings: Settings) -> Iterator[WriterLock | None]:
-    """In the block, the folder of checkpoints is this job's, if it has one."""
+    """Hold the lock on the checkpoint folder, if the job has one, inside this context."""
     if settings.checkpoint is None:
         yield None
         return
@@ -233,13 +233,13 @@ def _locked_folder(settings: Settings) -> Iterator[WriterLock | None]:
 
 def _strategy(settings: Settings, model: SequenceModel, loss: Loss) -> Strategy:
     if dist.get_rank() == 0 and "clip" not in options_of(find_strategy(settings.strategy)):
-        print(f"{settings.strategy} has no option clip: its gradients are not clipped to a norm of 1, as others' are")
+        print(f"{settings.strategy} has no option clip: its gradients are not clipped to a norm of 1, unlike others'")
     make = make_strategy(settings.strategy, settings.learning_rate, settings.strategy_options, settings.precision)
     return make(model, loss=loss)
 
 
 def _check_micro_batches(strategy: Strategy, first: Batch) -> None:
-    """Refuse more micro-batches than a share has sequences: the others would be empty in every update."""
+    """Refuse more micro-batches than a share has sequences: some would be empty in every update."""
     pieces, sequences = getattr(strategy, "micro_batches", 1), -(-first.sequences // getattr(strategy, "shares", 1))
     if pieces > max(1, sequences):
         raise BadSettings(
@@ -249,17 +249,17 @@ def _check_micro_batches(strategy: Strategy, first: Batch) -> None:
 
 
 def _seed_stream(strategy: Strategy, seed: int, updates: int = 0) -> None:
-    """Give each replica random numbers of its own, for dropout: other ones after so many `updates` than before."""
-    stream = getattr(strategy, "random_stream", dist.get_rank())  # a strategy need not be derived from ours
+    """Give each replica different random numbers, for dropout; `updates` changes them when a run resumes."""
+    stream = getattr(strategy, "random_stream", dist.get_rank())  # the strategy may not be derived from ours
     seed_generators((seed + 1 + stream + STREAMS * updates) % 2**63)
 
 
 def _resume(
     strategy: Strategy, reader: BatchReader, first: Batch, settings: Settings, data: dict[str, Any]
 ) -> Checkpoint:
-    """Put strategy and reader where the last checkpoint left off."""
+    """Restore the strategy and the reader from the last checkpoint."""
     with untouched(strategy.model):
-        strategy.step(strategy.share(first))  # overwritten at once: see `load_checkpoint`
+        strategy.step(strategy.share(first))  # the load overwrites this step: see `load_checkpoint`
     saved = load_checkpoint(strategy, settings.checkpoint or "")
     same_layout = is_same_layout(saved, strategy)
     if not same_layout:
@@ -276,7 +276,7 @@ def _resume(
 
 
 def _what_changes(saved: Checkpoint, same_layout: bool, settings: Settings) -> str:
-    """What is not as it was when the checkpoint was saved, for the line that says that the run goes on."""
+    """Describe what has changed since the checkpoint was saved, for the line that announces the resumed run."""
     changes = []
     if (precision := saved.notes.get("precision", settings.precision)) != settings.precision:
         changes.append(f"in {settings.precision} instead of {precision}")
@@ -286,5 +286,5 @@ def _what_changes(saved: Checkpoint, same_layout: bool, settings: Settings) -> s
 
 
 def _scaler_notes(strategy: Strategy) -> dict[str, Any]:
-    scaler = getattr(strategy, "scaler", None)  # a strategy need not be derived from ours
+    scaler = getattr(strategy, "scaler", None)  # the strategy may not be derived from ours
     return {"scaler": scaler.state()} if scaler else {}

@@ -1,4 +1,4 @@
-"""How the job of `course train` is started: on this machine, on a Slurm cluster, or as one of torchrun's ranks."""
+"""Start the job of `course train`: on this machine, on a Slurm cluster, or as one of torchrun's ranks."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from course_lib.training.tasks import prepare_data
 
 
 def launch_job(settings: Settings, ranks: int, on: Slurm | None = None) -> Run:
-    """The job on `ranks` ranks of this machine or a cluster. Raises BadSettings if a rank has found them to be bad.
+    """Run the job on `ranks` ranks of this machine or a cluster. Raises BadSettings if a rank rejects the settings.
 
-    Raises NotFinite if the loss is no finite number any more, CheckpointError or LogError if the disk is full.
+    Raises NotFinite if the loss is not finite, and CheckpointError or LogError if the disk is full.
     """
-    if on is not None and on.is_here():  # a node of a job, whose settings were checked when it was submitted
+    if on is not None and on.is_here():  # a node of a job, whose settings were checked at submission
         return launch(train_job, settings, ranks=ranks, timeout=None, on=on)
     check_settings(settings, ranks, may_restart=on is not None)
     if on is None:
@@ -32,8 +32,8 @@ def launch_job(settings: Settings, ranks: int, on: Slurm | None = None) -> Run:
 
 
 def run_job_as_rank(settings: Settings, peer_timeout: float | None = None) -> Run | None:
-    """The job as one rank of torchrun's, with the bar drawn by rank 0. The other ranks return None."""
-    check_numbers(settings, int(os.environ["WORLD_SIZE"]))  # before the ranks meet, which takes a while
+    """Run the job as one of torchrun's ranks; rank 0 draws the progress bar. The other ranks return None."""
+    check_numbers(settings, int(os.environ["WORLD_SIZE"]))  # before the ranks connect, which takes a while
     if os.environ["RANK"] == "0":
         prepare_data(settings)
     bar = progress_bar.Bar(sys.__stderr__)
@@ -47,18 +47,18 @@ def run_job_as_rank(settings: Settings, peer_timeout: float | None = None) -> Ru
 
 
 def resume_hint(settings: Settings) -> str:
-    """The end of the sentence that says a run was interrupted."""
+    """Return the end of the sentence that says a run was interrupted."""
     try:
         saved, _ = find_checkpoint(settings.checkpoint, only=(FACTS,)) if settings.checkpoint else (None, [])
     except (CheckpointError, OSError):
-        return ""  # whoever resumes is told
+        return ""  # resuming will report the problem
     return f"; update {saved.position.updates} is saved, and --resume goes on from there" if saved else ""
 
 
 def _stopped_by_signals(settings: Settings, watches: bool = False) -> contextlib.AbstractContextManager[None]:
-    """In the block, signals ask the job to save what it has. One that saves nothing they end, as any program.
+    """Inside this context, signals ask the job to save a checkpoint and stop. Without checkpoints, they just end it.
 
-    A program that only watches a job leaves it alone when it is hung up itself.
+    A program that only watches a job does not stop it when its own terminal hangs up.
     """
     signals = stop.FROM_A_SCHEDULER if watches else stop.SIGNALS
     return stop.asked_by_signals(*signals) if settings.checkpoint else contextlib.nullcontext()
@@ -66,7 +66,7 @@ def _stopped_by_signals(settings: Settings, watches: bool = False) -> contextlib
 
 @contextlib.contextmanager
 def _sentences_without_stacks() -> Iterator[None]:
-    """Where the settings are bad, or the loss, or the disk, the sentence is enough, without the ranks' stacks."""
+    """For bad settings, a loss that is not finite, or a full disk, raise the error without the ranks' stack traces."""
     try:
         yield
     except RankFailed as error:

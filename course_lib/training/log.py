@@ -1,11 +1,11 @@
-"""A training run's log: one line of JSON per update, safe to go on with after a crash.
+"""A training run's log: one line of JSON per update, safe to continue after a crash.
 
     {"update": 50, "loss": 0.031, "tokens_per_second": 41000.0, "seconds": 1.8, "mfu": 0.31}
 
-`seconds` counts from the first update of the run, without the time in which it did not run. `mfu` is there where the
-peak of the devices is known: see `metrics.py`.
+`seconds` counts from the first update of the run, without the time in which it did not run. `mfu` is present if the
+devices' peak is known: see `metrics.py`.
 
-With `--log tensorboard:DIR` it goes to TensorBoard, by PyTorch's own writer.
+With `--log tensorboard:DIR` the records go to TensorBoard, through PyTorch's writer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BEGINNING = '{"update": '  # of every line
 
 
 class LogError(ValueError):
-    """A file that is not a log; the sentence says what to give instead."""
+    """A file that is not a log. The message says what to give instead."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Record:
 
 
 class Log:
-    """Writes records behind those of the updates up to `after`, which it keeps; later ones it drops.
+    """Appends records to a log. Keeps the records of updates up to `after`, and drops later ones.
 
-    It writes into a file of its own, or into a log that is there, and into nothing else.
+    It creates a new file or continues an existing log; it refuses to write to any other file.
     """
 
     def __init__(self, path: str | Path, after: int = 0) -> None:
@@ -54,7 +54,7 @@ class Log:
         self.seconds = kept[-1].seconds if kept else 0.0
 
     def write(self, records: Iterable[Record]) -> None:
-        """Append the records, and return when they are in the file."""
+        """Append the records, and return once they are in the file."""
         try:
             with self.path.open("a") as file:
                 file.write(_lines(records))
@@ -68,7 +68,7 @@ class Log:
 
 
 def check_log(path: str | Path) -> None:
-    """Refuse a file in a folder that does not exist, or one that a log would spoil: other content, a device, a pipe."""
+    """Refuse a missing folder, and a file that is not a log: one with different content, a device, a pipe."""
     if os.path.isdir(path):
         raise LogError(f"{path} is a folder: give --log the name of a file")
     if not os.path.isdir(folder := Path(path).parent):
@@ -87,15 +87,15 @@ def check_log(path: str | Path) -> None:
 
 
 def _bytes_up_to(path: Path, lines: int) -> int:
-    """How many bytes the first lines of a file have."""
+    """Return the number of bytes in the first lines of a file."""
     with path.open("rb") as file:
         return sum(len(line) for line in itertools.islice(file, lines))
 
 
 def read_log(path: str | Path) -> list[Record]:
-    """The records of a log. A last line that was cut short by a crash is left out."""
+    """Return the records of a log, without a last line that a crash cut short."""
     try:
-        if not Path(path).is_file():  # some devices can be read for ever
+        if not Path(path).is_file():  # some devices never end
             raise FileNotFoundError(path)
         *lines, _cut_short = Path(path).read_text().split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -123,13 +123,13 @@ PREFIX = "tensorboard:"
 
 
 def check_has_tensorboard() -> None:
-    """Refuse where the package is missing that PyTorch's writer needs."""
+    """Refuse if the package that PyTorch's writer needs is missing."""
     if importlib.util.find_spec("tensorboard") is None:
         raise LogError("--log tensorboard:DIR needs the package tensorboard: pip install tensorboard")
 
 
 class TensorboardLog:
-    """Writes the loss and the speed of every update. What an earlier run wrote of updates behind `after` is hidden."""
+    """Writes the loss and the speed of every update. Hides what an earlier run wrote for updates after `after`."""
 
     def __init__(self, folder: str, after: int = 0) -> None:
         check_has_tensorboard()
@@ -141,7 +141,7 @@ class TensorboardLog:
             raise LogError(f"{folder} cannot be written ({error.strerror}): give --log another folder") from error
 
     def write(self, records: Iterable[Record]) -> None:
-        """Append the records, and return when they have been handed to the file."""
+        """Append the records, and return once they have been passed to the file."""
         for record in records:
             for name in ("loss", "tokens_per_second", "mfu"):
                 if (value := getattr(record, name)) is not None:

@@ -1,11 +1,10 @@
-"""One loop for every strategy.
+"""One training loop for every strategy.
 
-A job may stop before the last update: after a signal, or when its time is up, and on all ranks after the same
-update.
+A job may stop before the last update, after a signal or when its time is up; all ranks stop after the same update.
 
 A signal may reach one rank, or all of them at different moments. So after each update the ranks tell each other
-whether they were asked, and only what all have heard counts. The flags of one update travel while the next one is
-computed: nobody waits for them, and the ranks stop one update later.
+whether they were asked to stop, and only what all of them know counts. The flags of one update travel during the next:
+no rank waits for them, and the ranks stop one update later.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ REASONS = ("", "the time limit", *stop.SIGNALS)
 
 
 class StopAgreement:
-    """The ranks' common answer to whether to stop, asked for by every rank after every update."""
+    """The ranks' common decision whether to stop. Every rank asks for it after every update."""
 
     def __init__(self, time_limit: float | None = None) -> None:
         self._deadline = None if time_limit is None else time.monotonic() + time_limit
-        # A group of its own, of processors: to read a flag from a GPU is to wait for all that the GPU has to do.
+        # A separate gloo group on the CPU: reading a flag from a GPU would wait for all of its queued work.
         self._group = dist.new_group(backend="gloo") if dist.get_world_size() > 1 else None
         self._on_its_way: tuple[dist.Work, Tensor] | None = None
 
     def after_update(self) -> str:
-        """Why to stop now, the same on every rank; empty to go on."""
+        """Return why to stop now, the same on every rank; empty to continue."""
         if self._group is None:
             return REASONS[self._asked()]
         heard = self._receive()
@@ -51,7 +50,7 @@ class StopAgreement:
         return REASONS[heard]
 
     def close(self) -> None:
-        """Wait for the last flags: a rank that leaves earlier would break the others' connection."""
+        """Wait for the last flags: a rank that exits earlier would break the others' connection."""
         self._receive()
 
     def _receive(self) -> int:
@@ -63,18 +62,18 @@ class StopAgreement:
         return int(flag)
 
     def _asked(self) -> int:
-        """Whether this rank was asked to stop, as a place in REASONS."""
+        """Return this rank's reason to stop, as an index into REASONS; 0 if there is none."""
         if stop.request.reason:
             return REASONS.index(stop.request.reason)
         return int(self._deadline is not None and time.monotonic() >= self._deadline)
 
 
-READ_EVERY = 0.25  # seconds: to read a loss is to wait for the GPU, so losses are read several at a time
+READ_EVERY = 0.25  # seconds: reading a loss waits for the GPU, so we read several at a time
 
 
 @dataclass(frozen=True)
 class Update:
-    """One update: its loss, still on the device, the global batch that gave it, and this rank's share of that."""
+    """One update: its loss, still on the device, its global batch, and this rank's share of that batch."""
 
     loss: Tensor
     batch: Batch
@@ -84,7 +83,7 @@ class Update:
 
 @dataclass
 class History:
-    """What a training run left behind: per update, the loss, the steps of sequences it read, and its seconds."""
+    """The record of a training run: for each update, its loss, the steps of sequences it read, and its seconds."""
 
     losses: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -92,16 +91,16 @@ class History:
 
     @property
     def tokens_per_second(self) -> float:
-        """Real steps (no padding) per second, by the median update: the first ones are slow."""
+        """The steps per second, without padding, of the median update: the first ones are slow."""
         return statistics.median(t / s for t, s in zip(self.tokens, self.seconds, strict=True))
 
     def smoothed(self, window: int = 20) -> list[float]:
-        """The mean loss of the last `window` updates, at every update."""
+        """Return the mean loss of the last `window` updates, at every update."""
         return [statistics.fmean(self.losses[max(0, end - window) : end]) for end in range(1, len(self.losses) + 1)]
 
 
 def updates_on(strategy: Strategy, batches: Iterable[Batch], updates: int | None = None) -> Iterator[Update]:
-    """Train on `batches`, each meant for all ranks together, and say so after every update. Keeps nothing."""
+    """Train on global `batches`, and yield after every update. Keeps no history."""
     for batch in itertools.islice(batches, updates):
         began = time.monotonic()
         share = strategy.share(batch)
@@ -112,9 +111,9 @@ def updates_on(strategy: Strategy, batches: Iterable[Batch], updates: int | None
 def train(
     strategy: Strategy, batches: Iterable[Batch], *, updates: int | None = None, progress: bool = True
 ) -> History:
-    """Train on `batches`, each meant for all ranks together; stop after `updates`, if given.
+    """Train on global `batches`; stop after `updates`, if given. Returns the history.
 
-    The progress bar shows in a terminal or a notebook, and stays silent where output goes to a file or a pipe.
+    The progress bar shows in a terminal or a notebook, and is hidden if output goes to a file or a pipe.
     """
     history, unread, read_at = History(), [], time.monotonic()
     with tqdm(total=updates, disable=None if progress else True, leave=False, unit="update") as bar:
@@ -133,10 +132,10 @@ def train(
 
 @dataclass
 class BatchReader:
-    """Global batches without end, each epoch in an order of its own.
+    """An endless iterator of global batches, with a different order in each epoch.
 
-    `epoch` and `batch` say which batch comes next. The order follows from the seed and the epoch, so these two
-    numbers are all that a checkpoint needs to go on reading where it stopped.
+    `epoch` and `batch` say which batch comes next. The order depends only on the seed and the epoch, so a checkpoint
+    needs just these two numbers to continue where it stopped.
     """
 
     dataset: Any
@@ -155,13 +154,13 @@ class BatchReader:
 
 
 def epochs(dataset: Any, sampler: Batches) -> Iterator[Batch]:
-    """Global batches without end, from the first one on."""
+    """Return an endless iterator of global batches, from the first one."""
     return iter(BatchReader(dataset, sampler))
 
 
 @torch.no_grad()
 def evaluate(strategy: Strategy, batches: Iterable[Batch]) -> float:
-    """The loss per counted step over all batches, of a strategy that has the whole model: sums, divided once."""
+    """Return the loss per counted step over all batches, of a strategy that has the whole model: sums, divided once."""
     total, count = 0.0, 0
     for batch in batches:
         batch = batch.to(strategy.device)

@@ -1,4 +1,4 @@
-"""What one update takes, and what sharding leaves on a rank: seconds and bytes, measured, for every strategy alike."""
+"""Measure the seconds of one update and the bytes that sharding leaves on a rank, for any strategy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from course_lib.strategies.shards import local_part
 
 
 def seconds_per_update(strategy: Strategy, batch: Batch, repeats: int = 5) -> float:
-    """How long one update on this rank's `batch` takes: the median of `repeats`, after two that warm up."""
+    """Return the seconds of one update on this rank's `batch`: the median of `repeats`, after two warm-up updates."""
     times = []
     for _ in range(repeats + 2):
         _wait_for_gpu()
@@ -32,10 +32,10 @@ def seconds_per_update(strategy: Strategy, batch: Batch, repeats: int = 5) -> fl
 
 
 def measure_memory(strategy: Strategy, batch: Batch) -> Memory:
-    """Make one update on this rank's `batch` and see what it held on this rank.
+    """Run one update on this rank's `batch`, and return the memory that it used on this rank.
 
-    Activations are what autograd kept for the backward pass at most at one time, each piece of memory counted once,
-    without the parameters and the batch.
+    Activations are the peak of what autograd saved for the backward pass, each storage counted once, without the
+    parameters and the batch.
     """
     batch = batch.to(strategy.device)
     with saved_for_backward(strategy.model, batch.inputs, batch.targets, batch.mask, batch.lengths) as saved:
@@ -63,23 +63,23 @@ def _wait_for_gpu() -> None:
 def make_sharded(
     model: SequenceModel, loss: Loss, way: str, *, replicas: int = 1, learning_rate: float = 0.01
 ) -> Strategy:
-    """The strategy for `ddp`, `zero-1`, `zero-2` or `zero-3`, with Adam. Only the last two can have replicas."""
+    """Return the strategy for `ddp`, `zero-1`, `zero-2` or `zero-3`, with Adam. Only the last two support replicas."""
     if way not in WAYS:
         raise ValueError(f"way={way!r}: choose {', '.join(WAYS)}")
     adam = partial(torch.optim.Adam, lr=learning_rate)
     if way == "ddp":
         return DDP(model, adam, loss)
     if way == "zero-1":
-        from torch.distributed.optim import ZeroRedundancyOptimizer  # which takes a while to import
+        from torch.distributed.optim import ZeroRedundancyOptimizer  # a slow import
 
         return DDP(model, partial(ZeroRedundancyOptimizer, optimizer_class=torch.optim.Adam, lr=learning_rate), loss)
     return FSDP(model, adam, loss, replicas=replicas, reshard_after_forward=way == "zero-3")
 
 
 def measure_sharding(strategy: Strategy, batch: Batch) -> ShardedMemory:
-    """Make one update on this rank's `batch`, and count the bytes of the tensors that it has, and had, on this rank.
+    """Run one update on this rank's `batch`, and return the bytes of its tensors on this rank.
 
-    An optimizer's count of steps, one number per parameter, is left out; so are the buckets in which
+    This leaves out the optimizer's step count, one number per parameter, and the buckets in which
     DistributedDataParallel keeps a second copy of the gradients.
     """
     watch = None
@@ -97,7 +97,7 @@ def measure_sharding(strategy: Strategy, batch: Batch) -> ShardedMemory:
 
 
 def _kept_by(strategy: Strategy) -> list[Tensor]:
-    """What the optimizer keeps on this rank for every number of a parameter."""
-    optimizer = getattr(strategy.optimizer, "optim", strategy.optimizer)  # a ZeroRedundancyOptimizer has one inside
+    """Return the optimizer state on this rank: the tensors with one number per number of a parameter."""
+    optimizer = getattr(strategy.optimizer, "optim", strategy.optimizer)  # a ZeroRedundancyOptimizer wraps one
     values = [value for slots in optimizer.state.values() for value in slots.values()]
     return [value for value in values if isinstance(value, Tensor) and value.dim()]

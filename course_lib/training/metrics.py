@@ -1,8 +1,8 @@
-"""How a run goes, update by update: written to its log, and shown where the person is.
+"""How a run is doing, update by update: written to its log, and shown to the user.
 
-Model FLOPs utilization (MFU) is the share of the devices' peak arithmetic that goes into the model's own matrices. The
-FLOPs of a token are those of its forward pass, counted by PyTorch, and twice as many on the way back. Wasted work does
-not count: padding, and what is computed again. A run that is faster therefore has a larger MFU.
+Model FLOPs utilization (MFU) is the fraction of the devices' peak arithmetic that goes into the model's own matrix
+multiplications. The FLOPs of a token are those of its forward pass, counted by PyTorch, plus twice as many for the
+backward pass. Padding and recomputation are wasted work and do not count, so a faster run has a larger MFU.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ from course_lib.strategies.shards import local_part
 from course_lib.training.log import Log, Record, TensorboardLog
 from course_lib.training.loop import READ_EVERY, Update
 
-FORWARD_AND_BACKWARD = 3  # times the forward pass: the backward pass multiplies twice where that multiplies once
+FORWARD_AND_BACKWARD = 3  # the backward pass has two matrix multiplications for each forward one
 MOST_STEPS = 128  # of the sequence whose FLOPs are counted
 
-# Teraflops per second of dense matrices in half precision (bf16 and fp16), tf32 and float32, by what
-# `torch.cuda.get_device_name` says; from NVIDIA's data sheets, which name twice as much for matrices of which two in
-# every four numbers are zero.
+# Teraflops per second of dense matrices in half precision (bf16 and fp16), tf32 and float32, by the name from
+# `torch.cuda.get_device_name`. They are from NVIDIA's data sheets, which list twice as much for 2:4 sparse matrices.
 PEAKS = {
     r"H200 NVL|H100 NVL": (835.5, 417.5, 60.0),
     r"H200|H100.*HBM3|H100 SXM": (989.5, 494.5, 67.0),
@@ -50,18 +49,18 @@ PEAKS = {
 
 @dataclass(frozen=True)
 class Utilization:
-    """What a token costs, and what the devices could do, all of them together."""
+    """The cost of a token, and the peak of all devices together."""
 
     flops_per_token: float
     peak: float  # FLOPs per second
 
     def at(self, tokens_per_second: float) -> float:
-        """The MFU of a run at that speed: 1 is all that the devices can do."""
+        """Return the MFU of a run at that speed: 1 is the devices' peak."""
         return tokens_per_second * self.flops_per_token / self.peak
 
 
 def utilization_of(model: SequenceModel, batch: Batch, precision: str) -> Utilization | None:
-    """For a run of this whole model on all ranks; None where a device's peak, or what the model does, is not known."""
+    """Return this whole model's utilization on all ranks; None if the devices' peak or the FLOPs are unknown."""
     if machine.device().type != "cuda":
         return None
     peak = peak_of(torch.cuda.get_device_name(), precision)
@@ -70,7 +69,7 @@ def utilization_of(model: SequenceModel, batch: Batch, precision: str) -> Utiliz
 
 
 def peak_of(name: str, precision: str) -> float | None:
-    """FLOPs per second of the device of that name; LSTMs in float32 compute in tf32 where PyTorch lets cuDNN do so."""
+    """Return a device's peak FLOPs per second. LSTMs in float32 compute in tf32 if PyTorch lets cuDNN do so."""
     for pattern, (half, tf32, float32) in PEAKS.items():
         if re.search(rf"\b({pattern})\b", name):
             full = tf32 if torch.backends.cudnn.allow_tf32 else float32
@@ -79,19 +78,19 @@ def peak_of(name: str, precision: str) -> float | None:
 
 
 def count_flops(model: SequenceModel, batch: Batch) -> float:
-    """Of one token, forward and backward. 0 for a model that cannot be run on tensors without numbers."""
+    """Return the FLOPs of one token, forward and backward; 0 for a model that cannot run on meta tensors."""
     steps = min(batch.steps, MOST_STEPS)
     inputs = batch.inputs[:steps, :1].to("meta")
     try:
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             _without_numbers(model)(inputs)
-    except Exception:  # somebody's own model may do anything with its inputs
+    except Exception:  # a user's model may do anything with its inputs
         return 0.0
     return FORWARD_AND_BACKWARD * counter.get_total_flops() / steps
 
 
 def _without_numbers(model: nn.Module) -> nn.Module:
-    """A copy whose weights have shapes, but take no memory."""
+    """Return a copy whose weights have shapes, but take no memory."""
     copied: dict[int, torch.Tensor] = {}
     for tensor in (*model.parameters(), *model.buffers()):
         shape = tensor.detach().to("meta")
@@ -100,22 +99,22 @@ def _without_numbers(model: nn.Module) -> nn.Module:
 
 
 def _devices() -> int:
-    """How many GPUs the ranks have together: as many as there are ranks, or fewer that they share."""
+    """Return how many GPUs the ranks have together: one per rank, or fewer if they share."""
     ranks, ranks_here = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
     return ranks // ranks_here * min(ranks_here, machine.gpus())
 
 
-CHECK_EVERY = 20  # updates: whether losses are finite is asked by all ranks after the same one, to end together
-NOT_YET_CHECKED = 10  # updates that a GPU may still be at: they are checked the next time
+CHECK_EVERY = 20  # updates: all ranks check for finite losses after the same one, so that they stop together
+NOT_YET_CHECKED = 10  # updates that a GPU may still be running: the next check covers them
 
 
 class NotFinite(ArithmeticError):
-    """A run that has nothing more to learn: its loss or its weights are infinite, or no numbers."""
+    """A run that cannot continue: its loss or its weights are infinite or NaN."""
 
 
 @dataclass(frozen=True)
 class PendingLoss:
-    """A loss on its way from the device. To wait for it at once would leave a GPU without work for a while."""
+    """A loss being copied from the device. Waiting for it at once would leave the GPU idle for a while."""
 
     number: Tensor
     has_come: torch.cuda.Event | None
@@ -124,7 +123,7 @@ class PendingLoss:
 
     @classmethod
     def of(cls, update: Update) -> PendingLoss:
-        """Start the copy."""
+        """Start the copy, and return the pending loss."""
         number, has_come = update.loss.detach().to("cpu", non_blocking=True), None
         if update.loss.is_cuda:
             has_come = torch.cuda.Event()
@@ -136,14 +135,14 @@ class PendingLoss:
         return self.has_come is None or self.has_come.query()
 
     def value(self) -> float:
-        """The loss, waited for if need be."""
+        """Wait for the loss if needed, and return it."""
         if self.has_come is not None:
             self.has_come.synchronize()
         return self.number.item()
 
 
 class MetricsLogger:
-    """Is told of every update; on rank 0 it also has a `log` and a `show`. The losses that it holds are few."""
+    """Records every update; on rank 0 it also has a `log` and a `show`. It holds only a few losses at a time."""
 
     def __init__(
         self,
@@ -165,7 +164,7 @@ class MetricsLogger:
         self._began = self._read_at = time.monotonic()
 
     def add(self, update: Update) -> None:
-        """Take one update. Its loss is read with those of the next moments, or by `flush`."""
+        """Record one update. Its loss is read a moment later, with a few others, or by `flush`."""
         self.updates += 1
         loss = PendingLoss.of(update)
         self._unread.append(loss)
@@ -180,11 +179,11 @@ class MetricsLogger:
 
     @property
     def mfu(self) -> float | None:
-        """Of the last updates that were read, where the devices' peak is known."""
+        """The MFU of the last updates that were read, if the devices' peak is known."""
         return round(self.utilization.at(self.tokens_per_second), 4) if self.utilization else None
 
     def check_losses(self, but_the_last: int = 0) -> None:
-        """Raise NotFinite if one of the losses since the last check is not a finite number: on all ranks alike."""
+        """Raise NotFinite, on all ranks, if a loss since the last check is not finite."""
         count = max(0, len(self._unchecked) - but_the_last)
         values = [pending.value() for pending in self._unchecked[:count]]
         before, self._unchecked = self.updates - len(self._unchecked), self._unchecked[count:]
@@ -195,11 +194,11 @@ class MetricsLogger:
             raise NotFinite(f"the loss of update {update} is {values[first]}: give a smaller --learning-rate")
 
     def flush(self) -> None:
-        """Read the losses that wait, write them down, and say how far the run is."""
+        """Read the pending losses, log them, and show the progress."""
         self._read(len(self._unread))
 
     def _read(self, count: int) -> None:
-        """Read that many of the losses that wait, the oldest."""
+        """Read the oldest `count` pending losses."""
         if not count:
             return
         read, self._unread = self._unread[:count], self._unread[count:]
@@ -212,7 +211,7 @@ class MetricsLogger:
             Record(number, loss, speed, round(before + pending.when, 4), self.mfu)
             for number, loss, pending in zip(range(last - count + 1, last + 1), losses, read, strict=True)
         )
-        finite = list(takewhile(lambda record: math.isfinite(record.loss), records))  # JSON knows no nan
+        finite = list(takewhile(lambda record: math.isfinite(record.loss), records))  # JSON has no NaN
         for log in (self.log, self.board):
             if log:
                 log.write(finite)
@@ -220,12 +219,12 @@ class MetricsLogger:
             self.show(Progress(last, self.of, self.loss, self.tokens_per_second, self.mfu))
 
     def skip_time(self) -> None:
-        """Begin to count again: what was done since the last update was no training."""
+        """Restart the clock: the time since the last update was not spent on training."""
         self._read_at = time.monotonic()
 
 
 def check_weights(strategy: Strategy, update: int) -> None:
-    """Raise NotFinite, on all ranks alike, if a weight of any rank is no finite number. A finite loss does not say."""
+    """Raise NotFinite, on all ranks, if any rank has a weight that is not finite, which a finite loss can hide."""
     parts = [local_part(shard.tensor) for shard in strategy.shards().values()]
     finite = torch.stack([torch.ones((), dtype=torch.bool), *(part.isfinite().all().cpu() for part in parts)]).all()
     everywhere = finite.to(torch.uint8).to(strategy.device)

@@ -1,6 +1,6 @@
-"""A model or data of one's own for `course train`, named as `file.py:function` or `module:function`.
+"""Your own model or data for `course train`, named as `file.py:function` or `module:function`.
 
-    def blocks(vocabulary, hidden, layers):       # it may take what of SIZES it needs
+    def blocks(vocabulary, hidden, layers):       # it may take any of SIZES
         return [Embed(vocabulary, hidden), *(Recurrent(hidden) for _ in range(layers)), Project(hidden, vocabulary)]
 
 A model is a list of blocks, so that every strategy can cut it. A block is called with (steps, sequences, ...) and its
@@ -35,11 +35,11 @@ SIZES = ("vocabulary", "features", "outputs", "hidden", "layers")
 
 
 class BadFunction(ValueError):
-    """A model or data that cannot be used; the sentence says what to change."""
+    """A model or data that cannot be used. The message says what to change."""
 
 
 def names_a_function(text: str) -> bool:
-    """Whether this is `something:name`, and no file that is there."""
+    """Return whether this is `something:name`, and not an existing file."""
     with suppress(ValueError, OSError):
         if os.path.lexists(text):
             return False
@@ -48,7 +48,7 @@ def names_a_function(text: str) -> bool:
 
 
 def own_function(option: str, target: str) -> Callable[..., Any]:
-    """The function that `--model` or `--data` names."""
+    """Return the function that `--model` or `--data` names."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -60,7 +60,7 @@ def own_function(option: str, target: str) -> Callable[..., Any]:
 
 
 def own_model(target: str, sizes: Mapping[str, int]) -> SequenceModel:
-    """The blocks that the function makes, given the sizes that it asks for by name."""
+    """Return the model of the function's blocks. The function gets the sizes that it asks for by name."""
     name = f"--model {target}"
     function = own_function("model", target)
     asked = _parameters(function)
@@ -77,7 +77,7 @@ def own_model(target: str, sizes: Mapping[str, int]) -> SequenceModel:
 
 
 def own_data(target: str) -> Any:
-    """What the function returns: seen to have a length, and batches."""
+    """Return the function's data, after checking that it has a length and batches."""
     name = f"--data {target}"
     function = own_function("data", target)
     if needed := [each for each, parameter in _parameters(function).items() if _is_needed(parameter)]:
@@ -86,7 +86,7 @@ def own_data(target: str) -> Any:
     if not callable(getattr(data, "batch", None)) or not hasattr(type(data), "__len__"):
         raise BadFunction(f"{name} returned {_kind(data)}: return data that has a length, and batch(indices)")
     if _call(name, len, data) < 1:
-        raise BadFunction(f"{name} returned data of no examples: return at least one")
+        raise BadFunction(f"{name} returned data without examples: return at least one")
     batch = _call(name, data.batch, [0])
     if not isinstance(batch, Batch):
         raise BadFunction(f"{name}: batch([0]) returned {_kind(batch)}: return a course_lib.data.Batch")
@@ -94,14 +94,14 @@ def own_data(target: str) -> Any:
 
 
 def sizes_of(data: Any, target: str, has_model: bool) -> dict[str, int]:
-    """What a model must know of the data: the vocabulary of tokens, or the features of numbers, and the outputs."""
+    """Return what a model must know about the data: the vocabulary (tokens) or features (numbers), and the outputs."""
     batch: Batch = data.batch([0])
     if batch.inputs.dim() == 3:
         if batch.targets.is_floating_point():
             return {"features": batch.inputs.shape[2], "outputs": 1}
         if has_model:
             return {"features": batch.inputs.shape[2]}
-        raise BadFunction(f"--data {target} wants classes for features: give --model, which knows how many there are")
+        raise BadFunction(f"--data {target} maps features to classes: give --model, which knows how many there are")
     vocabulary = getattr(data, "vocabulary", None)
     if vocabulary is not None:
         return {"vocabulary": vocabulary if isinstance(vocabulary, int) else len(vocabulary)}
@@ -113,13 +113,13 @@ def sizes_of(data: Any, target: str, has_model: bool) -> dict[str, int]:
 
 
 def loss_for(data: Any) -> Loss:
-    """Cross-entropy where the targets are classes, and the squared error where they are numbers."""
+    """Return cross-entropy if the targets are classes, and the squared error if they are numbers."""
     return squared_error if data.batch([0]).targets.is_floating_point() else cross_entropy
 
 
 @torch.no_grad()
 def check_runs(model: SequenceModel, target: str, batch: Batch) -> None:
-    """Run one sequence through the blocks, one by one, and refuse what strategies cannot train."""
+    """Run one sequence through the blocks, one by one, and refuse blocks that strategies cannot train."""
     outputs, some = batch.rows([0]).inputs, batch.rows([0])
     with untouched(model):
         for place, block in model.numbered():
@@ -139,7 +139,7 @@ def check_runs(model: SequenceModel, target: str, batch: Batch) -> None:
 
 
 def _check_outputs(name: str, width: int, batch: Batch) -> None:
-    """Refuse outputs that fit no target. PyTorch would stretch one number over many, and train on that."""
+    """Refuse outputs whose shape does not fit the targets. PyTorch would broadcast them, and train on that."""
     if batch.targets.is_floating_point() and width != 1:
         raise BadFunction(f"{name} has width {width}, and a target is one number: give it width 1")
     if not batch.targets.is_floating_point() and width <= int(batch.targets.max()):
@@ -157,7 +157,7 @@ def _check_block(name: str, place: int, block: Any) -> None:
 
 
 def _call(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What somebody's own function returns; what it raises is told in one sentence, with the line."""
+    """Return the result of a user's function; turn an exception into one sentence, with the line."""
     try:
         return function(*args, **kwargs)
     except (Exception, SystemExit) as error:
@@ -171,7 +171,7 @@ def _call(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) ->
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some written in C do not say
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return {}
 
 

@@ -1,7 +1,7 @@
 """Run a plan for large GPUs on the ranks at hand: a small twin of the model, at the pace that the plan expects.
 
-Blocks sleep as long as block times say, messages and sums take as long as links say; who does what when, what waits for
-what and what hides behind what is real. So it can be seen whether an update takes as long as predicted.
+Blocks sleep for the planned block times, and messages and sums take the planned link times; the order of work, the
+waiting and the overlap are real. So you can see whether an update takes as long as predicted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ sgd = partial(torch.optim.SGD, lr=0.01)
 
 @dataclass(frozen=True)
 class Twin:
-    """A text model with the same blocks as the planned one, so small that its own time hardly counts."""
+    """A text model with the same blocks as the planned one, so small that its compute time is negligible."""
 
     work: Work
     hidden: int = 32
@@ -38,26 +38,26 @@ class Twin:
         return lstm_model(vocabulary=self.vocabulary, hidden=self.hidden, layers=len(self.work.blocks) - 2)
 
     def batch(self, chunks: int) -> Batch:
-        """As many sequences as planned for, and as few steps as will do."""
+        """Return a batch with the planned number of sequences, and as few steps as possible."""
         steps = max(2, chunks)
         texts = torch.randint(0, self.vocabulary, (self.work.sequences, steps + 1))
         return pad([text[:-1] for text in texts], [text[1:] for text in texts])
 
     def link(self, planned: Link) -> Link:
-        """A link on which the twin's layers take as long as the planned ones on theirs."""
+        """Return a link on which the twin's layers take as long as the planned layers on theirs."""
         bytes_here = sum(weight.numel() * 4 for weight in dict(self.model().numbered())[1].parameters())
         return Link(planned.latency, planned.bandwidth * bytes_here / self.work.memory[1].parameters)
 
 
 def plan_seconds(plan: Plan, work: Work, link: Link, updates: int = 3, twin: Twin | None = None) -> float:
-    """Seconds of an update by this plan, on as many real ranks, paced: the median, without the first."""
+    """Return the seconds of a paced update with this plan, on as many real ranks: the median, without the first."""
     small = twin or Twin(work)
     run = launch(_time_updates, plan, small, link, updates, ranks=plan.ranks, timeout=300)
     return statistics.median(max(times) for times in zip(*run, strict=True))
 
 
 def unpaced_seconds(schedule: Schedule, work: Work, updates: int = 3) -> float:
-    """Seconds of an update of the twin at full speed: what messages and Python cost, with nothing to compute."""
+    """Return the seconds of an unpaced update of the twin: the cost of messages and Python, with nothing to compute."""
     run = launch(_time_unpaced, schedule, Twin(work), updates, ranks=len(schedule.stages), timeout=300)
     return statistics.median(max(times) for times in zip(*run, strict=True))
 
@@ -86,15 +86,15 @@ def _times(strategy: Strategy, batch: Batch, updates: int, update_seconds: float
 
 @contextlib.contextmanager
 def _network(plan: Plan, link: Link) -> Iterator[None]:
-    """Sums over replicas are paced; what a sharded model sends is paced block by block instead."""
+    """Pace sums over replicas. A sharded model's messages are paced block by block instead."""
     with paced_network(link) if plan.shards == 1 else contextlib.nullcontext():
         yield
 
 
 def paced_strategy(plan: Plan, twin: Twin, link: Link) -> Strategy:
-    """The strategy that runs the plan on the twin, every block at its pace.
+    """Return the strategy that runs the plan on the twin, with every block paced.
 
-    Where weight gradients are made apart, a whole action is paced, and not each block of it.
+    If weight gradients are computed separately, whole actions are paced instead of blocks.
     """
     work, pieces = twin.work, plan.pieces
     cut = plan.replicas * plan.shards * pieces.micro_batches
@@ -113,7 +113,7 @@ def paced_strategy(plan: Plan, twin: Twin, link: Link) -> Strategy:
 
 
 def _gather_pace(plan: Plan, twin: Twin, link: Link) -> GatherPace:
-    """The mean of all blocks, for each."""
+    """Return the mean over all blocks, to use for each."""
     work, count = twin.work, len(twin.work.blocks)
     gather = sum(link.all_reduce_seconds(each.parameters, plan.shards) for each in work.memory) / 2 / count
     blocks = [work.seconds(place, plan.ranks * plan.pieces.micro_batches) for place in range(count)]

@@ -1,4 +1,4 @@
-"""The same answer as one process: the proof that every strategy of the course must pass."""
+"""The same result as one process: the proof that every strategy of the course must pass."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOLERANCE = 1e-10
 
 @dataclass(frozen=True)
 class Step:
-    """After one update: how far a rank's numbers are from the single process's, at most, and where."""
+    """After one update: the largest difference between a rank and the single process, and where it is."""
 
     number: int
     rank: int
@@ -41,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Proof:
-    """The comparison, step by step and rank by rank. It is true if they agree everywhere."""
+    """The comparison, step by step and rank by rank. It is truthy if they agree everywhere."""
 
     ranks: int
     steps: tuple[Step, ...]
@@ -77,11 +77,11 @@ def same_as_one_process(
 ) -> Proof:
     """Train `strategy` on `ranks` ranks and a twin in this process, on the same global batches, and compare.
 
-    Every rank makes its model from a seed of its own, on purpose: a strategy that forgets to agree on the weights
-    is found out. The twin starts from rank 0's. Everything is in float64, compared after every update.
+    Every rank makes its model from a different seed, on purpose, to catch a strategy that forgets to synchronize the
+    weights. The twin starts from rank 0's. Everything is in float64, and compared after every update.
 
     `torch.nn.functional.dropout` drops the same features here for every step of every sequence, on the ranks and in
-    the twin: which sequences a rank gets then makes no difference. A model that draws other random numbers cannot be
+    the twin, so it does not matter which sequences a rank gets. A model that draws other random numbers cannot be
     compared, and is refused.
     """
     (proof,) = prove_all([options], strategy, ranks=ranks, model=model, batches=batches, optimizer=optimizer, loss=loss)
@@ -98,7 +98,7 @@ def prove_all(
     optimizer: MakeOptimizer,
     loss: Loss,
 ) -> list[Proof]:
-    """The same for several sets of options, one after another on the same ranks: one proof for each."""
+    """Return one proof for each set of options, tested one after another on the same ranks."""
     arguments = (strategy, model, batches, optimizer, loss)
     with own_random_numbers(), dropout_by_feature():
         _check_draws_nothing(_seeded(model, rank=0), batches[0])
@@ -109,7 +109,7 @@ def prove_all(
         for_twin = {name: value for name, value in options.items() if name in ("carry_state", "clip")}
         key = tuple(sorted(for_twin.items()))
         if key not in twins:
-            with own_random_numbers(), dropout_by_feature():  # the caller's random numbers stay where they are
+            with own_random_numbers(), dropout_by_feature():  # restores the caller's random numbers
                 twin = Single(_seeded(model, rank=0), optimizer, loss, **for_twin)
                 twins[key] = [_after_step(twin, batch) for batch in batches]
         proofs.append(_compare_all(ranks, [values[number] for values in run], twins[key]))
@@ -132,7 +132,7 @@ def _train_and_report(variations, strategy, model, batches, optimizer, loss) -> 
 
 @contextmanager
 def dropout_by_feature() -> Iterator[None]:
-    """In the block, dropout drops whole features: the same ones for all steps and sequences of tensors of one width."""
+    """Inside this context, dropout drops whole features: the same for all steps and sequences of one width."""
 
     def dropout(inputs: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         if not training:
@@ -146,7 +146,7 @@ def dropout_by_feature() -> Iterator[None]:
 
 
 def _check_draws_nothing(model: SequenceModel, batch: Batch) -> None:
-    """Refuse a model whose outputs depend on random numbers: two runs of it are never the same."""
+    """Refuse a model whose outputs depend on random numbers: no two runs of it are the same."""
     with untouched(model), torch.no_grad():
         inputs = batch.inputs[:2, :2]
         outputs = []
@@ -184,8 +184,8 @@ def _compare(number: int, rank: int, report: Report, reference: Report) -> Step:
     true_loss, true_gradients, true_parameters = reference
     for what, ours, theirs in (("parameters", parameters, true_parameters), ("gradients", gradients, true_gradients)):
         if odd := sorted(ours.keys() ^ theirs.keys()):
-            who = "the whole model has and it has not" if odd[0] in theirs else "it has and the whole model has not"
-            raise ValueError(f"rank {rank} reports other {what} than the whole model has: {odd[0]}, which {who}")
+            who = "the whole model has and it does not" if odd[0] in theirs else "it has and the whole model does not"
+            raise ValueError(f"rank {rank} reports different {what} than the whole model has: {odd[0]}, which {who}")
     off = {name: _distance(parameters[name], true_parameters[name]) for name in parameters}
     off_gradients = {name: _distance(gradients[name], true_gradients[name]) for name in gradients}
     worst = max(off_gradients, key=lambda name: off_gradients[name])
@@ -194,5 +194,5 @@ def _compare(number: int, rank: int, report: Report, reference: Report) -> Step:
 
 
 def _distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """The largest difference of two tensors; infinite where one is not a number."""
+    """Return the largest difference between two tensors; infinite if one has a NaN."""
     return (ours - theirs).abs().nan_to_num(nan=float("inf")).max().item()

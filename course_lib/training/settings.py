@@ -1,4 +1,4 @@
-"""What `course train` is asked to do, and whether it can be done."""
+"""The settings of `course train`, and checks whether the run can start."""
 
 from __future__ import annotations
 
@@ -20,49 +20,49 @@ from course_lib.training.log import PREFIX, LogError, check_has_tensorboard, che
 from course_lib.training.own import names_a_function, own_function
 
 BYTES_PER_NUMBER = 4
-TRAINED_NUMBERS = 4  # of each parameter: itself, its gradient, and two of Adam's
-MOST_LAYERS = 10_000  # more take minutes to make, whatever their size
+TRAINED_NUMBERS = 4  # per parameter: the weight, its gradient, and two from Adam
+MOST_LAYERS = 10_000  # more take minutes to build, whatever their size
 
 
 class BadSettings(ValueError):
-    """A run that cannot start; the sentence says what to change."""
+    """A run that cannot start. The message says what to change."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to train, how, and what to keep of it."""
+    """What to train, how, and what to save."""
 
     strategy: str = "single"  # or ddp, pipeline ..., or module:Class
-    options: dict[str, Any] = field(default_factory=dict)  # the strategy's own
-    data: str = "adding"  # or text, or a file of text, or module:function
+    options: dict[str, Any] = field(default_factory=dict)  # for the strategy
+    data: str = "adding"  # or text, or a text file, or module:function
     model: str | None = None  # module:function, or None for an LSTM
     updates: int = 300
-    batch: int = 64  # sequences of the adding problem in an update, of all ranks together
-    tokens: int = 4096  # of a text in an update, of all ranks together
+    batch: int = 64  # sequences of the adding problem per update, over all ranks
+    tokens: int = 4096  # of a text per update, over all ranks
     hidden: int = 64
     layers: int = 2
     learning_rate: float = 0.01
-    precision: str = "fp32"  # or bf16, or fp16: of the forward pass; weights are in float32
+    precision: str = "fp32"  # or bf16, or fp16: for the forward pass; weights are in float32
     seed: int = 0
     checkpoint: str | None = None  # a folder
-    every: int = 50  # updates from one checkpoint to the next
-    async_checkpoint: bool = False  # write them while the training goes on
+    every: int = 50  # updates between checkpoints
+    async_checkpoint: bool = False  # write them in the background
     resume: bool = False
-    time_limit: float | None = None  # seconds, after which it saves what it has and stops
+    time_limit: float | None = None  # seconds, after which the run saves a checkpoint and stops
     log: str | None = None  # a file
-    tensorboard: str | None = None  # a folder, for the same
+    tensorboard: str | None = None  # a folder, for the same records
     recompute: bool = False  # activations, instead of keeping them
-    compile: bool = False  # the blocks that are no LSTM layers
-    profile: bool = False  # some of the updates, for a trace of all ranks
+    compile: bool = False  # every block except LSTM layers
+    profile: bool = False  # a few updates, for a trace of all ranks
 
     @property
     def strategy_options(self) -> dict[str, Any]:
-        """The strategy's own, with those that have a flag of their own."""
+        """The strategy's options, including those with a separate flag."""
         return self.options | ({"recompute": True} if self.recompute else {})
 
     @property
     def order(self) -> dict[str, Any]:
-        """What decides which batch comes when: a run is resumed only with the same."""
+        """The settings that decide the order of batches: a run can resume only with the same ones."""
         size = {"batch": self.batch} if self.data == "adding" else {"tokens": self.tokens}
         if names_a_function(self.data):
             size["batch"] = self.batch
@@ -70,7 +70,7 @@ class Settings:
 
 
 def split_logs(given: Sequence[str]) -> dict[str, str]:
-    """`log` and `tensorboard`, of what was given as --log: a file, and tensorboard:FOLDER, each once at most."""
+    """Return `log` and `tensorboard` from the values of --log: a file, and tensorboard:FOLDER, each at most once."""
     found: dict[str, str] = {}
     for text in given:
         kind = "tensorboard" if text.startswith(PREFIX) else "log"
@@ -84,12 +84,12 @@ def split_logs(given: Sequence[str]) -> dict[str, str]:
 
 
 def check_settings(settings: Settings, ranks: int, *, may_restart: bool = False) -> None:
-    """Refuse, without training anything, a run that cannot start. What depends on the data is found out by the job.
+    """Refuse a run that cannot start, without training anything. The job checks what depends on the data.
 
-    The same command starts a job that `may_restart` and restarts it: it may ask to resume before there is a checkpoint.
+    With `may_restart`, the same command starts and restarts the job, so it may ask to resume before any checkpoint.
     """
     check_numbers(settings, ranks)
-    if not may_restart:  # otherwise it runs on other machines than this one
+    if not may_restart:  # otherwise it runs on different machines
         check_memory(settings, ranks)
     try:
         checkpoint_to_resume(settings, may_restart)
@@ -102,7 +102,7 @@ def check_settings(settings: Settings, ranks: int, *, may_restart: bool = False)
 
 
 def check_numbers(settings: Settings, ranks: int) -> None:
-    """Refuse what cannot be trained on so many ranks, whatever is on the disk."""
+    """Refuse settings that cannot be trained on this many ranks, whatever is on disk."""
     try:
         if settings.recompute and "recompute" not in options_of(find_strategy(settings.strategy)):
             raise BadSettings(
@@ -139,9 +139,9 @@ def check_numbers(settings: Settings, ranks: int) -> None:
 
 
 def check_memory(settings: Settings, ranks_here: int) -> None:
-    """Refuse a model that cannot fit this machine's memory, by its LSTM layers alone.
+    """Refuse a model that cannot fit this machine's memory, counting only its LSTM layers.
 
-    Every rank makes the whole model before it takes its part. Without a GPU, what is trained is there too.
+    Every rank builds the whole model before it takes its part. Without a GPU, training also uses this memory.
     """
     if settings.model is not None:
         return
@@ -156,9 +156,9 @@ def check_memory(settings: Settings, ranks_here: int) -> None:
 
 
 def checkpoint_to_resume(settings: Settings, may_restart: bool) -> Checkpoint | None:
-    """The checkpoint to resume from: because that was asked for, or because the job was restarted.
+    """Return the checkpoint to resume from, if that was requested or the job was restarted.
 
-    What it says of itself is seen to be as it was saved; its tensors are, when they are loaded.
+    Only its description is verified here; its tensors are verified when they are loaded.
     """
     if settings.checkpoint is None:
         if settings.resume:
@@ -170,16 +170,16 @@ def checkpoint_to_resume(settings: Settings, may_restart: bool) -> Checkpoint | 
         _check_may_resume(settings, found)
         return found
     if settings.resume and not may_restart:
-        raise CheckpointError(f"there is no checkpoint in {settings.checkpoint}: leave out --resume to start anew")
+        raise CheckpointError(f"there is no checkpoint in {settings.checkpoint}: leave out --resume to start over")
     return None
 
 
 def check_can_be_made(folder: Path) -> None:
-    """Refuse a folder that cannot be written, without making it: there may yet be another reason not to start."""
+    """Refuse a folder that cannot be written, without creating it: the run may still not start for other reasons."""
     try:
         os.lstat(folder)
     except (FileNotFoundError, NotADirectoryError):
-        pass  # it may still be made
+        pass  # it can still be created
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be made ({error.strerror}): give another folder") from error
     nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
@@ -190,7 +190,7 @@ def check_can_be_made(folder: Path) -> None:
 
 
 def _check_may_resume(settings: Settings, found: Checkpoint) -> None:
-    """Refuse to resume from a checkpoint without leave, or with other data than it has seen."""
+    """Refuse to resume from a checkpoint without --resume, or with different data than it has seen."""
     if not settings.resume and not torchrun.restarts():
         raise CheckpointError(
             f"{settings.checkpoint} has a checkpoint of update {found.position.updates}: "

@@ -1,7 +1,7 @@
-"""What there is to train on: the data, the order in which it is read, the model that fits it, and the loss.
+"""What to train on: the data, the order in which it is read, a model that fits it, and the loss.
 
-A job's data is what `course train --data` names. A fingerprint, made from the size of the data and a sample,
-identifies it: a run is resumed with the same data, or not at all.
+`course train --data` names a job's data. A fingerprint, made from the size of the data and a sample, identifies it: a
+run resumes with the same data, or not at all.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError
 from course_lib.training.own import BadFunction, loss_for, names_a_function, own_data, own_model, sizes_of
 from course_lib.training.settings import BadSettings, Settings
 
-WINDOW = 32  # steps of a stream that are read before the gradient stops
+WINDOW = 32  # steps of a stream before the gradient stops
 
 
 @dataclass(frozen=True)
 class Task:
-    """A dataset that makes batches of indices, a sampler that chooses them, a maker of models, and a loss."""
+    """A dataset that makes batches from indices, a sampler that chooses them, a model factory, and a loss."""
 
     dataset: Any
     sampler: Batches
     model: Callable[[], SequenceModel]
     loss: Loss
-    sizes: Mapping[str, int] = field(default_factory=dict)  # what a model must know of the data, and what was asked for
+    sizes: Mapping[str, int] = field(default_factory=dict)  # sizes that the data implies, and requested ones
 
 
 def adding(batch: int, lengths: tuple[int, int], hidden: int, layers: int, seed: int) -> Task:
-    """The adding problem, `batch` sequences at a time."""
+    """Return the adding problem, with `batch` sequences at a time."""
     data = AddingProblem(20_000, lengths, seed=seed)
     sizes = {"features": 2, "outputs": 1, "hidden": hidden, "layers": layers}
     sampler = ShardedBatches(len(data), batch, seed=seed)
@@ -60,7 +60,7 @@ def adding(batch: int, lengths: tuple[int, int], hidden: int, layers: int, seed:
 def sentences(
     corpus: Corpus | TokenFile, tokens: int, hidden: int, layers: int, seed: int, bucketed: bool = True
 ) -> Task:
-    """The next word of a text's sentences, about `tokens` at a time, of similar length or, not `bucketed`, any."""
+    """Return next-word prediction in a text's sentences, about `tokens` at a time, bucketed by length or not."""
     sampler: Batches = BucketedBatches(corpus.lengths, tokens, seed=seed)
     if not bucketed:
         mean = numpy.asarray(corpus.lengths).mean()
@@ -70,7 +70,7 @@ def sentences(
 
 
 def streams(corpus: Corpus | TokenFile, tokens: int, hidden: int, layers: int) -> Task:
-    """The next word of a text that is read by several readers at once, for a state that is carried along."""
+    """Return next-word prediction in a text that is read at several places at once, with a carried state."""
     windows = Windows(Streams(corpus.tokens, streams=max(1, tokens // WINDOW), window=WINDOW))
     sizes = {"vocabulary": len(corpus.vocabulary), "hidden": hidden, "layers": layers}
     sampler = ShardedBatches(len(windows.streams), 1, shuffle=False)
@@ -89,16 +89,16 @@ class Windows:
 
 
 def seeded_model(task: Task, seed: int) -> SequenceModel:
-    """The task's model, with the weights that follow from the seed."""
+    """Return the task's model, with weights that depend only on the seed."""
     torch.manual_seed(seed)
     return task.model()
 
 
-SAMPLED = 8  # batches, from the first to the last of an epoch
+SAMPLED = 8  # batches, spread over an epoch
 
 
 def fingerprint(task: Task) -> dict[str, Any]:
-    """How many batches an epoch has, and a hash of some of them."""
+    """Return the number of batches in an epoch, and a hash of some of them."""
     task.sampler.set_epoch(0)
     batches = task.sampler.global_batches()
     places = sorted({place * (len(batches) - 1) // max(1, SAMPLED - 1) for place in range(SAMPLED)})
@@ -109,7 +109,7 @@ def fingerprint(task: Task) -> dict[str, Any]:
 
 
 def check_draws_nothing(task: Task, name: str) -> None:
-    """Refuse data whose batches change with the random numbers of the rank that reads them."""
+    """Refuse data whose batches depend on the random numbers of the rank that reads them."""
     task.sampler.set_epoch(0)
     first, read = task.sampler.global_batches()[0], []
     for seed in (1, 2):
@@ -129,7 +129,7 @@ def _bytes(batch: Batch) -> bytes:
 
 
 def fingerprint_of_all_ranks(task: Task, name: str) -> dict[str, Any]:
-    """The data's fingerprint; refuses data that is not the same on every rank."""
+    """Return the data's fingerprint; refuse data that is not the same on every rank."""
     check_draws_nothing(task, name)
     ours = fingerprint(task)
     if on_rank_0(lambda: ours) != ours:
@@ -141,28 +141,28 @@ def fingerprint_of_all_ranks(task: Task, name: str) -> dict[str, Any]:
 
 
 def check_same_data(saved: Checkpoint, ours: dict[str, Any]) -> None:
-    """Refuse to go on with other data than a checkpoint has seen."""
+    """Refuse to continue with different data than a checkpoint has seen."""
     theirs = saved.notes.get("data", ours)
     if theirs == ours:
         return
     size = f" ({theirs['batches']:,} batches in an epoch, now {ours['batches']:,})"
     raise CheckpointError(
         f"{saved.path} was trained on other data than this{size if theirs['batches'] != ours['batches'] else ''}: go "
-        "on with the same, or begin anew in another folder"
+        "on with the same, or start over in another folder"
     )
 
 
-MOST_COMMON = 4_000  # words of a text that have a number of their own
+MOST_COMMON = 4_000  # words of a text in the vocabulary
 
 
 def make_task(settings: Settings) -> Task:
-    """The dataset, its sampler, and a function that makes the model; for every rank to call."""
+    """Return the dataset, its sampler, and a function that makes the model. Every rank must call this."""
     task = _task_of_data(settings)
     return replace(task, model=partial(own_model, settings.model, task.sizes)) if settings.model else task
 
 
 def prepare_data(settings: Settings) -> None:
-    """Make the tokens of a text file before the ranks start, if they are not there yet, with a bar."""
+    """Tokenize a text file before the ranks start, if needed, with a progress bar."""
     if settings.data in ("adding", "text") or names_a_function(settings.data):
         return
     with tqdm(desc="tokens", unit="B", unit_scale=True, leave=False, disable=None) as bar:
@@ -204,7 +204,7 @@ def _task_of_own_data(settings: Settings, data: Any) -> Task:
 
 
 def _tokens_of_all_ranks(path: str) -> TokenFile:
-    """Rank 0 makes the tokens if they are not there yet; the others then find them, where they see the same folder."""
+    """Let rank 0 tokenize the text if needed; the other ranks find the result if they see the same folder."""
 
     def refusal() -> CorpusError | None:
         try:

@@ -1,14 +1,14 @@
-"""Checkpoints, keyed by the whole model's names: saved by one strategy on some ranks, loaded by any on any number.
+"""Checkpoints, keyed by the whole model's names: saved by one strategy, loaded by any, on any number of ranks.
 
-    DIR/update-00000050                 complete: it got its name when every rank had written its part
-    DIR/update-00000100.1b9d6bcd.tmp    being written, or left behind by a crash: never loaded, removed by the next save
-    DIR/update-00000150.damaged         not as it was saved, and put aside when the run came there again
+    DIR/update-00000050                 complete: renamed to this after every rank had written its part
+    DIR/update-00000100.1b9d6bcd.tmp    being written, or left by a crash: never loaded, removed by the next save
+    DIR/update-00000150.damaged         files don't match what was saved; renamed when the run got there again
 
-A strategy's `shards()` says which part of each parameter a rank has, and nothing else is asked of it. A rank writes
-what it has; of what several ranks have, one writes it. Beside the tensors lies `training.json`: what model this is,
-how far the training is, and how it was split.
+All that we ask of a strategy is `shards()`, which says what part of each parameter a rank has. A rank writes its part;
+if several ranks have the same part, one of them writes it. `training.json`, next to the tensors, says which model this
+is, how far the training is, and how it was split.
 
-`torch.distributed.checkpoint` keeps its table of contents as a pickle, which can run code when it is read: load
+`torch.distributed.checkpoint` stores its table of contents as a pickle, which can run code when it is read: only load
 checkpoints that you, or someone you trust, have saved. The tensors themselves are read with `weights_only=True`.
 """
 

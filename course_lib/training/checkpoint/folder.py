@@ -1,8 +1,8 @@
-"""A folder of checkpoints on the disk: which one is complete, how one becomes so, and whether its files are intact.
+"""A folder of checkpoints on disk: which one is complete, how one becomes complete, and whether its files are intact.
 
-It knows nothing of tensors. Beside a checkpoint's files lies the SHA-256 of each, in the form that
-`sha256sum --check SHA256SUMS` reads, so you can verify it without Python. Every rank hashes what it has written, and
-one of them writes the list: a file from a different save has a different hash.
+This module knows nothing about tensors. Next to a checkpoint's files is a list of their SHA-256 hashes, in the format
+that `sha256sum --check SHA256SUMS` reads, so you can verify it without Python. Every rank hashes the files it wrote,
+and one of them writes the list: a file from a different save has a different hash.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PIECE = 1 << 20  # bytes read at a time
 
 
 def sums_of(files: Iterable[Path]) -> dict[str, str]:
-    """The SHA-256 of each of these files, by its name."""
+    """Return the SHA-256 of each of these files, by its name."""
     found = {}
     for path in files:
         digest = hashlib.sha256()
@@ -35,7 +35,7 @@ def sums_of(files: Iterable[Path]) -> dict[str, str]:
 
 
 def write_sums(folder: Path, sums: Mapping[str, str]) -> None:
-    """Write the list into `folder`, and return when it is on the disk."""
+    """Write the list into `folder`, and return once it is on disk."""
     with (folder / SUMS).open("w") as file:
         file.writelines(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
         file.flush()
@@ -43,9 +43,9 @@ def write_sums(folder: Path, sums: Mapping[str, str]) -> None:
 
 
 def find_damage(folder: Path, needed: Iterable[str], only: Collection[str] | None = None) -> str:
-    """What is wrong with the files that were saved in `folder`, in a few words; empty if nothing is.
+    """Say in a few words what is wrong with the files saved in `folder`; empty if nothing is.
 
-    `needed` are files that every list must have. `only` these are read, or all.
+    `needed` are files that every list must have. Reads only the files in `only`, or all.
     """
     try:
         *lines, _ = (folder / SUMS).read_text().split("\n")
@@ -57,7 +57,7 @@ def find_damage(folder: Path, needed: Iterable[str], only: Collection[str] | Non
                 return f"{name} is not as it was saved"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
-    except (OSError, ValueError) as error:  # bytes that are no text, a name that cannot be one
+    except (OSError, ValueError) as error:  # bytes that are not text, or a name that no file can have
         return f"{SUMS} cannot be read: {error}"
     return ""
 
@@ -68,12 +68,12 @@ COMPLETE = re.compile(r"update-(\d{8,})")
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be saved or loaded; the sentence says what to do."""
+    """A checkpoint that cannot be saved or loaded. The message says what to do."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """How far a training run is: the updates done, and the batch of the epoch that comes next."""
+    """How far a training run is: the number of updates, and which batch of which epoch comes next."""
 
     updates: int = 0
     epoch: int = 0
@@ -82,26 +82,26 @@ class Position:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint says of itself, without its tensors."""
+    """A checkpoint's description, without its tensors."""
 
     path: Path
     position: Position
-    layout: dict[str, Any]  # the strategy, its ranks, and which parameters each has
+    layout: dict[str, Any]  # the strategy, its ranks, and which parameters each rank has
     parameters: dict[str, list]  # shape and dtype of each, by its name in the whole model
-    notes: dict[str, Any] = field(default_factory=dict)  # the caller's own
-    optimizer: str = ""  # the name of its class, if it had anything to keep
+    notes: dict[str, Any] = field(default_factory=dict)  # the caller's notes
+    optimizer: str = ""  # the name of its class, if it had any state
 
 
 def latest_checkpoint(folder: str | Path) -> Path | None:
-    """The last complete checkpoint in `folder`, or None."""
+    """Return the last complete checkpoint in `folder`, or None."""
     return max(_complete_ones(Path(folder)), key=_updates, default=None)
 
 
 def find_checkpoint(folder: str | Path, only: tuple[str, ...] | None = None) -> tuple[Checkpoint | None, list[str]]:
-    """The last checkpoint in `folder` that is as it was saved; and for each later one, what is wrong with it.
+    """Return the last intact checkpoint in `folder`, and for each later one, what is wrong with it.
 
-    None if there is none at all; raises if there are some, and not one is whole. To be sure is to read all of it: with
-    `only` some files' names, only those are read.
+    The checkpoint is None if there is none at all; raises if there are some, but none is intact. To be sure, this reads
+    every file; with `only`, it reads just those.
     """
     damaged = []
     for path in _newest_first(Path(folder)):
@@ -111,13 +111,13 @@ def find_checkpoint(folder: str | Path, only: tuple[str, ...] | None = None) -> 
         damaged.append(f"{path} is damaged ({damage})")
     if damaged:
         raise CheckpointError(
-            f"{', '.join(damaged)}, and there is no other to go on from: start anew in another folder"
+            f"{', '.join(damaged)}, and there is no other to go on from: start over in another folder"
         )
     return None, []
 
 
 def _damage_of(path: Path, only: tuple[str, ...] | None = None) -> str:
-    """What is wrong with a checkpoint, in a few words; empty if nothing is."""
+    """Say in a few words what is wrong with a checkpoint; empty if nothing is."""
     parts = sorted(file.name for file in path.glob("*.distcp"))
     if damage := find_damage(path, needed=(FACTS, CONTENTS, *parts), only=only):
         return damage
@@ -129,7 +129,7 @@ def _damage_of(path: Path, only: tuple[str, ...] | None = None) -> str:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """What the checkpoint at `path` says of itself."""
+    """Return the description of the checkpoint at `path`."""
     try:
         facts = json.loads((path / FACTS).read_text())
         position = Position(**facts["position"])
@@ -140,12 +140,12 @@ def read_checkpoint(path: Path) -> Checkpoint:
         return found
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
-            f"{path} is damaged ({FACTS}: {error}): remove it, to go on from the one before"
+            f"{path} is damaged ({FACTS}: {error}): remove it to resume from the one before"
         ) from error
 
 
 def _check_kinds(found: Checkpoint) -> None:
-    """Refuse what is JSON, and not what was saved."""
+    """Refuse valid JSON that is not what a run saves."""
     for name, number in vars(found.position).items():
         if type(number) is not int or number < 0:
             raise ValueError(f"{name}={number}")
@@ -161,7 +161,7 @@ def _updates(path: Path) -> int:
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    """All that has a checkpoint's name, whatever is in it."""
+    """Return everything with a checkpoint's name, whatever it contains."""
     found = [path for path in folder.iterdir() if COMPLETE.fullmatch(path.name)] if folder.is_dir() else []
     return sorted(found, key=_updates, reverse=True)
 
@@ -171,9 +171,9 @@ def _complete_ones(folder: Path) -> list[Path]:
 
 
 def make_room(final: Path) -> Path:
-    """A new folder to write a checkpoint into, with a name that no other save has.
+    """Return a new folder to write a checkpoint into, with a unique name.
 
-    Removes what crashes have left behind, puts damaged checkpoints aside, and refuses to write over a whole one.
+    Removes what crashes left behind, renames damaged checkpoints, and refuses to overwrite an intact one.
     """
     for newer in _newest_first(final.parent):
         if _updates(newer) < _updates(final):
@@ -190,7 +190,7 @@ def make_room(final: Path) -> Path:
 
 
 def _put_aside(damaged: Path) -> None:
-    """Keep what is damaged under a name by which nobody loads it."""
+    """Rename a damaged checkpoint so that it is never loaded."""
     kept = damaged.with_suffix(".damaged")
     if kept.exists():
         shutil.rmtree(kept)
@@ -198,9 +198,9 @@ def _put_aside(damaged: Path) -> None:
 
 
 def complete(final: Path, aside: Path, facts: dict[str, Any], sums: Mapping[str, str], keep: int) -> None:
-    """Give a checkpoint its name, once it is on the disk, and then remove the oldest.
+    """Rename a checkpoint to its final name once it is on disk, and then remove the oldest ones.
 
-    `sums` are those of the ranks' parts, each made by the rank that wrote it.
+    `sums` are the hashes of the ranks' parts, each computed by the rank that wrote it.
     """
     with (aside / FACTS).open("w") as file:
         json.dump(facts, file)
@@ -211,13 +211,13 @@ def complete(final: Path, aside: Path, facts: dict[str, Any], sums: Mapping[str,
     aside.rename(final)
     _sync(final.parent)
     for old in sorted(_complete_ones(final.parent), key=_updates)[:-keep]:
-        doomed = old.with_suffix(".tmp")  # a crash while it is removed must not leave half of it under its name
+        doomed = old.with_suffix(".tmp")  # a crash during removal must not leave half of it under its name
         old.rename(doomed)
         shutil.rmtree(doomed)
 
 
 def _sync(folder: Path) -> None:
-    """Have the new name on the disk, too; where a folder cannot be opened for that, the system does it in its time."""
+    """Flush the new name to disk, too. If the platform cannot open a folder for that, the system flushes it later."""
     if hasattr(os, "O_DIRECTORY"):
         descriptor = os.open(folder, os.O_DIRECTORY)
         try:

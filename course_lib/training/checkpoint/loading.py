@@ -36,17 +36,17 @@ from course_lib.training.checkpoint.state import (
 
 
 def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
-    """Give `strategy` what the latest checkpoint in `folder` holds, and return what it says of itself.
+    """Load the latest checkpoint in `folder` into `strategy`, and return the checkpoint's description.
 
-    On the layout that saved it, training then goes on to the last bit as if it had never stopped (on a GPU, as far as
-    its kernels repeat themselves). Where torch's DDP joins three ranks or more, that takes one step *before* the load:
-    DDP orders its messages after its first step, and with them the order in which three numbers are added.
+    With the same layout, training then continues as if it had never stopped, bit for bit (on a GPU, as far as its
+    kernels are deterministic). With torch's DDP on three or more ranks, run one step *before* the load: DDP reorders
+    its messages after its first step, and with them the order in which three numbers are added.
 
-    One that is not as it was saved is named in a warning, and the one before it is loaded.
+    If a checkpoint is damaged, a warning names it, and the one before it is loaded.
 
-    On another layout every rank keeps the random numbers that it has, and a carried state begins at zero. Of buffers
-    that ranks had in versions of their own, like BatchNorm's, the first rank's are loaded. The learning rate is that of
-    the new optimizer.
+    With a different layout, every rank keeps its current random numbers, and a carried state starts at zero. If each
+    rank had its own version of a buffer, like BatchNorm's, the first rank's is loaded. The learning rate is the new
+    optimizer's.
     """
     checkpoint, damaged = on_rank_0(lambda: find_checkpoint(folder))
     if checkpoint is None:
@@ -60,8 +60,8 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
     same_layout = checkpoint.layout == layout_of(strategy, parts)
     try:
         saved = FileSystemReader(found).read_metadata().state_dict_metadata
-    except Exception as error:  # a pickle that is cut short may raise anything
-        raise CheckpointError(f"{found} is damaged ({error}): remove it, to go on from the one before") from error
+    except Exception as error:  # a truncated pickle may raise anything
+        raise CheckpointError(f"{found} is damaged ({error}): remove it to resume from the one before") from error
     check_same_slots(checkpoint, saved, strategy)
     shards = strategy.shards()
     wanted = {copy_name(shard, same_layout) + f"model.{name}": Pieces.of(shard) for name, shard in shards.items()}
@@ -81,7 +81,7 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
     except CheckpointException as error:
         rank, (cause, _) = next(iter(error.failures.items()))
         raise CheckpointError(
-            f"{found} is damaged (rank {rank}: {str(cause).splitlines()[0]}): remove it, to go on from the one before"
+            f"{found} is damaged (rank {rank}: {str(cause).splitlines()[0]}): remove it to resume from the one before"
         ) from error
     restore_optimizer(strategy, {shards[name].tensor: of_name for name, of_name in slots.items() if of_name})
     restore_rank(strategy, own)

@@ -1,11 +1,11 @@
-"""Who may write into a folder of checkpoints: one job at a time, which has left its name there.
+"""Who may write into a folder of checkpoints: one job at a time, which leaves its name there.
 
     DIR/writer-1.lock    {"job": "Slurm job 12", "host": "n1", "process": 345, ...}
 
-The lock is a file that can be made only once (O_EXCL). Whoever finds it asks whether its writer still lives: on the
-same machine by the process, on another by the file's time, which the training loop renews. A lock of a dead writer is
-never removed by somebody else, who might remove the one that has come in its place: the next writer makes the file
-with the next number, and looks once more whether it is alone.
+The lock is a file that can be created only once (O_EXCL). A process that finds it checks whether its writer is still
+alive: on the same machine by the process, on a different one by the file's time, which the training loop renews. A
+process never removes a dead writer's lock, because it might remove the one that replaced it. Instead, the next writer
+creates the file with the next number, and checks once more that it is alone.
 
 Within a job, rank 0 acts on the folder for all ranks: `on_rank_0`.
 """
@@ -34,21 +34,21 @@ from course_lib.training.checkpoint.folder import CheckpointError
 
 LOCK = re.compile(r"writer-(\d+)\.lock")
 RENEW_EVERY = 10.0  # seconds
-GONE_AFTER = 900.0  # seconds without a renewal: an update, a save or a hiccup of the network may take a while
+GONE_AFTER = 900.0  # seconds without a renewal: an update, a save or a network hiccup may take a while
 TRIES = 20
-NAMED_WITHIN = 2.0  # seconds from the making of a lock to the name in it
+NAMED_WITHIN = 2.0  # seconds between creating a lock and writing the name in it
 
 
 @dataclass(frozen=True)
 class Writer:
     """A process that writes checkpoints."""
 
-    job: str  # of Slurm or torchrun, if it has one
-    restarts: int  # how often that job was started again
+    job: str  # from Slurm or torchrun, if there is one
+    restarts: int  # how often that job was restarted
     host: str
-    machine: str  # the running system: where it is the same, a process can be looked up by its number
+    machine: str  # the running system: if it is the same, we can look up a process by its ID
     process: int
-    began: str  # when the process did, as the system counts: numbers are given out again
+    began: str  # the process's start time, in system ticks: process IDs are reused
     token: str
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Writer:
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock that was found; `writer` is None if it cannot be read, or not yet."""
+    """An existing lock; `writer` is None if it cannot be read, or not yet."""
 
     path: Path
     number: int
@@ -69,7 +69,7 @@ class Lock:
         return str(self.writer) if self.writer else "a process that has not left its name"
 
     def is_held(self, by_others_than: Writer) -> bool:
-        """Whether its writer still lives. An earlier attempt of the same job does not."""
+        """Return whether its writer is still alive. An earlier attempt of the same job is not."""
         ours, theirs = by_others_than, self.writer
         if theirs is None:
             return self.age < GONE_AFTER
@@ -88,14 +88,14 @@ class WriterLock:
         self._renewed = time.monotonic()
 
     def renew(self) -> None:
-        """Say that this writer lives; to be called after every update."""
+        """Signal that this writer is alive. Call it after every update."""
         if time.monotonic() - self._renewed >= RENEW_EVERY:
             self._renewed = time.monotonic()
-            with contextlib.suppress(OSError):  # whether it is still ours is asked before anything is written
+            with contextlib.suppress(OSError):  # `check` finds out whether it is still ours before any write
                 os.utime(self.path)
 
     def check(self) -> None:
-        """Raise if another writer has taken the folder over, because this one seemed to be dead."""
+        """Raise if a different writer has taken over the folder, because this one seemed to be dead."""
         newest = max(_locks_in(self.path.parent), key=lambda lock: lock.number, default=None)
         if newest is None or newest.path != self.path or newest.writer != self.writer:
             by = f" by {newest.holder}" if newest else ""
@@ -104,7 +104,7 @@ class WriterLock:
             )
 
     def release(self) -> None:
-        """Give the folder back, unless somebody else has it. If nothing was saved, it is as it was before."""
+        """Release the folder, unless a different writer has it. If nothing was saved, it is as it was before."""
         with contextlib.suppress(CheckpointError, OSError):
             self.check()
             for lock in _locks_in(self.path.parent):
@@ -116,36 +116,36 @@ class WriterLock:
 
 
 def acquire_lock(folder: str | Path) -> tuple[WriterLock, str]:
-    """The right to write into `folder`, and from whom it was taken over, if it was. Raises if somebody has it."""
+    """Return the lock on `folder`, and whom it was taken over from, if anyone. Raises if a live writer has it."""
     folder, writer = Path(folder), this_writer()
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     for _ in range(TRIES):
         before = _locks_in(folder)
         if any(lock.writer is None and lock.age < NAMED_WITHIN for lock in before):
-            time.sleep(NAMED_WITHIN / TRIES)  # its writer is about to leave its name
+            time.sleep(NAMED_WITHIN / TRIES)  # its writer is about to write its name
             continue
         _refuse_second_writer(folder, before, writer)
         path = folder / f"writer-{max((lock.number for lock in before), default=0) + 1}.lock"
         if not _make(path, writer):
-            continue  # somebody was faster: who?
+            continue  # a different writer was faster: find out which
         seen = {lock.path for lock in before}
         others = [lock for lock in _locks_in(folder) if lock.path != path]
         if not any(lock.is_held(by_others_than=writer) or lock.path not in seen for lock in others):
             return WriterLock(path, writer, made), ", ".join(lock.holder for lock in others)
         path.unlink(missing_ok=True)
-        time.sleep(random.random() * NAMED_WITHIN / TRIES)  # both may have stepped back
+        time.sleep(random.random() * NAMED_WITHIN / TRIES)  # both may have backed off
     _refuse_second_writer(folder, _locks_in(folder), writer)
-    raise CheckpointError(f"{folder} cannot be locked: others try the same at this moment; try again")
+    raise CheckpointError(f"{folder} cannot be locked: other jobs are trying, too; try again")
 
 
 def check_unlocked(folder: str | Path) -> None:
-    """Raise if somebody writes into `folder`, or may do."""
+    """Raise if a process writes into `folder`, or might."""
     _refuse_second_writer(Path(folder), _locks_in(Path(folder)), this_writer())
 
 
 def this_writer() -> Writer:
-    """The process that asks."""
+    """Return a description of this process."""
     job, restarts = "", 0
     if torchrun.started_by_torchrun():
         run = os.environ.get("TORCHELASTIC_RUN_ID", "")
@@ -166,7 +166,7 @@ def _refuse_second_writer(folder: Path, locks: list[Lock], writer: Writer) -> No
 
 
 def _make(path: Path, writer: Writer) -> bool:
-    """Make the file, and nobody else's."""
+    """Create the file, and return whether this process created it."""
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
@@ -177,12 +177,12 @@ def _make(path: Path, writer: Writer) -> bool:
 
 
 def _locks_in(folder: Path) -> list[Lock]:
-    """All locks that are there, with their age by the clock of whoever keeps the files."""
+    """Return all locks in the folder, with their age by the file server's clock."""
     found = []
     named = [(path, match) for path in _files(folder) if (match := LOCK.fullmatch(path.name))]
     now = _time_of_folder(folder) if named else 0.0
     for path, match in named:
-        with contextlib.suppress(FileNotFoundError):  # it was given back a moment ago
+        with contextlib.suppress(FileNotFoundError):  # it was just released
             age = max(0.0, now - path.stat().st_mtime)
             found.append(Lock(path, int(match[1]), _read(path), age))
     return found
@@ -193,7 +193,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _time_of_folder(folder: Path) -> float:
-    """What time it is where the folder is: machines' clocks differ."""
+    """Return the time on the file system of the folder: machines' clocks differ."""
     probe = folder / f"clock.{uuid4().hex}.tmp"
     try:
         probe.touch()
@@ -212,7 +212,7 @@ def _read(path: Path) -> Writer | None:
 
 
 def _machine() -> str:
-    """Where processes can be looked up by their numbers: the running system, and the room of processes in it."""
+    """Return an ID for where processes can be looked up by number: the running system and its PID namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -221,7 +221,7 @@ def _machine() -> str:
 
 
 def _began(process: int) -> str:
-    """When a process began, in ticks since the system did; empty if there is none, or it is only waited for."""
+    """Return when a process started, in ticks since boot; empty if it does not exist or is a zombie."""
     if sys.platform == "darwin":
         return _lives(process)
     try:
@@ -232,20 +232,20 @@ def _began(process: int) -> str:
 
 
 def _lives(process: int) -> str:
-    """The same, where the system does not say when."""
+    """Return a fixed text if the process exists, for systems that don't say when it started; empty if not."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return ""
     except OSError:
-        pass  # it is somebody else's
+        pass  # it belongs to a different user
     return "at some time"
 
 
 def on_rank_0(act: Callable[[], Any], group: dist.ProcessGroup | None = None) -> Any:
-    """What `act` returns on rank 0, on every rank. If it raises there, every rank raises.
+    """Return on every rank what `act` returns on rank 0. If it raises there, every rank raises.
 
-    Ranks on several machines may see a shared folder in different states: one of them looks, for all.
+    Ranks on several machines may see a shared folder in different states, so one of them looks for all.
     """
     answer: list[Any] = [None]
     if rank_and_ranks()[0] == 0:

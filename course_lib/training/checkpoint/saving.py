@@ -1,9 +1,8 @@
-"""Save a checkpoint: every rank writes its part aside, and when all have, it gets its name.
+"""Save a checkpoint: every rank writes its part into a temporary folder, which is renamed when all are done.
 
-With `BackgroundSaver` that happens while the training goes on, by `torch.distributed.checkpoint.async_save`.
-What the ranks have is copied, which takes a moment, and a thread of each rank writes the copy to the disk, sums it and
-gives the checkpoint its name. The next save waits for the last one; so does the end of the run. A rank needs memory
-for the copy.
+With `BackgroundSaver`, `torch.distributed.checkpoint.async_save` does this while training continues. It first copies
+the state, which takes a moment; then a thread of each rank writes the copy to disk, hashes it, and renames the folder.
+The next save waits for the last one; so does the end of the run. A rank needs memory for the copy.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ def save_checkpoint(
     keep: int = CHECKPOINTS_KEPT,
     lock: WriterLock | None = None,
 ) -> Path:
-    """Write a checkpoint into `folder`, remove all but the last `keep`, and return where it is; for all ranks to call.
+    """Write a checkpoint into `folder`, remove all but the last `keep`, and return its path. All ranks must call this.
 
-    Until the last byte is written it has another name, so a crash at any moment leaves the previous one to resume from.
-    With a `lock`, which rank 0 has, nothing is written into a folder that another job has taken over.
+    It has a temporary name until the last byte is written, so a crash at any moment leaves the previous one to resume
+    from. With a `lock`, which rank 0 holds, nothing is written into a folder that a different job has taken over.
     """
     save = begin_save(strategy, folder, position, notes=notes, keep=keep, lock=lock)
     with save.explained():
@@ -53,7 +52,7 @@ def save_checkpoint(
 
 @dataclass(frozen=True)
 class Save:
-    """A checkpoint that is being written, and not yet by its name. `group` are the ranks' ways to each other."""
+    """A checkpoint being written, still under its temporary name. The ranks communicate through `group`."""
 
     final: Path
     aside: Path
@@ -64,10 +63,10 @@ class Save:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """In the block, torch's error becomes a sentence, and what was written goes: it is room on the disk."""
+        """Inside this context, turn torch's error into a sentence, and delete the partial checkpoint to free disk."""
         try:
             yield
-        except CheckpointException as error:  # every rank gets it, whichever failed
+        except CheckpointException as error:  # raised on every rank, whichever failed
             on_rank_0(lambda: shutil.rmtree(self.aside, ignore_errors=True), self.group)
             rank, (cause, _) = next(iter(error.failures.items()))
             raise CheckpointError(
@@ -75,7 +74,7 @@ class Save:
             ) from error
 
     def finish(self) -> Path:
-        """Give the checkpoint its name, when all ranks have written their parts; for all of them to call."""
+        """Rename the checkpoint to its final name when all ranks have written their parts. All ranks must call this."""
         sums = _sums_of_all_parts(self.aside, self.group)
         on_rank_0(lambda: self._complete(sums), self.group)
         return self.final
@@ -96,7 +95,7 @@ def begin_save(
     lock: WriterLock | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> Save:
-    """Make room for a checkpoint; the ranks agree on what it is, and write their parts afterwards."""
+    """Create the temporary folder, and agree on the checkpoint's description. The ranks then write their parts."""
     if keep < 1:
         raise ValueError(f"keep={keep}: at least the checkpoint that is saved is kept")
     final = Path(folder) / f"update-{position.updates:08d}"
@@ -119,7 +118,7 @@ def _make_room(final: Path, lock: WriterLock | None) -> Path:
 
 
 def _reason(cause: BaseException) -> str:
-    """Why something could not be written, in a few words."""
+    """Say in a few words why something could not be written."""
     while not isinstance(cause, OSError) and (cause.__cause__ or cause.__context__):
         cause = cause.__cause__ or cause.__context__ or cause
     if isinstance(cause, OSError) and cause.strerror:
@@ -129,7 +128,7 @@ def _reason(cause: BaseException) -> str:
 
 @contextlib.contextmanager
 def writing_into(folder: str | Path) -> Iterator[WriterLock]:
-    """In the block, no other job may write into `folder`; for all ranks to call."""
+    """Inside this context, no other job may write into `folder`. All ranks must call this."""
     is_rank_0 = rank_and_ranks()[0] == 0
     lock, from_whom = on_rank_0(lambda: acquire_lock(folder))
     if from_whom and is_rank_0:
@@ -142,7 +141,7 @@ def writing_into(folder: str | Path) -> Iterator[WriterLock]:
 
 
 def _sums_of_all_parts(aside: Path, group: dist.ProcessGroup | None) -> dict[str, str]:
-    """The sums of what all ranks have written, on every rank: each reads its own part."""
+    """Return the hashes of what all ranks have written, on every rank: each rank hashes its own part."""
     rank, ranks = rank_and_ranks()
     ours: list[Any] = [None] * ranks
     mine = sums_of(sorted(aside.glob(f"__{rank}_*.distcp")))
@@ -154,22 +153,22 @@ def _sums_of_all_parts(aside: Path, group: dist.ProcessGroup | None) -> dict[str
 
 
 class PiecesWriter(FileSystemWriter):
-    """Copies `Pieces` before the training goes on; torch's own would not know how."""
+    """Copies `Pieces` before training continues; torch's writer would not know how."""
 
     def stage(self, state_dict: dict[str, Pieces]) -> dict[str, Pieces]:
         return {name: pieces.copied() for name, pieces in state_dict.items()}
 
 
 class BackgroundSaver:
-    """Saves checkpoints as `save_checkpoint` does, in the background; every rank has one, and makes the same calls.
+    """Saves checkpoints like `save_checkpoint`, in the background. Every rank has one, and makes the same calls.
 
-    At the end of a `with` block the last one is whole; also after an error that is one of `agreed`, which all ranks
-    raise alike. After another one, nobody knows which ranks there are to wait for.
+    At the end of a `with` block the last checkpoint is complete, even after an exception of a type in `agreed`, which
+    all ranks raise together. After any other exception, we cannot know which ranks to wait for.
     """
 
     def __init__(self, agreed: tuple[type[Exception], ...] = ()) -> None:
         self._agreed = agreed
-        # The ranks' threads talk to each other while the ranks do: they need ways of their own, between processors.
+        # The threads communicate at the same time as the ranks, so they need a separate group, on the CPU.
         group = dist.new_group(backend="gloo") if dist.is_initialized() else None
         assert not isinstance(group, int)  # this rank is in the group
         self._group = group
@@ -185,7 +184,7 @@ class BackgroundSaver:
         notes: dict[str, Any] | None = None,
         lock: WriterLock | None = None,
     ) -> None:
-        """Begin to write a checkpoint, when the last one is written. Raises what went wrong with that one."""
+        """Start writing a checkpoint once the last one is complete. Raises the last one's error, if it failed."""
         self.wait()
         save = begin_save(strategy, folder, position, notes=notes, lock=lock, group=self._group)
         writing = async_save(
@@ -197,11 +196,11 @@ class BackgroundSaver:
         self._pending = self._thread.submit(_finish, save, writing)
 
     def is_writing(self) -> bool:
-        """Whether this rank's part of the last checkpoint, or its name, is still to come."""
+        """Return whether this rank is still writing or renaming the last checkpoint."""
         return self._pending is not None and not self._pending.done()
 
     def wait(self) -> None:
-        """Return when the last checkpoint is whole. Raises what went wrong with it, on every rank."""
+        """Wait until the last checkpoint is complete. Raises its error on every rank, if it failed."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()

@@ -1,8 +1,8 @@
-"""What a rank saves, by names of the whole model; how it is given back; and whether a run fits a checkpoint.
+"""What a rank saves, by the whole model's names; how it is restored; and whether a run fits a checkpoint.
 
 `torch.distributed.checkpoint` knows PyTorch's own sharded tensors. One of our ranks may have several pieces of one
-parameter: some rows of each of an LSTM's gates. A planner says which piece belongs where, and PyTorch does the rest: of
-pieces that several ranks have it writes one, and a rank that wants other pieces than were saved gets them put together.
+parameter: some rows of each of an LSTM's gates. A planner says which piece belongs where, and PyTorch does the rest:
+it writes a piece that several ranks have only once, and assembles the pieces that a rank wants from those saved.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError
 
 @dataclass(frozen=True)
 class Pieces:
-    """What this rank has of a tensor of that shape: pieces, by where they begin in it."""
+    """This rank's pieces of a tensor of that shape, by their offsets in it."""
 
     shape: tuple[int, ...]
     at: dict[Offsets, Tensor]
 
     @classmethod
     def of(cls, shard: Shard, values: Tensor | None = None) -> Pieces:
-        """A shard's pieces; or those of other `values` that are cut like it, or, if they have another shape, whole."""
+        """Return a shard's pieces, or those of `values`: cut like the shard, or whole if their shape differs."""
         values = shard.tensor if values is None else values
         if values.shape != shard.tensor.shape:
             return cls.whole(values)
@@ -52,11 +52,11 @@ class Pieces:
 
     @classmethod
     def whole(cls, tensor: Tensor) -> Pieces:
-        """All of a tensor."""
+        """Return all of a tensor as one piece."""
         return cls(tuple(tensor.shape), {(0,) * tensor.dim(): tensor.detach()})
 
     def copied(self) -> Pieces:
-        """The same numbers in memory of their own, which the next update does not change."""
+        """Return a copy that the next update does not change."""
         return Pieces(self.shape, {at: piece.to("cpu", copy=True) for at, piece in self.at.items()})
 
     def chunk(self, offsets: Offsets) -> ChunkStorageMetadata:
@@ -89,7 +89,7 @@ class SavePieces(DefaultSavePlanner):
 
 
 class LoadPieces(DefaultLoadPlanner):
-    """Loads a dict of `Pieces`, into their tensors."""
+    """Loads a dict of `Pieces` into their tensors."""
 
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -113,7 +113,7 @@ class LoadPieces(DefaultLoadPlanner):
 
 
 def parts_of(strategy: Strategy, sampled: bool = False) -> list[Outlines]:
-    """Who has what of the model, seen to be the whole of it; the same on every rank."""
+    """Return each rank's outlines, after checking that they form the whole model; the same on every rank."""
     check_is_strategy(strategy)
     parts = gather_outlines(strategy.checked_shards(), sampled=sampled)
     check_outlines(parts)
@@ -121,13 +121,13 @@ def parts_of(strategy: Strategy, sampled: bool = False) -> list[Outlines]:
 
 
 def parameters_of(parts: list[Outlines]) -> dict[str, list]:
-    """Shape and dtype of the whole model's parameters."""
+    """Return the shape and dtype of each of the whole model's parameters."""
     outlines = {name: outline for part in parts for name, outline in part.items()}
     return {name: [list(outline.shape), outline.dtype] for name, outline in sorted(outlines.items())}
 
 
 def layout_of(strategy: Strategy, parts: list[Outlines]) -> dict[str, Any]:
-    """Who has what. On the same layout a rank finds its own random numbers and carried states again."""
+    """Return which rank has what. With the same layout, a rank can restore its random numbers and carried states."""
     layout = {
         "strategy": type(strategy).__name__,
         "ranks": len(parts),
@@ -137,23 +137,23 @@ def layout_of(strategy: Strategy, parts: list[Outlines]) -> dict[str, Any]:
             for part in parts
         ],
     }
-    return json.loads(json.dumps(layout))  # as it will be read: lists, no tuples
+    return json.loads(json.dumps(layout))  # as JSON reads it back: lists, not tuples
 
 
 def is_same_layout(checkpoint: Checkpoint, strategy: Strategy) -> bool:
-    """Whether each rank has what it had when the checkpoint was saved; for all ranks to call."""
+    """Return whether each rank has what it had when the checkpoint was saved. All ranks must call this."""
     return checkpoint.layout == layout_of(strategy, parts_of(strategy))
 
 
 def in_words(layout: Mapping[str, Any]) -> str:
-    """The layout as a person says it."""
+    """Describe the layout in words."""
     ranks = "1 rank" if layout["ranks"] == 1 else f"{layout['ranks']} ranks"
     pieces = f" in {layout['micro_batches']} micro-batches" if layout["micro_batches"] > 1 else ""
     return f"{layout['strategy']} on {ranks}{pieces}"
 
 
 def check_same_model(checkpoint: Checkpoint, ours: dict[str, list]) -> None:
-    """Refuse a checkpoint whose parameters have other names, shapes or types than ours."""
+    """Refuse a checkpoint whose parameters have different names, shapes or dtypes."""
     theirs = checkpoint.parameters
     for name in sorted(theirs.keys() | ours.keys()):
         if theirs.get(name) != ours.get(name):
@@ -164,17 +164,17 @@ def check_same_model(checkpoint: Checkpoint, ours: dict[str, list]) -> None:
 
 
 def check_same_optimizer(checkpoint: Checkpoint, strategy: Strategy) -> None:
-    """Refuse a checkpoint of an optimizer that keeps other numbers."""
+    """Refuse a checkpoint from an optimizer that keeps different state."""
     ours = type(strategy.optimizer).__name__
     if checkpoint.optimizer not in ("", ours):
         raise CheckpointError(
             f"{checkpoint.path} was saved with {checkpoint.optimizer}, and this run has {ours}, which keeps other "
-            "numbers: go on with the same optimizer"
+            "numbers: continue with the same optimizer"
         )
 
 
 def check_same_slots(checkpoint: Checkpoint, saved: Iterable[str], strategy: Strategy) -> None:
-    """Refuse a checkpoint of the same optimizer with options that make it keep other numbers: amsgrad, momentum."""
+    """Refuse a checkpoint from the same optimizer with options that change its state: amsgrad, momentum."""
     theirs = {key.rpartition(".")[2] for key in saved if re.match(r"(copy-[^.]+\.)?optimizer\.", key)}
     ours = _slots_of(strategy.optimizer)
     if not theirs or ours is None or theirs == ours:
@@ -187,14 +187,14 @@ def check_same_slots(checkpoint: Checkpoint, saved: Iterable[str], strategy: Str
 
 
 def _slots_of(optimizer: Optimizer) -> set[str] | None:
-    """What an optimizer keeps for a parameter, found out on one of its own; None where that cannot be known."""
+    """Return what an optimizer stores for a parameter, found by a trial step; None if the trial fails."""
     try:
         parameter = torch.nn.Parameter(torch.zeros(1, 1))
         trial = type(optimizer)([parameter], **optimizer.defaults)
         parameter.grad = torch.zeros_like(parameter)
         trial.step()
         return {slot for slot, value in trial.state[parameter].items() if value is not None}
-    except Exception:  # somebody's own optimizer may need anything
+    except Exception:  # a user's optimizer may need anything
         return None
 
 
@@ -219,7 +219,7 @@ BUFFER = re.compile(r"rank-(\d+)\.buffer\.(.+)")
 
 
 def state_dict_of(strategy: Strategy) -> dict[str, Pieces]:
-    """All that this rank has, by a name that says whose it is."""
+    """Return everything that this rank has, by a name that says which rank or parameter it belongs to."""
     pieces: dict[str, Pieces] = {}
     for name, shard in strategy.shards().items():
         pieces[copy_name(shard) + f"model.{name}"] = Pieces.of(shard)
@@ -235,12 +235,12 @@ def state_dict_of(strategy: Strategy) -> dict[str, Pieces]:
 
 
 def copy_name(shard: Shard, same_layout: bool = True) -> str:
-    """Where ranks have copies that may differ, each has a name of its own; loaded by others, the first one counts."""
+    """Return the prefix for copies that may differ between ranks. A different layout loads the first copy."""
     return f"copy-{shard.copy}." if shard.copy and same_layout else ""
 
 
 def empty_slot(shard: Shard, name: str, slot: str, saved: Any) -> Tensor:
-    """Room for what an optimizer keeps for a parameter: cut as the shard, or whole: a number of steps, say."""
+    """Return an empty tensor for an optimizer slot: cut like the shard, or whole, like a step count."""
     _check_slot(shard, name, slot, tuple(saved.size), tuple(shard.shape))
     if tuple(saved.size) == tuple(shard.shape):
         return torch.empty_like(shard.tensor, dtype=saved.properties.dtype, requires_grad=False)
@@ -248,19 +248,19 @@ def empty_slot(shard: Shard, name: str, slot: str, saved: Any) -> Tensor:
 
 
 def own_keys(saved: Mapping[str, Any]) -> list[str]:
-    """Of what was saved, this rank's random numbers and carried states."""
+    """Return the keys of this rank's saved random numbers and carried states."""
     return [key for key in saved if key.startswith(_own_prefix()) and not BUFFER.fullmatch(key)]
 
 
 def empty(entry: Any) -> Tensor:
-    """Room for a tensor that was saved whole."""
+    """Return an empty tensor for one that was saved whole."""
     return torch.empty(entry.size, dtype=entry.properties.dtype)
 
 
 def find_buffers(
     checkpoint: Checkpoint, saved: Mapping[str, Any], strategy: Strategy, same_layout: bool
 ) -> dict[str, str]:
-    """For each buffer of this rank's part of the model, where it was saved: by this rank, or the first that had it."""
+    """Return where each buffer of this rank's part was saved: by this rank, or by the first rank that had it."""
     found: dict[str, str] = {}
     here = f"{rank_and_ranks()[0]}" if same_layout else ""
     matches = [match for key in saved if (match := BUFFER.fullmatch(key))]
@@ -277,14 +277,14 @@ def find_buffers(
 
 
 def restore_buffers(strategy: Strategy, loaded: NamedTensors) -> None:
-    """Give the model its buffers, by their names in it."""
+    """Copy the loaded buffers into the model, by name."""
     with torch.no_grad():
         for name, buffer in strategy.model.named_buffers():
             buffer.copy_(loaded[name])
 
 
 def _check_slot(shard: Shard, name: str, slot: str, shape: tuple[int, ...], parameters: tuple[int, ...]) -> None:
-    """Refuse what an optimizer keeps for a part of a parameter in a form of its own: nobody knows how it is cut."""
+    """Refuse a slot of a different shape for a part of a parameter: we cannot know how to cut it."""
     if shard.ranges is not None and shape not in ((), parameters):
         raise CheckpointError(
             f"the optimizer keeps {slot} of shape {shape} for {name}, which is cut over ranks: such a state cannot be "
@@ -293,7 +293,7 @@ def _check_slot(shard: Shard, name: str, slot: str, shape: tuple[int, ...], para
 
 
 def restore_optimizer(strategy: Strategy, slots: Mapping[Tensor, NamedTensors]) -> None:
-    """Give the optimizer what it kept for each parameter."""
+    """Restore the optimizer's state for each parameter."""
     ordered = [parameter for group in strategy.optimizer.param_groups for parameter in group["params"]]
     state = {place: slots[parameter] for place, parameter in enumerate(ordered) if parameter in slots}
     now = strategy.optimizer.state_dict()
@@ -301,7 +301,7 @@ def restore_optimizer(strategy: Strategy, slots: Mapping[Tensor, NamedTensors]) 
 
 
 def restore_rank(strategy: Strategy, loaded: NamedTensors) -> None:
-    """This rank's random numbers and carried states, if it has the same part of the same work as before."""
+    """Restore this rank's random numbers and carried states, if it does the same part of the work as before."""
     own = {key.removeprefix(_own_prefix()): tensor for key, tensor in loaded.items()}
     if "random.cpu" in own:
         torch.set_rng_state(own["random.cpu"])
@@ -321,7 +321,7 @@ def _random_states() -> NamedTensors:
 
 
 def _flatten_states(states: StatesByMicroBatch) -> Iterator[tuple[str, Tensor]]:
-    """The carried states as (path, tensor): micro-batch, block, and h or c: `0.1.h`."""
+    """Yield the carried states as (path, tensor), with the path micro-batch, block, and h or c: `0.1.h`."""
     for micro_batch, of_blocks in states.items():
         for place, (h, c) in of_blocks.items():
             yield f"{micro_batch}.{place}.h", h
