@@ -36,7 +36,7 @@ def protections() -> list[Protection]:
     alone = os.geteuid() == 0
     return [
         Protection(
-            "submissions run in a sandbox: files, processes and network of their own",
+            "submissions run in a sandbox: separate files, processes and network",
             bool(inside),
             "bubblewrap does not work here: allow user namespaces",
         ),
@@ -51,7 +51,7 @@ def protections() -> list[Protection]:
             "we do not know their numbers on this machine",
         ),
         Protection("no namespaces and no mounts inside", "nested: no" in inside, "submissions can create them here"),
-        Protection("only /tmp and /dev/shm are writable, 64 MB each", "written: no" in inside, "more is"),
+        Protection("only /tmp and /dev/shm are writable, 64 MB each", "written: no" in inside, "others are, too"),
         Protection("keyrings are out of reach", "keyring: no" in inside, "submissions share your keyring"),
         Protection("each submission has its own user id", alone, "only root can assign one; all of them have yours"),
         Protection(

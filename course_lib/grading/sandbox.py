@@ -97,8 +97,8 @@ def check_sandbox() -> None:
         if shutil.which(program) is None:
             raise NoSandbox(
                 f"{program} is not installed, so submissions would run with your permissions: they could read the "
-                "solutions and other submissions, change grades and use the network. Install bubblewrap (apt-get install "
-                "bubblewrap), or, if you trust the submissions like your own code, pass --no-sandbox"
+                "solutions and other submissions, change grades and use the network. Install bubblewrap (apt-get "
+                "install bubblewrap), or, if you trust the submissions like your own code, pass --no-sandbox"
             )
     tried = try_inside(["true"])
     if tried.returncode:
