@@ -48,7 +48,7 @@ def ask_to_join(url: str, code: str, name: str) -> Membership:
     except urllib.error.HTTPError as error:
         raise CannotJoin(_refusal(error, address)) from error
     except OtherCertificate as error:
-        raise CannotJoin(f"{address} has a certificate that does not match its fingerprint: ask your instructor") from error
+        raise CannotJoin(f"{address} shows another certificate than this address names: ask your instructor") from error
     except OSError as error:
         raise CannotJoin(
             f"nobody answers at {address}: is `course class` running there, and is that its address?"

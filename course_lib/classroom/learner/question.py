@@ -15,7 +15,7 @@ from course_lib.classroom.learner import membership, news, tell
 
 NO_CLASS = "You are in no class: join one with join_class(address, code), from course_lib."
 NOT_REACHED = "Nothing was heard from the class yet: run this again."
-NOTHING_ASKED = "There is no question for the class right now."
+NOTHING_ASKED = "The class is not asked anything now."
 CLOSED = "This question is closed: wait for what the class has said, and run this again."
 
 
