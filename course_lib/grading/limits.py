@@ -14,7 +14,7 @@ GIGABYTE = 1 << 30
 
 @dataclass(frozen=True)
 class Limits:
-    """What one submission may use."""
+    """The resources that one submission may use."""
 
     seconds: float = 60.0  # of possible work: time lost to a busy machine does not count
     memory: int = 16 * GIGABYTE  # mapped per process: torch with CUDA maps several GB on import
