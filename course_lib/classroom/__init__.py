@@ -1,1 +1,1 @@
-"""In front of a class: what it believes, live and kept in a record; slides, a timetable, what to say."""
+"""Teaching a class: live answers and their record, slides, a timetable and teaching notes."""

@@ -1,4 +1,4 @@
-"""A timetable from the minutes that the lessons state, as Markdown: sections, exercises that fit, breaks and lunch."""
+"""Build a timetable from the lessons' minutes, as Markdown: sections, exercises that fit, breaks and lunch."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from course_lib.checks import exercises
 from course_lib.checks.catalog import LESSONS
 from course_lib.checks.exercise import Exercise
 
-LONGEST = 90  # minutes at a stretch
-LONG_ENOUGH = 50  # that a new lesson begins after a break
+LONGEST = 90  # minutes without a break
+LONG_ENOUGH = 50  # minutes after which a new lesson starts with a break
 BREAK, LUNCH, WELCOME = 15, 60, 10
 NOON, LATEST_LUNCH = 12 * 60, 13 * 60
-AFTERNOON = 14 * 60  # a day that ends before it has no lunch
-CAPSTONE = "11"  # a lesson that is one exercise
+AFTERNOON = 14 * 60  # a day that ends earlier has no lunch
+CAPSTONE = "11"  # a lesson that consists of one exercise
 SATURDAY = 5
 
 
 class BadAgenda(ValueError):
-    """A timetable that cannot be made; the sentence says what to give instead."""
+    """The timetable cannot be made; the message says what to give instead."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """What is to be done with the class at one stretch."""
+    """One activity of the class."""
 
     kind: str  # welcome, section, exercise, break or lunch
     lesson: str
@@ -39,7 +39,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Slot:
-    """An item at its time, in minutes after midnight."""
+    """An item with its start time, in minutes after midnight."""
 
     begin: int
     item: Item
@@ -51,7 +51,7 @@ class Slot:
 
 @dataclass
 class Day:
-    """A day of teaching; `since_break` is how long the class has sat."""
+    """A day of teaching; `since_break` is the number of minutes since the last break."""
 
     begin: int
     until: int
@@ -64,7 +64,7 @@ class Day:
         return self.slots[-1].end if self.slots else self.begin
 
     def take(self, item: Item) -> bool:
-        """Put an item behind the others, after a pause if one is due; whether there was room for it."""
+        """Append an item, after a break if one is due. Returns whether there was room for it."""
         pause = self._pause_before(item)
         if self.now + (pause.minutes if pause else 0) + item.minutes > self.until:
             return False
@@ -87,7 +87,7 @@ class Day:
 
 @dataclass(frozen=True)
 class Agenda:
-    """Days with their slots; what did not fit; and the exercises that are left for home."""
+    """The days with their slots, the items that did not fit, and the exercises left as homework."""
 
     days: list[Day]
     left_over: list[Item]
@@ -97,8 +97,8 @@ class Agenda:
 def make_agenda(
     lessons: Sequence[str], *, days: int, begin: int, until: int, exercise_minutes: int | None = None
 ) -> Agenda:
-    """Lay the lessons' sections out over days, in order. With `exercise_minutes`, each lesson is followed by those of
-    its exercises that best fill so many minutes. From the first item that does not fit, everything is left over.
+    """Distribute the lessons' sections over days, in order. With `exercise_minutes`, each lesson is followed by the
+    exercises that best fill that time. The first item that does not fit and everything after it are left over.
     """
     if until - begin < BREAK * 2:
         raise BadAgenda(f"from {clock(begin)} until {clock(until)}: a day needs at least {BREAK * 2} minutes")
@@ -121,7 +121,7 @@ def make_agenda(
 
 
 def choose_exercises(lesson: str, minutes: int | None) -> list[Exercise]:
-    """The exercises of a lesson that together best fill so many minutes; of equals, the first. A capstone is whole."""
+    """Return the exercises that best fill this many minutes; the first of equals. The capstone is never split."""
     known = [exercise for exercise in _by_number() if exercise.lesson == lesson]
     if lesson == CAPSTONE:
         return known
@@ -131,7 +131,7 @@ def choose_exercises(lesson: str, minutes: int | None) -> list[Exercise]:
 
 
 def lessons_from(text: str) -> list[str]:
-    """Lessons as they are typed: 00-07, or 00,02,06-08."""
+    """Parse a list of lessons such as `00-07` or `00,02,06-08`."""
     known, found = [*outlines(), CAPSTONE], []
     for word in text.split(","):
         parts = re.fullmatch(r"\s*(\d{1,2})(?:-(\d{1,2}))?\s*", word, re.ASCII)
@@ -145,7 +145,7 @@ def lessons_from(text: str) -> list[str]:
 
 
 def clock(minutes: int) -> str:
-    """A time of the day: 9:05."""
+    """Format minutes after midnight as a time of day: 9:05."""
     return f"{minutes // 60}:{minutes % 60:02}"
 
 
@@ -167,12 +167,12 @@ def _by_number() -> list[Exercise]:
 
 
 def title_of(lesson: str) -> str:
-    """A lesson as people call it: 06 · Pipeline parallelism."""
+    """Return a lesson's display name: 06 · Pipeline parallelism."""
     return f"{lesson} · {LESSONS[lesson].title.partition(':')[0]}"
 
 
 def dates_from(first: date, days: int, *, weekly: bool = False) -> list[date]:
-    """The dates of a class: a week apart, or day by day. A class that begins on a weekday skips weekends."""
+    """Return the dates of a class, weekly or daily. A class that starts on a weekday skips weekends."""
     if weekly:
         return [first + timedelta(weeks=number) for number in range(days)]
     every = (first + timedelta(days=number) for number in itertools.count())
@@ -181,7 +181,7 @@ def dates_from(first: date, days: int, *, weekly: bool = False) -> list[date]:
 
 
 def agenda_markdown(agenda: Agenda, dates: Sequence[date] = (), *, pages: bool = False) -> str:
-    """A table for each day, what did not fit, and what is left for home. `pages` links the lessons' teaching pages."""
+    """Return a table per day, what did not fit, and the homework. `pages` adds links to the teaching pages."""
     blocks = [
         "\n".join(_day_lines(number, day, dates[number - 1] if dates else None, pages))
         for number, day in enumerate(agenda.days, start=1)

@@ -1,4 +1,4 @@
-"""What of the course a class can be asked, tried on and seen at: predictions, exercises, and the lessons' headings."""
+"""The parts of the course that a class refers to: predictions, exercises and section headings."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from course_lib.course_files import BadNotebook, course_folder, read, source
 
 @dataclass(frozen=True)
 class Content:
-    """The questions and exercises of the course by number, and the headings of each lesson in order."""
+    """The course's questions and exercises by number, and each lesson's headings in order."""
 
     questions: dict[str, Prediction]
     exercises: dict[str, Exercise]
     sections: dict[str, tuple[str, ...]]
 
     def section(self, lesson: str, heading: str) -> str:
-        """The heading as the lesson has it; "" if it has none of the kind."""
+        """Return the heading as plain text, or "" if the lesson does not have it."""
         plain = plain_heading(heading)
         return plain if plain in self.sections.get(lesson, ()) else ""
 
 
 @cache
 def content() -> Content:
-    """Of the course that is installed here."""
+    """Return the content of the installed course."""
     return Content(predictions(), exercises(), {number: _headings(lesson.name) for number, lesson in LESSONS.items()})
 
 
 def plain_heading(text: str) -> str:
-    """A heading as a reader sees it: without the marks of code and emphasis."""
+    """Strip the Markdown marks of code and emphasis from a heading."""
     return " ".join(re.sub(r"[`*]", "", text).split())
 
 
 def _headings(name: str) -> tuple[str, ...]:
-    """The sections of a lesson, then those of its exercises."""
+    """Return the headings of a lesson, then those of its exercises."""
     found: dict[str, None] = {}
     for folder in ("notebooks", "exercises"):
         try:
             cells = read(course_folder() / folder / f"{name}.ipynb")["cells"]
-        except BadNotebook:  # the capstone has exercises alone
+        except BadNotebook:  # the capstone has only exercises
             continue
         for cell in cells:
             if cell.get("cell_type") == "markdown":

@@ -1,7 +1,7 @@
-"""Hand out the exercises and collect the answers between two classes: `course release` and `course collect`.
+"""Hand out exercises and collect answers between classes: `course release` and `course collect`.
 
-The folders to collect from may belong to students, and change while they are read: no link is followed at any step of
-the way to a file, and a file that belongs to somebody else than the folder it lies in is not taken.
+Students may own the folders that we collect from, and change them while we read. So we follow no links anywhere on the
+path to a file, and refuse a file whose owner differs from that of its folder.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from course_lib.course_files import (
 )
 from course_lib.grading.submissions import LARGEST, as_text, file_name, files_below
 
-SHORTEST = 40  # characters of an answer that give it away: `return total` may well stand in a question
+SHORTEST = 40  # characters; a shorter answer, like `return total`, may also occur in a question
 
 
 class BadExchange(ValueError):
-    """A folder from which nothing can be gathered, or into which nothing can be laid; the sentence says why."""
+    """A folder cannot be collected from or released to; the message says why."""
 
 
 def exercise_notebooks(lessons: Sequence[str] = ()) -> dict[str, Path]:
-    """The course's notebooks of exercises, by lesson: of these, or of all."""
+    """Return the exercise notebooks by lesson, for these lessons or for all."""
     found = {path.stem[:2]: path for path in sorted((course_folder() / "exercises").glob("*.ipynb"))}
     if unknown := [lesson for lesson in lessons if lesson not in found]:
         raise BadExchange(f"--lessons {' '.join(unknown)}: there are exercises for {', '.join(found)}")
@@ -44,9 +44,9 @@ def exercise_notebooks(lessons: Sequence[str] = ()) -> dict[str, Path]:
 
 
 def release(folder: Path, lessons: Sequence[str] = ()) -> list[str]:
-    """Lay the exercises into `folder`, one folder for each lesson, to hand out. Returns the names of those.
+    """Copy the exercises to `folder`, with one folder per lesson, to hand out. Returns the names of those folders.
 
-    Raises `BadExchange`, before anything is written, if that would give an answer away or overwrite somebody's.
+    Raises `BadExchange`, before writing anything, if that would give an answer away or overwrite someone's answers.
     """
     if folder.exists() and not folder.is_dir():
         raise BadExchange(f"{folder} is a file: give a folder")
@@ -65,7 +65,7 @@ def release(folder: Path, lessons: Sequence[str] = ()) -> list[str]:
 
 
 def answers_in(exercise: Notebook, solution: Notebook | None = None) -> list[str]:
-    """What gives an answer away: an answer that is written, or lines of the solution in any other place."""
+    """Return the cells that give an answer away: answered ones, and those that contain lines of the solution."""
     blocks = [_squeezed(block) for block in _answers(solution)] if solution else []
     blocks = [block for block in blocks if len(block) >= SHORTEST]
     found: list[str] = []
@@ -79,14 +79,14 @@ def answers_in(exercise: Notebook, solution: Notebook | None = None) -> list[str
 
 
 def is_begun(notebook: Notebook, exercise: Notebook) -> bool:
-    """Whether somebody has written an answer: one of those cells is not as it was handed out."""
+    """Whether an answer cell differs from what was handed out."""
     handed_out = {_name(cell): _squeezed(source(cell)) for cell in exercise["cells"] if is_answer(cell)}
     now = {_name(cell): _squeezed(source(cell)) for cell in notebook["cells"] if _name(cell) in handed_out}
     return any(handed_out[name] != text for name, text in now.items()) or not now
 
 
 def write(path: Path, content: bytes) -> None:
-    """Written aside and renamed: a file is whole, or not there."""
+    """Write a file atomically: to a temporary file, then rename it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.tmp")
     aside.unlink(missing_ok=True)
@@ -107,14 +107,14 @@ def _solution(exercise: Path) -> Notebook | None:
 
 
 def _answers(solution: Notebook) -> Iterator[str]:
-    """What stands between the marks of a solution."""
+    """Yield the code between the solution markers."""
     for cell in filter(is_answer, solution["cells"]):
         for piece in source(cell).split(BEGIN)[1:]:
             yield piece.split(END)[0]
 
 
 def _printed(cell: dict) -> str:
-    """What a run of the cell has left as text."""
+    """Return the text outputs of a cell."""
     outputs = cell.get("outputs") or []
     texts = [output.get("text", "") for output in outputs if isinstance(output, dict)]
     return "\n".join("".join(text) if isinstance(text, list) else str(text) for text in texts)
@@ -128,17 +128,17 @@ def _name(cell: dict) -> str:
     return str(nbgrader_metadata(cell).get("grade_id", ""))
 
 
-# What Canvas packs lies in one folder: doejane_LATE_1234_5678_02_ddp-1.ipynb
+# Canvas puts all uploads into one folder: doejane_LATE_1234_5678_02_ddp-1.ipynb
 UPLOAD = re.compile(r"(?P<student>[^_]+)_(?:.*_)?(?P<notebook>\d\d_[a-z_]+)(?:-\d+)?\.ipynb", re.ASCII)
 
 
 class Refused(ValueError):
-    """A file that is not taken; the sentence says why."""
+    """A file is not collected; the message says why."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a student's notebook lies: a path below the folder that is gathered from."""
+    """A student's notebook; `path` is relative to the folder that we collect from."""
 
     student: str
     lesson: str
@@ -147,21 +147,21 @@ class Source:
 
 @dataclass
 class Collected:
-    """What was gathered."""
+    """The result of collecting."""
 
-    taken: dict[str, list[str]] = field(default_factory=dict)  # names of notebooks, by student
-    same: int = 0  # that were here already
+    taken: dict[str, list[str]] = field(default_factory=dict)  # student -> names of notebooks
+    same: int = 0  # notebooks that we already had
     newer_here: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    missing: dict[str, list[str]] = field(default_factory=dict)  # lessons, by student; all of them: nothing at all
+    missing: dict[str, list[str]] = field(default_factory=dict)  # student -> lessons not handed in; may be all
     lessons: int = 0
 
     def __str__(self) -> str:
         count = sum(map(len, self.taken.values()))
         lines = [f"Gathered: {_counted(count, 'notebook')} of {_counted(len(self.taken), 'student')}"]
-        lines[0] += f"; {self.same} more were here already" if self.same else ""
+        lines[0] += f"; {self.same} more were already here" if self.same else ""
         if self.newer_here:
-            lines.append(f"Not replaced, because what is here is newer: {', '.join(self.newer_here)}")
+            lines.append(f"Not replaced, because your copy is newer: {', '.join(self.newer_here)}")
         lines += [f"Refused: {each}" for each in self.refused]
         nothing = [name for name, lessons in self.missing.items() if len(lessons) == self.lessons]
         if nothing:
@@ -171,9 +171,9 @@ class Collected:
 
 
 def collect(given: Path, into: Path, lessons: Sequence[str] = (), expected: Iterable[str] = ()) -> Collected:
-    """Gather from a folder that has one for each student, or that has uploads as Canvas names them.
+    """Collect notebooks from a folder that has a folder per student, or files named as Canvas names uploads.
 
-    Exercises that nobody has begun are left. What is here stays if it is newer. `expected` are students by name.
+    Skips exercises that have not been started, and keeps our copy if it is newer. `expected` lists student names.
     """
     if not given.is_dir():
         raise BadExchange(f"{given} is not a folder: give the one that has the students' folders, or their uploads")
@@ -195,7 +195,7 @@ def collect(given: Path, into: Path, lessons: Sequence[str] = (), expected: Iter
 
 
 def _students(given: Path, notebooks: dict[str, Path], done: Collected) -> dict[str, list[Source]]:
-    """The notebooks of each student: of several for a lesson, the one that lies highest and has the shortest name."""
+    """Return the notebooks of each student; of several per lesson, the least nested with the shortest name."""
     found: dict[str, dict[str, Source]] = {}
     for path in sorted(given.iterdir()):
         name, upload = as_text(path.name), UPLOAD.fullmatch(path.name)
@@ -214,7 +214,7 @@ def _students(given: Path, notebooks: dict[str, Path], done: Collected) -> dict[
 
 
 def _take(each: Source, given: Path, place: Path, exercise: Path, done: Collected) -> bool:
-    """Copy one notebook, if it is newer than what is here. Whether there is one of this student and lesson now."""
+    """Copy a notebook unless ours is newer. Returns whether we now have one for this student and lesson."""
     try:
         content, changed = read_below(given, each.path)
     except Refused as error:
@@ -234,7 +234,7 @@ def _take(each: Source, given: Path, place: Path, exercise: Path, done: Collecte
 
 
 def read_below(folder: Path, path: Path) -> tuple[bytes, float]:
-    """What a file says and when it was changed, without going through a link. Raises `Refused`."""
+    """Return a file's content and modification time, without following links. Raises `Refused`."""
     *folders, name = path.parts
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     at = os.open(folder, os.O_RDONLY)
@@ -257,7 +257,7 @@ def read_below(folder: Path, path: Path) -> tuple[bytes, float]:
 
 
 def _checked(file: int, owner: int | None) -> tuple[bytes, float]:
-    """What an open file says, if it is one, and belongs to whom it should."""
+    """Return an open file's content and modification time, if it is a regular file with the right owner."""
     info = os.fstat(file)
     if not stat.S_ISREG(info.st_mode):
         raise Refused("it is not a file")
@@ -267,14 +267,14 @@ def _checked(file: int, owner: int | None) -> tuple[bytes, float]:
         content = opened.read(LARGEST + 1)
     if len(content) > LARGEST:
         raise Refused(f"it is larger than {LARGEST >> 20} MB; its outputs should be cleared")
-    return content, min(info.st_mtime, time.time())  # a date to come would keep every later one out
+    return content, min(info.st_mtime, time.time())  # a future date would block all later versions
 
 
 def _is_begun(content: bytes, exercise: Path) -> bool:
     try:
         return is_begun(parse(content), read(exercise))
     except BadNotebook:
-        return True  # whoever grades it says what is wrong with it
+        return True  # collect it; grading reports what is wrong
 
 
 def _one_lies_in_the_other(one: Path, other: Path) -> bool:

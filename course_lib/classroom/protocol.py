@@ -1,11 +1,11 @@
-"""What travels between a learner and the class: the kinds of events, how long and how many, and what is refused.
+"""The messages between a learner and the class: kinds of events, limits on size and number, and what is refused.
 
 A learner posts `{"code", "name"}` to /join and gets `{"learner", "secret", "class", "name"}`. On /channel, with that
 secret, the learner sends `{"events": [...]}` and the class answers with any of `kept` (ids), `refused` (reasons by id),
 `slowed` (a sentence) and `state` (what the class is asked, and whether this learner's hand is up).
 
-Whatever a learner sends is data: control characters are taken out, texts have a longest length, numbers and headings
-must be the course's own. What remains of an event is what the record keeps.
+Events are untrusted: we remove control characters, cut long texts, and accept only numbers and headings that the course
+has. The record stores the cleaned event.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
 Event = dict[str, Any]
 
 LONGEST_NAME = 60  # characters
-LONGEST_TEXT = 600  # of a part, a mistake
-LONGEST_SOURCE = 20_000  # of a cell that is shown
+LONGEST_TEXT = 600  # characters of a part or a mistake
+LONGEST_SOURCE = 20_000  # characters of a shown cell
 MOST_IN_A_MESSAGE = 500  # events
 LARGEST_MESSAGE = 1 << 20  # bytes
 
-# A learner may send this much, and no more is kept: a class of two days has some hundred events of each.
-EVENTS_A_SECOND, BURST = 40, 1000  # beyond it, what comes is taken at that pace
-MOST_EVENTS = 10_000  # of one learner
-MOST_BYTES = 4 << 20  # of one learner
-MOST_BYTES_IN_ALL = 1 << 30  # of the record
+# Limits per learner and in total. In a class of two days, each learner sends a few hundred events.
+EVENTS_A_SECOND, BURST = 40, 1000  # after the burst, events are accepted at this rate
+MOST_EVENTS = 10_000  # per learner
+MOST_BYTES = 4 << 20  # per learner
+MOST_BYTES_IN_ALL = 1 << 30  # in the record
 MOST_LEARNERS = 2000
-MOST_CHANNELS = 8  # of one learner: a desk has a channel for each kernel
+MOST_CHANNELS = 8  # per learner: a desk has a channel per kernel
 
-UNKNOWN_SECRET = 4401  # closes a channel for good
+UNKNOWN_SECRET = 4401  # close code after which a learner must join again
 ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 class Refused(ValueError):
-    """An event that is not taken, now or later; the sentence says why."""
+    """The event is rejected, and resending will not help; the message says why."""
 
 
 def clean_text(text: Any, longest: int = LONGEST_TEXT, *, lines: bool = False) -> str:
-    """Somebody's own words on one line: no control characters, nothing that turns the direction of writing."""
+    """Return user text on one line, without control characters and bidirectional overrides."""
     if not isinstance(text, str):
         return ""
     text = text[: 4 * longest]
@@ -61,7 +61,7 @@ def _is_written(letter: str) -> bool:
 
 
 def clean(event: Any, content: Content) -> Event:
-    """What is kept of an event. Raises `Refused` with the reason if it is none of ours."""
+    """Return the cleaned event. Raises `Refused` with the reason if it is not valid."""
     if not isinstance(event, dict) or not ID.fullmatch(str(event.get("id"))):
         raise Refused("an event needs an id of 32 hexadecimal digits")
     kind = event.get("kind")
@@ -116,7 +116,7 @@ def _reached(event: Event, content: Content) -> Event:
 
 
 def _answered(event: Event, _: Content) -> Event:
-    """What was said is looked at where it is known what was asked: with `answer`."""
+    """Leave `said` unchecked: the caller knows the question and checks with `answer`."""
     asked = event.get("asked")
     if not isinstance(asked, str) or not ID.fullmatch(asked):
         raise Refused("an answer names the question that it is for")
@@ -146,7 +146,7 @@ def _question(event: Event, content: Content) -> str:
 
 
 def answer(number: str, said: Any, content: Content) -> Any:
-    """What was said, as it is kept: a letter or a number that answers the question. Raises `Refused` otherwise."""
+    """Return the answer as the record stores it: a letter or a number. Raises `Refused` for anything else."""
     try:
         return content.questions[number].answer_of(said[:40] if isinstance(said, str) else said)
     except (ValueError, OverflowError) as error:

@@ -1,4 +1,4 @@
-"""Cells of a lesson as HTML that asks for nothing from elsewhere: text, formulas as MathML, code, stored outputs."""
+"""Render a lesson's cells as self-contained HTML: text, formulas as MathML, code and stored outputs."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from course_lib.checks.prediction import LETTERS, Prediction
 from course_lib.course_files import Cell, source
 
 HIGHLIGHTED = HtmlFormatter(cssclass="code", style="xcode")
-TEXT_OUTPUTS = ("text/html", "image/svg+xml", "text/plain")  # the first that is there is shown
+TEXT_OUTPUTS = ("text/html", "image/svg+xml", "text/plain")  # the first available one is shown
 
 
 class SlideRenderer(IPythonRenderer):
-    """Markdown whose formulas are MathML, which browsers draw themselves, and whose links lead out of the lesson."""
+    """Renders Markdown with formulas as MathML, which browsers draw themselves, and keeps only external links."""
 
     def __init__(self) -> None:
         super().__init__(escape=False, exclude_anchor_links=True)
 
     def inline_math(self, body: str) -> str:
-        """A formula in a line."""
+        """Return an inline formula as MathML."""
         return mathml(body)
 
     def block_math(self, body: str) -> str:
-        """A formula on a line of its own."""
+        """Return a displayed formula as MathML."""
         return mathml(body, display="block")
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
-        """A link; one to another file of the course is only its text, for that file is not here."""
+        """Return an external link; a link to a file of the course becomes plain text, because that file is not here."""
         return super().link(text, url, title) if url.startswith("https://") else text
 
 
 def text_html(text: str) -> str:
-    """Markdown as HTML."""
+    """Convert Markdown to HTML."""
     return MarkdownWithMath(renderer=SlideRenderer()).render(text)
 
 
 def cell_html(cell: Cell) -> str:
-    """A cell as it stands on a slide: of a prediction only the question, of its answer only what came out."""
+    """Return a cell as HTML. A `predict` cell shows only its question, a `reveal` cell only its output."""
     text = source(cell)
     if cell["cell_type"] == "markdown":
         return f'<div class="text">{text_html(text)}</div>'
@@ -58,7 +58,7 @@ def cell_html(cell: Cell) -> str:
 
 
 def question_html(prediction: Prediction) -> str:
-    """A question for the wall, and its choices unless a number is asked for."""
+    """Return a question as HTML, with its choices unless the answer is a typed number."""
     choices = "" if prediction.typed else "".join(f"<li>{marked(choice.says)}</li>" for choice in prediction.choices)
     assert len(prediction.choices) <= len(LETTERS)
     listed = f'<ol type="a">{choices}</ol>' if choices else ""
@@ -78,5 +78,5 @@ def _output_html(output: dict) -> str:
 
 
 def highlighting() -> str:
-    """The colours of code, as CSS."""
+    """Return the CSS for highlighted code."""
     return str(HIGHLIGHTED.get_style_defs(".code"))

@@ -1,4 +1,4 @@
-"""A lesson as slides: one page that needs no network, with a presenter's view of notes and minutes."""
+"""Turn a lesson into slides: one self-contained HTML page, with a presenter view of notes and minutes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from course_lib.authoring.slides import asks
 from course_lib.course_files import Cell, source
 
 PRESENTER = Path(__file__).parent / "pages" / "presenter"
-NEEDS = "slides need a package more: pip install 'course-lib[teaching]', or in a clone pip install -e '.[teaching]'"
+NEEDS = "slides need an extra package: pip install 'course-lib[teaching]', or in a clone pip install -e '.[teaching]'"
 
 
 class CannotExport(RuntimeError):
-    """Slides cannot be made here; the sentence says what is missing."""
+    """Slides cannot be made here; the message says what is missing."""
 
 
 @dataclass
 class Screen:
-    """What is on the wall at once: cells that come one press after another, and what only the speaker sees."""
+    """One slide: cells that appear step by step, and notes that only the speaker sees."""
 
     section: str
     minutes: int
@@ -31,7 +31,7 @@ class Screen:
 
 
 def screens(cells: Sequence[Cell], section: str, minutes: int) -> Iterator[Screen]:
-    """The screens of a section, by the slide type of each cell. What a question is about is shown before its output."""
+    """Yield a section's slides, by each cell's slide type. After a question, code appears before its output."""
     screen = Screen(section, minutes)
     was_asked = False
     for cell in cells:
@@ -54,17 +54,17 @@ def screens(cells: Sequence[Cell], section: str, minutes: int) -> Iterator[Scree
 
 
 def without_output(cell: Cell) -> Cell:
-    """A cell before it is run."""
+    """Return the cell as it looks before a run."""
     return {**cell, "outputs": []}
 
 
 def only_output(cell: Cell) -> Cell:
-    """What running a cell adds to the wall."""
+    """Return only the outputs of a cell, without its source."""
     return {**cell, "source": ""}
 
 
 def lesson_screens(lesson: Outline) -> list[Screen]:
-    """All screens of a lesson, in order."""
+    """Return all slides of a lesson, in order."""
     opening = list(screens(lesson.opening, lesson.title, 0))
     return opening + [
         screen for section in lesson.sections for screen in screens(section.cells, section.heading, section.minutes)
@@ -72,7 +72,7 @@ def lesson_screens(lesson: Outline) -> list[Screen]:
 
 
 def slides_page(lesson: Outline, notes: dict[str, str]) -> str:
-    """The page of a lesson. `notes` has, by a section's heading, what the speaker sees; it is Markdown."""
+    """Return the HTML page of a lesson. `notes` maps section headings to the speaker's notes, in Markdown."""
     try:
         from course_lib.classroom.slide_content import highlighting, text_html
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""What `make teaching` writes into docs/teaching: a page for each lesson, and plans from half a day to a semester.
+"""Generate docs/teaching for `make teaching`: a page per lesson, and plans from half a day to a semester.
 
-They are made from the lessons, the predictions, the exercises and the notes in docs/teaching/notes.
+The pages are built from the lessons, the predictions, the exercises and the notes in docs/teaching/notes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from course_lib.checks.prediction import LETTERS, Prediction
 from course_lib.classroom.agenda import agenda_markdown, clock, lessons_from, make_agenda
 from course_lib.course_files import course_folder
 
-OPENING = "Before you begin"  # the heading of what concerns the whole lesson
+OPENING = "Before you begin"  # the heading of notes on the whole lesson
 
 
 def read_notes(lesson: str) -> dict[str, str]:
-    """The notes of a lesson by the heading of their section; none if nobody has written any."""
+    """Return a lesson's notes by section heading; empty if there are none."""
     path = course_folder() / "docs" / "teaching" / "notes" / f"{lesson}.md"
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     pieces = re.split(r"^## (.+)$", text, flags=re.MULTILINE)[1:]
@@ -30,7 +30,7 @@ def read_notes(lesson: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Plan:
-    """The options of a `course agenda`."""
+    """The options of one `course agenda` command."""
 
     name: str
     title: str
@@ -43,7 +43,7 @@ class Plan:
 
     @property
     def command(self) -> str:
-        """The command that makes the same timetable."""
+        """The command that generates this timetable."""
         words = f"course agenda --days {self.days} --from {clock(self.begin)} --until {clock(self.until)} "
         return f"{words}--lessons {self.lessons} --exercises {self.exercise_minutes}{' --weekly' * self.weekly}"
 
@@ -58,7 +58,7 @@ PLANS = (
 
 
 def plan_page(plan: Plan) -> str:
-    """A plan: what to know beforehand, and its timetable."""
+    """Return the page of a plan: what to know beforehand, and its timetable."""
     path = course_folder() / "docs" / "teaching" / "notes" / f"{plan.name}.md"
     before = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
     agenda = make_agenda(
@@ -76,13 +76,13 @@ MADE = "<!-- Made by `make teaching`: change docs/teaching/notes, the lesson or 
 
 
 def pages() -> dict[str, str]:
-    """All pages that are made, by the name of their file."""
+    """Return all generated pages by file name."""
     made = {f"{lesson.name}.md": lesson_page(lesson) for lesson in outlines().values()}
     return {name: f"{MADE}\n{text}" for name, text in (made | {f"{p.name}.md": plan_page(p) for p in PLANS}).items()}
 
 
 def lesson_page(lesson: Outline) -> str:
-    """A lesson as an instructor holds it in the hand: section by section, then the exercises."""
+    """Return the instructor's page of a lesson: section by section, then the exercises."""
     notes = read_notes(lesson.number)
     blocks = [
         f"# {lesson.title}",
@@ -98,7 +98,7 @@ def lesson_page(lesson: Outline) -> str:
 
 
 def speaker_notes(lesson: Outline) -> dict[str, str]:
-    """What a speaker sees beside the slides, by heading: the notes, and the answer to each prediction."""
+    """Return the speaker's notes by section heading: the notes, and the answer to each prediction."""
     notes = read_notes(lesson.number)
     beside = {
         section.heading: list(_section(section, notes.get(section.heading, "")))[2:] for section in lesson.sections
@@ -116,7 +116,7 @@ def _section(section: Section, note: str) -> Iterator[str]:
 
 
 def prediction_block(prediction: Prediction) -> str:
-    """A prediction with its answer, and what each wrong choice believes."""
+    """Return a prediction with its answer, and the misconception behind each wrong choice."""
     lines = [f"> **Predict {prediction.number}.** {prediction.question}", ">"]
     for letter, choice in zip(LETTERS, prediction.choices, strict=False):
         said = prediction.with_unit(choice.says) if prediction.typed else f"{letter}) {choice.says}"
@@ -138,7 +138,7 @@ def _exercise(exercise: Exercise) -> Iterator[str]:
 
 
 def main() -> None:
-    """Write the pages of docs/teaching."""
+    """Write the pages to docs/teaching."""
     for name, text in pages().items():
         (course_folder() / "docs" / "teaching" / name).write_text(text, encoding="utf-8")
 

@@ -1,1 +1,1 @@
-"""Grading a class: what was handed in, run in a sandbox, judged outside, and written down."""
+"""Grading a class: submissions run in a sandbox, are judged outside it, and the marks are written to files."""

@@ -1,7 +1,7 @@
 """Control groups: the kernel counts and limits what a submission uses, whatever its processes do.
 
-There are two kinds, and a machine may have either: version 2, one tree for everything, and version 1, a tree for each
-kind of thing. A group is made below the one that the grader is in, where that is allowed.
+A machine has cgroups v2 (one tree for all controllers) or v1 (one tree per controller). We make our groups below the
+grader's group, where that is allowed.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from course_lib.grading.limits import Limits
 from course_lib.machine import CONTROL_GROUPS
 
 PREFIX = "course-grade-"
-OURS = "course-grader"  # the group, in version 2, that the grader itself is in
+OURS = "course-grader"  # in v2, the group of the grader itself
 WANTED = ("memory", "pids", "cpu")
-# Enters the groups, then becomes what is to be run in them.
+# Enters the groups, then execs the command.
 ENTER = 'for group in $GROUPS_TO_ENTER; do echo $$ > "$group/cgroup.procs" || exit 125; done; exec "$@"'
 
 
 @dataclass(frozen=True)
 class Group:
-    """The groups of one submission: one folder in version 2, one for each controller in version 1."""
+    """The groups of one submission: one folder in v2, one per controller in v1."""
 
     folders: tuple[Path, ...]
     version: int
 
     def enter(self, command: list[str]) -> list[str]:
-        """The same command, in the group from its first moment on."""
+        """Return a command that enters the group and then runs `command`."""
         script = ENTER.replace("$GROUPS_TO_ENTER", " ".join(f"'{folder}'" for folder in self.folders))
         return ["/bin/sh", "-c", script, "sh", *command]
 
     def out_of_memory(self) -> bool:
-        """Whether the kernel has ended a process for want of memory."""
+        """Whether the kernel's OOM killer has killed a process of the group."""
         name = "memory.events" if self.version == 2 else "memory.oom_control"
         return any(line.split() > ["oom_kill", "0"] for line in self._lines(name) if line.startswith("oom_kill "))
 
     def cpu_seconds(self) -> float | None:
-        """Processor time of all processes that were ever in it."""
+        """Return the CPU time of all processes that were ever in the group, or None if unknown."""
         if self.version == 2:
             return next((int(line.split()[1]) / 1e6 for line in self._lines("cpu.stat") if "usage_usec" in line), None)
         return next((int(line) / 1e9 for line in self._lines("cpuacct.usage")), None)
 
     def remove(self) -> None:
-        """When all its processes are gone; that takes the kernel a moment."""
+        """Remove the group. The kernel takes a moment to empty it after its processes have died."""
         deadline = time.monotonic() + 2
         for folder in self.folders:
             while folder.exists() and time.monotonic() < deadline:
@@ -63,7 +63,7 @@ class Group:
 
 
 def make_group(limits: Limits, number: int) -> Group | None:
-    """A group with these limits, or None where none may be made, or the kernel does not limit memory by it."""
+    """Make a group with these limits. Returns None if that is not allowed or memory cannot be limited."""
     version, parents = _parents()
     name = f"{PREFIX}{os.getpid()}-{number}-{time.monotonic_ns()}"
     made: list[Path] = []
@@ -81,7 +81,7 @@ def make_group(limits: Limits, number: int) -> Group | None:
 
 
 def sweep_groups() -> None:
-    """Remove the groups of graders that were killed before they could do it."""
+    """Remove the groups of graders that were killed before they could clean up."""
     for parent in _parents()[1]:
         for folder in parent.glob(f"{PREFIX}*"):
             if not Path("/proc", folder.name.removeprefix(PREFIX).split("-")[0]).exists():
@@ -90,19 +90,19 @@ def sweep_groups() -> None:
 
 
 def own_groups() -> list[str]:
-    """Patterns of the folders of all groups that this process has made."""
+    """Return glob patterns of the folders of all groups that this process has made."""
     return [str(parent / f"{PREFIX}{os.getpid()}-*") for parent in _parents()[1]]
 
 
 def _set_limits(group: Group, limits: Limits) -> bool:
-    """Whether memory is limited now: the others are tried, and not needed."""
+    """Set the limits and return whether memory is limited; the other limits are best effort."""
     memory, group_kill = ("memory.max", "memory.oom.group") if group.version == 2 else ("memory.limit_in_bytes", None)
     limited = _write(group, memory, limits.total_memory)
     for name in ("memory.swap.max",) if group.version == 2 else ():
         _write(group, name, 0)
     if group_kill:
         _write(group, group_kill, 1)
-    _write(group, "pids.max", 2 * limits.processes)  # its threads count here, too: those of a rank are some twenty
+    _write(group, "pids.max", 2 * limits.processes)  # this counts threads, too, and a rank has about twenty
     return limited
 
 
@@ -116,12 +116,12 @@ def _write(group: Group, name: str, value: int) -> bool:
 
 
 def version() -> int:
-    """Which kind this machine has."""
+    """Return this machine's version of cgroups, 1 or 2."""
     return 2 if (CONTROL_GROUPS / "cgroup.controllers").exists() else 1
 
 
 def _parents() -> tuple[int, list[Path]]:
-    """The version, and the folders in which a group can be made: those of this process."""
+    """Return the version, and the folders of this process's groups, in which we can make new ones."""
     mine = [line.split(":", 2) for line in _read(Path("/proc/self/cgroup")).splitlines()]
     if (CONTROL_GROUPS / "cgroup.controllers").exists():
         path = next((path for number, _, path in mine if number == "0"), "/")
@@ -136,9 +136,10 @@ def _parents() -> tuple[int, list[Path]]:
 
 
 def _delegated(own: Path) -> list[Path]:
-    """In version 2 processes are only in leaves: the grader goes into one, and its group may have others beside it.
+    """Return the v2 group in which we can make groups, if any.
 
-    That works where nobody else is in its group; root can make groups at the top.
+    In v2, only leaves can hold processes: the grader moves into a leaf, and new groups become its siblings. That works
+    if no other process is in the grader's group; otherwise, root can make groups at the top.
     """
     group = own.parent if own.name == OURS else own
     if group != CONTROL_GROUPS and _move(group / OURS) and not _hand_on(group):
@@ -150,7 +151,7 @@ def _delegated(own: Path) -> list[Path]:
 
 
 def _move(group: Path) -> bool:
-    """Go into this group, which is made if need be; whether that was allowed."""
+    """Move this process into a group, making it if needed. Returns whether that was allowed."""
     try:
         group.mkdir(exist_ok=True)
         (group / "cgroup.procs").write_text(str(os.getpid()))
@@ -160,7 +161,7 @@ def _move(group: Path) -> bool:
 
 
 def _hand_on(group: Path) -> bool:
-    """Let groups below this one limit what they use; whether that is allowed."""
+    """Enable our controllers for the groups below this one. Returns whether memory can be limited there."""
     known = _read(group / "cgroup.controllers").split()
     try:
         (group / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in WANTED if name in known))

@@ -1,7 +1,7 @@
-"""Processes that look at what students have handed in, so that the grader never does.
+"""Child processes that handle untrusted submissions, so that the grader never does.
 
-A child is forked from the server that ranks are forked from, does one task after the other, and has limits for each.
-Whatever a submission does to it, the child is replaced, and the next submission finds a fresh one.
+A child is forked from the same fork server as the ranks. It runs one task after another, each with limits. If a
+submission breaks the child, we replace it, and the next submission gets a fresh one.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from course_lib.checks.notebooks import BadNotebook
 from course_lib.launchers import private_doors
 from course_lib.launchers.local import PRELOADED, main_module_hidden, start_method, warm_up
 
-TICK = 0.1  # seconds until the grader looks again whether somebody has interrupted it
+TICK = 0.1  # seconds between checks for an interrupt
 LARGEST_REPLY = 64 << 20
-MOST_TASKS = 100  # of one child: whatever it keeps in its memory goes with it
+MOST_TASKS = 100  # per child: replacing it frees whatever memory it leaked
 
 
 class ChildFailed(RuntimeError):
-    """The task came to no end, or to a bad one; the sentence says how."""
+    """The task failed or did not finish; the message says how."""
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """What one task may use: many times what an honest submission needs."""
+    """The limits of one task, many times what an honest submission needs."""
 
     cpu_seconds: int = 20
-    memory: int = 4 << 30  # bytes, besides what the child has mapped already
-    seconds: float = 600.0  # of the wall, for a child that does not even compute
+    memory: int = 4 << 30  # bytes, on top of what the child has already mapped
+    seconds: float = 600.0  # wall time, for a child that blocks without using CPU
 
 
 class Child:
-    """One process and the talk with it. It is started when it is needed, and again when it has gone."""
+    """One child process and the connection to it. It starts on first use, and restarts after it has died."""
 
     def __init__(self, stop: threading.Event, allowance: Allowance | None) -> None:
         self.stop, self.allowance = stop, allowance
@@ -51,9 +51,9 @@ class Child:
         self._tasks = 0
 
     def do(self, task: Callable[..., Any], *args: Any) -> Any:
-        """What `task(*args)` returns there, as plain data.
+        """Run `task(*args)` in the child and return its result as plain data.
 
-        Raises `BadNotebook` if the task does, `ChildFailed` if it does not end well, `CancelledError` on `stop`.
+        Raises `BadNotebook` if the task does, `ChildFailed` if it fails otherwise, `CancelledError` on `stop`.
         """
         if self.stop.is_set():
             raise CancelledError
@@ -69,7 +69,7 @@ class Child:
             raise
 
     def end(self) -> None:
-        """Leave nothing running."""
+        """Kill the child, if it runs."""
         process, self._process = self._process, None
         if process is not None:
             self._connection.close()
@@ -96,7 +96,7 @@ class Child:
         if "refused" in reply:
             raise BadNotebook(reply["refused"])
         if "failed" in reply:
-            raise ChildFailed(f"it is so unusual that looking at it ended in {reply['failed']}")
+            raise ChildFailed(f"processing it failed with {reply['failed']}")
         return reply["result"]
 
     def _reply(self, deadline: float) -> dict[str, Any]:
@@ -104,14 +104,14 @@ class Child:
             if self.stop.is_set():
                 raise CancelledError
             if time.monotonic() > deadline:
-                raise ChildFailed("looking at it took too long")
+                raise ChildFailed("processing it took too long")
         return json.loads(self._connection.recv_bytes(LARGEST_REPLY))
 
 
 def _serve(connection: Any, allowance: Allowance | None) -> None:
-    """Do what the grader asks for, until it is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader says when to stop
-    if start_method() == "forkserver":  # the server that this process comes from forks its ranks, too
+    """Run the grader's tasks until it closes the connection."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader decides when to stop
+    if start_method() == "forkserver":  # fork this child's ranks from the server that forked it
         private_doors.fork_from_the_same_server()
 
     while True:
@@ -132,7 +132,7 @@ def _serve(connection: Any, allowance: Allowance | None) -> None:
 
 
 def _keep_to(allowance: Allowance | None) -> None:
-    """Let the kernel end this process if its next task takes more than it may."""
+    """Set resource limits, so that the kernel ends this process if its next task exceeds its allowance."""
     if allowance is None or not sys.platform.startswith("linux"):
         return
     import resource

@@ -1,9 +1,9 @@
-"""What a grader becomes when somebody interrupts it: a program that ends all which the grader has started.
+"""The program that an interrupted grader execs: it ends every process that the grader has started.
 
-It is the same process with another program in it, so that everything is still its child, and none of the grader's
-threads is there any more to start something new. Run as a file, without the library: nothing is imported for long.
+After exec, the pid is the same, so those processes are still its children, and none of the grader's threads is left to
+start new ones. It runs as a file, without the library, so that it starts fast.
 
-python end_all.py FOLDER [GROUP ...]: the temporary folder to remove, and patterns of the kernel's groups.
+python end_all.py FOLDER [GROUP ...]: the temporary folder to remove, and glob patterns of cgroups.
 """
 
 import contextlib
@@ -14,11 +14,11 @@ import signal
 import sys
 import time
 
-END_WITHIN = 10.0  # seconds; it takes some tenths of one, but nothing is to be left on the busiest machine
+END_WITHIN = 10.0  # seconds; usually tenths of one, but a very busy machine needs longer
 
 
 def children(pid: int) -> list[int]:
-    """The processes that this one has started."""
+    """Return the pids of a process's children."""
     found: list[int] = []
     for path in glob.glob(f"/proc/{pid}/task/*/children"):
         with contextlib.suppress(OSError), open(path) as file:
@@ -27,12 +27,12 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that come from this one, in any generation."""
+    """Return the pids of a process's descendants."""
     return [each for child in children(pid) for each in (child, *descendants(child))]
 
 
 def end_descendants(deadline: float) -> None:
-    """Kill every process that comes from this one, and take note of its end."""
+    """Kill and reap every descendant of this process."""
     while (left := descendants(os.getpid())) and time.monotonic() < deadline:
         for pid in left:
             with contextlib.suppress(OSError):
@@ -44,7 +44,7 @@ def end_descendants(deadline: float) -> None:
 
 
 def remove_groups(patterns: list[str], deadline: float) -> None:
-    """The groups of what has been ended; the kernel needs a moment until they are empty."""
+    """Remove the cgroups of killed processes; the kernel takes a moment to empty them."""
     while (left := [path for pattern in patterns for path in glob.glob(pattern)]) and time.monotonic() < deadline:
         for path in left:
             with contextlib.suppress(OSError):
@@ -53,7 +53,7 @@ def remove_groups(patterns: list[str], deadline: float) -> None:
 
 
 def main() -> None:
-    """End everything, in the time that somebody waits."""
+    """End all descendants, and remove their cgroups and the temporary folder."""
     folder, *groups = sys.argv[1:]
     deadline = time.monotonic() + END_WITHIN
     end_descendants(deadline)

@@ -1,4 +1,4 @@
-"""Marks into nbgrader's gradebook, for those who keep their class there."""
+"""Write marks into nbgrader's gradebook."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from course_lib.grading.records import Record
 
 
 class NoGradebook(RuntimeError):
-    """There is no nbgrader, or no such database; the sentence says what to do."""
+    """nbgrader or the database is missing; the message says what to do."""
 
 
 def check_gradebook(database: str) -> None:
-    """Raise `NoGradebook` where there is no nbgrader, and for what is no database, without opening it."""
+    """Raise `NoGradebook` if nbgrader is missing or `database` is not a database URL, without opening it."""
     if importlib.util.find_spec("nbgrader") is None:
         raise NoGradebook("nbgrader is not installed: pip install -e '.[nbgrader]', or leave out --gradebook")
     from sqlalchemy.engine import make_url
@@ -35,7 +35,7 @@ def check_gradebook(database: str) -> None:
 
 
 def write_gradebook(records: list[Record], database: str) -> None:
-    """Put every mark into the database, for example `sqlite:///gradebook.db`; an assignment is a lesson."""
+    """Write every mark to the database, for example `sqlite:///gradebook.db`. Each lesson is an assignment."""
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
@@ -44,12 +44,12 @@ def write_gradebook(records: list[Record], database: str) -> None:
         reason = str(error).splitlines()[0]
         raise NoGradebook(
             f"--gradebook {database} cannot be written ({reason}); the other results are complete, and the "
-            "same command with another database writes only that"
+            "same command with a different database writes only the gradebook"
         ) from error
 
 
 def by_assignment(records: list[Record]) -> dict[str, list[Record]]:
-    """The records of each lesson under its notebook's own name, whatever a browser has made of it: `02_ddp (1)`."""
+    """Group records by the course's name of the notebook, even if a browser renamed the file to `02_ddp (1)`."""
     own = {path.stem[:2]: path.stem for path in sorted((course_folder() / "exercises").glob("*.ipynb"))}
     found: dict[str, list[Record]] = {}
     for record in sorted(records, key=lambda record: (len(record.notebook), record.notebook)):
@@ -59,7 +59,7 @@ def by_assignment(records: list[Record]) -> dict[str, list[Record]]:
 
 
 def let_nbgrader_find_its_programs() -> None:
-    """It calls `alembic` by its name, and an environment may be used without being activated."""
+    """Put our scripts on PATH: nbgrader calls `alembic` by name, and the environment may not be activated."""
     os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
 
 
@@ -68,7 +68,7 @@ def _write_gradebook(records: list[Record], database: str) -> None:
 
     let_nbgrader_find_its_programs()
     with warnings.catch_warnings(), Gradebook(database) as book:
-        warnings.simplefilter("ignore")  # nbgrader's own use of its database
+        warnings.simplefilter("ignore")  # nbgrader's database calls warn
         for name, ours in by_assignment(records).items():
             _add_assignment(book, name, ours[0])
             for record in ours:

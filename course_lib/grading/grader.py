@@ -1,4 +1,4 @@
-"""Grade a class: every submission in a sandbox, a page for each student, a table for all of them."""
+"""Grade a class: run every submission in a sandbox, write a page per student and a table of the whole class."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from course_lib.grading.runs import Runs
 from course_lib.grading.submissions import BadSubmissions, SubmittedNotebook, file_name, find_submissions
 from course_lib.version import __version__
 
-SEED = 20  # of the inputs in tests; a class gets its own
+SEED = 20  # seeds the inputs in tests; each class draws a different seed
 
 
 def grade(
@@ -44,7 +44,7 @@ def grade(
     students: str | None = None,
     no_sandbox: bool = False,
 ) -> str:
-    """Grade a folder of submissions into a folder of results. Returns what to tell whoever asked."""
+    """Grade a folder of submissions, write the results to `out`, and return a summary to print."""
     if jobs is not None and jobs < 1:
         raise BadSubmissions(f"--jobs {jobs}: give 1 or more")
     _check_out(Path(out), Path(submissions))
@@ -66,12 +66,12 @@ def grade(
     graded = len({record.student for record in records})
     troubled = sum(bool(record.problem) for record in records)
     notebooks = sum(bool(record.notebook) for record in records)
-    problems = f"; {troubled} had problems as a whole" if troubled else ""
+    problems = f"; {troubled} had problems with a whole notebook" if troubled else ""
     return f"{notebooks} notebooks of {graded} students: {out}/index.html, {out}/grades.csv{problems}{told}"
 
 
 def seed_of_class(out: Path) -> int:
-    """The seed of the inputs that a class is graded on: drawn once, kept beside the results."""
+    """Return the seed of the inputs that a class is graded on. It is drawn once and saved next to the results."""
     path = out / "seed.txt"
     try:
         return int(path.read_text())
@@ -82,15 +82,15 @@ def seed_of_class(out: Path) -> int:
 
 
 def _check_out(out: Path, submissions: Path) -> None:
-    """Refuse a place for the results that cannot be one, before the first notebook is graded."""
+    """Raise `BadSubmissions` for an unusable results folder, before the first notebook is graded."""
     if os.path.lexists(out) and not out.is_dir():
         raise BadSubmissions(f"--out {out} is not a folder: give one for pages, table and records")
     if out.resolve().is_relative_to(submissions.resolve()):
-        raise BadSubmissions(f"--out {out} lies in {submissions}: results do not belong among what was handed in")
+        raise BadSubmissions(f"--out {out} lies in {submissions}: give a folder outside the submissions")
 
 
 class Grader:
-    """Grades notebooks, several at a time. What the exercises expect stays in this process."""
+    """Grades notebooks, several at a time. The expected results never leave this process."""
 
     def __init__(self, out: Path, *, seed: int = SEED, sandboxed: bool = True, jobs: int | None = None) -> None:
         self.out, self.seed = out, seed
@@ -98,10 +98,10 @@ class Grader:
         self._stop = self.runs.stop
         self._cases: dict[str, list[Case]] = {e.number: e.cases(seed) for e in exercises().values()}
         self._checks = {e.lesson: _digest_of_checks(e.lesson) for e in exercises().values()}
-        cloudpickle.register_pickle_by_value(lessons)  # what drives an answer travels alone: the sandbox has no lessons
+        cloudpickle.register_pickle_by_value(lessons)  # ship `drive` by value: the sandbox has no lessons
 
     def grade(self, handed: list[SubmittedNotebook], *, again: bool = False) -> list[Record]:
-        """Grade what has not been graded yet, with a progress bar; all records, in the order of `handed`."""
+        """Grade what is new, with a progress bar, and return all records in the order of `handed`."""
         from tqdm.auto import tqdm
 
         self._stop.clear()
@@ -129,14 +129,14 @@ class Grader:
                     child.end()
 
     def write(self, records: list[Record]) -> None:
-        """Pages and tables. A student's page is made in a child; where that fails, a sentence takes its place."""
+        """Write the pages and tables. A child renders each student's page; if that fails, the page says why."""
         child = Child(self._stop, Allowance())
 
         def make(student: str, theirs: list[Record]) -> str:
             try:
                 return child.do(render, student, [asdict(record) for record in theirs])
             except ChildFailed as error:
-                told = f"The page of these marks could not be made: {error}."
+                told = f"The page for these marks could not be made: {error}."
                 return page(student, [replace(record, marks=[], problem=told) for record in theirs])
 
         try:
@@ -145,7 +145,7 @@ class Grader:
             child.end()
 
     def _record(self, handed: SubmittedNotebook, child: Child, again: bool) -> Record:
-        """What is known of a submission, or what grading it gives. Whatever is wrong with it costs only itself."""
+        """Return the saved record of a submission, or grade it. A broken submission affects no other one."""
         if handed.trouble:
             return Record(handed.student, handed.notebook, "", [], handed.trouble)
         try:
@@ -153,9 +153,9 @@ class Grader:
         except BadNotebook as error:
             return self._nothing(handed, f"{error}.")
         path = self.out / "records" / file_name(handed.student) / f"{file_name(handed.notebook)}.json"
-        key = self._key(handed, content)  # of the very bytes that are graded: the file may change in the meantime
+        key = self._key(handed, content)  # hash the bytes we grade: the file may change meanwhile
         known = None if again else Record.known(path, key)
-        if known and not known.flagged:  # what a clock has decided is tried again
+        if known and not known.flagged:  # retry anything that hit a time limit
             return known
         try:
             record = self._grade_one(handed, content, key, child)
@@ -174,7 +174,7 @@ class Grader:
         cells = child.do(read_cells, content)
         ended = self._run(cells, ours)
         if self._stop.is_set():
-            raise CancelledError  # what was not run to its end is not graded
+            raise CancelledError  # an unfinished run is not graded
         numbers = [exercise.number for exercise in ours]
         cases = pickle.dumps({number: self._cases[number] for number in numbers})
         seen = child.do(judge, numbers, cases, cells, ended.lines, ended.reason)
@@ -183,7 +183,7 @@ class Grader:
         return Record(handed.student, handed.notebook, key, marks, problems, ended.by_clock)
 
     def _nothing(self, handed: SubmittedNotebook, problem: str) -> Record:
-        """The record of what cannot be graded. It is not kept: the next run looks again."""
+        """Return the record of a notebook that cannot be graded. It is not saved, so the next run tries again."""
         ours = self._exercises(handed)
         marks = [Mark(e.number, dict.fromkeys(e.parts, 0), attempted=False) for e in ours]
         return Record(handed.student, handed.notebook, "", marks, " ".join([problem, *_of_others(handed)]))
@@ -195,7 +195,7 @@ class Grader:
         return self.runs.run(cells, ours, self._cases)
 
     def _key(self, handed: SubmittedNotebook, content: bytes) -> str:
-        """Changes whenever the marks might."""
+        """Return a hash that changes whenever the marks might."""
         about = f"{self.seed} {__version__} {self._checks[handed.lesson]} {handed.other_names}"
         return hashlib.sha256(content + about.encode()).hexdigest()
 
@@ -205,7 +205,7 @@ def _of_others(handed: SubmittedNotebook) -> list[str]:
 
 
 def _digest_of_checks(lesson: str) -> str:
-    """Of all that decides what an answer to this lesson earns."""
+    """Hash every file and point value that decides what an answer to this lesson earns."""
     engine, content = (Path(package.__path__[0]) for package in (checks, lessons))
     files = [*engine.glob("*.py"), *engine.glob("inside/*.py"), *content.glob("*.py")]
     files += [file for file in content.glob(f"lesson_{lesson}/*") if file.is_file()]

@@ -1,4 +1,4 @@
-"""Whoever stands beside a sandbox: what it uses is watched, and nothing of it is left."""
+"""Watch the resources of a sandbox from outside, and make sure that nothing of it keeps running."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ TOO_MUCH_MEMORY = "it used too much memory"
 
 
 class Guard:
-    """Watches one sandbox from outside: its time, its memory, and how much it says.
+    """Watches the time, memory and output of one sandbox.
 
-    `reason` says why it was ended early, if it was; `by_clock` whether nothing but its time was over.
+    `reason` says why it was ended early, if it was; `by_clock` is True if it hit its time limit.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Guard:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def converse(self, job: bytes) -> list[bytes]:
-        """Send the job; return all lines of the answer. A line that was cut off is left out."""
+        """Send the job and return all complete lines of the answer."""
         threading.Thread(target=self._send, args=(job,), daemon=True).start()
         said = bytearray()
         while piece := self._stdout.read1(1 << 16):
@@ -43,16 +43,16 @@ class Guard:
             if len(said) > self.limits.output:
                 self._stop("it wrote too much")
                 break
-        if self.group and self.group.out_of_memory():  # the kernel may have ended all of it at once
+        if self.group and self.group.out_of_memory():  # the kernel may have killed all its processes at once
             self.reason = self.reason or TOO_MUCH_MEMORY
         *whole, _ = bytes(said).split(b"\n")
         return whole
 
     def end(self) -> None:
-        """Leave nothing running: when the sandbox's first process is gone, so are all the others in it."""
+        """Kill everything: when the sandbox's first process dies, all the others die with it."""
         deadline = time.monotonic() + 10
         while self.process.poll() is None and time.monotonic() < deadline:
-            for each in list(descendants(self.process.pid)):  # bubblewrap may only be about to start the first
+            for each in list(descendants(self.process.pid)):  # bubblewrap may not have started the first one yet
                 with contextlib.suppress(OSError):
                     os.kill(each, signal.SIGKILL)
             time.sleep(0.01)
@@ -65,7 +65,7 @@ class Guard:
             with self._stdin as stdin:
                 stdin.write(job)
         except OSError:
-            pass  # it ended before it had read everything
+            pass  # the process ended before reading everything
 
     def _watch(self) -> None:
         while self.process.poll() is None and not self.reason:

@@ -1,4 +1,4 @@
-"""Ctrl-C while a class is graded: at any moment, an end within two seconds, and nothing left of what was started."""
+"""Handle Ctrl-C while grading: everything ends within two seconds, and no process is left behind."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from course_lib.launchers.process.folders import temporary_folder
 
 @contextlib.contextmanager
 def ended_by_an_interrupt(sentence: str) -> Iterator[None]:
-    """In the block, Ctrl-C ends this program and all that it has started, with a sentence.
+    """Within the block, Ctrl-C prints a message and ends this program and every process it has started.
 
-    No exception is raised for it: one could be swallowed in the middle of an import, or wait for a thread that waits
-    for ranks, and threads go on and start the next process. Instead this process becomes another program, `end_all`.
-    What has been written is whole, because all results are written aside and renamed.
+    We do not raise KeyboardInterrupt: an import could swallow it, it could block on a thread that waits for ranks, and
+    other threads would go on starting processes. Instead, this process execs `end_all`. Result files stay intact,
+    because they are written to a temporary file and renamed.
     """
     with _own_temporary_folder() as folder:
         in_charge = threading.current_thread() is threading.main_thread()
@@ -44,14 +44,14 @@ def ended_by_an_interrupt(sentence: str) -> Iterator[None]:
 
 
 def _groups() -> list[str]:
-    """Patterns of the kernel's groups of what this program has started, if any were made by now."""
+    """Return glob patterns of the cgroups that this program has made, if any."""
     cgroups = sys.modules.get("course_lib.grading.cgroups")
     return cgroups.own_groups() if cgroups else []
 
 
 @contextlib.contextmanager
 def _own_temporary_folder() -> Iterator[str]:
-    """A folder for all temporary files of this program and of what it starts: it can be removed as a whole."""
+    """Use one folder for all temporary files of this program and its children, so that it can be removed at once."""
     before, usual = os.environ.get("TMPDIR"), tempfile.tempdir
     with temporary_folder() as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
@@ -65,7 +65,7 @@ def _own_temporary_folder() -> Iterator[str]:
 
 
 def _inherit_orphans() -> None:
-    """What a process of ours leaves behind becomes a child of this one, and is found."""
+    """Make orphans of our children become children of this process, so that we can find and kill them."""
     if sys.platform.startswith("linux"):
         set_child_subreaper = 36
         ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Judging one submission, in a child of the grader: what comes out of its sandbox may be anything at all."""
+"""Judge one submission, in a child of the grader: the output of its sandbox is untrusted."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from course_lib.course_files import parse
 from course_lib.grading.pages import page
 from course_lib.grading.records import Mark, Record
 
-LONGEST_LINE = 1 << 20  # bytes that one case may say
+LONGEST_LINE = 1 << 20  # bytes of output per case
 MOST_PROBLEMS = 10
-LONGEST_TEXT = 2000  # characters of anything that is told
+LONGEST_TEXT = 2000  # characters of anything we report
 
 
 def read_cells(content: bytes) -> list[str]:
-    """The code of a notebook. Raises `BadNotebook`."""
+    """Return the code cells of a notebook. Raises `BadNotebook`."""
     return code_of(parse(content))
 
 
 def judge(numbers: list[str], packed_cases: bytes, cells: list[str], lines: list[bytes], reason: str) -> dict[str, Any]:
-    """The marks for these exercises, and what is wrong with the whole, of what was said in the sandbox."""
+    """Return the marks for these exercises, and problems with the whole notebook, from the sandbox's output."""
     cases: dict[str, list[Case]] = pickle.loads(packed_cases)
     outcomes, problems = what_was_seen(lines, reason, cells)
     marks = [_mark(exercises()[number], cases[number], outcomes) for number in numbers]
@@ -41,23 +41,23 @@ def judge(numbers: list[str], packed_cases: bytes, cells: list[str], lines: list
 
 
 def render(student: str, records: list[dict[str, Any]]) -> str:
-    """A student's page."""
+    """Return a student's page as HTML."""
     return page(student, [Record.of_fields(fields) for fields in records])
 
 
 def what_was_seen(
     lines: list[bytes], reason: str, cells: list[str]
 ) -> tuple[dict[tuple[str, int], Outcome], list[str]]:
-    """The outcomes by exercise and case, and what else went wrong. The lines come from an untrusted place."""
+    """Return the outcomes by exercise and case, and a list of problems. The lines are untrusted."""
     outcomes: dict[tuple[str, int], Outcome] = {}
     problems = [f"Grading was stopped: {reason}."] if reason else []
     if not reason and END not in lines:
-        problems.append("It ended its own process before it was graded to its end.")
+        problems.append("It ended its own process before grading was finished.")
     no_python = syntax_errors(cells)
     raised = ""
     for line in lines:
         if len(line) > LONGEST_LINE:
-            continue  # what a judge would take long to look at
+            continue  # too long to parse
         try:
             record = json.loads(line)
             if "cell" in record:
@@ -70,7 +70,7 @@ def what_was_seen(
 
 
 def syntax_errors(cells: list[str]) -> list[str]:
-    """The cells that are no Python, each with its line: found here, and not told by the submission."""
+    """Return a sentence per cell with a syntax error. We compile the cells here and do not trust the sandbox."""
     found = []
     for number, cell in enumerate(cells, 1):
         try:
@@ -85,7 +85,7 @@ def syntax_errors(cells: list[str]) -> list[str]:
 
 
 def _raised(error: Any) -> str:
-    """What a cell has raised. Which one, only the submission could tell, and a number might tell something else."""
+    """Say what a cell raised. We omit its number: only the submission knows it, and could use it to leak data."""
     name = error_name(str(error))
     if name in ("SyntaxError", "IndentationError", "TabError"):
         return ""
@@ -107,7 +107,7 @@ def _mark(exercise: Exercise, cases: list[Case], outcomes: dict[tuple[str, int],
 
 
 def believable(outcome: Outcome, case: Case) -> Outcome:
-    """What may be told of an outcome: states of as many ranks as there are, in calls that exist."""
+    """Keep only what an outcome can honestly contain: one state per rank, in calls that exist."""
     if len(outcome.states) != case.ranks:
         return replace(outcome, states=())
     states = ((doing, call if hasattr(dist, call) else "", whom) for doing, call, whom in outcome.states)
@@ -115,18 +115,18 @@ def believable(outcome: Outcome, case: Case) -> Outcome:
 
 
 def remark(finding: Finding) -> str:
-    """What a student may know of a failed case: the idea, but neither inputs nor expected values, nor any number
-    that the submission could choose, which might be the seed of the inputs.
+    """Return what a student may know of a failed case: the idea, but no inputs or expected values, and no number that
+    the submission could choose, because that could leak the seed of the inputs.
     """
     outcome = finding.outcome
     text = {
         "returned": "It returns something else than the exercise asks for.",
         "raised": f"It raises {error_name(outcome.error)}.",
-        "stuck": "Its ranks wait for ever.",
+        "stuck": "Its ranks wait forever.",
         "slow": "It was stopped because it took too long.",
         "died": "One of its ranks ends its process.",
-        "differ": "Its ranks' calls do not fit together.",
-        "missing": "It was not run to its end.",
+        "differ": "Its ranks make calls that do not match.",
+        "missing": "It did not run to the end.",
     }.get(outcome.kind, "It could not be run.")
     if finding.costs:
         text = "The values are right, and it costs more than the exercise allows."
@@ -136,11 +136,11 @@ def remark(finding: Finding) -> str:
 
 
 def error_name(name: str) -> str:
-    """The name of an exception that Python itself has: another name could carry a message out of the sandbox."""
+    """Return the name of a built-in exception; a custom name could carry a message out of the sandbox."""
     known = getattr(builtins, name, None)
     return name if isinstance(known, type) and issubclass(known, BaseException) else "an exception"
 
 
 def _short(text: str) -> str:
-    """A text that can be written into any file, and read on a page."""
+    """Cut text to `LONGEST_TEXT` and replace what cannot be encoded."""
     return text.encode(errors="replace").decode()[:LONGEST_TEXT]

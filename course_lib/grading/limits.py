@@ -1,4 +1,4 @@
-"""What one submission may use, and how much memory its processes use together."""
+"""The limits of a submission, and a measure of the memory that its processes use together."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ GIGABYTE = 1 << 30
 
 @dataclass(frozen=True)
 class Limits:
-    """What one submission may use."""
+    """The resources that one submission may use."""
 
-    seconds: float = 60.0  # that it could have worked: what a busy machine takes does not count
-    memory: int = 16 * GIGABYTE  # that a process may map: torch with CUDA maps several before it does anything
-    total_memory: int = 4 * GIGABYTE  # in use, of all its processes together
+    seconds: float = 60.0  # of possible work: time lost to a busy machine does not count
+    memory: int = 16 * GIGABYTE  # mapped per process: torch with CUDA maps several GB on import
+    total_memory: int = 4 * GIGABYTE  # in use, over all processes
     processes: int = 200
     disk: int = 64 << 20
     output: int = 32 << 20
 
     @property
     def patience(self) -> Patience:
-        """Its time: on a processor, and, on the busiest machine, on the wall."""
+        """The limits on its CPU time and, for a very busy machine, on its wall time."""
         return Patience(self.seconds, cpu=2 * self.seconds, longest=10 * self.seconds)
 
     def of_resource(self) -> dict[str, int]:
-        """Those that the kernel enforces, for every process of the submission."""
+        """Return the limits that the kernel enforces on each process of the submission."""
         return {
             "RLIMIT_AS": self.memory,
             "RLIMIT_NPROC": self.processes,
@@ -38,33 +38,33 @@ class Limits:
         }
 
 
-SOCKET = 212_992  # bytes that may lie in one: the kernel's usual limit
+SOCKET = 212_992  # bytes that a socket may buffer: the kernel's default limit
 SOCKETS = re.compile(r"^sockets: used (\d+)$", re.MULTILINE)
 
 
 def uses_more_than(limit: int, pids: list[int]) -> bool:
-    """Whether these processes use more: what several share counts once, and what may lie in their sockets counts.
+    """Whether these processes use more memory than `limit`. Shared memory counts once; socket buffers count, too.
 
-    The quick sum counts it for each of them. Only where that is too much is the exact one asked for: the kernel goes
-    through all pages for it.
+    The quick sum counts shared memory once per process. The exact sum makes the kernel walk all pages, so we compute it
+    only if the quick sum exceeds the limit.
     """
     sockets = sockets_of(pids[-1]) * SOCKET if pids else 0
     return sum(map(own_and_shared, pids)) + sockets > limit and sum(map(proportional, pids)) + sockets > limit
 
 
 def own_and_shared(pid: int) -> int:
-    """Bytes of a process that come from no file: its own, and shared ones."""
+    """Return the bytes of a process that no file backs: private and shared memory."""
     return sum(_kilobytes(f"/proc/{pid}/status", name) for name in ("RssAnon", "RssShmem")) << 10
 
 
 def proportional(pid: int) -> int:
-    """The same, with its share of what it shares."""
+    """Return the same, with only this process's proportional share of shared memory."""
     names = ("Pss_Anon", "Pss_Shmem")
     return sum(_kilobytes(f"/proc/{pid}/smaps_rollup", name) for name in names) << 10 or own_and_shared(pid)
 
 
 def sockets_of(pid: int) -> int:
-    """How many sockets there are in the network that a process is in, a sandbox's own."""
+    """Return the number of sockets in a process's network namespace; 0 if it is not a sandbox's."""
     if _network(pid) == _network(os.getpid()):
         return 0
     found = SOCKETS.search(_read(f"/proc/{pid}/net/sockstat"))

@@ -1,7 +1,7 @@
-"""What comes out of grading: a page for each student, a page and a table of the class.
+"""The output of grading: a page per student, and a page and a table for the class.
 
-The pages are Jinja2 templates, in `templates/`. Every value is escaped: a text from a student is only text, and a page
-can ask the network for nothing.
+The pages are Jinja2 templates in `templates/`. Every value is escaped, so text from a student stays text, and no page
+can access the network.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DARK = {
 
 
 def write_pages(records: list[Record], out: Path, make: Callable[[str, list[Record]], str] | None = None) -> None:
-    """`pages/STUDENT.html` for each student, as `make` has it; `index.html` and `grades.csv` for the class."""
+    """Write `pages/STUDENT.html`, rendered by `make`, per student, and `index.html` and `grades.csv` for the class."""
     folder = out / "pages"
     folder.mkdir(parents=True, exist_ok=True)
     for student in by_student(records):
@@ -57,14 +57,14 @@ def write_pages(records: list[Record], out: Path, make: Callable[[str, list[Reco
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Written aside and renamed: a page is whole, or the one from before."""
+    """Write to a temporary file and rename it, so readers see either the old page or the complete new one."""
     aside = path.with_name(f".{path.name}.tmp")
     aside.write_bytes(text.encode())
     aside.replace(path)
 
 
 def page(student: str, records: list[Record]) -> str:
-    """One student's page."""
+    """Return one student's page as HTML."""
     earned, most = sum(record.points for record in records), sum(record.most for record in records)
     total = f"{earned} of {most} points" if most else "no points"
     title = f"{student}: {total}"
@@ -72,7 +72,7 @@ def page(student: str, records: list[Record]) -> str:
 
 
 def class_page(records: list[Record]) -> str:
-    """The page of a class, with a link to each student's."""
+    """Return the class page as HTML, with a link to each student's page."""
     students, numbers = by_student(records), exercises_of(records)
     return render(
         "class.html",
@@ -94,14 +94,14 @@ def class_page(records: list[Record]) -> str:
 def render(
     template: str, *, title: str, skip_to: str, wide: bool = False, folder: Path = TEMPLATES, **values: Any
 ) -> str:
-    """A page from a template that extends `document.html`. With `wide`, its tables can be sorted."""
+    """Render a template that extends `document.html`. With `wide`, its tables are sortable."""
     made = environment(folder).get_template(template)
     return made.render(title=title, skip_to=skip_to, wide=wide, exercises=exercises(), **values) + "\n"
 
 
 @cache
 def environment(folder: Path) -> Environment:
-    """The templates of a folder, beside those that all pages share."""
+    """Return the Jinja2 environment of a folder's templates plus the shared ones."""
     made = Environment(
         autoescape=True,
         finalize=_printable,
@@ -120,47 +120,47 @@ def environment(folder: Path) -> Environment:
 
 
 def _printable(value: Any) -> Any:
-    """A value as it may stand on a page: without what is no character at all. It is escaped after that."""
+    """Replace unprintable characters in a value. Jinja2 escapes it afterwards."""
     return value if isinstance(value, Markup) or not isinstance(value, str) else markup.UNPRINTABLE.sub("\ufffd", value)
 
 
 def count_of(number: int, what: str) -> str:
-    """1 student, 2 students."""
+    """Return a count with its noun: "1 student", "2 students"."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def shortened(words: str, longest: int) -> str:
-    """No more than so many characters."""
+    """Cut text to at most `longest` characters."""
     return words if len(words) <= longest else f"{words[:longest]}…"
 
 
 def in_a_list(words: str) -> Markup:
-    """No more of a sentence than a list has room for; all of it is on the student's own page."""
+    """Shorten a sentence to fit in a list; the student's page has all of it."""
     return Markup(markup.with_code(shortened(words, 300)))
 
 
 def page_name(student: str) -> str:
-    """The file name of a student's page."""
+    """Return the file name of a student's page."""
     return f"{file_name(student)}.html"
 
 
 def anchor(exercise: str) -> str:
-    """Where an exercise is on a page."""
+    """Return the HTML id of an exercise's section."""
     return f"exercise-{exercise.replace('.', '-')}"
 
 
 def sha256(text: str) -> str:
-    """The digest by which a page's policy knows its own style or script."""
+    """Return the digest that the page's Content-Security-Policy lists for its inline style or script."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def bars_in_words(shown: list[Bar]) -> str:
-    """What bars show, for those who hear the page."""
+    """Describe a bar chart in words, for screen readers."""
     return "; ".join(f"{bar.told}: {count_of(bar.count, 'student')}" for bar in shown if bar.count) or "nobody"
 
 
 def remark(mark: Mark, part: str) -> str:
-    """What the student is told of a part; what was said before is not said again."""
+    """Return the remark on a part, or "the same." if an earlier part has the same remark."""
     before = list(mark.remarks.values())[: list(mark.remarks).index(part)]
     return "the same." if mark.remarks[part] in before else mark.remarks[part]
 
@@ -176,7 +176,7 @@ def _in_short(students: list[Student], numbers: list[str]) -> str:
 
 
 def _means(students: list[Student], numbers: list[str]) -> list[str]:
-    """The last row of the table: means of those who have handed in, and of those who have tried each exercise."""
+    """Return the table's last row: the mean total of all submissions, and of each exercise's attempts."""
     tried = [[mark.points for mark in summary.marks_of(students, number)] for number in numbers]
     totals = [student.points for student in students if student.handed_in]
     means = [f"{mean(earned):.1f}" if earned else "" for earned in (totals, *tried)]

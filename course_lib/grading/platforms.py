@@ -1,7 +1,7 @@
-"""Marks for a learning platform: a CSV with the columns that Moodle or Canvas imports, a column for each lesson.
+"""Marks for a learning platform: a CSV that Moodle or Canvas can import, with a column per lesson.
 
-Both take back what they have exported, so the safe way is to export the (empty) gradebook there first and to give that
-file as `students`: its rows and names are kept, and the marks are put beside them.
+Both can import what they exported, so the safe way is to export the (empty) gradebook first and pass that file as
+`students`: the table keeps its rows and names and adds the marks.
   Moodle: https://docs.moodle.org/405/en/Grade_import
   Canvas: https://teaching.resources.osu.edu/toolsets/carmencanvas/guides/calculating-final-grades/import-csv-file-carmen-grades
 """
@@ -19,40 +19,40 @@ from course_lib.grading.pages import write_whole
 from course_lib.grading.records import Record
 from course_lib.grading.summary import by_student, harmless
 
-# What says who somebody is, in the order of an export. A name alone may be that of two.
+# The columns that identify a student, in the order of an export. Two students may share a name.
 IDENTITY = {
     "moodle": ("First name", "Last name", "Username", "ID number", "Institution", "Department", "Email address"),
     "canvas": ("Student", "ID", "SIS User ID", "SIS Login ID", "Section"),
 }
-POINTS_POSSIBLE = "Points Possible"  # Canvas: the row under the header begins with it
+POINTS_POSSIBLE = "Points Possible"  # Canvas: the row below the header starts with this
 LARGEST = 20 << 20  # bytes of an export
 
 
 class BadStudents(ValueError):
-    """A file that is no export of a platform's gradebook; the sentence says why."""
+    """The file is not an exported gradebook; the message says why."""
 
 
 @dataclass
 class Gradebook:
-    """What a platform has exported: its columns, and a row for each student."""
+    """An exported gradebook: its columns, and a row per student."""
 
     columns: list[str]
     rows: list[dict[str, str]] = field(default_factory=list)
 
     def row_of(self, student: str) -> dict[str, str] | None:
-        """The one row whose name, number or address this is; None for none, and for several."""
+        """Return the only row with this name, number or address; None if there are none or several."""
         found = [row for row in self.rows if student.casefold() in _names(row)]
         return found[0] if len(found) == 1 else None
 
 
 def read_students(path: str, platform: str) -> Gradebook:
-    """The gradebook that the platform has exported into this file."""
+    """Read a gradebook that the platform exported to this file."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             text = file.read(LARGEST + 1)
         columns, *rows = csv.reader(io.StringIO(text), strict=True)
     except (OSError, ValueError, csv.Error) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not a table as CSV, in UTF-8"
+        why = error.strerror if isinstance(error, OSError) else "it is not a CSV table in UTF-8"
         raise BadStudents(
             f"--students {path}: {why}; give the gradebook that {platform.title()} has exported"
         ) from None
@@ -65,7 +65,7 @@ def read_students(path: str, platform: str) -> Gradebook:
 
 
 def platform_table(records: list[Record], platform: str, students: Gradebook | None = None) -> tuple[str, list[str]]:
-    """The CSV to import, and the students for whom there was no row, or more than one, in what was exported."""
+    """Return the CSV to import, and the students who had no row, or more than one, in the export."""
     identity = [name for name in IDENTITY[platform] if students is None or name in students.columns]
     lessons = by_assignment(records)
     headers = [_header(name, students) for name in lessons]
@@ -87,12 +87,12 @@ def platform_table(records: list[Record], platform: str, students: Gradebook | N
 
 
 def write_platform_table(records: list[Record], platform: str, out: Path, students: Gradebook | None) -> str:
-    """`moodle.csv` or `canvas.csv` in the folder of results. Returns what to tell whoever asked."""
+    """Write `moodle.csv` or `canvas.csv` to the results folder, and return a summary to print."""
     text, unknown = platform_table(records, platform, students)
     path = out / f"{platform}.csv"
     write_whole(path, text)
     told = f"{path}: ready for {platform.title()}"
-    return f"{told}; without {', '.join(unknown)}: not one row there has that name" if unknown else told
+    return f"{told}; without {', '.join(unknown)}: no single row there has that name" if unknown else told
 
 
 def _rows(
@@ -106,7 +106,7 @@ def _rows(
 
 
 def _from_name(name: str, platform: str) -> dict[str, str]:
-    """Who that is, as far as the name of a folder tells."""
+    """Return the identifying columns that we can infer from the name of a student's folder."""
     if platform == "canvas":
         return {"Student": name, "SIS Login ID": name}
     return {"Email address": name} if "@" in name else {"Username": name}
@@ -119,7 +119,7 @@ def _names(row: dict[str, str]) -> Iterable[str]:
 
 
 def _header(lesson: str, students: Gradebook | None) -> str:
-    """The lesson's column as the platform has it, with a number of its own behind the name: `02_ddp (1234)`."""
+    """Return the lesson's column as the platform names it, with its id: `02_ddp (1234)`."""
     known = students.columns if students else []
     ours = (column for column in known if column.removeprefix("Assignment: ").split(" (")[0] == lesson)
     return harmless(next(ours, lesson))

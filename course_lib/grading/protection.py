@@ -1,4 +1,4 @@
-"""What keeps submissions in their place on this machine, each thing tried out: for `course grade --explain`."""
+"""Test which protections against submissions work on this machine, for `course grade --explain`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from course_lib.grading.limits import Limits
 
 @dataclass(frozen=True)
 class Protection:
-    """One of the things that hold, or do not; `otherwise` says what does its work then."""
+    """A protection and whether it works here; if not, `otherwise` says what happens instead."""
 
     what: str
     holds: bool
@@ -26,7 +26,7 @@ class Protection:
 
 
 def protections() -> list[Protection]:
-    """Each in turn, found out by trying it."""
+    """Try each protection and return the results."""
     if shutil.which("bwrap") is None:
         return [Protection("submissions run in a sandbox", False, "install bubblewrap (apt-get install bubblewrap)")]
     inside = _inside()
@@ -36,33 +36,33 @@ def protections() -> list[Protection]:
     alone = os.geteuid() == 0
     return [
         Protection(
-            "submissions run in a sandbox: files, processes and network of their own",
+            "submissions run in a sandbox: separate files, processes and network",
             bool(inside),
             "bubblewrap does not work here: allow user namespaces",
         ),
         Protection(
             f"the kernel limits memory, processes and share of the cores (cgroups, version {cgroups.version()})",
             group is not None,
-            "no group may be made here; the grader looks ten times a second instead",
+            "we cannot make a cgroup here; the grader checks ten times a second instead",
         ),
         Protection(
             "system calls that no exercise needs are refused (seccomp)",
             "Seccomp:\t2" in inside and seccomp.filter_program() is not None,
-            "their numbers are not known for this machine",
+            "we do not know their numbers on this machine",
         ),
-        Protection("no namespaces and no mounts inside", "nested: no" in inside, "they can be made here"),
-        Protection("nothing but /tmp and /dev/shm can be written, 64 MB each", "written: no" in inside, "more can be"),
+        Protection("no namespaces and no mounts inside", "nested: no" in inside, "submissions can create them here"),
+        Protection("only /tmp and /dev/shm are writable, 64 MB each", "written: no" in inside, "others are, too"),
         Protection("keyrings are out of reach", "keyring: no" in inside, "submissions share your keyring"),
-        Protection("each submission has a user id of its own", alone, "only root may give one; all of them have yours"),
+        Protection("each submission has its own user id", alone, "only root can assign one; all of them have yours"),
         Protection(
-            "time counts only while nothing else keeps a submission from its work",
+            "time counts only while a submission can run",
             Path("/proc/self/schedstat").exists(),
-            "this kernel does not tell; four seconds on the clock count as one",
+            "this kernel does not report it; four seconds of wall time count as one",
         ),
     ]
 
 
-# Tried inside, with nothing but the standard library.
+# Runs inside the sandbox, with only the standard library.
 TRIAL = """
 import ctypes, os, platform
 libc = ctypes.CDLL(None)
@@ -80,6 +80,6 @@ def _inside() -> str:
 
 
 def explain() -> str:
-    """All of them, a line each, and how many submissions run at a time."""
-    lines = ["What holds on this machine while a class is graded:", *map(str, protections())]
-    return "\n".join([*lines, f"{machine.cores()} at a time by default: one for each core that may be used here."])
+    """Return a line per protection, and how many submissions run at a time."""
+    lines = ["Protections on this machine while a class is graded:", *map(str, protections())]
+    return "\n".join([*lines, f"{machine.cores()} submissions run at a time by default: one per available core."])

@@ -1,4 +1,4 @@
-"""What was graded: the marks of a notebook, kept in a file of their own."""
+"""The marks of a graded notebook, saved as one JSON file."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from course_lib.course_files import write_whole
 
 @dataclass(frozen=True)
 class Mark:
-    """What one exercise earned, part by part, and what its student is told."""
+    """The points of one exercise by part, and the remarks for the student."""
 
     number: str
     parts: dict[str, int]
     remarks: dict[str, str] = field(default_factory=dict)  # by part
     attempted: bool = True
-    causes: dict[str, str] = field(default_factory=dict)  # by part, where the mistake is known
-    by_clock: list[str] = field(default_factory=list)  # parts that were lost because their time was over
+    causes: dict[str, str] = field(default_factory=dict)  # by part, for known mistakes
+    by_clock: list[str] = field(default_factory=list)  # parts that hit a time limit
 
     @property
     def points(self) -> int:
@@ -29,18 +29,18 @@ class Mark:
 
 @dataclass(frozen=True)
 class Record:
-    """A graded notebook, as it is kept in a file."""
+    """A graded notebook."""
 
     student: str
     notebook: str
     key: str
     marks: list[Mark]
-    problem: str = ""  # with the notebook as a whole
-    stopped_by_clock: bool = False  # as a whole
+    problem: str = ""  # with the whole notebook
+    stopped_by_clock: bool = False  # whether the whole notebook hit its time limit
 
     @property
     def flagged(self) -> bool:
-        """Whether a clock decided any of it: a busy machine may have cost it points."""
+        """Whether a time limit decided any of it: a busy machine may have cost points."""
         return self.stopped_by_clock or any(mark.by_clock for mark in self.marks)
 
     @property
@@ -52,7 +52,7 @@ class Record:
         return sum(exercises()[mark.number].points for mark in self.marks)
 
     def save(self, path: Path) -> None:
-        """Write it to a file, which is whole or not there."""
+        """Write the record to a file atomically."""
         write_whole(path, json.dumps(asdict(self), indent=1))
 
     @classmethod
@@ -61,12 +61,12 @@ class Record:
 
     @classmethod
     def of_fields(cls, fields: dict[str, Any]) -> Record:
-        """The record that `asdict` took apart."""
+        """Build a record from the fields that `asdict` returned."""
         return cls(**{**fields, "marks": [Mark(**mark) for mark in fields["marks"]]})
 
     @classmethod
     def known(cls, path: Path, key: str) -> Record | None:
-        """The record in this file, if it is whole and of what has this key."""
+        """Return the record in this file if it is intact and has this key, else None."""
         try:
             record = cls.load(path)
             fits = all(mark.parts.keys() == exercises()[mark.number].parts.keys() for mark in record.marks)

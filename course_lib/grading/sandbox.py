@@ -1,8 +1,8 @@
-"""A place to run what a student wrote: bubblewrap, with processes, network and files of its own, and limits on them.
+"""Run student code in bubblewrap, with its own process, network and file namespaces, and resource limits.
 
-Inside there is Python, the library without its checks and lessons, and a small scratch folder. There is no other
-student, no solution, no gradebook, no network but loopback. Nothing outlives it: its first process takes all others
-along.
+Inside the sandbox are Python, the library without its checks and lessons, and a small scratch folder. There are no
+other students' files, no solutions, no gradebook, and no network except loopback. Nothing outlives the sandbox: when
+its first process dies, all the others die with it.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from course_lib.launchers.local import start_method
 
 PACKAGE = Path(__file__).resolve().parent.parent
 INSIDE = PACKAGE / "checks" / "inside"
-IDS = 1 << 14  # of users, for the submissions of one grader
-CPUS = "/sys/devices/system/cpu"  # where torch looks how many there are
+IDS = 1 << 14  # user ids per grader process
+CPUS = "/sys/devices/system/cpu"  # where torch looks up the number of CPUs
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache")
 PYTHON = tuple(dict.fromkeys([sys.base_prefix, sys.prefix, sysconfig.get_path("purelib")]))
 PROJECT = PACKAGE.parent
 
 
 class NoSandbox(RuntimeError):
-    """Submissions cannot be run safely here; the sentence says what to install."""
+    """Submissions cannot run safely here; the message says what to install."""
 
 
 @dataclass(frozen=True)
 class SandboxResult:
-    """What came out of a sandbox, line by line, and why it ended early, if it did."""
+    """The output lines of a sandbox, and why it ended early, if it did."""
 
     lines: list[bytes]
     reason: str = ""
-    by_clock: bool = False  # whether nothing but its time was over
+    by_clock: bool = False  # whether a time limit was the only reason
 
 
 def run(
@@ -54,7 +54,7 @@ def run(
     sandboxed: bool = True,
     stop: threading.Event | None = None,
 ) -> SandboxResult:
-    """Run a submission to its end, to its limits or until `stop`. Each needs a number of its own."""
+    """Run a submission until it ends, hits a limit or `stop` is set. Each needs a unique `number`."""
     guarded = seccomp.open_filter() if sandboxed else None
     group = cgroups.make_group(limits, number) if sandboxed else None
     command = [*(_bubblewrap(limits, number, guarded) if sandboxed else ()), sys.executable, "-I", "-c", START]
@@ -83,22 +83,22 @@ def run(
 
 
 def where(sandboxed: bool) -> str:
-    """The folder that has the library in it."""
+    """Return the folder that contains the library."""
     return "/course" if sandboxed else str(PACKAGE.parent)
 
 
-# Isolated mode knows neither the current folder nor PYTHONPATH: nothing that lies about is imported in their place.
+# Isolated mode ignores the current folder and PYTHONPATH, so no stray module shadows ours.
 START = "import sys, importlib; sys.path.insert(0, sys.argv[1]); importlib.import_module(sys.argv[2]).main()"
 
 
 def check_sandbox() -> None:
-    """Raise `NoSandbox` where submissions cannot be run safely."""
+    """Raise `NoSandbox` if submissions cannot run safely."""
     for program in ("bwrap", "setpriv") if os.geteuid() == 0 else ("bwrap",):
         if shutil.which(program) is None:
             raise NoSandbox(
-                f"{program} is not installed, so submissions would run with your rights: they could read the solutions "
-                "and other submissions, change grades and use the network. Install bubblewrap (apt-get install "
-                "bubblewrap), or, for submissions that you trust like your own code, give --no-sandbox"
+                f"{program} is not installed, so submissions would run with your permissions: they could read the "
+                "solutions and other submissions, change grades and use the network. Install bubblewrap (apt-get "
+                "install bubblewrap), or, if you trust the submissions like your own code, pass --no-sandbox"
             )
     tried = try_inside(["true"])
     if tried.returncode:
@@ -106,7 +106,7 @@ def check_sandbox() -> None:
 
 
 def try_inside(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a program where submissions are run."""
+    """Run a command in a sandbox like that of a submission."""
     guarded = seccomp.open_filter()
     passed = [] if guarded is None else [guarded]
     try:
@@ -118,28 +118,28 @@ def try_inside(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def user(number: int) -> int:
-    """An id that nobody has, for the submission of this number of this process.
+    """Return an unused user id for submission `number` of this process.
 
-    A limit on processes does not bind root, and it counts all of a user's processes, in whichever sandbox they are: a
-    fork bomb must not take those of another submission, of this class or of one that is graded beside it.
+    RLIMIT_NPROC does not apply to root, and it counts all processes of a user across sandboxes: a fork bomb must not
+    use up the processes of other submissions, in this class or in one graded at the same time.
     """
     return 0x8000_0000 + IDS * (os.getpid() % 0x1_0000) + number % IDS
 
 
 def shows(path: Path) -> bool:
-    """Whether a submission could see what lies there."""
+    """Whether a submission could see this path."""
     return any(path.resolve().is_relative_to(Path(folder).resolve()) for folder in (*SYSTEM, *PYTHON))
 
 
 def _bubblewrap(limits: Limits, number: int, guarded: int | None = None) -> list[str]:
-    """The words before a command that put it into a sandbox; `guarded` is where the filter of system calls is read."""
+    """Return the prefix that runs a command in a sandbox; `guarded` is the file descriptor of the seccomp filter."""
     root = os.geteuid() == 0
     command = ["bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     command += ["--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox"]
     command += [] if root else ["--unshare-user", "--disable-userns"]
     command += [] if guarded is None else ["--seccomp", str(guarded)]
     command += ["--proc", "/proc", "--dev", "/dev"]
-    for folder in ("/tmp", "/dev/shm"):  # before what is shown: Python and the course may lie in the real /tmp
+    for folder in ("/tmp", "/dev/shm"):  # before the binds: Python and the course may be in the real /tmp
         command += ["--perms", "1777", "--size", str(limits.disk), "--tmpfs", folder]
     for folder in SYSTEM:
         command += ["--ro-bind-try", folder, folder]
@@ -151,7 +151,7 @@ def _bubblewrap(limits: Limits, number: int, guarded: int | None = None) -> list
         command += ["--ro-bind", str(INSIDE), f"{library}/checks"]
         command += [*_empty(f"{library}/grading"), *_empty(f"{library}/lessons")]
         command += _empty(f"{library}/{BROUGHT_ALONG.name}") if BROUGHT_ALONG.is_dir() else []  # solutions, too
-    command += ["--remount-ro", "/dev", "--remount-ro", "/"]  # what has no size of its own takes nothing
+    command += ["--remount-ro", "/dev", "--remount-ro", "/"]  # mounts without a size limit must not be writable
     command += ["--setenv", "HOME", "/tmp", "--setenv", "COURSE_LIB_START_METHOD", "forkserver", "--chdir", "/tmp"]
     if root:
         command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
@@ -161,16 +161,16 @@ def _bubblewrap(limits: Limits, number: int, guarded: int | None = None) -> list
 
 
 def _is_clone() -> bool:
-    """Whether the library lies in the project's folder, and is not one of many in the folder of what is installed."""
+    """Whether the library runs from a clone of the project rather than from site-packages."""
     return (PROJECT / "pyproject.toml").exists()
 
 
 def _hide_project() -> list[str]:
-    """Cover the whole project where it lies in what is shown; Python may lie in the project again."""
+    """Hide the project if a bound folder contains it, and bind Python again if it is inside the project."""
     if not (_is_clone() and shows(PROJECT)):
         return []
     within = [folder for folder in PYTHON if Path(folder).resolve().is_relative_to(PROJECT)]
-    # What lies in an empty folder can only be put there before that is made read-only.
+    # Bind into the empty folder before remounting it read-only.
     return [
         *("--tmpfs", str(PROJECT)),
         *(word for folder in within for word in _bind(folder, folder)),
@@ -183,6 +183,6 @@ def _empty(folder: str) -> list[str]:
 
 
 def _bind(source: str, place: str) -> list[str]:
-    """Show a folder, read only, in folders above it that everybody may pass, whoever may in the real ones."""
+    """Bind a folder read-only, and make its parents accessible to everyone, whatever their real permissions."""
     above = [str(folder) for folder in reversed(Path(place).parents) if str(folder) != "/"]
     return [word for folder in above for word in ("--perms", "0755", "--dir", folder)] + ["--ro-bind", source, place]

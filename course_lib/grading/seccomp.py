@@ -1,7 +1,7 @@
-"""System calls that no exercise needs, refused by the kernel: a filter for bubblewrap's `--seccomp`.
+"""A filter for bubblewrap's `--seccomp`: the kernel refuses system calls that no exercise needs.
 
-The filter is a program of the kernel's own small machine (BPF), instruction by instruction: load a number, compare it,
-jump, return a verdict. What is refused gets an error, as if the kernel did not have it.
+The filter is a BPF program, written instruction by instruction: load a number, compare it, jump, return a verdict. A
+refused call returns an error, as if the kernel did not support it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import struct
 
 # The number of each call on x86_64 and on aarch64.
 REFUSED = {
-    **{"add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219)},  # keyrings are shared by a user
+    **{"add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219)},  # keyrings are shared per user
     **{"unshare": (272, 97), "setns": (308, 268), "chroot": (161, 51), "pivot_root": (155, 41)},
     **{"mount": (165, 40), "umount2": (166, 39), "open_tree": (428, 428), "move_mount": (429, 429)},
     **{"fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433)},
@@ -21,7 +21,7 @@ REFUSED = {
     **{"process_vm_writev": (311, 271), "kcmp": (312, 272), "pidfd_getfd": (438, 438)},
     **{"perf_event_open": (298, 241), "bpf": (321, 280), "userfaultfd": (323, 282), "syslog": (103, 116)},
     **{"io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427)},
-    # Memory that belongs to no process, and is in nobody's account.
+    # Memory that belongs to no process, so no limit counts it.
     **{"memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "msgget": (68, 186)},
     **{"semget": (64, 190), "mq_open": (240, 180)},
     **{"name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "fanotify_init": (300, 262)},
@@ -30,18 +30,18 @@ REFUSED = {
     **{"settimeofday": (164, 170), "clock_settime": (227, 112), "adjtimex": (159, 171)},
 }
 CLONE, CLONE3, SOCKET = (56, 220), (435, 435), (41, 198)
-NAMESPACES = 0x7E02_0000  # the flags of `clone` that ask for one
-FAMILIES = (1, 2, 10, 16)  # of sockets: unix, the internet's two, and netlink, which lists the network's interfaces
-MACHINES = {"x86_64": (0, 0xC000_003E), "aarch64": (1, 0xC000_00B7)}  # column above, and the kernel's name for it
-OTHER_ABI = 0x4000_0000  # x86_64 has its calls a second time, under numbers from here on
+NAMESPACES = 0x7E02_0000  # the flags of `clone` that create one
+FAMILIES = (1, 2, 10, 16)  # of sockets: unix, IPv4, IPv6, and netlink, which lists network interfaces
+MACHINES = {"x86_64": (0, 0xC000_003E), "aarch64": (1, 0xC000_00B7)}  # column above, and AUDIT_ARCH constant
+OTHER_ABI = 0x4000_0000  # x32: x86_64 repeats its calls under numbers from here on
 
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-NUMBER, MACHINE, FIRST_ARGUMENT = 0, 4, 16  # where they lie in what the filter is given
+NUMBER, MACHINE, FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
 ALLOW, KILL = 0x7FFF_0000, 0x8000_0000
 
 
 def filter_program(machine: str | None = None) -> bytes | None:
-    """The filter for this machine, or None for a machine whose calls are not known here."""
+    """Return the filter for this machine, or None if we do not know its call numbers."""
     machine = machine or platform.machine()
     if machine not in MACHINES:
         return None
@@ -50,7 +50,7 @@ def filter_program(machine: str | None = None) -> bytes | None:
     program += [_do(AT_LEAST, OTHER_ABI, 0, 1), _refuse(errno.ENOSYS)] if machine == "x86_64" else []
     for numbers in REFUSED.values():
         program += [_do(EQUAL, numbers[column], 0, 1), _refuse(errno.EPERM)]
-    # Its arguments lie in memory, where a filter cannot look; without it, the older `clone` is called.
+    # clone3 passes its arguments in memory, which a filter cannot read; without it, libc falls back to `clone`.
     program += [_do(EQUAL, CLONE3[column], 0, 1), _refuse(errno.ENOSYS)]
     program += [_do(EQUAL, CLONE[column], 0, 4), _do(LOAD, FIRST_ARGUMENT), _do(ANY_BIT, NAMESPACES, 0, 1)]
     program += [_refuse(errno.EPERM), _do(RETURN, ALLOW)]
@@ -61,7 +61,7 @@ def filter_program(machine: str | None = None) -> bytes | None:
 
 
 def open_filter() -> int | None:
-    """A file descriptor from which bubblewrap reads the filter."""
+    """Return a file descriptor from which bubblewrap reads the filter, or None if there is no filter."""
     program = filter_program()
     if program is None:
         return None
@@ -72,7 +72,7 @@ def open_filter() -> int | None:
 
 
 def _do(code: int, value: int, if_so: int = 0, if_not: int = 0) -> bytes:
-    """One instruction; after a comparison, so many of the next are left out."""
+    """Return one instruction. After a comparison, `if_so` or `if_not` instructions are skipped."""
     return struct.pack("=HBBI", code, if_so, if_not, value)
 
 

@@ -1,6 +1,6 @@
-"""What students have handed in: a folder for each, with their notebooks in it.
+"""Find what students handed in: one folder per student, with their notebooks in it.
 
-Students, and whoever collects their work, choose the names: here they become text, and names of files.
+File names come from students, so they are untrusted: this module turns them into printable text and safe file names.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from pathlib import Path
 from course_lib.checks import exercises
 from course_lib.checks.notebooks import BadNotebook
 
-LONGEST = 100  # bytes: what is written aside has a longer name, and a file system takes 255
+LONGEST = 100  # bytes; temporary files add a suffix, and file systems allow 255
 PLAIN = re.compile(r"[\w(][\w .,'()@+-]*(?<![ .])")
-RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)([. ].*)?", re.IGNORECASE)  # no file names on Windows
+RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)([. ].*)?", re.IGNORECASE)  # reserved on Windows
 
 
 def as_text(name: str) -> str:
-    r"""The name of a file as it can be written anywhere: bytes that are no text become `\xff`."""
+    r"""Return a file name as printable text; bytes that are not UTF-8 become `\xff`."""
     return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def file_name(text: str) -> str:
-    """A name for the file about this: the text itself where that can be one, and never another's.
+    """Return a safe, unique file name for this text: the text itself if possible.
 
-    What had to be changed ends with a digest after a `~`, which no name that was left as it is has.
+    A name that had to change ends with `~` and a digest. Unchanged names never contain `~`, so the two cannot clash.
     """
     whole = len(text.encode(errors="replace")) <= LONGEST and unicodedata.is_normalized("NFC", text)
     if whole and PLAIN.fullmatch(text) and not RESERVED.fullmatch(text):
@@ -40,25 +40,25 @@ def file_name(text: str) -> str:
     return f"{re.sub('[^A-Za-z0-9]+', '_', text)[:40]}~{digest}"
 
 
-MOST_FILES = 10_000  # of a student that are looked at
+MOST_FILES = 10_000  # that we look at, per student
 LARGEST = 20 << 20  # bytes of a notebook
-LONGEST_TEXT = 1000  # characters of names that are told
+LONGEST_TEXT = 1000  # characters of file names in a message
 NOTHING = "Nothing was handed in: there is no notebook of the exercises, under the name it had there, in the folder."
 NO_FILE = "it is not a notebook: not a file that can be read, or a link to another one"
 
 
 class BadSubmissions(ValueError):
-    """There is nothing to grade; the sentence says why."""
+    """There is nothing to grade; the message says why."""
 
 
 @dataclass(frozen=True)
 class SubmittedNotebook:
-    """A notebook that a student has handed in, and others for the same lesson, which earn nothing."""
+    """A notebook that a student handed in. `others` are more notebooks for the same lesson, which earn nothing."""
 
     student: str
     path: Path
     others: tuple[Path, ...] = ()
-    trouble: str = ""  # why there is no notebook to grade, if there is none
+    trouble: str = ""  # why there is no notebook to grade, if so
 
     @property
     def notebook(self) -> str:
@@ -73,9 +73,9 @@ class SubmittedNotebook:
         return as_text(", ".join(f"{path.parent.name}/{path.name}" for path in self.others[:10]))[:LONGEST_TEXT]
 
     def content(self) -> bytes:
-        """What the file says. Raises `BadNotebook` if it is none, or says more than a notebook may."""
+        """Return the file's bytes. Raises `BadNotebook` if it is not a regular file or is too large."""
         try:
-            # Neither a link to somebody else's is followed, nor is a pipe waited for.
+            # Do not follow a link to someone else's file, and do not block on a pipe.
             descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
         except OSError:
             raise BadNotebook(NO_FILE) from None
@@ -90,9 +90,9 @@ class SubmittedNotebook:
 
 
 def find_submissions(folder: Path) -> list[SubmittedNotebook]:
-    """One notebook for each student and lesson: the first folder below `folder` is the student's.
+    """Return one notebook per student and lesson. Each folder directly inside `folder` is a student.
 
-    Of several, it is the one that lies highest and has the shortest name: not the copy of an earlier day.
+    Of several notebooks, the least nested one with the shortest name wins, which skips copies of earlier days.
     """
     if not folder.is_dir():
         raise BadSubmissions(f"{folder} is not a folder: give the one that has a folder for each student")
@@ -109,7 +109,7 @@ def find_submissions(folder: Path) -> list[SubmittedNotebook]:
 
 
 def _students(folder: Path) -> list[tuple[str, Path]]:
-    """The folder of each student, with a name that no other has, in the order of names."""
+    """Return each student's unique name and folder, sorted by name."""
     found: dict[str, Path] = {}
     for path in sorted(path for path in folder.iterdir() if path.is_dir() or path.is_symlink()):
         name = text = as_text(path.name)
@@ -120,7 +120,7 @@ def _students(folder: Path) -> list[tuple[str, Path]]:
 
 
 def _of_student(student: str, folder: Path, lessons: set[str]) -> list[SubmittedNotebook]:
-    """A notebook for each lesson, or what to say of a folder that has none."""
+    """Return a notebook per lesson, or one entry that says why there is none."""
     if folder.is_symlink():
         return [SubmittedNotebook(student, folder, trouble="Not graded: the folder is a link to another place.")]
     by_lesson: dict[str, list[Path]] = {}
@@ -133,7 +133,7 @@ def _of_student(student: str, folder: Path, lessons: set[str]) -> list[Submitted
 
 
 def files_below(student: Path) -> list[Path]:
-    """All in a student's folder, what lies highest first; of very many files, the deepest are not looked at."""
+    """Return all files of a student, least nested first; beyond `MOST_FILES`, the deepest are left out."""
     files: list[Path] = []
     folders = deque([student])
     while folders:
@@ -148,6 +148,6 @@ def files_below(student: Path) -> list[Path]:
                     files.append(Path(entry.path))
                     if entry.is_dir(follow_symlinks=False) and entry.name != ".ipynb_checkpoints":
                         folders.append(files[-1])
-        except OSError:  # no right to read it, or gone
+        except OSError:  # unreadable, or gone
             continue
     return files

@@ -1,4 +1,4 @@
-"""The marks of a class put together: by student, by exercise, by mistake; and as CSV, for a spreadsheet."""
+"""Aggregate the marks of a class by student, by exercise and by mistake, and as CSV for a spreadsheet."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from course_lib.checks import exercises
 from course_lib.checks.markup import UNPRINTABLE
 from course_lib.grading.records import Mark, Record
 
-FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # noqa: RUF001 - a spreadsheet may take the wide ones for them
-LEFT_OUT = "-"  # in place of points: an exercise that was not tried
+FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # noqa: RUF001 - spreadsheets may treat full-width signs the same
+LEFT_OUT = "-"  # shown instead of points for an exercise not attempted
 
 
 @dataclass(frozen=True)
 class Flag:
-    """Something that a clock decided, so that it is tried again the next time."""
+    """A result that a time limit decided, to be retried on the next run."""
 
-    where: str  # a notebook or an exercise
-    what: str  # the whole of it, or the parts
+    where: str  # notebook or exercise
+    what: str  # "the whole notebook", or the parts
 
     @property
     def in_words(self) -> str:
@@ -29,14 +29,14 @@ class Flag:
 
 @dataclass(frozen=True)
 class Student:
-    """All that one student has handed in."""
+    """One student and the records of all notebooks they handed in."""
 
     name: str
     records: list[Record]
 
     @cached_property
     def marks(self) -> dict[str, Mark]:
-        """By exercise."""
+        """The marks by exercise number."""
         return {mark.number: mark for record in self.records for mark in record.marks}
 
     @cached_property
@@ -45,7 +45,7 @@ class Student:
 
     @property
     def handed_in(self) -> bool:
-        """Whether there was a notebook with exercises in it, be it a broken one."""
+        """Whether there was a notebook of exercises, even a broken one."""
         return bool(self.marks)
 
     @property
@@ -54,7 +54,7 @@ class Student:
 
     @property
     def problems(self) -> list[str]:
-        """With whole notebooks."""
+        """Problems with whole notebooks."""
         return [record.problem for record in self.records if record.problem]
 
     def tried(self, number: str) -> bool:
@@ -63,16 +63,16 @@ class Student:
 
 @dataclass(frozen=True)
 class Mistake:
-    """Who made a mistake that is known; with no cause, who lost points for reasons of their own."""
+    """The students who made a known mistake; without a cause, those who lost points for other reasons."""
 
     number: str
     cause: str
-    students: dict[str, str]  # by name, what each was told
+    students: dict[str, str]  # name -> remark
 
 
 @dataclass(frozen=True)
 class Bar:
-    """So many students have what the label says, and `told` in more words."""
+    """One bar of a chart: `count` students have what `label` says; `told` is the label in words."""
 
     label: str
     told: str
@@ -80,7 +80,7 @@ class Bar:
 
 
 def by_student(records: list[Record]) -> list[Student]:
-    """In the order of their names."""
+    """Group records by student, sorted by name."""
     found: dict[str, list[Record]] = {}
     for record in records:
         found.setdefault(record.student, []).append(record)
@@ -88,7 +88,7 @@ def by_student(records: list[Record]) -> list[Student]:
 
 
 def exercises_of(records: list[Record]) -> list[str]:
-    """The numbers of all exercises that somebody has a mark for."""
+    """Return the numbers of all exercises that have a mark."""
     return sorted({mark.number for record in records for mark in record.marks})
 
 
@@ -97,29 +97,29 @@ def points_in_all(numbers: list[str]) -> int:
 
 
 def flags_of(record: Record) -> list[Flag]:
-    """What a clock decided in a notebook."""
+    """Return everything in a notebook that a time limit decided."""
     whole = [Flag(record.notebook, "the whole notebook")] if record.stopped_by_clock else []
     return whole + [Flag(mark.number, ", ".join(mark.by_clock)) for mark in record.marks if mark.by_clock]
 
 
 def lost_parts(mark: Mark) -> list[str]:
-    """The parts of an exercise that did not earn all their points."""
+    """Return the parts that did not earn all their points."""
     most = exercises()[mark.number].parts
     return [part for part, earned in mark.parts.items() if earned < most.get(part, earned)]
 
 
 def marks_of(students: list[Student], number: str) -> list[Mark]:
-    """The marks of those who have tried an exercise."""
+    """Return the marks of the students who attempted an exercise."""
     return [student.marks[number] for student in students if student.tried(number)]
 
 
 def right_in(marks: list[Mark], part: str) -> int:
-    """How many of these marks earned all points of a part."""
+    """Return how many of these marks earned all points of a part."""
     return sum(part not in lost_parts(mark) for mark in marks)
 
 
 def mistakes(students: list[Student]) -> list[Mistake]:
-    """Each mistake once, the most frequent first, those without a name last. A student makes one once."""
+    """Return each mistake once, most frequent first, unnamed ones last. A student counts once per mistake."""
     found: dict[tuple[str, str], dict[str, str]] = {}
     for student in students:
         for mark in student.marks.values():
@@ -132,7 +132,7 @@ def mistakes(students: list[Student]) -> list[Mistake]:
 
 
 def points_distribution(students: list[Student], number: str, most_bars: int = 11) -> list[Bar]:
-    """How many students have how many points in an exercise; those who have not tried it are the first bar."""
+    """Return the histogram of an exercise's points. The first bar counts students who did not attempt it."""
     most = exercises()[number].points
     earned = [mark.points for mark in marks_of(students, number)]
     step = -(-(most + 1) // most_bars)  # rounded up
@@ -146,7 +146,7 @@ def points_distribution(students: list[Student], number: str, most_bars: int = 1
 
 
 def totals_distribution(students: list[Student], most: int) -> list[Bar]:
-    """How many students have which share of all points, in tenths; those who handed in nothing are the first bar."""
+    """Return the histogram of totals in tenths of `most`. The first bar counts students without a notebook."""
     shares = [10 * student.points // most for student in students if student.handed_in] if most else []
     bars = [Bar(LEFT_OUT, "no notebook", sum(not student.handed_in for student in students))]
     for tenth in range(10):
@@ -161,7 +161,7 @@ def mean(numbers: list[int]) -> float:
 
 
 def table(records: list[Record]) -> str:
-    """A row for each student, a column for each exercise; what a clock decided, and what was wrong as a whole."""
+    """Return the CSV: a row per student, a column per exercise, then time-limit flags and notebook problems."""
     numbers = exercises_of(records)
     text = io.StringIO()
     writer = csv.writer(text)
@@ -178,7 +178,7 @@ def table(records: list[Record]) -> str:
 
 
 def harmless(text: str) -> str:
-    """A text that no spreadsheet takes for a formula, whatever stands before the sign that begins one."""
+    """Quote text that a spreadsheet could read as a formula, even with whitespace before the sign."""
     text = UNPRINTABLE.sub("\ufffd", text)
     begins = text.lstrip(" \t\r\n\u00a0\u200b\ufeff\ufffd")
     return f"'{text}" if begins.startswith(FORMULA) or text[:1] in ("\t", "\r", "\n") else text

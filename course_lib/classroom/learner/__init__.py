@@ -1,7 +1,7 @@
-"""The learner's side of a class: to join one, to tell it what happens on this desk, and to leave it.
+"""The learner's side of a class: join it, send it events from this desk, and leave it.
 
-What is told lies in the desk's outbox until the class has kept it. Where no class was joined, nothing is written and
-nothing is started.
+Events wait in the desk's outbox until the class has saved them. Without a class, nothing is written and nothing is
+started.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ NOT_A_LEARNER = ("PYTEST_CURRENT_TEST", "NBGRADER_EXECUTION")  # nbval and nbgra
 
 
 def join_class(url: str, code: str = "", name: str = "") -> None:
-    """Join the class at this address, with the code and the name that you give, and say what will be sent."""
+    """Join the class at this address with this code and name, and print what will be sent."""
     print(welcome(join(url, code, name)))
 
 
 def leave_class() -> None:
-    """Leave the class: from now on, nothing is sent."""
+    """Leave the class. Nothing is sent from now on."""
     left = leave()
     print(f"You have left {left.title}: nothing is sent any more." if left else "You are in no class.")
 
 
 def class_question(answer: Any = None) -> None:
-    """Show what the class is asked, and answer it: below, or with `class_question("b")`; later, what the class said."""
+    """Show the current question; answer it below, or with `class_question("b")`. Later, show the class's answers."""
     from course_lib.classroom.learner.question import show_question
 
     show_question(answer)
 
 
 def join(url: str, code: str = "", name: str = "", *, folder: Path | None = None, stay: bool = True) -> Membership:
-    """Join a class from a desk and, if we `stay`, begin to send what is told. Whoever is in it already stays the same.
+    """Join a class from a desk and, with `stay`, start to send events. A desk that is already a member stays one.
 
     Raises `CannotJoin` with the reason.
     """
@@ -68,7 +68,7 @@ def join(url: str, code: str = "", name: str = "", *, folder: Path | None = None
         try:
             known.write(folder)
         except OSError as error:
-            raise CannotJoin(f"the class cannot be noted down in {folder}: {error.strerror}") from error
+            raise CannotJoin(f"the membership cannot be saved in {folder}: {error.strerror}") from error
     if stay:
         from course_lib.classroom.learner.channel import start_channel
 
@@ -77,7 +77,7 @@ def join(url: str, code: str = "", name: str = "", *, folder: Path | None = None
 
 
 def is_member(url: str, folder: Path) -> bool:
-    """Whether this desk is in the class at this address, as far as is known. Raises `CannotJoin` if that is none."""
+    """Whether this desk is in the class at this address, as far as we know. Raises `CannotJoin` for a bad address."""
     from course_lib.classroom.learner.joining import tidy_address
 
     known = read(folder)
@@ -85,25 +85,25 @@ def is_member(url: str, folder: Path) -> bool:
 
 
 def leave(folder: Path | None = None) -> Membership | None:
-    """Leave the class that this desk is in, and drop what was not yet sent. Returns what was left."""
+    """Leave this desk's class and drop unsent events. Returns the former membership."""
     folder = folder or desk_folder()
     left = read(folder)
     forget(folder)
     if left is not None:
         from course_lib.classroom.learner.outbox import Outbox
 
-        with contextlib.suppress(Exception), Outbox.of(folder) as outbox:  # it is not sent in any case
+        with contextlib.suppress(Exception), Outbox.of(folder) as outbox:  # nothing will be sent even if this fails
             outbox.clear()
     return left
 
 
 def membership(folder: Path | None = None) -> Membership | None:
-    """The class that this desk is in, if it is in one."""
+    """Return this desk's membership, or None."""
     return read(folder or desk_folder())
 
 
 def news(folder: Path | None = None) -> dict[str, Any]:
-    """What the class has last said: its `state`, whether it is `reached`; nothing if there is no class."""
+    """Return the latest news from the class: its `state`, whether it is `reached`; empty without a class."""
     folder = folder or desk_folder()
     member = read(folder)
     if member is not None:
@@ -115,12 +115,12 @@ def news(folder: Path | None = None) -> dict[str, Any]:
 
 
 def tell(kind: str, folder: Path | None = None, **facts: Any) -> str:
-    """Put an event into the desk's outbox; returns its id, or "" where there is no class. Never fails, never waits for
-    the class.
+    """Put an event into the desk's outbox and return its id, or "" without a class. Never raises, never waits for the
+    class.
     """
     if any(name in os.environ for name in NOT_A_LEARNER):
         return ""
-    with contextlib.suppress(Exception):  # a lesson goes on, whatever has become of the class
+    with contextlib.suppress(Exception):  # a problem with the class must not stop a lesson
         folder = folder or desk_folder()
         member = read(folder)
         if member is not None:
@@ -129,7 +129,7 @@ def tell(kind: str, folder: Path | None = None, **facts: Any) -> str:
 
 
 def welcome(joined: Membership) -> str:
-    """What somebody is told who has joined."""
+    """Return the message for a learner who has just joined."""
     return f"You are in {joined.title}. {SENT} {NEVER_SENT} {joined.warning}".rstrip()
 
 

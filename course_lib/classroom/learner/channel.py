@@ -1,7 +1,7 @@
-"""The one connection of a desk to its class: sends what lies in the outbox, and writes down what the class says.
+"""A desk's only connection to its class: sends the events in the outbox and stores the news from the class.
 
-It lives in a thread that nobody waits for. It comes back by itself, after pauses that grow, and each desk at another
-moment: a class of two hundred does not return all at once.
+It runs in a daemon thread and reconnects with exponential backoff and jitter, so that a class of two hundred does not
+reconnect all at once.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from course_lib.classroom import protocol
 from course_lib.classroom.learner.class_file import Membership, read
 from course_lib.classroom.learner.outbox import FILE, Outbox, only_one
 
-LOOK = 0.2  # seconds between two looks into the outbox
-TURN = 5.0  # seconds until a process asks again whether it is its turn to send
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0  # seconds before coming back
-ANSWER = 20.0  # seconds after which an event that was not answered is sent again
-BATCH = 50  # events in one message
-ALIVE = 20.0  # seconds between two signs of life on a quiet connection
+LOOK = 0.2  # seconds between checks of the outbox
+TURN = 5.0  # seconds until a process tries again to become the sender
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0  # seconds before reconnecting
+ANSWER = 20.0  # seconds after which an unacknowledged event is sent again
+BATCH = 50  # events per message
+ALIVE = 20.0  # seconds between pings
 
 
 def start_channel(folder: Path) -> Channel:
-    """The channel of a desk, started if this process has none."""
+    """Return this process's channel for a desk, starting it if needed."""
     folder = folder.resolve()
     running = (thread for thread in threading.enumerate() if isinstance(thread, Channel) and thread.folder == folder)
     found = next(running, None)
@@ -40,7 +40,7 @@ def start_channel(folder: Path) -> Channel:
 
 
 class Channel(threading.Thread):
-    """Runs while the desk is in a class. Of all processes on a desk, one at a time is connected."""
+    """Runs while the desk is in a class. Only one process per desk is connected at a time."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(name="the class's channel", daemon=True)
@@ -48,7 +48,7 @@ class Channel(threading.Thread):
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        with contextlib.suppress(OSError, sqlite3.Error):  # the desk is gone
+        with contextlib.suppress(OSError, sqlite3.Error):  # the desk was removed
             while not self._stopped.is_set() and read(self.folder) is not None:
                 lock = only_one(self.folder)
                 if lock is None:
@@ -60,11 +60,11 @@ class Channel(threading.Thread):
                     lock.close()
 
     def stop(self) -> None:
-        """Close the connection, and end."""
+        """Close the connection and end the thread."""
         self._stopped.set()
 
     async def _stay(self) -> None:
-        """Connect, again and again, until there is no class to connect to."""
+        """Connect and reconnect until the desk leaves its class."""
         outbox, pause = Outbox(self.folder / FILE), FIRST_PAUSE
         try:
             while not self._stopped.is_set() and (member := read(self.folder)) is not None:
@@ -84,24 +84,24 @@ class Channel(threading.Thread):
             await asyncio.sleep(LOOK)
 
     async def _until_another(self, member: Membership) -> None:
-        """A class that does not know us any more is not asked again, until somebody joins again."""
+        """Wait until the learner joins again: this class no longer knows us."""
         while not self._stopped.is_set() and read(self.folder) == member:
             await asyncio.sleep(1)
 
 
 class Conversation:
-    """One connection, from its opening to its end."""
+    """One connection, from opening to closing."""
 
     def __init__(self, folder: Path, member: Membership, outbox: Outbox, stopped: threading.Event) -> None:
         self.folder, self.member, self.outbox, self.stopped = folder, member, outbox, stopped
         self.was_heard = False
-        self._sent: dict[str, float] = {}  # when, of events that were not answered yet
+        self._sent: dict[str, float] = {}  # unacknowledged event -> time sent
 
     async def hold(self) -> int | None:
-        """Until it is closed. Returns the code that the class closed it with, if it did."""
+        """Run until the connection closes. Returns the close code of the class, if any."""
         try:
             connection = await self._connect()
-        except Exception:  # nobody there, a refusal, another certificate: all are reasons to come back later
+        except Exception:  # no server, a refusal, a wrong certificate: try again later
             return None
         sending = asyncio.ensure_future(self._send(connection))
         try:
@@ -127,7 +127,7 @@ class Conversation:
         return await websocket_connect(request, ping_interval=ALIVE, max_message_size=protocol.LARGEST_MESSAGE)
 
     async def _send(self, connection: Any) -> None:
-        """Whatever is put into the outbox, by whichever process, until the desk leaves or joins another class."""
+        """Send what any process puts into the outbox, until the desk leaves or joins a different class."""
         seen = None
         try:
             while not self.stopped.is_set() and read(self.folder) == self.member:
@@ -154,7 +154,7 @@ class Conversation:
             kept, refused, state = told.get("kept") or [], told.get("refused") or {}, told.get("state")
             done = [str(each) for each in (*kept, *refused)]
         except (ValueError, TypeError, AttributeError):
-            return  # a newer class may say more than we know
+            return  # a newer server may send messages that we do not know
         self.was_heard = True
         self.outbox.remove(done)
         for each in done:

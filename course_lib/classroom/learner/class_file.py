@@ -1,4 +1,4 @@
-"""The file that says which class a desk is in. It holds the learner's secret, and only its owner may read it."""
+"""The file that stores a desk's class. It holds the learner's secret, so only its owner may read it."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ KEYS = {"url": "url", "learner": "learner", "secret": "secret", "title": "class"
 
 
 class CannotJoin(RuntimeError):
-    """The class could not be joined: the sentence says why, and what to do."""
+    """The class could not be joined; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
 class Membership:
-    """Which class, and as whom."""
+    """A learner's membership in a class."""
 
     url: str
     learner: str
     secret: str
     title: str
-    fingerprint: str = ""  # sha256 of the class's own certificate, where it has one
+    fingerprint: str = ""  # sha256 of the class's self-signed certificate, if it has one
 
     def __repr__(self) -> str:
-        return f"Membership({self.title!r} at {self.url})"  # without the secret: it could be printed
+        return f"Membership({self.title!r} at {self.url})"  # without the secret, because reprs get printed
 
     @property
     def warning(self) -> str:
-        """What somebody should know who joins over a network that others read."""
+        """A warning if the connection is not encrypted, else an empty string."""
         if self.url.startswith("https:") or _is_this_machine(urlsplit(self.url).hostname or ""):
             return ""
-        return "The connection is not encrypted: whoever shares your network can read along."
+        return "The connection is not encrypted: anyone on your network can read it."
 
     def write(self, folder: Path) -> None:
-        """Written aside, for its owner alone, and renamed."""
+        """Write the file atomically, readable only by its owner."""
         path = folder / FILE
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -52,7 +52,7 @@ class Membership:
 
 
 def read(folder: Path) -> Membership | None:
-    """The membership of a desk; None if there is none, or its file says nothing of use."""
+    """Return the membership of a desk; None if there is none or its file is invalid."""
     try:
         known = json.loads((folder / FILE).read_bytes())
         found = Membership(**{name: known[key] for name, key in KEYS.items()})
@@ -62,7 +62,7 @@ def read(folder: Path) -> Membership | None:
 
 
 def forget(folder: Path) -> None:
-    """Remove the file, if it is there."""
+    """Remove the file, if it exists."""
     with contextlib.suppress(FileNotFoundError):
         (folder / FILE).unlink()
 

@@ -1,7 +1,7 @@
-"""The part of a class that lives in the lab's server: it holds the learner's secret, which no page ever sees.
+"""The Jupyter server extension of a class: it holds the learner's secret, which no page ever sees.
 
-`course/class/news` says what the class has said; `course/class/tell` passes on what a learner presses. Both are behind
-Jupyter's own login and XSRF check.
+`course/class/news` returns the news from the class; `course/class/tell` forwards what a learner does. Both require
+Jupyter's login and XSRF check.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from course_lib.classroom.learner.outbox import Outbox
 from course_lib.classroom.protocol import LONGEST_SOURCE
 from course_lib.course_files import desk_folder
 
-LOOK = 0.2  # seconds between two looks at what the class has said
-LONGEST_WAIT = 25.0  # seconds until a page that waits for news is told that there are none
-TELLS = {  # what a page may tell, and of which type
+LOOK = 0.2  # seconds between checks for news
+LONGEST_WAIT = 25.0  # seconds until a long poll returns without news
+TELLS = {  # the kinds of events that a page may send, with their field types
     "reached": {"lesson": str, "section": str},
     "answered": {"asked": str, "said": (str, int, float)},
     "stuck": {"on": bool, "lesson": str, "section": str},
@@ -38,7 +38,7 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 
 def _load_jupyter_server_extension(app: Any) -> None:
-    """Add the two addresses, and be connected to the class of this desk, if it is in one."""
+    """Add the two handlers, and connect to this desk's class, if it is in one."""
     folder, web = desk_folder(), app.web_app
     at = url_path_join(web.settings["base_url"], "course", "class")
     web.add_handlers(".*$", [(f"{at}/news", News, {"folder": folder}), (f"{at}/tell", Tell, {"folder": folder})])
@@ -47,11 +47,11 @@ def _load_jupyter_server_extension(app: Any) -> None:
 
 
 def news_of(folder: Path) -> dict[str, Any]:
-    """All that a page is told of the class; nothing of it is secret."""
+    """Return the news that a page gets. It contains no secrets."""
     member = membership(folder)
     if member is None:
         return {"joined": False}
-    start_channel(folder)  # somebody may have joined from a notebook
+    start_channel(folder)  # the learner may have joined from a notebook
     with Outbox.of(folder) as outbox:
         said = outbox.news(member.learner)
         waiting = len(outbox.waiting(member.learner))
@@ -60,14 +60,14 @@ def news_of(folder: Path) -> dict[str, Any]:
 
 
 class FromTheDesk(APIHandler):
-    """What both addresses share."""
+    """The base of both handlers."""
 
     def initialize(self, folder: Path) -> None:
         self.folder = folder
 
 
 class News(FromTheDesk):
-    """`GET`: the news, as soon as they are others than those that the page has; `after` names these."""
+    """`GET`: long-polls for news that differ from `after`, the mark of what the page has."""
 
     @authenticated
     async def get(self) -> None:
@@ -91,16 +91,16 @@ class News(FromTheDesk):
 
 
 class Tell(FromTheDesk):
-    """`POST`: something that a learner does on the page. The answer has the event's id, which is "" without a class."""
+    """`POST`: sends a learner's action on the page. Returns the event's id, which is "" without a class."""
 
     @authenticated
     def post(self) -> None:
         told = self.get_json_body()
         fields = TELLS.get(str(told.get("kind"))) if isinstance(told, dict) else None
         if fields is None or told is None:
-            raise HTTPError(400, f"tell one of {', '.join(TELLS)}")
+            raise HTTPError(400, f"send one of {', '.join(TELLS)}")
         facts = {name: told.get(name) for name in fields}
         for name, kind in fields.items():
             if not isinstance(facts[name], kind) or len(str(facts[name])) > LONGEST_SOURCE:
-                raise HTTPError(400, f"{name} is missing, of another type, or too long")
+                raise HTTPError(400, f"{name} is missing, of the wrong type, or too long")
         self.finish({"id": tell(told["kind"], folder=self.folder, **facts)})

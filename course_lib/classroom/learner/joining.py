@@ -1,4 +1,4 @@
-"""To knock at a class's door: its address, its certificate, the code."""
+"""Join a class: check its address and certificate, and send the code."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from course_lib.classroom.learner.class_file import CannotJoin, Membership
 
 PATIENCE = 15.0  # seconds for an answer
 LONGEST_ANSWER = 100_000  # bytes
-HUB_TOKEN = "JUPYTERHUB_API_TOKEN"  # under a Hub, it says who somebody is, and lets its holder act as them
-HUB_CLASS = "COURSE_CLASS"  # the address of the Hub's own class, which alone may see the token
+HUB_TOKEN = "JUPYTERHUB_API_TOKEN"  # identifies the user to the Hub, and lets its holder act as them
+HUB_CLASS = "COURSE_CLASS"  # the address of the Hub's class, the only one that may see the token
 
 
 class NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Leaves a redirection as it is: an answer that no class gives."""
+    """Follows no redirects: no class sends any."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
-        """None: it is not followed."""
+        """Return None, so the redirect is not followed."""
 
 
 class OtherCertificate(ssl.SSLError):
-    """Somebody else answers at the class's address."""
+    """A different server answers at the class's address."""
 
 
 def ask_to_join(url: str, code: str, name: str) -> Membership:
-    """What the class gives to somebody who has its code. Raises `CannotJoin` with the reason."""
+    """Ask the class for a membership. Raises `CannotJoin` with the reason."""
     address, fingerprint = tidy_address(url)
     request = urllib.request.Request(f"{address}/join", method="POST")
     request.add_header("Content-Type", "application/json")
@@ -54,17 +54,17 @@ def ask_to_join(url: str, code: str, name: str) -> Membership:
             f"nobody answers at {address}: is `course class` running there, and is that its address?"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise CannotJoin(f"what answers at {address} is not a class of this course") from error
+        raise CannotJoin(f"the server at {address} is not a class of this course") from error
 
 
 def is_of_the_hub(url: str) -> bool:
-    """Whether this is the class of the Hub that we are on: there, nobody needs a code. Raises `CannotJoin`."""
+    """Whether this is the class of the Hub that we are on, which needs no code. Raises `CannotJoin`."""
     ours = os.environ.get(HUB_CLASS)
     return HUB_TOKEN in os.environ and bool(ours) and tidy_address(url)[0] == tidy_address(ours or "")[0]
 
 
 def tidy_address(url: str) -> tuple[str, str]:
-    """The class's address as requests begin, and the fingerprint that may stand behind a #. Raises `CannotJoin`."""
+    """Return a class's base address and the fingerprint after the `#`, if any. Raises `CannotJoin`."""
     text = url.strip() if "://" in url else f"http://{url.strip()}"
     if not _is_address(text):
         raise CannotJoin(f"{url!r} is no address of a class: it looks like http://192.168.0.7:8899")
@@ -77,14 +77,14 @@ def _is_address(text: str) -> bool:
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and " " not in text
-    except ValueError:  # a port that is none
+    except ValueError:  # an invalid port
         return False
 
 
 def trust(url: str, fingerprint: str) -> ssl.SSLContext | None:
-    """What a connection to this address has to prove: None without TLS; with a fingerprint, that certificate alone.
+    """Return the SSL context for this address: None without TLS; with a fingerprint, it trusts only that certificate.
 
-    The certificate is fetched first, and then the connection must be made with it: nothing is sent to another. Raises
+    We fetch the certificate first and then pin it, so that nothing is sent to a different server. Raises
     `OtherCertificate`.
     """
     if not url.startswith("https:"):
@@ -93,28 +93,28 @@ def trust(url: str, fingerprint: str) -> ssl.SSLContext | None:
         return ssl.create_default_context()
     shown = certificate_of(url)
     if fingerprint_of(shown) != fingerprint:
-        raise OtherCertificate("the certificate is not the one that was shown when this class was joined")
+        raise OtherCertificate("the certificate differs from the one this class had when you joined")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False  # it is this very certificate, under whatever name
+    context.check_hostname = False  # the certificate is pinned, so its name does not matter
     context.load_verify_locations(cadata=shown)
     return context
 
 
 def certificate_of(url: str) -> str:
-    """What a server shows, as PEM, whoever it is."""
+    """Return a server's certificate as PEM, without verifying it."""
     parts = urlsplit(url)
     return ssl.get_server_certificate((parts.hostname or "", parts.port or 443), timeout=PATIENCE)
 
 
 def fingerprint_of(certificate: str) -> str:
-    """sha256, in hexadecimal."""
+    """Return the SHA-256 of a certificate in hexadecimal."""
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate)).hexdigest()
 
 
 def _answer(request: urllib.request.Request, fingerprint: str) -> tuple[dict[str, Any], str]:
-    """What is answered, and the fingerprint that will be asked for from now on.
+    """Return the class's answer, and the fingerprint to check from now on.
 
-    A certificate of the class's own, of which nothing was known, is taken as it is: as ssh does at the first time.
+    Like ssh, we trust a self-signed certificate on first use.
     """
     try:
         return _sent(request, trust(request.full_url, fingerprint)), fingerprint
@@ -126,7 +126,7 @@ def _answer(request: urllib.request.Request, fingerprint: str) -> tuple[dict[str
 
 
 def _sent(request: urllib.request.Request, context: ssl.SSLContext | None) -> dict[str, Any]:
-    """Straight to the class, which sends nobody on: a proxy, or another address, would read what is for the class."""
+    """Send the request without proxies or redirects: either could read what is meant for the class."""
     handlers: list[Any] = [urllib.request.ProxyHandler({}), NoRedirect()]
     if context is not None:
         handlers.append(urllib.request.HTTPSHandler(context=context))

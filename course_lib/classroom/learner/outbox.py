@@ -1,6 +1,6 @@
-"""What a desk has to tell its class, and what the class has last said: one file, for all kernels and the lab's server.
+"""A desk's unsent events and the latest news from its class: one file, shared by all kernels and the lab's server.
 
-An event stays in it until the class has kept it: a kernel may be killed, and the class may be away.
+An event stays here until the class has saved it, because a kernel may be killed and the class may be offline.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 FILE = Path(".course", "class.sqlite3")
 LOCK = Path(".course", "channel.lock")
-MOST_WAITING = 5000  # events; of more, the oldest go
-PATIENCE = 5.0  # seconds for another process that writes; it writes for some milliseconds
+MOST_WAITING = 5000  # events; beyond that, the oldest are dropped
+PATIENCE = 5.0  # seconds to wait for a writing process; a write takes milliseconds
 TABLES = """
 create table if not exists events (place integer primary key autoincrement, learner text, id text unique, event text);
 create table if not exists news (learner text primary key, news text);
@@ -23,22 +23,22 @@ create table if not exists news (learner text primary key, news text);
 
 
 class Outbox:
-    """Each object belongs to one thread; any number of them, in any process, use one file."""
+    """Access to the outbox file. Use one object per thread; any number of processes may share the file."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._file = _opened(path)
-        except sqlite3.OperationalError:  # locked, or not to be written
+        except sqlite3.OperationalError:  # locked or read-only
             raise
-        except sqlite3.DatabaseError:  # damaged, by a machine that lost its power: what was in it is lost already
+        except sqlite3.DatabaseError:  # corrupted by a power failure: its content is lost already
             path.unlink()
             self._file = _opened(path)
 
     @classmethod
     @contextlib.contextmanager
     def of(cls, folder: Path) -> Iterator[Outbox]:
-        """The outbox of a desk, closed afterwards."""
+        """Open the outbox of a desk, and close it afterwards."""
         outbox = cls(folder / FILE)
         try:
             yield outbox
@@ -46,37 +46,37 @@ class Outbox:
             outbox.close()
 
     def put(self, learner: str, event: dict[str, Any]) -> None:
-        """Keep an event until it is removed."""
+        """Store an event until it is removed."""
         row = (learner, event["id"], json.dumps(event))
         self._file.execute("insert or ignore into events (learner, id, event) values (?, ?, ?)", row)
         self._file.execute("delete from events where place <= (select max(place) from events) - ?", (MOST_WAITING,))
 
     def waiting(self, learner: str) -> list[dict[str, Any]]:
-        """All that this learner has told and the class has not kept, oldest first."""
+        """Return this learner's events that the class has not saved, oldest first."""
         rows = self._file.execute("select event from events where learner = ? order by place", (learner,))
         return [json.loads(event) for (event,) in rows]
 
     def remove(self, ids: Iterable[str]) -> None:
-        """Forget events: the class has them, or does not want them."""
+        """Delete events that the class has saved or refused."""
         self._file.executemany("delete from events where id = ?", [(str(each),) for each in ids])
 
     def news(self, learner: str) -> dict[str, Any]:
-        """What the class has last told this learner: `state`, whether it is `reached`, and what it `refused`."""
+        """Return the latest news for this learner: `state`, whether the class is `reached`, and what it `refused`."""
         row = self._file.execute("select news from news where learner = ?", (learner,)).fetchone()
         return json.loads(row[0]) if row else {}
 
     def add_news(self, learner: str, **news: Any) -> None:
-        """What is new; the rest stays."""
+        """Update some fields of the news."""
         known = self.news(learner)
         if known != (now := {**known, **news}):
             self._file.execute("insert or replace into news (learner, news) values (?, ?)", (learner, json.dumps(now)))
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Delete all events and news."""
         self._file.executescript("delete from events; delete from news;")
 
     def version(self) -> int:
-        """Another number after somebody else has written."""
+        """Return a number that changes after a different connection has written."""
         return self._file.execute("pragma data_version").fetchone()[0]
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class Outbox:
 
 
 def only_one(folder: Path) -> sqlite3.Connection | None:
-    """The right to send for a desk, or None if another process has it. It ends with the process, however that ends."""
+    """Return a lock on sending for a desk, or None if another process holds it. It ends with the process."""
     file = sqlite3.connect(folder / LOCK, timeout=0, isolation_level=None, check_same_thread=False)
     try:
         file.execute("begin exclusive")
@@ -95,7 +95,7 @@ def only_one(folder: Path) -> sqlite3.Connection | None:
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    """No write waits for the disk: what a killed process wrote is safe with the system."""
+    """Open the file without fsync: the operating system keeps what a killed process wrote."""
     file = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
     try:
         file.execute("pragma synchronous = off")

@@ -1,4 +1,4 @@
-"""What the class is asked, in a cell: for notebooks that are not open in `course lab`, which shows it by itself."""
+"""Show the class's question in a cell, for notebooks outside `course lab`, which shows it by itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLOSED = "This question is closed: wait for what the class has said, and run thi
 
 
 def show_question(answer: Any = None) -> None:
-    """What `class_question` does."""
+    """Show the current question, or why there is none; implements `class_question`."""
     state = news().get("state")
     asked = state.get("asked") if state else None
     if membership() is None:
@@ -54,7 +54,7 @@ def _keep(prediction: Prediction, asked: str, said: Any) -> str:
 
 
 def _outcome(asked: dict[str, Any]) -> list[tuple[str, int, str]]:
-    """Of each choice: what it says, how many said it, and what it believes, or that it is right."""
+    """Return (text, count, misconception or "right") for each choice."""
     revealed, rows = asked["revealed"], []
     for place, says in enumerate(asked["choices"]):
         words = f"{says} {asked['unit']}".rstrip() if asked["typed"] else f"{LETTERS[place]}) {says}"

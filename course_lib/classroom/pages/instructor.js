@@ -156,7 +156,7 @@ function mistakeKey(each) {
 }
 
 function makeMistake(each) {
-  const words = each.mistake ? sentence(each.mistake) : [element("i", {}, "no mistake that is known")];
+  const words = each.mistake ? sentence(each.mistake) : [element("i", {}, "no known mistake")];
   const part = element("span", { class: "quiet" }, each.part ? ` (${each.part})` : "");
   return element("li", {}, element("b", { class: "count" }), element("span", {}, ...words, part));
 }

@@ -3,7 +3,7 @@
 
 const FIRST_PAUSE = 500; // milliseconds until the line is tried again; each time twice as long
 const LONGEST_PAUSE = 5000;
-const LOGGED_OUT = "This page is not logged in any more: open the address that course class has printed.";
+const LOGGED_OUT = "This page is no longer logged in: open the address that course class printed.";
 
 /** An element with attributes (`on` is called at a click) and children; children that are strings become text. */
 export function element(tag, { on, ...attributes } = {}, ...children) {
@@ -93,9 +93,9 @@ export async function act(action, what = {}) {
     const answer = await fetch(`view/${action}`, { method: "POST", headers, body: JSON.stringify(what) });
     if (answer.ok) return "";
     const said = await answer.json().catch(() => ({}));
-    return said.error ?? `The class has answered ${answer.status}: reload this page and try again.`;
+    return said.error ?? `The class answered with status ${answer.status}: reload this page and try again.`;
   } catch {
-    return "The class is not reached: wait until this page is connected, and try again.";
+    return "The class cannot be reached: wait until this page is connected, and try again.";
   }
 }
 

@@ -1,4 +1,4 @@
-"""`course class report`: a page and two tables of what happened in a class, made from its record."""
+"""`course class report`: a page and two tables about a class, built from its record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from course_lib.grading.pages import write_whole
 
 
 def write_report(record: Path, out: Path) -> None:
-    """`index.html`, `learners.csv` and `questions.csv` in that folder. Raises `BadRecord` for another file."""
+    """Write `index.html`, `learners.csv` and `questions.csv` to `out`. Raises `BadRecord` for any other file."""
     history = read_history(record)
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / "index.html", report_page(history))

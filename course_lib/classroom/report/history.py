@@ -1,4 +1,4 @@
-"""What happened in a class, by its record: hands and how long they waited, when sections were reached, who did what."""
+"""Reconstruct a class from its record: raised hands and waiting times, section progress, and each learner's work."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ from course_lib.classroom.server.tally import INSTRUCTOR, Tally
 
 @dataclass
 class RaisedHand:
-    """Somebody was stuck."""
+    """A learner was stuck from `since` to `until`."""
 
     learner: str
     since: float
     lesson: str
     section: str
-    until: float | None = None  # nobody came
-    showed: bool = False  # a cell
+    until: float | None = None  # None if nobody came
+    showed: bool = False  # whether the learner showed a cell
 
 
 @dataclass(frozen=True)
 class Visit:
-    """A section, and when each learner came to it first."""
+    """A section, and the times at which learners first reached it."""
 
     lesson: str
     section: str
-    times: list[float]  # in order
+    times: list[float]  # sorted
 
     @property
     def half(self) -> float:
-        """When half of those had come who came at all."""
+        """The time by which half of those who ever reached it had reached it."""
         return self.times[(len(self.times) - 1) // 2]
 
 
 @dataclass
 class Marks:
-    """What one learner has said and tried."""
+    """The answers and exercise results of one learner."""
 
-    said: dict[str, dict[str, bool]] = field(default_factory=lambda: defaultdict(dict))  # by round and question: right
-    points: dict[str, float] = field(default_factory=dict)  # of each exercise that was tried, the most
+    said: dict[str, dict[str, bool]] = field(default_factory=lambda: defaultdict(dict))  # round -> question -> is right
+    points: dict[str, float] = field(default_factory=dict)  # best points of each attempted exercise
     passed: set[str] = field(default_factory=set)
     hands: int = 0
     last: tuple[str, str] = ("", "")  # lesson and section
 
     def right(self, round_: str) -> str:
-        """How many answers of a round were right, of how many."""
+        """Return the number of right answers in a round: "3 of 5"."""
         return f"{sum(self.said[round_].values())} of {len(self.said[round_])}" if self.said[round_] else ""
 
 
 @dataclass(frozen=True)
 class History:
-    """A class that has been held."""
+    """The history of a class."""
 
     title: str
-    names: dict[str, str]  # of the learners, in the order of joining
+    names: dict[str, str]  # learner -> name, in the order of joining
     events: list[tuple[str, Event]]
     tally: Tally
 
@@ -70,7 +70,7 @@ class History:
 
     @cached_property
     def hands(self) -> list[RaisedHand]:
-        """In the order of raising."""
+        """The raised hands, in order."""
         raised: list[RaisedHand] = []
         up: dict[str, RaisedHand] = {}
         for learner, event in self.events:
@@ -87,7 +87,7 @@ class History:
 
     @cached_property
     def visits(self) -> list[Visit]:
-        """Sections that somebody has reached, in the order of the course."""
+        """The sections that anyone has reached, in course order."""
         first: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
         for learner, event in self.of_kind("reached"):
             first[event["lesson"], event["section"]].setdefault(learner, event["received"])
@@ -96,7 +96,7 @@ class History:
 
     @cached_property
     def marks(self) -> dict[str, Marks]:
-        """By learner."""
+        """The marks by learner."""
         marks = {learner: Marks() for learner in self.names}
         for (number, round_), answers in self.tally.answers.items():
             question = self.course.questions[number]
@@ -113,14 +113,14 @@ class History:
         return marks
 
     def of_kind(self, kind: str) -> list[tuple[str, Event]]:
-        """The events of one kind, each with whose it is."""
+        """Return the events of one kind as (learner, event) pairs."""
         return [(learner, event) for learner, event in self.events if event["kind"] == kind]
 
     def name(self, learner: str) -> str:
         return self.names.get(learner, "somebody")
 
     def clock(self, seconds: float) -> str:
-        """A time of the day; with the day, if the class has met on several."""
+        """Format a time of day, with the date if the class met on several days."""
         return time.strftime("%H:%M" if self._days < 2 else "%Y-%m-%d %H:%M", time.localtime(seconds))
 
     @cached_property
@@ -129,7 +129,7 @@ class History:
 
 
 def read_history(path: Path) -> History:
-    """The history of a record, also while the class goes on. Raises `BadRecord` for another file."""
+    """Read a record, even while the class is running. Raises `BadRecord` if the file is not one."""
     if not path.is_file():
         raise BadRecord(f"{path}: there is no such file; give the record that `course class` has named")
     about = dict(read(path, "SELECT key, value FROM about"))

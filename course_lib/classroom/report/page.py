@@ -1,4 +1,4 @@
-"""The report of a class as a page: what `report.html`, beside this file, is filled with."""
+"""Fill in `report.html`, the report of a class."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from course_lib.classroom.report.history import History
 from course_lib.classroom.server.tally import ROUNDS, Answers, Trials
 from course_lib.grading.pages import count_of, render
 
-OTHER = Choice("another number", None, believes="an answer that nobody has foreseen")
+OTHER = Choice("another number", None, believes="an answer that matches no choice")
 
-Row = tuple[str, Choice, list[tuple[int, int]]]  # a letter, a choice, and for each round how many of how many chose it
+Row = tuple[str, Choice, list[tuple[int, int]]]  # letter, choice, and (chosen, answered) counts per round
 
 
 @dataclass(frozen=True)
 class Belief:
-    """A misconception, and how many had it; after is None where nobody was asked again."""
+    """A misconception and how many learners had it; `after` is None if nobody was asked again."""
 
-    number: str  # of the question
+    number: str  # question number
     words: str
     before: int
     after: int | None
@@ -30,7 +30,7 @@ class Belief:
 
 
 def report_page(history: History) -> str:
-    """The whole page."""
+    """Return the report as an HTML page."""
     asked = [(question, _answers(history, question.number)) for question in history.course.questions.values()]
     answered = [(question, rounds) for question, rounds in asked if any(each.said for each in rounds)]
     beliefs = [belief for question, rounds in answered for belief in _beliefs(question, *rounds)]
@@ -65,12 +65,12 @@ def _in_short(history: History) -> str:
 
 
 def _answers(history: History, number: str) -> list[Answers]:
-    """Before and after."""
+    """Return the answers to a question before and after."""
     return [history.tally.answers.get((number, round_), Answers()) for round_ in ROUNDS]
 
 
 def _beliefs(question: Prediction, before: Answers, after: Answers) -> list[Belief]:
-    """Each misconception of a question that somebody had."""
+    """Return each misconception of a question that at least one learner had."""
     made = []
     for place, choice in enumerate(question.choices):
         if choice.believes and (before.counts[place] or after.counts[place]):
@@ -80,7 +80,7 @@ def _beliefs(question: Prediction, before: Answers, after: Answers) -> list[Beli
 
 
 def _rows(question: Prediction, rounds: list[Answers]) -> list[Row]:
-    """A row for each choice, and one for numbers that nobody has foreseen."""
+    """Return a row per choice, plus one for numbers that match no choice."""
     rows = [
         ("" if question.typed else f"{LETTERS[place]}) ", choice, _shares(rounds, place))
         for place, choice in enumerate(question.choices)
@@ -93,6 +93,6 @@ def _shares(rounds: list[Answers], place: int) -> list[tuple[int, int]]:
 
 
 def _mistakes(trials: Trials) -> list[tuple[str, str, int]]:
-    """Part, mistake and how many learners made it, the most frequent first."""
+    """Return (part, mistake, number of learners) tuples, most frequent first."""
     made = [(part, mistake, len(who)) for (part, mistake), who in trials.mistakes.items()]
     return sorted(made, key=lambda each: (-each[2], each[:2]))

@@ -1,4 +1,4 @@
-"""The report of a class as CSV: a line for each learner, and a line for each choice of each question."""
+"""The report of a class as CSV: a row per learner, and a row per choice of each question."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from course_lib.grading.summary import harmless
 
 
 def learners_table(history: History) -> str:
-    """What each said to every question before and after, the points of each exercise, and where each was last."""
+    """Return a row per learner: answers before and after, points per exercise, hands and last position."""
     answers = history.tally.answers
     asked = [key for number in history.course.questions for key in ((number, round_) for round_ in ROUNDS)]
     asked = [key for key in asked if key in answers]
@@ -30,7 +30,7 @@ def learners_table(history: History) -> str:
 
 
 def questions_table(history: History) -> str:
-    """How many said what, before and after, and the misconception behind it."""
+    """Return a row per choice: how many chose it before and after, and the misconception behind it."""
     rows = []
     for number, question in history.course.questions.items():
         rounds = [history.tally.answers.get((number, round_), Answers()) for round_ in ROUNDS]
@@ -48,7 +48,7 @@ def questions_table(history: History) -> str:
 
 
 def _csv(heads: list[str], rows: Iterable[list[Any]]) -> str:
-    """A number stays one; no text can be taken for a formula."""
+    """Format as CSV. Numbers stay numbers, and no text can be read as a formula."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(heads)

@@ -1,4 +1,4 @@
-"""The server of a class: tornado, which Jupyter brings along, in front of a `Room`."""
+"""The web server of a class: a `Room` behind tornado, which Jupyter already depends on."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from course_lib.classroom.server.instructor import PAGES, Action, Changes, Files
 from course_lib.classroom.server.learners import Channel, Channels, Join
 from course_lib.classroom.server.room import Room
 
-IDLE = 60.0  # seconds that a browser's silent connection is kept
-PING = 60.0  # seconds between two of them: who has vanished is missed after two, who is only slow is not
-LOOK_EVERY = 5000  # milliseconds, for those who do not read
+IDLE = 60.0  # seconds until an idle browser connection is closed
+PING = 60.0  # seconds between pings; a learner who is gone is noticed after two, a slow one is not dropped
+LOOK_EVERY = 5000  # milliseconds between checks for learners who do not read
 ACTIONS = "ask|close|reveal|lower|faster"
 OPEN = (
-    "Nothing is encrypted: whoever shares the network can read what learners send, and take their place or "
-    "yours in the class; start with --tls to encrypt it.\n"
+    "Nothing is encrypted: anyone on the network can read what learners send, and impersonate them or you in "
+    "the class; start with --tls to encrypt it.\n"
 )
-ALONE = "Only this machine can reach it; --host 0.0.0.0 --tls lets the others of your network in.\n"
+ALONE = "Only this machine can reach it; use --host 0.0.0.0 --tls to let others on your network in.\n"
 
 
 class BadAddress(ValueError):
-    """An address that cannot be used; the sentence says what to give instead."""
+    """The address cannot be used; the message says what to give instead."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What `course class` was given."""
+    """The options of `course class`."""
 
     port: int = 8899
     host: str = "127.0.0.1"
@@ -50,12 +50,12 @@ class Options:
     title: str | None = None
     tls: bool = False
     anonymous: bool = False
-    address: str | None = None  # that learners reach it by, if something stands in front of it
+    address: str | None = None  # for learners, if there is a proxy in front
     browser: bool = True
 
 
 def serve(options: Options) -> int:
-    """Hold a class until interrupted."""
+    """Serve a class until interrupted."""
     asyncio.run(_serve(options))
     return 0
 
@@ -65,7 +65,7 @@ async def _serve(options: Options) -> None:
     room = Room(Path(options.record), content(), title=options.title or "", anonymous=options.anonymous)
     try:
         room.deliver_in(asyncio.get_running_loop())
-        gc.freeze()  # the course stays: to look through it for garbage would hold everybody up now and then
+        gc.freeze()  # the course is never garbage: scanning it would only cause pauses
         files = own_certificate(Path(options.record), certificate_names(options.host)) if options.tls else None
         mark = fingerprint(files[0]) if files else ""
         address = Address(options.host, sockets[0].getsockname()[1], mark, options.address or "")
@@ -74,7 +74,7 @@ async def _serve(options: Options) -> None:
             max_body_size=LARGEST_BODY,
             ssl_options=encrypted(*files) if files else None,
             idle_connection_timeout=IDLE,
-            xheaders=bool(options.address),  # who asks, and how, is then what the proxy in front says
+            xheaders=bool(options.address),  # trust the proxy's headers for client address and protocol
         )
         server.add_sockets(sockets)
         token = room.new_token()
@@ -100,7 +100,7 @@ def _listen(options: Options) -> list[socket.socket]:
 
 
 def make_application(room: Room, address: Address, *, prefix: str = "", login: Any = None) -> Application:
-    """All doors of a class. `login.is_instructor(handler)` says who is one; under a Hub, that is the Hub's to say."""
+    """Return the web application of a class. `login` decides who is an instructor; on a Hub, it asks the Hub."""
     channels, changes = Channels(room), Changes(room, address.learners)
 
     def changed(learners: Any) -> None:
@@ -126,7 +126,7 @@ def make_application(room: Room, address: Address, *, prefix: str = "", login: A
         changes=changes,
         login=login or TokenLogin(),
         prefix=prefix,
-        cookie=f"course-class-{address.port}",  # cookies know no ports: another class has another name
+        cookie=f"course-class-{address.port}",  # cookies ignore ports, so each class needs its own name
         host_names=address.names,
         xsrf_cookies=True,
         xsrf_cookie_name=f"course-class-xsrf-{address.port}",
@@ -147,8 +147,8 @@ def _announce(options: Options, room: Room, address: Address, token: str) -> Non
     print(f"{room.title}\n")
     print(f"  for you           {address.instructors(token)}")
     print(f"  for learners      {address.learners}   code {room.code}")
-    print(f"  they type         course lab --class {address.learners}")
-    print(f"  kept in           {options.record}: start with it again, and the class goes on\n")
+    print(f"  they run          course lab --class {address.learners}")
+    print(f"  saved in          {options.record}: start with it again to continue the class\n")
     if address.is_open:
         print(OPEN)
     if address.is_loopback and not address.given:

@@ -1,7 +1,7 @@
-"""The addresses of a class, and its own certificate for `--tls`.
+"""The addresses of a class, and its self-signed certificate for `--tls`.
 
-No authority vouches for that certificate: learners' machines know it by the fingerprint in the address they are given,
-and a browser asks the instructor once. The `openssl` program makes it, so no package has to be installed.
+Learners' machines check the certificate against the fingerprint in the class's address, and the instructor's browser
+asks once. We create it with the `openssl` program, so no package has to be installed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class Address:
-    """Where a class is: `given` is what learners reach it by, where that is not the machine's own address."""
+    """The address of a class; `given` overrides the machine's own address, for example behind a proxy."""
 
     host: str
     port: int
-    fingerprint: str = ""  # of its own certificate, if it has one
+    fingerprint: str = ""  # of the self-signed certificate, if any
     given: str = ""
 
     @property
@@ -35,12 +35,12 @@ class Address:
 
     @property
     def is_open(self) -> bool:
-        """Whether what is said here can be read on the way: by other machines, and not encrypted."""
+        """Whether others on the network can read the traffic: it leaves this machine unencrypted."""
         return not self.is_loopback and not self.base.startswith("https:")
 
     @property
     def base(self) -> str:
-        """Without a slash at the end."""
+        """The base URL, without a trailing slash."""
         if self.given:
             return self.given.rstrip("/")
         host = outgoing_address() if self.host in ANY else self.host
@@ -49,22 +49,22 @@ class Address:
 
     @property
     def learners(self) -> str:
-        """What learners are given; with the certificate's fingerprint, by which their side knows it."""
+        """The URL for learners, with the certificate's fingerprint for their side to check."""
         return f"{self.base}/#sha256={self.fingerprint}" if self.fingerprint else self.base
 
     def instructors(self, token: str) -> str:
-        """What the instructor opens."""
+        """Return the URL for the instructor."""
         return f"{self.base}/?token={token}"
 
     @property
     def names(self) -> frozenset[str]:
-        """The names that lead here. Any number does, too, but no name that somebody else has made up."""
+        """The host names that we answer to. We also accept any IP address, but no other name (DNS rebinding)."""
         own = {"localhost", self.host, socket.gethostname(), socket.getfqdn(), urlsplit(self.given).hostname or ""}
         return frozenset(name.lower() for name in own if name)
 
 
 def certificate_names(host: str) -> list[str]:
-    """What a certificate says that it is for: every way in which this machine may be asked for."""
+    """Return the subjectAltName entries: every name and IP address of this machine."""
     numbers = {"127.0.0.1", outgoing_address()}
     names = {"localhost", socket.gethostname()}
     try:
@@ -75,27 +75,27 @@ def certificate_names(host: str) -> list[str]:
 
 
 def outgoing_address() -> str:
-    """The number under which this machine is seen from outside; nothing is sent to find it."""
+    """Return the IP address of this machine on its network, without sending anything."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # an address that is kept for examples
+            probe.connect(("192.0.2.1", 9))  # reserved for documentation
             return probe.getsockname()[0]
         except OSError:
             return "127.0.0.1"
 
 
-DAYS = 400  # longer than a course of two terms
+DAYS = 400  # longer than a course of two semesters
 
 
 class NoCertificate(RuntimeError):
-    """A certificate could not be made; the sentence says what to do."""
+    """The certificate could not be made; the message says what to do."""
 
 
 def own_certificate(record: Path, names: list[str]) -> tuple[Path, Path]:
-    """The certificate and its key, beside the record; made if they are not there, and kept for the next start."""
+    """Return the certificate and key files next to the record, creating them on first use."""
     certificate, key = record.with_name(f"{record.name}.crt"), record.with_name(f"{record.name}.key")
     if not (certificate.exists() and key.exists()):
-        os.close(os.open(key, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600))  # openssl keeps the mode
+        os.close(os.open(key, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600))  # openssl preserves the mode
         _make(certificate, key, names)
     return certificate, key
 
@@ -113,12 +113,12 @@ def _make(certificate: Path, key: Path, names: list[str]) -> None:
 
 
 def fingerprint(certificate: Path) -> str:
-    """The SHA-256 of a certificate, as 64 hexadecimal digits."""
+    """Return the SHA-256 of a certificate as 64 hexadecimal digits."""
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate.read_text())).hexdigest()
 
 
 def encrypted(certificate: Path, key: Path) -> ssl.SSLContext:
-    """What a server needs to use them."""
+    """Return the server's SSL context for a certificate and key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(certificate, key)

@@ -1,8 +1,7 @@
-"""What every answer of the class's server has in common: who may ask, from where, and what a browser may do with it.
+"""Checks for every request to the class's server, and security headers for every response.
 
-A page of another site can neither read nor do anything here: the name that was asked for must be one of ours (a name of
-theirs that leads here is no use), the Origin of what changes something must be this server, cookies are not sent from
-other sites, and every action carries a token that only our own page has.
+Other sites can neither read nor do anything here: the Host must be ours (which prevents DNS rebinding), the Origin, if
+there is one, must be this server, cookies are SameSite, and every action needs an XSRF token that only our page has.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-LARGEST_BODY = 16_384  # bytes of what is posted
+LARGEST_BODY = 16_384  # bytes of a request body
 
 
 class Guarded(RequestHandler):
-    """A request that was asked under our own name, and not by a page of another site."""
+    """A request handler that rejects wrong host names and pages of other sites."""
 
     @property
     def room(self) -> Room:
@@ -45,7 +44,7 @@ class Guarded(RequestHandler):
         refuse_strangers(self.request, self.settings["host_names"])
 
     def body(self) -> dict[str, Any]:
-        """What was posted: a JSON object."""
+        """Return the request body, a JSON object."""
         try:
             given = json.loads(self.request.body)
         except (ValueError, RecursionError):
@@ -55,28 +54,28 @@ class Guarded(RequestHandler):
         return given
 
     def refuse(self, status: int, sentence: str) -> None:
-        """Say why not."""
+        """Respond with an error status and a sentence that says why."""
         self.set_status(status)
         self.finish({"error": sentence})
 
     def write_error(self, status_code: int, **given: Any) -> None:
-        """One sentence, and nothing of ours in it."""
+        """Respond with one sentence, without a traceback."""
         error = given.get("exc_info", (None, None, None))[1]
         told = error.log_message if isinstance(error, HTTPError) and error.log_message else self._reason
         self.finish({"error": told})
 
 
 def refuse_strangers(request: httputil.HTTPServerRequest, host_names: frozenset[str]) -> None:
-    """Raise 403 for a name that is not ours, and for the page of another site."""
+    """Raise 403 for a host name that is not ours, and for pages of other sites."""
     if not is_own_host(request.host, host_names):
         raise HTTPError(403, "this class is not served under that name; use the address that it printed")
     origin = request.headers.get("Origin")
     if origin is not None and not is_same_origin(origin, request):
-        raise HTTPError(403, "another site may ask nothing here")
+        raise HTTPError(403, "requests from other sites are not allowed")
 
 
 def is_own_host(host: str, host_names: frozenset[str]) -> bool:
-    """Whether somebody asked for us by a number or a name of this machine. A number cannot be bent to lead here."""
+    """Whether the Host is an IP address or one of our names. DNS rebinding cannot forge an IP address."""
     name = urlsplit(f"//{host}").hostname or ""
     try:
         ipaddress.ip_address(name)
@@ -86,6 +85,6 @@ def is_own_host(host: str, host_names: frozenset[str]) -> bool:
 
 
 def is_same_origin(origin: str, request: httputil.HTTPServerRequest) -> bool:
-    """Whether a page comes from this server: the same protocol, name and port."""
+    """Whether a page comes from this server: same protocol, host and port."""
     theirs = urlsplit(origin)
     return theirs.scheme == request.protocol and theirs.netloc.lower() == request.host.lower()

@@ -1,7 +1,7 @@
-"""A class as a service of a JupyterHub: the Hub says who somebody is, and its groups say who may.
+"""A class as a JupyterHub service: the Hub identifies users, and its groups decide what they may do.
 
-Instructors are those in the Hub's group of that name; they log in as they do everywhere on the Hub. Learners join with
-the token that their own server has, without a code, if they are in the group of the class.
+Members of the Hub's instructors group log in as everywhere else on the Hub. Members of the learners group join without
+a code, with the token of their own server.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from course_lib.classroom.server.room import Room
 INSTRUCTORS = "instructors"
 LEARNERS = "learners"
 NEEDED = ("JUPYTERHUB_API_TOKEN", "JUPYTERHUB_API_URL", "JUPYTERHUB_SERVICE_URL", "JUPYTERHUB_SERVICE_PREFIX")
-TOKEN = "token "  # how Jupyter's tokens are announced in the header Authorization
+TOKEN = "token "  # the Authorization scheme of Jupyter tokens
 
 
 class NoHub(RuntimeError):
-    """This process is no service of a Hub; the sentence says what to do."""
+    """This process is not a Hub service; the message says what to do."""
 
 
 class HubLogin:
-    """Asks the Hub who somebody is, and lets them in by their groups."""
+    """Identifies users through the Hub, and admits them by group."""
 
     def __init__(self, hub: HubOAuth, instructors: str = INSTRUCTORS, learners: str = LEARNERS) -> None:
         self._hub, self._instructors, self._learners = hub, instructors, learners
 
     async def is_instructor(self, handler: Guarded) -> bool:
-        """Whether the Hub knows who asks as an instructor. Who is not logged in is sent there from a page."""
+        """Whether the user is an instructor. A page redirects users who are not logged in to the Hub."""
         token = (handler.get_secure_cookie(self._hub.cookie_name) or b"").decode("ascii", "replace")
         user = await self._user(token, self._hub.get_session_id(handler)) if token else None
         if user is None:
@@ -57,11 +57,11 @@ class HubLogin:
         return True
 
     async def let_in(self, handler: Guarded) -> tuple[Learner, str]:
-        """Take a learner into the class whose server's token this is. A code is not asked for, and a name not taken."""
+        """Admit the learner whose server sent its Hub token. No code is needed, and the name comes from the Hub."""
         given = handler.request.headers.get("Authorization", "")
         user = await self._user(given.removeprefix(TOKEN)) if given.startswith(TOKEN) else None
         if user is None or user.get("kind") != "user":
-            raise HTTPError(403, "the Hub does not know you: join from a notebook on the Hub, and give no code")
+            raise HTTPError(403, "the Hub does not know you: join from a notebook on the Hub, without a code")
         if self._learners not in user.get("groups", ()):
             raise HTTPError(
                 403,
@@ -75,15 +75,15 @@ class HubLogin:
 
 
 class Login(HubOAuthenticated, RequestHandler):  # pyright: ignore[reportIncompatibleMethodOverride]
-    """`/login`: to the Hub, and from there to the instructor's page."""
+    """`/login`: redirects to the Hub, which redirects back to the instructor's page."""
 
     def get(self) -> None:
-        self.request.uri = f"{self.settings['prefix']}/"  # where the Hub sends the browser back to
+        self.request.uri = f"{self.settings['prefix']}/"  # where the Hub redirects back to
         self.redirect(self.get_login_url())
 
 
 def serve_in_hub(options: Options, instructors: str = INSTRUCTORS, learners: str = LEARNERS) -> int:
-    """Hold a class as the Hub's service, until the Hub ends it."""
+    """Serve a class as a Hub service until the Hub ends it."""
     if missing := [name for name in NEEDED if not os.environ.get(name)]:
         raise NoHub(
             f"--hub is for a service that a JupyterHub starts ({missing[0]} is not set): see docs/deploy/jupyterhub"
@@ -93,9 +93,9 @@ def serve_in_hub(options: Options, instructors: str = INSTRUCTORS, learners: str
 
 
 def make_hub_application(room: Room, address: Address, login: HubLogin, *, prefix: str) -> Application:
-    """The doors of a class, and those of the Hub's login."""
+    """Return the web application of a class, with the Hub's login."""
     application = make_application(room, address, prefix=prefix, login=login)
-    # Made of what the Hub gave to this service: a login outlives a restart, and nobody else knows it.
+    # Derived from this service's token: secret, and the same after a restart, so logins survive.
     secret = f"class {os.environ['JUPYTERHUB_API_TOKEN']}"
     application.settings["cookie_secret"] = hashlib.sha256(secret.encode()).hexdigest()
     doors: list[Any] = [(f"{prefix}/oauth_callback", HubOAuthCallbackHandler), (f"{prefix}/login", Login)]
@@ -112,7 +112,7 @@ async def _serve(options: Options, instructors: str, learners: str) -> None:
         room.deliver_in(asyncio.get_running_loop())
         login = HubLogin(HubOAuth.instance(), instructors, learners)
         application = make_hub_application(room, Address(host, port, given=given), login, prefix=prefix)
-        server = HTTPServer(application, max_body_size=LARGEST_BODY, xheaders=True)  # the Hub's proxy stands in front
+        server = HTTPServer(application, max_body_size=LARGEST_BODY, xheaders=True)  # behind the Hub's proxy
         server.add_sockets(bind_sockets(port, host))
         print(f"{room.title}: {given}, for the Hub's group {instructors}; {learners} can join", flush=True)
         await _ended()

@@ -1,4 +1,4 @@
-"""The instructor's doors: the page and the projector, the snapshot and its changes, and the actions."""
+"""The instructor's request handlers: page and projector, the snapshot and its changes, and the actions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from course_lib.classroom.server.members import Learner
 from course_lib.classroom.server.room import Room
 
 PAGES = Path(__file__).resolve().parent.parent / "pages"
-CHANGES_EVERY = 0.25  # seconds at least between two snapshots
-STILL_THERE = 15.0  # seconds after which silence is broken: proxies end what is silent
+CHANGES_EVERY = 0.25  # minimum seconds between snapshots
+STILL_THERE = 15.0  # seconds between keep-alives: proxies close idle connections
 SLOWEST_READER = timedelta(seconds=60)
 A_WEEK = 7
 
 
 class Changes:
-    """Makes a snapshot after something has changed, one for all who follow, at most four a second."""
+    """Makes one snapshot for all listeners after a change, at most four per second."""
 
     def __init__(self, room: Room, address: str) -> None:
         self._room, self._address = room, address
@@ -34,7 +34,7 @@ class Changes:
         self._next: asyncio.Future[None] | None = None
 
     def note(self) -> None:
-        """Something has changed."""
+        """Note that something has changed."""
         self._is_old = True
         if self._waking is None and self._next is not None:
             loop = asyncio.get_running_loop()
@@ -47,13 +47,13 @@ class Changes:
             following.set_result(None)
 
     def after_the_next(self) -> asyncio.Future[None]:
-        """Done when there is something to show that was not there now."""
+        """Return a future that is done after the next change."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         return self._next
 
     def snapshot(self) -> str:
-        """The snapshot as JSON, made anew only after a change."""
+        """Return the snapshot as JSON, cached until the next change."""
         if self._is_old:
             self._text = json.dumps({**self._room.snapshot(), "address": self._address}, ensure_ascii=False)
             self._is_old = False
@@ -61,7 +61,7 @@ class Changes:
 
 
 class ForInstructors(Guarded):
-    """A request with the instructor's cookie. A token in the address becomes the cookie, and leaves the address."""
+    """Requires the instructor's cookie. A token in the URL is moved into the cookie."""
 
     async def prepare(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().prepare()
@@ -79,18 +79,18 @@ class ForInstructors(Guarded):
             raise Finish()
 
     def turn_away(self) -> None:
-        """Who is not the instructor gets a sentence."""
-        self.refuse(403, "this is the instructor's: open the address with the token that `course class` printed")
+        """Respond to anyone who is not the instructor."""
+        self.refuse(403, "this is for the instructor: open the address with the token that `course class` printed")
 
 
 class TokenLogin:
-    """The instructor is who has the token that was printed, a learner who knows the code; `HubLogin` asks a Hub."""
+    """Identifies the instructor by the printed token, and learners by the code. `HubLogin` asks a Hub instead."""
 
     async def is_instructor(self, handler: Guarded) -> bool:
         return handler.room.is_instructor(handler.get_cookie(handler.settings["cookie"], "") or "")
 
     async def let_in(self, handler: Guarded) -> tuple[Learner, str]:
-        """Take into the class who has sent its code."""
+        """Admit a learner who sent the class's code."""
         given = handler.body()
         name, code = given.get("name"), given.get("code")
         if not isinstance(code, str) or len(code) > 100 or not isinstance(name, (str, type(None))):
@@ -99,7 +99,7 @@ class TokenLogin:
 
 
 class Page(ForInstructors):
-    """A page of `pages/`, with the token that its actions carry: `{{ xsrf_token }}` in it."""
+    """A page from `pages/`; `{{ xsrf_token }}` in it becomes the XSRF token for its actions."""
 
     def initialize(self, page: str) -> None:
         self._page = page
@@ -108,18 +108,18 @@ class Page(ForInstructors):
         self.render(str(PAGES / self._page), xsrf_token=self.xsrf_token.decode())
 
     def turn_away(self) -> None:
-        """A learner who opens the address in a browser is told what it is for."""
+        """Tell a learner who opens the address in a browser what it is for."""
         self.set_status(403)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.finish(
-            "This is the page of a class's instructor: it opens with the address, token included, that "
-            "`course class` printed.\nTo join the class as a learner, take this address to your course: "
+            "This is the instructor's page of a class: open it with the full address, including the token, that "
+            "`course class` printed.\nTo join the class as a learner, pass this address to your course: "
             "course lab --class ADDRESS\n"
         )
 
 
 class State(ForInstructors):
-    """`GET /view/state`: the snapshot."""
+    """`GET /view/state`: returns the snapshot."""
 
     def get(self) -> None:
         self.set_header("Content-Type", "application/json; charset=utf-8")
@@ -127,7 +127,7 @@ class State(ForInstructors):
 
 
 class Stream(ForInstructors):
-    """`GET /view/changes`: the snapshot, and again after every change."""
+    """`GET /view/changes`: streams the snapshot, and a new one after every change."""
 
     async def get(self) -> None:
         changes: Changes = self.settings["changes"]
@@ -152,7 +152,7 @@ class Stream(ForInstructors):
 
 
 class Action(ForInstructors):
-    """`POST /view/ask` and the others."""
+    """`POST /view/ask` and the other actions."""
 
     async def post(self, kind: str) -> None:
         try:
@@ -164,7 +164,7 @@ class Action(ForInstructors):
 
 
 class Files(StaticFileHandler):
-    """Scripts and styles of the pages; there is nothing secret in them."""
+    """Serves the pages' scripts and styles, which contain no secrets."""
 
     def prepare(self) -> None:
         refuse_strangers(self.request, self.settings["host_names"])

@@ -1,4 +1,4 @@
-"""The learners' doors: joining with a code, and the channel that each has then."""
+"""The learners' request handlers: joining with a code, and the WebSocket channel."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from course_lib.classroom.server.guards import Guarded, is_same_origin, refuse_s
 from course_lib.classroom.server.members import Learner, TooManyTries, WrongCode
 from course_lib.classroom.server.room import Room
 
-SLOWEST_READER = 60.0  # seconds: who has not read for so long is dropped, and comes back when awake
+SLOWEST_READER = 60.0  # seconds until we drop a learner who does not read; the client reconnects
 COME_BACK_LATER = 1013
-SLOWED = f"more than {protocol.EVENTS_A_SECOND} events a second: what you send is taken at that pace"
+SLOWED = f"more than {protocol.EVENTS_A_SECOND} events a second: what you send is accepted at that rate"
 
 
 class Join(Guarded):
-    """`POST /join` with the code of the class and a name: a secret of one's own."""
+    """`POST /join` with the class's code and a name: returns a secret for this learner."""
 
     def check_xsrf_cookie(self) -> None:
-        """A code is in the body, or a token in the header: no cookie counts here."""
+        """Skip the check: joining uses a code or a token, never a cookie."""
 
     async def post(self) -> None:
         try:
@@ -46,13 +46,13 @@ class Join(Guarded):
 
 
 class Channels:
-    """The open channels of a class. What is to be sent waits in each, and only the newest state."""
+    """The open channels of a class. Each channel queues what it has to send, and only the newest state."""
 
     def __init__(self, room: Room) -> None:
         self._room, self._of = room, dict[str, set[Channel]]()
 
     def add(self, channel: Channel) -> bool:
-        """Whether there is room for one more of this learner."""
+        """Add a channel. Returns False if this learner has too many."""
         own = self._of.setdefault(channel.learner, set())
         if len(own) >= protocol.MOST_CHANNELS:
             return False
@@ -67,27 +67,27 @@ class Channels:
             self._room.here[channel.learner] -= 1
 
     def drop_who_does_not_read(self) -> None:
-        """Called now and then."""
+        """Drop channels that have not read for `SLOWEST_READER` seconds. Called periodically."""
         for channel in [channel for own in self._of.values() for channel in own]:
             if channel.waits_since and time.monotonic() - channel.waits_since > SLOWEST_READER:
                 channel.drop()
 
     def tell(self, learners: Iterable[str] | None) -> None:
-        """Have the state of these learners sent; of all, if it is None."""
+        """Send their state to these learners, or to all if None."""
         for learner in list(self._of) if learners is None else learners:
             for channel in self._of.get(learner, ()):
                 channel.tell_state()
 
 
 class Channel(WebSocketHandler):
-    """`/channel`: a learner's events come in, what is kept and what the class is asked goes out.
+    """`/channel`: receives a learner's events, and sends acknowledgements and the state of the class.
 
-    One message is on its way at a time. Until the other side has taken it, acknowledgements add up, no more of them
-    than the learner may have sent, and of the state only that it has changed.
+    One message is in flight at a time. Meanwhile, we collect acknowledgements, at most as many as the learner may have
+    sent events, and remember only that the state has changed.
     """
 
     learner = ""
-    waits_since = 0.0  # when the message on its way was sent
+    waits_since = 0.0  # when the message in flight was sent
     room: Room
     channels: Channels
 
@@ -102,26 +102,26 @@ class Channel(WebSocketHandler):
         refuse_strangers(self.request, self.settings["host_names"])
 
     def check_origin(self, origin: str) -> bool:
-        """A browser's page of our own, or no browser at all: who holds a secret is no page of another site."""
+        """Accept only our own pages. Clients that are not browsers send no Origin."""
         return is_same_origin(origin, self.request)
 
     def open(self, *_args: str, **_kwargs: str) -> None:
         scheme, _, secret = self.request.headers.get("Authorization", "").partition(" ")
         learner = self.room.members.of_secret(secret) if scheme == "Bearer" else None
         if learner is None:
-            self.close(protocol.UNKNOWN_SECRET, "this secret is not of this class: join again")
+            self.close(protocol.UNKNOWN_SECRET, "this class does not know your secret: join again")
             return
         self.learner = learner.learner
         if not self.channels.add(self):
             self.learner = ""
-            self.close(COME_BACK_LATER, "too many channels of one learner")
+            self.close(COME_BACK_LATER, "this learner has too many channels")
             return
         self.set_nodelay(True)
         self.room.changed(())
         self.tell_state()
 
     def on_message(self, message: str | bytes) -> Awaitable[None] | None:
-        """Take it at once, if it may come so fast; the next message is read when this one is done."""
+        """Accept the events, now or after the rate limit allows it. The next message is read after this one is done."""
         events = _events(message)
         if not self.learner or events is None:
             self.close(1007, 'send {"events": [...]}')
@@ -144,7 +144,7 @@ class Channel(WebSocketHandler):
         kept += found
 
     def tell_state(self) -> None:
-        """Have the state sent, as it is when its turn comes."""
+        """Send the state, as it is when the message goes out."""
         self._state_is_new = True
         self._send()
 
@@ -159,14 +159,14 @@ class Channel(WebSocketHandler):
         self._send()
 
     def _too_early_by(self, events: int) -> float:
-        """Seconds that these events come before their time, after those that came until now."""
+        """Return by how many seconds these events exceed the rate limit; negative or zero if they do not."""
         now = time.monotonic()
         earned = (now - self._allowed_at) * protocol.EVENTS_A_SECOND
         self._allowance, self._allowed_at = min(self._allowance + earned, float(protocol.BURST)) - events, now
         return -self._allowance / protocol.EVENTS_A_SECOND
 
     def _send(self) -> None:
-        """What there is to say, unless something is on its way: then it is said after that."""
+        """Send what is pending, unless a message is in flight; then it is sent afterwards."""
         if self.waits_since or self.ws_connection is None:
             return
         message = self._message()
@@ -194,7 +194,7 @@ class Channel(WebSocketHandler):
         return message
 
     def drop(self) -> None:
-        """At once: a closing handshake would wait for somebody who does not read."""
+        """Close without a handshake, which would wait for a client that does not read."""
         if self.ws_connection is not None:
             self.ws_connection.stream.close()  # pyright: ignore
 

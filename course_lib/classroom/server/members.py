@@ -1,4 +1,4 @@
-"""Who is in a class: the code that lets one join, a secret for each learner, and what each is called."""
+"""The members of a class: the code for joining, and each learner's secret and name."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from pathlib import Path
 from course_lib.classroom.protocol import LONGEST_NAME, MOST_LEARNERS, Refused, clean_text
 from course_lib.classroom.server.record import Statement, read
 
-# Letters that can be read aloud and copied from a wall: no 0 and O, 1 and l and i, and no vowels to make words of.
+# Letters that are easy to read aloud and copy from a screen: no 0/O or 1/l/i, and no vowels, so no words.
 CODE_LETTERS = "23456789bcdfghjkmnpqrstvwxz"
 CODE_LENGTH = 8
-# 27 letters to the 8th are 2.8e11 codes (38 bits). At 120 wrong tries a minute from everywhere, a term of 16 weeks,
-# day and night, tries 2e7 of them: one chance in 14,000; a day, one in 1.6 million.
+# 27 ** 8 = 2.8e11 codes (38 bits). At 120 wrong tries a minute in total, 16 weeks of guessing day and night cover 2e7
+# of them, a chance of one in 14,000; a day has one in 1.6 million.
 TRIES_FROM_ONE_ADDRESS, TRIES_IN_ALL, MINUTE = 30, 120, 60.0
 MOST_ADDRESSES = 10_000
-TOKEN_LIVES = 7 * 24 * 3600.0  # seconds that an instructor's address is good for
+TOKEN_LIVES = 7 * 24 * 3600.0  # seconds that an instructor's token is valid
 
 
 class WrongCode(Refused):
-    """A code that is not the class's."""
+    """The code is not that of the class."""
 
 
 class TooManyTries(Refused):
-    """Too many wrong codes of late."""
+    """There were too many wrong codes recently."""
 
 
 @dataclass
 class Learner:
-    """Somebody in the class."""
+    """A learner in the class."""
 
     learner: str
     name: str
-    account: str = ""  # at the Hub, where there is one
+    account: str = ""  # on the Hub, if any
     hash: str = ""  # of the secret
 
 
 def new_code() -> str:
-    """A code for a class, like k7mt-2x9q."""
+    """Return a random code for a class, like k7mt-2x9q."""
     letters = "".join(secrets.choice(CODE_LETTERS) for _ in range(CODE_LENGTH))
     return f"{letters[:4]}-{letters[4:]}"
 
 
 def hashed(secret: str) -> str:
-    """What is kept of a secret. It has 256 random bits: there is nothing to guess, and nothing to salt."""
+    """Return the hash that we store. A secret has 256 random bits, so it cannot be guessed and needs no salt."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def same_code(given: str, code: str) -> bool:
-    """Whether a code is right, however it was typed; how long that takes says nothing about it."""
+    """Whether a code is right, ignoring case and punctuation, in constant time."""
     return hmac.compare_digest(_code_letters(given), _code_letters(code))
 
 
@@ -64,7 +64,7 @@ def _code_letters(code: str) -> bytes:
 
 
 class Tries:
-    """Wrong codes of the last minute, by address and in all."""
+    """Wrong codes of the last minute, by address and in total."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -72,7 +72,7 @@ class Tries:
         self._by_address: dict[str, deque[float]] = {}
 
     def refuse_if_too_many(self, address: str) -> None:
-        """Raise `TooManyTries` where one more try would be too many."""
+        """Raise `TooManyTries` if there were too many wrong codes in the last minute."""
         since = self._clock() - MINUTE
         for tries, most in (
             (self._all, TRIES_IN_ALL),
@@ -84,15 +84,15 @@ class Tries:
                 raise TooManyTries("too many wrong codes in the last minute: wait a minute, then try again")
 
     def count(self, address: str) -> None:
-        """One more wrong try."""
+        """Count one wrong try."""
         if len(self._by_address) >= MOST_ADDRESSES:
-            self._by_address.clear()  # those in all go on being counted
+            self._by_address.clear()  # the total still limits everyone
         for tries in (self._all, self._by_address.setdefault(address, deque())):
             tries.append(self._clock())
 
 
 class Members:
-    """The learners of a record, by the hash of their secret."""
+    """The learners of a record, by hash of their secret, by id and by Hub account."""
 
     def __init__(self, path: Path, *, anonymous: bool) -> None:
         self.anonymous, self.tries = anonymous, Tries()
@@ -110,28 +110,28 @@ class Members:
         return learner in self._by_learner
 
     def of_secret(self, secret: str) -> Learner | None:
-        """Whose secret this is."""
+        """Return the learner with this secret, or None."""
         return self._by_hash.get(hashed(secret))
 
     def name(self, learner: str) -> str:
-        """What a learner is called."""
+        """Return a learner's display name."""
         return self._by_learner[learner].name
 
     def join(self, name: str, account: str = "") -> tuple[Learner, str, list[Statement]]:
-        """A new learner, the secret that is theirs alone, and what keeps them. An account of a Hub is one learner."""
+        """Return a new learner, their secret, and the SQL that saves both. A Hub account always is the same learner."""
         known = self._by_account.get(account) if account else None
         if known is None and len(self) >= MOST_LEARNERS:
             raise Refused(f"the class is full: it takes {MOST_LEARNERS} learners")
         learner = known or Learner(secrets.token_hex(8), self._free_name(name), account)
         secret = secrets.token_urlsafe(32)
-        self._by_hash.pop(learner.hash, None)  # who joins again has a new secret
+        self._by_hash.pop(learner.hash, None)  # joining again replaces the secret
         learner.hash = hashed(secret)
         self._add(learner)
         row = (learner.learner, learner.name, learner.hash, account, time.time())
         return learner, secret, [("INSERT OR REPLACE INTO learners VALUES (?, ?, ?, ?, ?)", row)]
 
     def forget_names(self) -> list[Statement]:
-        """Call everybody by a number from now on; what takes the names out of the record."""
+        """Replace all names by numbers. Returns the SQL that removes them from the record."""
         self._names.clear()
         self._by_account.clear()
         for place, learner in enumerate(self._by_learner.values(), 1):
@@ -141,7 +141,7 @@ class Members:
         return [("UPDATE learners SET name = ?, account = '' WHERE learner = ?", row) for row in rows]
 
     def _free_name(self, name: str) -> str:
-        """As it was chosen, if nobody else is called so; in a class without names, a number."""
+        """Return a unique name based on the chosen one, or a numbered one in an anonymous class."""
         chosen = "" if self.anonymous else clean_text(name, LONGEST_NAME)
         wanted = chosen or f"learner {len(self) + 1}"
         free, place = wanted, 1
@@ -158,5 +158,5 @@ class Members:
 
 
 def _alike(name: str) -> str:
-    """The same for names that look the same."""
+    """Return a key that is equal for names that look alike."""
     return unicodedata.normalize("NFKC", name).casefold()

@@ -1,7 +1,7 @@
 """The record of a class: one SQLite file that loses nothing when the server is killed.
 
-A thread of its own writes, and commits what has come within some milliseconds at once; whoever waits for a statement
-is told after the commit. What the file keeps: who has joined (secrets only as hashes), and every event once.
+A writer thread commits statements in batches, every few milliseconds, and runs their callbacks after the commit. The
+file stores who has joined (with secrets only as hashes), and every event once.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any
 
 from course_lib.classroom.protocol import Event
 
-GATHER = 0.02  # seconds that a commit waits for more; with many learners, longer: fewer commits, fewer messages
-GATHER_MORE, MANY = 0.03, 20  # and how many were waiting the last time
-RETRY = 1.0  # seconds after a commit that failed: a full disk may be emptied
+GATHER = 0.02  # seconds to collect statements for a commit; longer with many learners: fewer commits and messages
+GATHER_MORE, MANY = 0.03, 20  # used after a batch of at least MANY
+RETRY = 1.0  # seconds before retrying a failed commit: someone may free disk space
 VERSION = 1
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -39,17 +39,17 @@ CREATE TABLE IF NOT EXISTS events (
 """
 INSERT_EVENTS = "INSERT OR IGNORE INTO events (learner, id, kind, received, body) VALUES "
 ONE_EVENT = "(?, ?, ?, ?, ?)"
-MOST_AT_ONCE = 100  # events in one statement: SQLite takes 999 values in all
+MOST_AT_ONCE = 100  # events per statement: SQLite allows 999 values
 
 Statement = tuple[str, tuple[Any, ...]]
 
 
 class BadRecord(ValueError):
-    """A file that is no record of a class, or is in use; the sentence says which."""
+    """The file is not a record of a class, or is in use; the message says which."""
 
 
 class Record:
-    """An open record. `write` returns at once; when it is on the disk, `deliver` gets all that was waiting for it."""
+    """An open record. `write` returns at once; after the commit, `deliver` gets the callbacks of the batch."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -62,15 +62,15 @@ class Record:
         self._writer.start()
 
     def write(self, statements: list[Statement], then: Callable[[], None]) -> None:
-        """Have these statements carried out, in the order of the calls."""
+        """Queue statements, to be executed in the order of the calls; `then` is called after the commit."""
         self._waiting.put((statements, then))
 
     def fold_in(self) -> None:
-        """Have nothing of old left in the file that SQLite writes ahead into."""
+        """Checkpoint and truncate SQLite's write-ahead log after the next commit, so that no old data is left in it."""
         self._fold_in = True
 
     def close(self) -> None:
-        """Write what is waiting, and let go of the file."""
+        """Write what is queued, and close the file."""
         self._waiting.put(None)
         self._writer.join()
         self._connection.close()
@@ -87,7 +87,7 @@ class Record:
             self._commit([one for one in batch if one is not None])
 
     def _commit(self, batch: list[tuple[list[Statement], Callable[[], None]]]) -> None:
-        """All of them, or none yet: as long as the disk is full, nobody is told that something is kept."""
+        """Commit a batch in one transaction, retrying while the disk is full. Callbacks run only after success."""
         while True:
             try:
                 with self._connection:
@@ -104,13 +104,13 @@ class Record:
 
 
 def event_statement(learner: str, event: Event) -> Statement:
-    """What keeps an event. One that is there already is left as it is."""
+    """Return the SQL that saves an event, unless it is already saved."""
     body = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
     return INSERT_EVENTS, (learner, event["id"], event["kind"], event["received"], body)
 
 
 def together(statements: list[Statement]) -> Iterator[Statement]:
-    """The same with events that follow each other in one statement: each one costs the server's thread its turn."""
+    """Merge consecutive event inserts: each statement takes time from the server's thread."""
     for text, same in itertools.groupby(statements, key=itemgetter(0)):
         rows = [values for _, values in same]
         if text != INSERT_EVENTS:
@@ -122,13 +122,13 @@ def together(statements: list[Statement]) -> Iterator[Statement]:
 
 
 def read_events(path: Path) -> Iterator[tuple[str, Event]]:
-    """All events of a record in order, each with whose it is; the instructor's own are of ""."""
+    """Yield (learner, event) for all events in order; the learner of the instructor's actions is ""."""
     for learner, body in read(path, "SELECT learner, body FROM events ORDER BY place"):
         yield learner, json.loads(body)
 
 
 def read(path: Path, query: str) -> list[tuple[Any, ...]]:
-    """What a query finds in a record, also while a class is writing it."""
+    """Return the rows of a query, even while a class is writing the record."""
     connection = sqlite3.connect(path.resolve().as_uri() + "?mode=ro", uri=True)
     try:
         return connection.execute(query).fetchall()
@@ -139,9 +139,9 @@ def read(path: Path, query: str) -> list[tuple[Any, ...]]:
 
 
 def _locked(path: Path) -> Any:
-    """A lock that ends with the process, on a file beside: SQLite's own would keep readers out."""
+    """Lock a file next to the record until the process ends. SQLite's own lock would block readers."""
     try:
-        held = open(path.with_name(f"{path.name}.lock"), "w", opener=_private)  # noqa: SIM115 - held while it is open
+        held = open(path.with_name(f"{path.name}.lock"), "w", opener=_private)  # noqa: SIM115 - locked while it is open
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise BadRecord(f"{path} is in use by another `course class`; end that one, or give another file") from None
@@ -153,16 +153,16 @@ def _private(path: str, flags: int) -> int:
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    """A connection for the writer; the file is made if there is none, for nobody else's eyes."""
+    """Return a connection for the writer, creating the file if needed, readable only by its owner."""
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     connection = sqlite3.connect(path, check_same_thread=False)
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA secure_delete=ON")  # a name that is taken out is gone from the file
+        connection.execute("PRAGMA secure_delete=ON")  # overwrite deleted names in the file
         known = connection.execute("PRAGMA user_version").fetchone()[0]
         if known > VERSION or (known == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone()):
-            raise BadRecord(f"{path} is not the record of a class, or of a newer course; give another file")
+            raise BadRecord(f"{path} is not the record of a class, or a newer course wrote it; give another file")
         connection.executescript(SCHEMA)
         connection.execute(f"PRAGMA user_version={VERSION}")
         connection.commit()

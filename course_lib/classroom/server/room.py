@@ -1,7 +1,7 @@
-"""A class while it runs: takes what learners send and what the instructor does, counts it, and has it kept.
+"""A running class: accepts learners' events and the instructor's actions, counts them, and saves them.
 
-All of it happens in one thread, the server's; only the record's writer has one of its own. An event is counted when it
-comes and acknowledged when it is on the disk: in between, a killed server forgets it, and its learner sends it again.
+Everything runs in the server's thread, except the record's writer. An event is counted on arrival and acknowledged when
+it is on disk: if the server is killed in between, it forgets the event, and the learner sends it again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ABOUT = "INSERT OR REPLACE INTO about VALUES (?, ?)"
 
 
 class Room:
-    """A class and its record. `changed` is called with the learners whose state is another now, None for all."""
+    """A class and its record. `changed` is called with the learners whose state has changed, or None for all."""
 
     def __init__(self, path: Path, content: Content, *, title: str = "", anonymous: bool = False) -> None:
         self.content, self.record = content, Record(path)
@@ -37,9 +37,9 @@ class Room:
         self.code = about.get("code") or new_code()
         self.members = Members(path, anonymous=anonymous or about.get("anonymous") == "yes")
         self.tally = Tally(content)
-        self.here: Counter[str] = Counter()  # channels of each learner
+        self.here: Counter[str] = Counter()  # open channels per learner
         self.changed: Callable[[Iterable[str] | None], None] = lambda _: None
-        self._seen: dict[str, set[bytes]] = defaultdict(set)  # ids of each learner's events
+        self._seen: dict[str, set[bytes]] = defaultdict(set)  # event ids per learner
         self._bytes: Counter[str] = Counter()
         self._bytes_in_all = 0
         for learner, event in read_events(path):
@@ -53,33 +53,33 @@ class Room:
         self._instructors = {hash_ for hash_, since in read(path, "SELECT * FROM instructors") if since > oldest}
 
     def new_token(self) -> str:
-        """A token that opens the instructor's page, also after this server was started again."""
+        """Return a new token for the instructor's page, which stays valid after a restart of the server."""
         token = secrets.token_urlsafe(32)
         self._instructors.add(hashed(token))
         self._keep([("INSERT INTO instructors VALUES (?, ?)", (hashed(token), time.time()))])
         return token
 
     def is_instructor(self, token: str) -> bool:
-        """Whether a token is one of the instructor's."""
+        """Whether this is an instructor's token."""
         return hashed(token) in self._instructors
 
     async def join(self, code: str, name: str, address: str) -> tuple[Learner, str]:
-        """Let in who knows the code; the secret is returned once, and kept as a hash."""
+        """Admit a learner who knows the code. Returns the secret, of which we store only a hash."""
         self.members.tries.refuse_if_too_many(address)
         if not same_code(code, self.code):
             self.members.tries.count(address)
-            raise WrongCode("this is not the code of the class: look at it again, and type it as it stands there")
+            raise WrongCode("this is not the code of the class: check it and try again")
         return await self.let_in(name)
 
     async def let_in(self, name: str, account: str = "") -> tuple[Learner, str]:
-        """Take somebody into the class, whom a code or a Hub has spoken for."""
+        """Admit a learner whom a code or a Hub has authenticated."""
         learner, secret, statements = self.members.join(name, account)
         await self._kept(statements)
         self.changed(())
         return learner, secret
 
     def take(self, learner: str, events: list[Any], then: Callable[[], None]) -> tuple[list[str], dict[str, str]]:
-        """Count what a learner has sent: ids that are kept when `then` is called, and those refused, with reasons."""
+        """Count a learner's events. Returns the ids that are saved once `then` is called, and the refusals by id."""
         kept, refused, statements, touched = [], {}, [], set()
         for sent in events:
             try:
@@ -98,7 +98,7 @@ class Room:
 
     def _whose_state_changes(self, learner: str, event: Event) -> set[str]:
         if event["kind"] in ("stuck", "showed"):
-            return {learner, *self.tally.hands}  # the line moves
+            return {learner, *self.tally.hands}  # their places in line change
         return {learner} if event["kind"] == "answered" else set()
 
     def _accept(self, learner: str, sent: Any) -> Event:
@@ -119,7 +119,7 @@ class Room:
         return event
 
     async def act(self, kind: str, **details: Any) -> Event:
-        """Do what the instructor asks for. Raises `Refused` where it cannot be done."""
+        """Carry out an instructor's action. Raises `Refused` if it is not possible."""
         event = {"id": secrets.token_hex(16), "kind": kind, "received": time.time(), **self._action(kind, details)}
         statement = self._count(INSTRUCTOR, event)
         await self._kept([statement])
@@ -137,27 +137,27 @@ class Room:
                 raise Refused("that was never asked")
             return {"asked": details["asked"]}
         if kind == "lower" and details.get("learner") not in self.members:
-            raise Refused("nobody in the class has that name")
+            raise Refused("there is no such learner in the class")
         return {"learner": details["learner"]} if kind == "lower" else {}
 
     def state(self, learner: str) -> dict[str, Any]:
-        """What a learner is told."""
+        """Return the state to send to a learner."""
         return view.learner_state(self.tally, self.content, learner, self.title)
 
     def snapshot(self) -> dict[str, Any]:
-        """What the instructor is shown."""
+        """Return the state to show to the instructor."""
         about = {"class": self.title, "code": self.code, "learners": len(self.members), "here": len(+self.here)}
         return {**about, **view.snapshot(self.tally, self.content, self.members.name)}
 
     def close(self) -> None:
-        """Write what is waiting, and let go of the record."""
+        """Write what is queued, and close the record."""
         self.record.close()
 
     def _has(self, learner: str, event: Event) -> bool:
         return bytes.fromhex(event["id"]) in self._seen[learner]
 
     def _count(self, learner: str, event: Event) -> Statement:
-        """Count an event; returns what keeps it."""
+        """Count an event and return the SQL that saves it."""
         self.tally.apply(learner, event)
         self._seen[learner].add(bytes.fromhex(event["id"]))
         statement = event_statement(learner, event)
@@ -170,16 +170,16 @@ class Room:
         self.record.write(statements, lambda: None)
 
     def deliver_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have what waits for the disk called in the thread of this loop."""
+        """Run the callbacks of commits in the thread of this loop."""
 
         def deliver(waiting: list[Callable[[], None]]) -> None:
-            with contextlib.suppress(RuntimeError):  # nobody waits any more: the loop is closed
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
                 loop.call_soon_threadsafe(_call_all, waiting)
 
         self.record.deliver = deliver
 
     async def _kept(self, statements: list[Statement]) -> None:
-        """Until it is on the disk."""
+        """Write statements and wait until they are on disk."""
         done = asyncio.get_running_loop().create_future()
         self.record.write(statements, lambda: done.set_result(None))
         await asyncio.shield(done)

@@ -1,7 +1,7 @@
-"""What a class has said and done so far, counted as it comes: the same events in the same order give the same counts.
+"""Counts of what a class has said and done. The same events in the same order give the same counts.
 
-The record keeps the events, the tally is what they add up to. Instructor's actions are events, too, of nobody's: so a
-class that is started again from its record is where it was.
+The record stores the events, and the tally is their sum. The instructor's actions are events, too, so a class that is
+restarted from its record continues where it was.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from course_lib.checks.prediction import Prediction
 from course_lib.classroom.content import Content
 from course_lib.classroom.protocol import Event
 
-INSTRUCTOR = ""  # whose events the instructor's actions are
+INSTRUCTOR = ""  # the learner id of the instructor's actions
 ROUNDS = ("before", "after")
 
 
 @dataclass
 class Answers:
-    """Who says what to a question, and how many say the same. An answer that nobody has foreseen is of choice -1."""
+    """Each learner's answer to a question, and the count of each choice; -1 is a number that matches no choice."""
 
     said: dict[str, Any] = field(default_factory=dict)  # by learner
-    counts: Counter[int] = field(default_factory=Counter)  # by the place of the choice
+    counts: Counter[int] = field(default_factory=Counter)  # by index of the choice
 
     def put(self, learner: str, said: Any, question: Prediction) -> None:
-        """Take somebody's answer, in place of an earlier one."""
+        """Record a learner's answer, replacing an earlier one."""
         if learner in self.said:
             self.counts[_choice(question, self.said[learner])] -= 1
         self.said[learner] = said
@@ -40,7 +40,7 @@ def _choice(question: Prediction, said: Any) -> int:
 
 @dataclass
 class Asking:
-    """A question that was put to the class, once."""
+    """One occasion of asking the class a question."""
 
     asked: str
     number: str
@@ -52,7 +52,7 @@ class Asking:
 
 @dataclass
 class Hand:
-    """Somebody who is stuck."""
+    """The raised hand of a learner who is stuck."""
 
     learner: str
     since: float
@@ -63,44 +63,44 @@ class Hand:
 
 @dataclass
 class Trials:
-    """What became of the tries of one exercise."""
+    """The learners' results on one exercise."""
 
-    passed: dict[str, None] = field(default_factory=dict)  # learners, in the order of passing
+    passed: dict[str, None] = field(default_factory=dict)  # learners, in the order in which they passed
     trying: dict[str, None] = field(default_factory=dict)
-    mistakes: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))  # who has made it
+    mistakes: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))  # value: who made it
 
 
 @dataclass
 class Tally:
-    """Counts of a class. `apply` takes one event; what it says of a learner is in `place`, `hands` and `askings`."""
+    """The counts of a class. `apply` adds one event; `place`, `hands` and `askings` hold the state of each learner."""
 
     content: Content
     answers: dict[tuple[str, str], Answers] = field(default_factory=lambda: defaultdict(Answers))  # by number and round
     askings: dict[str, Asking] = field(default_factory=dict)
-    current: str = ""  # the asking that learners see
+    current: str = ""  # id of the asking that learners see
     exercises: dict[str, Trials] = field(default_factory=lambda: defaultdict(Trials))
-    place: dict[str, tuple[str, str]] = field(default_factory=dict)  # where each learner is
+    place: dict[str, tuple[str, str]] = field(default_factory=dict)  # learner -> (lesson, section)
     here: Counter[tuple[str, str]] = field(default_factory=Counter)
     been: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
-    hands: dict[str, Hand] = field(default_factory=dict)  # in the order of raising
+    hands: dict[str, Hand] = field(default_factory=dict)  # in the order in which they were raised
     slower: set[str] = field(default_factory=set)
 
     @property
     def shown(self) -> Asking | None:
-        """The question that learners see, if there is one."""
+        """The asking that learners see, if any."""
         return self.askings.get(self.current)
 
     def latest(self, number: str) -> Asking | None:
-        """The last time that a question was asked."""
+        """Return the latest asking of a question, or None."""
         return next((asking for asking in reversed(self.askings.values()) if asking.number == number), None)
 
     def apply(self, learner: str, event: Event) -> None:
-        """Count one event that was found good."""
+        """Count one valid event."""
         if self._is_of_this_course(event):
             getattr(self, f"_{event['kind']}")(learner, event)
 
     def _is_of_this_course(self, event: Event) -> bool:
-        """Whether there still is what an event is about: a record may be older than the course."""
+        """Whether the course still has what an event refers to: a record may be older than the course."""
         number, said = event.get("number"), event.get("said")
         if "asked" in event and event["kind"] != "ask":
             if event["asked"] not in self.askings:
@@ -117,7 +117,7 @@ class Tally:
         self.answers[question.number, "before"].put(learner, event["said"], question)
 
     def _revealed(self, learner: str, event: Event) -> None:
-        """Nothing to count: what was said before the run is known."""
+        """Count nothing: `predicted` has already counted the answer."""
 
     def _answered(self, learner: str, event: Event) -> None:
         asking = self.askings[event["asked"]]
@@ -154,7 +154,7 @@ class Tally:
         hand.lesson, hand.section = event["lesson"], event["section"]
 
     def _showed(self, learner: str, event: Event) -> None:
-        """A shown cell is a question, too: it raises the hand."""
+        """Raise the learner's hand, too: showing a cell asks for help."""
         self._stuck(learner, {**event, "on": True})
         self.hands[learner].source = event["source"]
 
@@ -168,7 +168,7 @@ class Tally:
         self.current = event["asked"]
 
     def _close(self, _: str, event: Event) -> None:
-        """Take no more answers; one that was revealed, too, goes from the learners' sight."""
+        """Accept no more answers. An asking that was already revealed disappears from the learners' view."""
         asking = self.askings[event["asked"]]
         if asking.revealed and self.current == asking.asked:
             self.current = ""

@@ -1,4 +1,4 @@
-"""What the tally looks like from both sides: the instructor's snapshot, and what a learner is told."""
+"""Views of the tally: the instructor's snapshot, and the state for a learner."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from course_lib.checks.prediction import Prediction
 from course_lib.classroom.content import Content
 from course_lib.classroom.server.tally import Answers, Asking, Tally, Trials
 
-MOST_MISTAKES = 12  # of one exercise: the most frequent
+MOST_MISTAKES = 12  # shown per exercise, most frequent first
 
-Naming = Callable[[str], str]  # a learner's name
+Naming = Callable[[str], str]  # learner -> name
 
 
 def snapshot(tally: Tally, content: Content, name: Naming) -> dict[str, Any]:
-    """All that the instructor's page shows of what was said and done."""
+    """Return the counts for the instructor's page."""
     return {
         "questions": [_question(question, tally) for question in content.questions.values()],
         "exercises": [
@@ -37,7 +37,7 @@ def snapshot(tally: Tally, content: Content, name: Naming) -> dict[str, Any]:
 
 
 def learner_state(tally: Tally, content: Content, learner: str, title: str) -> dict[str, Any]:
-    """What one learner is told: until a question is revealed, nothing that gives its answer away."""
+    """Return the state for one learner, without anything that gives away the answer before it is revealed."""
     asking = tally.shown
     line = list(tally.hands).index(learner) + 1 if learner in tally.hands else 0
     return {
@@ -49,7 +49,7 @@ def learner_state(tally: Tally, content: Content, learner: str, title: str) -> d
 
 
 def _asked(asking: Asking, question: Prediction, learner: str) -> dict[str, Any]:
-    tells = asking.revealed or not question.typed  # numbers that are known would say which to type
+    tells = asking.revealed or not question.typed  # the known numbers would give the answer away
     return {
         "asked": asking.asked,
         "number": question.number,

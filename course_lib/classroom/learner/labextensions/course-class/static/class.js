@@ -186,7 +186,7 @@
       }, stuck ? (line ? `I am stuck (${line} in the line)` : "I am stuck (in the line)") : "I am stuck");
       const slower = element("button", {
         "data-name": "slower", type: "button",
-        onclick: () => { this.tell("slower"); this.say("“Slower, please” was said to the instructor."); },
+        onclick: () => { this.tell("slower"); this.say("“Slower, please” was sent to the instructor."); },
       }, "Slower, please");
       const cell = element("button", { "data-name": "cell", type: "button", onclick: () => this.showCell() }, "Show my cell");
       this.bar.replaceChildren(status, help, slower, cell);
@@ -195,7 +195,7 @@
     async showCell() {
       const cell = this.panel.content.activeCell;
       const source = cell ? cell.model.sharedModel.getSource() : "";
-      if (!source.trim()) return this.say("There is nothing in the cell that is selected.");
+      if (!source.trim()) return this.say("The selected cell is empty.");
       const body = new this.lab.Widget({ node: element("div", { class: "course-class-asking" },
         element("p", {}, "This sends the source of this cell to the instructor:"),
         element("pre", { tabindex: "0", "aria-label": "The source of the cell" }, source)) });
@@ -232,7 +232,7 @@
 
     answer(asked, said) {
       this.tell("answered", { asked: asked.asked, said });
-      const kept = this.news.reached ? "" : " It is sent as soon as the class is reached.";
+      const kept = this.news.reached ? "" : " It will be sent as soon as the class can be reached.";
       this.say(`You said ${said}. You can change it until the question is closed.${kept}`);
     }
 
