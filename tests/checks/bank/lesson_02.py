@@ -25,7 +25,7 @@ def sums_a_flat_copy(model):
         each.grad.copy_(piece.view_as(each))
 
 
-@wrong("02.1", says="divided by the number of ranks once more")
+@wrong("02.1", says="divided by the number of ranks a second time")
 def divides_before_and_after(model):
     ranks = dist.get_world_size()
     for each in model.parameters():
