@@ -1,4 +1,4 @@
-"""02.1 Average the gradients by hand: what an answer must show, and the wrong ones that are known."""
+"""02.1 Average the gradients by hand: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -130,8 +130,8 @@ def half_for_any_number_of_ranks(case: Case, values: list[Any]) -> bool:
 
 
 def stops_at_the_unused(case: Case, values: list[Any]) -> bool:
-    """A parameter without a gradient ends your loop, and those after it keep their own. Skip that one parameter, and
-    go on.
+    """A parameter without a gradient ends your loop, and those after it keep their own. Skip that one parameter, and go
+    on.
     """
     means, names = _means(case), list(case.inputs["parameters"])
     first = next(place for place, name in enumerate(names) if name not in means)

@@ -1,4 +1,4 @@
-"""02.4 Buckets on the way back: what an answer must show, and the wrong ones that are known."""
+"""02.4 Buckets on the way back: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""02.3 Evaluate together: what an answer must show, and the wrong ones that are known."""
+"""02.3 Evaluate together: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def divides_by_the_ranks(case: Case, values: list[Any]) -> bool:
 
 
 def divides_by_its_own_count(case: Case, values: list[Any]) -> bool:
-    """You add up the losses of all ranks, and divide by a count that only this rank knows. The count must be added
-    up, too.
+    """You add up the losses of all ranks, and divide by a count that only this rank knows. The count must be added up,
+    too.
     """
     whole, counts = sum(case.inputs["totals"]), case.inputs["counts"]
     filled = [(value, count) for value, count in zip(values, counts, strict=True) if count]
@@ -122,8 +122,8 @@ def nothing_returned(case: Case, values: list[Any]) -> bool:
 
 
 def skips_when_empty(total, count):
-    """A rank that has no examples leaves without calling the collective, and the others wait for it for ever.
-    Every rank calls every collective, with zeros if need be.
+    """A rank that has no examples leaves without calling the collective, and the others wait for it for ever. Every
+    rank calls every collective, with zeros if need be.
     """
     if count == 0:
         return 0.0

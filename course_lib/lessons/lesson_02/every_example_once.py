@@ -1,4 +1,4 @@
-"""02.2 Every example once: what an answer must show, and the wrong ones that are known."""
+"""02.2 Every example once: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -129,8 +129,8 @@ def repeats(case: Case, values: list[Any]) -> bool:
 
 
 def drops_examples(case: Case, values: list[Any]) -> bool:
-    """You cut the order to a multiple of the number of ranks: the last examples of every epoch are never seen. Let
-    some ranks have one example more.
+    """You cut the order to a multiple of the number of ranks: the last examples of every epoch are never seen. Let some
+    ranks have one example more.
     """
     shares, count = [value["shares"]["epoch 0"] for value in values], case.inputs["count"]
     seen = [index for share in shares for index in share]
@@ -139,8 +139,8 @@ def drops_examples(case: Case, values: list[Any]) -> bool:
 
 def ranks_disagree(case: Case, values: list[Any]) -> bool:
     """The shares overlap: some examples come twice, others never. Each rank has taken its places from an order of its
-    own. The order must be the same on all ranks: draw it from a generator that is seeded by `seed` and `epoch`, and
-    by nothing else.
+    own. The order must be the same on all ranks: draw it from a generator that is seeded by `seed` and `epoch`, and by
+    nothing else.
     """
     shares, count = [value["shares"]["epoch 0"] for value in values], case.inputs["count"]
     seen = Counter(index for share in shares for index in share)
@@ -173,9 +173,7 @@ def rounds_the_share_up(case: Case, values: list[Any]) -> bool:
 
 
 def epoch_does_nothing(case: Case, values: list[Any]) -> bool:
-    """Every epoch has the same order. The epoch must change the seed, as `set_epoch` does for
-    `DistributedSampler`.
-    """
+    """Every epoch has the same order. The epoch must change the seed, as `set_epoch` does for `DistributedSampler`."""
     return _complete(case, values) and all(v["shares"]["epoch 0"] == v["shares"]["epoch 1"] for v in values)
 
 
@@ -201,9 +199,7 @@ def keeps_its_examples(case: Case, values: list[Any]) -> bool:
 
 
 def sorts_its_share(case: Case, values: list[Any]) -> bool:
-    """Each rank reads its examples sorted, whatever was shuffled before. Leave them in the order that the shuffle
-    gave.
-    """
+    """Each rank reads its examples sorted, whatever was shuffled before. Leave them in the order that the shuffle gave."""
     shares = [value["shares"][epoch] for value in values for epoch in ("epoch 0", "epoch 1")]
     return case.part == SHUFFLED and _complete(case, values) and any(map(_sorted, shares))
 

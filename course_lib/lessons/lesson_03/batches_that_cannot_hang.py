@@ -1,4 +1,4 @@
-"""03.3 Batches that cannot hang: what an answer must show, and the wrong ones that are known."""
+"""03.3 Batches that cannot hang: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""03.2 One loss, divided once: what an answer must show, and the wrong ones that are known."""
+"""03.2 One loss, divided once: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 

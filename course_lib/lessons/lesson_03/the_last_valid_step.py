@@ -1,4 +1,4 @@
-"""03.1 The last valid step: what an answer must show, and the wrong ones that are known."""
+"""03.1 The last valid step: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -167,8 +167,8 @@ def has_left_out_empty_ones(case: Case, values: list) -> bool:
 
 
 def is_batch_first(case: Case, values: list) -> bool:
-    """You take the first dimension for the sequences. In this course it is time: `outputs[step, sequence]`. Where
-    there are as many steps as sequences, nothing warns you.
+    """You take the first dimension for the sequences. In this course it is time: `outputs[step, sequence]`. Where there
+    are as many steps as sequences, nothing warns you.
     """
     outputs, lengths = case.inputs["outputs"], case.inputs["lengths"]
     return differs(values[0]["states"], outputs[torch.arange(len(lengths)), lengths - 1]) is None

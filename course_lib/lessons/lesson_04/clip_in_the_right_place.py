@@ -1,4 +1,4 @@
-"""04.2 Clip in the right place: what an answer must show, and the wrong ones that are known."""
+"""04.2 Clip in the right place: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -145,8 +145,8 @@ def _is_sum_of_clipped(case: Case, values: list, total: Tensor) -> bool:
 
 
 def has_clipped_each_parameter(case: Case, values: list) -> bool:
-    """Each parameter is clipped by its own norm, which changes its direction. The norm is that of
-    all parameters together, and one factor shortens them all.
+    """Each parameter is clipped by its own norm, which changes its direction. The norm is that of all parameters
+    together, and one factor shortens them all.
     """
     gradient, limit = _whole(case), case.inputs["limit"]
     parts = [clipped(part, limit) for part in (gradient[:FEATURES], gradient[FEATURES:])]
@@ -182,8 +182,8 @@ def has_taken_another_kind_of_norm(case: Case, values: list) -> bool:
 
 
 def has_returned_another_norm(case: Case, values: list) -> bool:
-    """The weights are right. What must be returned is the norm of the whole gradient *before* clipping: the root of
-    the sum of the squares of all its numbers.
+    """The weights are right. What must be returned is the norm of the whole gradient *before* clipping: the root of the
+    sum of the squares of all its numbers.
     """
     return _stepped_with(case, values, clipped(_whole(case), case.inputs["limit"]))
 

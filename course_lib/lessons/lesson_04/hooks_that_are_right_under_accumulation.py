@@ -1,4 +1,4 @@
-"""04.3 Hooks that are right under accumulation: what an answer must show, and the wrong ones that are known."""
+"""04.3 Hooks that are right under accumulation: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 

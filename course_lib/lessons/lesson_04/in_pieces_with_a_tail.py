@@ -1,4 +1,4 @@
-"""04.1 In pieces, with a tail: what an answer must show, and the wrong ones that are known."""
+"""04.1 In pieces, with a tail: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -198,8 +198,8 @@ def has_summed_the_means(case: Case, values: list) -> bool:
 
 
 def has_never_divided(case: Case, values: list) -> bool:
-    """You add up squared errors and never divide, so that the step grows with the batch. The loss is their mean:
-    divide each sum by the number of examples of the whole update.
+    """You add up squared errors and never divide, so that the step grows with the batch. The loss is their mean: divide
+    each sum by the number of examples of the whole update.
     """
     return _is_like(case, values, lambda sizes: [float(size) for size in sizes])
 

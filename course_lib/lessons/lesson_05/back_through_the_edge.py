@@ -1,4 +1,4 @@
-"""05.1 Back through the edge: what an answer must show, and the wrong ones that are known."""
+"""05.1 Back through the edge: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ def has_waited_for_all(case: Case, values: list) -> bool:
 
 
 def has_talked_to_everybody(case: Case, values: list) -> bool:
-    """The gradients are right, but what one rank needs from its neighbour goes to all of them, or to a far one. Over
-    an edge go two messages: `send` and `recv` with the rank before and the rank after.
+    """The gradients are right, but what one rank needs from its neighbour goes to all of them, or to a far one. Over an
+    edge go two messages: `send` and `recv` with the rank before and the rank after.
     """
     *_, far, collectives = costs(case, values)
     return judge(case, values) is None and far.spent + collectives.spent > 0

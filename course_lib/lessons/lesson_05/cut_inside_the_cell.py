@@ -1,4 +1,4 @@
-"""05.3 Cut inside the cell: what an answer must show, and the wrong ones that are known."""
+"""05.3 Cut inside the cell: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 

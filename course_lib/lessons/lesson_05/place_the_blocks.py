@@ -1,4 +1,4 @@
-"""05.2 Place the blocks: what an answer must show, and the wrong ones that are known."""
+"""05.2 Place the blocks: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
