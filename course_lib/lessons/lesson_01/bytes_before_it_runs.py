@@ -115,7 +115,9 @@ def always_four_bytes(case: Case, values: list[Any]) -> bool:
 
 
 def one_gate(case: Case, values: list[Any]) -> bool:
-    """These are the parameters of a plain recurrent layer. An LSTM has four such sets: three gates and the new content."""
+    """These are the parameters of a plain recurrent layer. An LSTM has four such sets: three gates and the new
+    content.
+    """
     return _parameters_are(case, values, gates=1)
 
 
@@ -140,7 +142,9 @@ def no_hidden_weights(case: Case, values: list[Any]) -> bool:
 
 
 def all_layers_alike(case: Case, values: list[Any]) -> bool:
-    """You give every layer `hidden` inputs. The first one reads the *features*: its input weights are `features` wide."""
+    """You give every layer `hidden` inputs. The first one reads the *features*: its input weights are
+    `features` wide.
+    """
     return _parameters_are(case, values, width="hidden")
 
 
@@ -213,7 +217,8 @@ EXERCISE = Exercise(
             "what momentum needs.",
         ),
         _optimizer_is(
-            3, "Adam keeps two numbers per parameter, beside the parameter and its gradient, which are counted already."
+            3,
+            "Adam keeps two numbers per parameter, besides the parameter and its gradient, which are counted already.",
         ),
         _seven(1, "one number, the output,"),
         _seven(2, "two numbers, h and c,"),

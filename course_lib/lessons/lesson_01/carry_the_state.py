@@ -134,7 +134,7 @@ def other_losses(case: Case, values: list[Any]) -> bool:
 
 
 def nothing_returned(case: Case, values: list[Any]) -> bool:
-    """Return two things: the list of losses, and the states after the last window."""
+    """You must return two things: the list of losses, and the states after the last window."""
     return values[0]["states"] is None
 
 

@@ -74,7 +74,9 @@ def own_mean(case: Case, values: list[Any]) -> bool:
 
 
 def the_sum(case: Case, values: list[Any]) -> bool:
-    """This is the sum of all losses, but the exercise asks for the mean: divide by the number of examples on all ranks."""
+    """This is the sum of all losses, but the exercise asks for the mean: divide by the number of examples on
+    all ranks.
+    """
     return _same(values, [sum(case.inputs["totals"])] * case.ranks)
 
 

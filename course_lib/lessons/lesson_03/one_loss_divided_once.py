@@ -160,7 +160,9 @@ def has_never_divided(case: Case, values: list) -> bool:
 
 
 def has_added_the_padding(case: Case, values: list) -> bool:
-    """The count is right, but the sum has the padding in it: its losses are numbers like any other. Sum over the mask."""
+    """The count is right, but the sum has the padding in it: its losses are numbers like any other. Sum over
+    the mask.
+    """
     return _is_like(case, values, lambda cells, mask: cells.nan_to_num().sum() / mask.sum())
 
 

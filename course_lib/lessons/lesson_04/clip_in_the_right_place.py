@@ -59,7 +59,9 @@ def expected(case: Case) -> list:
 
 
 def gradient_of(case: Case, pieces: list, count: int | None = None) -> Tensor:
-    """Return the gradient (weight, then bias) of these pieces' squared errors, divided by the number of all examples."""
+    """Return the gradient (weight, then bias) of these pieces' squared errors, divided by the number of all
+    examples.
+    """
     model = linear(case.inputs["weight"])
     inputs, targets = whole(pieces)
     total = (model(inputs) - targets).square().sum()

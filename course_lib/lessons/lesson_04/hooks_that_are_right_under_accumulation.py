@@ -36,7 +36,9 @@ def cases(seed: int) -> list[Case]:
 
 
 def drive(answer, passes: Tensor, keep: bool):
-    """Return the gradients after every backward pass: the weight's are the inputs, the bias's the first input squared."""
+    """Return the gradients after every backward pass: the weight's are the inputs, the bias's the first input
+    squared.
+    """
     from course_lib.meter import meter
 
     model = linear(torch.ones(1, FEATURES))

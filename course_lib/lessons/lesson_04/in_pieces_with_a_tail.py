@@ -230,7 +230,9 @@ def has_zeroed_every_time(case: Case, values: list) -> bool:
 
 
 def has_never_zeroed(case: Case, values: list) -> bool:
-    """The second update still has the first one's gradients in it: `backward()` adds to `.grad`. Zero once per update."""
+    """The second update still has the first one's gradients in it: `backward()` adds to `.grad`. Zero once per
+    update.
+    """
     shares = (_mean_of_means, lambda sizes: [size / sum(sizes) for size in sizes])
     return any(_is_like(case, values, share, zero=False) for share in shares)
 

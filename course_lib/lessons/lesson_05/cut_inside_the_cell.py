@@ -132,9 +132,8 @@ def costs(case: Case, values: list) -> list[Cost]:
 
 
 def has_gathered_the_weights(case: Case, values: list) -> bool:
-    """The numbers are right. However, what travels is not h, but the weights, or much more than is needed: then every
-    rank holds the whole layer, which was too large for one. Send only h, after every step, and gradients in the
-    backward pass.
+    """The numbers are right, but the weights travel instead of h, or much more than is needed: then every rank holds
+    the whole layer, which was too large for one. Send only h, after every step, and gradients in the backward pass.
     """
     own = sum(case.inputs[name].numel() for name in WEIGHTS) // case.ranks
     return judge(case, values) is None and any(4 * own <= value["bytes"] for value in values)

@@ -54,7 +54,9 @@ def with_room(chance: random.Random) -> tuple[list[list[int]], list[int], list[i
 
 
 def with_a_limit(chance: random.Random) -> tuple[list[list[int]], list[int], list[int]]:
-    """Return a problem with just enough memory for one placement, or a little more: the fastest one, or a random one."""
+    """Return a problem with just enough memory for one placement, or a little more: the fastest one, or a
+    random one.
+    """
     seconds, sizes = blocks_from(chance)
     ways = all_parts(len(sizes), len(seconds))
     chosen = chance.choice([chance.choice(ways), min(ways, key=partial(slowest, seconds))])

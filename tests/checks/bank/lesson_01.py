@@ -326,7 +326,7 @@ def returns_the_mean_loss(model, optimizer, windows):
     return trains(model, optimizer, windows, returns=lambda losses, states: (sum(losses) / len(losses), states))
 
 
-@wrong("01.2", says="Return two things")
+@wrong("01.2", says="You must return two things")
 def returns_losses_only(model, optimizer, windows):
     return trains(model, optimizer, windows, returns=lambda losses, _: losses)
 
