@@ -33,11 +33,11 @@ class Between:
 
 @dataclass(frozen=True)
 class Choice:
-    """One answer. `value` is what the run would pass to `reveal` if the choice were true. Only wrong ones `believe`."""
+    """One answer. `value` is what the run would pass to `reveal` if the choice were true."""
 
     says: str
     value: Any
-    believes: str = ""  # names the misconception
+    believes: str = ""  # the name of the misconception; empty for the right choice
     why: str = ""  # why the choice is wrong, or why the right one holds
 
     @property
