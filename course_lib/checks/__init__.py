@@ -1,6 +1,6 @@
-"""Exercises put to the test on real ranks: `check`, with `hint` and `solution` beside it.
+"""What the notebooks call: `check`, `hint` and `solution` in exercises, `predict` and `reveal` in lessons, `progress`.
 
-In the lessons, `predict` and `reveal`; and `progress` for all of them.
+`check` runs an answer on real ranks.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ __all__ = [
     "solution",
 ]
 
-SEED = 1  # of the inputs that a learner's answer is tried on; grading uses another
+SEED = 1  # for the inputs of a learner's own checks; grading uses a different seed
 
 
 def check(number: str, answer: Any) -> Report:
-    """Try an answer on real ranks, remember that, and return the report, which shows itself: it says what is wrong.
+    """Run an answer on real ranks, record the attempt, and return a report that says what is wrong.
 
-    Where nobody would show it, in a script, it is printed.
+    A notebook or an interactive session displays the report; a script gets it printed.
     """
     exercise = find(number)
     report = examine(exercise, answer, SEED)
@@ -47,15 +47,15 @@ def check(number: str, answer: Any) -> Report:
     tell_class(report)
     if in_notebook():
         show_after_the_cell(report)
-    elif not hasattr(sys, "ps1"):  # which shows what a line returns
+    elif not hasattr(sys, "ps1"):  # an interactive session displays it anyway
         print(report)
     return report
 
 
 def check_notebook(path: str) -> bool:
-    """Check every answer in a notebook of exercises; whether all have passed. Raises `BadNotebook` if it is none.
+    """Check every answer in an exercise notebook and return whether all passed.
 
-    A cell that raises takes along what it would have defined, and nothing else.
+    A cell that raises loses only what it would have defined. Raises `BadNotebook` if the file is not such a notebook.
     """
     from course_lib.checks.notebooks import BadNotebook, read, run_cells
 
@@ -79,23 +79,23 @@ def check_notebook(path: str) -> bool:
 
 
 def hint(number: str) -> None:
-    """Show one more hint each time."""
+    """Show the hints taken so far, plus one more with every call."""
     show_hints(find(number))
 
 
 def solution(number: str) -> None:
-    """Show our answer and why it is one, to somebody who has tried."""
+    """Show our answer, with its explanation, once the learner has tried the exercise."""
     show_solution(find(number))
 
 
 def progress() -> None:
-    """Show how far you are: lessons, predictions, exercises, and what comes next."""
+    """Show your progress: lessons, predictions, exercises, and what comes next."""
     found = overview(exercises(), predictions())
     show(found.as_box(), str(found))
 
 
 def examine(exercise: Exercise, answer: Any, seed: int) -> Report:
-    """Put an answer to the test in this process's own ranks; after a hang, what is left is not tried."""
+    """Run an answer on ranks launched from this process and return its report. A hang skips the remaining parts."""
     cases = exercise.cases(seed)
     trial = Trial(exercise.drive, answer, [(case.ranks, case.inputs) for case in cases], exercise.timeout)
     return assess(exercise, cases, trial.outcome, again=trial.alone, after_a_hang=False)

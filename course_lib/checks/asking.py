@@ -1,7 +1,7 @@
-"""`predict` asks before a run, and `reveal` shows afterwards what you said, what came out and what that believes.
+"""`predict` asks before a run; `reveal` then shows your answer, the result, and the misconception behind a wrong one.
 
-Nothing waits for an answer: everything runs without one, and if you don't want to be asked, run the next cell. The
-question is an output of its own, which stays. The buttons below it are gone once they are used, or too late.
+Nothing blocks on an answer: to skip a question, run the next cell. The question is a separate output and stays in
+the notebook. The buttons below it disappear once you click one, or once the run has revealed the result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from course_lib.events import publish
 
 
 def predict(number: str, answer: Any = None) -> None:
-    """Ask what the run below will show. `predict("06.1", 22)` or `predict("06.2", "b")` answers without a mouse."""
+    """Ask what the run below will show. `predict("06.1", 22)` or `predict("06.2", "b")` answers from code."""
     prediction = find_prediction(number)
     if answer is not None:
         said = prediction.answer_of(answer)
@@ -31,7 +31,7 @@ def predict(number: str, answer: Any = None) -> None:
 
 
 def reveal(number: str, came_out: Any) -> None:
-    """Say what came out of the run, beside what was predicted, and remember whether it was right."""
+    """Show the result of the run next to the prediction, and record whether the prediction was right."""
     prediction = find_prediction(number)
     said, came = _said(prediction), prediction.choice_for(came_out)
     right = said is not None and came is not None and prediction.choice_of(said) is came
@@ -46,14 +46,14 @@ def reveal(number: str, came_out: Any) -> None:
 
 
 def _keep(prediction: Prediction, said: Any) -> str:
-    """Remember what was said; returns what stands below the question then."""
+    """Record an answer and return the HTML to show below the question."""
     progress_file.keep_prediction(prediction.number, said=said)
     publish("predicted", number=prediction.number, said=said)
     return wording.said_html(prediction, said)
 
 
 def _said(prediction: Prediction) -> Any:
-    """What the learner has said; the file is theirs, and may say anything."""
+    """Return the recorded answer, or None if there is no valid one: learners can edit the progress file."""
     try:
         return prediction.answer_of(progress_file.prediction_of(progress_file.read(), prediction.number)["said"])
     except (KeyError, ValueError):
@@ -61,9 +61,9 @@ def _said(prediction: Prediction) -> Any:
 
 
 def offer(prediction: Prediction, keep: Callable[[Any], str], call: str) -> None:
-    """Show the question, and below it the controls to answer it with; `call` would do the same.
+    """Show the question with the controls to answer it below; `call` is the equivalent call, shown as a hint.
 
-    `keep` is called with the answer, and returns the HTML that then stands below the question.
+    `keep` receives the answer and returns the HTML that replaces the line below the question.
     """
     from IPython.display import display
 
@@ -79,20 +79,20 @@ def offer(prediction: Prediction, keep: Callable[[Any], str], call: str) -> None
 
     try:
         widgets = _number_field(prediction, commit) if prediction.typed else _buttons(prediction, commit)
-    except ImportError:  # no widgets here
+    except ImportError:  # ipywidgets is not installed
         return
     _on_the_page()[prediction.number] = Controls(*widgets)
 
 
 def _put_away(number: str) -> None:
-    """Take the controls of a prediction off the page, if they are still there."""
+    """Remove the controls of a prediction from the page, if they are still there."""
     controls = _on_the_page().pop(number, None)
     if controls is not None:
         controls.put_away()
 
 
 def _on_the_page() -> dict[str, Controls]:
-    """The controls that have not been used, by number: kept with the session, whose end is theirs."""
+    """Return the unused controls by prediction number. They live on the IPython shell, so they end with the session."""
     from IPython.core.getipython import get_ipython
 
     shell: Any = get_ipython()
@@ -107,7 +107,7 @@ def _bundle(prediction: Prediction, below: str) -> dict[str, str]:
 
 
 def _buttons(prediction: Prediction, commit: Callable[[Any], None]) -> list[Any]:
-    """One for each choice."""
+    """Return a label and one button per choice."""
     import ipywidgets
 
     buttons = []
@@ -119,7 +119,7 @@ def _buttons(prediction: Prediction, commit: Callable[[Any], None]) -> list[Any]
 
 
 def _number_field(prediction: Prediction, commit: Callable[[Any], None]) -> list[Any]:
-    """A field for a number; Enter, or the button beside it, says that this is it."""
+    """Return a number field, its unit, and a submit button. Enter submits, too."""
     import ipywidgets
 
     field = ipywidgets.Text(
@@ -138,7 +138,7 @@ def _number_field(prediction: Prediction, commit: Callable[[Any], None]) -> list
         commit(answer)
 
     def hear(_: Any, message: dict[str, Any], __: Any) -> None:
-        if message.get("event") == "submit":  # which comes before what was typed
+        if message.get("event") == "submit":  # arrives before the new value does
             entered.append(True)
 
     field.on_msg(hear)

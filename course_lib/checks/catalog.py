@@ -1,6 +1,6 @@
-"""What the course has, by number: its lessons, with links that open one at a section, exercises and predictions.
+"""The lessons, exercises and predictions of the course by number, and links that open a lesson at a section.
 
-The content lies in `course_lib.lessons`, a room above this one: it is found by its place, never imported by name.
+The content is in `course_lib.lessons`, a layer above this one, so it's found by its path and never imported by name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONTENT = Path(__file__).parents[1] / "lessons"
 
 @dataclass(frozen=True)
 class Lesson:
-    """A lesson: its notebooks, of the text and of the exercises, have the same name."""
+    """A lesson. Its notebook in notebooks/ and its notebook in exercises/ share a name."""
 
     name: str
     title: str
@@ -53,14 +53,14 @@ LESSONS = {
 
 @cache
 def exercises() -> dict[str, Exercise]:
-    """All exercises of the course, by number: each is `EXERCISE` in a file of its own."""
+    """Return all exercises of the course by number. Each file in a lesson's package defines one `EXERCISE`."""
     files = CONTENT.glob("lesson_*/[a-z]*.py")
     modules = [importlib.import_module(f"course_lib.lessons.{path.parent.name}.{path.stem}") for path in files]
     return {exercise.number: exercise for exercise in sorted((m.EXERCISE for m in modules), key=attrgetter("number"))}
 
 
 def find(number: str) -> Exercise:
-    """The exercise of that number."""
+    """Return an exercise by number. Raises `ValueError`, which lists the known numbers."""
     try:
         return exercises()[number]
     except (KeyError, TypeError):
@@ -70,13 +70,13 @@ def find(number: str) -> Exercise:
 
 @cache
 def predictions() -> dict[str, Prediction]:
-    """All predictions of the course, by number."""
+    """Return all predictions of the course by number."""
     files = sorted(CONTENT.glob("lesson_*/predictions.toml"))
     return {prediction.number: prediction for path in files for prediction in read_predictions(path)}
 
 
 def find_prediction(number: str) -> Prediction:
-    """The prediction of that number."""
+    """Return a prediction by number. Raises `ValueError`, which lists the known numbers."""
     try:
         return predictions()[number]
     except (KeyError, TypeError):
@@ -85,7 +85,7 @@ def find_prediction(number: str) -> Prediction:
 
 
 def address(lesson: str, section: str = "", *, folder: str = "notebooks") -> str:
-    """Where a notebook of this lesson is, seen from the one that is open, at that section; "" if it is not there."""
+    """Return the link from the open notebook to a section of a lesson's notebook, or "" if the notebook is missing."""
     known = LESSONS.get(lesson)
     for way in (f"../{folder}", folder):
         path = Path(way, f"{known.name}.ipynb") if known else Path()
@@ -95,17 +95,17 @@ def address(lesson: str, section: str = "", *, folder: str = "notebooks") -> str
 
 
 def _fragment(path: Path, section: str) -> str:
-    """What leads to the section. JupyterLab finds no heading that is not plain ASCII, but every cell by its id."""
+    """Return the URL fragment of a section. It's a cell id because JupyterLab only finds headings in plain ASCII."""
     cell = _headings(path, path.stat().st_mtime_ns).get(section)
     return f"#cell-id={quote(cell)}" if cell else ""
 
 
 @lru_cache
 def _headings(path: Path, _: int) -> dict[str, str]:
-    """The id of the cell that each heading is in; anew when the file has changed."""
+    """Return the cell id of each heading. The mtime is an argument so that the cache misses when the file changes."""
     try:
         cells = json.loads(path.read_bytes())["cells"]
         texts = {str(cell["id"]): "".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"}
-    except (OSError, ValueError, TypeError, KeyError):  # a learner's file: it may be anything
+    except (OSError, ValueError, TypeError, KeyError):  # learners can edit the file
         return {}
     return {heading: cell for cell, text in texts.items() for heading in re.findall(r"^#+ (.+?) *$", text, flags=re.M)}

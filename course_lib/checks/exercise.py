@@ -1,7 +1,7 @@
-"""An exercise: what it asks for, how an answer is put to the test, and the wrong answers it knows.
+"""An exercise: what it asks for, how an answer is tested, and which wrong answers it recognizes.
 
-The test has two halves that never meet in one process when grading. `drive` runs beside the answer, on the ranks, and
-returns what it saw. `judge` has the expected values and decides; it never runs where the answer could see it.
+The test has two halves that never share a process when grading. `drive` runs next to the answer, on the ranks, and
+returns what it observed. `judge` has the expected values and decides; it never runs where the answer could see it.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from torch import Tensor
 from course_lib.checks.inside.plain import Other
 from course_lib.checks.private import Share, inputs_of_rank
 
-# Right to the precision of float32, whatever the type: of the largest number that is expected, and for zeros.
+# Tolerances at the precision of float32, whatever the dtype: relative to the largest expected number, and for zeros.
 RELATIVE, ABSOLUTE = 2e-5, 1e-7
 EXACT = 1e-12
-MOST_SHOWN = 8  # numbers of a tensor
+MOST_SHOWN = 8  # a larger tensor is summarized
 T = TypeVar("T")
 LEVELS = ("warm-up", "exercise", "build")
 
 
-@dataclass(frozen=True, eq=False)  # tensors in the inputs have no one answer to ==
+@dataclass(frozen=True, eq=False)  # == on the tensors in the inputs is not a bool
 class Case:
-    """One set of inputs. It belongs to a part of the exercise, which earns its points if all its cases pass."""
+    """One set of inputs. A part of an exercise earns its points if all its cases pass."""
 
     part: str
     ranks: int
     inputs: dict[str, Any]  # the keyword arguments of `drive`
-    says: str  # the inputs in words, for the learner
+    says: str  # describes the inputs to the learner
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What an answer spent on something, beside what the exercise allows."""
+    """What an answer spent on something, and the budget the exercise allows."""
 
     what: str
     spent: float
@@ -50,27 +50,27 @@ class Cost:
 class Exercise:
     """One exercise of a lesson."""
 
-    number: str  # of the lesson and of the exercise in it: 02.1
+    number: str  # lesson and exercise: 02.1
     title: str
     answer: str  # the name of the function that the learner writes
     level: str
     minutes: int
-    parts: dict[str, int]  # points for each
+    parts: dict[str, int]  # the points of each part
     read: str  # the section of the lesson that explains it
     hints: tuple[str, ...]
-    cases: Callable[[int], list[Case]]  # from a seed; smallest first
+    cases: Callable[[int], list[Case]]  # made from a seed, smallest first
     drive: Callable[..., Any]  # drive(answer, **inputs), on every rank
-    judge: Callable[[Case, list[Any]], str | None]  # what is wrong with the ranks' values, or None
-    # Each tells from the ranks' values whether an answer made one mistake; its docstring is what the learner reads.
+    judge: Callable[[Case, list[Any]], str | None]  # says what is wrong with the ranks' values, or None
+    # Each returns whether the ranks' values show one particular mistake; the learner reads its docstring.
     symptoms: tuple[Callable[[Case, list[Any]], bool], ...] = ()
-    errors: Mapping[str, str] = field(default_factory=dict)  # what is in an exception's text, and why it comes
-    costs: Callable[[Case, list[Any]], list[Cost]] | None = None  # of the ranks' values, once `judge` is content
-    read_in: str = ""  # the lesson that section is in, if it is another one
-    read_for: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # lesson and section, of parts that differ
-    hanging: Callable | None = None  # a wrong answer whose ranks wait for ever, for the tests
+    errors: Mapping[str, str] = field(default_factory=dict)  # part of an exception's text -> its cause
+    costs: Callable[[Case, list[Any]], list[Cost]] | None = None  # called once `judge` accepts the values
+    read_in: str = ""  # the lesson with that section, if it's a different one
+    read_for: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # lesson and section of parts that differ
+    hanging: Callable | None = None  # a wrong answer that hangs, for the tests
     timeout: float = 2.5
-    modules: tuple[str, ...] = ()  # that take long to import, and are needed on its ranks
-    private: Mapping[str, Share] = field(default_factory=dict)  # inputs of which a rank is sent only its own
+    modules: tuple[str, ...] = ()  # slow imports that its ranks need
+    private: Mapping[str, Share] = field(default_factory=dict)  # inputs of which each rank gets only its share
 
     @property
     def points(self) -> int:
@@ -81,33 +81,33 @@ class Exercise:
         return self.number.partition(".")[0]
 
     def inputs_of(self, case: Case, rank: int) -> dict[str, Any]:
-        """What one rank is sent of a case when a class is graded."""
+        """Return the inputs of a case that one rank receives when a class is graded."""
         return inputs_of_rank(case.inputs, self.private, rank, case.ranks)
 
     @property
     def where_to_read(self) -> str:
-        """Where it is explained, in words."""
+        """Where the exercise is explained, as text."""
         return self.where_to_read_for("")
 
     def where_to_read_for(self, part: str) -> str:
-        """Where this part of it is explained."""
+        """Return where this part is explained, as text."""
         lesson, section = self.section_for(part)
         return f"lesson {lesson}, “{section}”"
 
     def section_for(self, part: str) -> tuple[str, str]:
-        """The lesson, and the heading in it, under which this part is explained."""
+        """Return the lesson that explains this part, and the heading of the section in it."""
         return self.read_for.get(part, (self.read_in or self.lesson, self.read))
 
 
 def idea(symptom: Callable) -> str:
-    """Return what is wrong with the answers that show a symptom, and what would fix it: its docstring, on one line."""
+    """Return a symptom's docstring on one line: what is wrong with the answer, and what would fix it."""
     text = inspect.getdoc(symptom)
     assert text is not None, f"{symptom} has no docstring to tell it"
     return " ".join(text.split())
 
 
 def same_as(expected: Callable[[Case], Sequence[Any]], *, name: str = "", exact: bool = False) -> Callable:
-    """A judge that compares each rank's value, of that name, with the one that `expected(case)` has for it."""
+    """Return a judge that compares each rank's value with its item in `expected(case)`; messages call it `name`."""
 
     def judge(case: Case, values: list[Any]) -> str | None:
         for rank, (value, right) in enumerate(zip(values, expected(case), strict=True)):
@@ -120,10 +120,10 @@ def same_as(expected: Callable[[Case], Sequence[Any]], *, name: str = "", exact:
 
 
 def differs(value: Any, right: Any, name: str = "", *, exact: bool = False) -> str | None:
-    """How `value` differs from `right`, as a sentence; None if it does not.
+    """Return how `value` differs from `right`, as a sentence, or None if it doesn't.
 
-    Lists and tuples are alike, and so are numbers and tensors of one number, and floating-point types: what is right
-    to the precision of float32 is right. `exact` asks for the very type, and for float64's precision.
+    A list equals a tuple, a number equals a one-element tensor, and floating-point dtypes are interchangeable: a value
+    that is right to the precision of float32 is right. `exact` requires the same type and float64's precision.
     """
     label = f"{name} " if name else ""
     if isinstance(right, (list, tuple)):
@@ -156,7 +156,7 @@ def _tolerance(largest: float, exact: bool) -> float:
 
 
 def _digits(value: float, other: float) -> str:
-    """A number with as many digits as it takes to tell it from another one."""
+    """Return a number with enough digits to distinguish it from the other."""
     texts = (f"{value:.{digits}g}" for digits in range(6, 18) if f"{value:.{digits}g}" != f"{other:.{digits}g}")
     return next(texts, repr(value))
 
@@ -199,7 +199,7 @@ def _tensor_differs(value: Any, right: Tensor, label: str, exact: bool) -> str |
     if not value.numel():
         return None
     off = (value.double() - right.double()).abs().nan_to_num(nan=float("inf"))
-    off[(value == right) | (value.isnan() & right.isnan())] = 0.0  # a mistake is also known by its nan and inf
+    off[(value == right) | (value.isnan() & right.isnan())] = 0.0  # symptoms compare against expected nan and inf, too
     finite = right.double().abs().nan_to_num(nan=0.0, posinf=0.0)
     if off.max() <= _tolerance(finite.max().item(), exact):
         return None
@@ -212,7 +212,7 @@ def _tensor_differs(value: Any, right: Tensor, label: str, exact: bool) -> str |
 
 
 def _show_beside(value: Tensor, other: Tensor) -> str:
-    """Numbers, each with enough digits to tell it from the other."""
+    """Return the numbers as text, each with enough digits to distinguish it from its counterpart in `other`."""
     if not value.is_floating_point():
         return show(value)
     if value.dim() > 1:
@@ -228,7 +228,7 @@ def _short(value: float, other: float) -> str:
 
 
 def show(value: Any) -> str:
-    """A value, briefly."""
+    """Return a short text for a value."""
     if isinstance(value, Tensor):
         if value.numel() > MOST_SHOWN:
             return f"a tensor of shape {tuple(value.shape)}"
@@ -240,9 +240,9 @@ def show(value: Any) -> str:
 
 
 def draw(make: Callable[[random.Random], T], count: int, seed: int) -> list[T]:
-    """So many different results of `make`, the smallest first: the same ones for the same seed, on every machine.
+    """Return `count` different results of `make`, smallest first: the same for the same seed on every machine.
 
-    (hypothesis also draws from the constants of whatever modules are loaded: not the same ones everywhere.)
+    (hypothesis also draws from the constants of the loaded modules, so its examples vary between machines.)
     """
     found: dict[str, T] = {}
     chance = random.Random(seed)
@@ -255,5 +255,5 @@ def draw(make: Callable[[random.Random], T], count: int, seed: int) -> list[T]:
 
 
 def seeded(seed: int) -> torch.Generator:
-    """A source of random inputs."""
+    """Return a random generator for inputs."""
     return torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Hints and solutions: a box in a notebook, text elsewhere; and the buttons for them below a report."""
+"""Hints and solutions, as a box in a notebook and as text elsewhere, and the buttons for them below a report."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def show_hints(exercise: Exercise) -> None:
 
 
 def show_solution(exercise: Exercise) -> None:
-    """Show our answer, to somebody who has tried."""
+    """Show our answer, once the learner has tried the exercise."""
     show(*solution_box(exercise))
 
 
 def hint_box(exercise: Exercise) -> tuple[str, str]:
-    """One more hint: the HTML and the text of all that were taken."""
+    """Take one more hint, and return the HTML and the text of all hints taken so far."""
     taken = progress_file.take_hint(exercise.number, len(exercise.hints))
     hints = exercise.hints[:taken]
     lines = [f"{index}. {text}" for index, text in enumerate(hints, 1)]
@@ -38,7 +38,7 @@ def hint_box(exercise: Exercise) -> tuple[str, str]:
 
 
 def solution_box(exercise: Exercise) -> tuple[str, str]:
-    """The HTML and the text of our answer, or of what comes before it: a try."""
+    """Return the HTML and the text of our answer, or of a request to try the exercise first."""
     from course_lib.checks.notebooks import answer_cell
 
     number = exercise.number
@@ -54,7 +54,7 @@ def solution_box(exercise: Exercise) -> tuple[str, str]:
 
 
 def highlighted(code: str) -> str:
-    """Python as HTML, in the colours of the notebook's own editor, light or dark; plain where they are not there."""
+    """Return Python as HTML in the notebook's own colors, light or dark, or as plain text without pygments."""
     try:
         from jupyterlab_pygments import JupyterStyle
         from pygments import highlight
@@ -66,7 +66,7 @@ def highlighted(code: str) -> str:
 
 
 def show_after_the_cell(report: Report) -> None:
-    """See to it that a report is shown, also if its cell does not end with it, and offer help below it."""
+    """Show a report after its cell, even if it isn't the cell's last expression, and offer help below it."""
     from IPython.core.getipython import get_ipython
     from IPython.display import display
 
@@ -92,7 +92,7 @@ def _put_away_before_the_next_cell(shell: Any, buttons: Controls | None) -> None
 
 
 def _show_buttons(report: Report) -> Controls | None:
-    """The buttons, and above them the place for what they show; None where there are no widgets."""
+    """Show the help buttons, with space for their output above, and return them; None without ipywidgets."""
     try:
         import ipywidgets
     except ImportError:

@@ -1,4 +1,4 @@
-"""From what an answer did to what its writer is told, and why ranks wait for ever."""
+"""Turn what an answer did into a report for its author, with an explanation of a hang."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def assess(
     again: Callable[[int], Outcome] | None = None,
     after_a_hang: bool = True,
 ) -> Report:
-    """Judge the cases, smallest first, and each part until it fails.
+    """Judge the cases, smallest first, each part until its first failure, and return the report.
 
-    `outcome_of` has what the answer did in the case of that place. Before a case is refused, it is tried `again`,
-    where that can be done.
+    `outcome_of(place)` returns what the answer did in that case. `again`, if given, repeats a case before it counts
+    as failed.
     """
     findings: dict[str, Finding] = {}
     untried: list[str] = []
@@ -57,15 +57,15 @@ def _what_is_wrong(exercise: Exercise, case: Case, outcome: Outcome) -> tuple[st
             return "some ranks returned nothing", []
         what = exercise.judge(case, values)
         costs = exercise.costs(case, values) if exercise.costs and not what else []
-    except Exception:  # a judge takes the values apart; an answer may return, and a forger may write, anything
-        return "what it returns has another form than the exercise asks for", []
+    except Exception:  # an answer may return anything, and a forger may write anything
+        return "what it returns does not have the form that the exercise asks for", []
     if any(cost.spent > cost.budget for cost in costs):
         what = "\n".join([TOO_MUCH, *table_of(costs)])
     return what, costs
 
 
 def _cause(exercise: Exercise, case: Case, outcome: Outcome) -> str:
-    """Return why this case failed, as far as that can be known; "" where only what was seen can be told."""
+    """Return why this case failed, or "" if the cause is unknown."""
     if outcome.kind in ("stuck", "slow"):
         return explain_hang(outcome)
     if outcome.kind == "returned":
@@ -80,12 +80,12 @@ def _cause(exercise: Exercise, case: Case, outcome: Outcome) -> str:
 def _shows(symptom: Callable, case: Case, values: list) -> bool:
     try:
         return bool(symptom(case, values))
-    except Exception:  # values of another form show nothing
+    except Exception:  # the values may have a different form
         return False
 
 
 def explain_hang(outcome: Outcome) -> str:
-    """The cause, and what would mend it. Only what the ranks' states bear out: they are shown above it."""
+    """Return the cause of a hang and its fix. It claims only what the ranks' states, shown above it, support."""
     text = _explain(outcome)
     return text[:1].upper() + text[1:]
 
@@ -101,12 +101,12 @@ def _explain(outcome: Outcome) -> str:
     if running:
         be, rest = ("is", "the others") if len(running) == 1 else ("are", "others")
         return (
-            f"{name_ranks(running)} {be} still at work while {rest} wait: a loop that does not end, or one that goes "
-            "round more often than the others'."
+            f"{name_ranks(running)} {be} still at work while {rest} wait: a loop that does not end, or one that runs "
+            "more iterations than the others'."
         )
     if calls <= {"new_group", "new_subgroups"}:
         return (
-            "A process group is made by all ranks together, also by those that will not be in it: every rank calls "
+            "All ranks create a process group together, even those that will not be in it: every rank calls "
             "`new_group`, for every group, in the same order."
         )
     if len(waiting) == len(states) and len(calls) == 1 and calls <= set(MESSAGES):
@@ -123,7 +123,7 @@ def _all_alike(call: str) -> str:
             "far as its receive. Begin the send without waiting (`dist.isend`), receive, and wait for it at the end."
         )
     return (
-        "Every rank waits for a message, and nobody has sent it yet. Somebody must send first: begin the send "
+        "Every rank waits for a message that no rank has sent yet. Somebody must send first: begin the send "
         "(`dist.isend`) before the receive."
     )
 
@@ -149,12 +149,12 @@ def _not_all_there(waiting: dict[int, str], returned: list[int], outcome: Outcom
         return (
             f"{_ranks(returned, 'has', 'have')} returned, and {_ranks(sorted(waiting), 'waits', 'wait')} in {called} "
             "for a call that will not come. Every rank of a group makes every call, equally often: look for an `if`, a "
-            "loop or a `return` that depends on what only one rank knows. (A rank that has nothing to add makes the "
-            "call all the same.)"
+            "loop or a `return` that depends on what only one rank knows. (A rank that has nothing to add still makes "
+            "the call.)"
         )
     groups = {whom for doing, _, whom in outcome.states if doing == "waiting"}
     if len(calls) == 1 and len(groups) == 1:
-        return f"All ranks are in {calls[0]}, and not in the same one: some have called it more often than others."
+        return f"All ranks are in {calls[0]}, but not in the same one: some have called it more often than others."
     return (
         "The ranks wait in different calls, or in different groups, each for the others. All ranks of a group make the "
         "same calls in the same order."

@@ -1,6 +1,6 @@
-"""The notebooks of the exercises: solutions are the source, exercises are made from them.
+"""The exercise notebooks: the solutions are the source, and the exercises are generated from them.
 
-The cells carry nbgrader's metadata and markers, so that an instructor can release and collect them with nbgrader too.
+The cells carry nbgrader's metadata and markers, so an instructor can also release and collect them with nbgrader.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from course_lib.course_files import (
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 STUB = (NOT_YET, "raise NotImplementedError()")
 SCHEMA = 3
-MOST_CODE = 1_000_000  # characters; what is longer was not written by hand
-LONGEST_CELL = 100_000  # characters that are searched for magics: IPython reads the whole of a cell again for each
+MOST_CODE = 1_000_000  # characters; more than that was not written by hand
+LONGEST_CELL = 100_000  # characters; a longer one isn't searched for magics: IPython rescans the cell for each
 CELL_MAGIC = re.compile(r"\s*%%(\w+)[^\n]*")
 
 
 def without_answers(notebook: Notebook) -> Notebook:
-    """The notebook that a learner gets: every answer replaced by a stub that says so when it is called."""
+    """Return the notebook that a learner gets, with every answer replaced by a stub that raises NotImplementedError."""
     made = copy.deepcopy(notebook)
     for cell in made["cells"]:
         if is_answer(cell):
@@ -46,7 +46,7 @@ def without_answers(notebook: Notebook) -> Notebook:
 
 
 def answer_cell(exercise: Exercise, folder: Path | None = None) -> str:
-    """The source of our answer."""
+    """Return the source of our answer, or a note that the solutions are not on this machine."""
     folder = folder or course_folder() / "solutions"
     paths = sorted(folder.glob(f"{exercise.lesson}_*.ipynb"))
     if not paths:
@@ -57,7 +57,7 @@ def answer_cell(exercise: Exercise, folder: Path | None = None) -> str:
 
 
 def answer_id(number: str) -> str:
-    return f"answer-{number.replace('.', '-')}"  # nbgrader allows no dot
+    return f"answer-{number.replace('.', '-')}"  # nbgrader doesn't allow dots
 
 
 def check_id(number: str) -> str:
@@ -65,25 +65,25 @@ def check_id(number: str) -> str:
 
 
 def answer_metadata(number: str) -> dict[str, Any]:
-    """nbgrader's words for a cell that a learner fills in."""
+    """Return nbgrader's metadata for a cell that a learner fills in."""
     flags = {"grade": False, "solution": True, "locked": False, "task": False}
     return {"nbgrader": {"schema_version": SCHEMA, "grade_id": answer_id(number), **flags}}
 
 
 def check_metadata(exercise: Exercise) -> dict[str, Any]:
-    """nbgrader's words for a cell that earns points."""
+    """Return nbgrader's metadata for a cell that earns points."""
     flags = {"grade": True, "solution": False, "locked": True, "task": False, "points": exercise.points}
     return {"nbgrader": {"schema_version": SCHEMA, "grade_id": check_id(exercise.number), **flags}}
 
 
 def heading(exercise: Exercise) -> str:
-    """The line that an exercise begins with."""
+    """Return the heading of an exercise, with its level, minutes and points."""
     points = f"{exercise.points} points" if exercise.points != 1 else "1 point"
     return f"## {exercise.number} {exercise.title}\n\n*{exercise.level}, {exercise.minutes} minutes, {points}*"
 
 
 def code_of(notebook: Notebook) -> list[str]:
-    """The code cells, in order, as the Python that IPython would run."""
+    """Return the code cells, in order, as the Python that IPython would run."""
     cells = [source(cell) for cell in notebook["cells"] if cell.get("cell_type") == "code"]
     if sum(map(len, cells)) > MOST_CODE:
         raise BadNotebook(f"it has more than {MOST_CODE} characters of code")
@@ -91,7 +91,7 @@ def code_of(notebook: Notebook) -> list[str]:
 
 
 def names_of(notebook: Notebook) -> dict[str, Any]:
-    """What the code cells define. Raises `BadNotebook` if one of them raises."""
+    """Return the names that the code cells define. Raises `BadNotebook` if a cell raises."""
     names, problems = run_cells(notebook)
     if problems:
         raise BadNotebook(problems[0])
@@ -99,7 +99,7 @@ def names_of(notebook: Notebook) -> dict[str, Any]:
 
 
 def run_cells(notebook: Notebook) -> tuple[dict[str, Any], list[str]]:
-    """Run the code cells in this process, without the checks in them: what they define, and what some have raised."""
+    """Run the code cells in this process, without their checks. Returns the names they define and the errors raised."""
     names, problems = new_names(), []
     for number, text in enumerate(code_of(notebook)):
         text, name = (
@@ -109,13 +109,13 @@ def run_cells(notebook: Notebook) -> tuple[dict[str, Any], list[str]]:
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
         try:
             run_code(text, name, names)
-        except (Exception, SystemExit) as error:  # a learner's own: it may raise anything
+        except (Exception, SystemExit) as error:  # a learner's code may raise anything
             problems.append(_problem(name, text, error))
     return names, problems
 
 
 def _problem(name: str, text: str, error: BaseException) -> str:
-    """What a cell has raised, and at which of its lines."""
+    """Return what a cell raised, and at which of its lines."""
     own = [frame.lineno or 0 for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]
     at = error.lineno or 0 if isinstance(error, SyntaxError) else own[-1] if own else 0
     line = dict(enumerate(text.splitlines(), 1)).get(at, "").strip()
@@ -138,7 +138,7 @@ def _stubbed(text: str) -> str:
 
 
 def python_of(text: str) -> str:
-    """The cell, with each magic as a call of `get_ipython()`; line by line where it was. Python stays as it is."""
+    """Return a cell with its magics as calls of `get_ipython()`, on the same lines. Plain Python is returned as is."""
     if _is_python(text) or len(text) > LONGEST_CELL:
         return text
     begins = CELL_MAGIC.match(text)
@@ -161,7 +161,7 @@ def _is_python(text: str) -> bool:
 def _transformed(text: str) -> str:
     try:
         from IPython.core.inputtransformer2 import TransformerManager
-    except ImportError:  # there is no Jupyter here: what begins like a magic is one
+    except ImportError:  # without Jupyter, drop every line that looks like a magic
         return "\n".join("" if line.lstrip()[:1] in ("%", "!") else line for line in text.split("\n"))
     try:
         return TransformerManager().transform_cell(text)

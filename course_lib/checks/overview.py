@@ -1,4 +1,4 @@
-"""How far a learner has come: lessons, predictions, exercises, and what comes next. As text, and as a box."""
+"""A learner's progress: lessons, predictions, exercises, and what comes next, as text and as a box."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from course_lib.checks.showing import box
 
 @dataclass(frozen=True)
 class LessonProgress:
-    """One lesson: what was predicted in it, and what was earned in its exercises."""
+    """A learner's predictions and points in one lesson."""
 
     lesson: Lesson
-    predictions: dict[str, dict]  # what is known of each
+    predictions: dict[str, dict]  # the progress file's entry for each
     exercises: tuple[Exercise, ...]
-    entries: dict[str, dict[str, int]]  # what is known of each exercise
+    entries: dict[str, dict[str, int]]  # the progress file's entry for each exercise
 
     @property
     def earned(self) -> int:
@@ -39,7 +39,7 @@ class LessonProgress:
 
     @property
     def is_read(self) -> bool:
-        """Whether all its runs were seen, predicted or not."""
+        """Whether the learner has seen the result of every run, predicted or not."""
         return all("right" in known or "skipped" in known for known in self.predictions.values())
 
     @property
@@ -48,12 +48,12 @@ class LessonProgress:
 
     @property
     def unsolved(self) -> Exercise | None:
-        """The first exercise that has points left to earn."""
+        """The first exercise with points left to earn."""
         return next((e for e in self.exercises if self.entries[e.number]["points"] < e.points), None)
 
     @property
     def predicted(self) -> str:
-        """In words."""
+        """How many predictions were made and how many were right, as text."""
         if not self.said:
             return f"{len(self.predictions)} predictions to make"
         return f"{self.said} of {len(self.predictions)} predictions made, {self.right} right"
@@ -61,12 +61,12 @@ class LessonProgress:
 
 @dataclass(frozen=True)
 class Overview:
-    """All lessons, in order. It shows itself: text in a terminal, a box in a notebook."""
+    """A learner's progress in all lessons, in order. `str` gives the text, `as_box` the box for a notebook."""
 
     lessons: tuple[LessonProgress, ...]
 
     def next(self) -> tuple[str, str]:
-        """What to do next, in words, and the address of the notebook: from the last lesson that was begun, onwards."""
+        """Return what to do next and a link to its notebook, starting from the last lesson the learner has begun."""
         begun = [place for place, each in enumerate(self.lessons) if each.is_begun]
         start = begun[-1] if begun else 0
         for each in (*self.lessons[start:], *self.lessons[:start]):
@@ -91,7 +91,7 @@ class Overview:
         return "\n".join([*lines, f"next: {self.next()[0]}"])
 
     def as_box(self) -> str:
-        """HTML: a row for each lesson."""
+        """Return the HTML of a box with a row per lesson."""
         words, where = self.next()
         link = f'<a href="{where}">{plain(words)}</a>' if where else plain(words)
         heads = "".join(f'<th scope="col">{name}</th>' for name in ("lesson", "predictions", "exercises", "points"))
@@ -104,7 +104,7 @@ class Overview:
 
 
 def overview(exercises: dict[str, Exercise], predictions: dict[str, Prediction]) -> Overview:
-    """What the progress file knows."""
+    """Return the progress recorded in the progress file."""
     known = progress_file.read()
     return Overview(
         tuple(

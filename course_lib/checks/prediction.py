@@ -1,6 +1,6 @@
-"""A question that is answered before a run: its choices, and what each wrong one believes.
+"""A question to answer before a run: its choices, and the misconception behind each wrong one.
 
-Each lesson keeps its questions in `lessons/lesson_NN/predictions.toml`, and `read_predictions` reads them.
+Each lesson has its questions in `lessons/lesson_NN/predictions.toml`; `read_predictions` reads them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BETWEEN = {"from": (int, float), "to": (int, float)}
 
 @dataclass(frozen=True)
 class Between:
-    """Any number from `low` to `high`: for what a run measures, and another machine measures a little differently."""
+    """Any number from `low` to `high`, for measurements that vary a little between machines."""
 
     low: float
     high: float
@@ -33,12 +33,12 @@ class Between:
 
 @dataclass(frozen=True)
 class Choice:
-    """One answer. `value` is what the run would hand over if it were true; the right one believes nothing wrong."""
+    """One answer. `value` is what the run would pass to `reveal` if the choice were true."""
 
     says: str
     value: Any
-    believes: str = ""  # the misconception, by name
-    why: str = ""  # it fails; of the right one, why it holds
+    believes: str = ""  # the name of the misconception; empty for the right choice
+    why: str = ""  # why the choice is wrong, or why the right one holds
 
     @property
     def is_right(self) -> bool:
@@ -47,17 +47,17 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """A question about the run that follows it. The truth is what the run hands to `reveal`; a test compares the two.
+    """A question about the run that follows it. The run passes the truth to `reveal`; a test compares the two.
 
-    `typed` asks for a number instead of showing the choices, which are then what is known about some numbers.
+    `typed` asks for a number instead of showing the choices, which then explain some of the possible numbers.
     """
 
-    number: str  # of the lesson and of the prediction in it: 06.1
+    number: str  # lesson and prediction: 06.1
     question: str
     choices: tuple[Choice, ...]
     typed: bool = False
     unit: str = ""
-    tolerance: float = 0.0  # of a number that is typed, or handed over
+    tolerance: float = 0.0  # for a number that is typed or passed to `reveal`
 
     @property
     def lesson(self) -> str:
@@ -65,15 +65,15 @@ class Prediction:
 
     @property
     def right(self) -> Choice:
-        """The choice that the course holds to be true."""
+        """The right choice."""
         return next(choice for choice in self.choices if choice.is_right)
 
     def choice_for(self, value: Any) -> Choice | None:
-        """The choice that a value speaks for, if any does."""
+        """Return the choice that a value supports, if any."""
         return next((choice for choice in self.choices if fits(choice.value, value, self.tolerance)), None)
 
     def answer_of(self, said: Any) -> Any:
-        """What somebody said, as it is kept: a letter or a number. Raises `ValueError` with what to say instead."""
+        """Return an answer as it is stored, a letter or a number. Raises `ValueError`, which says what is allowed."""
         if not self.typed:
             letters = LETTERS[: len(self.choices)]
             if isinstance(said, str) and said.strip().lower() in tuple(letters):
@@ -88,7 +88,7 @@ class Prediction:
         return number
 
     def takes(self, said: Any) -> bool:
-        """Whether this is an answer."""
+        """Return whether this is a valid answer."""
         try:
             self.answer_of(said)
         except ValueError:
@@ -96,11 +96,11 @@ class Prediction:
         return True
 
     def choice_of(self, answer: Any) -> Choice | None:
-        """The choice behind an answer that was kept; None for a number that nobody has foreseen."""
+        """Return the choice behind a stored answer, or None for a number without a choice."""
         return self.choice_for(answer) if self.typed else self.choices[LETTERS.index(answer)]
 
     def told(self, answer: Any) -> str:
-        """An answer that was kept, in words."""
+        """Return a stored answer as text."""
         return self.with_unit(f"{answer:g}") if self.typed else f"{answer}) {self.choices[LETTERS.index(answer)].says}"
 
     def with_unit(self, text: str) -> str:
@@ -108,7 +108,7 @@ class Prediction:
 
 
 def fits(expected: Any, value: Any, tolerance: float = 0.0) -> bool:
-    """Whether a value is what was expected: numbers to a tolerance or within bounds, lists piece by piece."""
+    """Return whether a value is as expected: numbers within a tolerance or bounds, lists element by element."""
     if isinstance(expected, Between):
         return _is_number(value) and expected.low <= value <= expected.high
     if _is_number(expected) and _is_number(value):
@@ -124,7 +124,7 @@ def _is_number(value: Any) -> bool:
 
 
 def read_predictions(path: Path) -> list[Prediction]:
-    """Return the questions of a predictions.toml, in order. Raises `ValueError`, which names the file and the key."""
+    """Return the questions of a predictions.toml in order. Raises `ValueError`, which names the file and the key."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
@@ -153,7 +153,7 @@ def _prediction(table: Any, where: str) -> Prediction:
 
 
 def _choice(table: Any, typed: bool, where: str) -> Choice:
-    """Return a choice. A number that is typed says itself; a wrong choice without a value stands for None."""
+    """Return a choice. The text of a typed number is the number; a wrong choice without a value has the value None."""
     _check(table, CHOICE, ["why", "value" if typed else "says"], where)
     if "believes" not in table:
         _check(table, CHOICE, ["value"], where)
@@ -170,7 +170,7 @@ def _value(value: Any, where: str) -> Any:
 
 
 def _check(table: Any, keys: Mapping[str, Any], needed: Sequence[str], where: str) -> None:
-    """Raise `ValueError` if a table lacks a key, has one that nobody reads, or holds another type under it."""
+    """Raise `ValueError` if a table lacks a key, has an unknown one, or has a value of the wrong type."""
     if not isinstance(table, dict):
         raise ValueError(f"{where}: this should be a table, not {table!r}")
     for key in needed:

@@ -1,7 +1,7 @@
-"""What of an exercise's inputs each rank may know: its own, and of the others' only their form.
+"""Which of an exercise's inputs each rank receives: its own, and only the shapes of the others'.
 
-An answer can read the frames of whoever calls it. A rank that has the inputs of all ranks has the result without a
-message; so each is sent its own alone. `drive` picks them as before: elsewhere there are zeros.
+An answer can read its callers' frames. With the inputs of all ranks, it could compute the result without a single
+message, so each rank receives only its own inputs. The others' are zeros, so `drive` indexes them as usual.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Share = Callable[[Any, int, int], Any]  # an input, the rank and the number of ranks: what this rank is sent of it
+Share = Callable[[Any, int, int], Any]  # (an input, rank, number of ranks) -> this rank's share
 
 
 def inputs_of_rank(inputs: dict[str, Any], private: Mapping[str, Share], rank: int, ranks: int) -> dict[str, Any]:
-    """The inputs as they are sent to one rank."""
+    """Return the inputs to send to one rank."""
     own = {name: private[name](value, rank, ranks) if name in private else value for name, value in inputs.items()}
     return apart(own)
 
 
 def apart(value: Any) -> Any:
-    """The same with memory of its own: a piece of a tensor travels with all of the tensor."""
+    """Return a copy that shares no memory: pickling a view of a tensor would send the whole tensor."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if type(value) is dict:
@@ -33,29 +33,29 @@ def apart(value: Any) -> Any:
 
 
 def by_rank(value: Any, rank: int, ranks: int) -> Any:
-    """Of a list, or a tensor's rows, with one for each rank: this rank's."""
+    """Return this rank's item of a list, or row of a tensor, that has one per rank; the others are hollow."""
     return keep(value, rank)
 
 
 def by_rank_inside(value: Any, rank: int, ranks: int) -> Any:
-    """Of a list of such lists, or a tensor's second dimension: this rank's in each of them."""
+    """Do what `by_rank` does for each item of a list, or along the second dimension of a tensor."""
     if isinstance(value, Tensor):
         return keep(value.transpose(0, 1), rank).transpose(0, 1)
     return [keep(each, rank) for each in value]
 
 
 def on_first(value: Any, rank: int, ranks: int) -> Any:
-    """All of it, on the first rank."""
+    """Return the whole value on the first rank, and its hollow form elsewhere."""
     return value if rank == 0 else hollow(value)
 
 
 def on_last(value: Any, rank: int, ranks: int) -> Any:
-    """All of it, on the last rank."""
+    """Return the whole value on the last rank, and its hollow form elsewhere."""
     return value if rank == ranks - 1 else hollow(value)
 
 
 def keep(value: Any, place: int) -> Any:
-    """What lies at one place, with the form of what lies at the others."""
+    """Return a list, tuple or tensor with only the item at one place; the others are hollow."""
     if isinstance(value, Tensor):
         kept = torch.zeros_like(value)
         kept[place] = value[place]
@@ -64,7 +64,7 @@ def keep(value: Any, place: int) -> Any:
 
 
 def hollow(value: Any) -> Any:
-    """The same form without the numbers."""
+    """Return a value of the same form with all numbers zero."""
     if isinstance(value, Tensor):
         return torch.zeros_like(value)
     if isinstance(value, dict):

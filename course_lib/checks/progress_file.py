@@ -1,4 +1,4 @@
-"""What a learner has predicted, tried and earned, in a file beside the notebooks."""
+"""The file next to the notebooks that records a learner's predictions, tries, hints and points."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from course_lib.checks.report import Report
 
 NAME = "progress.json"
-PREDICTIONS = "predictions"  # the key that they are kept under, beside the numbers of exercises
+PREDICTIONS = "predictions"  # a key next to the exercise numbers
 
 
 def place() -> Path:
-    """The file: on the desk that we are on, or that is below; else in the folder of the exercises, or where we are."""
+    """Return the path of the progress file: `COURSE_LIB_PROGRESS`, or progress.json in `desk_folder()`."""
     given = os.environ.get("COURSE_LIB_PROGRESS")
     return Path(given) if given is not None else desk_folder() / NAME
 
 
 def read() -> dict[str, dict[str, Any]]:
-    """What is known of each exercise: `tries`, `points` of the best one, `hints` taken; and of the predictions."""
+    """Return the entry of each exercise (`tries`, `points` of the best try, `hints` taken) and of the predictions."""
     try:
         known = json.loads(place().read_text())
     except (OSError, ValueError):
@@ -34,19 +34,19 @@ def read() -> dict[str, dict[str, Any]]:
 
 
 def record(number: str, report: Report) -> None:
-    """Remember a try. An untouched stub is none."""
+    """Record a try. An untouched stub doesn't count."""
     if report.attempted:
         entry = entry_of(read(), number)
         _write(number, {**entry, "tries": entry["tries"] + 1, "points": max(entry["points"], report.points)})
 
 
 def tries(number: str) -> int:
-    """How often an answer was put to the test."""
+    """Return how often the exercise was tried."""
     return entry_of(read(), number)["tries"]
 
 
 def take_hint(number: str, hints: int) -> int:
-    """Count one more hint, and return how many were taken, at most all."""
+    """Count one more hint, up to `hints`, and return the new count."""
     entry = entry_of(read(), number)
     taken = min(entry["hints"] + 1, hints)
     _write(number, {**entry, "hints": taken})
@@ -54,24 +54,24 @@ def take_hint(number: str, hints: int) -> int:
 
 
 def entry_of(known: dict[str, dict[str, Any]], number: str) -> dict[str, int]:
-    """What is known of an exercise; the file is a learner's, and may say anything."""
+    """Return the entry of an exercise, with 0 for anything invalid: learners can edit the file."""
     entry = known.get(number, {})
     return {name: entry[name] if type(entry.get(name)) is int else 0 for name in ("tries", "points", "hints")}
 
 
 def prediction_of(known: dict[str, dict[str, Any]], number: str) -> dict[str, Any]:
-    """What is known of a prediction: what was `said`, and whether it was `right`, once the run has shown it."""
+    """Return the entry of a prediction: what was `said`, and after the run, whether it was `right` or `skipped`."""
     entry = known.get(PREDICTIONS, {}).get(number)
     return entry if isinstance(entry, dict) else {}
 
 
 def keep_prediction(number: str, **known: Any) -> None:
-    """Remember what is known of a prediction from now on, and nothing else of it."""
+    """Replace the entry of a prediction."""
     _write(PREDICTIONS, {**read().get(PREDICTIONS, {}), number: known})
 
 
 def _write(key: str, entry: dict[str, Any]) -> None:
-    """Written aside and renamed: an interrupt loses nothing."""
+    """Replace one entry. It writes a temporary file and renames it, so an interrupt loses nothing."""
     path = place()
     aside = path.with_suffix(f".{os.getpid()}.tmp")
     aside.write_text(json.dumps({**read(), key: entry}, indent=1, sort_keys=True))

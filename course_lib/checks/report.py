@@ -1,6 +1,6 @@
-"""What an answer earned, and what is wrong with the rest of it: an object that shows itself.
+"""The report on an answer: the points it earned, and what is wrong with the rest.
 
-In a notebook it is a coloured box; where there is no HTML, in a terminal or under `print`, it is text.
+A notebook displays it as a colored box; in a terminal or with `print` it is text.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from course_lib.checks.markup import plain, with_code
 from course_lib.checks.showing import box, in_notebook
 
 TOO_MUCH = "the values are right, and it costs more than the exercise allows:"
-RANK = re.compile(r"^\s+rank (\d+)\s+(\S.*)$")  # a line of the table of who waits where
+RANK = re.compile(r"^\s+rank (\d+)\s+(\S.*)$")  # a line of the table that shows where each rank waits
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The first case of a part that fails: what was seen, and the cause, where what was seen gives it away."""
+    """The first failing case of a part: what was observed, and the cause, if that can be inferred."""
 
     case: Case
     outcome: Outcome
     what: str
     cause: str = ""
-    costs: tuple[Cost, ...] = ()  # if nothing else is wrong
+    costs: tuple[Cost, ...] = ()  # if the values are right
 
     @property
     def where(self) -> str:
-        """The case in words."""
+        """The case as text."""
         return f"{self.case.ranks} ranks, {self.case.says}" if self.case.ranks > 1 else self.case.says
 
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What an answer earned, part by part. `float(report)` are its points."""
+    """What an answer earned, part by part. `float(report)` is the total."""
 
     exercise: Exercise
     attempted: bool = True
     findings: dict[str, Finding] = field(default_factory=dict)  # by part
-    untried: tuple[str, ...] = ()  # parts that were left out after a hang
-    costs: tuple[Cost, ...] = ()  # in the last case, if all passed
+    untried: tuple[str, ...] = ()  # parts skipped after a hang
+    costs: tuple[Cost, ...] = ()  # of the last case, if all passed
 
     @property
     def earned(self) -> dict[str, int]:
@@ -64,12 +64,12 @@ class Report:
 
     @property
     def finding(self) -> Finding | None:
-        """The one to be told: that of the first part that fails."""
+        """The finding to show: that of the first failing part."""
         return next(iter(self.findings.values()), None)
 
     @property
     def verdict(self) -> str:
-        """What it comes to, in one line."""
+        """The result in one line."""
         if not self.attempted:
             return f"not attempted yet, {self.exercise.points} points to earn"
         passed = "passed, " if self.passed else ""
@@ -92,14 +92,14 @@ class Report:
     __repr__ = __str__
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str] | None:
-        """The box, and beside it the points alone: nbgrader reads them there, and nobody sees them twice."""
+        """Return the box as HTML, and the points alone as plain text, where nbgrader reads them."""
         if not in_notebook():
             return None
         return {"text/html": as_box(self), "text/plain": str(float(self))}
 
 
 def table_of(costs: Sequence[Cost]) -> list[str]:
-    """Spent and budget, side by side."""
+    """Return the lines of a table of what was spent and what the budget allows."""
     if not costs:
         return []
     width = max(len(cost.what) for cost in costs)
@@ -109,7 +109,7 @@ def table_of(costs: Sequence[Cost]) -> list[str]:
 
 
 def shown(amount: float) -> str:
-    """A cost, as it is read."""
+    """Return a cost as text."""
     return f"{amount:,.10g}"
 
 
@@ -122,7 +122,7 @@ def _explained(finding: Finding) -> list[str]:
 
 
 def as_box(report: Report) -> str:
-    """The report as a box: no script, and nothing of an answer's own text is taken for more than text."""
+    """Return the report as the HTML of a box, without scripts. All text from the answer is escaped."""
     exercise = report.exercise
     sign = "" if not report.attempted else "✓ " if report.passed else "✗ "
     head = f"{sign}{exercise.number} {plain(exercise.title)}: {report.verdict}"
@@ -154,7 +154,7 @@ def _explain(finding: Finding) -> str:
 
 
 def _what(finding: Finding) -> str:
-    """What was seen. Costs and waiting ranks are tables, the rest is text as it came."""
+    """Return the HTML of what was observed: costs and waiting ranks as tables, the rest as preformatted text."""
     if finding.what.startswith(TOO_MUCH):
         return f"<p>{TOO_MUCH.capitalize()}</p>{_costs(finding.costs)}"
     lines, waiting = finding.what.splitlines(), []

@@ -1,4 +1,4 @@
-"""Where something is shown: a box in a notebook, text in a terminal."""
+"""How output is shown: as a box in a notebook, as text in a terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
-# Fallbacks are for front ends without JupyterLab's colours: always a ground and a text that are readable together.
+# The fallbacks are for front ends without JupyterLab's colors. Text stays readable on its background in each pair.
 STYLE = """<style>
 .course-box { border: 1px solid var(--jp-border-color1, #bdbdbd); border-radius: 4px; margin: .3em 0; overflow: hidden;
   max-width: 60em; color: var(--jp-content-font-color1, #212121); background: var(--jp-layout-color0, #fff);
@@ -43,14 +43,14 @@ STYLE = """<style>
 
 
 def in_notebook() -> bool:
-    """Whether somebody reads this in a notebook: an IPython that has a kernel."""
+    """Return whether this runs in a notebook: an IPython with a kernel."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     return getattr(shell, "kernel", None) is not None
 
 
 def box(kind: str, head: str, body: str, label: str) -> str:
-    """HTML of a coloured box. `kind` is right, wrong or neutral; `label` names it for those who hear it."""
+    """Return the HTML of a colored box. `kind` is right, wrong or neutral; `label` names it for screen readers."""
     return (
         f'{STYLE}<div class="course-box course-{kind}" role="group" aria-label="{label}">'
         f'<p class="course-head">{head}</p><div class="course-body">{body}</div></div>'
@@ -58,7 +58,7 @@ def box(kind: str, head: str, body: str, label: str) -> str:
 
 
 def show(html: str, text: str, **options: Any) -> None:
-    """Show something where the reader is: the HTML in a notebook, the text elsewhere."""
+    """Show the HTML in a notebook, and the text elsewhere."""
     if not in_notebook():
         print(text)
         return
@@ -68,9 +68,9 @@ def show(html: str, text: str, **options: Any) -> None:
 
 
 class Controls:
-    """Widgets below what they belong to. They can be put away, and nothing is kept of them.
+    """Widgets in a row below an output. `put_away` removes them without a trace.
 
-    What a notebook keeps of a widget that is gone is an error when it is opened again.
+    A notebook saved with a widget that no longer exists shows an error when it is opened again.
     """
 
     def __init__(self, *controls: Any) -> None:
@@ -82,7 +82,7 @@ class Controls:
         self._shown = display({WIDGET: view}, raw=True, display_id=True)
 
     def put_away(self) -> None:
-        """Take them off the page, and out of the notebook."""
+        """Remove the widgets from the page and from the saved notebook."""
         if self._shown is not None:
             self._shown.update({"text/plain": ""}, raw=True)
         for each in (*self.row.children, self.row):

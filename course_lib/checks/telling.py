@@ -1,4 +1,4 @@
-"""What a class is told of a report: the part that failed and the mistake by name, and nothing of the answer itself."""
+"""What a class learns about a report: the part that failed and the name of the mistake, but not the answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from course_lib.checks.report import TOO_MUCH, Finding, Report
 from course_lib.events import publish
 
-# Where the cause is not known, what kind of failure it was: the same words for all of a kind, so that they are counted.
+# The kind of failure, if the cause is unknown. Failures of a kind share one wording, so the class can count them.
 KINDS = {
     "returned": "It returns other values",
     "stuck": "Its ranks wait for each other",
@@ -16,11 +16,11 @@ KINDS = {
     "differ": "Its ranks call different collectives",
     "died": "A rank dies",
 }
-ENDS = re.compile(r"(?<=[.:;!?])\s")  # of a sentence, or of a part of one
+ENDS = re.compile(r"(?<=[.:;!?])\s")  # the end of a sentence or clause
 
 
 def tell_class(report: Report) -> None:
-    """Tell the class of a try. An untouched stub is none."""
+    """Publish a try to the class. An untouched stub doesn't count."""
     if report.attempted:
         finding = report.finding
         publish(
@@ -34,13 +34,13 @@ def tell_class(report: Report) -> None:
 
 
 def mistake_of(finding: Finding) -> str:
-    """The named cause, by its first words, which name it; else what kind of failure it was."""
+    """Return the first clause of the cause, which names it, or the kind of failure if the cause is unknown."""
     kind = finding.outcome.kind
-    if finding.cause and kind not in ("stuck", "slow"):  # of a hang, it names this answer's ranks
+    if finding.cause and kind not in ("stuck", "slow"):  # the cause of a hang names ranks
         return ENDS.split(finding.cause)[0].rstrip(".:; ")
     if finding.what.startswith(TOO_MUCH):
         return "It costs more than the exercise allows"
     if kind == "raised":
-        known = isinstance(getattr(builtins, finding.outcome.error, None), type)  # another name is of their making
+        known = isinstance(getattr(builtins, finding.outcome.error, None), type)  # other names are the learner's own
         return f"It raises {finding.outcome.error}" if known else "It raises an error"
     return KINDS.get(kind, "It could not be run")

@@ -1,6 +1,6 @@
-"""A prediction in words: the question, and after the run what was said, what came out and what that believes.
+"""The texts of a prediction: the question, and after the run the answer, the result and the misconception.
 
-Each is there twice: as text, and as the HTML of a box.
+Each exists twice: as text, and as the HTML of a box.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from course_lib.checks.showing import box
 
 
 def question_text(prediction: Prediction) -> str:
-    """The question and its choices."""
+    """Return the question and its choices as text."""
     lines = [f"Predict {prediction.number}: {prediction.question}"]
     if not prediction.typed:
         lines += [f"  {letter}) {choice.says}" for letter, choice in zip(LETTERS, prediction.choices, strict=False)]
@@ -21,7 +21,7 @@ def question_text(prediction: Prediction) -> str:
 
 
 def question_box(prediction: Prediction, below: str) -> str:
-    """The question and its choices in a box, and a line of HTML below them."""
+    """Return the question and its choices as a box, with a line of HTML below them."""
     body = f"<p>{marked(prediction.question)}</p>"
     if not prediction.typed:
         items = [
@@ -34,7 +34,7 @@ def question_box(prediction: Prediction, below: str) -> str:
 
 
 def call_of(prediction: Prediction) -> str:
-    """The call that answers it: an example, and not the right one."""
+    """Return an example of a call that answers the question, though not with the right answer."""
     return f"predict({prediction.number!r}, {10 if prediction.typed else 'a'!r})"
 
 
@@ -47,7 +47,7 @@ def said_html(prediction: Prediction, said: Any) -> str:
 
 
 def result_text(prediction: Prediction, said: Any, came_out: Any) -> str:
-    """What came out, and beside it what was said, unless nothing was."""
+    """Return the result and, if there was one, the answer."""
     came, chosen = prediction.choice_for(came_out), _chosen(prediction, said)
     lines = [f"Prediction {prediction.number}, what came out: {_came(prediction, came, came_out)}"]
     if said is not None:
@@ -58,7 +58,7 @@ def result_text(prediction: Prediction, said: Any, came_out: Any) -> str:
 
 
 def result_box(prediction: Prediction, said: Any, came_out: Any) -> str:
-    """The same in a box, and folded up, what other answers would have believed."""
+    """Return the result and the answer as a box, with the misconceptions of the other choices folded up."""
     came, chosen = prediction.choice_for(came_out), _chosen(prediction, said)
     right = came is not None and chosen is came
     kind = "neutral" if said is None else "right" if right else "wrong"
@@ -82,7 +82,7 @@ def _chosen(prediction: Prediction, said: Any) -> Choice | None:
 
 
 def _came(prediction: Prediction, came: Choice | None, came_out: Any) -> str:
-    """What came out, in the words of the choice it speaks for, or the value itself."""
+    """Return the result in the words of the choice it supports, or the value itself."""
     return prediction.with_unit(came.says if came else str(came_out))
 
 

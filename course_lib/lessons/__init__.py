@@ -1,4 +1,4 @@
-"""What the lessons ask: one package per lesson, with its predictions and one file per exercise.
+"""The predictions and exercises of the lessons: one package per lesson, one file per exercise.
 
-`course_lib.checks` finds them by their place. In the grading sandbox this folder is empty.
+`course_lib.checks` finds them by their path. In the grading sandbox this folder is empty.
 """

@@ -1,30 +1,29 @@
-"""What runs beside an answer. In the sandbox, this folder takes the place of `course_lib.checks`.
+"""The code that runs next to an answer. In the sandbox, this folder replaces `course_lib.checks`.
 
-So a submission that asks for `check` gets these stand-ins, and there is nothing else to find: no expected values, no
-wrong answers, no solutions.
+A submission that imports `check` there gets these stand-ins and finds no expected values, wrong answers or solutions.
 """
 
 
 def check(number: str, answer: object) -> float:
-    """Nothing: grading looks at the answer itself."""
+    """Do nothing: grading runs the answer itself."""
     return 0.0
 
 
 def hint(number: str) -> None:
-    """Nothing: grading gives no hints."""
+    """Do nothing: grading gives no hints."""
 
 
 def solution(number: str) -> None:
-    """Nothing: there are no solutions here."""
+    """Do nothing: the sandbox has no solutions."""
 
 
 def predict(number: str, answer: object = None) -> None:
-    """Nothing: nobody is asked."""
+    """Do nothing: there is nobody to ask."""
 
 
 def reveal(number: str, came_out: object) -> None:
-    """Nothing: nobody looks."""
+    """Do nothing: there is nobody to show it to."""
 
 
 def progress() -> None:
-    """Nothing: grading keeps its own records."""
+    """Do nothing: grading keeps its own records."""

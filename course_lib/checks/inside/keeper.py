@@ -1,4 +1,4 @@
-"""Inputs under lock: each rank is handed its own, once, before any code of the submission runs on it."""
+"""Hand each rank its own inputs, once, before any code of the submission runs on it."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from io import BytesIO
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
-WITHIN = 60.0  # seconds for a rank to say which one it is
+WITHIN = 60.0  # seconds for a rank to identify itself
 
 
 @dataclass(frozen=True)
 class PerRank:
-    """The inputs of one case, apart for each rank, and pickled: only that rank reads them."""
+    """The inputs of one case, pickled separately for each rank, so that only that rank reads them."""
 
     inputs: Sequence[bytes]
 
 
 @dataclass(frozen=True)
 class Packed:
-    """An answer as bytes: it is unpacked on the ranks, and nowhere else."""
+    """An answer as bytes, which only ranks unpack."""
 
     data: bytes
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """Where the ranks of one launch get their inputs."""
+    """The address and token with which the ranks of one launch get their inputs."""
 
     address: Any
     token: str
 
     def open(self, rank: int) -> list[dict[str, Any]]:
-        """This rank's inputs, case by case. Nobody gets them a second time."""
+        """Return this rank's inputs, case by case. The keeper hands them out only once."""
         with Client(self.address) as keeper:
             keeper.send_bytes(json.dumps([self.token, rank]).encode())
             return [pickle.loads(inputs) for inputs in pickle.loads(keeper.recv_bytes())]
 
 
 class Keeper:
-    """Hands out parcels, from the process that launches ranks; the ranks do not come from it."""
+    """Hands out the inputs. It lives in the process that launches ranks, from which the ranks are not forked."""
 
     def __init__(self) -> None:
         self._listener = Listener(backlog=128)
@@ -53,7 +53,7 @@ class Keeper:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def hold(self, cases: Sequence[PerRank]) -> Parcel:
-        """Keep the inputs of these cases for the ranks of one launch, and for no other."""
+        """Hold the inputs of these cases for the ranks of one launch only, and return the parcel to open there."""
         token = secrets.token_hex(16)
         with self._lock:
             self._held = {
@@ -66,7 +66,7 @@ class Keeper:
         while True:
             try:
                 connection = self._listener.accept()
-            except OSError:  # whoever called is gone already
+            except OSError:  # the caller has already disconnected
                 continue
             threading.Thread(target=self._hand_over, args=(connection,), daemon=True).start()
 
@@ -80,11 +80,11 @@ class Keeper:
                     if parcel is not None:
                         connection.send_bytes(parcel)
         except (OSError, EOFError, ValueError, TypeError):
-            pass  # it was no rank
+            pass  # the caller was not a rank
 
 
 class PlainUnpickler(pickle.Unpickler):
-    """Reads the launcher's own messages, and makes nothing else: a rank that sends them may have been taken over."""
+    """Unpickles only the launcher's messages, because the rank that sends them may run hostile code."""
 
     def find_class(self, module_name: str, global_name: str) -> Any:
         if module_name.startswith(("course_lib.launchers.", "course_lib.trace")):
@@ -97,12 +97,12 @@ class PlainUnpickler(pickle.Unpickler):
 
 
 def plain_loads(data: Any) -> Any:
-    """What `pickle.loads` would read, if it is a message."""
+    """Do what `pickle.loads` does, for the launcher's messages only."""
     return PlainUnpickler(BytesIO(bytes(data))).load()
 
 
 def read_only_messages() -> None:
-    """Let this process make nothing but messages from what ranks and their supervisors send."""
+    """Make this process unpickle only messages from what ranks and their supervisors send."""
     from multiprocessing.reduction import ForkingPickler
 
     from course_lib.launchers.process import messages
@@ -112,7 +112,7 @@ def read_only_messages() -> None:
 
 
 def hide_memory() -> None:
-    """Let no other process of this user read the memory or the files of this one, nor of those forked from it."""
+    """Stop this user's other processes from reading the memory or files of this process and its forks."""
     import ctypes
     import sys
 

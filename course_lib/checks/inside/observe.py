@@ -1,4 +1,4 @@
-"""Run an answer on real ranks and write down what happened."""
+"""Run an answer on real ranks and record what happened."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from course_lib.launchers.run import Run
 from .keeper import Keeper, Packed, Parcel, PerRank, hide_memory
 from .plain import decode, encode
 
-SPAWNED = 10  # times the patience: such a rank imports in its work what a forked one has from its server
+SPAWNED = 10  # times the patience: a spawned rank imports what a forked one inherits from its server
 KINDS = {RankFailed: "raised", RankDied: "died", RanksStuck: "stuck", CollectivesDiffer: "differ"}
-Inputs = dict[str, Any] | PerRank  # of `drive`
-Call = tuple[Any, Inputs]  # with an answer
-Setting = tuple[int, Inputs]  # on a number of ranks
+Inputs = dict[str, Any] | PerRank  # the keyword arguments of `drive`
+Call = tuple[Any, Inputs]  # an answer and its inputs
+Setting = tuple[int, Inputs]  # the number of ranks and the inputs
 DOING = ("waiting", "running", "computing", "returned", "stopped")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an answer did in one case: `returned`, `raised`, `died`, `stuck`, `differ`, or it could not be run.
+    """What an answer did in one case: `returned`, `raised`, `died`, `stuck`, `slow`, `differ`, or it could not be run.
 
-    `stuck` are ranks that wait for each other. `slow` is what nothing but a clock has stopped.
+    `stuck` means that ranks wait for each other, `slow` that only the timeout stopped them.
 
-    `values[rank]` is plain data, as `encode` writes it. `shown` is the launcher's own account, for the learner.
-    `states[rank]` says what a rank did when all were stuck: doing, in which call, with or for whom.
+    `values[rank]` is plain data, as `encode` writes it. `shown` is the launcher's message, for the learner.
+    `states[rank]` says what a rank was doing when all were stuck: the state, the call, and the peers it waits for.
     """
 
     kind: str
@@ -49,12 +49,12 @@ class Outcome:
     states: tuple = ()
 
     def decoded(self) -> list[Any]:
-        """The ranks' values, as tensors, numbers, text, lists and dicts."""
+        """Return the ranks' values as tensors, numbers, text, lists and dicts."""
         return [decode(value) for value in self.values]
 
     @classmethod
     def of_record(cls, record: Any) -> Outcome:
-        """The outcome that `asdict` wrote down. Raises `ValueError` if it did not write this."""
+        """Return the outcome from the dict that `asdict` made. Raises `ValueError` if the record is anything else."""
         if type(record) is not dict or record.keys() != asdict(cls("")).keys():
             raise ValueError("this is not an outcome")
         texts = [record[name] for name in ("kind", "error", "text", "cell", "shown")]
@@ -78,7 +78,7 @@ def observe(
     quiet: bool = False,
     keeper: Keeper | None = None,
 ) -> Outcome:
-    """Call `drive(answer, **inputs)` on `ranks` ranks. `quiet` does not show what they print."""
+    """Call `drive(answer, **inputs)` on `ranks` ranks and return the outcome. `quiet` hides what they print."""
     try:
         run = _launch(drive, [(answer, inputs)], ranks, timeout, quiet, keeper=keeper)
     except RankFailed as error:
@@ -98,7 +98,7 @@ def observe(
 
 
 def _kind(error: LaunchError) -> str:
-    """Ranks that wait for each other are `stuck`; one that is at work, or has nobody to wait for, is `slow`."""
+    """Return `stuck` if ranks wait for each other, `slow` if one is working or there is no other rank to wait for."""
     if isinstance(error, RanksStuck) and not error.proven:
         doing = [state.doing for state in error.where.values()]
         all_wait = len(doing) > 1 and "waiting" in doing and set(doing) <= {"waiting", "returned"}
@@ -116,11 +116,11 @@ def observe_many(
     brief: bool = False,
     keeper: Keeper | None = None,
 ) -> list[Outcome]:
-    """Call `drive(answer, **inputs)` for each of these, one after the other, in one launch: much quicker than many.
+    """Call `drive(answer, **inputs)` for each call, one after the other, in one launch, which is much faster than many.
 
-    They come in order, and end before the first that did not return: what became of it, only a launch of its own can
-    tell. `catch` goes on after one that raises, if all ranks come out of it. `brief` is content with the error's name
-    where one was raised, and needs no launch of its own for that.
+    Returns the outcomes in order, up to the first call that did not return: only a separate launch can tell what
+    happened there. `catch` continues after a call that raises, if all ranks come out of it. `brief` settles for the
+    name of the error that was raised, and needs no separate launch for it.
     """
     with tempfile.TemporaryDirectory() as aside:
         with contextlib.suppress(LaunchError):
@@ -137,13 +137,13 @@ def observe_many(
 
 
 def _raised_by_itself(values: list[Any]) -> bool:
-    """Whether an answer has raised, and not because the others were gone: that is a `RuntimeError` of gloo's."""
+    """Return whether an answer raised on its own, not because a peer was gone, which gloo reports as `RuntimeError`."""
     names = {value["raised"] for value in values if type(value) is dict and "raised" in value}
     return bool(names) and not any(name == "RuntimeError" or name.startswith("Dist") for name in names)
 
 
 def _whole_lines(file: Path) -> list[str]:
-    """The lines of a file that were written to their end."""
+    """Return the complete lines of a file: a killed rank may leave a partial one."""
     return file.read_text().split("\n")[:-1] if file.exists() else []
 
 
@@ -155,11 +155,11 @@ def _of_values(values: list[Any]) -> Outcome:
 
 
 class Trial:
-    """An answer in all its cases, each given as ranks and inputs; run when asked for.
+    """Runs an answer on its cases, each given as ranks and inputs, on demand.
 
-    Cases of equally many ranks share a launch, as far as they come to their end; the one that does not is tried by
-    itself, and those after it share a launch again. A learner's answer is `told` in full: its first case is tried by
-    itself, and so is one that raises, because only such a launch shows the lines that led there.
+    Cases with the same number of ranks share a launch until one doesn't return; that one gets a launch of its own, and
+    the cases after it share a launch again. `told` asks for full reports, for learners: the first case, and any that
+    raises, run in a launch of their own, because only that shows the lines that led to the error.
     """
 
     def __init__(
@@ -173,13 +173,13 @@ class Trial:
         told: bool = True,
     ) -> None:
         self._drive, self._answer, self._cases, self._timeout = drive, answer, cases, timeout
-        self._keeper = keeper  # of inputs that are apart for each rank
+        self._keeper = keeper  # if each rank has separate inputs
         self._told = told
         self._seen: dict[int, Outcome] = {}
         self._by_itself = {0} if told else set[int]()
 
     def outcome(self, index: int) -> Outcome:
-        """What the answer does in one of the cases."""
+        """Return what the answer does in one of the cases."""
         if index not in self._seen and index not in self._by_itself:
             self._try_together(index)
         if index not in self._seen:
@@ -187,12 +187,12 @@ class Trial:
         return self._seen[index]
 
     def alone(self, index: int) -> Outcome:
-        """The same in a launch of its own, with all that it prints."""
+        """Run a case in a separate launch, which shows what it prints, and return the outcome."""
         ranks, inputs = self._cases[index]
         return observe(self._drive, self._answer, ranks, inputs, self._timeout, keeper=self._keeper)
 
     def _try_together(self, first: int) -> None:
-        """Try this one and those after it, up to one that does not return."""
+        """Run this case and those after it, up to the first that doesn't return, in one launch."""
         ranks = self._cases[first][0]
         places = [place for place in range(first, len(self._cases)) if self._cases[place][0] == ranks]
         if len(places) > 1:
@@ -221,18 +221,18 @@ def _launch(
 
 
 def _on_rank(drive: Callable, answers: list, given: list | Parcel, catch: bool, aside: str | None) -> list[Any]:
-    """What `drive` returns of each call; also written `aside`, a line each, where others may come to no end."""
+    """Return what `drive` returns for each call. With `aside`, also write each to a file, in case a later one hangs."""
     import torch
     import torch.distributed as dist
 
     if isinstance(given, Parcel):
         hide_memory()
         given = given.open(dist.get_rank())
-        dist.barrier()  # all have theirs, and only now is there an answer that could ask for another's
+        dist.barrier()  # no answer runs, and could ask for others' inputs, until all ranks have theirs
     values = []
     with open(Path(aside, str(dist.get_rank())) if aside else os.devnull, "w") as lines:
         for answer, inputs in zip(answers, given, strict=True):
-            torch.manual_seed(dist.get_rank())  # ranks do not draw alike, as in a real job
+            torch.manual_seed(dist.get_rank())  # ranks draw different random numbers, as in a real job
             try:
                 values.append(encode(drive(_anew(answer) if aside else _unpacked(answer), **inputs)))
             except Exception as error:
@@ -244,12 +244,12 @@ def _on_rank(drive: Callable, answers: list, given: list | Parcel, catch: bool, 
             else:
                 print(json.dumps(values[-1]), file=lines, flush=True)
             if aside:
-                dist.barrier()  # nobody is in the next case while another one is stuck in this: that is seen at once
+                dist.barrier()  # keeps ranks in the same case, so a hang shows at once
     return values
 
 
 def _anew(answer: Any) -> Any:
-    """A copy of a function that shares no globals with it: what one case leaves there, the next does not find."""
+    """Return a copy of a function with separate globals, so that no case sees what an earlier one left there."""
     import cloudpickle
 
     if isinstance(answer, Packed):
@@ -267,7 +267,7 @@ def _unpacked(answer: Any) -> Any:
 
 
 def _account(error: RankFailed, name: str, text: str, ranks: int) -> str:
-    """What was raised, and the learner's own lines on the way there."""
+    """Return what was raised, and the learner's own lines in the stack."""
     who = f"rank {error.rank}" if ranks > 1 else "it"
     if own := own_frames(error.stack):
         return f"{who} raised {name}: {text}".removesuffix(": ") + "\n\n" + describe_stack(own)

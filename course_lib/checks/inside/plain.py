@@ -1,7 +1,7 @@
-"""Values as plain data: what an answer returned, in a form that carries numbers and no behaviour.
+"""What an answer returned, as plain data: numbers without behavior.
 
-An answer may return an object that claims to equal everything, or bytes that run when they are unpickled. What
-leaves a rank is therefore written out as JSON, and read back as tensors, numbers, text, lists and dicts. Nothing else.
+An answer may return an object that claims to equal everything, or bytes that run code when they are unpickled. So
+everything that leaves a rank is written as JSON, and read back only as tensors, numbers, text, lists and dicts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 MOST_NUMBERS = 200_000
-MOST_BITS = 1_000  # of an integer: Python refuses to write out very long ones
+MOST_BITS = 1_000  # of an integer: Python refuses to print very long ones
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.bool)
@@ -20,7 +20,7 @@ DTYPES = {
 
 
 def encode(value: Any, depth: int = 0) -> Any:
-    """`value` in JSON's own types. What is not plain data becomes the name of its type."""
+    """Return `value` in JSON's types. Anything that isn't plain data becomes the name of its type."""
     if isinstance(value, int) and (bits := int.bit_length(value)) > MOST_BITS:
         return {"other": f"int of {bits} bits"}
     if value is None or type(value) in (bool, int, float, str):
@@ -38,7 +38,7 @@ def encode(value: Any, depth: int = 0) -> Any:
 
 
 def decode(data: Any) -> Any:
-    """What `encode` wrote. Raises `ValueError` for anything else: the text may come from an untrusted process."""
+    """Return the value that `encode` wrote. Raises `ValueError` for anything else: the data may be forged."""
     if data is None or type(data) in (bool, int, float, str):
         return data
     if type(data) is list:
@@ -53,7 +53,7 @@ def decode(data: Any) -> Any:
 
 
 class Other:
-    """Something that is no plain data: only the name of its type is known, and it equals nothing."""
+    """A value that wasn't plain data: it has only the name of its type, and it equals nothing."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind

@@ -1,11 +1,11 @@
 """Run a submission in the sandbox: its cells once, then each exercise on ranks.
 
-The job comes in on standard input; what was observed goes out on standard output, a line of JSON for each case.
-Everything here shares a sandbox with the submission, and nobody outside believes more of it than those lines.
+The job arrives on stdin; the observations leave on stdout, one line of JSON per case. Everything here shares a
+sandbox with the submission, so the grader outside trusts it with no more than those lines.
 
-Three processes take part. The first reads the job, and runs nothing of the submission. The notebook's runs the cells,
-knows no inputs, and is ended when it has packed the answers. The launcher's then has them tried on ranks, which get
-their own inputs, each its own alone.
+Three processes take part. The first reads the job and runs no code of the submission. The notebook process runs the
+cells, has no inputs, and is killed once it has packed the answers. The launcher process then runs the answers on
+ranks, each of which gets only its own inputs.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from course_lib.launchers.process.patience import TICK, FairTime, Patience, fami
 
 from .keeper import Keeper, Packed, PerRank, hide_memory, read_only_messages
 
-IN_A_SANDBOX = "course_lib.checks.runner"  # where this folder has the place of the one above it
+IN_A_SANDBOX = "course_lib.checks.runner"  # this module's name where the folder replaces its parent
 
 CELL = Patience(10, cpu=20, longest=100)  # for one cell
-# No more than most answers need: a submission starts its own Python, and whatever is imported here, it waits for.
+# Only what most answers need: every submission starts a new Python and waits for these imports.
 PRELOADED = [
     *("torch", "torch.distributed", "numpy.random", "cloudpickle", "resource", "multiprocessing.popen_forkserver"),
     *("course_lib.launchers.process.supervisor", f"{__package__}.observe", "course_lib.meter"),
 ]
-END = b'{"end": true}'  # of what is said by a submission that was run to its end
+END = b'{"end": true}'  # the last line, if the submission ran to completion
 
 
 @dataclass(frozen=True)
 class Task:
-    """An exercise as the sandbox sees it: how to drive an answer, by value, and on what."""
+    """An exercise as the sandbox sees it: the pickled `drive`, and the inputs."""
 
     number: str
     answer: str
@@ -57,10 +57,10 @@ class Submission:
     cells: list[str]
     tasks: list[Task]
     timeout: float
-    modules: list[str] = field(default_factory=list)  # that ranks need besides: imported once, and not by every rank
+    modules: list[str] = field(default_factory=list)  # needed on the ranks: imported once, instead of on each
 
     def packed(self) -> bytes:
-        """As bytes without a class in them: in the sandbox, this module has another name."""
+        """Return the submission as bytes, without its class: in the sandbox, this module has a different name."""
         return pickle.dumps(asdict(self))
 
     @classmethod
@@ -70,7 +70,7 @@ class Submission:
 
 
 def main() -> None:
-    """Read the job, and run it in a process that has torch already: the one that ranks are forked from as well."""
+    """Read the job and run it in processes forked from a server that has imported torch, as the ranks are."""
     from course_lib.launchers import warm_up
 
     first = json.loads(sys.stdin.buffer.readline())
@@ -94,11 +94,11 @@ def main() -> None:
         for record in _messages_of(_launch_all, submission, answers):
             say(record)
         say(END)
-    os._exit(0)  # the sandbox ends with this process, and with it whatever the submission has started
+    os._exit(0)  # ends the sandbox, and with it every process the submission started
 
 
 def _keep_to(limits: dict[str, int]) -> None:
-    """Let the kernel enforce limits, here and in all processes that come from this one."""
+    """Let the kernel enforce limits in this process and its descendants."""
     if limits:
         import resource
 
@@ -107,7 +107,7 @@ def _keep_to(limits: dict[str, int]) -> None:
 
 
 def _messages_of(target: Any, *args: Any) -> Iterator[bytes]:
-    """What a process says until it has said it all; then it is ended. Raises `EOFError` if it ends before."""
+    """Yield a process's messages up to the empty one, then kill it. Raises `EOFError` if it exits before."""
     from course_lib.launchers.local import start_method
 
     context: Any = multiprocessing.get_context(start_method())
@@ -122,7 +122,7 @@ def _messages_of(target: Any, *args: Any) -> Iterator[bytes]:
 
 
 def _answers(messages: Iterator[bytes], say: Any) -> dict[str, bytes]:
-    """The packed answers; on the way, say what cells have raised. The messages come from the submission's process."""
+    """Return the packed answers, and pass on the errors of cells. The submission's process sends these messages."""
     packed: dict[str, bytes] = {}
     for message in messages:
         try:
@@ -137,12 +137,12 @@ def _answers(messages: Iterator[bytes], say: Any) -> dict[str, bytes]:
 
 
 def end_all_others() -> None:
-    """End all processes of the sandbox but those that run no code of the submission: it may have left some."""
-    server: Any = multiprocessing.forkserver._forkserver  # the stubs do not know all that these have
+    """Kill every process in the sandbox that may run code of the submission: it may have left some behind."""
+    server: Any = multiprocessing.forkserver._forkserver  # Any: the type stubs lack these attributes
     tracker: Any = multiprocessing.resource_tracker._resource_tracker
     stay = {1, os.getpid(), os.getppid(), server._forkserver_pid, tracker._pid}
     with contextlib.suppress(OSError):
-        os.kill(-1, signal.SIGSTOP)  # all but the first process and this one: nobody forks while others are ended
+        os.kill(-1, signal.SIGSTOP)  # all but PID 1 and this process, so that none forks during the kills
     for pid in {*map(int, filter(str.isdigit, os.listdir("/proc")))} - stay:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
@@ -152,13 +152,13 @@ def end_all_others() -> None:
 
 
 def _play_notebook(cells: list[str], answers: list[str], sender: Any) -> None:
-    """Run the cells, and pack the answers that they define."""
+    """Run the cells and send the packed answers that they define."""
     import cloudpickle
 
     from . import check, hint, predict, progress, reveal, solution
     from .jupyter import new_names
 
-    checks = sys.modules["course_lib.checks"]  # without a sandbox it is the real one
+    checks = sys.modules["course_lib.checks"]  # the real one when there is no sandbox
     stand_ins = (check, hint, predict, progress, reveal, solution)
     vars(checks).update({stand_in.__name__: stand_in for stand_in in stand_ins})
     _fork_from_the_same_server()
@@ -182,7 +182,7 @@ def _play_notebook(cells: list[str], answers: list[str], sender: Any) -> None:
 
 
 def _launch_all(submission: Submission, answers: dict[str, bytes], sender: Any) -> None:
-    """Have the answers tried on ranks, and say what was seen. Nothing of the submission runs in this process."""
+    """Run the answers on ranks and send the outcomes. No code of the submission runs in this process."""
     import cloudpickle
 
     from .observe import Outcome, Trial
@@ -204,14 +204,14 @@ def _launch_all(submission: Submission, answers: dict[str, bytes], sender: Any) 
             if answer and part not in lost:
                 outcome = trial.outcome(index)
             if outcome.kind != "returned":
-                lost.add(part)  # its other cases would earn nothing, and take time that other answers need
+                lost.add(part)  # its other cases could earn nothing, and would take time from other answers
             record = {"number": task.number, "case": index, "outcome": asdict(outcome)}
             sender.send_bytes(json.dumps(record).encode())
     sender.send_bytes(b"")
 
 
 def _fork_from_the_same_server() -> None:
-    """The server that this process was forked from runs, and will fork its ranks: nothing is to start another one."""
+    """Make ranks fork from the server that this process was forked from, instead of starting a second one."""
     multiprocessing.forkserver.ensure_running = multiprocessing.forkserver._forkserver.ensure_running = lambda: None
 
 
@@ -220,13 +220,13 @@ def _remember_lines(source: str, name: str) -> None:
 
 
 def _run_cell(source: str, name: str, names: dict[str, Any]) -> dict[str, Any] | None:
-    """Run one cell; return what it raised, in which line, and whether a clock did. It may also wait for ever."""
+    """Run one cell. Returns what it raised, at which line, and whether that was the timeout. It may also hang."""
     from .jupyter import run_code
 
     _remember_lines(source, name)
 
     by_clock = False
-    everything = os.getppid()  # what starts ranks is a child of it, too
+    everything = os.getppid()  # the server that starts ranks is its child, too
     time = FairTime(CELL, lambda: family(everything))
 
     def look(*_: Any) -> None:

@@ -1,4 +1,4 @@
-"""The exercises of lesson 00, ranks and messages, and what they share."""
+"""The exercises of lesson 00, ranks and messages, and the functions they share."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def neighbours():
 
 
 def exchange(outgoing: Tensor, receiver: int, arriving: Tensor, sender: int) -> None:
-    """Send to one neighbour while receiving from another."""
+    """Send to one neighbor while receiving from the other."""
     sending = dist.isend(outgoing, receiver)
     dist.recv(arriving, sender)
-    assert sending is not None  # only outside the process group would there be nothing to wait for
+    assert sending is not None  # None only outside the process group
     sending.wait()

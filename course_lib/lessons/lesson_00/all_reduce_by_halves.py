@@ -1,4 +1,4 @@
-"""00.2 All-reduce by halves: what an answer must show, and the wrong ones that are known."""
+"""00.2 All-reduce by halves: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from course_lib.checks.private import by_rank
 from course_lib.lessons.lesson_00 import neighbours
 from course_lib.lessons.symptoms import over_budget
 
-BYTES = 4  # of a number
+BYTES = 4  # per number
 
 
 def cases(seed: int) -> list[Case]:
@@ -78,18 +78,18 @@ def nothing_returned(case: Case, values: list[Any]) -> bool:
 
 
 def unchanged(case: Case, values: list[Any]) -> bool:
-    """Each rank returns the vector that it came with. What arrives must be added to it, and the result returned."""
+    """Each rank returns its own input vector. Add what arrives to it, and return the result."""
     return differs(_returned(values), case.inputs["vectors"]) is None
 
 
 def the_mean(case: Case, values: list[Any]) -> bool:
-    """This is the mean, and the sum is asked for."""
+    """This is the mean, but the exercise asks for the sum."""
     return differs(_returned(values), [_sum(case) / case.ranks] * case.ranks) is None
 
 
 def pairs_only(case: Case, values: list[Any]) -> bool:
-    """These are sums of two ranks' vectors: each rank has talked to one other. A pair knows the sum of two after the
-    first round; with partners of another distance in every round, it is four, then eight, then all of them.
+    """These are sums of two ranks' vectors: each rank talked to only one other. After the first round, a pair has the
+    sum of two; with partners at a different distance in every round, it becomes four, then eight, then all of them.
     """
     if case.ranks == 2:
         return False
@@ -101,9 +101,9 @@ def pairs_only(case: Case, values: list[Any]) -> bool:
 
 
 def stops_half_way(case: Case, values: list[Any]) -> bool:
-    """Each number is summed up on one rank or another, and no rank has them all: that is where the first half ends,
-    the reduce-scatter. The finished pieces have to go back: the same partners in the reverse order, and what
-    arrives *replaces* what you have.
+    """Every number is summed on some rank, but no rank has all of them: that is where the first half ends, the
+    reduce-scatter. Now the finished pieces have to go back: the same partners in reverse order, and what arrives
+    *replaces* what you have.
     """
     whole, right = torch.zeros(len(_sum(case)), dtype=torch.bool), _sum(case)
     for value in _returned(values):
@@ -119,8 +119,8 @@ def stops_half_way(case: Case, values: list[Any]) -> bool:
 
 
 def added_on_the_way_back(case: Case, values: list[Any]) -> bool:
-    """There is too much in some numbers: finished pieces were added to what was there, which is part of the sum
-    already. In the second half nothing is added any more: what comes replaces what was there.
+    """Some numbers are too large: finished pieces were added to what was there, which is already part of the sum. In
+    the second half, nothing is added: what arrives replaces what was there.
     """
     right, found = _sum(case), torch.stack(_returned(values))
     over, near = found - right, 2e-5 * found.abs().max()
@@ -130,36 +130,36 @@ def added_on_the_way_back(case: Case, values: list[Any]) -> bool:
 
 
 def out_of_place(case: Case, values: list[Any]) -> bool:
-    """All numbers of the sum are there, and in another order: the pieces are put together wrongly. The lower
-    half comes first, whether it is yours or your partner's.
+    """All numbers of the sum are there, but in the wrong order: the pieces are put together wrongly. The lower half
+    comes first, whether it is yours or your partner's.
     """
     right = _sum(case).sort().values
     return all(differs(value.sort().values, right) is None for value in _returned(values))
 
 
 def only_some_ranks(case: Case, values: list[Any]) -> bool:
-    """Some ranks have the sum and others have not. Every rank needs it."""
+    """Some ranks have the sum and others don't. Every rank needs it."""
     right = [differs(value, _sum(case)) is None for value in _returned(values)]
     return 0 < sum(right) < case.ranks
 
 
 def a_collective(case: Case, values: list[Any]) -> bool:
-    """The sum is right, and a collective of the library has done the work. Here it is to be made of messages between
-    two ranks: `dist.isend` and `dist.recv`.
+    """The sum is right, but a collective of the library did the work. Build it from messages between two ranks:
+    `dist.isend` and `dist.recv`.
     """
     return over_budget(judge, costs, case, values, 0)
 
 
 def too_many_bytes(case: Case, values: list[Any]) -> bool:
-    """The sum is right, but a rank sends more than it has to. Of what it has, it sends only the *half* that its partner
-    goes on with, and keeps the other half: the next message is half as long. Whole vectors are too much.
+    """The sum is right, but a rank sends more than it has to. It should send only the *half* that its partner continues
+    with, and keep the other half: the next message is half as long. Whole vectors are too much.
     """
     return over_budget(judge, costs, case, values, 2)
 
 
 def too_many_messages(case: Case, values: list[Any]) -> bool:
-    """The sum is right, and it took more messages than needed: one piece at a time, as round a ring. Every message has
-    its latency: send a whole half at once, to a partner at another distance in each round.
+    """The sum is right, but it took more messages than needed: one piece at a time, as round a ring. Every message
+    costs latency: send a whole half at once, to a partner at a different distance in each round.
     """
     return over_budget(judge, costs, case, values, 1)
 
@@ -183,11 +183,11 @@ EXERCISE = Exercise(
         "Two ranks first: each sends one half, and adds what arrives to the other half. Then each has half of the "
         "sum. How do both get all of it?",
         "With four ranks, let the partner in the first round be two places away: `rank ^ 2`. From then on, ranks 0 and "
-        "1 care for the lower half of the numbers and ranks 2 and 3 for the upper half, each pair as two ranks do.",
-        "Keep `begin` and `end` of the stretch that is yours. In a round, `middle = (begin + end) // 2`; who has the "
-        "lower number of the two keeps `begin` to `middle` and sends the rest.",
-        "On the way back, with the partners in the reverse order, send your stretch and receive the partner's: "
-        "together they are the stretch that you had before you halved it.",
+        "1 handle the lower half of the numbers and ranks 2 and 3 the upper half, each pair as two ranks do.",
+        "Keep track of `begin` and `end` of the range that is yours. In a round, `middle = (begin + end) // 2`; the "
+        "lower rank of the two keeps `begin` to `middle` and sends the rest.",
+        "On the way back, with the partners in reverse order, send your range and receive your partner's: together "
+        "they are the range that you had before you halved it.",
     ),
     cases=cases,
     drive=drive,

@@ -1,4 +1,4 @@
-"""00.1 Pass it on: what an answer must show, and the wrong ones that are known."""
+"""00.1 Pass it on: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def judge(case: Case, values: list[Any]) -> str | None:
 
 
 def costs(case: Case, values: list[Any]) -> list[Cost]:
-    """What goes elsewhere than to the next rank."""
+    """Count collectives, and bytes sent to any rank but the next."""
     elsewhere = [
         sum(size for peer, size in value["spent"]["sent_to"].items() if peer != (rank + 1) % case.ranks)
         for rank, value in enumerate(values)
@@ -61,7 +61,7 @@ def costs(case: Case, values: list[Any]) -> list[Cost]:
 
 
 def _shifted(case: Case, by: int) -> list[int]:
-    """The number of the rank that comes so many places after each."""
+    """Return, for each rank, the number of the rank `by` places after it."""
     numbers = case.inputs["numbers"]
     return [numbers[(rank + by) % case.ranks] for rank in range(case.ranks)]
 
@@ -71,34 +71,32 @@ def _returned(values: list[Any]) -> list[Any]:
 
 
 def nothing_returned(case: Case, values: list[Any]) -> bool:
-    """A rank returns nothing: `dist.recv` fills the tensor that it is given, and that one must be returned, on every
-    rank.
-    """
+    """A rank returns nothing: `dist.recv` fills the tensor you pass to it. Return that tensor, on every rank."""
     return any(value is None for value in _returned(values))
 
 
 def its_own(case: Case, values: list[Any]) -> bool:
-    """This is the rank's own number: what arrives must be received into a tensor of its own, and that one returned."""
+    """This is the rank's own number: receive into a second tensor, and return that one."""
     return differs(_returned(values), _shifted(case, 0)) is None
 
 
 def the_other_way_round(case: Case, values: list[Any]) -> bool:
-    """The numbers go round the other way: you have the next rank's. With two ranks nobody can tell. Send to the next
-    rank, receive from the one before.
+    """The numbers go round the other way: you have the next rank's. With two ranks, you can't tell the difference. Send
+    to the next rank, receive from the previous one.
     """
     return differs(_returned(values), _shifted(case, 1)) is None
 
 
 def all_have_the_same(case: Case, values: list[Any]) -> bool:
-    """All ranks have one rank's number: a broadcast. Every rank has something to send, and something else to
+    """All ranks have the same rank's number: a broadcast. Every rank has something to send, and something else to
     receive.
     """
     return any(differs(_returned(values), [number] * case.ranks) is None for number in case.inputs["numbers"])
 
 
 def added_up(case: Case, values: list[Any]) -> bool:
-    """What arrives has more in it than one number: several of them were added on the way. Send your number alone,
-    before you have received anything.
+    """What arrives is more than one number: several of them were added on the way. Send your number alone, before you
+    receive anything.
     """
     numbers, found = case.inputs["numbers"], _returned(values)
     sums = {
@@ -108,24 +106,22 @@ def added_up(case: Case, values: list[Any]) -> bool:
 
 
 def an_open_chain(case: Case, values: list[Any]) -> bool:
-    """All ranks but rank 0 have the right number: that is a chain, in which the last rank sends to nobody and rank 0
-    receives from nobody. In a ring, rank 0 comes after the last one.
+    """All ranks but rank 0 have the right number: that is a chain, in which the last rank doesn't send and rank 0
+    doesn't receive. In a ring, rank 0 comes after the last rank.
     """
     found, right = _returned(values), _shifted(case, -1)
     return differs(found[1:], right[1:]) is None and differs(found[0], right[0]) is not None
 
 
 def a_collective(case: Case, values: list[Any]) -> bool:
-    """The numbers are right, and every rank was told all of them: that is a collective. One message from each rank to
+    """The numbers are right, but every rank received all of them: that is a collective. One message from each rank to
     the next is enough: `dist.isend` and `dist.recv`.
     """
     return over_budget(judge, costs, case, values, 0)
 
 
 def sent_to_others(case: Case, values: list[Any]) -> bool:
-    """The numbers are right, and some were sent to a rank that has no use for them. A rank sends to the next one
-    only.
-    """
+    """The numbers are right, but some were sent to a rank that doesn't need them. A rank sends to the next one only."""
     return over_budget(judge, costs, case, values, 1)
 
 
@@ -147,7 +143,7 @@ EXERCISE = Exercise(
     parts={"two ranks": 1, "a ring": 1},
     read="3 · A message",
     hints=(
-        "Who is the next rank of the last one? `(rank + 1) % ranks`.",
+        "Which rank comes after the last one? `(rank + 1) % ranks`.",
         "`dist.send` may wait until somebody receives. What if all ranks call it first, or all call `dist.recv` first?",
         "`sending = dist.isend(tensor, to)` returns at once; `sending.wait()`, at the end, makes sure that it is done.",
     ),

@@ -1,4 +1,4 @@
-"""01.3 Bytes before it runs: what an answer must show, and the wrong ones that are known."""
+"""01.3 Bytes before it runs: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def expected(case: Case) -> dict[str, int]:
 
 
 def _parameters(case: Case, *, gates: int = 4, biases: int = 2, width: str = "features", squares: int = 1) -> int:
-    """The bytes of the parameters; each keyword bends one thing."""
+    """Return the bytes of the parameters; each keyword introduces one mistake."""
     sizes = case.inputs["sizes"]
     hidden, layers = sizes["hidden"], sizes["layers"]
     widths = [sizes[width]] + [hidden] * (layers - 1) if width != "everywhere" else [sizes["features"]] * layers
@@ -80,12 +80,12 @@ def _parameters(case: Case, *, gates: int = 4, biases: int = 2, width: str = "fe
 
 
 def _parameters_are(case: Case, values: list[Any], **bent: Any) -> bool:
-    """Whether these are the parameters of a bent count, and not the right ones."""
+    """Return whether the parameters match this mistake and not the right count."""
     return values[0]["parameters"] == _parameters(case, **bent) != expected(case)["parameters"]
 
 
 def _times(case: Case, values: list[Any], name: str) -> float:
-    """How many times too large a number is."""
+    """Return how many times too large a number is."""
     return values[0][name] / expected(case)[name]
 
 
@@ -94,14 +94,14 @@ def _near(one: float, other: float) -> bool:
 
 
 def counts_numbers(case: Case, values: list[Any]) -> bool:
-    """You count numbers, and bytes are asked for: each number has `bytes_each` of them."""
+    """You count numbers, but the exercise asks for bytes: each number has `bytes_each` of them."""
     each = case.inputs["sizes"]["bytes_each"]
     return all(_near(_times(case, values, name), 1 / each) for name in NAMES)
 
 
 def four_bytes_for_adam(case: Case, values: list[Any]) -> bool:
-    """Adam's numbers have 4 bytes in your count, whatever `bytes_each` says. Mixed precision often keeps them so; here
-    every number has `bytes_each` bytes, Adam's too.
+    """Adam's numbers have 4 bytes in your count, whatever `bytes_each` says. Mixed precision often does it that way,
+    but here every number has `bytes_each` bytes, including Adam's.
     """
     each, right = case.inputs["sizes"]["bytes_each"], expected(case)
     others = all(values[0][name] == right[name] for name in NAMES if name != "optimizer")
@@ -109,7 +109,7 @@ def four_bytes_for_adam(case: Case, values: list[Any]) -> bool:
 
 
 def always_four_bytes(case: Case, values: list[Any]) -> bool:
-    """You count 4 bytes for a number whatever `bytes_each` says. That is float32; bfloat16 has 2."""
+    """You count 4 bytes per number, whatever `bytes_each` says. That is float32; bfloat16 has 2."""
     each = case.inputs["sizes"]["bytes_each"]
     return each != 4 and any(_near(_times(case, values, name), 4 / each) for name in NAMES)
 
@@ -127,12 +127,12 @@ def three_gates(case: Case, values: list[Any]) -> bool:
 
 
 def a_single_bias(case: Case, values: list[Any]) -> bool:
-    """PyTorch has two biases for each gate, one beside each matrix: 2H and not H."""
+    """PyTorch has two biases for each gate, one for each matrix: 2H, not H."""
     return _parameters_are(case, values, biases=1)
 
 
 def no_bias(case: Case, values: list[Any]) -> bool:
-    """The biases are missing: two for each gate, one beside each matrix."""
+    """The biases are missing: two for each gate, one for each matrix."""
     return _parameters_are(case, values, biases=0)
 
 
@@ -142,15 +142,15 @@ def no_hidden_weights(case: Case, values: list[Any]) -> bool:
 
 
 def all_layers_alike(case: Case, values: list[Any]) -> bool:
-    """You give every layer `hidden` inputs. The first one reads the *features*: its input weights
-    are as wide as these.
+    """You give every layer `hidden` inputs. The first one reads the *features*: its input weights are
+    `features` wide.
     """
     return _parameters_are(case, values, width="hidden")
 
 
 def features_everywhere(case: Case, values: list[Any]) -> bool:
-    """You give every layer `features` inputs. Only the first one reads them: the others read the
-    outputs of the layer below, `hidden` numbers.
+    """You give every layer `features` inputs. Only the first one reads them: the others read the outputs of the layer
+    below, `hidden` numbers.
     """
     return _parameters_are(case, values, width="everywhere")
 
@@ -163,7 +163,7 @@ def one_layer_of_parameters(case: Case, values: list[Any]) -> bool:
 
 
 def other_gradients(case: Case, values: list[Any]) -> bool:
-    """There is one gradient for each parameter: as many bytes, whatever the batch."""
+    """There is one gradient for each parameter, so it takes the same number of bytes, whatever the batch."""
     return values[0]["gradients"] != values[0]["parameters"] == expected(case)["parameters"]
 
 
@@ -176,7 +176,7 @@ def _activations_are(factor: Callable[[dict[str, int]], float], words: str) -> S
 
 
 def _seven(other: int, what: str) -> Symptom:
-    words = f"You count {what} for each hidden unit and step. To go back through a cell, autograd needs seven numbers: "
+    words = f"You count {what} for each hidden unit and step. For the backward pass, autograd needs seven numbers: "
     return _activations_are(lambda _: other / 7, words + "the three gates, the new content, c, tanh c and h.")
 
 
@@ -217,7 +217,8 @@ EXERCISE = Exercise(
             "what momentum needs.",
         ),
         _optimizer_is(
-            3, "Adam keeps two numbers per parameter, beside the parameter and its gradient, which are counted already."
+            3,
+            "Adam keeps two numbers per parameter, besides the parameter and its gradient, which are counted already.",
         ),
         _seven(1, "one number, the output,"),
         _seven(2, "two numbers, h and c,"),
@@ -227,11 +228,11 @@ EXERCISE = Exercise(
         _seven(8, "eight numbers"),
         _activations_are(
             lambda sizes: 1 / sizes["steps"],
-            "The activations of one step: but those of *all* steps must be there when the backward pass begins.",
+            "The activations of one step: but those of *all* steps must be in memory when the backward pass begins.",
         ),
         _activations_are(
             lambda sizes: 1 / sizes["layers"],
-            "The activations of one layer: every layer keeps its own until the backward pass has come to it.",
+            "The activations of one layer: every layer keeps its own until the backward pass reaches it.",
         ),
         _activations_are(
             lambda sizes: 1 / sizes["sequences"],

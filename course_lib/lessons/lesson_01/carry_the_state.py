@@ -1,4 +1,4 @@
-"""01.2 Carry the state: what an answer must show, and the wrong ones that are known."""
+"""01.2 Carry the state: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def expected(case: Case) -> list:
 
 
 def _carried(model, optimizer, windows, begin=detach_states, update=True, zero=True):
-    """The answer as it should be; each keyword bends one thing."""
+    """The reference answer; each keyword introduces one mistake."""
     losses, states = [], {}
     for inputs, targets in windows:
         outputs, states = model(inputs, begin(states))
@@ -70,23 +70,21 @@ def _carried(model, optimizer, windows, begin=detach_states, update=True, zero=T
 
 
 def _losses_are(case: Case, values: list[Any], **bent: Any) -> bool:
-    """Whether the losses are those of a bent answer, and not the right ones."""
+    """Return whether the losses match this mistake and not the reference."""
     losses = values[0]["losses"]
     as_bent = drive(lambda *given: _carried(*given, **bent), **case.inputs)["losses"]
     return differs(losses, as_bent) is None and differs(losses, expected(case)[0]["losses"]) is not None
 
 
 def begins_anew(case: Case, values: list[Any]) -> bool:
-    """Every window begins in a state of zeros, and the model remembers nothing beyond a window. Hand the state in that
-    the window before it has left.
+    """Every window begins in a state of zeros, so the model remembers nothing beyond a window. Pass in the state in
+    which the previous window ended.
     """
     return _losses_are(case, values, begin=lambda _: {})
 
 
 def carries_h_alone(case: Case, values: list[Any]) -> bool:
-    """You carry h and begin each window with c of zeros. An LSTM's state is the pair of them, and it is c that
-    remembers for long.
-    """
+    """You carry h and begin each window with c of zeros. An LSTM's state is the pair, and c is its long-term memory."""
 
     def h_alone(states):
         return {place: (h.detach(), torch.zeros_like(c)) for place, (h, c) in states.items()}
@@ -95,7 +93,7 @@ def carries_h_alone(case: Case, values: list[Any]) -> bool:
 
 
 def carries_c_alone(case: Case, values: list[Any]) -> bool:
-    """You carry c and begin each window with h of zeros. An LSTM's state is the pair of them: the gates look at h."""
+    """You carry c and begin each window with h of zeros. An LSTM's state is the pair: the gates read h."""
 
     def c_alone(states):
         return {place: (torch.zeros_like(h), c.detach()) for place, (h, c) in states.items()}
@@ -104,39 +102,39 @@ def carries_c_alone(case: Case, values: list[Any]) -> bool:
 
 
 def no_update(case: Case, values: list[Any]) -> bool:
-    """The weights are as they were: no update was made. `optimizer.step()` makes it, after the backward pass."""
+    """The weights haven't changed: no update was made. Call `optimizer.step()` after the backward pass."""
     return differs(values[0]["weights"], case.inputs["weights"]) is None
 
 
 def updates_at_the_end(case: Case, values: list[Any]) -> bool:
-    """All losses are those of the first weights: the update comes only after the last window. Make one after each
-    window, before the next one is read.
+    """All losses are those of the initial weights: the update comes only after the last window. Update after each
+    window, before you read the next one.
     """
     return _losses_are(case, values, update=False)
 
 
 def never_zeroes(case: Case, values: list[Any]) -> bool:
-    """The second update still has the first window's gradient in it: `backward()` adds to what is there. Zero the
-    gradients before each.
+    """The second update still has the first window's gradient in it: `backward()` adds to `.grad`. Zero the gradients
+    before each backward pass.
     """
     as_bent = drive(lambda *given: _carried(*given, zero=False), **case.inputs)["weights"]
     return differs(values[0]["weights"], as_bent) is None and len(case.inputs["windows"]) > 1
 
 
 def other_states(case: Case, values: list[Any]) -> bool:
-    """The training is right, and the states that you return are not those in which the last window ended."""
+    """The training is right, but the states that you return are not those in which the last window ended."""
     right = expected(case)[0]
     return all(differs(values[0][name], right[name]) is None for name in ("losses", "weights"))
 
 
 def other_losses(case: Case, values: list[Any]) -> bool:
-    """The training is right, and the losses that you return are not one number for each window, in order."""
+    """The training is right, but the losses that you return are not one number for each window, in order."""
     right = expected(case)[0]
     return all(differs(values[0][name], right[name]) is None for name in ("states", "weights"))
 
 
 def nothing_returned(case: Case, values: list[Any]) -> bool:
-    """Two things are to be returned: the list of losses, and the states after the last window."""
+    """You must return two things: the list of losses, and the states after the last window."""
     return values[0]["states"] is None
 
 
@@ -158,9 +156,9 @@ EXERCISE = Exercise(
     parts={"one window": 1, "windows": 3},
     read="5 · Text, and the state that is carried",
     hints=(
-        "What does the model need to begin a window where the one before it ended? It gave it to you.",
-        "The numbers of the state go on; their history does not. On which line does the history end?",
-        "`course_lib.lstm.model.detach_states(states)` cuts every h and c from the graph that made them.",
+        "What does the model need to begin a window where the previous one ended? It returned it to you.",
+        "The values of the state carry over; their history does not. On which line does the history end?",
+        "`course_lib.lstm.model.detach_states(states)` detaches every h and c from the graph that made them.",
     ),
     cases=cases,
     drive=drive,
@@ -178,11 +176,11 @@ EXERCISE = Exercise(
         other_losses,
     ),
     errors={
-        "backward through the graph a second time": "The second backward pass runs on into the first window, whose "
-        "activations are gone: the state you carry still has its history, be it h or c. Carry the numbers alone: "
-        "`detach`, both of them. (`retain_graph=True`, which the error proposes, is no way out.)",
+        "backward through the graph a second time": "The second backward pass continues into the first window, "
+        "whose activations are gone: the state you carry, h or c, still has its history. Carry only the values: "
+        "`detach` both of them. (`retain_graph=True`, which the error suggests, doesn't help.)",
         "modified by an inplace operation": "`retain_graph=True` is PyTorch's advice, and it makes things worse: the "
-        "second backward pass goes through the first window with weights that have changed since. The gradient is to "
-        "stop at the window's edge: `detach`.",
+        "second backward pass goes through the first window with weights that have changed since. The gradient should "
+        "stop at the edge of the window: `detach`.",
     },
 )

@@ -1,4 +1,4 @@
-"""01.1 One step back: what an answer must show, and the wrong ones that are known."""
+"""01.1 One step back: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def costs(case: Case, values: list[Any]) -> list[Cost]:
 
 
 def expected(case: Case) -> dict[str, Tensor]:
-    """The gradients, by autograd."""
+    """Return the gradients, computed by autograd."""
     leaves = {name: tensor.clone().requires_grad_() for name, tensor in case.inputs["given"].items()}
     sums = leaves["inputs"] @ leaves["weight_ih"].T + leaves["bias_ih"]
     sums = sums + leaves["hidden"] @ leaves["weight_hh"].T + leaves["bias_hh"]
@@ -84,7 +84,7 @@ def expected(case: Case) -> dict[str, Tensor]:
 
 
 def _back(case: Case, *, through: str = "both", tanh_slope: str = "square", slopes: bool = True, old: bool = False):
-    """The gradients of the sums and of the old cell by hand; each keyword bends one thing."""
+    """Return the gradients of the sums and the old cell, computed by hand; each keyword introduces one mistake."""
     given = case.inputs["given"]
     sums = given["inputs"] @ given["weight_ih"].T + given["bias_ih"] + given["hidden"] @ given["weight_hh"].T
     enter, forget, new, leave = (sums + given["bias_hh"]).chunk(4, dim=-1)
@@ -101,61 +101,59 @@ def _back(case: Case, *, through: str = "both", tanh_slope: str = "square", slop
 
 
 def _is(case: Case, values: list[Any], **bent: Any) -> bool:
-    """Whether the gradients of the sums and the old cell are those of a bent way back."""
+    """Return whether the gradients of the sums and the old cell match this mistake."""
     made = values[0]["made"]
     return differs({name: made[name] for name in ("sums", "cell")}, _back(case, **bent)) is None
 
 
 def by_autograd(case: Case, values: list[Any]) -> bool:
-    """The gradients are right, and autograd has found them. Here they are to be found by hand: the chain rule,
-    backwards through the four lines of the step.
+    """The gradients are right, but autograd has found them. Find them by hand: apply the chain rule backwards through
+    the four lines of the step.
     """
     return over_budget(judge, costs, case, values)
 
 
 def forgets_grad_cell(case: Case, values: list[Any]) -> bool:
-    """What comes back by the cell, `grad_cell`, is missing. The new cell is used twice, by `new_hidden` and by the
-    next step: its gradient is the sum of what comes from both.
+    """The gradient that arrives through the cell, `grad_cell`, is missing. The new cell is used twice, by `new_hidden`
+    and by the next step: its gradient is the sum of both.
     """
     return _is(case, values, through="hidden")
 
 
 def forgets_the_way_through_hidden(case: Case, values: list[Any]) -> bool:
-    """The new cell has another use: `new_hidden = leave.sigmoid() * new_cell.tanh()`. Add to `grad_cell` what comes
-    back that way, before you go on to the gates.
+    """The new cell has another use: `new_hidden = leave.sigmoid() * new_cell.tanh()`. Add the gradient from there to
+    `grad_cell` before you continue to the gates.
     """
     return _is(case, values, through="cell")
 
 
 def forgets_the_slope_of_tanh(case: Case, values: list[Any]) -> bool:
-    """Between `new_hidden` and the new cell lies a `tanh`, and you go back through it as if its slope were 1: it is
-    1 - tanh².
+    """There is a `tanh` between `new_hidden` and the new cell, and you go back through it as if its slope were 1. Its
+    slope is 1 - tanh².
     """
     return _is(case, values, tanh_slope="none")
 
 
 def does_not_square(case: Case, values: list[Any]) -> bool:
-    """The slope of `tanh` is 1 - tanh², and you take 1 - tanh."""
+    """The slope of `tanh` is 1 - tanh², but you take 1 - tanh."""
     return _is(case, values, tanh_slope="not squared")
 
 
 def stops_at_the_gates(case: Case, values: list[Any]) -> bool:
-    """These are the gradients of the gates, and the sums are one step further back: multiply by the slopes of sigmoid,
+    """These are the gradients of the gates, but the sums are one step further back: multiply by the slopes of sigmoid,
     s (1 - s), and of tanh, 1 - t².
     """
     return _is(case, values, slopes=False)
 
 
 def shows_the_old_cell(case: Case, values: list[Any]) -> bool:
-    """You go back through `tanh` of the old cell. It is the *new* cell that made `new_hidden`: compute it
-    first.
-    """
+    """You go back through `tanh` of the old cell, but `new_hidden` was made from the *new* cell: compute it first."""
     return _is(case, values, old=True)
 
 
 def another_order(case: Case, values: list[Any]) -> bool:
-    """The four parts of the gradient of the sums are right, and in another order than PyTorch's, which is enter,
-    forget, new, leave.
+    """The four parts of the gradient of the sums are right, but not in PyTorch's order, which is enter, forget, new,
+    leave.
     """
     right, made = expected(case)["sums"].chunk(4, dim=-1), values[0]["made"]["sums"].chunk(4, dim=-1)
     places = [next(p for p, part in enumerate(right) if differs(each, part) is None) for each in made]
@@ -163,8 +161,8 @@ def another_order(case: Case, values: list[Any]) -> bool:
 
 
 def mean_over_the_sequences(case: Case, values: list[Any]) -> bool:
-    """The gradients of the weights are means over the sequences. The same weights serve all sequences, so what comes
-    back from each is *added up*; the mean, if there is one, is in the loss.
+    """The gradients of the weights are means over the sequences. All sequences share the weights, so their gradients
+    are *added up*; the mean, if there is one, is in the loss.
     """
     made, right, sequences = values[0]["made"], expected(case), len(case.inputs["given"]["inputs"])
     return sequences > 1 and any(
@@ -174,7 +172,7 @@ def mean_over_the_sequences(case: Case, values: list[Any]) -> bool:
 
 
 def one_bias_for_each_sequence(case: Case, values: list[Any]) -> bool:
-    """The biases' gradients have a row for each sequence. A bias is one vector that serves all of them: sum over the
+    """The biases' gradients have a row for each sequence. A bias is one vector that all sequences share: sum over the
     sequences.
     """
     made, rows = values[0]["made"], expected(case)["sums"].shape
@@ -182,14 +180,14 @@ def one_bias_for_each_sequence(case: Case, values: list[Any]) -> bool:
 
 
 def half_for_each_bias(case: Case, values: list[Any]) -> bool:
-    """You share the gradient out between the two biases. Both are added to the same sum: each has all of it."""
+    """You split the gradient between the two biases. Both are added to the same sum, so each gets all of it."""
     made, right = values[0]["made"], expected(case)
     return any(differs(2 * made[name], right[name]) is None for name in ("bias_ih", "bias_hh"))
 
 
 def new_state(case: Case, values: list[Any]) -> bool:
-    """What you return for "cell" is the new cell, which the step makes on its way forwards. What is asked for is the
-    way back: how much the loss changes with each number that went in.
+    """What you return for "cell" is the new cell, from the forward pass. The exercise asks for the backward pass: how
+    much the loss changes with each number that went in.
     """
     given = case.inputs["given"]
     sums = given["inputs"] @ given["weight_ih"].T + given["bias_ih"] + given["hidden"] @ given["weight_hh"].T
@@ -199,7 +197,7 @@ def new_state(case: Case, values: list[Any]) -> bool:
 
 
 def _only(gate: str, how: str) -> Symptom:
-    """A symptom: of the four parts of the sums' gradient, only this one is wrong."""
+    """Return a symptom: of the four parts of the sums' gradient, only this one is wrong."""
 
     @says(f'Of the gradient of "sums", only the part of *{gate}* is wrong. {how}')
     def symptom(case: Case, values: list[Any]) -> bool:
@@ -219,13 +217,13 @@ EXERCISE = Exercise(
     parts={SUMS: 2, STATE: 1, WEIGHTS: 1},
     read="7 · The cell, by hand",
     hints=(
-        "Run the step forwards first, and keep the four gates, the new cell and its `tanh`.",
-        "How does the loss change with the new cell? By two ways: `grad_cell`, and through "
+        "Run the step forward first, and keep the four gates, the new cell and its `tanh`.",
+        "How does the loss change with the new cell? In two ways: `grad_cell`, and through "
         "`new_hidden = leave.sigmoid() * new_cell.tanh()`. Add them up.",
-        "From there the new cell's gradient goes to `enter`, `forget`, `new` and the old cell: each by what it was "
-        "multiplied with. From a gate to its sum it is the slope: s (1 - s) for a sigmoid, 1 - t² for a tanh.",
+        "From there, the new cell's gradient goes to `enter`, `forget`, `new` and the old cell, each times what it was "
+        "multiplied by. From a gate to its sum, multiply by the slope: s (1 - s) for a sigmoid, 1 - t² for a tanh.",
         "Where `sums = inputs @ weight_ih.T + ...`, the gradient of `inputs` is `grad_sums @ weight_ih`, and that of "
-        "`weight_ih` is `grad_sums.T @ inputs`: look at the shapes. A bias serves all sequences: sum over them.",
+        "`weight_ih` is `grad_sums.T @ inputs`: look at the shapes. All sequences share a bias: sum over them.",
     ),
     cases=cases,
     drive=drive,
@@ -242,14 +240,14 @@ EXERCISE = Exercise(
         shows_the_old_cell,
         another_order,
         _only(
-            "enter", "The new content entered by it: the cell's gradient times `new.tanh()`, times its slope s (1 - s)."
+            "enter", "It lets in the new content: the cell's gradient times `new.tanh()`, times its slope s (1 - s)."
         ),
-        _only("forget", "It decided on the *old* cell: the cell's gradient times `cell`, times its slope s (1 - s)."),
+        _only("forget", "It scales the *old* cell: the cell's gradient times `cell`, times its slope s (1 - s)."),
         _only(
             "new",
-            "It came in by `enter`: the cell's gradient times `enter.sigmoid()`, times the slope of tanh, 1 - t².",
+            "It passes through `enter`: the cell's gradient times `enter.sigmoid()`, times the slope of tanh, 1 - t².",
         ),
-        _only("leave", "It let out tanh of the *new* cell: `grad_hidden` times that, times its slope s (1 - s)."),
+        _only("leave", "It lets out tanh of the *new* cell: `grad_hidden` times that, times its slope s (1 - s)."),
         mean_over_the_sequences,
         one_bias_for_each_sequence,
         half_for_each_bias,

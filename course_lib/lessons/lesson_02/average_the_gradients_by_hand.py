@@ -1,4 +1,4 @@
-"""02.1 Average the gradients by hand: what an answer must show, and the wrong ones that are known."""
+"""02.1 Average the gradients by hand: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _means(case: Case) -> dict[str, Tensor]:
 
 
 def _all_are(values: list, right: list[dict[str, Tensor]]) -> bool:
-    """Whether every rank's gradients are these."""
+    """Return whether every rank's gradients are these."""
     found = [{name: value["gradients"][name] for name in right[rank]} for rank, value in enumerate(_models(values))]
     return differs(found, right) is None
 
@@ -93,14 +93,14 @@ def _scaled(case: Case, factor: float) -> list[dict[str, Tensor]]:
 
 
 def does_not_wait(case: Case, values: list[Any]) -> bool:
-    """Your function returns, or goes on to divide, while a collective is still under way: what it finds in the tensor
-    is a matter of chance. With `async_op=True`, a call returns a work; call its `wait()` before you touch the tensor.
+    """Your function returns, or divides, while a collective is still running: what is in the tensor by then is a matter
+    of luck. With `async_op=True`, a call returns a work handle; call its `wait()` before you touch the tensor.
     """
     return not all(value["waited"] for value in values)
 
 
 def made_the_update(case: Case, values: list[Any]) -> bool:
-    """You have changed the parameters themselves, though the gradients are right. The update is the optimizer's work:
+    """You have changed the parameters themselves, though the gradients are right. The update is the optimizer's job:
     leave the parameters as they are.
     """
     changed = any(differs(value["parameters"], case.inputs["parameters"]) for value in _models(values))
@@ -108,8 +108,8 @@ def made_the_update(case: Case, values: list[Any]) -> bool:
 
 
 def changed_the_parameters(case: Case, values: list[Any]) -> bool:
-    """You have changed the parameters themselves. They are equal on all ranks already: it is `parameter.grad` that
-    differs, and that the ranks must agree on.
+    """You have changed the parameters themselves. They are already equal on all ranks: `parameter.grad` is what
+    differs, and what the ranks must agree on.
     """
     return any(differs(value["parameters"], case.inputs["parameters"]) for value in _models(values))
 
@@ -125,13 +125,13 @@ def divided_twice(case: Case, values: list[Any]) -> bool:
 
 
 def half_for_any_number_of_ranks(case: Case, values: list[Any]) -> bool:
-    """This is half of the sum, and there are more than two ranks: divide by `dist.get_world_size()`."""
+    """This is half of the sum, but there are more than two ranks: divide by `dist.get_world_size()`."""
     return case.ranks != 2 and _all_are(values, _scaled(case, case.ranks / 2))
 
 
 def stops_at_the_unused(case: Case, values: list[Any]) -> bool:
-    """A parameter without a gradient ends your loop, and those after it keep their own. Skip that one parameter, and
-    go on.
+    """A parameter without a gradient ends your loop, and the parameters after it keep each rank's own gradients. Skip
+    that one parameter and continue.
     """
     means, names = _means(case), list(case.inputs["parameters"])
     first = next(place for place, name in enumerate(names) if name not in means)
@@ -143,8 +143,8 @@ def stops_at_the_unused(case: Case, values: list[Any]) -> bool:
 
 
 def nothing_changed(case: Case, values: list[Any]) -> bool:
-    """The gradients are still each rank's own. An all-reduce changes the tensor that it is given: give it
-    `parameter.grad` itself, or put the result back there.
+    """The gradients are still each rank's own. An all-reduce changes the tensor you pass to it: pass `parameter.grad`
+    itself, or copy the result back there.
     """
     return _all_are(values, case.inputs["gradients"])
 
@@ -157,25 +157,24 @@ def copies_of_one_rank(case: Case, values: list[Any]) -> bool:
 
 
 def only_one_rank_has_the_mean(case: Case, values: list[Any]) -> bool:
-    """One rank has the mean, and the others have not: every rank makes the update, so every rank needs it.
-    `dist.reduce` leaves the sum on one rank, `dist.all_reduce` on all of them.
+    """One rank has the mean and the others don't: every rank makes the update, so every rank needs it. `dist.reduce`
+    leaves the sum on one rank, `dist.all_reduce` on all of them.
     """
     right = [differs(value, wanted) is None for value, wanted in zip(_models(values), expected(case), strict=True)]
     return sum(right) == 1
 
 
 def makes_gradients_up(case: Case, values: list[Any]) -> bool:
-    """A parameter that had no gradient has one now. It took no part in the loss and must not be updated, not even by a
-    zero (Adam would move it): leave `grad` None.
+    """A parameter that had no gradient has one now. The loss doesn't depend on it, so it must not be updated, not even
+    with a zero gradient (Adam would move it): leave `grad` None.
     """
     unused = [name for name in case.inputs["parameters"] if name not in case.inputs["gradients"][0]]
     return any(value["gradients"][name] is not None for value in _models(values) for name in unused)
 
 
 def some_left_out(case: Case, values: list[Any]) -> bool:
-    """Some parameters have the mean, others still have each rank's own gradient: your loop does not come to all of
-    them. Every parameter of `model.parameters()` that has a gradient takes part; one without is skipped, and the loop
-    goes on.
+    """Some parameters have the mean, others still have each rank's own gradient: your loop does not reach all of them.
+    Average every parameter of `model.parameters()` that has a gradient; skip one without, and continue.
     """
     means, right = _means(case), 0
     for name, mean in means.items():
@@ -188,7 +187,7 @@ def some_left_out(case: Case, values: list[Any]) -> bool:
 
 
 def skips_zeros(model):
-    """A rank whose gradient is zero leaves the others waiting."""
+    """A rank whose gradient is zero skips the call, and the others hang."""
     for parameter in model.parameters():
         if parameter.grad is not None and parameter.grad.any():
             dist.all_reduce(parameter.grad)
@@ -205,8 +204,8 @@ EXERCISE = Exercise(
     read="2 · By hand",
     hints=(
         "Which call leaves the sum over all ranks in a tensor, on every rank?",
-        "`dist.all_reduce(tensor)` adds up in place. What makes a mean of a sum?",
-        "A parameter that took no part in the forward pass has `grad` None: there is nothing to send.",
+        "`dist.all_reduce(tensor)` adds up in place. How do you get from a sum to a mean?",
+        "A parameter that the forward pass didn't use has `grad` None: there is nothing to send.",
     ),
     cases=cases,
     drive=drive,

@@ -1,4 +1,4 @@
-"""02.4 Buckets on the way back: what an answer must show, and the wrong ones that are known."""
+"""02.4 Buckets on the way back: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from course_lib.checks.exercise import Case, Cost, Exercise, differs, seeded
 from course_lib.checks.private import by_rank_inside
 from course_lib.lessons.symptoms import DIVIDED_TWICE, THE_SUM, says
 
-BYTES = 8  # of a number
+BYTES = 8  # per number
 
 
 def cases(seed: int) -> list[Case]:
@@ -46,11 +46,11 @@ def cases(seed: int) -> list[Case]:
 
 
 def drive(answer, weights: dict[str, Tensor], inputs: Tensor, limit: int):
-    """The gradients after each update, and what happened when: gradients ready, collectives begun, waits."""
+    """Return the gradients after each update, and the events in order: gradients ready, collectives begun, waits."""
     from course_lib.launchers.diagnosis import call_log
 
     log, events = call_log.of_this_process(), []
-    assert log is not None  # on a rank there is one
+    assert log is not None  # every rank has one
     seen = {call.key for call in log.calls()}
 
     def note(what):
@@ -65,7 +65,7 @@ def drive(answer, weights: dict[str, Tensor], inputs: Tensor, limit: int):
         parameter.register_post_accumulate_grad_hook(lambda _, name=name: note(f"ready {name}"))
 
     class Noted:
-        """`wait`, noted when it is asked for: no frame of ours lies under a wait that lasts for ever."""
+        """A descriptor that notes the lookup of `wait`, so that the stack of a wait that hangs has no frame of ours."""
 
         def __init__(self, wait):
             self.wait = wait
@@ -110,7 +110,7 @@ def judge(case: Case, values: list[Any]) -> str | None:
 
 
 def costs(case: Case, values: list[Any]) -> list[Cost]:
-    """Of the part that is about buckets; an update as it comes is enough for the others."""
+    """Return the costs in the part about buckets. The other parts have no budget."""
     if case.part != "buckets":
         return []
     total = BYTES * sum(each.numel() for each in case.inputs["weights"].values())
@@ -141,7 +141,7 @@ def _late(events: list) -> int:
 
 
 def _gradients(case: Case, update: int) -> list[dict[str, Tensor]]:
-    """Each rank's own gradients in an update."""
+    """Return each rank's own gradients in an update."""
     weights, found = case.inputs["weights"], []
     used = [name for name in weights if name[0].isdigit()]
     for mine in case.inputs["inputs"][update]:
@@ -154,7 +154,7 @@ def _gradients(case: Case, update: int) -> list[dict[str, Tensor]]:
 
 
 def _means(case: Case) -> list[dict[str, Tensor | None]]:
-    """The right gradients of each update."""
+    """Return the right gradients of each update."""
     means: list[dict[str, Tensor | None]] = []
     for update in range(len(case.inputs["inputs"])):
         each = _gradients(case, update)
@@ -164,13 +164,13 @@ def _means(case: Case) -> list[dict[str, Tensor | None]]:
 
 
 def _first_are(case: Case, values: list[Any], factor: float) -> bool:
-    """Whether all gradients of the first update are so many times the mean."""
+    """Return whether all gradients of the first update are `factor` times the mean."""
     right = {name: None if each is None else factor * each for name, each in _means(case)[0].items()}
     return all(differs(value[0]["gradients"], right) is None for value in values)
 
 
 def no_backward(case: Case, values: list[Any]) -> bool:
-    """There are no gradients: nobody has called `loss.backward()`. Set up the hooks first, then call it."""
+    """There are no gradients: nobody has called `loss.backward()`. Register the hooks first, then call it."""
     return all(each is None for value in values for each in value[0]["gradients"].values())
 
 
@@ -185,28 +185,28 @@ def divided_twice(case: Case, values: list[Any]) -> bool:
 
 
 def not_put_back(case: Case, values: list[Any]) -> bool:
-    """Every rank still has its own gradients, though they were sent. A flat bucket is a copy: when its all-reduce is
-    done, cut it up again and write each piece to its parameter's `grad`.
+    """Every rank still has its own gradients, though they were sent. A flat bucket is a copy: after its all-reduce,
+    split it and copy each piece to its parameter's `grad`.
     """
     sent = any(not _is_mark(what) for what, _ in values[0][0]["events"])
     return sent and _own_in_first(case, values) == len(_gradients(case, 0)[0])
 
 
 def never_sent(case: Case, values: list[Any]) -> bool:
-    """Every rank still has its own gradients, and nothing was sent."""
+    """Every rank still has its own gradients, because nothing was sent."""
     sent = any(not _is_mark(what) for what, _ in values[0][0]["events"])
     return not sent and _own_in_first(case, values) > 0
 
 
 def last_bucket_left(case: Case, values: list[Any]) -> bool:
-    """Some gradients were averaged, others are still each rank's own: a bucket was never sent. The last one is seldom
+    """Some gradients were averaged, others are still each rank's own: a bucket was never sent. The last one is rarely
     full: when `backward()` has returned, send what is left.
     """
     return _own_in_first(case, values) > 0
 
 
 def _own_in_first(case: Case, values: list[Any]) -> int:
-    """How many parameters have each rank's own gradient after the first update."""
+    """Return how many parameters have each rank's own gradient after the first update."""
     own = _gradients(case, 0)
     return sum(
         all(differs(value[0]["gradients"][name], own[rank][name]) is None for rank, value in enumerate(values))
@@ -215,16 +215,16 @@ def _own_in_first(case: Case, values: list[Any]) -> int:
 
 
 def hooks_left_behind(case: Case, values: list[Any]) -> bool:
-    """The first update is right and a later one is not: hooks of the first are still there, and do their work once
-    more, with what they remember. Keep what `register_post_accumulate_grad_hook` returns, and `remove()` it.
+    """The first update is right and a later one is not: hooks of the first are still there and run again, with their
+    old state. Keep the handle that `register_post_accumulate_grad_hook` returns, and `remove()` it.
     """
     return len(values[0]) > 1 and _first_are(case, values, 1)
 
 
 def everything_afterwards(case: Case, values: list[Any]) -> bool:
     """The means are right, but nothing is sent before the last gradient is ready: the network is idle while the
-    backward pass runs, and the ranks are idle afterwards. Begin a bucket's all-reduce in a hook, the moment that the
-    bucket is full.
+    backward pass runs, and the ranks are idle afterwards. Begin a bucket's all-reduce in a hook, as soon as the bucket
+    is full.
     """
     return not any(_early(value[0]["events"]) for value in values)
 
@@ -234,23 +234,24 @@ def _early(events: list) -> int:
 
 
 def waits_on_the_way(case: Case, values: list[Any]) -> bool:
-    """The backward pass stands still while a bucket travels: an all-reduce inside a hook must not be waited for there.
-    Begin it with `async_op=True`, keep what that returns, and wait when `backward()` is done.
+    """The backward pass stands still while a bucket travels: don't wait for an all-reduce inside the hook. Begin it
+    with `async_op=True`, keep the handle it returns, and wait when `backward()` is done.
     """
     return any(_waits(value[0]["events"]) for value in values)
 
 
 def buckets_too_large(case: Case, values: list[Any]) -> bool:
-    """A bucket is larger than `limit`. Does the next gradient still fit? Ask *before* it goes in, and in bytes
-    (`grad.nbytes`), not in numbers. (One bucket for all of them could not leave before the last gradient is ready.)
+    """A bucket is larger than `limit`. Check whether the next gradient still fits *before* you add it, and in bytes
+    (`grad.nbytes`), not in numbers. (A single bucket for all of them could not leave before the last gradient is
+    ready.)
     """
     cost = costs(case, values)[1]
     return cost.spent > cost.budget
 
 
 def hardly_filled(case: Case, values: list[Any]) -> bool:
-    """There are too many all-reduces, and each has its latency: a bucket is for several gradients, as many as fit into
-    `limit` bytes.
+    """There are too many all-reduces, and each costs latency: put as many gradients into a bucket as fit into `limit`
+    bytes.
     """
     cost = costs(case, values)[0]
     return cost.spent > cost.budget
@@ -280,8 +281,8 @@ EXERCISE = Exercise(
     read="3 · Four ways to send a gradient",
     hints=(
         "`parameter.register_post_accumulate_grad_hook(function)` calls `function(parameter)` as soon as its gradient "
-        "is in `parameter.grad`. Begin with hooks that only note the order.",
-        "In the hook: if the gradient does not fit into the open bucket any more, send that bucket and open a new one. "
+        "is in `parameter.grad`. Begin with hooks that only record the order.",
+        "In the hook: if the gradient no longer fits into the open bucket, send that bucket and open a new one. "
         "`torch.cat([each.grad.flatten() for each in bucket])` makes it one tensor.",
         "`work = dist.all_reduce(flat, async_op=True)` does not wait. Keep `work`, `flat` and the bucket's parameters.",
         "After `loss.backward()`: send the bucket that is still open, wait for each, divide, and copy the pieces back: "

@@ -1,4 +1,4 @@
-"""02.3 Evaluate together: what an answer must show, and the wrong ones that are known."""
+"""02.3 Evaluate together: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -74,21 +74,21 @@ def own_mean(case: Case, values: list[Any]) -> bool:
 
 
 def the_sum(case: Case, values: list[Any]) -> bool:
-    """This is the sum of all losses, and the mean is asked for: divide by the number of examples of all ranks."""
+    """This is the sum of all losses, but the exercise asks for the mean: divide by the number of examples on
+    all ranks.
+    """
     return _same(values, [sum(case.inputs["totals"])] * case.ranks)
 
 
 def divides_by_the_ranks(case: Case, values: list[Any]) -> bool:
     """You divide the sum of all losses by the number of ranks. It is a mean over *examples*: add up the counts of all
-    ranks, and divide by that.
+    ranks and divide by their sum.
     """
     return _same(values, [sum(case.inputs["totals"]) / case.ranks] * case.ranks)
 
 
 def divides_by_its_own_count(case: Case, values: list[Any]) -> bool:
-    """You add up the losses of all ranks, and divide by a count that only this rank knows. The count must be added
-    up, too.
-    """
+    """You add up the losses of all ranks, but divide by a count that only this rank knows. Add up the counts, too."""
     whole, counts = sum(case.inputs["totals"]), case.inputs["counts"]
     filled = [(value, count) for value, count in zip(values, counts, strict=True) if count]
     factors = (1, case.ranks)
@@ -96,21 +96,21 @@ def divides_by_its_own_count(case: Case, values: list[Any]) -> bool:
 
 
 def own_sum_by_all(case: Case, values: list[Any]) -> bool:
-    """The count is that of all ranks, and the sum is this rank's own. The losses must be added up, too."""
+    """The count is that of all ranks, but the sum is this rank's own. Add up the losses, too."""
     totals, count = case.inputs["totals"], sum(case.inputs["counts"])
     return _same(values, [total / count for total in totals])
 
 
 def only_one_knows(case: Case, values: list[Any]) -> bool:
-    """One rank has the mean of all examples, and the others have not. Every rank needs it, or one will stop training
-    early and the others will not: `dist.all_reduce` leaves the sum on all ranks, `dist.reduce` on one.
+    """One rank has the mean of all examples and the others don't. Every rank needs it, or one will stop training early
+    and the others won't: `dist.all_reduce` leaves the sum on all ranks, `dist.reduce` on one.
     """
     return sum(differs(value, right) is None for value, right in zip(values, expected(case), strict=True)) == 1
 
 
 def whole_numbers(case: Case, values: list[Any]) -> bool:
-    """The losses were cut to whole numbers on their way, by `int` or by a tensor of integers. Send sum and count in a
-    tensor of floats.
+    """The losses were cut to whole numbers on the way, by `int` or by an integer tensor. Send the sum and the count in
+    a floating-point tensor.
     """
     totals, count = case.inputs["totals"], sum(case.inputs["counts"])
     return any(_same(values, [sum(map(cut, totals)) / count] * case.ranks) for cut in (int, round))
@@ -122,8 +122,8 @@ def nothing_returned(case: Case, values: list[Any]) -> bool:
 
 
 def skips_when_empty(total, count):
-    """A rank that has no examples leaves without calling the collective, and the others wait for it for ever.
-    Every rank calls every collective, with zeros if need be.
+    """A rank without examples returns without calling the collective, and the others wait for it forever. Every rank
+    must call every collective, with zeros if need be.
     """
     if count == 0:
         return 0.0
@@ -143,7 +143,7 @@ EXERCISE = Exercise(
     hints=(
         "Two numbers must travel, not one.",
         "Add up the losses of all ranks, and add up the counts of all ranks. Divide once.",
-        "A rank without examples has something to say, too: that its sum is 0 and its count is 0.",
+        "A rank without examples has something to send, too: a sum of 0 and a count of 0.",
     ),
     cases=cases,
     drive=drive,
@@ -161,8 +161,8 @@ EXERCISE = Exercise(
         only_one_knows,
     ),
     errors={
-        "ZeroDivisionError": "A rank that has no examples cannot divide by their number: divide once, after sums and "
-        "counts of all ranks are added up.",
+        "ZeroDivisionError": "A rank that has no examples cannot divide by their number: divide once, after the sums "
+        "and counts of all ranks are added up.",
     },
     hanging=skips_when_empty,
 )

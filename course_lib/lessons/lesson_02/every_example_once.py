@@ -1,4 +1,4 @@
-"""02.2 Every example once: what an answer must show, and the wrong ones that are known."""
+"""02.2 Every example once: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def drive(answer, count: int, seed: int):
     from course_lib.meter import meter
 
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(rank)  # ranks do not draw alike, as in a real job
-    # The other seed is far away: `seed + epoch` is a fine way to mix the two.
+    torch.manual_seed(rank)  # ranks draw different random numbers, as in a real job
+    # The other seed is far away, because `seed + epoch` is a valid way to combine the two.
     calls = {"epoch 0": (0, 0), "epoch 1": (1, 0), "another seed": (0, 1000), "again": (0, 0)}
     with meter() as spent:
         shares = {
@@ -93,13 +93,13 @@ def _not_shuffled(shares: list[dict[str, list[int]]]) -> str | None:
 
 
 def _even_steps(share: list[int]) -> bool:
-    """Whether most examples come at the same distance from the one before."""
+    """Return whether most examples are at the same distance from their predecessor."""
     steps = Counter(after - before for before, after in pairwise(share))
     return 2 * max(steps.values()) > len(share)
 
 
 def _sorted(share: list[int]) -> bool:
-    """Whether they are in ascending or in descending order, at distances that a shuffle has made."""
+    """Return whether the examples are sorted, up or down, at the uneven distances that a shuffle leaves."""
     steps = {after - before for before, after in pairwise(share)}
     return sorted(share) in (share, share[::-1]) and len(steps) > 2
 
@@ -120,7 +120,7 @@ def costs(case: Case, values: list) -> list[Cost]:
 
 def repeats(case: Case, values: list[Any]) -> bool:
     """Some examples are given out twice so that all ranks have equally many, as `DistributedSampler` does it. In
-    training that is a small bias; in an evaluation it is a wrong number. Let some ranks have one example fewer.
+    training, that is a small bias; in an evaluation, it is a wrong result. Give some ranks one example fewer.
     """
     shares, count = [value["shares"]["epoch 0"] for value in values], case.inputs["count"]
     padded = -(-count // case.ranks)
@@ -129,8 +129,8 @@ def repeats(case: Case, values: list[Any]) -> bool:
 
 
 def drops_examples(case: Case, values: list[Any]) -> bool:
-    """You cut the order to a multiple of the number of ranks: the last examples of every epoch are never seen. Let
-    some ranks have one example more.
+    """You cut the order to a multiple of the number of ranks: the last examples of every epoch are never seen. Give
+    some ranks one example more.
     """
     shares, count = [value["shares"]["epoch 0"] for value in values], case.inputs["count"]
     seen = [index for share in shares for index in share]
@@ -138,9 +138,8 @@ def drops_examples(case: Case, values: list[Any]) -> bool:
 
 
 def ranks_disagree(case: Case, values: list[Any]) -> bool:
-    """The shares overlap: some examples come twice, others never. Each rank has taken its places from an order of its
-    own. The order must be the same on all ranks: draw it from a generator that is seeded by `seed` and `epoch`, and
-    by nothing else.
+    """The shares overlap: some examples come twice, others never. Each rank picks its places from an order of its own.
+    The order must be the same on all ranks: draw it from a generator that is seeded with `seed` and `epoch` only.
     """
     shares, count = [value["shares"]["epoch 0"] for value in values], case.inputs["count"]
     seen = Counter(index for share in shares for index in share)
@@ -149,15 +148,15 @@ def ranks_disagree(case: Case, values: list[Any]) -> bool:
 
 
 def everybody_reads_all(case: Case, values: list[Any]) -> bool:
-    """Every rank has all of the examples. A rank reads only its part of the order: every `ranks`-th place of it, or a
-    stretch of it.
+    """Every rank has all of the examples. A rank reads only its part of the order: every `ranks`-th place, or a
+    contiguous range.
     """
     return all(len(set(value["shares"]["epoch 0"])) == case.inputs["count"] for value in values)
 
 
 def leaves_the_rest_to_one(case: Case, values: list[Any]) -> bool:
-    """One rank gets its share and all that is left over, and the others wait for it in every epoch. Deal the rest out,
-    one example each.
+    """One rank gets its share and all that is left over, and the others wait for it in every epoch. Distribute the
+    rest, one example per rank.
     """
     sizes = sorted(len(value["shares"]["epoch 0"]) for value in values)
     return sum(sizes) == case.inputs["count"] and sizes[-2] < sizes[-1] - 1
@@ -165,7 +164,7 @@ def leaves_the_rest_to_one(case: Case, values: list[Any]) -> bool:
 
 def rounds_the_share_up(case: Case, values: list[Any]) -> bool:
     """Each rank takes the share rounded up until nothing is left, so the last ones get little or nothing. Shares differ
-    by one at most when the *rest* is dealt out, one example to each rank in turn.
+    by at most one if you distribute the *rest*, one example to each rank in turn.
     """
     sizes, count = [len(value["shares"]["epoch 0"]) for value in values], case.inputs["count"]
     most = -(-count // case.ranks)
@@ -173,52 +172,48 @@ def rounds_the_share_up(case: Case, values: list[Any]) -> bool:
 
 
 def epoch_does_nothing(case: Case, values: list[Any]) -> bool:
-    """Every epoch has the same order. The epoch must change the seed, as `set_epoch` does for
-    `DistributedSampler`.
-    """
+    """Every epoch has the same order. The epoch must change the seed, as `set_epoch` does for `DistributedSampler`."""
     return _complete(case, values) and all(v["shares"]["epoch 0"] == v["shares"]["epoch 1"] for v in values)
 
 
 def seed_does_nothing(case: Case, values: list[Any]) -> bool:
-    """The order does not depend on `seed`, at least not in epoch 0: there, all runs of this program would read the
-    examples in the same order. Let the generator's seed depend on both `seed` and `epoch`, in every epoch.
+    """The order does not depend on `seed`, at least not in epoch 0, so all runs of this program would read the examples
+    in the same order there. The generator's seed must depend on both `seed` and `epoch`, in every epoch.
     """
     return _complete(case, values) and all(v["shares"]["epoch 0"] == v["shares"]["another seed"] for v in values)
 
 
 def another_answer_each_time(case: Case, values: list[Any]) -> bool:
-    """The order depends on something besides the arguments: on how often something was drawn before, or on a clock. A
-    run that is started again after a crash must read what it would have read.
+    """The order depends on something besides the arguments: on earlier random draws, or on a clock. A run that is
+    restarted after a crash must read what it would have read.
     """
     return any(value["shares"]["again"] != value["shares"]["epoch 0"] for value in values)
 
 
 def keeps_its_examples(case: Case, values: list[Any]) -> bool:
-    """The same examples stay together in every epoch, and only their order changes: they were shared out first and
-    shuffled afterwards. Shuffle all of them, then share out.
+    """The same examples stay together in every epoch, and only their order changes: they were split first and shuffled
+    afterwards. Shuffle all of them, then split.
     """
     return _complete(case, values) and case.part == SHUFFLED and bool(_kept_together([v["shares"] for v in values]))
 
 
 def sorts_its_share(case: Case, values: list[Any]) -> bool:
-    """Each rank reads its examples sorted, whatever was shuffled before. Leave them in the order that the shuffle
-    gave.
-    """
+    """Each rank reads its examples sorted, whatever was shuffled before. Keep the order of the shuffle."""
     shares = [value["shares"][epoch] for value in values for epoch in ("epoch 0", "epoch 1")]
     return case.part == SHUFFLED and _complete(case, values) and any(map(_sorted, shares))
 
 
 def not_shuffled(case: Case, values: list[Any]) -> bool:
-    """The order is a regular one. Neighbouring examples are often alike (the same speaker, the same book), and a batch
-    of them is a bad sample: shuffle all examples, for instance by `torch.randperm`.
+    """The order is a regular one. Neighboring examples are often similar (the same speaker, the same book), and a batch
+    of them is a bad sample: shuffle all examples, for instance with `torch.randperm`.
     """
     shares = [value["shares"][epoch] for value in values for epoch in ("epoch 0", "epoch 1")]
     return case.part == SHUFFLED and _complete(case, values) and any(map(_even_steps, shares))
 
 
 def asks_the_others(case: Case, values: list[Any]) -> bool:
-    """The ranks talk to each other to agree on the order. They need not: the same seed gives the same order on every
-    rank.
+    """The ranks talk to each other to agree on the order. They don't need to: the same seed gives the same order on
+    every rank.
     """
     return any(value["said"] for value in values)
 
@@ -236,11 +231,11 @@ EXERCISE = Exercise(
     parts={"every example once": 2, "equal shares": 1, "a new order every epoch": 1},
     read="4 · Who reads what",
     hints=(
-        "All ranks must see the same order of all examples, and each take other places of it. What makes two ranks "
-        "shuffle alike without a message?",
-        "`torch.randperm(count, generator=torch.Generator().manual_seed(...))` depends on the seed alone. The seed may "
-        "depend on the epoch, and must not depend on the rank.",
-        "`order[rank::ranks]` takes every `ranks`-th place: the shares differ by one at most.",
+        "All ranks must see the same order of all examples, and each must take different places of it. How can two "
+        "ranks get the same shuffle without a message?",
+        "`torch.randperm(count, generator=torch.Generator().manual_seed(...))` depends only on the seed. The seed may "
+        "depend on the epoch, but must not depend on the rank.",
+        "`order[rank::ranks]` takes every `ranks`-th place: the shares differ by at most one.",
     ),
     cases=cases,
     drive=drive,

@@ -1,4 +1,4 @@
-"""The batches that an answer to 03.3 has planned, and what can be said of them."""
+"""The batches that an answer to 03.3 plans, and questions about them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from course_lib.checks.exercise import Case
 
 @dataclass(frozen=True)
 class Plan:
-    """One input, and the batches that the ranks have made of it."""
+    """One input, and the batches that the ranks made from it."""
 
     lengths: list[int]
     limit: int
@@ -19,12 +19,12 @@ class Plan:
 
     @property
     def cells(self) -> list[list[int]]:
-        """Of each rank's batches."""
+        """The cells of each rank's batches."""
         return [[self.cells_of(batch) for batch in part] for part in self.parts]
 
     @property
     def batches(self) -> list[list[int]]:
-        """Of all ranks, without the empty ones."""
+        """The non-empty batches of all ranks."""
         return [batch for part in self.parts for batch in part if batch]
 
     def cells_of(self, batch: list[int]) -> int:
@@ -43,7 +43,7 @@ def plans_of(case: Case, values: list) -> list[Plan]:
 
 
 def wrong_in(plan: Plan) -> str | None:
-    """Whether every sequence is there once, in batches that fit, equally many on every rank."""
+    """Return what is wrong unless every sequence is there once, in batches that fit, equally many on every rank."""
     count = len(plan.lengths)
     seen = Counter(index for part in plan.parts for batch in part for index in batch)
     unknown = next((index for index in seen if not 0 <= index < count), None)
@@ -74,7 +74,7 @@ def unlike(plan: Plan) -> str | None:
 
 
 def fewest_updates(lengths: list[int], cells: int, ranks: int) -> int:
-    """No plan has fewer: the longest that is left says how many fit beside it, and those of similar length fill it."""
+    """Return the minimum number of updates: always batch the longest sequence left with those closest in length."""
     return -(-len(filled(lengths, by_length(lengths, range(len(lengths))), cells)) // ranks)
 
 
@@ -84,7 +84,7 @@ def too_many(case: Case, plan: Plan) -> bool:
 
 
 def wrong_plan(case: Case, values: list) -> Plan | None:
-    """The first input whose batches are not as they should be, in this part of the exercise."""
+    """Return the first input whose batches are wrong in this part of the exercise."""
     for plan in plans_of(case, values):
         if any(not 0 <= index < len(plan.lengths) for batch in plan.batches for index in batch):
             return None
@@ -110,13 +110,13 @@ def steps(plan: Plan, batch: list[int]) -> int:
 
 
 def shares_differ_by(plan: Plan) -> int:
-    """How many sequences one rank has more than another."""
+    """Return the difference between the largest and the smallest number of sequences of a rank."""
     shares = [sum(map(len, part)) for part in plan.parts]
     return max(shares) - min(shares)
 
 
 def is_sorted(plan: Plan) -> bool:
-    """Whether batches, or the updates that they were dealt out from, have no lengths in common but at their ends."""
+    """Return whether the ranges of lengths in the batches, or in whole updates, overlap at most at their ends."""
     updates = [[index for batch in batches for index in batch] for batches in zip(*plan.parts, strict=True)]
     return any(in_order([[plan.lengths[index] for index in of] for of in cut if of]) for cut in (plan.batches, updates))
 
@@ -131,7 +131,7 @@ def by_length(lengths, indices):
 
 
 def filled(lengths, order, cells):
-    """Batches of neighbours, each as full as the limit allows, whoever is the longest."""
+    """Return batches of consecutive sequences, each as full as the limit allows, whichever sequence is the longest."""
     batches, longest = [[]], 0
     for index in order:
         longest = max(longest, lengths[index])

@@ -1,4 +1,4 @@
-"""03.3 Batches that cannot hang: what an answer must show, and the wrong ones that are known."""
+"""03.3 Batches that cannot hang: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def problem_from(chance: random.Random) -> tuple[list[int], int]:
-    """Lengths and a limit: few sequences or many, alike or not, one of them perhaps as long as the limit."""
+    """Return lengths and a limit: few or many sequences, similar or not, some of them possibly as long as the limit."""
     cells = chance.randint(1, MOST_CELLS)
     longest = chance.choice([cells, max(1, cells // 2), chance.randint(1, cells)])
     count = chance.choice([1, 2, 3, 4, 5, 6, 7, 8, 10, 15, 30])
@@ -107,8 +107,8 @@ def has_returned_lengths(case: Case, values: list) -> bool:
 
 
 def has_dropped_some(case: Case, values: list) -> bool:
-    """The counts are equal, because what is left over is thrown away: those sequences are never trained on. A share may
-    be smaller than the others, or even empty.
+    """The counts are equal, but only because what is left over is thrown away: those sequences are never trained on. A
+    share may be smaller than the others, or even empty.
     """
     plan = wrong_plan(case, values)
     seen = Counter(index for batch in plan.batches for index in batch) if plan else Counter()
@@ -116,8 +116,8 @@ def has_dropped_some(case: Case, values: list) -> bool:
 
 
 def has_repeated_some(case: Case, values: list) -> bool:
-    """To make the counts equal you give some sequences out twice. They weigh twice in the gradient; a share may rather
-    be empty.
+    """To make the counts equal, you give some sequences out twice, so they count twice in the gradient. Leave a share
+    empty instead.
     """
     plan = wrong_plan(case, values)
     return plan is not None and sum(map(len, plan.batches)) > len(plan.lengths)
@@ -125,8 +125,8 @@ def has_repeated_some(case: Case, values: list) -> bool:
 
 def has_dealt_out_whole_batches(case: Case, values: list) -> bool:
     """You cut everything into batches and deal these out one by one: unless their number is a multiple of the ranks,
-    some rank has one fewer, and the others hang in the last update. All ranks know how many batches there are: those
-    that get none in the last update have an empty one.
+    some rank has one fewer, and the others hang in the last update. All ranks know how many batches there are: give
+    those without one in the last update an empty one.
     """
     plan = wrong_plan(case, values)
     if plan is None or equally_many(plan) or shares_differ_by(plan) <= 1:
@@ -136,23 +136,24 @@ def has_dealt_out_whole_batches(case: Case, values: list) -> bool:
 
 
 def has_cut_its_own(case: Case, values: list) -> bool:
-    """Each rank takes its sequences first and cuts batches from them on its own. One that has longer sequences, or one
-    more of them, needs more batches than the others, and hangs. Sort and cut what all ranks have, and deal out last.
+    """Each rank takes its sequences first and cuts batches from them on its own. A rank with longer sequences, or with
+    one more of them, needs more batches than the others, and hangs. Sort and cut the sequences of all ranks first, and
+    deal the batches out last.
     """
     plan = wrong_plan(case, values)
     return plan is not None and not equally_many(plan) and shares_differ_by(plan) <= 1
 
 
 def has_counted_real_steps(case: Case, values: list) -> bool:
-    """You limit the *real* steps of a batch. A rectangle has padding, too: its cells are its sequences times the
-    longest of them, and these must fit.
+    """You limit the *real* steps of a batch. A rectangle has padding, too: its cells are the number of sequences times
+    the longest of them, and those must fit.
     """
     plan = wrong_plan(case, values)
     return plan is not None and too_large(plan) and all(steps(plan, batch) <= plan.limit for batch in plan.batches)
 
 
 def has_limited_all_ranks_together(case: Case, values: list) -> bool:
-    """You fill the limits of all ranks together, and then deal out: one rank gets more than fits. The limit is that of
+    """You fill the limits of all ranks together, and then deal out: one rank gets more than fits. The limit applies to
     *one* rank's batch.
     """
     plan = wrong_plan(case, values)
@@ -163,8 +164,8 @@ def has_limited_all_ranks_together(case: Case, values: list) -> bool:
 
 
 def has_one_more_than_fits(case: Case, values: list) -> bool:
-    """The batches that are too large have one sequence more than fits. Look whether it fits before it goes in; where
-    you divide, round down.
+    """The batches that are too large have one sequence more than fits. Check whether it fits before you add it; if you
+    divide, round down.
     """
     plan = wrong_plan(case, values)
     if plan is None or not too_large(plan):
@@ -175,8 +176,8 @@ def has_one_more_than_fits(case: Case, values: list) -> bool:
 
 
 def has_measured_by_another_sequence(case: Case, values: list) -> bool:
-    """Measured by its *longest* sequence, a batch is too large: you have gone by another one, or by their mean. Cells
-    are the number of sequences times the longest of them.
+    """Measured by its *longest* sequence, a batch is too large: you measured it by a different one, or by their mean.
+    Cells are the number of sequences times the longest of them.
     """
     plan = wrong_plan(case, values)
     return plan is not None and too_large(plan)
@@ -184,7 +185,7 @@ def has_measured_by_another_sequence(case: Case, values: list) -> bool:
 
 def has_gone_by_the_longest_of_all(case: Case, values: list) -> bool:
     """No batch has more sequences than would fit if all were as long as the longest of *all*. Short ones take fewer
-    cells: it is the longest of each *batch* that counts.
+    cells: only the longest of each *batch* counts.
     """
     most = [max(map(len, plan.batches)) <= max(1, plan.limit // max(plan.lengths)) for plan in plans_of(case, values)]
     several = any(len(batch) > 1 for plan in plans_of(case, values) for batch in plan.batches)
@@ -193,8 +194,8 @@ def has_gone_by_the_longest_of_all(case: Case, values: list) -> bool:
 
 
 def has_one_sequence_in_a_batch(case: Case, values: list) -> bool:
-    """Here every batch has a single sequence, though more would fit: no padding, and no speed. Take as many into a
-    batch as `cells` allows, going by the longest of that *batch*.
+    """Here every batch has a single sequence, though more would fit: no padding, but no speed either. Put as many into
+    a batch as `cells` allows, going by the longest of that *batch*.
     """
     plan = wrong_plan(case, values)
     if plan is None or not is_whole(plan) or not too_many(case, plan):
@@ -204,7 +205,7 @@ def has_one_sequence_in_a_batch(case: Case, values: list) -> bool:
 
 def has_stopped_below_the_limit(case: Case, values: list) -> bool:
     """No batch has exactly `cells` cells, though some could: you stop one sequence too early. At most `cells` means
-    that a batch of just so many still fits.
+    that a batch of exactly that many still fits.
     """
     plan = wrong_plan(case, values)
     if plan is None or not is_whole(plan) or not too_many(case, plan):
@@ -216,16 +217,16 @@ def has_stopped_below_the_limit(case: Case, values: list) -> bool:
 
 
 def has_mixed_long_and_short(case: Case, values: list) -> bool:
-    """Long and short sequences are in one batch: a long one makes all its neighbours long, and padding takes the place
-    of sequences. Put sequences of similar length together.
+    """Long and short sequences are in one batch: a long one stretches all the others, and padding takes up the room of
+    sequences. Put sequences of similar length together.
     """
     plan = wrong_plan(case, values)
     return plan is not None and is_whole(plan) and too_many(case, plan) and not is_sorted(plan)
 
 
 def has_measured_all_ranks_by_the_longest(case: Case, values: list) -> bool:
-    """More updates than it takes: the longest sequence of an update says for *all* ranks how many they get, also for
-    those with shorter ones. It is the longest of each *batch* that counts: fill one batch after the other.
+    """There are more updates than needed: the longest sequence of an update decides for *all* ranks how many they get,
+    even for those with shorter ones. Only the longest of each *batch* counts: fill one batch after the other.
     """
     plan = wrong_plan(case, values)
     if plan is None or not is_whole(plan) or not too_many(case, plan):
@@ -234,16 +235,16 @@ def has_measured_all_ranks_by_the_longest(case: Case, values: list) -> bool:
 
 
 def has_left_a_rank_without_work(case: Case, values: list) -> bool:
-    """The work is uneven before the last update: where one rank has much to do, another has half a batch or less, and
-    waits. Cut batches from *all* sequences, longest first, and deal them out in turn: full ones meet, and what is left
-    over comes last.
+    """The work is uneven before the last update: while one rank has much to do, another has half a batch or less, and
+    waits. Cut batches from *all* sequences, longest first, and deal them out in turn: full ones land in the same
+    update, and what is left over comes last.
     """
     plan = wrong_plan(case, values)
     return plan is not None and is_whole(plan) and unlike(plan) is not None
 
 
 def has_asked_the_others(case: Case, values: list) -> bool:
-    """Ranks talk to each other to find out what they could know: every rank has all lengths, and can work out how many
+    """Ranks talk to each other to find out what they already know: every rank has all lengths, and can compute how many
     batches the others have.
     """
     return judge(case, values) is None and max(value["messages"] for value in values) > 0
@@ -258,10 +259,10 @@ EXERCISE = Exercise(
     parts={"equal counts": 2, "few updates": 1, "alike on all ranks": 2},
     read="4 · Less padding: bucketing by length",
     hints=(
-        "Every rank knows all lengths. Let each work out the batches of *all* ranks, and pick its own last.",
+        "Every rank knows all lengths. Compute the batches of *all* ranks on each of them, and pick your own last.",
         "Sort by length, longest first. The first sequence of a batch is its longest: how many of that length fit "
         "into `cells`?",
-        "Deal the batches out in turn: all that are full come before the one that may not be. What must the ranks have "
+        "Deal the batches out in turn: all full ones come before the one that may not be full. What do the ranks need "
         "that get none in the last update?",
     ),
     cases=cases,

@@ -1,4 +1,4 @@
-"""03.2 One loss, divided once: what an answer must show, and the wrong ones that are known."""
+"""03.2 One loss, divided once: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def lengths_from(chance: random.Random) -> list[list[int]]:
-    """Of the sequences of two or three ranks, equally many on each."""
+    """Return the lengths of the sequences of two or three ranks, equally many on each."""
     ranks, sequences = chance.choice([2, 3]), chance.randint(1, 3)
     return [[chance.randint(1, 5) for _ in range(sequences)] for _ in range(ranks)]
 
@@ -70,13 +70,13 @@ def expected(case: Case) -> dict[str, Tensor]:
 
 
 def _numbers(case: Case) -> tuple[Tensor, Tensor, Tensor]:
-    """Each cell's gradient, its loss, and whether it counts."""
+    """Return each cell's gradient, its loss, and whether it counts."""
     slopes, rest, mask = (case.inputs[name] for name in ("slopes", "rest", "mask"))
     return slopes, 2 * slopes + rest, mask
 
 
 def _is_like(case: Case, values: list, made: Callable[[Tensor, Tensor], Tensor]) -> bool:
-    """Whether gradients, or losses, are what `made` makes of the cells' own, and that is not right."""
+    """Return whether the gradients, or the losses, are wrong and equal to what `made` computes from the cells."""
     slopes, losses, mask = _numbers(case)
     wrong = {"gradients": made(slopes, mask), "losses": made(losses, mask)}
     right = expected(case)
@@ -87,20 +87,20 @@ def _is_like(case: Case, values: list, made: Callable[[Tensor, Tensor], Tensor])
 
 
 def _sums(cells: Tensor, mask: Tensor) -> Tensor:
-    """Of each rank's cells that count."""
+    """Return the sum over each rank's cells that count."""
     return cells.masked_fill(~mask, 0.0).flatten(1).sum(dim=1)
 
 
 def has_cut_the_graph(case: Case, values: list) -> bool:
     """The value may be right, but `backward()` finds no way from it to the weights: it went through `item()`,
-    `detach()` or `torch.tensor`. Only counts may leave the graph; the sum of losses stays in it.
+    `detach()` or `torch.tensor`. Only counts may leave the graph; the sum of losses must stay in it.
     """
     return any(not isinstance(value["gradients"], Tensor) for value in values)
 
 
 def has_multiplied_by_the_mask(case: Case, values: list) -> bool:
-    """Zero times nan is nan, and times infinity, too: one bad cell of padding spoils the sum, though the mask is 0
-    there. Choose the steps that count, `losses[mask]`, instead of multiplying the others away.
+    """Zero times nan is nan, and so is zero times infinity: one bad cell of padding spoils the sum, though the mask is
+    0 there. Select the steps that count, `losses[mask]`, instead of multiplying the others by 0.
     """
     return case.part != "uneven counts" and bool(_mean(values, "losses").isnan() or _mean(values, "gradients").isnan())
 
@@ -114,15 +114,15 @@ def is_a_mean_of_means(case: Case, values: list) -> bool:
 
 
 def has_counted_the_padding(case: Case, values: list) -> bool:
-    """You divide by all cells, padding included: the more padding, the smaller the gradient. Only the steps that count
-    are counted, `mask.sum()`.
+    """You divide by all cells, padding included: the more padding, the smaller the gradient. Divide by the number of
+    steps that count, `mask.sum()`.
     """
     own = _is_like(case, values, lambda cells, mask: _sums(cells, mask).mean() / mask[0].numel())
     return own or _is_like(case, values, lambda cells, mask: _sums(cells, mask).sum() / mask.numel())
 
 
 def has_counted_sequences(case: Case, values: list) -> bool:
-    """You count sequences, and the loss is a mean over steps: a long sequence has many of them. Divide by the number of
+    """You count sequences, but the loss is a mean over steps: a long sequence has many of them. Divide by the number of
     steps that count, `mask.sum()`.
     """
     return _is_like(case, values, lambda cells, mask: _sums(cells, mask).sum() / mask.any(dim=1).sum())
@@ -130,7 +130,7 @@ def has_counted_sequences(case: Case, values: list) -> bool:
 
 def returns_the_loss_of_all(case: Case, values: list) -> bool:
     """The loss is right, but its gradient is too small by the number of ranks: each rank returns the loss of all, and
-    only its own part has a graph. Return this rank's part alone, scaled so that the mean over the ranks is right.
+    only its own part has a graph. Return only this rank's part, scaled so that the mean over the ranks is right.
     """
     right = expected(case)
     loss, gradient = (differs(_mean(values, name), right[name]) is None for name in ("losses", "gradients"))
@@ -139,14 +139,14 @@ def returns_the_loss_of_all(case: Case, values: list) -> bool:
 
 def has_forgotten_the_ranks(case: Case, values: list) -> bool:
     """It is too small by the number of ranks: you divide by the count of all ranks, and then the mean over the ranks
-    divides once more. Multiply to make up for it.
+    divides again. Multiply to compensate.
     """
     return _is_like(case, values, lambda cells, mask: cells[mask].mean() / case.ranks)
 
 
 def has_multiplied_twice(case: Case, values: list) -> bool:
-    """It is too large by the number of ranks: the mean over the ranks divides by their number once, so multiply once;
-    and do not add up losses that were added up already.
+    """It is too large by the number of ranks: the mean over the ranks divides by their number once, so multiply once,
+    and don't add up losses that are already added up.
     """
     return _is_like(case, values, lambda cells, mask: cells[mask].mean() * case.ranks)
 
@@ -160,15 +160,15 @@ def has_never_divided(case: Case, values: list) -> bool:
 
 
 def has_added_the_padding(case: Case, values: list) -> bool:
-    """The count is right, but the sum has the padding in it: its losses are numbers like all others. Take the sum over
+    """The count is right, but the sum has the padding in it: its losses are numbers like any other. Sum over
     the mask.
     """
     return _is_like(case, values, lambda cells, mask: cells.nan_to_num().sum() / mask.sum())
 
 
 def skips_when_empty(losses, mask):
-    """A rank whose share is empty leaves before the all-reduce, and the others wait for it for ever. It has something
-    to say, too: that its count is 0.
+    """A rank whose share is empty returns before the all-reduce, and the others wait for it forever. It has something
+    to send, too: a count of 0.
     """
     if not mask.any():
         return losses.sum() * 0
@@ -186,10 +186,10 @@ EXERCISE = Exercise(
     parts={"uneven counts": 2, "anything in the padding": 1, "an empty share": 1},
     read="3 · The mean of means",
     hints=(
-        "Write down the gradient of one process: the sum over all ranks' steps, divided by what? Which part of it does "
-        "a rank not know?",
-        "The count is a number without a gradient: all-reduce it. The sum of losses needs no message, the gradients "
-        "travel later.",
+        "Write down the gradient of a single process: the sum over all ranks' steps, divided by what? Which part of "
+        "it does a rank not know?",
+        "The count is a number without a gradient: all-reduce it. The sum of losses needs no message, because the "
+        "gradients are sent later.",
         "Afterwards the gradients are averaged, which divides by the number of ranks. You must have multiplied by it.",
     ),
     cases=cases,

@@ -1,4 +1,4 @@
-"""03.1 The last valid step: what an answer must show, and the wrong ones that are known."""
+"""03.1 The last valid step: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def shape_from(least: int, chance: random.Random) -> tuple[int, list[int], int]:
-    """Steps, lengths and hidden units: ends alike or not, the rectangle as long as the longest or longer."""
+    """Return steps, lengths and hidden units. The rectangle is as long as the longest sequence, or longer."""
     steps = chance.randint(1, 6)
     return steps, [chance.randint(least, steps) for _ in range(chance.randint(1, 5))], chance.randint(1, 3)
 
@@ -61,12 +61,12 @@ def expected(case: Case) -> list:
 
 def judge(case: Case, values: list) -> str | None:
     (value,), (right,) = values, expected(case)
-    nothing = value["gradient"] is None and not right["gradient"].any()  # no sequence has a step: no graph is needed
+    nothing = value["gradient"] is None and not right["gradient"].any()  # without steps, no graph is needed
     return same_as(expected)(case, [{**value, "gradient": right["gradient"] if nothing else value["gradient"]}])
 
 
 def _picks(case: Case, values: list, step_of: Callable[[int], int | None]) -> bool:
-    """Whether each sequence's state is its output at that step, or zeros."""
+    """Return whether each sequence's state is its output at `step_of(length)`, or zeros for None."""
     outputs, lengths = case.inputs["outputs"], case.inputs["lengths"].tolist()
     zeros = torch.zeros_like(outputs[0, 0])
     steps = [step_of(length) for length in lengths]
@@ -79,30 +79,30 @@ def _is_right(case: Case, values: list) -> bool:
 
 
 def is_cut_from_the_graph(case: Case, values: list) -> bool:
-    """The numbers are right, but nothing can be learned through them: they were taken out of the graph (`detach`,
-    `.data`, `.tolist()`). Index the tensor itself.
+    """The numbers are right, but no gradient flows through them: they were taken out of the graph (`detach`, `.data`,
+    `.tolist()`). Index the tensor itself.
     """
     return _is_right(case, values) and values[0]["gradient"] is None
 
 
 def has_written_over_an_empty_one(case: Case, values: list) -> bool:
-    """The numbers are right, but a sequence without steps has a gradient: its zeros were read from `outputs`, where
-    something was written over. Put zeros in place of what you read, not into `outputs`.
+    """The numbers are right, but a sequence without steps has a gradient: its zeros were read from `outputs`, where you
+    wrote them. Replace what you read with zeros, and leave `outputs` alone.
     """
     empty = case.inputs["lengths"] == 0
     return _is_right(case, values) and bool(values[0]["gradient"][:, empty].any())
 
 
 def has_another_gradient(case: Case, values: list) -> bool:
-    """The numbers are right, and the gradient goes to other steps, too, or not all the way: something was written over,
-    or the states are made of more than the steps they should be read at. Pick the steps from `outputs` itself.
+    """The numbers are right, but the gradient also goes to other steps, or doesn't arrive: something was overwritten,
+    or the states are made from more than the steps you should read. Pick the steps from `outputs` itself.
     """
     return _is_right(case, values)
 
 
 def has_read_the_last_column(case: Case, values: list) -> bool:
-    """You read the last column of the rectangle. For every sequence but the longest that is the state after the LSTM
-    has gone on over padding. Each sequence has an end of its own: `lengths` says where.
+    """You read the last column of the rectangle. For every sequence but the longest, that is the state after the LSTM
+    ran on over padding. Each sequence has its own end: `lengths` says where.
     """
     last = case.inputs["outputs"].shape[0] - 1
     ways = (lambda length: last), (lambda length: last if length else None)
@@ -110,13 +110,13 @@ def has_read_the_last_column(case: Case, values: list) -> bool:
 
 
 def has_read_the_first_column(case: Case, values: list) -> bool:
-    """You read the first step of each sequence. Its last one, `lengths` says which, has seen all of it."""
+    """You read the first step of each sequence. Only its last step, which `lengths` gives you, has seen all of it."""
     return any(_picks(case, values, way) for way in ((lambda length: 0), (lambda length: 0 if length else None)))
 
 
 def is_one_step_late(case: Case, values: list) -> bool:
     """Steps count from 0: a sequence of length 3 ends at step 2. You read the step after the end, which is padding, and
-    for the longest sequence there is none.
+    which doesn't exist for the longest sequence.
     """
     steps = case.inputs["outputs"].shape[0]
     ways = (lambda length: length % steps), (lambda length: min(length, steps - 1))
@@ -129,8 +129,8 @@ def is_one_step_early(case: Case, values: list) -> bool:
 
 
 def has_read_a_step_of_an_empty_one(case: Case, values: list) -> bool:
-    """A sequence without steps has no last one: a length of 0 makes step -1, which is the last column, and clamped to 0
-    it is the first. Its state must be zeros.
+    """A sequence without steps has no last one: a length of 0 gives step -1, which is the last column, or, clamped to
+    0, the first. Its state must be zeros.
     """
     lengths = case.inputs["lengths"]
     right, states = expected(case)[0]["states"], values[0]["states"]
@@ -138,15 +138,15 @@ def has_read_a_step_of_an_empty_one(case: Case, values: list) -> bool:
 
 
 def is_sorted_by_length(case: Case, values: list) -> bool:
-    """The states are right, and not in the order of the batch: they are sorted by length, say, so that row 0 belongs to
-    another sequence. Whoever sorts must sort back, or every target meets a stranger's state.
+    """The states are right, but not in the order of the batch: they are sorted by length, for example, so row 0 belongs
+    to a different sequence. If you sort, sort back, or every target meets the wrong state.
     """
     states, right = (sorted(tensor.tolist()) for tensor in (values[0]["states"], expected(case)[0]["states"]))
     return differs(torch.tensor(states), torch.tensor(right)) is None
 
 
 def has_averaged(case: Case, values: list) -> bool:
-    """This is the mean over the steps of each sequence, or their sum. What is asked for is the output at one of them,
+    """This is the mean over the steps of each sequence, or their sum. The exercise asks for the output at one of them,
     the last.
     """
     outputs, lengths = case.inputs["outputs"], case.inputs["lengths"]
@@ -155,20 +155,20 @@ def has_averaged(case: Case, values: list) -> bool:
 
 
 def has_picked_whole_steps(case: Case, values: list) -> bool:
-    """One index picks whole steps: you get all sequences at the end of each one. Two things must be chosen together,
-    the step and the sequence.
+    """One index picks whole steps: you get all sequences at the end of each one. Choose two things together, the step
+    and the sequence.
     """
     return values[0]["states"].dim() > 2
 
 
 def has_left_out_empty_ones(case: Case, values: list) -> bool:
-    """There must be a row for every sequence of the batch, also for those without steps: theirs are zeros."""
+    """There must be a row for every sequence of the batch, even for those without steps: theirs are zeros."""
     return len(values[0]["states"]) == int((case.inputs["lengths"] > 0).sum()) < len(case.inputs["lengths"])
 
 
 def is_batch_first(case: Case, values: list) -> bool:
-    """You take the first dimension for the sequences. In this course it is time: `outputs[step, sequence]`. Where
-    there are as many steps as sequences, nothing warns you.
+    """You take the first dimension for the sequences. In this course it is time: `outputs[step, sequence]`. If there
+    are as many steps as sequences, nothing warns you.
     """
     outputs, lengths = case.inputs["outputs"], case.inputs["lengths"]
     return differs(values[0]["states"], outputs[torch.arange(len(lengths)), lengths - 1]) is None
@@ -184,8 +184,8 @@ EXERCISE = Exercise(
     read="1 · Which state did you read?",
     hints=(
         "At which step, counted from 0, does a sequence of length 3 end?",
-        "`outputs[steps, sequences]` with two tensors of indices, as long as each other, picks one cell for each pair.",
-        "What does step -1 mean to Python? Ask it of a sequence of length 0, and put zeros in its place.",
+        "`outputs[steps, sequences]` with two index tensors of the same length picks one cell for each pair.",
+        "What does index -1 mean in Python? A sequence of length 0 would get it: put zeros in its place.",
     ),
     cases=cases,
     drive=drive,

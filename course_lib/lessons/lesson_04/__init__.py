@@ -9,7 +9,9 @@ FEATURES = 2
 
 
 def examples(generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets of a micro-batch: a line with noise, far enough from 0 for gradients that need clipping."""
+    """Return the inputs and targets of a micro-batch: linear with noise, far enough from 0 that gradients need
+    clipping.
+    """
     inputs = torch.randn(count, FEATURES, generator=generator, dtype=torch.float64)
     noise = torch.randn(count, 1, generator=generator, dtype=torch.float64)
     return inputs, inputs.sum(dim=1, keepdim=True) * 2 + 5 + noise

@@ -1,4 +1,4 @@
-"""04.2 Clip in the right place: what an answer must show, and the wrong ones that are known."""
+"""04.2 Clip in the right place: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def expected(case: Case) -> list:
 
 
 def gradient_of(case: Case, pieces: list, count: int | None = None) -> Tensor:
-    """Of the squared errors of these pieces, divided by the number of all examples: of the weight, and of the bias."""
+    """Return the gradient (weight, then bias) of these pieces' squared errors, divided by the number of all
+    examples.
+    """
     model = linear(case.inputs["weight"])
     inputs, targets = whole(pieces)
     total = (model(inputs) - targets).square().sum()
@@ -73,7 +75,7 @@ def clipped(gradient: Tensor, limit: float) -> Tensor:
 
 
 def _after(case: Case, gradient: Tensor, norm: float) -> dict:
-    """What an answer that steps with this gradient is found with."""
+    """Return what `drive` returns for an answer that steps with this gradient."""
     return {
         "norm": norm,
         "weight": case.inputs["weight"] - RATE * gradient[:FEATURES].view(1, -1),
@@ -82,7 +84,7 @@ def _after(case: Case, gradient: Tensor, norm: float) -> dict:
 
 
 def _steps(case: Case, values: list) -> list[Tensor]:
-    """The gradient that each rank has stepped with."""
+    """Return the gradient that each rank stepped with."""
     moved = (torch.cat([(v["weight"] - case.inputs["weight"]).flatten(), v["bias"].flatten()]) for v in values)
     return [-each / RATE for each in moved]
 
@@ -108,16 +110,16 @@ def has_kept_to_itself(case: Case, values: list) -> bool:
 
 
 def has_averaged_once_more(case: Case, values: list) -> bool:
-    """The gradient is too small by the number of ranks: `count` has the examples of all ranks already, so the ranks'
-    parts are to be added up, not averaged.
+    """The gradient is too small by the number of ranks: `count` already includes the examples of all ranks, so add up
+    the ranks' parts instead of averaging them.
     """
     mean = _whole(case) / case.ranks
     return _is_norm(values, mean.norm()) or _stepped_with(case, values, mean)
 
 
 def has_clipped_pieces(case: Case, values: list) -> bool:
-    """You clip after every micro-batch: the later ones are added to what was already cut down, and weigh more. The
-    limit is meant for the gradient of the whole batch.
+    """You clip after every micro-batch: the later ones are added to what was already clipped, and weigh more. The limit
+    applies to the gradient of the whole batch.
     """
     limit, total = case.inputs["limit"], torch.zeros(FEATURES + 1, dtype=torch.float64)
     if case.ranks * max(map(len, case.inputs["micro_batches"])) == case.ranks:
@@ -131,22 +133,22 @@ def has_clipped_pieces(case: Case, values: list) -> bool:
 
 
 def has_clipped_its_own(case: Case, values: list) -> bool:
-    """Each rank clips its own gradient, and then they are added up: ranks are cut down by different factors, and the
-    sum may be longer than the limit. First the sum over all ranks, then the norm.
+    """Each rank clips its own gradient, and then they are added up: ranks are scaled by different factors, and the sum
+    may exceed the limit. First the sum over all ranks, then the norm.
     """
     own = [clipped(gradient_of(case, pieces), case.inputs["limit"]) for pieces in case.inputs["micro_batches"]]
     return _is_sum_of_clipped(case, values, torch.stack(own).sum(dim=0))
 
 
 def _is_sum_of_clipped(case: Case, values: list, total: Tensor) -> bool:
-    """Whether an answer has stepped with the sum of clipped gradients, or with that clipped once more."""
+    """Return whether an answer stepped with the sum of clipped gradients, possibly clipped again."""
     again = clipped(total, case.inputs["limit"])
     return any(_wrongly_stepped_with(case, values, step) for step in (total, again))
 
 
 def has_clipped_each_parameter(case: Case, values: list) -> bool:
-    """Each parameter is clipped by its own norm, which changes its direction. The norm is that of
-    all parameters together, and one factor shortens them all.
+    """Each parameter is clipped by its own norm, which changes the direction of the gradient. The norm is that of all
+    parameters together, and one factor shortens them all.
     """
     gradient, limit = _whole(case), case.inputs["limit"]
     parts = [clipped(part, limit) for part in (gradient[:FEATURES], gradient[FEATURES:])]
@@ -160,8 +162,8 @@ def has_clipped_numbers(case: Case, values: list) -> bool:
 
 
 def has_not_clipped(case: Case, values: list) -> bool:
-    """The step is made with the gradient as it was: it is not clipped at all, or after the step, when nobody looks any
-    more. The order is sum, clip, step.
+    """The step is made with the gradient as it was: it is not clipped at all, or only after the step, which is too
+    late. The order is sum, clip, step.
     """
     return bool(_whole(case).norm() > case.inputs["limit"]) and _stepped_with(case, values, _whole(case))
 
@@ -173,8 +175,8 @@ def has_stretched(case: Case, values: list) -> bool:
 
 
 def has_taken_another_kind_of_norm(case: Case, values: list) -> bool:
-    """This is another norm: the largest number of the gradient, or the sum of their sizes. Clip by the root of the sum
-    of the squares of all its numbers, and return that.
+    """This is another norm: the largest absolute value of the gradient, or the sum of the absolute values. Clip by the
+    root of the sum of the squares of all its numbers, and return that.
     """
     sizes = _whole(case).abs()
     other = _is_norm(values, sizes.max()) or _is_norm(values, sizes.sum())
@@ -182,14 +184,14 @@ def has_taken_another_kind_of_norm(case: Case, values: list) -> bool:
 
 
 def has_returned_another_norm(case: Case, values: list) -> bool:
-    """The weights are right. What must be returned is the norm of the whole gradient *before* clipping: the root of
-    the sum of the squares of all its numbers.
+    """The weights are right. Return the norm of the whole gradient *before* clipping: the root of the sum of the
+    squares of all its numbers.
     """
     return _stepped_with(case, values, clipped(_whole(case), case.inputs["limit"]))
 
 
 def has_added_norms(case: Case, values: list) -> bool:
-    """You make the norm of the sum out of the norms of the parts. That cannot be done: parts may point in different
+    """You compute the norm of the sum from the norms of the parts. That doesn't work: parts may point in different
     directions. Add the gradients up first.
     """
     norms = torch.stack([gradient_of(case, pieces).norm() for pieces in case.inputs["micro_batches"]])
@@ -214,7 +216,7 @@ def _is_norm(values: list, norm: Tensor) -> bool:
 
 
 def sends_with_every_piece(model, optimizer, micro_batches, count, limit):
-    """Every micro-batch's gradient is sent, and ranks may have different numbers of them."""
+    """Every micro-batch's gradient is sent, but ranks may have different numbers of micro-batches."""
     parameters = list(model.parameters())
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
@@ -238,8 +240,8 @@ EXERCISE = Exercise(
     read="5 · Clipping, the scheduler and the tail",
     hints=(
         "Put these in order: clip, step, backward of every micro-batch, all-reduce. Which of them happen once?",
-        "`count` is the same on all ranks. If every micro-batch's sum is divided by it, what has to be done with the "
-        "ranks' gradients: a sum or a mean?",
+        "`count` is the same on all ranks. If every micro-batch's sum is divided by it, what do the ranks' gradients "
+        "need: a sum or a mean?",
         "`torch.nn.utils.clip_grad_norm_(parameters, limit)` returns the norm that it found.",
     ),
     cases=cases,

@@ -1,4 +1,4 @@
-"""04.3 Hooks that are right under accumulation: what an answer must show, and the wrong ones that are known."""
+"""04.3 Hooks that are right under accumulation: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def cases(seed: int) -> list[Case]:
 
 
 def drive(answer, passes: Tensor, keep: bool):
-    """The gradients after every backward pass: of the weight the inputs, of the bias their first number's square."""
+    """Return the gradients after every backward pass: the weight's are the inputs, the bias's the first input
+    squared.
+    """
     from course_lib.meter import meter
 
     model = linear(torch.ones(1, FEATURES))
@@ -48,20 +50,23 @@ def drive(answer, passes: Tensor, keep: bool):
                 (model.weight @ inputs + model.bias * inputs[0].square()).sum().backward()
             sent.append([sum(spent.calls.values()) + spent.messages, sum(spent.payload.values())])
             for name in NAMES:
-                gradient = getattr(model, name).grad  # None if a hook has taken it away
+                gradient = getattr(model, name).grad  # None if a hook has removed it
                 seen[name].append(None if gradient is None else gradient.detach().flatten().clone())
         model.zero_grad(set_to_none=not keep)
     return {**seen, "sent": sent, "weights": [parameter.detach().flatten() for parameter in model.parameters()]}
 
 
 def gradients(case: Case) -> dict[str, Tensor]:
-    """(ranks, updates, passes, numbers): of every single pass."""
+    """Return the gradients of every single pass, of shape (ranks, updates, passes, numbers)."""
     passes = case.inputs["passes"]
     return {"weight": passes, "bias": passes[..., :1].square()}
 
 
 def expected(case: Case, sent: Callable[[Tensor], Tensor] | None = None) -> dict[str, Tensor]:
-    """(ranks, passes of all updates, numbers): what is in `.grad` after every pass, if the last one does this."""
+    """Return `.grad` after every pass, of shape (ranks, passes of all updates, numbers).
+
+    `sent` computes it after the last pass of an update; the default is the mean over the ranks.
+    """
     found = {}
     for name, single in gradients(case).items():
         accumulated = single.cumsum(dim=2)
@@ -109,7 +114,7 @@ def _last_pass_is(case: Case, values: list, sent: Callable[[Tensor], Tensor]) ->
 
 def has_averaged_the_last_pass(case: Case, values: list) -> bool:
     """A tensor hook sees *this backward pass's* gradient, not what has been accumulated: with one micro-batch it is
-    right, and its test passes. What the earlier ones left in `.grad` is never averaged. There is a hook that runs
+    right, and its test passes. What the earlier passes left in `.grad` is never averaged. Use the hook that runs
     *after* the gradient has been added.
     """
     return _last_pass_is(case, values, lambda single: single[:, :, :-1].sum(dim=2) + single[:, :, -1].mean(dim=0))
@@ -117,21 +122,21 @@ def has_averaged_the_last_pass(case: Case, values: list) -> bool:
 
 def has_sent_nothing(case: Case, values: list) -> bool:
     """Nothing is sent in any backward pass. Your function is called once, before training, when there are no gradients
-    yet: put a hook on each parameter, and let the hook send.
+    yet: register a hook on each parameter, and let the hook send.
     """
     return not any(calls for value in values for calls, _ in value["sent"])
 
 
 def has_kept_its_own(case: Case, values: list) -> bool:
-    """Every rank keeps its own sum, though something is sent: what was averaged is a copy, or something other than
+    """Every rank keeps its own sum, though something is sent: you averaged a copy, or something other than
     `parameter.grad`. Change `.grad` in place, or replace it.
     """
     return _last_pass_is(case, values, lambda single: single.sum(dim=2))
 
 
 def has_left_out_a_parameter(case: Case, values: list) -> bool:
-    """One parameter is right, and the other keeps its own sum: only one of them has a hook that works. Give each
-    parameter one. (If you define it in a loop: it sees the loop's *last* values.)
+    """One parameter is right, but the other keeps its own sum: only one of them has a hook that works. Give each
+    parameter one. (A hook defined in a loop sees the loop's *last* values.)
     """
     right, own = expected(case), expected(case, lambda single: single.sum(dim=2))
     return any(
@@ -150,23 +155,23 @@ def has_added_up(case: Case, values: list) -> bool:
 
 
 def has_divided_by_k(case: Case, values: list) -> bool:
-    """You divide by the number of passes, too. What was accumulated is a sum over the passes, and stays one: only over
-    the ranks a mean is asked for.
+    """You divide by the number of passes, too. What was accumulated is a sum over the passes, and stays one: the
+    exercise asks for a mean only over the ranks.
     """
     return _last_pass_is(case, values, lambda single: single.mean(dim=2).mean(dim=0))
 
 
 def has_sent_every_time(case: Case, values: list) -> bool:
-    """Every backward pass sends: k messages where one would do. Before the k-th, `.grad` must be this rank's own sum,
-    and nothing is sent.
+    """Every backward pass sends: k messages where one would do. Before the k-th pass, `.grad` must be this rank's own
+    sum, and nothing is sent.
     """
     k = case.inputs["passes"].shape[2]
     return k > 1 and all(calls for value in values for calls, _ in value["sent"])
 
 
 def has_sent_in_the_first_pass(case: Case, values: list) -> bool:
-    """The *first* pass of every k sends, and not the last: what is accumulated afterwards is never averaged. Count a
-    pass before you ask whether it is the k-th.
+    """The *first* pass of every k sends instead of the last: what is accumulated afterwards is never averaged. Count a
+    pass before you check whether it is the k-th.
     """
     k = case.inputs["passes"].shape[2]
     first = [place % k == 0 for place in range(len(values[0]["sent"]))]
@@ -174,7 +179,7 @@ def has_sent_in_the_first_pass(case: Case, values: list) -> bool:
 
 
 def has_worked_once(case: Case, values: list) -> bool:
-    """The first update is right. Then your count goes on from k, and no later pass is the k-th again: start over after
+    """The first update is right. Then your count continues from k, and no later pass is the k-th again: reset it after
     each update.
     """
     k, updates = case.inputs["passes"].shape[2], case.inputs["passes"].shape[1]
@@ -183,8 +188,8 @@ def has_worked_once(case: Case, values: list) -> bool:
 
 
 def has_counted_hooks(case: Case, values: list) -> bool:
-    """You count calls of the hook, and a backward pass calls it once for *each* parameter: the k-th call comes in the
-    middle of some pass. Count the passes, or the calls of each parameter.
+    """You count calls of the hook, but a backward pass calls it once for *each* parameter: the k-th call comes in the
+    middle of some pass. Count the passes, or the calls per parameter.
     """
     k, calls = case.inputs["passes"].shape[2], len(NAMES)
     sends = [
@@ -205,11 +210,11 @@ EXERCISE = Exercise(
     hints=(
         "`register_hook` gives you the gradient of one backward pass, before it is added to `.grad`. Which hook comes "
         "after that?",
-        "`parameter.register_post_accumulate_grad_hook(hook)` calls `hook(parameter)` when `parameter.grad` has this "
-        "pass in it.",
+        "`parameter.register_post_accumulate_grad_hook(hook)` calls `hook(parameter)` when `parameter.grad` includes "
+        "this pass.",
         "How does a hook know that this is the k-th pass of an update? Each parameter's hook is called once per pass.",
-        "A function defined in a loop sees the loop's *last* values. Make the hook in a function of its own, with a "
-        "count of its own.",
+        "A function defined in a loop sees the loop's *last* values. Create each hook in a separate function call, "
+        "with its own count.",
     ),
     cases=cases,
     drive=drive,

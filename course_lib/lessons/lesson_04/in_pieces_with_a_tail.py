@@ -1,4 +1,4 @@
-"""04.1 In pieces, with a tail: what an answer must show, and the wrong ones that are known."""
+"""04.1 In pieces, with a tail: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, same
 from course_lib.lessons.lesson_04 import FEATURES, examples
 from course_lib.lessons.symptoms import over_budget
 
-HIDDEN = 32  # wide enough for its outputs to be most of what autograd keeps
-HELD = 1.5  # times what a plain forward pass keeps of the largest micro-batch: styles differ, and two are twice as much
+HIDDEN = 32  # wide enough that its outputs are most of what autograd saves
+HELD = (
+    1.5  # times what a forward pass of the largest micro-batch saves: styles differ, but two graphs hold twice as much
+)
 DRAWN = 8
 
 
@@ -82,7 +84,7 @@ def expected(case: Case) -> list:
 def trained(
     case: Case, share: Callable[[list[int]], list[float]], zero_each: bool = False, zero: bool = True, tail: bool = True
 ) -> dict:
-    """Losses and parameters if the mean of each piece has so large a share in its update."""
+    """Return losses and parameters if `share` weights the mean of each piece in its update."""
     model, losses, pieces, k = network(case.inputs["weights"]), [], case.inputs["micro_batches"], case.inputs["k"]
     optimizer = sgd(model)
     updates = [pieces[start : start + k] for start in range(0, len(pieces), k)]
@@ -120,12 +122,15 @@ def costs(case: Case, values: list) -> list[Cost]:
 
 
 def bytes_of(examples: int) -> int:
-    """What autograd keeps of so many: inputs, hidden units and errors. (And once the way out's weights, turned.)"""
+    """Return what autograd saves for so many examples: inputs, hidden units and errors.
+
+    (Plus, once, the transposed weights of the output layer.)
+    """
     return 8 * examples * (FEATURES + HIDDEN + 1)
 
 
 def _is_like(case: Case, values: list, *arguments, **options) -> bool:
-    """Whether an answer went to where this way of training goes, or its losses did."""
+    """Return whether an answer's parameters, or its losses, are wrong and equal to those of this way of training."""
     wrong, right = trained(case, *arguments, **options), expected(case)[0]
     names = [name for name in wrong if differs(values[0][name], right[name])]
     return any(differs(wrong[name], right[name]) and not differs(values[0][name], wrong[name]) for name in names)
@@ -136,8 +141,8 @@ def _mean_of_means(sizes: list[int]) -> list[float]:
 
 
 def has_updated_for_every_piece(case: Case, values: list) -> bool:
-    """You update after every micro-batch: that is training with small batches. Let k of them add up their gradients
-    before the step.
+    """You update after every micro-batch: that is training with small batches. Add up the gradients of k of them before
+    the step.
     """
     pieces = case.inputs["micro_batches"]
     return case.inputs["k"] > 1 and len(pieces) > 1 and len(values[0]["losses"]) == len(pieces)
@@ -145,7 +150,7 @@ def has_updated_for_every_piece(case: Case, values: list) -> bool:
 
 def has_lost_the_tail(case: Case, values: list) -> bool:
     """The last micro-batches are fewer than k, and no update is made from them: they are lost, or leak into the next
-    epoch. They are an update, too, with a count of its own.
+    epoch. They form an update, too, with its own count.
     """
     full = len(case.inputs["micro_batches"]) // case.inputs["k"]
     has_tail = full * case.inputs["k"] < len(case.inputs["micro_batches"])
@@ -154,28 +159,28 @@ def has_lost_the_tail(case: Case, values: list) -> bool:
 
 
 def has_joined_the_tail(case: Case, values: list) -> bool:
-    """There are fewer updates than there should be: what is left at the end, fewer than k micro-batches, is an update
-    of its own, and belongs to no other.
+    """There are fewer updates than there should be: what is left at the end, fewer than k micro-batches, is a separate
+    update, and belongs to no other.
     """
     return 0 < len(values[0]["losses"]) < len(expected(case)[0]["losses"])
 
 
 def has_not_moved(case: Case, values: list) -> bool:
-    """The weights are what they were: no step was made, or the gradients were zeroed before it."""
+    """The weights haven't changed: no step was made, or the gradients were zeroed before it."""
     before = [parameter.detach() for parameter in network(case.inputs["weights"]).parameters()]
     return differs(values[0]["parameters"], before) is None
 
 
 def has_returned_other_losses(case: Case, values: list) -> bool:
-    """The training is right, and what you return is not: the loss of an update is the sum of its micro-batches' shares,
-    not that of one of them.
+    """The training is right, but what you return is not: the loss of an update is the sum of its micro-batches' shares,
+    not the share of one of them.
     """
     return differs(values[0]["parameters"], expected(case)[0]["parameters"]) is None and judge(case, values) is not None
 
 
 def has_run_more_passes(case: Case, values: list) -> bool:
     """You run more passes than there are micro-batches: in smaller pieces than they come in, or some of them twice. A
-    micro-batch is as large as fits, and a device wants large ones.
+    micro-batch is as large as fits, and devices are most efficient with large ones.
     """
     return judge(case, values) is None and max(values[0]["forwards"], values[0]["backwards"]) > len(
         case.inputs["micro_batches"]
@@ -184,7 +189,7 @@ def has_run_more_passes(case: Case, values: list) -> bool:
 
 def has_divided_by_k(case: Case, values: list) -> bool:
     """This is a mean of means: an example in a small micro-batch weighs more than one in a large one. (If you divide by
-    k, those of a shorter tail also weigh too little.) Divide each *sum* by the number of examples of the whole update.
+    k, those in a shorter tail also weigh too little.) Divide each *sum* by the number of examples of the whole update.
     """
     k = case.inputs["k"]
     return _is_like(case, values, _mean_of_means) or _is_like(case, values, lambda sizes: [1 / k] * len(sizes))
@@ -198,15 +203,15 @@ def has_summed_the_means(case: Case, values: list) -> bool:
 
 
 def has_never_divided(case: Case, values: list) -> bool:
-    """You add up squared errors and never divide, so that the step grows with the batch. The loss is their mean:
-    divide each sum by the number of examples of the whole update.
+    """You add up squared errors and never divide, so the step grows with the batch. The loss is their mean: divide each
+    sum by the number of examples of the whole update.
     """
     return _is_like(case, values, lambda sizes: [float(size) for size in sizes])
 
 
 def has_taken_one_size_for_all(case: Case, values: list) -> bool:
-    """You divide by the number of micro-batches times the size of *one* of them, as if all were as large. Count the
-    examples of the update before its first backward pass.
+    """You divide by the number of micro-batches times the size of *one* of them, as if all were the same size. Count
+    the examples of the update before its first backward pass.
     """
 
     def like(size_of: Callable[[list[int]], int], count: Callable[[list[int]], int]) -> bool:
@@ -217,15 +222,15 @@ def has_taken_one_size_for_all(case: Case, values: list) -> bool:
 
 
 def has_zeroed_every_time(case: Case, values: list) -> bool:
-    """The gradients are zeroed before every micro-batch, so that only the last one of an update is left of them.
-    `backward()` adds to `.grad`: zero once per update.
+    """The gradients are zeroed before every micro-batch, so only the last one of an update counts. `backward()` adds to
+    `.grad`: zero once per update.
     """
     shares = (_mean_of_means, lambda sizes: [size / sum(sizes) for size in sizes])
     return any(_is_like(case, values, share, zero_each=True) for share in shares)
 
 
 def has_never_zeroed(case: Case, values: list) -> bool:
-    """The second update still has the first one's gradients in it: `backward()` adds to what is there. Zero once per
+    """The second update still has the first one's gradients in it: `backward()` adds to `.grad`. Zero once per
     update.
     """
     shares = (_mean_of_means, lambda sizes: [size / sum(sizes) for size in sizes])
@@ -233,15 +238,15 @@ def has_never_zeroed(case: Case, values: list) -> bool:
 
 
 def has_joined_the_pieces(case: Case, values: list) -> bool:
-    """You join micro-batches and run them as one. The numbers are right, and the memory is that of the whole batch,
-    which does not fit: that is why it came in pieces. Each micro-batch needs a forward and a backward pass of its own.
+    """You join micro-batches and run them as one. The numbers are right, but the memory is that of the whole batch,
+    which does not fit: that is why it came in pieces. Run a separate forward and backward pass for each micro-batch.
     """
     return values[0]["largest forward"] > max(len(inputs) for inputs, _ in case.inputs["micro_batches"])
 
 
 def has_held_several_graphs(case: Case, values: list) -> bool:
-    """A backward pass frees what its forward pass has kept. You run several forward passes before the first backward
-    one, or retain the graph, so that the activations of all of them are held together. Call `backward()` on each
+    """A backward pass frees what its forward pass saved. You run several forward passes before the first backward pass,
+    or retain the graph, so the activations of all of them are in memory at once. Call `backward()` on each
     micro-batch's share right after its forward pass: the gradients add up in `.grad`.
     """
     return over_budget(judge, costs, case, values, -1)
@@ -259,7 +264,7 @@ EXERCISE = Exercise(
         "What must happen once per update, and what once per micro-batch? Write the two loops first.",
         "The mean over an update is a sum divided by a count. The sum can be added up piece by piece; when do you know "
         "the count?",
-        "`micro_batches[start : start + k]` is shorter than k at the end, and that is all the care a tail needs.",
+        "`micro_batches[start : start + k]` is shorter than k at the end, and that is all a tail needs.",
     ),
     cases=cases,
     drive=drive,

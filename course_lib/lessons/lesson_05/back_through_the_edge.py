@@ -1,4 +1,4 @@
-"""05.1 Back through the edge: what an answer must show, and the wrong ones that are known."""
+"""05.1 Back through the edge: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH = 2
 
 
 class BatchFirst(nn.Module):
-    """A stage as many scripts have it: (sequences, steps, width) in and out."""
+    """A stage as in many scripts: (sequences, steps, width) in and out."""
 
     def __init__(self, weights: Sequence[Tensor] = ()) -> None:
         super().__init__()
@@ -97,22 +97,23 @@ def costs(case: Case, values: list) -> list[Cost]:
 
 
 def has_no_gradient_anywhere(case: Case, values: list) -> bool:
-    """No stage has a gradient, not even the last one, which needs nobody's: the backward pass began from outputs that
-    were cut off from the stage. Detach only what you send, and go back from the outputs that the stage returned.
+    """No stage has a gradient, not even the last one, which needs none from other ranks: the backward pass began from
+    outputs that were detached from the stage. Detach only what you send, and start from the outputs that the stage
+    returned.
     """
     return all(gradient is None for value in values for gradient in value["gradients"].values())
 
 
 def has_no_gradients(case: Case, values: list) -> bool:
-    """The stages before the last have no gradient at all: nothing was sent back, or nobody went on with it. They would
-    stay as they are, while the loss still falls, because the last stage learns to make the best of it.
+    """The stages before the last have no gradient at all: nothing was sent back, or no backward pass continued from it.
+    They would never learn, while the loss still falls, because the last stage makes the best of it.
     """
     return all(gradient is None for value in values[:-1] for gradient in value["gradients"].values())
 
 
 def has_more_than_it_should(case: Case, values: list) -> bool:
-    """Every gradient is a multiple of what it should be: `.grad` was added to in several backward passes, or the loss
-    was scaled. Each stage goes forward once, and back once, from the loss as it is.
+    """Every gradient is a multiple of what it should be: several backward passes were added up in `.grad`, or the loss
+    was scaled. Each stage runs forward once and backward once, from the unscaled loss.
     """
     pairs = [(value["gradients"], right) for value, right in zip(values, expected(case), strict=True)]
     ratios = [gradient / right[name] for value, right in pairs for name, gradient in value.items()]
@@ -121,26 +122,26 @@ def has_more_than_it_should(case: Case, values: list) -> bool:
 
 
 def has_run_again(case: Case, values: list) -> bool:
-    """A stage runs more than once. Its first run has kept all that the backward pass needs: go on from its outputs."""
+    """A stage runs more than once. Its first run saved all that the backward pass needs: continue from its outputs."""
     return judge(case, values) is None and max(value["runs"] for value in values) > 1
 
 
 def has_waited_for_all(case: Case, values: list) -> bool:
-    """The gradients are right, but all ranks wait for each other at a barrier. A message is enough to wait for: whoever
-    receives one knows that it was sent.
+    """The gradients are right, but all ranks wait for each other at a barrier. Waiting for a message is enough: the
+    rank that receives one knows that it was sent.
     """
     return judge(case, values) is None and any(set(value["collectives"]) == {"barrier"} for value in values)
 
 
 def has_talked_to_everybody(case: Case, values: list) -> bool:
-    """The gradients are right, but what one rank needs from its neighbour goes to all of them, or to a far one. Over
-    an edge go two messages: `send` and `recv` with the rank before and the rank after.
+    """The gradients are right, but what one rank needs from its neighbor goes to all of them, or to a far one. Two
+    messages cross an edge: `send` and `recv` with the rank before and the rank after.
     """
     *_, far, collectives = costs(case, values)
     return judge(case, values) is None and far.spent + collectives.spent > 0
 
 
-Way = Callable[[Tensor, Tensor, Tensor], "Tensor | None"]  # from what a stage received, sent, and got back for it
+Way = Callable[[Tensor, Tensor, Tensor], "Tensor | None"]  # (what a stage received, what it sent, its gradient)
 
 
 def _is_like(
@@ -149,7 +150,7 @@ def _is_like(
     start: Way = lambda i, o, gradient: gradient,
     returned: Way = lambda i, o, gradient: i.grad,
 ) -> bool:
-    """Whether these are gradients of stages that begin their way back with `start` and send `returned` on."""
+    """Return whether the gradients are wrong and those of stages that go back from `start` and send back `returned`."""
     stages = [BatchFirst(weights) for weights in case.inputs["weights"]]
     received, sent = [], []
     batch = case.inputs["batch"]
@@ -161,23 +162,23 @@ def _is_like(
     for place, (own, outputs) in reversed(list(enumerate(zip(received, sent, strict=True)))):
         outputs.backward(gradient if place == case.ranks - 1 else start(own, outputs, gradient))
         sent_back = returned(own, outputs, gradient)
-        assert sent_back is not None  # what was received requires a gradient, and has got one
+        assert sent_back is not None  # what was received requires a gradient, and has one now
         gradient = sent_back.detach()
     wrong = [{name: parameter.grad for name, parameter in stage.lstm.named_parameters()} for stage in stages]
     return judge(case, values) is not None and differs([value["gradients"] for value in values], wrong) is None
 
 
 def has_begun_without_it(case: Case, values: list) -> bool:
-    """You receive a gradient and begin the backward pass without it, from ones (as `outputs.sum().backward()` does):
-    that gives the gradient of the outputs' sum. Begin with the one that came: it says how the loss depends on each
-    output.
+    """You receive a gradient but begin the backward pass without it, from ones (as `outputs.sum().backward()` does):
+    that gives the gradient of the outputs' sum. Begin with the gradient you received: it says how the loss depends on
+    each output.
     """
     return _is_like(case, values, start=lambda inputs, outputs, gradient: torch.ones_like(gradient))
 
 
 def has_sent_the_gradient_of_its_outputs(case: Case, values: list) -> bool:
-    """What you send back is the gradient of the loss with respect to your *outputs*. The rank before needs the one with
-    respect to what it has sent: your inputs. Take the gradient back through your own stage first.
+    """What you send back is the gradient of the loss with respect to your *outputs*. The rank before needs the gradient
+    with respect to what it sent: your inputs. Take the gradient back through your own stage first.
     """
 
     def last_is_right(inputs: Tensor, outputs: Tensor, gradient: Tensor) -> Tensor:
@@ -189,7 +190,7 @@ def has_sent_the_gradient_of_its_outputs(case: Case, values: list) -> bool:
 
 
 def _passes_on(case: Case, values: list, last: Tensor) -> bool:
-    """Whether only the stages between others hand on what they have received."""
+    """Return whether only the stages between others pass on what they received."""
 
     def returned(inputs: Tensor, outputs: Tensor, gradient: Tensor) -> Tensor:
         return inputs.grad if torch.equal(outputs, last) and inputs.grad is not None else gradient
@@ -205,22 +206,22 @@ def has_sent_the_activations_back(case: Case, values: list) -> bool:
 
 
 def has_sent_more(case: Case, values: list) -> bool:
-    """The gradients are right, and there are more messages than two for each edge, or larger ones. All ranks know the
-    `shape`, and what a rank needs from another is one tensor.
+    """The gradients are right, but there are more messages than two for each edge, or larger ones. All ranks know the
+    `shape`, and a rank needs only one tensor from another.
     """
     return judge(case, values) is None
 
 
 def is_wrong_before_the_last_stage(case: Case, values: list) -> bool:
-    """The last stage is right, and one before it is not: look at what crosses the edge between them. Forward it is the
-    outputs, detached; back it is the gradient of just these numbers, and the backward pass goes on from it.
+    """The last stage is right, but one before it is not: look at what crosses the edge between them. Forward, it is the
+    outputs, detached; backward, it is the gradient of exactly these numbers, from which the backward pass continues.
     """
     return differs(values[-1]["gradients"], expected(case)[-1]) is None
 
 
 def is_wrong_from_the_last_stage_on(case: Case, values: list) -> bool:
-    """The gradients of the last stage are not right, and it needs nobody's gradient for them: look at what it receives,
-    and at the loss that it goes back from.
+    """The gradients of the last stage are wrong, though it needs none from other ranks: look at what it receives, and
+    at the loss from which it goes back.
     """
     return judge(case, values) is not None
 
@@ -231,7 +232,7 @@ def across(
     loss: Callable | None,
     shape: tuple[int, ...],
 ) -> None:
-    """A right answer."""
+    """The reference answer."""
     rank = dist.get_rank()
     if inputs is None:
         inputs = torch.empty(shape, dtype=torch.float64)
@@ -251,7 +252,7 @@ def across(
 
 def waits_for_nothing(stage, inputs, loss, shape):
     """A stage waits for a gradient that the next one never sends. After its backward pass, every stage but the first
-    sends back the gradient of what it has received.
+    sends back the gradient of what it received.
     """
     rank = dist.get_rank()
     if loss is None:
@@ -269,10 +270,10 @@ EXERCISE = Exercise(
     parts={"one edge": 3, "a stage between two others": 2},
     read="2 · By hand: an edge between two ranks",
     hints=(
-        "The way forward first: receive unless there are `inputs`, run the stage, send unless there is a `loss`. What "
-        "is sent must be detached and contiguous.",
-        "What was received is a leaf of this rank's graph. What must it do, to have a `.grad` later?",
-        "`outputs.backward(gradient)` goes on with a gradient that came from elsewhere.",
+        "The forward pass first: receive unless there are `inputs`, run the stage, send unless there is a `loss`. What "
+        "you send must be detached and contiguous.",
+        "What you received is a leaf of this rank's graph. What does it need, to have a `.grad` later?",
+        "`outputs.backward(gradient)` continues with a gradient that came from elsewhere.",
         "A stage in the middle is both: it receives activations and sends some, receives a gradient and sends one.",
     ),
     cases=cases,
@@ -296,12 +297,12 @@ EXERCISE = Exercise(
         is_wrong_from_the_last_stage_on,
     ),
     errors={
-        "has to be contiguous": "A message is a stretch of memory, and the output of a `batch_first` LSTM is a view "
-        "that is turned around: make it contiguous before you send it. The same may hold for a gradient.",
-        "has no attribute 'dim'": "The stage was run on None: only rank 0 is given `inputs`. Every other rank receives "
+        "has to be contiguous": "A message is a contiguous range of memory, and the output of a `batch_first` LSTM is "
+        "a transposed view: make it contiguous before you send it. The same may hold for a gradient.",
+        "has no attribute 'dim'": "The stage was run on None: only rank 0 gets `inputs`. Every other rank receives "
         "them from the rank before.",
         "'NoneType' object has no attribute": "What was received has no gradient: to autograd it is a constant. It "
-        "must require a gradient *before* the stage uses it, and then has one after the backward pass.",
+        "must require a gradient *before* the stage uses it; then it has one after the backward pass.",
     },
     hanging=waits_for_nothing,
 )

@@ -1,4 +1,4 @@
-"""05.3 Cut inside the cell: what an answer must show, and the wrong ones that are known."""
+"""05.3 Cut inside the cell: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def cases(seed: int) -> list[Case]:
 
 
 def own_rows(whole: Tensor, rank: int, ranks: int) -> Tensor:
-    """What one rank is sent of a weight: its rows of each gate, and zeros for the others'."""
+    """Return one rank's share of a weight: its rows of each gate, and zeros for the others'."""
     pieces = (piece for gate in whole.chunk(GATES) for piece in enumerate(gate.chunk(ranks)))
     return torch.cat([piece if place == rank else torch.zeros_like(piece) for place, piece in pieces])
 
 
 def drive(answer, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor, inputs: Tensor, slopes: Tensor):
-    """Forward, and the backward pass from the same loss on every rank."""
+    """Run the forward pass, then the backward pass from the same loss on every rank."""
     from course_lib.meter import meter
 
     own = [rows_of(whole, dist.get_rank(), dist.get_world_size()) for whole in (weight_ih, weight_hh, bias)]
@@ -72,12 +72,12 @@ def drive(answer, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor, inputs: Te
 
 
 def rows_of(whole: Tensor, rank: int, ranks: int) -> Tensor:
-    """Of each gate's rows, those of this rank's units."""
+    """Return the rows of this rank's units, from each gate."""
     return torch.cat([gate.chunk(ranks)[rank] for gate in whole.chunk(GATES)])
 
 
 def cell(gates: Tensor, c: Tensor, order: str = "ifgo") -> tuple[Tensor, Tensor]:
-    """The next (h, c) of the units whose gates these are."""
+    """Return the next (h, c) of the units with these gates."""
     named = dict(zip(order, gates.chunk(GATES, dim=1), strict=True))
     c = named["f"].sigmoid() * c + named["i"].sigmoid() * named["g"].tanh()
     return named["o"].sigmoid() * c.tanh(), c
@@ -132,23 +132,22 @@ def costs(case: Case, values: list) -> list[Cost]:
 
 
 def has_gathered_the_weights(case: Case, values: list) -> bool:
-    """The numbers are right, and what travels is not h, but the weights, or much more than is needed: then every rank
-    holds the whole layer, which was too large for one. Only h may travel, after every step, and gradients on the way
-    back.
+    """The numbers are right, but the weights travel instead of h, or much more than is needed: then every rank holds
+    the whole layer, which was too large for one. Send only h, after every step, and gradients in the backward pass.
     """
     own = sum(case.inputs[name].numel() for name in WEIGHTS) // case.ranks
     return judge(case, values) is None and any(4 * own <= value["bytes"] for value in values)
 
 
 def has_sent_more_often(case: Case, values: list) -> bool:
-    """Forward, a step needs one collective: h is all that the other ranks must know of it. Backward, the gradient of h
-    is added up once for each step, and that of the inputs once for all.
+    """Forward, a step needs one collective: h is all that the other ranks need from it. Backward, add up the gradient
+    of h once per step, and that of the inputs once in total.
     """
     return over_budget(judge, costs, case, values, 0, 1)
 
 
 def has_gates_in_another_order(case: Case, values: list) -> bool:
-    """You read the rows in another order, as some libraries store them. PyTorch's rows are i, f, g, o."""
+    """You read the rows in a different order, as some libraries store them. PyTorch's rows are i, f, g, o."""
     weight_ih, weight_hh, bias, inputs = (case.inputs[name] for name in BACKWARD)
     for order in set(map("".join, permutations("ifgo"))) - {"ifgo"}:
         h = c = torch.zeros(inputs.shape[1], len(bias) // GATES, dtype=torch.float64)
@@ -159,8 +158,8 @@ def has_gates_in_another_order(case: Case, values: list) -> bool:
 
 
 def has_kept_h_to_itself(case: Case, values: list) -> bool:
-    """The first step is right. At the next one, each rank's gates know only the h of its own units. They need all of
-    it: gather after *every* step.
+    """The first step is right. At the next one, each rank's gates know only the h of its own units, but they need all
+    of it: gather after *every* step.
     """
     right = expected(case)
     first = all(differs(v["outputs"][0], r["outputs"][0]) is None for v, r in zip(values, right, strict=True))
@@ -168,21 +167,21 @@ def has_kept_h_to_itself(case: Case, values: list) -> bool:
 
 
 def has_only_its_own_units(case: Case, values: list) -> bool:
-    """The outputs have only this rank's units, or their h in the wrong dimension. The ranks have other *units* of the
-    same sequences: put them side by side, in the last dimension.
+    """The outputs have only this rank's units, or the gathered h in the wrong dimension. The ranks have different
+    *units* of the same sequences: put them side by side, in the last dimension.
     """
     return any(value["outputs"].shape != case.inputs["slopes"].shape for value in values)
 
 
 def has_gathered_c(case: Case, values: list) -> bool:
-    """You return all of c. A unit's c is used by that unit alone: each rank keeps its own, and nobody has to send it.
-    That is half of the state that never travels.
+    """You return all of c. Only that unit uses its c, so each rank keeps its own and never sends it. That is half of
+    the state that never travels.
     """
     return any(value["c"].shape[-1] == case.inputs["slopes"].shape[2] for value in values)
 
 
 def _is_wrong_backward(case: Case, values: list) -> bool:
-    """Whether the outputs are right, and some gradient is not."""
+    """Return whether the outputs are right but some gradient is not."""
     pairs = list(zip(values, expected(case), strict=True))
     forward = all(differs(value[name], right[name]) is None for name in FORWARD for value, right in pairs)
     return forward and judge(case, values) is not None
@@ -195,32 +194,31 @@ def _gradients_are_right(case: Case, values: list, names: tuple[str, ...]) -> bo
 
 
 def has_no_gradient(case: Case, values: list) -> bool:
-    """The outputs are right, and no gradient comes back through them: autograd knows nothing of messages, and what
-    `all_gather` fills in is a constant to it. Say what the backward pass of your gather is, with a
-    `torch.autograd.Function`.
+    """The outputs are right, but no gradient comes back through them: autograd knows nothing about messages, and what
+    `all_gather` fills in is a constant to it. Define the backward pass of your gather with a `torch.autograd.Function`.
     """
     return _is_wrong_backward(case, values) and all(gradient is None for v in values for gradient in v["gradients"])
 
 
 def has_forgotten_the_inputs(case: Case, values: list) -> bool:
-    """The weights' gradients are right. The gradient of `inputs` is only what this rank's own gates caused: every rank
-    uses all inputs, so that their gradient is a sum over the ranks.
+    """The weights' gradients are right. The gradient of `inputs` is only the part from this rank's own gates: every
+    rank uses all inputs, so their gradient is a sum over the ranks.
     """
     return _is_wrong_backward(case, values) and _gradients_are_right(case, values, WEIGHTS)
 
 
 def has_counted_the_output_once_per_rank(case: Case, values: list) -> bool:
     """The outputs are right and the gradients too large: what comes back through the *outputs* is added up over the
-    ranks, too. Every rank knows all of that already. Only what comes through the next step's gates is known in parts.
-    (`all_gather` of `torch.distributed.nn` adds up all of it.)
+    ranks, too. Every rank already has all of that. Only what comes through the next step's gates is spread over the
+    ranks. (`all_gather` of `torch.distributed.nn` adds up all of it.)
     """
     return _is_wrong_backward(case, values) and _last_step_off_by(case, values, case.ranks)
 
 
 def _last_step_off_by(case: Case, values: list, factor: float) -> bool:
-    """Whether the gradient of the last step's inputs, which no later step has a part in, is that much too large.
+    """Return whether the gradient of the last step's inputs, which no later step affects, is `factor` times too large.
 
-    Where each rank has kept its own part of it, their sum is.
+    If each rank kept its own part of the gradient, this looks at their sum.
     """
     right = expected(case)[0]["gradients"][-1][-1]
     each = [value["gradients"][-1] for value in values]
@@ -232,8 +230,8 @@ def _last_step_off_by(case: Case, values: list, factor: float) -> bool:
 
 
 def has_not_summed_over_the_gates(case: Case, values: list) -> bool:
-    """What comes back to h through the next step's gates is a sum over *all* ranks: its units have a part in every
-    rank's gates. You take this rank's own, or a mean. The last step is right, and the earlier ones are not.
+    """What comes back to h through the next step's gates is a sum over *all* ranks: its units contribute to every
+    rank's gates. You take this rank's own, or a mean. The last step is right, but the earlier ones are not.
     """
     return _is_wrong_backward(case, values) and _last_step_off_by(case, values, 1.0)
 
@@ -247,15 +245,15 @@ EXERCISE = Exercise(
     parts={"one step": 3, "from step to step": 3},
     read="7 · Optional: inside the cell, tensor parallelism",
     hints=(
-        "With its own rows a rank computes the four gates, c and h of its own units. What does `h @ weight_hh.T` need "
+        "With its own rows, a rank computes the four gates, c and h of its own units. What does `h @ weight_hh.T` need "
         "at the next step?",
         "`dist.all_gather(parts, own)` fills a list with one tensor per rank. Units are the last dimension. To "
         "autograd, what it fills in is a constant.",
-        "The gradient of a gathered h comes by two ways. Through the loss: every rank has all of it. Through the next "
-        "step's gates: each rank has the part that its own gates caused.",
+        "The gradient of a gathered h comes in two ways. Through the loss: every rank has all of it. Through the next "
+        "step's gates: each rank has the part from its own gates.",
         "A `torch.autograd.Function` whose forward pass gathers can return h twice, for the two ways; its backward "
         "pass then gets a gradient for each. One of them must be summed over the ranks.",
-        "`inputs` are used by the gates of all ranks. What must happen to their gradient, once?",
+        "The gates of all ranks use `inputs`. What must happen to their gradient, once?",
     ),
     cases=cases,
     drive=drive,

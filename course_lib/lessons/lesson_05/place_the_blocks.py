@@ -1,4 +1,4 @@
-"""05.2 Place the blocks: what an answer must show, and the wrong ones that are known."""
+"""05.2 Place the blocks: how an answer is tested, and the wrong answers we recognize."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def blocks_from(chance: random.Random) -> tuple[list[list[int]], list[int]]:
-    """Seconds and sizes. Devices differ: by a factor, or in what they are good at, or not at all."""
+    """Return seconds and sizes. Devices differ by a factor, or in which blocks they are fast at, or not at all."""
     blocks, devices = chance.randint(1, MOST_BLOCKS), chance.randint(1, MOST_DEVICES)
     sizes = [chance.randint(1, 9) for _ in range(blocks)]
     base = [chance.randint(1, 9) for _ in range(blocks)]
@@ -54,7 +54,9 @@ def with_room(chance: random.Random) -> tuple[list[list[int]], list[int], list[i
 
 
 def with_a_limit(chance: random.Random) -> tuple[list[list[int]], list[int], list[int]]:
-    """Just enough for one placement, and a little more here or there: the fastest of all, or any other."""
+    """Return a problem with just enough memory for one placement, or a little more: the fastest one, or a
+    random one.
+    """
     seconds, sizes = blocks_from(chance)
     ways = all_parts(len(sizes), len(seconds))
     chosen = chance.choice([chance.choice(ways), min(ways, key=partial(slowest, seconds))])
@@ -63,7 +65,7 @@ def with_a_limit(chance: random.Random) -> tuple[list[list[int]], list[int], lis
 
 
 def too_small(chance: random.Random) -> tuple[list[list[int]], list[int], list[int]]:
-    """Together there is room enough, where that can be, and no cut that fits."""
+    """Return a problem where no placement fits, even though the total memory may be enough."""
     while True:
         seconds, sizes = blocks_from(chance)
         each = sum(sizes) // len(seconds)
@@ -100,7 +102,7 @@ def judge(case: Case, values: list) -> str | None:
 
 
 def all_parts(blocks: int, devices: int) -> list[Parts]:
-    """Every way to cut the blocks into consecutive parts, some of them empty."""
+    """Return every way to cut the blocks into consecutive parts, which may be empty."""
     cuts = combinations_with_replacement(range(blocks + 1), devices - 1)
     return [[list(range(start, stop)) for start, stop in pairwise((0, *chosen, blocks))] for chosen in cuts]
 
@@ -126,7 +128,7 @@ def fastest(seconds: list[list[int]], sizes: list[int], memory: list[int], withi
 def _is_best_of(
     case: Case, parts: Parts | None, cost: Callable[[Parts], float], allowed: Callable[[Parts], bool]
 ) -> bool:
-    """Whether this is what comes out if `cost` is made small among the `allowed` placements."""
+    """Return whether this placement minimizes `cost` among the `allowed` placements."""
     _, sizes, memory = case.inputs.values()
     ways = list(filter(allowed, all_parts(len(sizes), len(memory))))
     if parts is None or not ways:
@@ -135,43 +137,43 @@ def _is_best_of(
 
 
 def has_dealt_out_in_turn(case: Case, values: list) -> bool:
-    """Activations go backwards through the devices, or back and forth. Each device gets one stretch of the model, and
-    the devices follow each other in order; only the cuts are yours to choose.
+    """Activations go backwards through the devices, or back and forth. Each device gets one contiguous part of the
+    model, and the devices follow each other in order; you choose only the cuts.
     """
     blocks = [block for part in values[0] or [] for block in part]
     return sorted(blocks) == list(range(len(case.inputs["sizes"]))) != blocks
 
 
 def has_given_up_too_soon(case: Case, values: list) -> bool:
-    """There are placements that fit, and you return None: that the *fastest* does not fit, or the one that you came to,
-    does not mean that none does.
+    """There are placements that fit, but you return None: just because the *fastest* doesn't fit, or the one you found,
+    doesn't mean that none does.
     """
     return values[0] is None
 
 
 def has_left_room(case: Case, values: list) -> bool:
-    """A device that is *exactly* full is refused. What needs no more than its memory fits."""
+    """A device that is *exactly* full is refused. Blocks fit if they need no more than the device's memory."""
     seconds, sizes, memory = case.inputs.values()
     return _is_best_of(case, values[0], partial(slowest, seconds), lambda way: fits(sizes, memory, way, lt))
 
 
 def has_given_nothing(case: Case, values: list) -> bool:
-    """Here no placement fits, and you return an empty list. Return None."""
+    """Here no placement fits, and you return an empty list. Return None instead."""
     seconds, sizes, memory = case.inputs.values()
     return values[0] == [] and fastest(seconds, sizes, memory) is None
 
 
 def has_never_given_up(case: Case, values: list) -> bool:
-    """Here no placement fits, and you return one all the same: the job would run out of memory in its first step.
-    Return None.
+    """Here no placement fits, and you return one anyway: the job would run out of memory in its first step. Return
+    None.
     """
     seconds, sizes, memory = case.inputs.values()
     return values[0] is not None and fastest(seconds, sizes, memory) is None
 
 
 def has_ignored_the_memory(case: Case, values: list) -> bool:
-    """A fast placement, and one device cannot hold its blocks. Compare what they need with the memory of *that* device.
-    Leave out the placements that do not fit before you choose.
+    """The placement is fast, but one device cannot hold its blocks. Compare what they need with the memory of *that*
+    device. Leave out the placements that do not fit before you choose.
     """
     seconds, sizes, memory = case.inputs.values()
     best = fastest(seconds, sizes, memory)
@@ -183,7 +185,7 @@ def has_ignored_the_memory(case: Case, values: list) -> bool:
 
 
 def has_taken_one_limit_for_all(case: Case, values: list) -> bool:
-    """Every device has a memory of its own: you hold all of them to that of one."""
+    """Every device has a memory of its own, but you apply one device's limit to all of them."""
     seconds, sizes, memory = case.inputs.values()
     limits = {max(memory), min(memory), memory[0]}
     others = ([limit] * len(memory) for limit in limits if len(set(memory)) > 1 and limit < sum(sizes))
@@ -192,16 +194,16 @@ def has_taken_one_limit_for_all(case: Case, values: list) -> bool:
 
 
 def has_used_every_device(case: Case, values: list) -> bool:
-    """You try only placements in which every device has a block, also a slow one that all others then wait for; with
-    fewer blocks than devices there are none. A device may stay empty: try these placements, too.
+    """You try only placements in which every device has a block, even a slow one that all others then wait for; with
+    fewer blocks than devices, there are none. A device may stay empty: try those placements, too.
     """
     seconds, sizes, memory = case.inputs.values()
     return _is_best_of(case, values[0], partial(slowest, seconds), lambda way: all(way) and fits(sizes, memory, way))
 
 
 def has_taken_the_devices_for_alike(case: Case, values: list) -> bool:
-    """You balance as if all devices were alike. Device `d` takes `seconds[d][b]` for block `b`: what counts is the time
-    of each device's blocks on *that* device.
+    """You balance as if all devices were alike. Device `d` takes `seconds[d][b]` for block `b`: what matters is the
+    time of each device's blocks on *that* device.
     """
     seconds, sizes, memory = case.inputs.values()
     means = [sum(column) for column in zip(*seconds, strict=True)]
@@ -215,8 +217,8 @@ def has_taken_the_devices_for_alike(case: Case, values: list) -> bool:
 
 
 def has_made_the_sum_small(case: Case, values: list) -> bool:
-    """The *sum* of all devices' seconds is as small as can be. In a pipeline the devices work at the same time, and all
-    wait for the slowest: its seconds are to be small.
+    """The *sum* of all devices' seconds is minimal. In a pipeline, the devices work at the same time, and all wait for
+    the slowest: minimize its seconds.
     """
     seconds, sizes, memory = case.inputs.values()
 
@@ -228,15 +230,15 @@ def has_made_the_sum_small(case: Case, values: list) -> bool:
 
 
 def has_balanced_the_memory(case: Case, values: list) -> bool:
-    """The largest device is as small as can be. Memory only has to fit: of all placements that fit, the fastest is
-    asked for.
+    """You minimize the memory of the fullest device. Memory only has to fit: the exercise asks for the fastest of all
+    placements that fit.
     """
     _, sizes, memory = case.inputs.values()
     return _is_best_of(case, values[0], partial(slowest, [sizes] * len(memory)), lambda way: fits(sizes, memory, way))
 
 
 def has_counted_blocks(case: Case, values: list) -> bool:
-    """Equally many blocks on each device is equal work only if blocks and devices are alike. Compare their seconds."""
+    """Equally many blocks on each device are equal work only if blocks and devices are alike. Compare their seconds."""
     counts = [len(part) for part in values[0]]
     if len(counts) != len(case.inputs["memory"]):
         return False
@@ -244,8 +246,8 @@ def has_counted_blocks(case: Case, values: list) -> bool:
 
 
 def has_filled_one_after_the_other(case: Case, values: list) -> bool:
-    """You fill each device until it is full, and go on: memory is a limit, not an aim. What should be small is the time
-    of the slowest device, and to know that, whole placements must be compared.
+    """You fill each device until it is full, then move on to the next: memory is a limit, not a goal. Minimize the time
+    of the slowest device, which takes a comparison of whole placements.
     """
     _, sizes, memory = case.inputs.values()
     return all(
@@ -263,11 +265,11 @@ EXERCISE = Exercise(
     parts={"the fastest": 2, "a limit on memory": 2, "nothing fits": 1},
     read="3 · Placement: which block lives where",
     hints=(
-        "A placement in consecutive parts is decided by where it is cut. How many ways are there to cut 6 blocks in 3, "
-        "if a part may be empty?",
+        "A placement in consecutive parts is determined by its cuts. How many ways are there to cut 6 blocks into 3 "
+        "parts, if a part may be empty?",
         "So few that you can try them all: `itertools.combinations_with_replacement(range(blocks + 1), devices - 1)` "
         "gives the cuts.",
-        "First leave out what does not fit, then take the one whose slowest device is fastest: "
+        "First leave out what doesn't fit, then take the placement whose slowest device is fastest: "
         "`min(..., default=None)`",
     ),
     cases=cases,

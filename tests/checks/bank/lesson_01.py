@@ -120,7 +120,7 @@ def stops_at_the_gates(inputs, hidden, cell, grad_hidden, grad_cell, **weights):
     return {"sums": sums, "cell": grad_new_cell * forget} | back_to_the_rest(sums, inputs, hidden, **weights)
 
 
-@wrong("01.1", says="in another order than PyTorch's")
+@wrong("01.1", says="but not in PyTorch's order")
 def another_order(**given):
     return backwards(given, order=(0, 1, 3, 2))
 
@@ -164,7 +164,7 @@ def transposed_weights(**given):
     return made | {name: made[name].T for name in ("weight_ih", "weight_hh")}
 
 
-@wrong("01.1", says="which the step makes on its way forwards")
+@wrong("01.1", says="is the new cell, from the forward pass")
 def goes_forwards(inputs, hidden, cell, grad_hidden, grad_cell, **weights):
     enter, forget, new, leave, shown = forwards(inputs, hidden, cell, **weights)
     sums = torch.cat([enter, forget, new, leave], dim=-1)
@@ -326,7 +326,7 @@ def returns_the_mean_loss(model, optimizer, windows):
     return trains(model, optimizer, windows, returns=lambda losses, states: (sum(losses) / len(losses), states))
 
 
-@wrong("01.2", says="Two things are to be returned")
+@wrong("01.2", says="You must return two things")
 def returns_losses_only(model, optimizer, windows):
     return trains(model, optimizer, windows, returns=lambda losses, _: losses)
 
@@ -480,7 +480,7 @@ def four_bytes_for_adam(**sizes):
     return counts(**sizes) | {"optimizer": counts(**sizes | {"bytes_each": 4})["optimizer"]}
 
 
-@wrong("01.3", says="You count numbers, and bytes are asked for")
+@wrong("01.3", says="You count numbers, but the exercise asks for bytes")
 def numbers(**sizes):
     return counts(**sizes | {"bytes_each": 1})
 

@@ -25,7 +25,7 @@ def sums_a_flat_copy(model):
         each.grad.copy_(piece.view_as(each))
 
 
-@wrong("02.1", says="divided by the number of ranks once more")
+@wrong("02.1", says="divided by the number of ranks a second time")
 def divides_before_and_after(model):
     ranks = dist.get_world_size()
     for each in model.parameters():
@@ -60,7 +60,7 @@ def averages_the_parameters(model):
             each.data.div_(2 * dist.get_world_size())
 
 
-@wrong("02.1", says="The update is the optimizer's work")
+@wrong("02.1", says="The update is the optimizer's job")
 def makes_the_update_too(model):
     for each in model.parameters():
         if each.grad is not None:
@@ -103,7 +103,7 @@ def stops_at_the_first_unused(model):
         each.grad /= dist.get_world_size()
 
 
-@wrong("02.1", says="your loop does not come to all of them")
+@wrong("02.1", says="your loop does not reach all of them")
 def weights_only(model):
     for name, each in model.named_parameters():
         if name.endswith("weight") and each.grad is not None:

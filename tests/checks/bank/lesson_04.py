@@ -334,7 +334,7 @@ def sends_nothing(model, optimizer, micro_batches, count, limit):
     return norm
 
 
-@wrong("04.2", says="is stretched to it")
+@wrong("04.2", says="is scaled up to it")
 def scales_to_the_limit(model, optimizer, micro_batches, count, limit):
     backward_of_all(model, micro_batches, count)
     sum_over_ranks(model)

@@ -515,7 +515,7 @@ def layer(weight_ih, weight_hh, bias, inputs, gather=Gather.apply, used=SumBack.
     return torch.stack(outputs), c
 
 
-@wrong("05.3", says="what travels is not h, but the weights")
+@wrong("05.3", says="the weights travel instead of h")
 def gathers_the_weights(weight_ih, weight_hh, bias, inputs):
     ranks = dist.get_world_size()
 
@@ -533,7 +533,7 @@ def gathers_the_weights(weight_ih, weight_hh, bias, inputs):
     return outputs, c[0].chunk(ranks, dim=1)[dist.get_rank()]
 
 
-@wrong("05.3", says="what travels is not h, but the weights")
+@wrong("05.3", says="the weights travel instead of h")
 def gathers_the_weights_in_one_message(weight_ih, weight_hh, bias, inputs):
     rank, ranks = dist.get_rank(), dist.get_world_size()
     own = torch.cat([weight_ih, weight_hh, bias.unsqueeze(1)], dim=1)
