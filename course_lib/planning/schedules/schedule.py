@@ -173,7 +173,7 @@ def check(schedule: Schedule) -> None:
 def checked_order(schedule: Schedule) -> list[Step]:
     """Return the steps in an order in which they can run. Raises `IllegalSchedule`, with the reason, if they cannot."""
     if not any(schedule.stages):
-        raise IllegalSchedule("this schedule is empty: it needs a stage, and a stage needs a forward and a backward")
+        raise IllegalSchedule("there is nothing to do: a schedule needs a stage, and a stage a forward and a backward")
     every = _everything(schedule)
     for stage in range(len(schedule.stages)):
         _check_completeness(stage, schedule, every)

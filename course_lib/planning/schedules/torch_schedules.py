@@ -39,8 +39,8 @@ def from_torch(torch_schedule: type | str, stages: int, micro_batches: int, virt
         rows = tuple(tuple(_actions(order[rank], rank, layout)) for rank in range(stages))
     except (AttributeError, TypeError, KeyError) as error:
         raise NotImplementedError(
-            f"this PyTorch ({torch.__version__}) keeps the order of {kind.__name__} in a place that the course does not "
-            f"know ({type(error).__name__}: {error}): build the schedule with course_lib.planning.make_schedule"
+            f"this PyTorch ({torch.__version__}) keeps the order of {kind.__name__} in a place unknown to the course "
+            f"({type(error).__name__}: {error}): build the schedule with course_lib.planning.make_schedule"
         ) from error
     schedule = Schedule(name, rows, micro_batches, 1, virtual, layout.style)
     try:
