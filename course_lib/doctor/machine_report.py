@@ -1,4 +1,4 @@
-"""What this machine has, what will therefore work, and what to do about the rest: a line each."""
+"""What this machine has, what will work on it, and what to do about the rest, one line each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from course_lib.launchers.local import start_method
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. `advice` says what to do; `fatal` means that the course cannot run."""
+    """One line of the report. `advice` says what to do; `fatal` means that the course cannot run here."""
 
     name: str
     value: str
@@ -32,7 +32,7 @@ class Finding:
 
 @dataclass
 class Report:
-    """What was found, in order."""
+    """All findings, in order."""
 
     findings: list[Finding] = field(default_factory=list)
 
@@ -46,7 +46,7 @@ class Report:
 
 
 def lines_of(findings: Sequence[Finding]) -> list[str]:
-    """The findings as a table, with a line of its own for what to do."""
+    """Return the findings as lines of a table, with each advice on a separate line."""
     width = max((len(finding.name) for finding in findings), default=0)
     lines = []
     for finding in findings:
@@ -61,7 +61,7 @@ BYTES_PER_RANK = 400 << 20  # a rank with torch loaded, a small model and its bu
 
 
 def examine() -> Report:
-    """Look at this machine. Ends with a real launch, if there is any hope of one."""
+    """Examine this machine. If the course can run, finish with a real launch."""
     report = Report([_python(), _torch()])
     if report.course_can_run:
         report.findings.append(_distributed())
@@ -136,7 +136,7 @@ def _gpus() -> Finding:
 
 
 def _nccl() -> list[Finding]:
-    """Which NCCL is loaded, and whether ranks may share a GPU over it."""
+    """Report which NCCL is loaded, and whether ranks can share a GPU with it."""
     if not machine.gpus() or machine.nccl_version() == (0,):
         return []
     loaded = ".".join(map(str, machine.nccl_version()))
@@ -147,7 +147,7 @@ def _nccl() -> list[Finding]:
 
 
 def _ranks() -> Finding:
-    """How many ranks are sensible, over which backend."""
+    """Report how many ranks make sense here, and with which backend."""
     gpus = machine.gpus()
     total = machine.memory_bytes()
     most = min(8, total // 2 // BYTES_PER_RANK) if total else 4
@@ -161,7 +161,7 @@ def _ranks() -> Finding:
 
 
 def _grading() -> Finding:
-    """How safely a class could be graded here; only an instructor needs it."""
+    """Report how safely you could grade a class here; only instructors need it."""
     from course_lib.grading.protection import protections
 
     found = protections()
@@ -174,7 +174,7 @@ def _grading() -> Finding:
 
 
 def _trial() -> Finding:
-    """Two real ranks and one all-reduce."""
+    """Launch two real ranks and run one all-reduce."""
     began = time.monotonic()
     try:
         run = launch(_sum_of_ranks, ranks=2, timeout=60)

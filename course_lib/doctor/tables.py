@@ -1,4 +1,4 @@
-"""What was measured, as text: a row for each rank, a matrix of links, all-reduces beside their prediction."""
+"""The measurements as text: a row per rank, a matrix of links, and all-reduces next to their predictions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from course_lib.doctor.health import Health, verdict
 from course_lib.planning.network import Link
 
-WIDEST_MATRIX = 16  # ranks: a wider one does not fit a screen; the picture has it
+WIDEST_MATRIX = 16  # ranks: a wider matrix does not fit on a screen; use the picture
 LARGE_SKEW = 0.1  # seconds
 
 
 def health_text(health: Health) -> str:
-    """All of it, with the verdict at the end."""
+    """Return all tables, with the verdict at the end."""
     parts = [_ranks(health), _data(health), _links(health), _all_reduces(health), verdict(health)]
     return "\n\n".join(part for part in parts if part)
 
@@ -92,7 +92,7 @@ def _matrix(health: Health, value: Callable[[Link], str]) -> list[str]:
 
 
 def _extremes(health: Health) -> list[str]:
-    """Of many links, the best, the middle and the worst."""
+    """Return a table with the best, the median and the worst link."""
     rows = []
     for name, key in (("latency", lambda pair: pair.link.latency), ("bandwidth", lambda pair: -pair.link.bandwidth)):
         ordered = sorted(health.links.values(), key=key)
@@ -119,7 +119,7 @@ def _size(size: int) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as they must be, to the right but for words."""
+    """Return the lines of a table with right-aligned columns, each as wide as its widest cell."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     lines = []
     for row in [head, *rows]:
