@@ -103,7 +103,7 @@ def _distributed() -> Finding:
 
 def _cores() -> Finding:
     cores = machine.cores()
-    advice = "with one core, ranks take turns: trust paced timelines, not timings" if cores == 1 else ""
+    advice = "with one core, ranks take turns: trust paced timelines, not measured times" if cores == 1 else ""
     return Finding("cores", str(cores), advice)
 
 
@@ -111,7 +111,7 @@ def _memory() -> Finding:
     total = machine.memory_bytes()
     if total is None:
         return Finding("memory", "unknown")
-    advice = "little: stay at 2 ranks" if total < 3 << 30 else ""
+    advice = "low: use at most 2 ranks" if total < 3 << 30 else ""
     return Finding("memory", f"{total / 2**30:.1f} GiB", advice)
 
 
@@ -129,7 +129,7 @@ def _gpus() -> Finding:
     if not machine.gpus():
         return Finding("GPUs", "none: every lesson runs on the CPU")
     if not torch.cuda.is_available():
-        advice = "CUDA does not start: update the driver, or set CUDA_VISIBLE_DEVICES= (empty) to use the CPU"
+        advice = "CUDA does not initialize: update the driver, or set CUDA_VISIBLE_DEVICES= (empty) to use the CPU"
         return Finding("GPUs", f"{machine.gpus()}, but this PyTorch cannot use them", advice)
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return Finding("GPUs", f"{len(names)} x {names[0]}" if len(set(names)) == 1 else ", ".join(names))
@@ -141,7 +141,7 @@ def _nccl() -> list[Finding]:
         return []
     loaded = ".".join(map(str, machine.nccl_version()))
     if not (trouble := machine.why_not_nccl(machine.gpus() + 1)):
-        return [Finding("NCCL", f"{loaded}: ranks may share a GPU")]
+        return [Finding("NCCL", f"{loaded}: ranks can share a GPU")]
     how = f"`{machine.SHARING_COMMAND} course lab` changes that" if machine.SHARING_COMMAND in trouble else trouble
     return [Finding("NCCL", f"{loaded}: one rank per GPU; {how}")]
 
@@ -154,9 +154,9 @@ def _ranks() -> Finding:
     if gpus:
         own = f"up to {gpus} with a GPU each (NCCL)" if gpus > 1 else "1 with the GPU to itself (NCCL)"
         over = "gloo" if machine.why_not_nccl(gpus + 1) else "NCCL"
-        return Finding("ranks", f"{own}; more share GPUs over {over}: right answers, no speed-up")
+        return Finding("ranks", f"{own}; more ranks share GPUs over {over}: correct results, no speedup")
     cores = machine.cores()
-    speed = f"up to {cores} run side by side" if cores > 1 else "one at a time"
+    speed = f"up to {cores} run in parallel" if cores > 1 else "one at a time"
     return Finding("ranks", f"{speed}; up to {max(2, most)} in paced runs (gloo)")
 
 
@@ -179,7 +179,7 @@ def _trial() -> Finding:
     try:
         run = launch(_sum_of_ranks, ranks=2, timeout=60)
     except LaunchError as error:
-        return Finding("trial launch", f"{type(error).__name__}: {error}", "the ranks cannot talk", fatal=True)
+        return Finding("trial launch", f"{type(error).__name__}: {error}", "the ranks cannot communicate", fatal=True)
     cold = time.monotonic() - began
     began = time.monotonic()
     launch(_sum_of_ranks, ranks=2, timeout=60)

@@ -33,15 +33,15 @@ def _ranks(health: Health) -> str:
         for each in health.ranks
     ]
     how = (
-        "in bfloat16; ranks that share a GPU one after the other"
+        "in bfloat16; ranks that share a GPU take turns"
         if on_gpus
-        else "in float32, for each core; a rank's wait for a core does not count"
+        else "in float32, per core; waiting for a core does not count"
     )
-    lines = [*_table(head, rows), f"matmul {how}; memory: bytes read and written by a copy"]
+    lines = [*_table(head, rows), f"matmul: {how}; memory: bytes read and written by a copy"]
     if late := max((each.clock for each in health.ranks), key=abs, default=0.0):
-        advice = ": set the machines' clocks (chrony, NTP), or their logs will not fit together"
+        advice = ": synchronize the machines' clocks (chrony, NTP), or their logs will not line up"
         lines.append(
-            f"clock: ahead of rank 0's machine, by {late * 1e3:+,.1f} ms at most"
+            f"clock: ahead of rank 0's machine; the largest offset is {late * 1e3:+,.1f} ms"
             + (advice if abs(late) > LARGE_SKEW else "")
         )
     return "\n".join(lines)
@@ -63,9 +63,9 @@ def _data(health: Health) -> str:
     told = (
         "The kernel was asked to forget the files before the first read"
         if all(one.forgotten for _, one in readings)
-        else "The kernel could not be asked to forget the files: the first read, too, may come from memory"
+        else "The kernel could not be asked to forget the files: even the first read may come from memory"
     )
-    more = "; the second one comes from memory (the page cache), as a later epoch does if the data fits there"
+    more = "; the second read comes from memory (the page cache), like a later epoch if the data fits there"
     return "\n".join([*_table(["rank", "its part", "read", "read again"], rows), told + more])
 
 
@@ -110,7 +110,7 @@ def _all_reduces(health: Health) -> str:
         for size, took, expected in measured
     ]
     head = ["all-reduce", "measured", "predicted", "ratio"]
-    more = "predicted: a ring over these links; it knows neither the additions nor that ranks share cores and memory"
+    more = "predicted: a ring over these links; it ignores the additions, and that ranks share cores and memory"
     return "\n".join([*_table(head, rows), more])
 
 

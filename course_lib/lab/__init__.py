@@ -45,5 +45,5 @@ def update_desk(desk: str | None = None) -> str:
     """Update a desk to the installed version of the course, and return what was done; the learner's cells stay."""
     place = choose_desk(desk)
     if not place.exists:
-        raise BadDesk(f"there is no desk at {place.folder}: `course lab` makes one, or give --desk the folder of yours")
+        raise BadDesk(f"there is no desk at {place.folder}: `course lab` creates one, or give your folder with --desk")
     return str(lay_out(place, update=True))

@@ -92,7 +92,7 @@ def recall(desk: Desk) -> Memory:
     if form > FORMAT or _numbers(version) > _numbers(__version__):
         raise BadDesk(
             f"{desk.folder} was laid out by version {version} of the course, and this is {__version__}: install the "
-            "newer one, or give --desk another folder"
+            "newer one, or give --desk a different folder"
         )
     try:
         notebooks = {str(path): [LaidOut(**cell) for cell in cells] for path, cells in known["notebooks"].items()}

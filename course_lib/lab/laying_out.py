@@ -45,7 +45,7 @@ class Done:
         for path in self.left:
             yield f"No longer in the course: {path}; it stays, because you have changed it"
         if self.waiting:
-            yield f"Newer in the course, and changed by you: {', '.join(self.waiting)}"
+            yield f"Newer in the course, but changed by you: {', '.join(self.waiting)}"
             yield "`course update` brings them in and keeps your cells."
 
 
