@@ -16,7 +16,7 @@ ASKS = re.compile(r"""^predict\(\s*["']([\d.]+)["']""", re.MULTILINE)
 
 
 class NoLesson(ValueError):
-    """There is no lesson of that number; the sentence says which there are."""
+    """There is no lesson with this number. The sentence says which there are."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +29,18 @@ class Section:
 
     @property
     def asked(self) -> list[str]:
-        """The numbers of the predictions that its cells ask."""
+        """The numbers of the predictions that this section asks for."""
         code = (source(cell) for cell in self.cells if cell["cell_type"] == "code")
         return [number for text in code for number in ASKS.findall(text)]
 
 
 @dataclass(frozen=True)
 class Outline:
-    """A lesson: what comes before its first section, and its sections."""
+    """A lesson: the cells before its first section, and its sections."""
 
     number: str
-    name: str  # of its notebook
-    title: str  # as it is written at the top: 06 · Pipeline parallelism: every stage at work
+    name: str  # the name of its notebook
+    title: str  # as in its first line: 06 · Pipeline parallelism: every stage at work
     opening: tuple[Cell, ...]
     sections: tuple[Section, ...]
 
@@ -50,20 +50,20 @@ class Outline:
 
 
 def begins_section(cell: Cell) -> bool:
-    """Whether a cell begins with a section's heading."""
+    """Return whether a cell begins with a section heading."""
     return cell["cell_type"] == "markdown" and source(cell).startswith("## ")
 
 
 @cache
 def outlines() -> dict[str, Outline]:
-    """All lessons that have a notebook, by number."""
+    """Return all lessons that have a notebook, by number."""
     folder = course_folder() / "notebooks"
     paths = [folder / f"{lesson.name}.ipynb" for lesson in LESSONS.values()]
     return {path.stem[:2]: outline(path) for path in paths if path.is_file()}
 
 
 def find_outline(number: str) -> Outline:
-    """The lesson of that number."""
+    """Return the lesson with this number. Raises `NoLesson` if there is none."""
     try:
         return outlines()[number.strip().zfill(2)]
     except KeyError:
@@ -71,7 +71,7 @@ def find_outline(number: str) -> Outline:
 
 
 def outline(path: Path) -> Outline:
-    """A lesson's outline, read from its notebook."""
+    """Read a lesson's outline from its notebook."""
     cells = read(path)["cells"]
     begins = [place for place, cell in enumerate(cells) if begins_section(cell)]
     ends = [*begins[1:], len(cells)]

@@ -1,8 +1,8 @@
-"""Decide which cell of a lesson begins a slide, and mark it in Jupyter's own metadata, which every presenter reads.
+"""Decide which cells of a lesson begin a slide, and mark them in Jupyter's standard metadata, which all tools read.
 
-A section's heading begins a slide. Below it, cells share a sub-slide as long as they fit a screen. A question ends its
-screen: what answers it is on the next sub-slide. What explains a result joins it at the next press, or, where it is too
-long to be read from a wall, becomes a speaker's note.
+A section heading begins a slide. Below it, cells share a sub-slide as long as they fit on the screen. A question ends
+its screen: the answer is on the next sub-slide. The explanation of a result appears at the next key press, or, if it is
+too long to read from a projector, becomes a speaker note.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pathlib import Path
 from course_lib.authoring.outline import ASKS, begins_section
 from course_lib.course_files import Cell, Notebook, source
 
-SCREEN = 19  # lines of large type
-CODE = 0.76  # of such a line, for one of code or output
-CHARACTERS = 90  # of text in one of them
+SCREEN = 19  # lines of text on a slide
+CODE = 0.76  # the height of a line of code or output, in such lines
+CHARACTERS = 90  # of text in a line
 PICTURE = 12  # lines that a picture takes
-REVEALED = 4  # and what came out, with its reason
-LONGEST_OUTPUT = 14  # lines; a longer one gets smaller, or is scrolled through
-LONGEST_READ = 11  # lines of text that a class reads from a wall
+REVEALED = 4  # lines that a revealed answer takes, with its reason
+LONGEST_OUTPUT = 14  # lines; longer outputs are shrunk or scrolled
+LONGEST_READ = 11  # lines of text that a class can read from a projector
 KEPT = re.compile(r"^\s*\||```|\$\$|^\s*(?:[-*]|\d+\.) ", re.MULTILINE)  # tables, code, formulas, lists
 
 
 def mark_slides(notebook: Notebook) -> None:
-    """Write every cell's slide type into its metadata; a cell that joins what is above it has none."""
+    """Write every cell's slide type into its metadata; a cell that continues the one above has none."""
     for cell, kind in zip(notebook["cells"], slide_types(notebook["cells"]), strict=True):
         cell["metadata"].pop("slideshow", None)
         if kind != "-":
@@ -35,7 +35,7 @@ def mark_slides(notebook: Notebook) -> None:
 
 
 def slide_types(cells: Sequence[Cell]) -> list[str]:
-    """For each cell: slide, subslide, fragment, notes, skip, or - for one that joins what is above it."""
+    """Return for each cell: slide, subslide, fragment, notes, skip, or - if it continues the one above."""
     kinds: list[str] = []
     shown: list[Cell] = []  # what is on the screen
     for place, cell in enumerate(cells):
@@ -66,24 +66,24 @@ def _slide_type(cell: Cell, shown: list[Cell], before: Cell | None, behind: Sequ
 
 
 def _leads_on(cell: Cell, behind: Sequence[Cell]) -> bool:
-    """Whether a text ends in a colon, and what it announces fits the screen below it."""
+    """Return whether a text ends in a colon, and the cell it announces fits on the same screen."""
     announces = is_text(cell) and source(cell).rstrip().endswith(":")
     return announces and sum(map(lines_of, [cell, *behind])) <= SCREEN
 
 
 def is_text(cell: Cell) -> bool:
-    """Whether a cell is text, and not code."""
+    """Return whether a cell is text, not code."""
     return cell["cell_type"] == "markdown"
 
 
 def asks(cell: Cell) -> bool:
-    """Whether a cell asks the class something that the next cell answers."""
+    """Return whether a cell asks a question that the next cell answers."""
     text = source(cell)
     return "*Predict*" in text if is_text(cell) else bool(ASKS.search(text))
 
 
 def lines_of(cell: Cell) -> float:
-    """About how many lines of a slide a cell takes, with its output."""
+    """Return about how many lines of a slide a cell takes, including its output."""
     text = source(cell)
     if is_text(cell):
         paragraphs = [re.sub(r"\s*\n(?!\s*(?:[-*|]|\d+\.))", " ", part) for part in text.split("\n\n")]
@@ -108,12 +108,12 @@ def _reveals(cell: Cell) -> bool:
 
 
 def _gets_ready(cell: Cell, *, in_opening: bool) -> bool:
-    """Whether a cell only gets things ready: it is run before the class comes, and not shown to it."""
+    """Return whether a cell is only setup, which you run before class and do not show."""
     if is_text(cell) or cell.get("outputs"):
         return False
     try:
         lines = ast.parse(source(cell)).body
-    except SyntaxError:  # a magic
+    except SyntaxError:  # an IPython magic
         return False
     return in_opening or all(isinstance(line, (ast.Import, ast.ImportFrom)) for line in lines)
 

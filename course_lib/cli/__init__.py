@@ -1,4 +1,4 @@
-"""The `course` command; `python -m course_lib` is the same."""
+"""The `course` command, also available as `python -m course_lib`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from course_lib.launchers.torchrun import leaving_at_once
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit status.
 
-    0, 1 for a failure, 2 for bad arguments, 75 for a job that was stopped and can go on, 130 for an interrupt.
+    The status is 0 on success, 1 on failure, 2 for bad arguments, 75 for a stopped job that can be resumed, and 130
+    after Ctrl-C.
     """
     interrupt.take_over()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a file's name may be of any bytes, and is printed
+            stream.reconfigure(errors="backslashreplace")  # we print file names, which may contain any bytes
     try:
         return _main(list(sys.argv[1:] if arguments is None else arguments))
     except BadUsage as error:
         return complain(error, status=2)
     except KeyboardInterrupt:
         return interrupted()
-    except BrokenPipeError:  # `course progress | head -1`; what is left to flush goes nowhere
+    except BrokenPipeError:  # `course progress | head -1`: discard what is left to flush
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
@@ -47,11 +48,11 @@ def _main(words: list[str]) -> int:
     if behind is not None and ours[:1] != ["run"]:
         parser.error("only `course run` takes words behind --, for the function that it runs")
     for word in ours:
-        if word.startswith("--") and word.endswith("=--"):  # argparse would take it for an empty list
+        if word.startswith("--") and word.endswith("=--"):  # argparse would read it as an empty list
             parser.error(f"{word}: give a value")
-    with leaving_at_once():  # some arguments are looked up in matplotlib, which takes a while to import
+    with leaving_at_once():  # checking some arguments imports matplotlib, which takes a while
         options, rest = parser.parse_known_args(ours)
-    # argparse takes no positional arguments behind an option: `course run f.py:g --ranks 2 steps=10`
+    # argparse does not accept positional arguments after an option: `course run f.py:g --ranks 2 steps=10`
     if any(word.startswith("-") for word in rest) or (rest and not hasattr(options, "arguments")):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
@@ -61,7 +62,7 @@ def _main(words: list[str]) -> int:
 
 
 def make_parser() -> Parser:
-    """All commands and their options."""
+    """Return the parser with all commands and their options."""
     parser = Parser(prog="course", description="Train an LSTM on many GPUs: the course's commands.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 

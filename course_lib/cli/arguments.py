@@ -1,6 +1,6 @@
-"""What the arguments of the `course` command may be, and how a command ends that could not do what it was asked.
+"""The types of the `course` command's arguments, and how a command ends when it cannot do what you asked.
 
-Either way there is one sentence that says what to do instead, and an exit status.
+In both cases you get one sentence that says what to do instead, and an exit status.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from course_lib.launchers.local import LONGEST_WAIT, MOST_RANKS
 from course_lib.machine import LARGEST_SEED
 
 LARGEST_COUNT = 1_000_000_000
-LONGEST_LINE = 400  # characters of a sentence
+LONGEST_LINE = 400  # characters in a sentence
 NEEDS_LATEX = {"pgf"}
 SLURM_TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|infinite|unlimited", re.ASCII | re.IGNORECASE)
 
 
 class BadUsage(ValueError):
-    """Arguments that the command does not take; the sentence says what to give instead."""
+    """The command does not accept these arguments. The sentence says what to give instead."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong. argparse itself prints all options above it, and ends the program."""
+    """A parser that reports errors in one line. By default, argparse prints all options first and exits."""
 
     def error(self, message: str) -> NoReturn:
-        message = re.sub(r"^argument (\S+): ", r"\1 ", message)  # reads as it was typed: --ranks 0: give ...
+        message = re.sub(r"^argument (\S+): ", r"\1 ", message)  # show it as you typed it: --ranks 0: give ...
         raise BadUsage(f"{message}; see `{self.prog} --help`")
 
 
 def one_line(text: str) -> str:
-    """A sentence on one line, without the middle if it is long: somebody's own words in it may be of any length."""
+    """Return a sentence on one line, without its middle if it is long: quoted user input can have any length."""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE // 2]} ... {line[-LONGEST_LINE // 2 :]}"
 
 
 def whole_number(least: int, most: int, what: str = "a whole number") -> Callable[[str], int]:
-    """Takes whole numbers in a range, both ends included."""
+    """Return an argument type for whole numbers in a range, both ends included."""
 
     def parse(text: str) -> int:
         try:
@@ -64,28 +64,28 @@ port = whole_number(1, 65_535)
 
 
 def ranks(text: str) -> int:
-    """A number of ranks. Whether they are too many for one machine is known when it is known where they run."""
+    """Parse a number of ranks. `place_of` checks the limit for one machine, once it knows where they run."""
     try:
         return whole_number(1, LARGEST_COUNT)(text)
     except argparse.ArgumentTypeError:
-        raise _refusal(text, f"give a number of ranks from 1 to {MOST_RANKS}, on a cluster also more") from None
+        raise _refusal(text, f"give a number of ranks from 1 to {MOST_RANKS}, or more on a cluster") from None
 
 
 def seconds(text: str) -> float:
-    """A time to wait, where 0 is for ever."""
+    """Parse a timeout in seconds; 0 means no timeout."""
     number = _number(text)
     if not 0 <= number <= LONGEST_WAIT:
-        raise _refusal(text, f"give a number of seconds up to {LONGEST_WAIT}, or 0 to wait for ever")
+        raise _refusal(text, f"give a number of seconds up to {LONGEST_WAIT}, or 0 to wait forever")
     return number
 
 
 def patience(text: str) -> float:
-    """Seconds for PyTorch, which takes 0 by its word and knows no for ever."""
+    """Parse a timeout for PyTorch, which has no value for "no timeout": 0 becomes the longest one."""
     return seconds(text) or float(LONGEST_WAIT)
 
 
 def learning_rate(text: str) -> float:
-    """A number above 0."""
+    """Parse a number above 0."""
     number = _number(text)
     if not 0 < number <= 1000:
         raise _refusal(text, "give a number above 0, and at most 1000")
@@ -93,21 +93,21 @@ def learning_rate(text: str) -> float:
 
 
 def words(text: str) -> str:
-    """Something, and not nothing."""
+    """Parse a string that is not blank."""
     if not text.strip():
         raise _refusal(text, "give a name")
     return text
 
 
 def sbatch_word(text: str) -> str:
-    """A word for a line of the script that Slurm gets: a second line would be a command of its own."""
+    """Parse one line of text for the Slurm script, where a second line would be a command."""
     if not text.strip() or not text.isprintable():
         raise _refusal(text, "give one line of text")
     return text
 
 
 def time_limit(text: str) -> float:
-    """A time in seconds, or with colons: 90, 1:30 or 0:01:30."""
+    """Parse a time in seconds, or with colons: 90, 1:30 or 0:01:30."""
     if re.fullmatch(r"\d+(:[0-5]\d){1,2}", text, re.ASCII):
         parts = [float(part) for part in text.split(":")]
         number = sum(part * 60**place for place, part in enumerate(reversed(parts)))
@@ -119,21 +119,21 @@ def time_limit(text: str) -> float:
 
 
 def slurm_time(text: str) -> str:
-    """A time as Slurm writes it."""
+    """Parse a time in Slurm's format."""
     if not SLURM_TIME.fullmatch(text):
         raise _refusal(text, "give a time as Slurm does: minutes, hours:minutes:seconds or days-hours, like 1:30:00")
     return text
 
 
 def slurm_memory(text: str) -> str:
-    """An amount of memory as Slurm writes it."""
+    """Parse an amount of memory in Slurm's format."""
     if not re.fullmatch(r"[1-9]\d{0,8}[KMGT]?|0", text, re.ASCII):
-        raise _refusal(text, "give megabytes, or a number with G, like 64G; 0 is all that a node has")
+        raise _refusal(text, "give megabytes, or a number with G, like 64G; 0 means all of a node's memory")
     return text
 
 
 def picture(text: str) -> str:
-    """The name of a file that a picture can be written into: better known now than after the run."""
+    """Parse the name of a picture file, and check now, not after the run, that we can write it."""
     from matplotlib.backend_bases import FigureCanvasBase
 
     path = Path(words(text))
@@ -144,19 +144,19 @@ def picture(text: str) -> str:
 
 
 def output_file(text: str) -> str:
-    """The name of a file that can be written, in a folder that is there."""
+    """Parse the name of a file that can be written, in an existing folder."""
     path = Path(words(text))
     if os.path.isdir(path):
         raise _refusal(text, "this is a folder; give the name of a file")
     if not os.path.isdir(path.parent):
-        raise _refusal(text, f"there is no folder {path.parent}; make it first, or write elsewhere")
+        raise _refusal(text, f"there is no folder {path.parent}; make it first, or choose a different one")
     if not os.access(path if os.path.exists(path) else path.parent, os.W_OK):
-        raise _refusal(text, "you may not write there; write elsewhere")
+        raise _refusal(text, "you have no permission to write there; choose a different place")
     return text
 
 
 def file_ending_in(*endings: str) -> Callable[[str], str]:
-    """Takes the name of a file that can be written, with one of these endings: it says what is in the file."""
+    """Return an argument type for names of writable files with one of these endings, which state the format."""
 
     def parse(text: str) -> str:
         if not output_file(text).lower().endswith(endings):
@@ -177,24 +177,24 @@ def _refusal(text: str, advice: str) -> argparse.ArgumentTypeError:
     return argparse.ArgumentTypeError(f"{text.strip() or repr(text)}: {advice}")
 
 
-HUNG_UP = 129  # as a shell has it for a program that a hang-up has ended
+HUNG_UP = 129  # the shell's exit status for a program killed by SIGHUP
 
 
 def complain(error: Exception | str, status: int = 1) -> int:
-    """Say what is wrong: in one line, but for what somebody's own function or file has raised."""
+    """Print what is wrong and return the status. It is one line, except for errors that the user's own code raised."""
     told = f"{type(error).__name__}: {error}" if isinstance(error, LaunchError) else one_line(str(error))
     print(f"course: {told}", file=sys.stderr)
     return status
 
 
 def detached(error: Detached) -> int:
-    """Say how to look at a job that goes on; where it is said to nobody, the job's own output says so, too."""
+    """Print how to follow a job that keeps running. If nobody can read this, the job's output says it, too."""
     with contextlib.suppress(OSError):
         complain(str(error))
     return HUNG_UP
 
 
 def interrupted(more: str = "") -> int:
-    """Say so."""
+    """Print that the command was interrupted, and return the exit status."""
     print(f"course: interrupted{more}", file=sys.stderr)
     return 130

@@ -1,4 +1,4 @@
-"""`course class`: a live view of a class, on the instructor's machine."""
+"""`course class`: a live view of a class on the instructor's machine."""
 
 from __future__ import annotations
 
@@ -14,44 +14,50 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
-    """Class."""
+    """Add `course class`."""
     command = commands.add_parser(
         "class",
-        help="hold a class: see live what it believes, where it is and who is stuck",
-        description="Hold a class: learners join with a code, and you see live what they believe, where they are and "
-        "who is stuck. All is kept in a record; started with it again, the class goes on.",
+        help="teach a class: see live what learners believe, where they are and who is stuck",
+        description="Teach a class: learners join with a code, and you see live what they believe, where they are and "
+        "who is stuck. Everything is saved in a record; start again with the same record to continue the class.",
     )
-    command.add_argument("--port", type=take.port, default=8899, help="of the server (default: 8899)")
+    command.add_argument("--port", type=take.port, default=8899, help="the server's port (default: 8899)")
     command.add_argument(
         "--host",
         type=take.words,
         default="127.0.0.1",
-        help="the address to listen on; 0.0.0.0 is all that this machine has (default: 127.0.0.1, this machine alone)",
+        help="the address to listen on; 0.0.0.0 means all of this machine's (default: 127.0.0.1, this machine only)",
     )
     command.add_argument(
-        "--record", type=take.output_file, default="class.db", metavar="FILE", help="(default: class.db)"
+        "--record",
+        type=take.output_file,
+        default="class.db",
+        metavar="FILE",
+        help="the class's record (default: class.db)",
     )
-    command.add_argument("--title", type=take.words, help="of the class")
-    command.add_argument("--tls", action="store_true", help="encrypt, with a certificate made for this class")
+    command.add_argument("--title", type=take.words, help="the class's title")
+    command.add_argument("--tls", action="store_true", help="encrypt with a certificate made for this class")
     command.add_argument(
-        "--address", type=take.words, metavar="URL", help="that learners use, if a proxy stands in front"
+        "--address", type=take.words, metavar="URL", help="the address that learners use, if it is a proxy's"
     )
-    command.add_argument("--anonymous", action="store_true", help="keep no names: learners have numbers")
+    command.add_argument("--anonymous", action="store_true", help="store no names: learners have numbers")
     command.add_argument("--no-browser", action="store_true", help="only print the addresses")
-    command.add_argument("--hub", action="store_true", help="as a JupyterHub's service: see docs/deploy/jupyterhub")
+    command.add_argument("--hub", action="store_true", help="run as a JupyterHub service: see docs/deploy/jupyterhub")
     command.add_argument(
-        "--group", type=take.words, default="learners", help="the Hub's group that may join (default: learners)"
+        "--group", type=take.words, default="learners", help="the Hub group that may join (default: learners)"
     )
     command.set_defaults(run=_hold)
 
     inside = command.add_subparsers(metavar="report")
     report = inside.add_parser(
         "report",
-        help="after a class: a page and tables of what it believed, tried and asked",
+        help="after a class: a page and tables of what learners believed, tried and asked",
         description="Write a page (index.html) and two tables (learners.csv, questions.csv) from a class's record.",
     )
-    report.add_argument("record", type=take.words, metavar="RECORD", help="the file that the class was kept in")
-    report.add_argument("--out", type=take.words, required=True, metavar="FOLDER", help="is made if there is none")
+    report.add_argument("record", type=take.words, metavar="RECORD", help="the class's record")
+    report.add_argument(
+        "--out", type=take.words, required=True, metavar="FOLDER", help="where to write; created if needed"
+    )
     report.set_defaults(run=_report)
 
 

@@ -1,4 +1,4 @@
-"""`course lab` and `course update`: the course in JupyterLab, on a desk of your own."""
+"""`course lab` and `course update`: the course in JupyterLab, on your own desk."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from course_lib.cli.arguments import complain
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
-    """Lab and update."""
+    """Add `course lab` and `course update`."""
     lab = commands.add_parser(
         "lab",
         help="open the course in JupyterLab",
-        description="Open the course in JupyterLab, on a desk: a folder of your own, with lessons and exercises. It "
-        "is made if there is none. What you write there is never overwritten.",
+        description="Open the course in JupyterLab, on a desk: your own folder with lessons and exercises, created if "
+        "needed. What you write there is never overwritten.",
     )
     _add_desk(lab)
     lab.add_argument("--no-browser", action="store_true", help="only print the address")
     lab.add_argument("--port", type=take.port, default=8888, help="first port to try (default: 8888)")
     lab.add_argument("--class", dest="class_", type=take.words, metavar="URL", help="join the class at this address")
-    lab.add_argument("--code", type=take.words, help="of the class (default: you are asked)")
-    lab.add_argument("--name", help="that the class sees you by (default: you are asked)")
+    lab.add_argument("--code", type=take.words, help="the class's code (default: ask)")
+    lab.add_argument("--name", help="the name that the class sees (default: ask)")
     lab.set_defaults(run=_lab)
 
     update = commands.add_parser(
         "update",
         help="bring a newer course onto your desk",
-        description="After a newer version was installed or pulled: renew the lessons and exercises on your desk. Your "
-        "answers and cells stay in them; what cannot be put together is kept in a file beside.",
+        description="After you install or pull a newer version, update the lessons and exercises on your desk. Your "
+        "answers and cells stay in them; what cannot be merged is saved in a file next to them.",
     )
     _add_desk(update)
     update.set_defaults(run=_update)
 
 
 def _add_desk(command: argparse.ArgumentParser) -> None:
-    help_ = "the folder that you work in (default: work, in the course's folder or where you are)"
+    help_ = "the folder that you work in (default: work, in the course's folder or in the current one)"
     command.add_argument("--desk", type=take.words, metavar="FOLDER", help=help_)
 
 
@@ -58,7 +58,7 @@ def _lab(options: argparse.Namespace) -> int:
 
 
 def _join(options: argparse.Namespace, folder: Path) -> str:
-    """Join the class, and say what it is told. Whoever is in it already is not asked again."""
+    """Join the class, and return the welcome message. A learner who has already joined is not asked again."""
     from course_lib.classroom.learner import is_member, join, welcome
     from course_lib.classroom.learner.joining import is_of_the_hub
 
@@ -73,7 +73,7 @@ def _join(options: argparse.Namespace, folder: Path) -> str:
 
 def _ask(option: str, question: str) -> str:
     if not sys.stdin.isatty():
-        raise take.BadUsage(f"{option} is missing: give {option}, or start this in a terminal, where you are asked")
+        raise take.BadUsage(f"{option} is missing: give {option}, or run this in a terminal, which asks for it")
     return input(question).strip()
 
 

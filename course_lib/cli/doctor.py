@@ -1,4 +1,4 @@
-"""`course doctor`: what this machine has; with ranks, how well each of them does."""
+"""`course doctor`: what this machine has, and with ranks, how fast each one is."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from course_lib.launchers.torchrun import leaving_at_once
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
-    """Doctor."""
+    """Add `course doctor`."""
     doctor = commands.add_parser(
         "doctor",
-        help="what this machine has, and what will therefore work; with --ranks, which rank is slow",
-        description="Say what this machine has, what will therefore work, and what to do about the rest. With --ranks, "
+        help="show what this machine has and what will work on it; with --ranks, which rank is slow",
+        description="Show what this machine has, what will work on it, and what to do about the rest. With --ranks, "
         "--slurm, or under torchrun: measure every rank's device, the links between all pairs, an all-reduce against "
-        "its prediction, reads of your data and the machines' clocks, and say which rank is slow. The exit status is 1 "
-        "if something is.",
+        "its prediction, reads of your data and the machines' clocks, and report which rank is slow. If one is, the "
+        "exit status is 1.",
     )
-    doctor.add_argument("--ranks", type=take.ranks, help="measure so many (under torchrun, it decides)")
-    data = "read each rank's part of these files, and again"
+    doctor.add_argument("--ranks", type=take.ranks, help="how many to measure (under torchrun, it decides)")
+    data = "time each rank reading its part of these files, twice"
     doctor.add_argument("--data", type=take.words, metavar="FILE|FOLDER", help=data)
     doctor.add_argument("--out", type=take.picture, metavar="PICTURE.png", help="draw the matrix of links")
     add_cluster_options(doctor)
@@ -37,7 +37,7 @@ def _doctor(options: argparse.Namespace) -> int:
     for name in ("data", "out"):
         if getattr(options, name) is not None:
             raise BadUsage(f"--{name} is for a measurement of ranks; add --ranks N")
-    place_of(options)  # refuses what is for a cluster
+    place_of(options)  # raises BadUsage for cluster options
     return _examine_machine()
 
 
@@ -59,7 +59,7 @@ def _examine_ranks(options: argparse.Namespace) -> int:
         if options.data is not None and not place:
             _check_data(options.data)
         if not under_torchrun and not place:
-            warm_up()  # it imports torch while this process does
+            warm_up()  # imports torch in the background, while this process does
         with leaving_at_once():
             from course_lib.doctor import health
             from course_lib.doctor.health import complaints
@@ -89,8 +89,10 @@ def _examine_ranks(options: argparse.Namespace) -> int:
 
 
 def _check_data(path: str) -> None:
-    """Refuse now what no rank of this machine could read."""
+    """Raise `BadUsage` now, before ranks start, if no rank of this machine could read the data."""
     if not os.path.isdir(path) and not os.path.isfile(path):
         raise BadUsage(f"--data {path}: there is no such file or folder; give the one that the ranks will read")
     if not os.access(path, os.R_OK):
-        raise BadUsage(f"--data {path}: you may not read it; give another, or change its rights")
+        raise BadUsage(
+            f"--data {path}: you have no permission to read it; give a different one, or change its permissions"
+        )

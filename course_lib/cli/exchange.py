@@ -1,4 +1,4 @@
-"""`course release` and `course collect`: exercises to the students, and back, between two classes."""
+"""`course release` and `course collect`: hand out exercises between two classes, and collect them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from course_lib.cli.arguments import BadUsage, complain
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
-    """Release and collect."""
+    """Add `course release` and `course collect`."""
     release = commands.add_parser(
         "release",
-        help="lay the exercises into folders, to hand out",
-        description="Lay the exercises into FOLDER, a folder for each lesson, to hand out. They are looked through: "
-        "none has an answer in it.",
+        help="copy the exercises into folders, to hand out",
+        description="Copy the exercises into FOLDER, with a folder for each lesson, to hand out. The command checks "
+        "that none of them contains an answer.",
     )
     release.add_argument("folder", type=take.words, metavar="FOLDER")
     _add_lessons(release)
@@ -23,23 +23,23 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
 
     collect = commands.add_parser(
         "collect",
-        help="gather what a class has written, for `course grade`",
-        description="Gather what students have written from FOLDER: it has a folder for each student (home folders, "
-        "or what Moodle packs), or files as Canvas names them. What was gathered before and is newer stays.",
+        help="collect a class's work, for `course grade`",
+        description="Collect students' work from FOLDER. It contains a folder for each student (home folders, or a "
+        "Moodle download), or files named as Canvas names them. Files collected earlier stay if they are newer.",
     )
     collect.add_argument("folder", type=take.words, metavar="FOLDER")
     collect.add_argument(
-        "--into", type=take.words, required=True, metavar="SUBMISSIONS", help="the folder for `course grade`"
+        "--into", type=take.words, required=True, metavar="SUBMISSIONS", help="the folder to give to `course grade`"
     )
     collect.add_argument(
-        "--students", type=take.words, metavar="NAMES.txt", help="who is in the class, a name on each line"
+        "--students", type=take.words, metavar="NAMES.txt", help="the names of the class, one per line"
     )
     _add_lessons(collect)
     collect.set_defaults(run=_collect)
 
 
 def _add_lessons(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--lessons", type=take.words, nargs="+", default=[], metavar="02", help="only of these")
+    command.add_argument("--lessons", type=take.words, nargs="+", default=[], metavar="02", help="only these lessons")
 
 
 def _release(options: argparse.Namespace) -> int:
@@ -66,7 +66,7 @@ def _collect(options: argparse.Namespace) -> int:
 
 
 def _names(path: str) -> list[str]:
-    """A name on each line."""
+    """Return the names in a file, one per line."""
     if not Path(path).is_file():
         raise BadUsage(f"--students {path}: this is not a file; give one with a name on each line")
     try:

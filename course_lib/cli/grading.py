@@ -1,4 +1,4 @@
-"""`course check`, `course progress` and `course grade`: exercises, alone and of a class."""
+"""`course check`, `course progress` and `course grade`: exercises, your own and a class's."""
 
 from __future__ import annotations
 
@@ -11,43 +11,51 @@ from course_lib.launchers.torchrun import leaving_at_once
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
-    """Check, progress and grade."""
-    check = commands.add_parser("check", help="check the answers in a notebook of exercises")
+    """Add `course check`, `course progress` and `course grade`."""
+    check = commands.add_parser("check", help="check the answers in an exercise notebook")
     check.add_argument("notebook", type=take.words, metavar="NOTEBOOK.ipynb")
     check.set_defaults(run=_check)
 
-    done = commands.add_parser("progress", help="how far you are: predictions, exercises, and what comes next")
+    done = commands.add_parser("progress", help="show how far you are: predictions, exercises, and what comes next")
     done.set_defaults(run=_progress)
 
     grade = commands.add_parser(
         "grade",
-        help="grade the exercises that a class has handed in",
-        description="Grade the exercises that a class has handed in: a page for each student, a page and a table "
-        "for the class. Interrupted, it goes on where it stopped.",
+        help="grade the exercises that a class handed in",
+        description="Grade the exercises that a class handed in: a page for each student, and a page and a table for "
+        "the class. After an interruption, run it again to continue where it stopped.",
     )
     grade.add_argument(
-        "submissions", type=take.words, nargs="?", metavar="SUBMISSIONS", help="a folder that has one for each student"
+        "submissions", type=take.words, nargs="?", metavar="SUBMISSIONS", help="a folder with one folder per student"
     )
     grade.add_argument(
-        "--out", type=take.words, metavar="GRADES", help="a folder for index.html, pages, table and records"
+        "--out", type=take.words, metavar="GRADES", help="a folder for index.html, pages, the table and records"
     )
-    grade.add_argument("--explain", action="store_true", help="say what keeps submissions in their place here, and end")
-    grade.add_argument("--jobs", type=take.count, help="how many notebooks at a time (default: one for each core)")
-    grade.add_argument("--seed", type=take.seed, help="of the inputs, for a set of your own")
-    grade.add_argument("--again", action="store_true", help="grade everything anew")
     grade.add_argument(
-        "--gradebook", type=take.words, metavar="DATABASE", help="nbgrader's, for example sqlite:///gradebook.db"
+        "--explain", action="store_true", help="show what protects this machine from submissions, and exit"
+    )
+    grade.add_argument("--jobs", type=take.count, help="how many notebooks at a time (default: one per core)")
+    grade.add_argument("--seed", type=take.seed, help="the seed of the test inputs, to use your own set")
+    grade.add_argument("--again", action="store_true", help="grade everything again")
+    grade.add_argument(
+        "--gradebook",
+        type=take.words,
+        metavar="DATABASE",
+        help="nbgrader's database, for example sqlite:///gradebook.db",
     )
     grade.add_argument(
         "--csv", choices=("moodle", "canvas"), help="also write the table that this platform imports, into GRADES"
     )
     grade.add_argument(
-        "--students", type=take.words, metavar="EXPORT.csv", help="the gradebook exported from there: who is who"
+        "--students",
+        type=take.words,
+        metavar="EXPORT.csv",
+        help="the gradebook exported from that platform, to match students",
     )
     grade.add_argument(
         "--no-sandbox",
         action="store_true",
-        help="run submissions with your own rights: they can read, change and send whatever you can",
+        help="run submissions with your own permissions: they can read, change and send whatever you can",
     )
     grade.set_defaults(run=_grade)
 
@@ -68,7 +76,7 @@ def _progress(_: argparse.Namespace) -> int:
     with leaving_at_once():
         from course_lib.checks import exercises, progress
 
-        exercises()  # imports them
+        exercises()  # imports the exercises
     progress()
     return 0
 
@@ -89,7 +97,7 @@ def _grade(options: argparse.Namespace) -> int:
             print(explain())
             return 0
         if options.submissions is None or options.out is None:
-            raise BadUsage("grade: give SUBMISSIONS, a folder, and --out GRADES, another one")
+            raise BadUsage("grade: give SUBMISSIONS, a folder, and --out GRADES, a different one")
         if options.students and not options.csv:
             raise BadUsage("grade --students: say with --csv moodle or --csv canvas where the file comes from")
         given = {

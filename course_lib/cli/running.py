@@ -1,4 +1,4 @@
-"""`course run`: a function from a file, on several ranks of this machine or of a Slurm cluster."""
+"""`course run`: run a function from a file on several ranks, on this machine or a Slurm cluster."""
 
 from __future__ import annotations
 
@@ -21,32 +21,34 @@ SLURM_OPTIONS = (
 
 
 def add_cluster_options(command: argparse.ArgumentParser) -> None:
-    """The options that say where a job runs."""
-    help_ = "on several machines, seconds a rank waits for the others before it gives up; 0 waits for ever"
+    """Add the options that say where a job runs."""
+    help_ = "on several machines, seconds a rank waits for the others before it gives up; 0 waits forever"
     default = "default: PyTorch's, 10 to 30 minutes"
     command.add_argument("--peer-timeout", type=take.patience, metavar="SECONDS", help=f"{help_} ({default})")
-    backend = "what GPUs talk over; ranks that share a GPU need a newer NCCL for it (default: NCCL where it can be)"
+    backend = "how GPUs communicate; ranks that share a GPU need a newer NCCL (default: NCCL where possible)"
     command.add_argument("--backend", choices=("nccl", "gloo"), help=backend)
-    options = command.add_argument_group("on a Slurm cluster", "wait in its queue, run on its nodes, show it here")
-    options.add_argument("--slurm", action="store_true", help="submit it as a job; --ranks follows from what is below")
+    options = command.add_argument_group(
+        "on a Slurm cluster", "wait in its queue, run on its nodes, show the output here"
+    )
+    options.add_argument("--slurm", action="store_true", help="submit a job; the options below determine --ranks")
     for name, kind, metavar, what in (
         ("nodes", take.count, "NODES", "how many (default: 2)"),
         ("gpus-per-node", take.whole_number(0, 1000), "GPUS", "default: 8; 0 for none"),
-        ("ranks-per-node", take.count, "RANKS", "default: one for each GPU"),
-        ("cpus-per-rank", take.count, "CORES", "default: 4 beside a GPU, otherwise 1"),
-        ("memory", take.slurm_memory, "MEMORY", "of a node, like 64G (default: what the cluster gives)"),
-        ("time", take.slurm_time, "TIME", "the job ends after that; default: 1:00:00, an hour"),
+        ("ranks-per-node", take.count, "RANKS", "default: one per GPU"),
+        ("cpus-per-rank", take.count, "CORES", "default: 4 with a GPU, otherwise 1"),
+        ("memory", take.slurm_memory, "MEMORY", "per node, like 64G (default: the cluster's)"),
+        ("time", take.slurm_time, "TIME", "the job's time limit (default: 1:00:00, an hour)"),
         ("partition", take.sbatch_word, "PARTITION", "default: the cluster's"),
         ("account", take.sbatch_word, "ACCOUNT", "default: yours"),
     ):
         options.add_argument(f"--{name}", type=kind, metavar=metavar, help=what)
     options.add_argument(
-        "--sbatch", type=take.sbatch_word, action="append", metavar="OPTION", help="one more option of sbatch"
+        "--sbatch", type=take.sbatch_word, action="append", metavar="OPTION", help="an extra option for sbatch"
     )
 
 
 def choose_backend(options: argparse.Namespace) -> None:
-    """Have this process's ranks talk over what was asked for; refuse it where they cannot."""
+    """Set the backend for this process's ranks; raise `BadUsage` if they cannot use it."""
     if not options.backend:
         return
     os.environ[machine.BACKEND] = options.backend
@@ -57,7 +59,7 @@ def choose_backend(options: argparse.Namespace) -> None:
 
 
 def place_of(options: argparse.Namespace, command: Sequence[str] = ()) -> Slurm | None:
-    """Where to run, if it is not this machine; a node there runs `command`, if that is enough."""
+    """Return the cluster to run on, or None for this machine. Its nodes run `command`, unless a function is sent."""
     given = {name: value for name in SLURM_OPTIONS if (value := getattr(options, name)) is not None}
     if options.slurm:
         extra = given.pop("sbatch", [])
@@ -73,20 +75,20 @@ def place_of(options: argparse.Namespace, command: Sequence[str] = ()) -> Slurm 
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
-    """Run."""
+    """Add `course run`."""
     run = commands.add_parser(
         "run",
         help="run a function from a file on several ranks",
         usage="course run [OPTIONS] FILE.py:FUNCTION [NAME=VALUE ...] [-- WORD ...]",
-        description="Run a function from a file on several ranks. Under torchrun, be one of its ranks. "
-        "What stands behind -- is sys.argv[1:] there, for a function that reads options of its own: "
+        description="Run a function from a file on several ranks. Under torchrun, this process is one of its ranks. "
+        "Everything after -- becomes sys.argv[1:], for a function that parses its own options: "
         "course run train.py:main --ranks 4 -- --lr 3",
     )
     run.add_argument("target", type=take.words, metavar="FILE.py:FUNCTION")
     run.add_argument("arguments", nargs="*", default=[], metavar="NAME=VALUE", help="arguments for the function")
     run.add_argument("--ranks", type=take.ranks, help="how many (default: 2; under torchrun, it decides)")
-    run.add_argument("--timeout", type=take.seconds, default=60.0, help="seconds; 0 waits for ever (default: 60)")
-    run.add_argument("--timeline", type=take.picture, metavar="PICTURE.png", help="draw the recorded spans into a file")
+    run.add_argument("--timeout", type=take.seconds, default=60.0, help="seconds; 0 waits forever (default: 60)")
+    run.add_argument("--timeline", type=take.picture, metavar="PICTURE.png", help="draw the recorded spans to a file")
     add_cluster_options(run)
     run.set_defaults(run=_run)
 

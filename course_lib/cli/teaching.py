@@ -1,4 +1,4 @@
-"""`course slides` and `course agenda`: what an instructor prepares before a class."""
+"""`course slides` and `course agenda`: prepare a class."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ from course_lib.cli import arguments as take
 from course_lib.cli.arguments import complain
 from course_lib.launchers.torchrun import leaving_at_once
 
-EXERCISE_MINUTES = 20  # for each lesson, where --exercises says no number
+EXERCISE_MINUTES = 20  # per lesson, for --exercises without a number
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
-    """Slides and agenda."""
+    """Add `course slides` and `course agenda`."""
     slides = commands.add_parser(
         "slides",
-        help="a lesson as slides, in one file that needs no network",
-        description="Write a lesson as slides, in one HTML file that needs no network: large type, stored outputs, "
-        "questions before their answers. Arrow keys lead through it; p opens the presenter's view, with notes, clock "
+        help="export a lesson as slides, in one file that needs no network",
+        description="Export a lesson as slides, in one HTML file that needs no network: large type, stored outputs, "
+        "questions before their answers. Move with the arrow keys; p opens the presenter's view, with notes, a clock "
         "and the next slide.",
     )
-    slides.add_argument("lesson", type=take.words, metavar="LESSON", help="its number, like 06")
+    slides.add_argument("lesson", type=take.words, metavar="LESSON", help="the lesson's number, like 06")
     page = take.file_ending_in(".html", ".htm")
-    slides.add_argument("--out", type=page, metavar="FILE.html", help="default: NAME_OF_THE_LESSON.html, here")
+    slides.add_argument(
+        "--out", type=page, metavar="FILE.html", help="default: NAME_OF_THE_LESSON.html, in the current folder"
+    )
     slides.set_defaults(run=_slides)
 
     agenda = commands.add_parser(
         "agenda",
-        help="a timetable from the minutes that the lessons state",
+        help="make a timetable from the minutes that the lessons state",
         description="Make a timetable from the minutes of the lessons' sections: breaks after at most 90 minutes, "
-        "lunch, exercises that fit. What does not fit is listed at its end.",
+        "lunch, exercises that fit. Whatever does not fit is listed at the end.",
     )
     agenda.add_argument("--days", type=take.whole_number(1, 60, "a number of days"), default=1, help="default: 1")
     agenda.add_argument("--from", type=_time, dest="begin", default=9 * 60 + 30, metavar="TIME", help="default: 9:30")
@@ -44,11 +46,13 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         nargs="?",
         const=EXERCISE_MINUTES,
         metavar="MINUTES",
-        help=f"after each lesson, those of its exercises that fit so many minutes (with no number: {EXERCISE_MINUTES})",
+        help=f"add the exercises that fit into this many minutes after each lesson (no number: {EXERCISE_MINUTES})",
     )
     agenda.add_argument("--date", type=_date, metavar="YYYY-MM-DD", help="the first day")
     agenda.add_argument("--weekly", action="store_true", help="the days are a week apart")
-    agenda.add_argument("--out", type=take.output_file, metavar="FILE.md", help="write it there, and do not print it")
+    agenda.add_argument(
+        "--out", type=take.output_file, metavar="FILE.md", help="write it to a file instead of printing it"
+    )
     agenda.set_defaults(run=_agenda)
 
 
@@ -92,7 +96,7 @@ def _agenda(options: argparse.Namespace) -> int:
 
 
 def _time(text: str) -> int:
-    """A time of the day in minutes after midnight."""
+    """Parse a time of day into minutes after midnight."""
     found = re.fullmatch(r"(\d{1,2}):([0-5]\d)", text.strip(), re.ASCII)
     if not found or int(found[1]) > 23:
         raise argparse.ArgumentTypeError(f"{text.strip() or repr(text)}: give a time of the day, like 9:30")

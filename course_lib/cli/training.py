@@ -1,4 +1,4 @@
-"""`course train`, and what shows its logs and traces: `course plot` and `course stragglers`."""
+"""`course train`, and `course plot` and `course stragglers`, which show its logs and traces."""
 
 from __future__ import annotations
 
@@ -28,15 +28,19 @@ TRAIN_OPTIONS = (
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
-    """Train, plot and stragglers."""
+    """Add `course train`, `course plot` and `course stragglers`."""
     _add_train(commands)
-    plot = commands.add_parser("plot", help="draw the loss of training runs from their logs")
-    plot.add_argument("logs", nargs="+", type=take.words, metavar="LOG", help="what `course train --log LOG` wrote")
+    plot = commands.add_parser("plot", help="plot the loss of training runs from their logs")
+    plot.add_argument(
+        "logs", nargs="+", type=take.words, metavar="LOG", help="a file that `course train --log LOG` wrote"
+    )
     plot.add_argument("--out", type=take.picture, required=True, metavar="PICTURE.png", help="where to draw it")
     plot.set_defaults(run=_plot)
-    stragglers = commands.add_parser("stragglers", help="which rank the others wait for, from a trace of a run")
-    stragglers.add_argument("trace", type=take.words, metavar="TRACE", help="what `course train --profile` wrote")
-    timeline = "draw the ranks' timeline: input waits, computation, exposed communication"
+    stragglers = commands.add_parser("stragglers", help="find the rank that the others wait for, from a trace of a run")
+    stragglers.add_argument(
+        "trace", type=take.words, metavar="TRACE", help="a file that `course train --profile` wrote"
+    )
+    timeline = "draw the ranks' timeline: waiting for input, computation, exposed communication"
     stragglers.add_argument("--out", type=take.picture, metavar="PICTURE.png", help=timeline)
     stragglers.set_defaults(run=_stragglers)
 
@@ -44,10 +48,10 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
 def _add_train(commands: argparse._SubParsersAction) -> None:
     train = commands.add_parser(
         "train",
-        help="train an LSTM, with any of the course's strategies",
-        description="Train an LSTM on several ranks. Under torchrun, be one of its ranks. With --checkpoint, SIGTERM, "
-        f"SIGUSR1, SIGHUP and --time-limit save one and end the run with exit status {REQUEUE}: start it again with "
-        "--resume.",
+        help="train an LSTM with any of the course's strategies",
+        description="Train an LSTM on several ranks. Under torchrun, this process is one of its ranks. With "
+        "--checkpoint, SIGTERM, SIGUSR1, SIGHUP and --time-limit save a checkpoint and end the run with exit status "
+        f"{REQUEUE}: continue it with --resume.",
     )
     train.add_argument(
         "strategy",
@@ -55,62 +59,62 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         metavar="STRATEGY",
         help="single, ddp, accumulation, model, tensor, pipeline, hybrid, fsdp, or module:Class for your own",
     )
-    train.add_argument("arguments", nargs="*", default=[], metavar="NAME=VALUE", help="options of the strategy")
+    train.add_argument("arguments", nargs="*", default=[], metavar="NAME=VALUE", help="options for the strategy")
     train.add_argument("--ranks", type=take.ranks, help="how many (default: 2, single: 1; under torchrun, it decides)")
     train.add_argument(
         "--data",
         type=take.words,
         default="adding",
         metavar="adding|text|FILE|FILE.py:FUNCTION",
-        help="default: the adding problem; a function of your own returns data with a length and batch(indices); "
-        "the tokens of a text FILE are made once and kept beside it, in FILE.tokens-..., or in ~/.cache/course",
+        help="default: the adding problem; your own function returns data with a length and batch(indices); a text "
+        "FILE is tokenized once, and its tokens are cached next to it, in FILE.tokens-..., or in ~/.cache/course",
     )
     train.add_argument(
         "--model",
         type=take.words,
         metavar="FILE.py:FUNCTION",
-        help="a model of your own, instead of an LSTM: a function that returns a list of blocks",
+        help="your own model instead of an LSTM: a function that returns a list of blocks",
     )
     for name, kind, default, what in (
-        ("updates", take.count, 300, "how many"),
-        ("batch", take.count, 64, "sequences of the adding problem in an update, of all ranks together"),
-        ("tokens", take.count, 4096, "tokens of a text in an update, of all ranks together"),
-        ("hidden", take.count, 64, "numbers in an LSTM layer's state"),
-        ("layers", take.count, 2, "LSTM layers"),
-        ("seed", take.seed, 0, "of the weights and of the order of the data"),
+        ("updates", take.count, 300, "how many optimizer steps"),
+        ("batch", take.count, 64, "global batch size: sequences of the adding problem per update, over all ranks"),
+        ("tokens", take.count, 4096, "global batch size for text: tokens per update, over all ranks"),
+        ("hidden", take.count, 64, "the hidden size of an LSTM layer"),
+        ("layers", take.count, 2, "how many LSTM layers"),
+        ("seed", take.seed, 0, "the seed of the weights and the data order"),
         ("every", take.count, 50, "updates between checkpoints"),
-        ("learning-rate", take.learning_rate, 0.01, "of Adam"),
+        ("learning-rate", take.learning_rate, 0.01, "Adam's learning rate"),
     ):
         train.add_argument(f"--{name}", type=kind, default=default, help=f"{what} (default: {default})")
     train.add_argument(
         "--precision",
         choices=("fp32", "bf16", "fp16"),
         default="fp32",
-        help="of the forward pass; weights stay in fp32, and with fp16 the loss is scaled (default: fp32)",
+        help="the precision of the forward pass; weights stay in fp32, and fp16 scales the loss (default: fp32)",
     )
-    folder = "save checkpoints there; the last two are kept"
+    folder = "save checkpoints there, and keep the last two"
     train.add_argument("--checkpoint", type=take.words, metavar="FOLDER", help=folder)
-    beside = "write checkpoints while the training goes on, from a copy in memory"
+    beside = "write checkpoints in the background, from a copy in memory, while training continues"
     train.add_argument("--async-checkpoint", action="store_true", help=beside)
-    train.add_argument("--resume", action="store_true", help="go on from the folder's last checkpoint")
-    limit = "save a checkpoint after that time, and stop, to be resumed"
+    train.add_argument("--resume", action="store_true", help="continue from the folder's last checkpoint")
+    limit = "after this time, save a checkpoint and stop; continue with --resume"
     train.add_argument("--time-limit", type=take.time_limit, metavar="SECONDS|H:MM:SS", help=limit)
-    # torchrun reads its script's options, too, and takes --log for one of its own, cut short.
+    # torchrun reads its script's options, too, and mistakes --log for an abbreviation of one of its own.
     log = (
-        "write a line of JSON per update, for `course plot`, or, with tensorboard:DIR, for TensorBoard; may be given "
-        "once for each; behind torchrun, write --log-file"
+        "write a line of JSON per update, for `course plot`, or, with tensorboard:DIR, for TensorBoard; can be given "
+        "once for each; under torchrun, use --log-file"
     )
     train.add_argument(
         "--log", "--log-file", action="append", default=[], type=take.words, metavar="FILE|tensorboard:DIR", help=log
     )
-    recompute = "drop activations, and compute them again on the way back: pipeline and hybrid"
+    recompute = "drop activations and recompute them in the backward pass (pipeline and hybrid)"
     train.add_argument("--recompute", action="store_true", help=recompute)
-    compiled = "compile the blocks that are no LSTM layers with torch.compile"
+    compiled = "compile every block except LSTM layers with torch.compile"
     train.add_argument("--compile", action="store_true", help=compiled)
-    profile = "write a trace of all ranks with some updates under PyTorch's profiler, for ui.perfetto.dev"
+    profile = "run some updates under PyTorch's profiler and write a trace of all ranks, for ui.perfetto.dev"
     train.add_argument("--profile", type=take.words, metavar="FILE", help=profile)
     add_cluster_options(train)
-    shown = "with --slurm: print the script that would be submitted, and submit nothing"
+    shown = "with --slurm: print the script instead of submitting it"
     train.add_argument("--print", action="store_true", help=shown)
     train.set_defaults(run=_train)
 
@@ -118,9 +122,9 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
 def _train(options: argparse.Namespace) -> int:
     under_torchrun, speaks = torchrun.started_by_torchrun(), True
     if under_torchrun:
-        speaks = torchrun.speak_as_rank() == 0  # the others would say the same
+        speaks = torchrun.speak_as_rank() == 0  # the other ranks would print the same
     elif not options.slurm:
-        warm_up()  # it imports torch while this process does
+        warm_up()  # imports torch in the background, while this process does
     with leaving_at_once():
         from course_lib.training.checkpoint.folder import CheckpointError
         from course_lib.training.launching import launch_job, resume_hint, run_job_as_rank
@@ -165,12 +169,12 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _words_without_print(options: argparse.Namespace) -> list[str]:
-    """What was typed; options may be cut short."""
+    """Return the words as typed, without --print or an abbreviation of it."""
     return [word for word in options.words if not (word.startswith("--pri") and "--print".startswith(word))]
 
 
 def _print_script(settings: Settings, place: Slurm | None) -> int:
-    """Show the script of a job that could be submitted."""
+    """Print the Slurm script of the job."""
     from course_lib.training.settings import check_numbers
 
     if place is None:

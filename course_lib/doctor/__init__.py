@@ -1,6 +1,6 @@
-"""`course doctor`: what this machine has and what will therefore work; with ranks, how well each of them does.
+"""`course doctor`: what this machine has and what will work on it; with ranks, how fast each one is.
 
-What needs PyTorch is in `doctor.health`: this package can be imported where there is none.
+The code that needs PyTorch is in `doctor.health`, so you can import this package without it.
 """
 
 from course_lib.doctor.machine_report import Finding, Report, examine

@@ -1,8 +1,8 @@
-"""`course doctor --ranks N`: measure ranks, links and data before a run, and say who is slow.
+"""`course doctor --ranks N`: measure ranks, links and data before a run, and report which rank is slow.
 
     launch(measure_rank, Plan(), ranks=4, timeout=None)
 
-Each rank is compared with the median of the others, by thresholds that a busy machine does not reach.
+Each rank is compared with the median of the others, with thresholds high enough to tolerate a busy machine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from course_lib.planning.network import Link
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure: reads of `data` if it is given, and how often each time is taken."""
+    """What to measure: reads of `data`, if given, and how many times to repeat each measurement."""
 
     data: str | None = None
     tries: int = TRIES
@@ -49,20 +49,20 @@ class Plan:
 
 @dataclass(frozen=True)
 class RankHealth:
-    """What one rank has measured: `pairs` are those in which it has the lower number."""
+    """The measurements of one rank; `pairs` are those in which it is the lower rank."""
 
     rank: int
     device: DeviceRates
-    clock: float  # seconds that its machine's time of day is ahead of rank 0's
+    clock: float  # seconds by which its machine's time of day is ahead of rank 0's
     pairs: list[PairTimes]
     all_reduces: list[tuple[int, float]]
-    over_gpus: bool  # messages go from GPU to GPU
+    over_gpus: bool  # whether messages go from GPU to GPU
     reading: Reading | None = None
 
 
 @dataclass(frozen=True)
 class Health:
-    """What all ranks have measured."""
+    """The measurements of all ranks."""
 
     ranks: list[RankHealth]
     links: dict[tuple[int, int], PairTimes] = field(init=False)
@@ -71,11 +71,11 @@ class Health:
         object.__setattr__(self, "links", {pair.ranks: pair for each in self.ranks for pair in each.pairs})
 
     def link(self, one: int, other: int) -> Link:
-        """The link between two ranks."""
+        """Return the link between two ranks."""
         return self.links[min(one, other), max(one, other)].link
 
     def all_reduces(self) -> list[tuple[int, float, float]]:
-        """(bytes, seconds measured, seconds predicted) of an all-reduce, as a ring over the links that were measured.
+        """Return (bytes, seconds measured, seconds predicted) of all-reduces, predicted as a ring over measured links.
 
         A round of a ring takes as long as its slowest message.
         """
@@ -87,7 +87,7 @@ class Health:
 
 
 def measure_rank(plan: Plan, show: Callable[[Step], None] = progress_bar.send) -> RankHealth:
-    """Measure; for every rank to call. Rank 0 calls `show` with how far it is."""
+    """Measure this rank; every rank must call it. Rank 0 reports progress through `show`."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     steps = _Steps(_count_of_steps(plan, ranks), show if rank == 0 else None)
     clock = -clock_skew(PrefixStore("doctor", private_doors.default_store()))
@@ -105,12 +105,12 @@ def measure_rank(plan: Plan, show: Callable[[Step], None] = progress_bar.send) -
 
 
 def examine_ranks(plan: Plan, ranks: int, on: Slurm | None = None) -> Health:
-    """Measure `ranks` ranks of this machine or a cluster."""
+    """Measure `ranks` ranks on this machine or on a cluster."""
     return Health(list(launch(measure_rank, plan, ranks=ranks, timeout=None, on=on)))
 
 
 def examine_as_rank(plan: Plan, peer_timeout: float | None = None) -> Health | None:
-    """Measure as one rank of torchrun's, with the bar drawn by rank 0. The other ranks return None."""
+    """Measure as one of torchrun's ranks. Rank 0 draws the progress bar; the other ranks return None."""
     bar = progress_bar.Bar(sys.__stderr__)
     try:
         run: Run | None = torchrun.run_here(measure_rank, plan, show=bar.show, peer_timeout=peer_timeout)
@@ -125,7 +125,7 @@ def _count_of_steps(plan: Plan, ranks: int) -> int:
 
 
 class _Steps:
-    """Counts what is done, and shows it."""
+    """Counts the steps done, and shows them."""
 
     def __init__(self, total: int, show: Callable[[Step], None] | None) -> None:
         self._total, self._show, self._done = total, show, 0
@@ -137,24 +137,24 @@ class _Steps:
             self._show(Step(self._done, self._total, self.what))
 
 
-SLOWER_DEVICE = 2.0  # times: ranks that share cores or a GPU differ, too
-SLOWER_GPU = 1.3  # those that have a GPU each hardly do
-SLOWER_LINKS = 3.0  # a rank's quickest message, against typical ones of the others
-SLOWER_PAIR = 5.0  # the same of a single link: there are many of them
+SLOWER_DEVICE = 2.0  # times slower: healthy ranks that share cores or a GPU differ, too
+SLOWER_GPU = 1.3  # ranks with a GPU each hardly differ
+SLOWER_LINKS = 3.0  # a rank's fastest message, compared with typical ones of the others
+SLOWER_PAIR = 5.0  # the same for a single link: with many links, some are slow by chance
 SLOWER_READS = 5.0
-FEWEST_LINKS = 3  # others, to call one of them slow
+FEWEST_LINKS = 3  # how many other links we need before we call one slow
 
 
 @dataclass(frozen=True)
 class Complaint:
-    """What is slow, in a sentence; `ranks` are one, or the two ends of a link."""
+    """What is slow, in a sentence; `ranks` is one rank, or the two ends of a link."""
 
     ranks: tuple[int, ...]
     sentence: str
 
 
 def complaints(health: Health) -> list[Complaint]:
-    """All that stands out, worst kind first: a rank that cannot read, slow devices, slow links."""
+    """Return everything that stands out, worst kind first: ranks that cannot read, slow devices, slow links."""
     found = [*_reads(health), *_devices(health)]
     by_links = list(_slow_ends(health))
     named = {complaint.ranks[0] for complaint in by_links}
@@ -162,7 +162,7 @@ def complaints(health: Health) -> list[Complaint]:
 
 
 def verdict(health: Health) -> str:
-    """The complaints, or that there are none."""
+    """Return the complaints as text, or a sentence that there are none."""
     found = complaints(health)
     if found:
         return "\n".join(complaint.sentence for complaint in found)
@@ -196,7 +196,7 @@ def _reads(health: Health) -> Iterator[Complaint]:
             host = health.ranks[rank].device.host
             yield Complaint((rank,), f"Rank {rank} cannot read the data on {host}: {reading.trouble}.")
     if len(readings) < 3 or any(reading.size < WORTH_TIMING for reading in readings):
-        return  # of two, one may have found its part in memory
+        return  # with only two, one may have found its part in the page cache
     rates = [reading.size / reading.first / 1e6 for reading in readings]
     for rank, rate in enumerate(rates):
         others = _median_without(rates, rank)
@@ -207,7 +207,7 @@ def _reads(health: Health) -> Iterator[Complaint]:
 
 
 def _slow_ends(health: Health) -> Iterator[Complaint]:
-    """Ranks whose best link is slow, of those inside a machine or of those between machines."""
+    """Yield a complaint for each rank whose best link is slow, within its machine or to other machines."""
     for rank in range(len(health.ranks)):
         for within, where in ((True, "in its machine"), (False, "to other machines")):
             pairs = _alike(health, within)
@@ -228,7 +228,7 @@ def _single_links(health: Health) -> Iterator[Complaint]:
 
 
 def _slower(own: Sequence[PairTimes], others: Sequence[PairTimes], limit: float) -> str:
-    """How much slower even the quickest messages are than typical ones of the others; nothing if they are not."""
+    """Return how much slower even the fastest messages are than typical ones of the others; empty if they are not."""
     small, typical_small = min(p.small for p in own), statistics.median(p.typical_small for p in others)
     large, typical_large = min(p.large for p in own), statistics.median(p.typical_large for p in others)
     if small > limit * typical_small:
@@ -240,7 +240,7 @@ def _slower(own: Sequence[PairTimes], others: Sequence[PairTimes], limit: float)
 
 
 def _alike(health: Health, within: bool) -> list[PairTimes]:
-    """The pairs inside machines, or those between machines."""
+    """Return the pairs within machines, or those between machines."""
     hosts = [each.device.host for each in health.ranks]
     return [pair for pair in health.links.values() if (hosts[pair.ranks[0]] == hosts[pair.ranks[1]]) == within]
 

@@ -1,4 +1,4 @@
-"""What this machine has, what will therefore work, and what to do about the rest: a line each."""
+"""What this machine has, what will work on it, and what to do about the rest, one line each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from course_lib.launchers.local import start_method
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. `advice` says what to do; `fatal` means that the course cannot run."""
+    """One line of the report. `advice` says what to do; `fatal` means that the course cannot run here."""
 
     name: str
     value: str
@@ -32,7 +32,7 @@ class Finding:
 
 @dataclass
 class Report:
-    """What was found, in order."""
+    """All findings, in order."""
 
     findings: list[Finding] = field(default_factory=list)
 
@@ -46,7 +46,7 @@ class Report:
 
 
 def lines_of(findings: Sequence[Finding]) -> list[str]:
-    """The findings as a table, with a line of its own for what to do."""
+    """Return the findings as lines of a table, with each advice on a separate line."""
     width = max((len(finding.name) for finding in findings), default=0)
     lines = []
     for finding in findings:
@@ -61,7 +61,7 @@ BYTES_PER_RANK = 400 << 20  # a rank with torch loaded, a small model and its bu
 
 
 def examine() -> Report:
-    """Look at this machine. Ends with a real launch, if there is any hope of one."""
+    """Examine this machine. If the course can run, finish with a real launch."""
     report = Report([_python(), _torch()])
     if report.course_can_run:
         report.findings.append(_distributed())
@@ -103,7 +103,7 @@ def _distributed() -> Finding:
 
 def _cores() -> Finding:
     cores = machine.cores()
-    advice = "with one core, ranks take turns: trust paced timelines, not timings" if cores == 1 else ""
+    advice = "with one core, ranks take turns: trust paced timelines, not measured times" if cores == 1 else ""
     return Finding("cores", str(cores), advice)
 
 
@@ -111,7 +111,7 @@ def _memory() -> Finding:
     total = machine.memory_bytes()
     if total is None:
         return Finding("memory", "unknown")
-    advice = "little: stay at 2 ranks" if total < 3 << 30 else ""
+    advice = "low: use at most 2 ranks" if total < 3 << 30 else ""
     return Finding("memory", f"{total / 2**30:.1f} GiB", advice)
 
 
@@ -129,39 +129,39 @@ def _gpus() -> Finding:
     if not machine.gpus():
         return Finding("GPUs", "none: every lesson runs on the CPU")
     if not torch.cuda.is_available():
-        advice = "CUDA does not start: update the driver, or set CUDA_VISIBLE_DEVICES= (empty) to use the CPU"
+        advice = "CUDA does not initialize: update the driver, or set CUDA_VISIBLE_DEVICES= (empty) to use the CPU"
         return Finding("GPUs", f"{machine.gpus()}, but this PyTorch cannot use them", advice)
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return Finding("GPUs", f"{len(names)} x {names[0]}" if len(set(names)) == 1 else ", ".join(names))
 
 
 def _nccl() -> list[Finding]:
-    """Which NCCL is loaded, and whether ranks may share a GPU over it."""
+    """Report which NCCL is loaded, and whether ranks can share a GPU with it."""
     if not machine.gpus() or machine.nccl_version() == (0,):
         return []
     loaded = ".".join(map(str, machine.nccl_version()))
     if not (trouble := machine.why_not_nccl(machine.gpus() + 1)):
-        return [Finding("NCCL", f"{loaded}: ranks may share a GPU")]
+        return [Finding("NCCL", f"{loaded}: ranks can share a GPU")]
     how = f"`{machine.SHARING_COMMAND} course lab` changes that" if machine.SHARING_COMMAND in trouble else trouble
     return [Finding("NCCL", f"{loaded}: one rank per GPU; {how}")]
 
 
 def _ranks() -> Finding:
-    """How many ranks are sensible, over which backend."""
+    """Report how many ranks make sense here, and with which backend."""
     gpus = machine.gpus()
     total = machine.memory_bytes()
     most = min(8, total // 2 // BYTES_PER_RANK) if total else 4
     if gpus:
         own = f"up to {gpus} with a GPU each (NCCL)" if gpus > 1 else "1 with the GPU to itself (NCCL)"
         over = "gloo" if machine.why_not_nccl(gpus + 1) else "NCCL"
-        return Finding("ranks", f"{own}; more share GPUs over {over}: right answers, no speed-up")
+        return Finding("ranks", f"{own}; more ranks share GPUs over {over}: correct results, no speedup")
     cores = machine.cores()
-    speed = f"up to {cores} run side by side" if cores > 1 else "one at a time"
+    speed = f"up to {cores} run in parallel" if cores > 1 else "one at a time"
     return Finding("ranks", f"{speed}; up to {max(2, most)} in paced runs (gloo)")
 
 
 def _grading() -> Finding:
-    """How safely a class could be graded here; only an instructor needs it."""
+    """Report how safely you could grade a class here; only instructors need it."""
     from course_lib.grading.protection import protections
 
     found = protections()
@@ -174,12 +174,12 @@ def _grading() -> Finding:
 
 
 def _trial() -> Finding:
-    """Two real ranks and one all-reduce."""
+    """Launch two real ranks and run one all-reduce."""
     began = time.monotonic()
     try:
         run = launch(_sum_of_ranks, ranks=2, timeout=60)
     except LaunchError as error:
-        return Finding("trial launch", f"{type(error).__name__}: {error}", "the ranks cannot talk", fatal=True)
+        return Finding("trial launch", f"{type(error).__name__}: {error}", "the ranks cannot communicate", fatal=True)
     cold = time.monotonic() - began
     began = time.monotonic()
     launch(_sum_of_ranks, ranks=2, timeout=60)

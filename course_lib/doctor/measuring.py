@@ -1,8 +1,8 @@
-"""What is measured on the ranks: their devices, the links between every two of them, and how fast they read.
+"""Measurements on the ranks: their devices, the links between all pairs of them, and how fast they read.
 
-All ranks' devices are measured at the same time, but those that share a GPU one after the other. On a CPU it is the
-processor's time that counts, of all threads: ranks that wait for a core are not slow. A rank reads its part of the
-data from the disk, and again, from what the kernel keeps in memory.
+All ranks measure their devices at the same time, except that ranks on one GPU take turns. On a CPU we count the CPU
+time of all threads, so a rank that waits for a core does not look slow. A rank reads its part of the data from disk,
+then again from the page cache.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from course_lib.machine import device
 from course_lib.planning.network import Link, fit
 from course_lib.strategies.point_to_point import can_send_from, connect
 
-SMALL = 8  # bytes: its time is latency
-ROUNDS = 3  # over all pairs, so that a moment at which the machine is busy meets all of them alike
-TRIES = 5  # of everything else: the quickest counts
-TRIPS = 5  # to and fro, of each size in one round
+SMALL = 8  # bytes: the time of such a message is latency
+ROUNDS = 3  # over all pairs, so that a busy moment of the machine does not hit only one of them
+TRIES = 5  # of everything else; the fastest counts
+TRIPS = 5  # round trips of each size in one round
 
 
 @dataclass(frozen=True)
 class PairTimes:
-    """Seconds of messages one way between two ranks: of `size` bytes or of a few, each the quickest and the median.
+    """Seconds of one-way messages between two ranks, small ones and of `size` bytes: the fastest and the median.
 
-    What else a machine does can only add to a time: the quickest of several is disturbed least.
+    Other work on the machine can only add to a time, so the fastest of several is the least disturbed.
     """
 
     ranks: tuple[int, int]
@@ -46,24 +46,24 @@ class PairTimes:
 
     @property
     def link(self) -> Link:
-        """The latency and the bandwidth that these times make."""
+        """The latency and bandwidth fitted to these times."""
         return fit([(SMALL, self.small), (self.size, max(self.large, self.small))])
 
 
 def pairs_of(ranks: int) -> list[tuple[int, int]]:
-    """Every two ranks, once."""
+    """Return every pair of ranks once."""
     return list(itertools.combinations(range(ranks), 2))
 
 
 def where_messages_lie() -> torch.device:
-    """What is sent: memory of the GPU over NCCL; over gloo, memory of the host."""
+    """Return the device of the messages: the GPU with NCCL, the CPU with gloo."""
     return device() if can_send_from(device()) else torch.device("cpu")
 
 
 def measure_pairs(after_each: Callable[[], None], rounds: int = ROUNDS) -> list[PairTimes]:
-    """Send messages to and fro between every two ranks, one pair after the other; for all ranks to call.
+    """Send messages back and forth between every two ranks, one pair at a time; all ranks must call it.
 
-    Returns the pairs that this rank has timed: those in which it has the lower number.
+    Returns the pairs that this rank timed: those in which it is the lower rank.
     """
     rank, place = dist.get_rank(), where_messages_lie()
     size = large_size(place)
@@ -75,7 +75,7 @@ def measure_pairs(after_each: Callable[[], None], rounds: int = ROUNDS) -> list[
         if rank in pair:
             of_small, of_large = times.setdefault(pair, ([], []))
             other, leads = sum(pair) - rank, rank == pair[0]
-            round_trip(small, other, leads)  # the first one sets up what there is to set up
+            round_trip(small, other, leads)  # warm-up: the first message sets up the connection
             of_small += [round_trip(small, other, leads) / 2 for _ in range(TRIPS)]
             of_large += [round_trip(large, other, leads) / 2 for _ in range(TRIPS)]
         after_each()
@@ -87,7 +87,7 @@ def measure_pairs(after_each: Callable[[], None], rounds: int = ROUNDS) -> list[
 
 
 def large_size(place: torch.device) -> int:
-    """Bytes of a message whose time is mostly bandwidth."""
+    """Return the size in bytes of a message whose time is mostly bandwidth."""
     return 64 << 20 if place.type == "cuda" else 1 << 20
 
 
@@ -97,7 +97,7 @@ def _in_rounds(rounds: int) -> Iterator[tuple[int, int]]:
 
 
 def round_trip(message: torch.Tensor, other: int, leads: bool) -> float:
-    """Seconds until a message is back; the one of the two ranks that `leads` sends it first."""
+    """Return the seconds until a message is back; the rank that `leads` sends it first."""
     began = time.monotonic()
     for sends in (leads, not leads):
         if sends:
@@ -109,23 +109,23 @@ def round_trip(message: torch.Tensor, other: int, leads: bool) -> float:
 
 
 def send(message: torch.Tensor, other: int) -> None:
-    """One message."""
+    """Send one message."""
     _exchange(dist.isend, message, other)
 
 
 def _exchange(operation: Callable[..., dist.Work | None], message: torch.Tensor, other: int) -> None:
-    """A batch of one: NCCL then uses the group's communicator, where `dist.send` would make one for each pair."""
+    """Use a batch of one, so that NCCL uses the group's communicator; `dist.send` would create one for each pair."""
     (work,) = dist.batch_isend_irecv([dist.P2POp(operation, message, other)])
     work.wait()
 
 
 def all_reduce_sizes(place: torch.device) -> tuple[int, ...]:
-    """Bytes of the tensors that are summed."""
+    """Return the sizes of the all-reduces in bytes."""
     return (4 << 10, 1 << 20, 64 << 20) if place.type == "cuda" else (4 << 10, 1 << 20, 16 << 20)
 
 
 def measure_all_reduces(after_each: Callable[[], None], tries: int = TRIES) -> list[tuple[int, float]]:
-    """(bytes, seconds) of an all-reduce of some sizes, the quickest of several; for all ranks to call."""
+    """Return (bytes, seconds) of all-reduces of several sizes, each the fastest try; all ranks must call it."""
     measured = []
     for size in all_reduce_sizes(where_messages_lie()):
         message, times = torch.zeros(size // 4, device=where_messages_lie()), []
@@ -141,7 +141,7 @@ def measure_all_reduces(after_each: Callable[[], None], tries: int = TRIES) -> l
 
 
 def wait_for_all() -> None:
-    """A barrier on the host: one on a GPU would keep it busy."""
+    """Wait for all ranks, with a barrier on the host: one on the GPU would keep it busy."""
     dist.all_reduce(torch.zeros(1))
 
 
@@ -152,7 +152,7 @@ def _wait_for_gpu(message: torch.Tensor) -> None:
 
 @dataclass(frozen=True)
 class DeviceRates:
-    """What a rank computes on: operations per second of a matrix product, bytes per second of a copy."""
+    """A rank's device and its speed: FLOP/s of a matmul, bytes per second of a copy."""
 
     host: str
     name: str
@@ -173,7 +173,7 @@ CPU = "CPU"
 
 
 def measure_device(after_each: Callable[[], None], tries: int = TRIES) -> DeviceRates:
-    """Multiply and copy on this rank's device; for all ranks to call."""
+    """Time matmuls and copies on this rank's device; all ranks must call it."""
     device = machine.device()
     operations = in_turn(lambda: _operations_per_second(device, tries))
     after_each()
@@ -184,7 +184,7 @@ def measure_device(after_each: Callable[[], None], tries: int = TRIES) -> Device
 
 
 def in_turn(measure: Callable[[], float]) -> float:
-    """What is measured when it is this rank's turn on its GPU; without a GPU, it is everybody's at once."""
+    """Return what `measure` returns when it is this rank's turn on its GPU; on CPUs, all ranks measure at once."""
     own = int(os.environ["LOCAL_RANK"]) // machine.gpus() if machine.gpus() else 0
     last = torch.tensor(own)
     dist.all_reduce(last, dist.ReduceOp.MAX)
@@ -197,20 +197,20 @@ def in_turn(measure: Callable[[], float]) -> float:
 
 
 def _operations_per_second(device: torch.device, tries: int) -> float:
-    """Products in bfloat16 on a GPU, in float32 on a CPU: what each is good at."""
+    """Return the FLOP/s of matmuls, in bfloat16 on a GPU and in float32 on a CPU: what each is good at."""
     side, products = (8192, 4) if device.type == "cuda" else (512, 8)
     matrix = torch.ones(side, side, device=device, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32)
     return 2 * side**3 * products / quickest(lambda: multiply(matrix, products), device, tries)
 
 
 def multiply(matrix: torch.Tensor, products: int) -> None:
-    """So many products."""
+    """Run this many matmuls."""
     for _ in range(products):
         torch.mm(matrix, matrix)
 
 
 def _bytes_per_second(device: torch.device, tries: int) -> float:
-    """Read once and written once."""
+    """Return the bytes per second of a copy, which reads and writes every byte once."""
     size = 512 << 20 if device.type == "cuda" else 64 << 20
     source = torch.ones(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -218,7 +218,7 @@ def _bytes_per_second(device: torch.device, tries: int) -> float:
 
 
 def quickest(work: Callable[[], object], device: torch.device, tries: int) -> float:
-    """Seconds of the quickest try: of the clock for a GPU, of all cores together for a CPU."""
+    """Return the seconds of the fastest try: wall-clock time for a GPU, CPU time of all threads for a CPU."""
     on_gpu = device.type == "cuda"
     clock, times = time.monotonic if on_gpu else time.process_time, []
     for _ in range(tries + 1):
@@ -236,28 +236,28 @@ def _ranks_on_this_gpu() -> int:
     return 1 if index is None else len(range(index, here, gpus))
 
 
-MOST_BYTES = 128 << 20  # of one rank
+MOST_BYTES = 128 << 20  # per rank
 MOST_FILES = 10_000
 BLOCK = 4 << 20
-WORTH_TIMING = 16 << 20  # bytes: of fewer, opening the file is what takes time
+WORTH_TIMING = 16 << 20  # bytes: with fewer, opening the file takes most of the time
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a rank has read, in bytes and seconds: the first time, and again; or why it could not."""
+    """How many bytes a rank read, and the seconds of the first and second read; or why it could not read."""
 
     size: int = 0
     first: float = 0.0
     again: float = 0.0
-    forgotten: bool = False  # the kernel was asked to drop what it kept of the files
+    forgotten: bool = False  # the kernel was asked to drop the files from the page cache
     trouble: str = ""
 
 
-Stretch = tuple[Path, int, int]  # a file, from which byte, how many
+Stretch = tuple[Path, int, int]  # a file, the first byte, how many bytes
 
 
 def read_share(path: str, rank: int, ranks: int) -> Reading:
-    """Read this rank's part of a file, or of a folder's files, twice: at most `MOST_BYTES`."""
+    """Read this rank's part of a file, or of a folder's files, twice; at most `MOST_BYTES` each time."""
     try:
         stretches = list(_share(_files(Path(path)), rank, ranks))
         size = sum(length for _, _, length in stretches)
@@ -270,7 +270,7 @@ def read_share(path: str, rank: int, ranks: int) -> Reading:
 
 
 def _files(path: Path) -> list[tuple[Path, int]]:
-    """The file, or the folder's files in order, with their sizes."""
+    """Return the file, or the folder's files in order, with their sizes."""
     if path.is_file():
         return [(path, path.stat().st_size)]
     if not path.is_dir():
@@ -285,7 +285,7 @@ def _files(path: Path) -> list[tuple[Path, int]]:
 
 
 def _share(files: list[tuple[Path, int]], rank: int, ranks: int) -> Iterator[Stretch]:
-    """The rank-th of `ranks` equal parts of all bytes, up to the limit."""
+    """Yield this rank's part of all bytes, one of `ranks` equal parts, up to the limit."""
     total = sum(size for _, size in files)
     begin = total * rank // ranks
     end = min(total * (rank + 1) // ranks, begin + MOST_BYTES)
@@ -298,7 +298,7 @@ def _share(files: list[tuple[Path, int]], rank: int, ranks: int) -> Iterator[Str
 
 
 def _forget(stretch: Stretch) -> bool:
-    """Ask the kernel to drop what it keeps of this stretch. It may refuse, and some systems cannot be asked."""
+    """Ask the kernel to drop this stretch from the page cache. It may refuse, and some systems have no such call."""
     if not hasattr(os, "posix_fadvise"):
         return False
     file, offset, length = stretch

@@ -1,4 +1,4 @@
-"""What was measured, as text: a row for each rank, a matrix of links, all-reduces beside their prediction."""
+"""The measurements as text: a row per rank, a matrix of links, and all-reduces next to their predictions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from course_lib.doctor.health import Health, verdict
 from course_lib.planning.network import Link
 
-WIDEST_MATRIX = 16  # ranks: a wider one does not fit a screen; the picture has it
+WIDEST_MATRIX = 16  # ranks: a wider matrix does not fit on a screen; use the picture
 LARGE_SKEW = 0.1  # seconds
 
 
 def health_text(health: Health) -> str:
-    """All of it, with the verdict at the end."""
+    """Return all tables, with the verdict at the end."""
     parts = [_ranks(health), _data(health), _links(health), _all_reduces(health), verdict(health)]
     return "\n\n".join(part for part in parts if part)
 
@@ -33,15 +33,15 @@ def _ranks(health: Health) -> str:
         for each in health.ranks
     ]
     how = (
-        "in bfloat16; ranks that share a GPU one after the other"
+        "in bfloat16; ranks that share a GPU take turns"
         if on_gpus
-        else "in float32, for each core; a rank's wait for a core does not count"
+        else "in float32, per core; waiting for a core does not count"
     )
-    lines = [*_table(head, rows), f"matmul {how}; memory: bytes read and written by a copy"]
+    lines = [*_table(head, rows), f"matmul: {how}; memory: bytes read and written by a copy"]
     if late := max((each.clock for each in health.ranks), key=abs, default=0.0):
-        advice = ": set the machines' clocks (chrony, NTP), or their logs will not fit together"
+        advice = ": synchronize the machines' clocks (chrony, NTP), or their logs will not line up"
         lines.append(
-            f"clock: ahead of rank 0's machine, by {late * 1e3:+,.1f} ms at most"
+            f"clock: ahead of rank 0's machine; the largest offset is {late * 1e3:+,.1f} ms"
             + (advice if abs(late) > LARGE_SKEW else "")
         )
     return "\n".join(lines)
@@ -63,9 +63,9 @@ def _data(health: Health) -> str:
     told = (
         "The kernel was asked to forget the files before the first read"
         if all(one.forgotten for _, one in readings)
-        else "The kernel could not be asked to forget the files: the first read, too, may come from memory"
+        else "The kernel could not be asked to forget the files: even the first read may come from memory"
     )
-    more = "; the second one comes from memory (the page cache), as a later epoch does if the data fits there"
+    more = "; the second read comes from memory (the page cache), like a later epoch if the data fits there"
     return "\n".join([*_table(["rank", "its part", "read", "read again"], rows), told + more])
 
 
@@ -92,7 +92,7 @@ def _matrix(health: Health, value: Callable[[Link], str]) -> list[str]:
 
 
 def _extremes(health: Health) -> list[str]:
-    """Of many links, the best, the middle and the worst."""
+    """Return a table with the best, the median and the worst link."""
     rows = []
     for name, key in (("latency", lambda pair: pair.link.latency), ("bandwidth", lambda pair: -pair.link.bandwidth)):
         ordered = sorted(health.links.values(), key=key)
@@ -110,7 +110,7 @@ def _all_reduces(health: Health) -> str:
         for size, took, expected in measured
     ]
     head = ["all-reduce", "measured", "predicted", "ratio"]
-    more = "predicted: a ring over these links; it knows neither the additions nor that ranks share cores and memory"
+    more = "predicted: a ring over these links; it ignores the additions, and that ranks share cores and memory"
     return "\n".join([*_table(head, rows), more])
 
 
@@ -119,7 +119,7 @@ def _size(size: int) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as they must be, to the right but for words."""
+    """Return the lines of a table with right-aligned columns, each as wide as its widest cell."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     lines = []
     for row in [head, *rows]:

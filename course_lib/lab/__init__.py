@@ -1,4 +1,4 @@
-"""`course lab`: the course in JupyterLab, on a desk of the learner's own; `course update` renews what is on it."""
+"""`course lab` opens the course in JupyterLab, on the learner's own desk; `course update` updates the desk."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["BadDesk", "LabMissing", "open_lab", "update_desk"]
 
 
 class LabMissing(RuntimeError):
-    """The lab cannot open: the sentence says what to install."""
+    """The lab cannot open. The sentence says what to install."""
 
 
 def open_lab(
     port: int = 8888, browser: bool = True, desk: str | None = None, join: Callable[[Path], str] | None = None
 ) -> int:
-    """Lay out what is missing on the desk and serve it, the first lesson open. Returns JupyterLab's exit status.
+    """Put what is missing on the desk, and serve it with the first lesson open. Returns JupyterLab's exit status.
 
-    `join` is called with the desk's folder before it opens, and returns what is to be said of the class.
+    `join` is called with the desk's folder before it opens, and returns a message about the class to print.
     """
     if importlib.util.find_spec("jupyterlab") is None:
         raise LabMissing("JupyterLab is not installed here: pip install jupyterlab")
@@ -37,13 +37,13 @@ def open_lab(
     words, variables = command(place, port, browser), environment(place)
     os.chdir(place.folder)
     if sys.platform != "win32":
-        os.execve(sys.executable, words, variables)  # become JupyterLab: a signal to us is a signal to it
+        os.execve(sys.executable, words, variables)  # become JupyterLab, so that signals reach it
     return subprocess.call(words, env=variables)
 
 
 def update_desk(desk: str | None = None) -> str:
-    """Bring the course that is installed now onto a desk, and say what was done; the learner's cells are kept."""
+    """Update a desk to the installed version of the course, and return what was done; the learner's cells stay."""
     place = choose_desk(desk)
     if not place.exists:
-        raise BadDesk(f"there is no desk at {place.folder}: `course lab` makes one, or give --desk the folder of yours")
+        raise BadDesk(f"there is no desk at {place.folder}: `course lab` creates one, or give your folder with --desk")
     return str(lay_out(place, update=True))

@@ -1,4 +1,4 @@
-"""The connection between a page and its kernel, without the pause that TCP makes between two small messages."""
+"""The connection between a page and its kernel, without the delay that TCP adds between two small messages."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebso
 
 
 class PromptConnection(ZMQChannelsWebsocketConnection):
-    """Sends every message at once.
+    """Sends every message immediately (TCP_NODELAY).
 
-    Otherwise a second small message waits until the page has acknowledged the first, and the page waits with that: 40
-    ms on Linux, for each redraw of a widget.
+    Otherwise a second small message waits until the page acknowledges the first, and the page delays that: 40 ms on
+    Linux, for each redraw of a widget.
     """
 
     def connect(self) -> asyncio.Future[None] | None:
-        """Called when a page has opened its side."""
+        """Disable the delay when a page has opened its side."""
         self.websocket_handler.set_nodelay(True)
         return super().connect()

@@ -1,4 +1,4 @@
-"""The desk: a learner's own folder, with the lessons not yet run and the exercises, apart from the course's files."""
+"""The desk: a learner's own folder with exercises and lessons without outputs, separate from the course's files."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from course_lib.lab.merge import LaidOut
 from course_lib.version import __version__
 
 NAME = "work"
-OURS = ".course"  # in it is what the desk remembers; it makes a folder a desk
-FORMAT = 1  # of the file in which it is remembered
+OURS = ".course"  # holds the desk's state; a folder that contains it is a desk
+FORMAT = 1  # the version of the state file's format
 
 
 class BadDesk(RuntimeError):
-    """A folder that cannot be the desk; the sentence says why, and what to do."""
+    """A folder cannot be the desk. The sentence says why, and what to do."""
 
 
 @dataclass(frozen=True)
 class Desk:
-    """A folder, and where things lie in it."""
+    """A folder, and the paths of the files in it."""
 
     folder: Path
 
@@ -32,7 +32,7 @@ class Desk:
 
     @property
     def jupyter(self) -> Path:
-        """What JupyterLab remembers: the learner's settings, and what was open."""
+        """The folder for JupyterLab's state: the learner's settings, and which files are open."""
         return self.folder / OURS / "jupyter"
 
     @property
@@ -53,8 +53,8 @@ class Memory:
 
 
 def choose_desk(given: str | None) -> Desk:
-    """The desk of that name, the one that we are on, or `work`, in the clone that we are in, or here. Raises `BadDesk`
-    where none can be.
+    """Return the desk in the given folder. By default, it is the desk that contains the current folder, or `work` in
+    the clone that does, or `work` here. Raises `BadDesk` if the folder cannot be a desk.
     """
     folder = Path(os.path.normpath(Path(given).expanduser().absolute())) if given is not None else _default(Path.cwd())
     shown = given if given is not None else folder
@@ -75,7 +75,7 @@ def _default(here: Path) -> Path:
 
 
 def _clone_around(place: Path) -> Path | None:
-    """The folder of the course's own files that a place lies in."""
+    """Return the clone of the course that contains this path; None if there is none."""
     for folder in (place, *place.parents):
         if (folder / "course_lib" / "lab").is_dir() and (folder / "pyproject.toml").is_file():
             return folder
@@ -83,7 +83,7 @@ def _clone_around(place: Path) -> Path | None:
 
 
 def recall(desk: Desk) -> Memory:
-    """What was laid out. Raises `BadDesk` if a newer course did it; of what cannot be read, nothing is known."""
+    """Return what was laid out, or an empty `Memory` if it is unreadable. Raises `BadDesk` if a newer course did it."""
     try:
         known = json.loads(desk.memory.read_bytes())
         version, form = str(known["version"]), int(known["format"])
@@ -92,7 +92,7 @@ def recall(desk: Desk) -> Memory:
     if form > FORMAT or _numbers(version) > _numbers(__version__):
         raise BadDesk(
             f"{desk.folder} was laid out by version {version} of the course, and this is {__version__}: install the "
-            "newer one, or give --desk another folder"
+            "newer one, or give --desk a different folder"
         )
     try:
         notebooks = {str(path): [LaidOut(**cell) for cell in cells] for path, cells in known["notebooks"].items()}
@@ -102,14 +102,14 @@ def recall(desk: Desk) -> Memory:
 
 
 def remember(desk: Desk, memory: Memory) -> None:
-    """Write down what lies there now."""
+    """Save what is on the desk now."""
     notebooks = {path: [asdict(cell) for cell in cells] for path, cells in sorted(memory.notebooks.items())}
     known = {"format": FORMAT, "version": __version__, "notebooks": notebooks}
     write(desk.memory, json.dumps(known, indent=1).encode())
 
 
 def write(path: Path, content: bytes) -> None:
-    """Put a whole file in its place, or none. Raises `BadDesk` if it cannot be written."""
+    """Write a file atomically. Raises `BadDesk` if it cannot be written."""
     try:
         write_whole(path, content)
     except OSError as error:
@@ -117,5 +117,5 @@ def write(path: Path, content: bytes) -> None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """A version in an order: 0.10.0 comes behind 0.9.1."""
+    """Return a version as numbers to compare: 0.10.0 comes after 0.9.1."""
     return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in version.split(".")[:3])

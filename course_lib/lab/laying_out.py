@@ -1,4 +1,4 @@
-"""Bring the course onto a desk, and a newer course after it, without touching what a learner wrote."""
+"""Put the course on a desk, and later update it, without touching what a learner wrote."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FOLDERS = ("notebooks", "exercises")
 class Done:
     """What was done to a desk."""
 
-    first: bool  # there was none
-    added: list[str] = field(default_factory=list)  # notebooks that were not there
-    renewed: dict[str, int] = field(default_factory=dict)  # and how many cells of the learner's are in each
-    kept_beside: dict[str, str] = field(default_factory=dict)  # the new one, and the name that the learner's has now
-    waiting: list[str] = field(default_factory=list)  # newer in the course, and changed by the learner
-    left: list[str] = field(default_factory=list)  # no longer in the course, and changed by the learner
+    first: bool  # whether the desk is new
+    added: list[str] = field(default_factory=list)  # notebooks that were missing
+    renewed: dict[str, int] = field(default_factory=dict)  # updated notebooks, with the number of the learner's cells
+    kept_beside: dict[str, str] = field(default_factory=dict)  # updated notebooks, with the new name of the learner's
+    waiting: list[str] = field(default_factory=list)  # newer in the course, but changed by the learner
+    left: list[str] = field(default_factory=list)  # no longer in the course, but changed by the learner
 
     def __str__(self) -> str:
         return "\n".join(self._lines()) or "The desk is up to date."
@@ -45,17 +45,17 @@ class Done:
         for path in self.left:
             yield f"No longer in the course: {path}; it stays, because you have changed it"
         if self.waiting:
-            yield f"Newer in the course, and changed by you: {', '.join(self.waiting)}"
+            yield f"Newer in the course, but changed by you: {', '.join(self.waiting)}"
             yield "`course update` brings them in and keeps your cells."
 
 
 def lay_out(desk: Desk, *, update: bool = False, course: Path | None = None) -> Done:
-    """Make the desk, or bring in what is new. Notebooks that the learner has changed are left as they are, unless this
-    is an update: then the learner's cells are put into the new notebook. Raises `BadDesk` with the reason if it cannot.
+    """Create the desk, or add what is new. Notebooks that the learner has changed are left alone, unless this is an
+    update: then the learner's cells are merged into the new notebook. Raises `BadDesk`, with the reason, on failure.
     """
     source, memory = course or course_folder(), recall(desk)
     done = Done(first=not desk.exists)
-    remember(desk, memory)  # from now on it is a desk, whatever stops us
+    remember(desk, memory)  # from now on the folder is a desk, even if we are interrupted
     paths = [path for folder in FOLDERS for path in sorted((source / folder).glob("*.ipynb"))]
     names = {f"{path.parent.name}/{path.name}": path for path in paths}
     for name, path in names.items():
@@ -67,7 +67,7 @@ def lay_out(desk: Desk, *, update: bool = False, course: Path | None = None) -> 
 
 
 def _bring(desk: Desk, memory: Memory, name: str, ours: Notebook, update: bool, done: Done) -> None:
-    """One notebook of the course."""
+    """Put one notebook of the course on the desk."""
     place, before, new = desk.folder / name, memory.notebooks.get(name), laid_out(ours)
     if not place.exists():
         write(place, _packed(ours))
@@ -77,7 +77,7 @@ def _bring(desk: Desk, memory: Memory, name: str, ours: Notebook, update: bool, 
     else:
         yours = _yours(place)
         if yours is not None and not is_changed(yours, new):
-            pass  # as it is now, though nobody knows why
+            pass  # already up to date, although our record says otherwise
         elif yours is not None and before is not None and not is_changed(yours, before):
             write(place, _packed(merge(yours, before, ours).notebook))
             done.renewed[name] = 0
@@ -92,7 +92,7 @@ def _bring(desk: Desk, memory: Memory, name: str, ours: Notebook, update: bool, 
 def _update(
     desk: Desk, name: str, yours: Notebook | None, before: list[LaidOut] | None, ours: Notebook, done: Done
 ) -> None:
-    """A notebook that the learner has changed. Where it cannot be told what is whose, the file is kept beside."""
+    """Update a notebook that the learner has changed. If the merge leaves cells undecided, keep the old file, too."""
     place = desk.folder / name
     merged = _merged(yours, before, ours)
     if merged.undecided:
@@ -110,7 +110,7 @@ def _merged(yours: Notebook | None, before: list[LaidOut] | None, ours: Notebook
 
 
 def _retire(desk: Desk, memory: Memory, name: str, done: Done) -> None:
-    """A notebook that the course has no more: it goes, but not what a learner wrote."""
+    """Delete a notebook that is no longer in the course, unless the learner has changed it."""
     place, before = desk.folder / name, memory.notebooks.pop(name)
     yours = _yours(place) if place.exists() else None
     if yours is not None and not is_changed(yours, before):
@@ -120,7 +120,7 @@ def _retire(desk: Desk, memory: Memory, name: str, done: Done) -> None:
 
 
 def _yours(place: Path) -> Notebook | None:
-    """What lies there, if it is a notebook."""
+    """Return the learner's notebook at this path; None if it is not a notebook."""
     try:
         return parse(place.read_bytes())
     except BadNotebook:
@@ -128,7 +128,7 @@ def _yours(place: Path) -> Notebook | None:
 
 
 def _free_name(place: Path) -> Path:
-    """02_ddp (yours).ipynb, or the next that nobody has."""
+    """Return the first unused name of: 02_ddp (yours).ipynb, 02_ddp (yours 2).ipynb, ..."""
     number, path = 1, place.with_name(f"{place.stem} (yours){place.suffix}")
     while path.exists():
         number += 1

@@ -1,7 +1,7 @@
-"""A newer notebook of the course, with what a learner has written into the older one.
+"""Merge what a learner has written in a notebook into a newer version of that notebook.
 
-The older one need not be kept: a hash of each of its cells says which cells are still as they were laid out, and so
-belong to the course, and which are the learner's.
+We do not store the original version: a hash of each of its cells tells which cells are unchanged, and so belong to the
+course, and which are the learner's.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ WRITTEN = "written"
 
 @dataclass(frozen=True)
 class LaidOut:
-    """A cell as it was laid out: enough to find it again, and to tell whether it was changed."""
+    """A cell as it was put on the desk: enough to find it again, and to tell whether it has changed."""
 
     id: str
-    name: str  # nbgrader's, of answers and checks: it stays the same when cells are added
+    name: str  # nbgrader's name of an answer or check, which stays the same when cells are added
     hash: str
 
     @property
@@ -42,11 +42,11 @@ class Merged:
 
     notebook: Notebook
     kept: int  # cells that the learner wrote
-    undecided: int  # cells that the learner and the course have both changed: the course's are in the notebook
+    undecided: int  # cells that both the learner and the course changed: the notebook has the course's version
 
 
 def laid_out(notebook: Notebook) -> list[LaidOut]:
-    """What is remembered of a notebook. An answer that somebody has written is never taken for the course's own."""
+    """Return what we remember of a notebook. An answer that someone has written never counts as the course's."""
     cells = [(cell, _describe(cell)) for cell in notebook["cells"]]
     return [
         replace(laid, hash=WRITTEN) if is_answer(cell) and NOT_YET not in source(cell) else laid for cell, laid in cells
@@ -54,7 +54,7 @@ def laid_out(notebook: Notebook) -> list[LaidOut]:
 
 
 def without_outputs(notebook: Notebook) -> Notebook:
-    """The same text and code, not yet run: what a cell prints is not to be seen before it was predicted."""
+    """Return the notebook without outputs, so that learners do not see a result before they have predicted it."""
     made = {**copy.deepcopy(notebook), "metadata": _metadata()}
     for cell in made["cells"]:
         if cell.get("cell_type") == "code":
@@ -63,14 +63,14 @@ def without_outputs(notebook: Notebook) -> Notebook:
 
 
 def is_changed(yours: Notebook, before: list[LaidOut]) -> bool:
-    """Whether a learner has written anything. To open the file, to run it and to add an empty cell is not to write."""
+    """Return whether a learner has written anything. Opening or running the file, or adding an empty cell, is not."""
     now = [_hash(cell) for cell in yours["cells"] if _hash(cell) != EMPTY]
     return now != [cell.hash for cell in before if cell.hash != EMPTY]
 
 
 def merge(yours: Notebook, before: list[LaidOut], ours: Notebook) -> Merged:
-    """`ours`, with the answers, changes, outputs and additional cells of `yours`, which was laid out as `before`."""
-    # What an update that was stopped has already brought here is not the learner's.
+    """Return `ours` with the answers, changes, outputs and added cells of `yours`, which was laid out as `before`."""
+    # Cells that an interrupted update has already brought here are not the learner's.
     brought = set(map(_hash, ours["cells"])) - {cell.hash for cell in before}
     mine = [NOBODY if _hash(cell) in brought else _describe(cell) for cell in yours["cells"]]
     old_of = _pairs(mine, before, "name", "both", "hash", "id")
@@ -86,7 +86,7 @@ def merge(yours: Notebook, before: list[LaidOut], ours: Notebook) -> Merged:
 
 
 def only_answers(yours: Notebook, ours: Notebook) -> Merged:
-    """`ours` with the answers of `yours`, of which nobody knows how it was laid out; all the rest is undecided."""
+    """Return `ours` with the answers of `yours`, whose original version is unknown; all other cells are undecided."""
     answers = {_describe(cell).name: cell for cell in yours["cells"] if is_answer(cell)}
     cells, kept = [], 0
     for cell in ours["cells"]:
@@ -97,19 +97,19 @@ def only_answers(yours: Notebook, ours: Notebook) -> Merged:
 
 
 class _Cells:
-    """The cells of the new notebook, into which a learner's are put one after another."""
+    """The cells of the new notebook, to which we add a learner's cells one by one."""
 
     def __init__(self, ours: list[Cell]) -> None:
         self.ours = ours
         self.kept, self.undecided = 0, 0
         self._placed: dict[int, Cell] = {}
-        self._added: dict[int, list[Cell]] = defaultdict(list)  # behind which cell of ours; -1 is the top
+        self._added: dict[int, list[Cell]] = defaultdict(list)  # by the cell of ours that they follow; -1 is the top
         self._removed: set[int] = set()
         self._last = -1
         self._ids = {cell.get("id") for cell in ours}
 
     def take(self, cell: Cell, old: LaidOut | None, new: int | None) -> None:
-        """A learner's cell, as what it was laid out, and which of ours it is now; None: it is neither."""
+        """Add a learner's cell; `old` is its original, and `new` its index in the new notebook, or None without one."""
         changed = old is None or _hash(cell) != old.hash
         if new is not None:
             self._last = new
@@ -129,11 +129,11 @@ class _Cells:
             self.undecided += 1
 
     def remove(self, removed: dict[int, LaidOut]) -> None:
-        """What a learner has removed stays away, if it is still the same."""
+        """Remove the cells that the learner removed, unless the course has changed them."""
         self._removed = {new for new, old in removed.items() if _hash(self.ours[new]) == old.hash}
 
     def in_order(self) -> list[Cell]:
-        """All of them: ours in our order, each with what the learner has added below it."""
+        """Return all cells: ours in our order, each followed by what the learner added below it."""
         cells = [*self._added[-1]]
         for index, cell in enumerate(self.ours):
             cells += [] if index in self._removed else [self._placed.get(index, cell)]
@@ -141,7 +141,7 @@ class _Cells:
         return cells
 
     def _with_an_id(self, cell: Cell) -> Cell:
-        """Every id stands once: what a learner has added makes way."""
+        """Return the learner's cell with a new id if its own is missing or taken: ids must be unique."""
         name = cell.get("id")
         if not isinstance(name, str) or name in self._ids:
             name = uuid.uuid4().hex[:8]
@@ -150,7 +150,7 @@ class _Cells:
 
 
 def _metadata() -> dict[str, Any]:
-    """What JupyterLab would write into the file when it is opened here: so it need not, and nothing is left to save."""
+    """Return the metadata that JupyterLab would write when it opens the file, so that opening it changes nothing."""
     language = {
         "codemirror_mode": {"name": "ipython", "version": 3},
         "file_extension": ".py",
@@ -176,7 +176,7 @@ def _hash(cell: Cell) -> str:
 
 
 def _pairs(left: list[LaidOut], right: list[LaidOut], *by: str) -> dict[int, int]:
-    """Which cell on the left is which on the right, by the first of these that tells."""
+    """Match cells on the left with cells on the right, by each of these attributes in turn."""
     found: dict[int, int] = {}
     for key in by:
         free = defaultdict(list)
@@ -190,10 +190,10 @@ def _pairs(left: list[LaidOut], right: list[LaidOut], *by: str) -> dict[int, int
 
 
 def _pairs_of_versions(before: list[LaidOut], now: list[LaidOut]) -> dict[int, int]:
-    """Which cell of the older course is which of the newer one.
+    """Match the cells of an older version of the course with those of a newer one.
 
-    An id says little: cells are numbered, and one that is added moves all below it. A cell of which only the words have
-    changed is found by its place, between two that are the same.
+    Ids say little: they are numbers, and an added cell shifts all those below it. A cell whose text has changed is
+    found by its place between two unchanged ones.
     """
     found = _pairs(before, now, "name", "hash")
     taken, first = set(found.values()), 0
@@ -214,7 +214,7 @@ def _with_outputs(ours: Cell, yours: Cell) -> Cell:
 
 
 def _with_text(ours: Cell, yours: Cell) -> Cell:
-    """A learner's cell under our id and metadata; if it has become one of another type, it is theirs altogether."""
+    """Return a learner's cell with our id and metadata; if they changed its type, only with our id."""
     if yours.get("cell_type") != ours.get("cell_type"):
         return {**yours, "id": ours.get("id")}
     return {**_with_outputs(ours, yours), "source": yours.get("source", "")}

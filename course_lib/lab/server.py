@@ -1,4 +1,4 @@
-"""JupyterLab's server, started in half the time: `python -m course_lib.lab.server` takes what `jupyter lab` takes."""
+"""Start JupyterLab in half the time: `python -m course_lib.lab.server` takes the same options as `jupyter lab`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 def main() -> None:
     """Serve until stopped.
 
-    To check addresses in notebooks to the letter of RFC 3987, jsonschema builds a parser when it is imported, which
-    takes two seconds of a processor. It does without where there is none, and no notebook of ours has such addresses.
+    When imported, jsonschema builds a parser for RFC 3987 addresses in notebooks, which takes two seconds of CPU time.
+    We hide the package that it needs for that; no notebook of ours has such addresses.
     """
     sys.modules.setdefault("rfc3987_syntax", None)  # pyright: ignore[reportArgumentType]
     from jupyterlab.labapp import main as serve

@@ -1,4 +1,4 @@
-"""JupyterLab for this course alone: its own settings, and nothing of them in the learner's other notebooks."""
+"""JupyterLab settings for this course only; the learner's other notebooks are not affected."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ EXTENSIONS = PACKAGE / "classroom" / "learner" / "labextensions"  # plain JavaSc
 FIRST_LESSON = "notebooks/00_start_here.ipynb"
 WORKSPACE = "default"
 CONTENTS = "@jupyterlab/toc:plugin"
-LEFT = 0.23  # of a window's width, for file names and headings
+LEFT = 0.23  # share of the window's width for file names and headings
 
 
 def environment(desk: Desk) -> dict[str, str]:
-    """The server's, and its kernels': no settings of the learner's other notebooks, and where progress is kept."""
+    """Return the environment of the server and its kernels: the course's settings, and where to store progress."""
     ours = {
         "JUPYTER_CONFIG_PATH": str(OURS),
         "JUPYTER_CONFIG_DIR": str(desk.jupyter),
@@ -32,7 +32,7 @@ def environment(desk: Desk) -> dict[str, str]:
 
 
 def command(desk: Desk, port: int, browser: bool) -> list[str]:
-    """What starts the server."""
+    """Return the command that starts the server."""
     words = [
         sys.executable,
         "-m",
@@ -50,7 +50,7 @@ def command(desk: Desk, port: int, browser: bool) -> list[str]:
 
 
 def prepare_first_screen(desk: Desk) -> None:
-    """Before the first start: the first lesson, its contents beside it. Later, JupyterLab knows what was open."""
+    """Before the first start, open the first lesson and its table of contents. Later, JupyterLab restores its tabs."""
     signature = hashlib.sha256(WORKSPACE.encode()).hexdigest()[:4]
     path = desk.jupyter / "workspaces" / f"{WORKSPACE}-{signature}.jupyterlab-workspace"
     if not path.exists():
@@ -58,7 +58,7 @@ def prepare_first_screen(desk: Desk) -> None:
 
 
 def _first_screen() -> dict:
-    """In JupyterLab's own words."""
+    """Return the first screen in JupyterLab's workspace format."""
     lesson = f"notebook:{FIRST_LESSON}"
     layout = {
         "main": {"dock": {"type": "tab-area", "currentIndex": 0, "widgets": [lesson]}, "current": lesson},

@@ -1,4 +1,4 @@
-"""Who does what, where and when: schedules, played through or planned, placements, and what a network costs."""
+"""Plan a training run before it runs: pipeline schedules, placements, memory, and the cost of communication."""
 
 from course_lib.planning.block_times import BlockSeconds, BlockTimes, h200_block_times, read_block_times
 from course_lib.planning.calibration import Sizes, calibrate

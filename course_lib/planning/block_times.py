@@ -1,8 +1,8 @@
-"""How long a block takes for a piece of a batch: looked up in a table of measured times, which depend on the size.
+"""How long a block takes for a piece of a batch, looked up in a table of times measured at several sizes.
 
-A device is not equally fast at everything. Small pieces leave most of it idle, so a time is never a number of
-operations divided by one speed. Between two measured sizes a time is interpolated; beyond them no speed is assumed that
-was not measured: a larger piece runs at the speed of the largest, and a smaller one takes as long as the smallest.
+A device is not equally fast at all sizes. Small pieces leave most of it idle, so dividing FLOPs by one speed gives the
+wrong time. Between two measured sizes we interpolate. Beyond them we assume no speed that was not measured: a larger
+piece runs at the speed of the largest one measured, and a smaller piece takes as long as the smallest.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from course_lib.planning.network import Line
 if TYPE_CHECKING:
     from torch import nn
 
-HEAD, TABLE = "head", "embedding"  # what is measured beside LSTM layers: the way out with its loss, an embedding
+HEAD, TABLE = "head", "embedding"  # measured besides LSTM layers: the output layer with its loss, and an embedding
 
 
 @dataclass(frozen=True)
 class BlockSeconds:
-    """One piece through one block. The two parts of a split backward pass may cost more than the whole one."""
+    """The times of one piece through one block. A split backward pass may cost more in total than a whole one."""
 
     forward: float
     backward: float
@@ -47,14 +47,14 @@ class BlockSeconds:
 
 @dataclass(frozen=True)
 class Surface:
-    """Measured times over two sizes, for example sequences and steps: `seconds[row][column]`."""
+    """A grid of measured times over two sizes, for example sequences and steps: `seconds[row][column]`."""
 
     rows: tuple[float, ...]
     columns: tuple[float, ...]
     seconds: tuple[tuple[BlockSeconds, ...], ...]
 
     def at(self, row: float, column: float) -> BlockSeconds:
-        """The time there. A time has a fixed part and one that grows with the size: a straight line, piece by piece."""
+        """Return the time at this point, by linear interpolation: a time has a fixed part and a part that grows."""
         low, high, share = _between(self.rows, row)
         left, right, along = _between(self.columns, column)
         lower, upper = (_blend(self.seconds[each][left], self.seconds[each][right], along) for each in (low, high))
@@ -63,20 +63,20 @@ class Surface:
 
 @dataclass(frozen=True)
 class PrecisionTimes:
-    """All that was measured in one precision: surfaces by kind and width, and what an update of the weights takes.
+    """All measurements in one precision: surfaces by kind and width, and the times of an optimizer step.
 
-    An LSTM layer's surface has rows of sequences and columns of steps. The way out and an embedding have rows of words
-    (or other outputs) and columns of cells, which are steps times sequences.
+    An LSTM layer's surface has rows of sequences and columns of steps. The output layer and an embedding have rows of
+    words (or other outputs) and columns of cells, which are steps times sequences.
     """
 
     surfaces: Mapping[str, Mapping[int, Surface]]
-    updates: Mapping[str, Line]  # by optimizer: fixed, and for each parameter
+    updates: Mapping[str, Line]  # by optimizer: a fixed time, and a time per parameter
 
     def at(self, kind: str, width: int, row: float, column: float) -> BlockSeconds:
-        """The time of a block of any width; a width that was not measured lies between two that were."""
+        """Return the time of a block of any width, interpolating between the measured widths."""
         measured = self.surfaces.get(kind) or {}
         if not measured:
-            raise ValueError(f"no {kind} was measured: calibrate with it, or take another table")
+            raise ValueError(f"no {kind} was measured: calibrate with it, or use a different table")
         widths = tuple(sorted(measured))
         low, high, share = _between(widths, width)
         found = _blend(measured[widths[low]].at(row, column), measured[widths[high]].at(row, column), share)
@@ -93,7 +93,7 @@ class BlockTimes:
     def of(
         self, block: nn.Module | BlockSize, sequences: float, steps: float, precision: str = "float32"
     ) -> BlockSeconds:
-        """The time of a piece of so many sequences and steps. The way out includes its loss."""
+        """Return the time of a piece of this many sequences and steps. The output layer includes its loss."""
         times, size, cells = self.in_precision(precision), size_of(block), sequences * steps
         if size.kind == LSTM:
             return times.at(LSTM, size.width, sequences, steps)
@@ -101,13 +101,13 @@ class BlockTimes:
             return times.at(TABLE, size.width, size.inputs, cells)
         if size.kind == PROJECTION:
             width, outputs = size.inputs, size.width
-            if width < min(times.surfaces[HEAD]):  # the way in for a few features: the same product, turned around
+            if width < min(times.surfaces[HEAD]):  # an input layer for a few features: the same matmul, transposed
                 width, outputs = outputs, width
             return times.at(HEAD, width, outputs, cells)
         raise ValueError(f"a block of type {size.kind} was never measured: give its times yourself")
 
     def update_seconds(self, parameters: float, optimizer: str, precision: str = "float32") -> float:
-        """What the optimizer takes to change so many parameters."""
+        """Return how long the optimizer takes to update this many parameters."""
         known = self.in_precision(precision).updates
         if optimizer not in known:
             raise ValueError(f"optimizer={optimizer!r} was not measured: choose {', '.join(known)}")
@@ -119,25 +119,25 @@ class BlockTimes:
         return self.precisions[precision]
 
     def save(self, file: str | Path) -> None:
-        """As JSON: what `read_block_times` reads."""
+        """Write the table as JSON, for `read_block_times`."""
         Path(file).write_text(json.dumps(_as_plain(self), indent=1) + "\n")
 
 
 def read_block_times(file: str | Path) -> BlockTimes:
-    """A table that `BlockTimes.save` wrote."""
+    """Read a table that `BlockTimes.save` wrote."""
     return _from_plain(json.loads(Path(file).read_text()))
 
 
 @cache
 def h200_block_times() -> BlockTimes:
-    """The table that comes with the course, measured on an NVIDIA H200 by `tests/bench/gpu_times.py`."""
+    """Return the table that ships with the course, measured on an NVIDIA H200 by `tests/bench/gpu_times.py`."""
     return _from_plain(json.loads(files("course_lib.planning").joinpath("h200.json").read_text()))
 
 
 def _between(sizes: Sequence[float], size: float) -> tuple[int, int, float]:
-    """The two measured sizes around this one, by number, and how far it is from the first to the second, from 0 to 1.
+    """Return the indices of the two measured sizes around `size`, and how far it lies between them, from 0 to 1.
 
-    A size beyond all of them is taken for the last one there is.
+    A size outside the measured range counts as the nearest measured one.
     """
     inside = min(max(size, sizes[0]), sizes[-1])
     high = min(bisect_right(sizes, inside), len(sizes) - 1)
@@ -146,12 +146,12 @@ def _between(sizes: Sequence[float], size: float) -> tuple[int, int, float]:
 
 
 def _beyond(sizes: Sequence[float], size: float) -> float:
-    """How many times the largest measured one: what a larger piece takes, at the same speed."""
+    """Return the factor by which `size` exceeds the largest measured one, so that larger pieces run at its speed."""
     return max(size / sizes[-1], 1.0)
 
 
 def _blend(first: BlockSeconds, second: BlockSeconds, share: float) -> BlockSeconds:
-    """Between two times: on the straight line from one to the other."""
+    """Interpolate linearly between two times."""
     return first * (1 - share) + second * share
 
 

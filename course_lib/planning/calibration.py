@@ -1,8 +1,9 @@
-"""Measure block times on the device at hand: a few seconds, before a plan is made.
+"""Measure block times on this device before you plan: it takes a few seconds.
 
-A GPU is given work faster than it does it, and whoever waits after every call times the waiting too. Here calls are
-made in a row, as a training step makes them, and waited for once. LSTM layers are timed as a chain of several, forward
-and then backward, as in a model; what stands at its ends is timed on the GPU alone, which the layers keep busy.
+Kernel launches run ahead of the GPU, and synchronizing after every call would time the synchronization too. So we make
+many calls in a row, as a training step does, and synchronize once. LSTM layers are timed as a chain of several, forward
+and then backward, as in a model. For the blocks at its ends we count only GPU time, because in a model the layers keep
+the GPU busy while those blocks are launched.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from course_lib.machine import device
 from course_lib.planning.block_times import HEAD, TABLE, BlockSeconds, BlockTimes, PrecisionTimes, Surface
 from course_lib.planning.network import Line, fit_line
 
-LONG = 0.3  # seconds: a call that takes so long is not made again and again
-SLEEP = 4_000_000  # cycles, about two milliseconds: longer than it takes to line up the work of one call
+LONG = 0.3  # seconds: a call that takes longer is not repeated
+SLEEP = 4_000_000  # cycles, about two milliseconds: longer than it takes to enqueue the work of one call
 PRECISIONS = ("float32", "tf32", "bfloat16")
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "SGD": lambda weights: torch.optim.SGD(weights, lr=1e-3),
@@ -36,9 +37,9 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured: every width with every number of sequences and steps, unless that is more than `operations`.
+    """The sizes to measure: every width with every number of sequences and steps, up to `operations` in all.
 
-    `words` are the outputs of the way out and the rows of an embedding, `cells` the steps times sequences they see.
+    `words` are the outputs of the output layer and the rows of an embedding; `cells` are their steps times sequences.
     """
 
     hidden: tuple[int, ...] = (16, 64, 256)
@@ -47,7 +48,7 @@ class Sizes:
     words: tuple[int, ...] = (16, 1024)
     cells: tuple[int, ...] = (16, 256)
     parameters: tuple[int, ...] = (10_000, 1_000_000)
-    operations: float = 3e8  # in one forward pass: what takes longer is left out
+    operations: float = 3e8  # in one forward pass: larger sizes are skipped
 
 
 ON_A_CPU = Sizes()
@@ -65,13 +66,13 @@ ON_A_GPU = Sizes(
 def calibrate(
     sizes: Sizes | None = None, precisions: Sequence[str] = ("float32",), *, at_least: float = 0.008
 ) -> BlockTimes:
-    """Measure this device. Of each time the better of two tries, and each try takes `at_least` so many seconds."""
+    """Measure this device. Each time is the better of two tries, and each try takes at least `at_least` seconds."""
     for precision in precisions:
         if precision not in PRECISIONS:
             raise ValueError(f"precision={precision!r}: choose {', '.join(PRECISIONS)}")
     chosen = sizes or (ON_A_GPU if device().type == "cuda" else ON_A_CPU)
     points = list(_points(chosen))
-    _measure(*points[0], precisions[0], at_least)  # what comes first pays for what is set up only once
+    _measure(*points[0], precisions[0], at_least)  # warm-up: the first measurement pays for one-time setup
     measured: dict[str, PrecisionTimes] = {}
     with tqdm(total=len(points) * len(precisions), desc="block times", leave=False, delay=2, disable=None) as bar:
         for precision in precisions:
@@ -90,7 +91,7 @@ Point = tuple[str, int, int, int]  # kind, width, row, column
 
 
 def _points(sizes: Sizes) -> Iterator[Point]:
-    """What there is to measure. Of a width's numbers of sequences, those that can be had with all its steps."""
+    """Yield the points to measure. Each width takes the numbers of sequences that stay affordable at all its steps."""
     for width in sizes.hidden:
         per_cell = 16 * width**2
         steps = [each for each in sizes.steps if per_cell * each * max(sizes.sequences) <= sizes.operations]
@@ -115,7 +116,7 @@ def _surfaces(found: dict[Point, BlockSeconds]) -> dict[str, dict[int, Surface]]
 
 @contextlib.contextmanager
 def computing_in(precision: str) -> Iterator[None]:
-    """float32 without short cuts; or `tf32`, PyTorch's default for LSTMs on a GPU; or bfloat16 where autocast is on."""
+    """Compute in true float32; or in `tf32`, PyTorch's default for LSTMs on a GPU; or in bfloat16, under autocast."""
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = precision != "float32", False
     try:
@@ -125,7 +126,7 @@ def computing_in(precision: str) -> Iterator[None]:
 
 
 def autocast_for(precision: str) -> contextlib.AbstractContextManager:
-    """The context of a forward pass in this precision."""
+    """Return the context manager for a forward pass in this precision."""
     if precision == "bfloat16":
         return torch.autocast(device().type, dtype=torch.bfloat16)
     return contextlib.nullcontext()
@@ -144,7 +145,7 @@ def _measure(kind: str, width: int, row: int, column: int, precision: str, at_le
 
     there = time(forward)
     backward = max(time(lambda: torch.autograd.backward(forward(), gradient)) - there, 0.1 * there)
-    if kind == TABLE:  # words have no gradient
+    if kind == TABLE:  # the inputs are word indices, which have no gradient
         return BlockSeconds(there, backward, 0.0, backward)
     of_inputs = time(lambda: torch.autograd.grad(forward(), [inputs], gradient)) - there
     of_weights = time(lambda: torch.autograd.grad(forward(), weights, gradient)) - there
@@ -153,12 +154,12 @@ def _measure(kind: str, width: int, row: int, column: int, precision: str, at_le
 
 
 def _layers(width: int, sequences: int, steps: int) -> int:
-    """Of how many layers a chain has: of several, unless that takes long, and then they are long enough."""
+    """Return the number of layers in a chain: several, unless one layer already takes long enough to time."""
     return 4 if device().type == "cuda" and 16 * width**2 * sequences * steps < 1e12 else 1
 
 
 class _Head(nn.Module):
-    """The way out and its loss."""
+    """The output layer and its loss."""
 
     def __init__(self, width: int, outputs: int) -> None:
         super().__init__()
@@ -171,7 +172,7 @@ class _Head(nn.Module):
 
 
 class _Chain(nn.Module):
-    """Blocks one after the other, without their states."""
+    """Blocks in sequence, without their states."""
 
     def __init__(self, *blocks: nn.Module) -> None:
         super().__init__()
@@ -184,7 +185,7 @@ class _Chain(nn.Module):
 
 
 def _runner(kind: str, width: int, row: int, column: int, layers: int) -> tuple[nn.Module, Tensor]:
-    """Blocks that can be run, and what goes in."""
+    """Return the blocks to run, and their inputs."""
     with device():
         if kind == LSTM:
             chain = _Chain(*(Recurrent(width) for _ in range(layers)))
@@ -197,7 +198,7 @@ def _runner(kind: str, width: int, row: int, column: int, layers: int) -> tuple[
 
 
 def _updates(parameters: Sequence[int], at_least: float) -> dict[str, Line]:
-    """For each optimizer: what an update takes, for a few tensors with so many numbers in all."""
+    """Return for each optimizer how long a step takes, measured on four tensors with `parameters` numbers in all."""
     lines = {}
     for name, make in OPTIMIZERS.items():
         times = []
@@ -211,11 +212,11 @@ def _updates(parameters: Sequence[int], at_least: float) -> dict[str, Line]:
 
 
 def seconds_in_a_row(function: Callable[[], object], at_least: float = 0.02, alone: bool = False) -> float:
-    """Seconds of one call among many in a row, waited for once: the better of two tries, where a try is short.
+    """Return the seconds per call of many calls with one synchronization: the better of two tries, unless one is long.
 
-    `alone` counts what a GPU takes that has been given all the work before it begins.
+    With `alone`, count only GPU time: all work is enqueued before the GPU starts.
     """
-    function()  # what happens only once, like setting up libraries and memory, is not counted
+    function()  # warm-up: one-time work, like setting up libraries and memory, is not counted
     calls, taken = 1, _timed(function, 1)
     if taken > LONG:
         return taken
@@ -237,7 +238,7 @@ def _timed(function: Callable[[], object], calls: int) -> float:
 
 
 def _timed_alone(function: Callable[[], object], calls: int) -> float:
-    """On a GPU that sleeps first, while its work is lined up."""
+    """Time the calls on a GPU that sleeps first, while its work is enqueued."""
     began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     _wait()
     private_doors.sleep_on_gpu(calls * SLEEP)

@@ -1,6 +1,6 @@
-"""Ways to sum a tensor over all ranks, message by message: who sends which piece to whom, round after round.
+"""All-reduce algorithms, message by message: who sends which piece to whom, round after round.
 
-Nothing is sent here. What a round leaves on each rank, and how many bytes it takes, follows from the list of messages.
+Nothing is sent here. The list of messages determines what each rank holds after a round, and how many bytes it sends.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Message:
-    """One piece of the tensor on its way. What arrives is added to what the receiver has, or replaces it."""
+    """One piece of the tensor in flight. The receiver adds it to its own piece, or replaces its own piece by it."""
 
     source: int
     target: int
@@ -21,7 +21,7 @@ class Message:
 
 @dataclass(frozen=True)
 class AllReduce:
-    """A way to do it: the tensor is cut into `pieces`, and the messages of one round travel at the same time."""
+    """An all-reduce algorithm. The tensor is cut into `pieces`, and all messages of a round travel at the same time."""
 
     name: str
     ranks: int
@@ -29,10 +29,10 @@ class AllReduce:
     rounds: tuple[tuple[Message, ...], ...]
 
     def held_after(self, rounds: int) -> list[list[frozenset[int]]]:
-        """For each rank and piece: whose numbers are in the sum that the rank has by then."""
+        """Return, for each rank and piece, the set of ranks whose values are in the rank's sum by then."""
         held = [[frozenset([rank])] * self.pieces for rank in range(self.ranks)]
         for messages in self.rounds[:rounds]:
-            before = [list(row) for row in held]  # a message leaves before another arrives
+            before = [list(row) for row in held]  # all messages of a round leave before any arrives
             for one in messages:
                 arriving = before[one.source][one.piece]
                 own = before[one.target][one.piece] if one.adds else frozenset()
@@ -40,19 +40,19 @@ class AllReduce:
         return held
 
     def sent_after(self, rounds: int, size: float = 1.0) -> list[float]:
-        """How many bytes each rank has sent by then, of a tensor of `size` bytes."""
+        """Return how many bytes of a `size`-byte tensor each rank has sent by then."""
         sent = [0.0] * self.ranks
         for one in (message for messages in self.rounds[:rounds] for message in messages):
             sent[one.source] += size / self.pieces
         return sent
 
     def in_turn(self, rounds: int | None = None, size: float = 1.0) -> float:
-        """How many bytes pass one after the other, a piece per round: what the time of a large tensor depends on."""
+        """Return how many bytes are sent in sequence, one piece per round; the time of a large tensor depends on it."""
         return len(self.rounds[:rounds]) * size / self.pieces
 
 
 def ring(ranks: int) -> AllReduce:
-    """Every rank sends a piece to its right-hand neighbour in every round: first to be added, then to be kept."""
+    """In every round, every rank sends a piece to its right neighbor: first to be added, then as the final sum."""
     _check(ranks)
     reduce_scatter = tuple(
         tuple(Message(rank, (rank + 1) % ranks, (rank - number) % ranks, adds=True) for rank in range(ranks))
@@ -66,7 +66,7 @@ def ring(ranks: int) -> AllReduce:
 
 
 def through_root(ranks: int) -> AllReduce:
-    """All send to rank 0, which adds up and sends the sum back: one message at a time, for it has one network card."""
+    """All ranks send to rank 0, which sends the sum back: one message at a time, because it has one network card."""
     _check(ranks)
     others = range(1, ranks)
     reduce = tuple((Message(rank, 0, 0, adds=True),) for rank in others)
@@ -75,7 +75,7 @@ def through_root(ranks: int) -> AllReduce:
 
 
 def doubling(ranks: int) -> AllReduce:
-    """Ranks pair off and exchange whole tensors, with partners at distance 1, 2, 4, ...: few rounds, large messages."""
+    """Pairs of ranks at distance 1, 2, 4, ... exchange whole tensors: few rounds, large messages."""
     _check(ranks)
     if ranks & (ranks - 1):
         raise ValueError(f"ranks={ranks}: recursive doubling pairs the ranks off, so it needs 2, 4, 8, ... of them")
@@ -85,7 +85,7 @@ def doubling(ranks: int) -> AllReduce:
 
 
 def ways_to_all_reduce() -> dict[str, Callable[[int], AllReduce]]:
-    """Each of them, by name."""
+    """Return the function that makes each algorithm, by name."""
     return {"ring": ring, "through rank 0": through_root, "recursive doubling": doubling}
 
 

@@ -1,18 +1,18 @@
-"""When each stage of a pipeline posts its sends and receives, so that no wait can ever stop the pipeline.
+"""When each stage of a pipeline posts its sends and receives, so that the pipeline can never deadlock.
 
 Over NCCL, a posted receive is a kernel that spins on the GPU until its message arrives. Anything that waits for the
 whole device waits for that kernel too: loading a kernel at its first use, allocating memory, synchronizing. If the
-message depends on work that this rank has not done yet, everybody waits forever.
+message depends on work that this rank has not done yet, all ranks wait forever.
 
-The rule that prevents it: put all actions of all stages into one order in which they can be done. A stage posts a
-receive after its last action that precedes, in that order, the action that makes the message. Whatever a rank then
-waits for needs nothing more from that rank.
+This rule prevents it: put all actions of all stages into one order in which they can run. A stage posts a receive after
+its last action that precedes, in that order, the action that produces the message. Whatever a rank then waits for needs
+nothing more from that rank.
 
-Proof, by induction along the order. When an action's turn comes, its messages have been made by actions before it. A
-rank that waits for everything it has posted waits only for actions that precede its own next action, so its wait ends
-before its turn comes.
+Proof, by induction along the order. When an action's turn comes, earlier actions have produced its messages. A rank
+that waits for everything it has posted waits only for actions that precede its own next action, so its wait ends before
+its turn comes.
 
-The same order decides in which order a rank posts: by the action that makes the message. All ranks agree on it, so one
+A rank also posts its messages in this order, by the action that produces each one. All ranks agree on it, so one
 communicator can carry the messages of many pairs of ranks, in both directions.
 """
 
@@ -29,7 +29,7 @@ TYPICAL = ActionCosts(forward=1.0, backward=2.0)
 
 @dataclass(frozen=True)
 class Message:
-    """What one action makes and another one, on another stage, needs."""
+    """The result of one action that an action on a different stage needs."""
 
     source: int
     made_by: Action
@@ -42,17 +42,17 @@ class Message:
         return self.made_by.kind
 
 
-Postings = tuple[tuple[Message, ...], ...]  # of one stage: before its first action, and after each of them
+Postings = tuple[tuple[Message, ...], ...]  # of one stage: before its first action, and after each action
 
 
 def postings_of(schedule: Schedule) -> tuple[Postings, ...]:
-    """For each stage, the messages it begins to send or receive, in order: before it starts and after each action.
+    """Return, for each stage, the messages it starts to send or receive, in order: at the start and after each action.
 
-    The order of all actions is that of a run in which a backward pass takes as long as two forward passes. Where real
+    The order of all actions is that of a run in which a backward pass takes as long as two forward passes. If real
     times differ, a receive is posted a little earlier or later than its message arrives, and nothing else changes.
     """
     order = in_order_of_completion(schedule)
-    done = [0] * len(schedule.stages)  # how many of its actions each stage has done
+    done = [0] * len(schedule.stages)  # how many actions each stage has done
     posted: list[list[list[Message]]] = [[[] for _ in range(len(row) + 1)] for row in schedule.stages]
     for stage, action in order:
         done[stage] += 1
@@ -65,7 +65,7 @@ def postings_of(schedule: Schedule) -> tuple[Postings, ...]:
 
 
 def in_order_of_completion(schedule: Schedule) -> list[Step]:
-    """All steps in the order in which they end; among ties, the one that the other may need comes first."""
+    """Return all steps in the order in which they end; of two that tie, the one the other may need comes first."""
     watch = Stopwatch(schedule)
     times = watch.times(TYPICAL)
 
@@ -78,7 +78,7 @@ def in_order_of_completion(schedule: Schedule) -> list[Step]:
 
 
 def taker_of(action: Action, stage: int, places: Layout) -> Step | None:
-    """The step that needs what comes of `action`: the same one at the next position, of a backward the one before."""
+    """Return the step that needs the result of `action`: at the next position for a forward, the previous otherwise."""
     if action.kind not in SENT:
         return None
     found = (places.after if action.kind == "F" else places.before)(stage, action.virtual)

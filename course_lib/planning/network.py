@@ -1,10 +1,11 @@
-"""Two numbers for a network: how long a message takes at least, and how fast bytes flow after that.
+"""Two numbers describe a link: its latency, which every message pays, and its bandwidth.
 
-The time of a message is close to `latency + bytes / bandwidth`. With the two numbers of this machine, the cost of
-every collective in the course can be predicted before it is run. `fit_line` puts such a line through what was
-measured: a fixed cost and a cost per unit. An update of a model has one too, a fixed time and one per sequence.
+A message takes about `latency + bytes / bandwidth`. With this machine's two numbers, you can predict the cost of every
+collective in the course before you run it. `fit_line` fits such a line to measurements: a fixed cost and a cost per
+unit. A model update follows one too, with a fixed time and a time per sequence.
 
-Machines with several GPUs have a `Network`: which links the rows and the columns of a mesh use, and what a sum costs.
+A `Network` describes machines with several GPUs: which links the rows and columns of a mesh use, and what an all-reduce
+costs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Line:
-    """`fixed + each * x`. Left of the `knee` most of it is the fixed part, right of it what grows with x."""
+    """`fixed + each * x`. The fixed part dominates left of the `knee`, the growing part right of it."""
 
     fixed: float
     each: float
@@ -33,9 +34,9 @@ class Line:
 
 
 def fit_line(measured: Sequence[tuple[float, float]]) -> Line:
-    """The line through (x, y) whose predictions are off by the smallest *relative* errors.
+    """Return the line through the (x, y) points that minimizes the *relative* errors of its predictions.
 
-    Where y spans orders of magnitude, an ordinary least-squares fit would look at the largest only.
+    When y spans orders of magnitude, an ordinary least-squares fit would follow only the largest values.
     """
     if len({x for x, _ in measured}) < 2:
         raise ValueError("a line needs two points: measure at least two sizes")
@@ -45,7 +46,7 @@ def fit_line(measured: Sequence[tuple[float, float]]) -> Line:
     mean_y = sum(weight * y for weight, _, y in weighted) / total
     slope = sum(weight * (x - mean_x) * (y - mean_y) for weight, x, y in weighted)
     slope /= sum(weight * (x - mean_x) ** 2 for weight, x, _ in weighted)
-    slope = max(slope, 1e-15)  # noise can make the larger one look faster
+    slope = max(slope, 1e-15)  # noise can make the larger size look faster
     return Line(max(mean_y - slope * mean_x, 1e-9), slope)
 
 
@@ -54,18 +55,18 @@ SIZES = tuple(4**power for power in range(1, 13))  # 4 bytes to 16 MiB
 
 @dataclass(frozen=True)
 class Link:
-    """A link between two ranks: `latency` in seconds, `bandwidth` in bytes per second, and what was measured."""
+    """A link between two ranks: `latency` in seconds, `bandwidth` in bytes per second, and the measurements."""
 
     latency: float
     bandwidth: float
     measured: tuple[tuple[float, float], ...] = field(default=(), repr=False)
 
     def seconds(self, size: float) -> float:
-        """How long a message of `size` bytes takes."""
+        """Return how long a message of `size` bytes takes."""
         return self.latency + size / self.bandwidth
 
     def all_reduce_seconds(self, size: float, ranks: float) -> float:
-        """How long a ring all-reduce takes: 2 (ranks - 1) rounds, each with a piece of size / ranks bytes."""
+        """Return how long a ring all-reduce takes: 2 (ranks - 1) rounds, each with a piece of size / ranks bytes."""
         return 2 * (ranks - 1) * self.seconds(size / ranks)
 
     def __str__(self) -> str:
@@ -73,7 +74,7 @@ class Link:
 
 
 def measure_link(sizes: Sequence[int] = SIZES, repeats: int = 15) -> Link:
-    """Send messages to and fro between two ranks, and fit the two numbers to their times."""
+    """Send messages back and forth between two ranks, and fit latency and bandwidth to their times."""
     from course_lib.launchers import launch
 
     measured = launch(ping_pong, sizes, repeats, ranks=2)[0]
@@ -81,10 +82,10 @@ def measure_link(sizes: Sequence[int] = SIZES, repeats: int = 15) -> Link:
 
 
 def measure_all_reduce(ranks: int, sizes: Sequence[int] = (4_000, 400_000, 4_000_000), repeats: int = 7) -> Link:
-    """The link that a ring of so many ranks would need to be as fast as their all-reduce is: its two numbers.
+    """Return the link with which a ring of `ranks` ranks would be as fast as their measured all-reduce.
 
-    Ranks that share cores all-reduce more slowly than two of them can send. `all_reduce_seconds` of this link says how
-    slowly.
+    Ranks that share cores are slower in an all-reduce than two of them exchanging messages would suggest. The
+    `all_reduce_seconds` of this link account for that.
     """
     if ranks < 2:
         raise ValueError(f"ranks={ranks}: an all-reduce needs at least two")
@@ -113,7 +114,7 @@ def _all_reduces(sizes: Sequence[int], repeats: int) -> list[tuple[int, float]]:
 
 @dataclass(frozen=True)
 class AllReduceParts:
-    """Seconds of an all-reduce of `size` bytes between two ranks, and of what it is made of, for half of the bytes."""
+    """Seconds of an all-reduce of `size` bytes between two ranks, and of its parts, each on half of the bytes."""
 
     size: int
     whole: float  # dist.all_reduce
@@ -123,17 +124,17 @@ class AllReduceParts:
 
     @property
     def of_messages(self) -> float:
-        """Two rounds, as if each were a single message."""
+        """The predicted time if each of the two rounds were a single message."""
         return 2 * self.message
 
     @property
     def of_exchanges(self) -> float:
-        """Two rounds of an exchange; what arrives in the first one is added."""
+        """The predicted time of two exchanges plus one addition, after the first."""
         return 2 * self.exchange + self.addition
 
 
 def measure_all_reduce_parts(sizes: Sequence[int], repeats: int = 11) -> list[AllReduceParts]:
-    """Time an all-reduce between two ranks and its parts in turn, so that a busy machine slows down all alike."""
+    """Time an all-reduce between two ranks and its parts in turn, so that a busy machine slows all of them equally."""
     from course_lib.launchers import launch
 
     by_rank = launch(_time_parts, sizes, repeats, ranks=2)
@@ -142,9 +143,9 @@ def measure_all_reduce_parts(sizes: Sequence[int], repeats: int = 11) -> list[Al
 
 
 def _time_parts(sizes: Sequence[int], repeats: int) -> list[list[float]]:
-    """On each of two ranks, for every size: whole, message, exchange, addition; of each the quickest.
+    """Run on two ranks; return for every size the fastest times of: whole, message, exchange, addition.
 
-    What else the machine does can only add to a time: the quickest of several is disturbed least.
+    Other work on the machine can only add to a time, so the fastest of several is the least disturbed.
     """
     import torch
     import torch.distributed as dist
@@ -177,14 +178,14 @@ def _time_parts(sizes: Sequence[int], repeats: int) -> list[list[float]]:
 
 
 def ping_pong(sizes: Sequence[int], repeats: int) -> list[tuple[int, float]]:
-    """On each of two ranks: (bytes, seconds one way) for every size, the median of `repeats` round trips."""
+    """Run on two ranks; return (bytes, seconds one way) for every size, the median of `repeats` round trips."""
     import torch
     import torch.distributed as dist
 
     other, first = 1 - dist.get_rank(), dist.get_rank() == 0
     measured = []
     for size in sizes:
-        message = torch.zeros(size, dtype=torch.uint8)  # on the CPU: over gloo, only host memory can be sent
+        message = torch.zeros(size, dtype=torch.uint8)  # on the CPU: gloo only sends host memory
         times = []
         for _ in range(repeats + 1):
             dist.barrier()
@@ -197,20 +198,20 @@ def ping_pong(sizes: Sequence[int], repeats: int) -> list[tuple[int, float]]:
 
 
 def fit(measured: Sequence[tuple[float, float]]) -> Link:
-    """The latency and bandwidth whose predictions are off by the smallest *relative* errors."""
+    """Return the link whose latency and bandwidth minimize the *relative* errors of its predictions."""
     line = fit_line(measured)
     return Link(line.fixed, 1 / line.each, tuple(measured))
 
 
-INSIDE = ("stages", "replicas")  # which of the two are neighbouring ranks
+INSIDE = ("stages", "replicas")  # which of the two are neighboring ranks
 
 
 @dataclass(frozen=True)
 class Network:
     """GPUs in nodes: a fast link inside a node, a slower one between nodes. Ranks fill one node after another.
 
-    Every GPU has both links to itself: what one of them sends does not slow down its neighbours. Where all-reduces were
-    measured too, `collective` is the link that explains them.
+    Every GPU has both links to itself, so GPUs do not slow each other down. If all-reduces were measured too,
+    `collective` is the link that was fitted to them.
     """
 
     inside: Link
@@ -220,48 +221,50 @@ class Network:
 
     @classmethod
     def flat(cls, link: Link, collective: Link | None = None) -> Network:
-        """One link for all, as on a single machine."""
+        """Return a network with the same link between all ranks, as on a single machine."""
         return cls(link, link, 1, collective)
 
     def orders(self, replicas: int, stages: int) -> tuple[str, ...]:
-        """The orders of a mesh that differ here: whether a replica's stages or a stage's replicas are neighbours."""
+        """Return the rank orders that differ on this network: a replica's stages or a stage's replicas as neighbors."""
         same = min(replicas, stages) == 1 or replicas * stages <= self.per_node or self.inside == self.between
         return INSIDE[:1] if same else INSIDE
 
     def between_stages(self, replicas: int, stages: int, inside: str) -> Link:
-        """The slowest link from a stage to the next."""
+        """Return the slowest link between two consecutive stages."""
         if replicas * stages <= self.per_node:
             return self.inside
         in_one_node = inside == "stages" and self.per_node % stages == 0
         return self.inside if in_one_node else self.between
 
     def replicas_per_node(self, replicas: int, stages: int, inside: str) -> int:
-        """How many of the ranks that hold the same stage are in one node."""
+        """Return how many of the ranks that hold the same stage share a node."""
         if replicas * stages <= self.per_node:
             return replicas
         return min(replicas, self.per_node if inside == "replicas" else max(1, self.per_node // stages))
 
     def all_reduce_seconds(self, size: float, ranks: int, per_node: int) -> float:
-        """A sum over so many ranks, so many of them in each node."""
+        """Return how long an all-reduce over `ranks` ranks takes, with `per_node` of them in each node."""
         if self.collective:
             return self.collective.all_reduce_seconds(size, ranks)
         return 2 * self._one_way(size, ranks, per_node)
 
     def gather_seconds(self, size: float, ranks: int, per_node: int) -> float:
-        """To gather `size` bytes of which each rank has a piece, or to sum them and leave each rank its piece.
+        """Return how long an all-gather of `size` bytes takes, or a reduce-scatter.
 
-        That is half of an all-reduce, which does one after the other.
+        Either one is half of an all-reduce, which is a reduce-scatter followed by an all-gather.
         """
         return self.all_reduce_seconds(size, ranks, per_node) / 2
 
     def _one_way(self, size: float, ranks: int, per_node: int) -> float:
-        """First inside the nodes, until each rank has its piece; then each GPU's piece goes from node to node."""
+        """Time one half: first inside the nodes, until each rank has its piece, then each piece between the nodes."""
         inside = _pieces_round(self.inside, size, min(ranks, per_node))
         return inside + _pieces_round(self.between, size / per_node, math.ceil(ranks / per_node))
 
 
 def _pieces_round(link: Link, size: float, ranks: int) -> float:
-    """Every rank's piece to every other: round a ring, or through a tree, which has fewer messages in a row."""
+    """Return how long it takes to bring every rank's piece to all others: the faster of a ring and a tree, which has
+    fewer messages in sequence.
+    """
     if ranks < 2:
         return 0.0
     ring = (ranks - 1) * link.seconds(size / ranks)

@@ -1,8 +1,8 @@
-"""A network of a known pace: real all-reduces that take at least as long as a given link would.
+"""A network with a known pace: real all-reduces that take at least as long as they would over a given link.
 
-Ranks on one machine exchange gradients through its memory, with the cores that also compute. What a message costs
-and what hides it cannot be seen there. Inside `paced_network` the very same calls are made, and each is held until its
-time is over, one message after another, beside the computation: as on a network of one's own.
+Ranks on one machine exchange gradients through memory, using the cores that also compute. You cannot see there what a
+message costs or what hides it. Inside `paced_network` the same calls are made, but each one completes only when its
+time is up, one message after another, in parallel with the computation: as on a dedicated network.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from course_lib.planning.network import Link
 
 
 class Sent:
-    """An all-reduce on its way: what `dist.all_reduce(tensor, async_op=True)` returns."""
+    """The handle of an all-reduce in flight, as `dist.all_reduce(tensor, async_op=True)` returns it."""
 
     def __init__(self) -> None:
         self.future = torch.futures.Future()
@@ -39,10 +39,10 @@ class Sent:
 
 @contextmanager
 def paced_network(link: Link) -> Iterator[None]:
-    """On this rank, `dist.all_reduce` takes as long as a ring over `link`, and is recorded as `communication`.
+    """Make `dist.all_reduce` on this rank take as long as a ring over `link`, and record it as `communication`.
 
-    Messages go one after another, in the order in which they are begun, while the caller goes on. Only calls from
-    Python are seen: DistributedDataParallel's buckets come through here with a communication hook that calls
+    Messages go one after another, in the order in which they start, while the caller continues. This intercepts only
+    calls from Python: for DistributedDataParallel's buckets, register a communication hook that calls
     `dist.all_reduce`.
     """
     real = dist.all_reduce

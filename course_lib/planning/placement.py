@@ -1,4 +1,4 @@
-"""Which block lives on which stage: what a block costs, and how to share the blocks out."""
+"""Which block goes on which stage: what each block costs, and how to divide the blocks among the stages."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class CannotPlace(ValueError):
-    """There is no such placement, and the message says what would do."""
+    """No placement meets the requirements. The message says what would."""
 
 
 @dataclass(frozen=True)
 class BlockCost:
-    """What a block, or a stage, needs for one training step: time, and memory."""
+    """The time and memory that a block or a stage needs for one training step."""
 
     seconds: float
     bytes: int
@@ -35,7 +35,7 @@ class BlockCost:
 
 @dataclass(frozen=True)
 class Placement:
-    """For each block, in order, the stage on which it lives. Every stage from 0 up has at least one."""
+    """The stage of each block, in order. Every stage from 0 up has at least one block."""
 
     stage_of: tuple[int, ...]
 
@@ -46,7 +46,7 @@ class Placement:
 
     @classmethod
     def of_cuts(cls, blocks: int, cuts: Sequence[int]) -> Placement:
-        """Consecutive blocks on each stage: a new stage begins at each block named in `cuts`."""
+        """Return a placement with consecutive blocks on each stage; a new stage begins at each block in `cuts`."""
         bounds = [0, *cuts, blocks]
         if any(start >= stop for start, stop in pairwise(bounds)):
             raise ValueError(f"cuts={tuple(cuts)}: give rising numbers from 1 to {blocks - 1}, one for each new stage")
@@ -59,24 +59,24 @@ class Placement:
 
     @property
     def hops(self) -> int:
-        """How often the activations change stages on their way through the model, and the gradients on theirs back."""
+        """How often activations change stages on their way forward through the model, and gradients on the way back."""
         return sum(here != there for here, there in pairwise(self.stage_of))
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether each stage has consecutive blocks, in the order of the stages."""
+        """Whether each stage has consecutive blocks, in stage order."""
         return list(self.stage_of) == sorted(self.stage_of)
 
     @property
     def parts(self) -> list[tuple[int, int]]:
-        """(start, stop) of each stage's blocks, as `SequenceModel.part` takes them."""
+        """The (start, stop) range of each stage's blocks, as `SequenceModel.part` takes them."""
         if not self.is_contiguous:
             raise ValueError(f"{self.stage_of} is not one part per stage: ask blocks_of(stage) which blocks it has")
         blocks = [self.blocks_of(stage) for stage in range(self.stages)]
         return [(chosen[0], chosen[-1] + 1) for chosen in blocks]
 
     def blocks_of(self, stage: int) -> list[int]:
-        """The places of this stage's blocks."""
+        """Return the indices of this stage's blocks."""
         return [place for place, owner in enumerate(self.stage_of) if owner == stage]
 
 
@@ -88,17 +88,17 @@ class StepCost:
 
     @property
     def seconds(self) -> float:
-        """The slowest stage's: a full pipeline moves at its pace."""
+        """The time of the slowest stage, which sets the pace of a full pipeline."""
         return max(cost.seconds for cost in self.stages)
 
     @property
     def bytes(self) -> int:
-        """The largest stage's: every device must have that much."""
+        """The memory of the largest stage, which every device must have."""
         return max(cost.bytes for cost in self.stages)
 
 
 def step_cost(placement: Placement, costs: Sequence[BlockCost]) -> StepCost:
-    """What each stage needs for its blocks. The hops are not in it: what they take depends on the link."""
+    """Return what each stage needs for its blocks. Hops are not included, because their cost depends on the link."""
     if len(costs) != len(placement.stage_of):
         raise ValueError(f"{len(costs)} costs for {len(placement.stage_of)} blocks: give one for each block")
     own = [[costs[place] for place in placement.blocks_of(stage)] for stage in range(placement.stages)]
@@ -106,13 +106,13 @@ def step_cost(placement: Placement, costs: Sequence[BlockCost]) -> StepCost:
 
 
 def round_robin(blocks: int, stages: int) -> Placement:
-    """Block 0 on stage 0, block 1 on stage 1, and so on in turn: as often recommended, with a hop at every block."""
+    """Deal out the blocks: block 0 to stage 0, block 1 to stage 1, ... Often recommended, with a hop at every block."""
     _check_counts(blocks, stages)
     return Placement(tuple(place % stages for place in range(blocks)))
 
 
 def equal_count(blocks: int, stages: int) -> Placement:
-    """Consecutive blocks, equally many on each stage; the first stages have one more if it does not divide."""
+    """Put the same number of consecutive blocks on each stage; the first stages take one more of any remainder."""
     _check_counts(blocks, stages)
     each, extra = divmod(blocks, stages)
     return Placement.of_cuts(blocks, [stage * each + min(stage, extra) for stage in range(1, stages)])
@@ -124,16 +124,15 @@ def balanced(
     memory: int | None = None,
     bytes_of: Callable[[int, range], float] | None = None,
 ) -> Placement:
-    """Consecutive blocks such that the slowest stage is as fast as can be, with at most `memory` bytes on each stage.
+    """Place consecutive blocks so that the slowest stage is as fast as possible, with at most `memory` bytes per stage.
 
-    It is exact. Of the placements that are equally fast, it is one whose largest stage is smallest. Where the same
-    blocks need more room on one stage than on another, `bytes_of(stage, blocks)` says how much; otherwise it is the sum
-    of the blocks' bytes.
+    The result is exact. Among equally fast placements, it minimizes the memory of the largest stage. If the same blocks
+    need more memory on one stage than on another, pass `bytes_of(stage, blocks)`; otherwise their bytes are summed.
     """
     blocks = len(costs)
     _check_counts(blocks, stages)
     parts = [(start, stop) for stop in range(1, blocks + 1) for start in range(stop)]
-    # fsum: whatever is added up besides, equal parts are equally fast to the last bit.
+    # fsum rounds only once, so parts with equal blocks are equally fast to the last bit.
     seconds = {(start, stop): math.fsum(cost.seconds for cost in costs[start:stop]) for start, stop in parts}
     added = {(start, stop): sum(cost.bytes for cost in costs[start:stop]) for start, stop in parts}
 
@@ -159,22 +158,22 @@ def balanced(
 
 
 def smallest(blocks: int, stages: int, bytes_of: Callable[[int, range], float]) -> Placement:
-    """Consecutive blocks such that the fullest stage needs as little memory as can be, however slow it is."""
+    """Place consecutive blocks so that the fullest stage needs as little memory as possible, however slow it is."""
     _check_counts(blocks, stages)
     found = _smallest_largest(blocks, stages, lambda stage, part: bytes_of(stage, range(*part)), lambda *part: True)
     return Placement.of_cuts(blocks, found[1] if found else [])
 
 
-Part = tuple[int, int]  # blocks from the first up to, and without, the second
+Part = tuple[int, int]  # a range of blocks: start, and stop, which is not included
 Best = tuple[float, list[int]]  # the largest value of a part, and where the parts after the first begin
 
 
 def _smallest_largest(
     blocks: int, parts: int, value: Callable[[int, Part], float], allowed: Callable[[int, Part], bool]
 ) -> Best | None:
-    """Cut so many blocks into consecutive allowed parts whose largest value is smallest; None if there is no way.
+    """Cut the blocks into consecutive allowed parts that minimize the largest value; return None if impossible.
 
-    Dynamic programming: best[stop] is the best way to cut the blocks before `stop` into as many parts as done so far.
+    Dynamic programming: best[stop] is the best way to cut the blocks before `stop` into the parts so far.
     """
     best: dict[int, Best] = {0: (float("-inf"), [])}
     for part in range(parts):
@@ -195,7 +194,7 @@ def _smallest_largest(
 
 
 def check_placement(placement: Placement, model: SequenceModel, ranks: int) -> None:
-    """Refuse a placement of another model, of more or fewer stages than ranks, or that parts a shared weight."""
+    """Raise ValueError if a placement does not fit the model or the ranks, or separates blocks that share a weight."""
     if len(placement.stage_of) != len(model):
         raise ValueError(f"a placement of {len(placement.stage_of)} blocks for a model of {len(model)}: place each one")
     if placement.stages != ranks:
@@ -209,7 +208,7 @@ def check_placement(placement: Placement, model: SequenceModel, ranks: int) -> N
 
 
 def _pairs_that_share(model: SequenceModel, placement: Placement) -> Iterable[tuple[tuple[int, int], tuple[int, int]]]:
-    """((place, stage), (place, stage)) of blocks that have a parameter in common."""
+    """Return ((place, stage), (place, stage)) for each pair of blocks that share a parameter."""
     users: dict[int, list[tuple[int, int]]] = {}
     for (place, block), stage in zip(model.numbered(), placement.stage_of, strict=True):
         for parameter in block.parameters():
@@ -220,10 +219,10 @@ def _pairs_that_share(model: SequenceModel, placement: Placement) -> Iterable[tu
 def analytic_costs(
     model: SequenceModel | ModelSize, batch: Batch | BatchSize, flops_per_second: float = 1e12
 ) -> list[BlockCost]:
-    """Each block's cost by formula. The seconds are relative: only their ratios mean anything.
+    """Return each block's cost by formula. The seconds are relative: only their ratios mean anything.
 
-    Time counts multiplications and additions, and the backward pass as two forward passes. Bytes are the parameters,
-    their gradients, Adam's two numbers for each, and the activations of this batch.
+    Time counts FLOPs, with the backward pass as two forward passes. Bytes are the parameters, their gradients, Adam's
+    two numbers per parameter, and the activations of this batch.
     """
     cells = batch.steps * batch.sequences
     return [
@@ -233,9 +232,9 @@ def analytic_costs(
 
 
 def forward_flops(block: nn.Module | BlockSize) -> int:
-    """Multiplications and additions for one step of one sequence: two for each number of each matrix.
+    """Return the FLOPs for one step of one sequence: one multiplication and one addition per matrix entry.
 
-    An LSTM layer has 4 gates with two square matrices each. Looking up an embedding computes nothing.
+    An LSTM layer has 4 gates with two square matrices each. An embedding lookup takes no FLOPs.
     """
     size = size_of(block)
     gates = {LSTM: 4 * 2, PROJECTION: 1}.get(size.kind, 0)
@@ -243,9 +242,9 @@ def forward_flops(block: nn.Module | BlockSize) -> int:
 
 
 def measured_costs(model: SequenceModel, batch: Batch, repeats: int = 5) -> list[BlockCost]:
-    """Each block's cost with the time it takes here: the median of `repeats` forward and backward passes of it alone.
+    """Return each block's cost with its time on this device: the median of `repeats` forward and backward passes.
 
-    The bytes are those of `analytic_costs`. The model is left as it is.
+    Each block is timed alone. The bytes are those of `analytic_costs`. The model is not changed.
     """
     if repeats < 1:
         raise ValueError(f"repeats={repeats}: a measurement needs at least one")
@@ -254,7 +253,7 @@ def measured_costs(model: SequenceModel, batch: Batch, repeats: int = 5) -> list
     twin, inputs, costs = copy.deepcopy(model).to(device()), batch.inputs.to(device()), []
     for (place, block), analytic in zip(twin.numbered(), analytic_costs(model, batch), strict=True):
         inputs = inputs.detach().requires_grad_(place > 0)  # the batch itself needs no gradient
-        _pass(block, inputs)  # the first one also sets up libraries and memory
+        _pass(block, inputs)  # warm-up: the first pass also sets up libraries and memory
         costs.append(BlockCost(statistics.median(_pass(block, inputs) for _ in range(repeats)), analytic.bytes))
         with torch.no_grad():
             inputs, _ = block(inputs)
@@ -262,7 +261,7 @@ def measured_costs(model: SequenceModel, batch: Batch, repeats: int = 5) -> list
 
 
 def _pass(block: nn.Module, inputs: Tensor) -> float:
-    """Seconds for one forward and one backward pass."""
+    """Return the seconds of one forward and one backward pass."""
     import torch
 
     block.zero_grad()
@@ -275,7 +274,7 @@ def _pass(block: nn.Module, inputs: Tensor) -> float:
 
 
 def _wait(tensor: Tensor) -> None:
-    """Kernels run behind the caller's back: without this, their launch would be timed."""
+    """Wait for the GPU. Kernels run asynchronously: without this, we would time only their launch."""
     if tensor.is_cuda:
         import torch
 

@@ -1,6 +1,6 @@
-"""A plan: a mesh, an order of its ranks, and a schedule; and what an update is predicted to take and to hold.
+"""A plan is a mesh, an order of its ranks, and a schedule, with the predicted time and memory of an update.
 
-`explain` says why one plan is faster than another: where the time of an update goes in each, side by side.
+`explain` says why one plan is faster than another: it shows side by side where each spends the time of an update.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from course_lib.planning.schedules import Schedule
 from course_lib.planning.simulation import ActionCosts
 from course_lib.planning.work import Pieces
 
-# What the time of an update is spent on. One of them is left out where there is none of it.
+# What the time of an update is spent on. `Plan.parts` leaves out the parts that take no time.
 PARTS = (
     "computing",
     "recomputing",
@@ -29,22 +29,22 @@ PARTS = (
 
 @dataclass(frozen=True)
 class Plan:
-    """Replicas x stages, or x shards, and what a step is predicted to take on the slowest rank.
+    """A mesh of replicas x stages, or replicas x shards, and the predicted time of a step on the slowest rank.
 
-    `costs` are those of one action, without the `overhead` of starting it. Of sums and gatherings only what computation
-    does not hide counts (`update_costs.py`), for replicas and shards alike.
+    `costs` are the costs of one action, without the `overhead` of starting it. All-reduces and gathers count only where
+    computation does not hide them (`update_costs.py`), for replicas and shards alike.
     """
 
     replicas: int
     pieces: Pieces
-    placement: Placement  # of blocks on positions: stages, or virtual stages
+    placement: Placement  # maps blocks to positions: stages, or virtual stages
     costs: ActionCosts
     overhead: float
     pipeline_seconds: float  # from the first action to the last
-    exposed_seconds: float  # of sums and gatherings, beside it
-    update_seconds: float  # the optimizer's
+    exposed_seconds: float  # all-reduces and gathers that the pipeline does not hide
+    update_seconds: float  # the optimizer step
     bytes: int  # on the fullest rank
-    inside: str = "stages"  # which ranks are neighbours: a replica's stages, or a stage's replicas
+    inside: str = "stages"  # which ranks are neighbors: a replica's stages, or a stage's replicas
     shards: int = 1
 
     @property
@@ -61,22 +61,22 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Of one update."""
+        """The predicted seconds of one update."""
         return self.pipeline_seconds + self.exposed_seconds + self.update_seconds
 
     @property
     def mesh(self) -> str:
-        """`8 x 2`, or `2 x 8 sharded`."""
+        """The mesh as text: `8 x 2`, or `2 x 8 sharded`."""
         return f"{self.replicas} x {self.shards} sharded" if self.shards > 1 else f"{self.replicas} x {self.stages}"
 
     @property
     def way(self) -> tuple[Any, ...]:
-        """What makes a plan another kind of plan, and not only another number of pieces."""
+        """The mesh and its rank order: plans that agree on them differ only in schedule and number of pieces."""
         return self.replicas, self.stages, self.shards, self.inside
 
     @cached_property
     def parts(self) -> dict[str, float]:
-        """Seconds of a step by what they are spent on: in all, `seconds`."""
+        """The seconds of a step by what they are spent on; they add up to `seconds`."""
         prepared, costs = self.pieces.prepared, self.costs.with_overhead(self.overhead)
         whole = prepared.busy(costs)
         busiest = max(range(self.stages), key=whole.__getitem__)
@@ -94,12 +94,12 @@ class Plan:
         return {name: spent[name] for name in PARTS if spent.get(name, 0.0) > 1e-12}
 
     def price(self, updates: int, per_hour: float) -> float:
-        """What so many updates cost, if each rank's GPU costs `per_hour`, also while it waits."""
+        """Return the price of `updates` updates if each rank's GPU costs `per_hour`, busy or idle."""
         return self.ranks * per_hour * updates * self.seconds / 3600
 
     @property
     def strategy(self) -> tuple[str, dict[str, Any]]:
-        """What runs it: the strategy's name, and its options, as `course train` takes them."""
+        """The name and options of the strategy that runs this plan, as `course train` takes them."""
         if self.shards > 1:
             return "fsdp", {"replicas": self.replicas, "micro_batches": self.pieces.micro_batches}
         options = {"replicas": self.replicas, "inside": self.inside, "schedule": self.pieces.name}
@@ -114,21 +114,21 @@ class Plan:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Two plans, part by part. `str` shows a table and a sentence; `pictures.plan_bars` draws the same."""
+    """Two plans compared part by part. `str` gives a table and a sentence; `pictures.plan_bars` draws the same."""
 
     winner: Plan
     runner_up: Plan
 
     @property
     def differences(self) -> dict[str, float]:
-        """Seconds that the runner-up spends more on each part, the largest first; less, where they are negative."""
+        """How many more seconds the runner-up spends on each part, largest difference first; negative means fewer."""
         ours, theirs = self.winner.parts, self.runner_up.parts
         found = {part: theirs.get(part, 0.0) - ours.get(part, 0.0) for part in PARTS}
         return dict(sorted(found.items(), key=lambda item: -abs(item[1])))
 
     @property
     def reason(self) -> str:
-        """Why it wins, in a sentence or two."""
+        """Why the winner is faster, in a sentence or two."""
         ahead = self.runner_up.seconds - self.winner.seconds
         saved, paid = (
             [f"{abs(seconds) * 1000:.1f} ms of {part}" for part, seconds in self.differences.items() if wanted(seconds)]
@@ -152,5 +152,5 @@ class Explanation:
 
 
 def explain(plan: Plan, runner_up: Plan) -> Explanation:
-    """Where the time goes in both, and what makes the difference."""
+    """Return a comparison of both plans: where each spends its time, and what makes the difference."""
     return Explanation(plan, runner_up)

@@ -1,7 +1,7 @@
-"""Which plan to train by: the time and memory of an update, predicted for every way to cut model and batch.
+"""Choose a parallelism plan by predicting the time and memory of an update for every way to cut model and batch.
 
-What goes in is measured or counted: block times, which depend on the size of a piece, how large gradients and messages
-are, and lesson 00's two numbers for each link. What comes out is a list of plans, the fastest first.
+The inputs are measured or counted: block times, which depend on the size of a piece, the sizes of gradients and
+messages, and lesson 00's two numbers for each link. The output is a list of plans, fastest first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from course_lib.planning.plan import Plan
 from course_lib.planning.update_costs import pipelined, placed, sharded
 from course_lib.planning.work import Pieces, Work
 
-SPLIT = ("zb-h1", "zb-v")  # schedules whose weight gradients are made apart
+SPLIT = ("zb-h1", "zb-v")  # schedules that compute weight gradients separately
 VIRTUAL = {"interleaved": 2, "zb-v": 2}  # parts of the model on each stage
 
 
@@ -35,12 +35,12 @@ def plans(
     overhead: float = 0.0,
     memory: int | None = None,
 ) -> list[Plan]:
-    """Every plan for so many ranks that fits into `memory` bytes on each, the fastest first.
+    """Return every plan for `ranks` ranks that fits into `memory` bytes per rank, fastest first.
 
-    Tried are replicas x stages in both orders of the mesh, with each schedule, and, with `sharding`, fully sharded
-    replicas. One stage is data parallelism; with several micro-batches, accumulation. `gather_ahead` says whether a
-    block can be gathered while another computes: on GPUs it can. `overhead` is what starting one action costs, in
-    seconds, however small it is.
+    We try replicas x stages in both orders of the mesh, with each schedule, and, with `sharding`, fully sharded
+    replicas. One stage is data parallelism; with several micro-batches, gradient accumulation. `gather_ahead` says
+    whether a block can be gathered while another one computes, as on GPUs. `overhead` is the fixed cost of starting an
+    action, in seconds, regardless of its size.
     """
     candidates = list(_candidates(work, ranks, schedules, micro_batches, chunks, recompute))
     made = []
@@ -64,7 +64,7 @@ def plans(
 
 
 def best_of_each_way(made: Sequence[Plan]) -> list[Plan]:
-    """Of plans, the fastest first: the first one of each mesh and order."""
+    """Return the first plan for each mesh and rank order; `made` is sorted, fastest first."""
     first: dict[object, Plan] = {}
     for plan in made:
         first.setdefault(plan.way, plan)
@@ -83,7 +83,7 @@ def _candidates(
     chunks: Sequence[int],
     recompute: Sequence[bool],
 ) -> Iterator[tuple[int, Pieces]]:
-    """(replicas, pieces). Only a wavefront gains by chunks, and one stage by no schedule."""
+    """Yield (replicas, pieces). Only the wavefront benefits from chunks, and a single stage from no schedule."""
     for stages, count, again in product(_divisors(ranks), micro_batches, recompute):
         if (ranks // stages) * count > work.sequences or stages > len(work.blocks):
             continue

@@ -1,12 +1,12 @@
-"""What sharding leaves on a rank, in bytes by formula: ZeRO 1, 2 and 3, and hybrid sharding.
+"""How many bytes a rank holds under ZeRO 1, 2 and 3 and under hybrid sharding, by formula.
 
-    ddp      every rank has all parameters, all gradients, all of the optimizer's numbers
-    zero-1   the optimizer's numbers are shared out, whole tensors at a time (torch's ZeroRedundancyOptimizer)
-    zero-2   gradients and optimizer are cut; parameters are whole from the forward to the backward pass
-             (fully_shard with reshard_after_forward=False, which cuts the parameters, too, between two updates)
-    zero-3   all three are cut; a block is whole only while it works (fully_shard)
+    ddp      every rank has all parameters, all gradients and the whole optimizer state
+    zero-1   the optimizer state is divided among the ranks, in whole tensors (torch's ZeroRedundancyOptimizer)
+    zero-2   gradients and optimizer state are sharded; parameters are whole from the forward to the backward pass
+             (fully_shard with reshard_after_forward=False, which also shards the parameters between two updates)
+    zero-3   all three are sharded; a block is whole only while it computes (fully_shard)
 
-With replicas, the model is cut over ranks / replicas ranks.
+With replicas, the model is sharded over ranks / replicas ranks.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ WAYS = ("ddp", "zero-1", "zero-2", "zero-3")
 
 @dataclass(frozen=True)
 class ShardedMemory:
-    """Bytes on one rank, without activations: three that stay between updates, two that come and go during one."""
+    """Bytes on one rank, without activations: three that persist between updates, two that exist only during one."""
 
     parameters: int
     gradients: int
     optimizer: int
-    gathered: int = 0  # whole parameters of blocks, at most at a time, on top of the rank's own rows
-    whole_gradients: int = 0  # of a block, before they are summed into the rows of their owners
+    gathered: int = 0  # peak of unsharded parameters, on top of the rank's own shard
+    whole_gradients: int = 0  # unsharded gradients of a block, before the reduce-scatter
 
     @property
     def at_rest(self) -> int:
@@ -44,10 +44,10 @@ class ShardedMemory:
 def predict_sharding(
     model: SequenceModel, way: str, ranks: int, *, replicas: int = 1, optimizer_numbers: int = 2
 ) -> ShardedMemory:
-    """What the rank with most of the model has; `optimizer_numbers` is per parameter, 2 for Adam.
+    """Return the bytes on the rank that holds most; `optimizer_numbers` is per parameter, 2 for Adam.
 
-    A parameter is cut by rows, so the first ranks have up to one row more, and a gathered block is padded to full rows.
-    On the way back the block that comes next is gathered while one works: two are whole at a time.
+    Parameters are sharded by rows, so the first ranks may have one row more, and a gathered block is padded to full
+    rows. In the backward pass, the next block is gathered while one computes, so two are whole at a time.
     """
     if way not in WAYS:
         raise ValueError(f"way={way!r}: choose {', '.join(WAYS)}")
@@ -69,12 +69,12 @@ def predict_sharding(
 
 
 def block_bytes(model: SequenceModel) -> dict[str, int]:
-    """The bytes of each block's parameters, by its place in the model."""
+    """Return the bytes of each block's parameters, by its place in the model."""
     return {str(place): sum(map(parameter_bytes, block.parameters())) for place, block in model.numbered()}
 
 
 def largest_share(sizes: Sequence[int], ranks: int) -> int:
-    """The most that a rank gets if whole tensors are dealt out, the largest first, each to whoever has least."""
+    """Return the most a rank gets if whole tensors are dealt out, largest first, each to the rank that has least."""
     shares = [0] * ranks
     for size in sorted(sizes, reverse=True):
         shares[shares.index(min(shares))] += size
@@ -82,12 +82,12 @@ def largest_share(sizes: Sequence[int], ranks: int) -> int:
 
 
 def parameter_bytes(parameter: Tensor) -> int:
-    """All of a parameter, in bytes."""
+    """Return the size of a parameter in bytes."""
     return parameter.numel() * parameter.element_size()
 
 
 def _rows_bytes(parameter: Tensor, shards: int) -> int:
-    """The rows of the first rank, which has most."""
+    """Return the bytes of the first rank's rows; no rank has more."""
     return parameter_bytes(parameter) // len(parameter) * -(-len(parameter) // shards)
 
 

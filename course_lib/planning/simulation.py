@@ -1,4 +1,4 @@
-"""When the stages do what: a schedule played through with given costs of its actions, or measured on real ranks."""
+"""When each stage does what: simulate a schedule with given action costs, or read the times off real ranks."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Cost = float | Sequence[float]
 
 @dataclass(frozen=True)
 class ActionCosts:
-    """How long *one action* takes: a number, or one for each stage, or one for each position of the model.
+    """How long *one action* takes: one number, or one per stage, or one per position in the model.
 
     `backward` is a whole backward pass. Where it is split, `B` takes `input_gradients` and `W` takes
-    `weight_gradients`; each is half of `backward` unless given. To compute a forward pass again takes `forward`.
-    `link` is how long a message is under way to another stage; no stage works for it.
+    `weight_gradients`; each defaults to half of `backward`. Recomputing a forward pass takes `forward`. `link` is how
+    long a message to another stage is in flight; it keeps no stage busy.
     """
 
     forward: Cost = 1.0
@@ -47,7 +47,9 @@ class ActionCosts:
                 raise ValueError(f"{name}={given}: a cost is a time, 0 or more")
 
     def of(self, action: Action, stage: int, schedule: Schedule | None = None) -> float:
-        """How long `stage` works for `action`. Virtual stages and split backward passes are those of `schedule`."""
+        """Return how long `stage` is busy with `action`. `schedule` says which backward passes are split, and how
+        virtual stages map to positions.
+        """
         is_split = schedule is not None and (stage, action.piece) in schedule.split
         given = self._given(action.kind, is_split)
         if not isinstance(given, Sequence):
@@ -64,9 +66,9 @@ class ActionCosts:
         return _changed(self.backward, lambda cost: cost / 2) if given is None else given
 
     def split_over(self, schedule: Schedule) -> ActionCosts:
-        """These costs, given for a whole batch, per action of `schedule`. The link's stays: it is per message.
+        """Divide costs given for a whole batch among the actions of `schedule`; `link` is per message and stays.
 
-        A number, or one per stage, is for the whole stage, with all its virtual stages.
+        A single number, or one per stage, covers the whole stage with all its virtual stages.
         """
         stages, pieces = len(schedule.stages), schedule.micro_batches * schedule.chunks
 
@@ -77,11 +79,11 @@ class ActionCosts:
         return self._each(share)
 
     def per_part(self, schedule: Schedule) -> ActionCosts:
-        """These costs, given for a stage as a whole, shared out equally among its virtual stages."""
+        """Divide costs given for a whole stage equally among its virtual stages."""
         return self._each(lambda given: _changed(given, lambda cost: cost / schedule.virtual))
 
     def with_overhead(self, seconds: float) -> ActionCosts:
-        """These costs, if starting an action takes so long, however small it is."""
+        """Return these costs with a fixed `seconds` added to every action, for starting it."""
         halves = replace(self, input_gradients=self._given("B", True), weight_gradients=self._given("W", True))
         return halves._each(lambda given: _changed(given, lambda cost: cost + seconds))
 
@@ -91,7 +93,7 @@ class ActionCosts:
         return ActionCosts(change(self.forward), change(self.backward), self.link, inputs, weights)
 
     def check_for(self, schedule: Schedule) -> None:
-        """Refuse lists of costs that are not one per stage, or one per position."""
+        """Raise ValueError if a list of costs has neither one entry per stage nor one per position."""
         stages, positions = schedule.places.stages, schedule.places.positions
         for name, given in vars(self).items():
             if isinstance(given, Sequence) and len(given) not in (stages, positions):
@@ -108,7 +110,7 @@ NAMES = {"F": "forward", "B": "backward", "W": "weight gradients", "R": "recompu
 
 @dataclass(frozen=True)
 class TimedAction:
-    """One action of one stage, from `start` to `end`. `paced` says that it was stretched to a fixed length."""
+    """One action of one stage, from `start` to `end`. `paced` means that it was stretched to a fixed length."""
 
     stage: int
     action: Action
@@ -118,12 +120,12 @@ class TimedAction:
 
 
 def makespan(timed: Sequence[TimedAction]) -> float:
-    """From the first start to the last end."""
+    """Return the time from the first start to the last end."""
     return max(one.end for one in timed) - min(one.start for one in timed) if timed else 0.0
 
 
 def busy(timed: Sequence[TimedAction]) -> tuple[float, ...]:
-    """How long each stage works."""
+    """Return how long each stage works."""
     working = [0.0] * (1 + max((one.stage for one in timed), default=-1))
     for one in timed:
         working[one.stage] += one.end - one.start
@@ -131,27 +133,27 @@ def busy(timed: Sequence[TimedAction]) -> tuple[float, ...]:
 
 
 def bubble(timed: Sequence[TimedAction]) -> float:
-    """The share of all stages' time in which they do not work, from 0 to 1."""
+    """Return the share of all stages' time in which they are idle, from 0 to 1."""
     working = busy(timed)
     whole = len(working) * makespan(timed)
     return 1 - sum(working) / whole if whole else 0.0
 
 
 def peak(timed: Sequence[TimedAction]) -> tuple[int, ...]:
-    """Per stage, for how many actions activations were held at once."""
+    """Return, per stage, the largest number of pieces whose activations were held at once."""
     in_order = sorted(timed, key=lambda one: one.start)
     return tuple(peak_held(one.action for one in in_order if one.stage == stage) for stage in range(len(busy(timed))))
 
 
 def pieces_of(timed: Sequence[TimedAction]) -> tuple[int, int, int]:
-    """How many micro-batches, chunks and virtual stages there are in what was done."""
+    """Return how many micro-batches, chunks and virtual stages these actions cover."""
     pieces = [one.action.piece for one in timed] or [(0, 0, 0)]
     micro_batches, chunks, virtual = (1 + max(numbers) for numbers in zip(*pieces, strict=True))
     return micro_batches, chunks, virtual
 
 
 def peak_share(timed: Sequence[TimedAction]) -> tuple[Held, ...]:
-    """Per stage, the most that was held at once, as shares of what it would hold for the whole batch."""
+    """Return, per stage, the most it held at once, as a share of what the whole batch would take."""
     in_order = sorted(timed, key=lambda one: one.start)
     rows = [[one.action for one in in_order if one.stage == stage] for stage in range(len(busy(timed)))]
     return tuple(fullest(held_after_each(row)).share_of(prod(pieces_of(timed))) for row in rows)
@@ -170,7 +172,7 @@ class Simulation:
 
     @property
     def bubble(self) -> float:
-        """The share of stages * makespan in which no work is done, from 0 to 1."""
+        """The idle share of stages * makespan, from 0 to 1."""
         return bubble(self.timed)
 
     @property
@@ -180,17 +182,17 @@ class Simulation:
 
     @property
     def peak(self) -> tuple[int, ...]:
-        """Per stage, of how many pieces (micro-batch, chunk, virtual stage) activations are held at once."""
+        """Per stage, the largest number of pieces (micro-batch, chunk, virtual stage) with activations held at once."""
         return self.schedule.peak
 
     @property
     def peak_share(self) -> tuple[Held, ...]:
-        """Per stage, the most it holds at once, as shares of what it would hold for the whole batch."""
+        """Per stage, the most it holds at once, as a share of what the whole batch would take."""
         return self.schedule.peak_share
 
     @property
     def spans(self) -> list[Span]:
-        """The same as spans, stages as ranks: what `pictures.timeline` draws."""
+        """The timed actions as spans, with stages as ranks, for `pictures.timeline`."""
         return [Span(one.stage, NAMES[one.action.kind], one.start, one.end) for one in self.timed]
 
     def __repr__(self) -> str:
@@ -200,7 +202,7 @@ class Simulation:
 
 
 def simulate(schedule: Schedule, costs: ActionCosts | None = None) -> Simulation:
-    """Every action starts as soon as its stage is free and what it needs has arrived. Without costs, each takes 1."""
+    """Start every action as soon as its stage is free and its inputs have arrived. Without `costs`, each takes 1."""
     order = checked_order(schedule)
     return Simulation(schedule, _timed(schedule, order, costs or ActionCosts()))
 
@@ -208,21 +210,23 @@ def simulate(schedule: Schedule, costs: ActionCosts | None = None) -> Simulation
 def simulate_until_stuck(
     schedule: Schedule, costs: ActionCosts | None = None
 ) -> tuple[tuple[TimedAction, ...], list[Waiting]]:
-    """What happens if stages just begin, however the actions are ordered: what gets done when, and who waits then."""
+    """Run a schedule that may be illegal: return the actions that get done, with their times, and the stages that end
+    up waiting.
+    """
     order, heads = as_far_as_it_goes(schedule)
     return _timed(schedule, order, costs or ActionCosts()), who_waits(schedule, order, heads)
 
 
 def _timed(schedule: Schedule, order: Sequence[Step], costs: ActionCosts) -> tuple[TimedAction, ...]:
-    """These steps, each as early as can be."""
+    """Return these steps with their times, each as early as possible."""
     times = Stopwatch(schedule, order).times(costs)
     return tuple(TimedAction(*step, *time) for step, time in zip(order, times, strict=True))
 
 
 class Stopwatch:
-    """A schedule, prepared to be timed again and again with other costs.
+    """A schedule prepared for timing many times with different costs.
 
-    `order` is one in which its steps, or some of them, can be done; without it the schedule is checked.
+    `order` is an order in which its steps, or some of them, can run; without it, the schedule is checked first.
     """
 
     def __init__(self, schedule: Schedule, order: Sequence[Step] | None = None) -> None:
@@ -241,7 +245,7 @@ class Stopwatch:
             self.steps.append((stage, cost, number[giver] if giver and over_link else None))
 
     def times(self, costs: ActionCosts) -> list[tuple[float, float]]:
-        """(start, end) of each step, as early as can be: its stage is free, and its message has arrived."""
+        """Return (start, end) of each step: it starts once its stage is free and its message has arrived."""
         costs.check_for(self.schedule)
         each = [costs.of(action, stage, self.schedule) for stage, action in self.examples]
         free, times = [0.0] * len(self.schedule.stages), []
@@ -253,9 +257,9 @@ class Stopwatch:
 
 
 def measured(schedule: Schedule, spans: Sequence[Span]) -> tuple[TimedAction, ...]:
-    """What ranks recorded while they executed `schedule`, rank s as stage s; time counts from the first of it.
+    """Return the actions that ranks recorded while they executed `schedule`, rank s as stage s, starting at time 0.
 
-    The n-th span of a stage that has the name of a kind of action (`NAMES`) is the stage's n-th action.
+    The n-th span of a stage that is named after a kind of action (`NAMES`) is the stage's n-th action.
     """
     work = sorted((span for span in spans if span.name in NAMES.values()), key=lambda span: span.start)
     timed = []

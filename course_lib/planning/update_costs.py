@@ -1,7 +1,7 @@
-"""What an update takes and holds: replicas of a pipeline, or fully sharded weights, gathered block by block.
+"""The time and memory of an update, for replicas of a pipeline or for fully sharded weights gathered block by block.
 
-Both hide communication behind computation by one rule. A device computes one thing at a time, and its network does one
-thing at a time, beside it. A message begins when what it sends is there and the message before it is through;
+Both hide communication behind computation, by one rule. A device computes one thing at a time, and its network sends
+one message at a time, in parallel. A message starts when its data is ready and the previous message is done;
 computation waits only for what it needs.
 """
 
@@ -19,7 +19,7 @@ from course_lib.planning.work import Pieces, Prepared, Times, Work
 
 
 def sent_by(messages: Iterable[tuple[float, float]]) -> float:
-    """When the last of these messages, (ready, seconds) in the order of sending, is through; 0 if there is none."""
+    """Return when the last of these messages, (ready, seconds) in sending order, is done; 0 if there are none."""
     free = 0.0
     for ready, seconds in messages:
         free = max(free, ready) + seconds
@@ -27,7 +27,7 @@ def sent_by(messages: Iterable[tuple[float, float]]) -> float:
 
 
 def ready_times(start: float, end: float, shares: Sequence[float]) -> list[float]:
-    """When each part is done of work from `start` to `end` that takes these shares, one after the other."""
+    """Return when each part of the work from `start` to `end` is done, if the parts take these shares in sequence."""
     whole, done, times = sum(shares) or 1.0, start, []
     for share in shares:
         done += (end - start) * share / whole
@@ -37,20 +37,20 @@ def ready_times(start: float, end: float, shares: Sequence[float]) -> list[float
 
 @dataclass
 class Sharded:
-    """A device whose weights are gathered block by block: what it has computed, and sent, by when.
+    """A device whose weights are gathered block by block; `computed` and `sent` are when its work so far is done.
 
-    A block is gathered while the one before it computes; if not `ahead`, only then, as where ranks share cores.
+    A block is gathered while the previous one computes; without `ahead`, after it, as when ranks share cores.
     """
 
     blocks: Sequence[BlockSeconds]  # for one micro-batch
-    gather: Sequence[float]  # seconds to gather each block
-    scatter: Sequence[float]  # seconds to sum its gradients, and to leave each rank its piece
+    gather: Sequence[float]  # seconds to all-gather each block
+    scatter: Sequence[float]  # seconds to reduce-scatter its gradients
     ahead: bool = True
     computed: float = 0.0
     sent: float = 0.0
 
     def step(self, micro_batches: int) -> float:
-        """When the last gradient has been summed: which happens in the last micro-batch only."""
+        """Return when the last gradient has been reduced, which happens only in the last micro-batch."""
         for number in range(micro_batches):
             self._forward()
             self._backward(sends=number == micro_batches - 1)
@@ -64,7 +64,7 @@ class Sharded:
             there = self._gather(place + 1, start if self.ahead else self.computed)
 
     def _backward(self, sends: bool) -> None:
-        """The last block is still there: to drop it after its forward pass would be to gather it again at once."""
+        """Run backward. The last block is still whole: dropping it after its forward pass would mean regathering it."""
         there = 0.0
         for place in reversed(range(len(self.blocks))):
             start = max(self.computed, there)
@@ -75,7 +75,7 @@ class Sharded:
                 self.computed = self.computed if self.ahead else self.sent
 
     def _gather(self, place: int, ready: float) -> float:
-        """When the block at this place is whole, if its gathering may begin then."""
+        """Return when the block at this place is whole, if its gather may start at `ready`."""
         if place not in range(len(self.blocks)):
             return 0.0
         self.sent = max(self.sent, ready) + self.gather[place]
@@ -85,7 +85,7 @@ class Sharded:
 def pipelined(
     work: Work, replicas: int, pieces: Pieces, placement: Placement, network: Network, inside: str, overhead: float
 ) -> Plan:
-    """Replicas of a pipeline; one stage is data parallelism."""
+    """Return the plan for replicas of a pipeline; with one stage, it is data parallelism."""
     prepared = pieces.prepared
     cut, blocks = replicas * pieces.micro_batches, block_seconds(work, replicas, pieces)
     link = network.between_stages(replicas, pieces.stages, inside)
@@ -115,13 +115,16 @@ def pipelined(
 
 
 def block_seconds(work: Work, replicas: int, pieces: Pieces) -> list[BlockSeconds]:
-    """What each block takes for one piece."""
+    """Return each block's times for one piece."""
     cut = replicas * pieces.micro_batches
     return [work.seconds(place, cut, pieces.chunks) for place in range(len(work.blocks))]
 
 
 def placed(work: Work, replicas: int, pieces: Pieces, memory: int | None) -> Placement:
-    """The fastest placement; if that is too large for `memory`, the fastest one that is not, where there is one."""
+    """Return the fastest placement that fits into `memory`; if none fits, the one that needs least memory.
+
+    With virtual stages, return the fastest placement whether it fits or not.
+    """
     prepared, blocks = pieces.prepared, block_seconds(work, replicas, pieces)
     positions, is_virtual = prepared.schedule.places.positions, prepared.schedule.virtual > 1
     costs = [
@@ -143,7 +146,7 @@ def placed(work: Work, replicas: int, pieces: Pieces, memory: int | None) -> Pla
 
 
 def _blocks_of_stages(placement: Placement, prepared: Prepared) -> list[list[int]]:
-    """For each stage its blocks, of all its virtual stages."""
+    """Return the blocks of each stage, over all its virtual stages."""
     own: list[list[int]] = [[] for _ in prepared.schedule.stages]
     for position in range(placement.stages):
         own[prepared.schedule.places.place(position)[0]] += placement.blocks_of(position)
@@ -151,22 +154,22 @@ def _blocks_of_stages(placement: Placement, prepared: Prepared) -> list[list[int
 
 
 def _bytes(work: Work, replicas: int, prepared: Prepared, stage: int, places: Sequence[int]) -> float:
-    """What these blocks need on this stage: their numbers, and the activations that the schedule holds at once."""
+    """Return the bytes these blocks need on this stage: their states, and the activations that the schedule holds."""
     kept = prepared.held[stage] * work.activations(places)
     first = min(places)
-    if first > 0:  # the batch itself counts nowhere
+    if first > 0:  # the batch itself is not counted on any stage
         kept += prepared.inputs_held[stage] * work.edges[first - 1]
     return work.states(places) + kept / replicas
 
 
 def _edge(work: Work, placement: Placement) -> int:
-    """Bytes of the widest cut, for the whole batch."""
+    """Return the bytes that cross the widest cut between stages, for the whole batch."""
     ends = [placement.blocks_of(position)[-1] for position in range(placement.stages - 1)]
     return max((work.edges[place] for place in ends), default=0)
 
 
 def costs_of(placement: Placement, blocks: Sequence[BlockSeconds], link: float) -> ActionCosts:
-    """What one action takes at each position: the sum of its blocks."""
+    """Return the costs of one action at each position, summed over its blocks."""
     parts = []
     for position in range(placement.stages):
         first, *others = (blocks[place] for place in placement.blocks_of(position))
@@ -183,7 +186,7 @@ def _summed(
     times: Times,
     sums: Sequence[float],
 ) -> float:
-    """When a stage's gradients have been summed over the replicas: block by block, each as soon as it is final."""
+    """Return when a stage's gradients have been all-reduced over the replicas, each block's as soon as it is final."""
     messages = []
     for position, number in prepared.finals[stage]:
         places = placement.blocks_of(position)[::-1]
@@ -195,7 +198,7 @@ def _summed(
 def sharded(
     work: Work, replicas: int, shards: int, micro_batches: int, network: Network, overhead: float, ahead: bool = True
 ) -> Plan:
-    """Data parallelism with sharded weights: every block is gathered before it works, and dropped afterwards."""
+    """Return the plan for fully sharded data parallelism: each block is gathered before it computes, then dropped."""
     pieces, places = Pieces("1f1b", 1, micro_batches), range(len(work.blocks))
     blocks = [work.seconds(place, replicas * shards * micro_batches) for place in places]
     sizes = [each.parameters for each in work.memory]
@@ -225,7 +228,9 @@ def sharded(
 
 
 def _sharded_bytes(work: Work, ranks: int, shards: int, micro_batches: int) -> float:
-    """A piece of everything; two blocks whole, one at work and the next; and the whole gradient of one, or of all."""
+    """Return the peak bytes: a shard of all states, two whole blocks (the current and the next), whole gradients of the
+    largest block (of all blocks with several micro-batches), and activations.
+    """
     places = range(len(work.blocks))
     sizes = [each.parameters for each in work.memory]
     whole = max(sum(sizes[place : place + 2]) for place in places)

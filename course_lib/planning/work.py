@@ -1,6 +1,6 @@
-"""What one update asks for: how long each block takes for a piece of any size, and how many bytes there are.
+"""The work of one update: how long each block takes for a piece of any size, and how many bytes it needs.
 
-`Pieces` says how the work of a replica is cut: a schedule by name and size, prepared once to be timed for many plans.
+`Pieces` says how a replica's work is cut: a schedule by name and size, prepared once and timed for many plans.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Work:
-    """One update of `model` on a batch of so many sequences and steps, on devices of which the block times are known.
+    """One update of a model on a batch of this many sequences and steps, on devices with known block times.
 
-    `optimizer` is the one that is really used: it decides on memory, and on what the update itself takes.
+    `optimizer` is the one used in training: it determines memory, and how long the optimizer step takes.
     """
 
     blocks: tuple[BlockSize, ...]
@@ -49,7 +49,7 @@ class Work:
         precision: str = "float32",
         optimizer: str = "Adam",
     ) -> Work:
-        """The work of training `model` on `batch`. The model is never run: its size is enough."""
+        """Return the work of training `model` on `batch`. The model is never run: its size is enough."""
         if optimizer not in OPTIMIZERS:
             raise ValueError(f"optimizer={optimizer!r}: choose {', '.join(OPTIMIZERS)}")
         times.in_precision(precision)
@@ -61,14 +61,14 @@ class Work:
         return cls(blocks, times, batch.sequences, batch.steps, precision, optimizer, memory, edges)
 
     def seconds(self, place: int, pieces: int, chunks: int = 1) -> BlockSeconds:
-        """What the block at this place takes for one piece, if sequences are cut so often, and time into chunks."""
+        """Return the block's time for one piece, if the sequences are cut into `pieces` and the steps into `chunks`."""
         key = self.blocks[place], math.ceil(self.sequences / pieces), math.ceil(self.steps / chunks)
         if key not in self._known:
             self._known[key] = self.times.of(*key, self.precision)
         return self._known[key]
 
     def update_seconds(self, weight_bytes: float) -> float:
-        """What the optimizer takes for so many bytes of weights."""
+        """Return how long the optimizer takes for this many bytes of weights."""
         return self.times.update_seconds(weight_bytes / self._bytes_per_weight, self.optimizer, self.precision)
 
     @property
@@ -76,20 +76,20 @@ class Work:
         return self.blocks[0].number_bytes
 
     def weights(self, places: Iterable[int]) -> int:
-        """Bytes of the parameters of these blocks."""
+        """Return the bytes of these blocks' parameters."""
         return sum(self.memory[place].parameters for place in places)
 
     def states(self, places: Iterable[int]) -> int:
-        """Bytes of their parameters, gradients and the optimizer's numbers."""
+        """Return the bytes of these blocks' parameters, gradients and optimizer state."""
         return sum(each.parameters + each.gradients + each.optimizer for each in map(self.memory.__getitem__, places))
 
     def activations(self, places: Iterable[int]) -> int:
-        """Bytes that their forward passes keep, for the whole batch."""
+        """Return the bytes that these blocks' forward passes save, for the whole batch."""
         return sum(self.memory[place].activations for place in places)
 
 
 def _memory(given: Memory, precision: str) -> Memory:
-    """Under autocast the weights stay as they are, and what is kept for the backward pass has half the size."""
+    """Halve the activations under autocast, which saves them in bfloat16; the weights stay in float32."""
     kept = given.activations // 2 if precision == "bfloat16" else given.activations
     return Memory(given.parameters, given.gradients, given.optimizer, kept)
 
@@ -99,7 +99,7 @@ Times = list[tuple[float, float]]  # (start, end) of each step, in the order of 
 
 @dataclass(frozen=True)
 class Pieces:
-    """A schedule of so many stages, micro-batches and chunks, with recomputation or without."""
+    """A schedule by name, stages, micro-batches and chunks, with or without recomputation."""
 
     name: str
     stages: int
@@ -119,15 +119,15 @@ class Pieces:
 
 
 class Prepared:
-    """A schedule, its stopwatch, and what of it does not depend on costs."""
+    """A schedule, its stopwatch, and everything about it that does not depend on costs."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule, self.stopwatch = schedule, Stopwatch(schedule)
-        self.held = [share.total for share in schedule.peak_share]  # per stage, of the replica's share of the batch
+        self.held = [share.total for share in schedule.peak_share]  # per stage, as a share of the replica's batch
 
     @cached_property
     def inputs_held(self) -> list[float]:
-        """Per stage, the share of its inputs that it keeps at once in order to compute forward passes again."""
+        """Per stage, the share of its inputs that it holds at once for recomputation."""
         schedule = self.schedule
         again = [any(action.kind == "R" for action in row) for row in schedule.stages]
         most = [_most_under_way(row) if is_again else 0 for row, is_again in zip(schedule.stages, again, strict=True)]
@@ -135,7 +135,7 @@ class Prepared:
 
     @cached_property
     def finals(self) -> list[list[tuple[int, int]]]:
-        """Per stage, when the gradients of each of its parts are final: (position, number of that step), in order."""
+        """Per stage, the step that makes each part's gradients final, in order: (position, number of that step)."""
         last: dict[int, tuple[int, int]] = {}
         for number, (stage, action) in enumerate(self.stopwatch.order):
             if action.kind in "BW":
@@ -147,12 +147,12 @@ class Prepared:
 
     @cached_property
     def _counts(self) -> list[tuple[int, Action, int]]:
-        """How often a stage does an action that costs as much as this one."""
+        """An example (stage, action) for each different cost, and how many actions cost the same."""
         often = Counter(cost for _, cost, _ in self.stopwatch.steps)
         return [(*example, often[cost]) for cost, example in enumerate(self.stopwatch.examples)]
 
     def busy(self, costs: ActionCosts, kinds: str = "FBWR") -> list[float]:
-        """How long each stage works, on actions of these kinds."""
+        """Return how long each stage spends on actions of these kinds."""
         spent = [0.0] * len(self.schedule.stages)
         for stage, action, often in self._counts:
             if action.kind in kinds:
@@ -160,21 +160,21 @@ class Prepared:
         return spent
 
     def ends(self, times: Times) -> list[float]:
-        """When each stage is done."""
+        """Return when each stage is done."""
         done = [0.0] * len(self.schedule.stages)
         for (stage, _), (_, end) in zip(self.stopwatch.order, times, strict=True):
             done[stage] = max(done[stage], end)
         return done
 
 
-@lru_cache(maxsize=512)  # whoever compares networks asks for the same schedules again and again
+@lru_cache(maxsize=512)  # comparing networks asks for the same schedules again and again
 def _prepared(pieces: Pieces) -> Prepared:
     sizes = pieces.stages, pieces.micro_batches, pieces.chunks
     return Prepared(make_schedule(pieces.name, *sizes, recompute=pieces.recompute))
 
 
 def _most_under_way(row: tuple[Action, ...]) -> int:
-    """Of how many pieces the forward pass is done and the backward pass is not, at most."""
+    """Return the largest number of pieces whose forward pass is done and whose backward pass is not."""
 
     def counts() -> Iterator[int]:
         now = 0

@@ -1,11 +1,11 @@
-"""The smallest piece of a schedule, an action: what it needs, on which stage it runs, and what the stage then holds.
+"""An action is the smallest unit of a schedule: what it needs, where it runs, and what its stage then holds.
 
-A stage holds one part of the model, or several: its virtual stages. With position g of the model, micro-batch m and
+A stage holds one part of the model, or several: its virtual stages. For position g in the model, micro-batch m and
 time chunk c:
 
 F(g, m, c) needs F(g-1, m, c), the activations, and F(g, m, c-1), the state (h, c);
-R(g, m, c) needs F(g, m, c), from whose inputs and state it starts again;
-B(g, m, c) needs F(g, m, c), and R(g, m, c) where there is one: what they kept; B(g+1, m, c), the gradient; and
+R(g, m, c) needs F(g, m, c), and recomputes from its inputs and state;
+B(g, m, c) needs F(g, m, c), and R(g, m, c) if there is one, for the saved activations; B(g+1, m, c), the gradient; and
 B(g, m, c+1), the gradient of the state;
 W(g, m, c) needs B(g, m, c).
 """
@@ -20,23 +20,23 @@ from functools import lru_cache
 KINDS = {
     "F": "a forward pass",
     "B": "a backward pass",
-    "W": "the weight gradients of a backward pass, made apart",
-    "R": "a forward pass made again",
+    "W": "the weight gradients of a backward pass, computed separately",
+    "R": "a forward pass that is recomputed",
 }
 WRITTEN = re.compile(r"([FBWR])(\d+)(?:\.(\d+))?(?:v(\d+))?")
 
 
 class IllegalSchedule(ValueError):
-    """No stages could execute this, and the message says why."""
+    """A schedule that cannot be executed. The message says why."""
 
 
 @dataclass(frozen=True, order=True)
 class Action:
-    """What is done with one micro-batch, or one of its time chunks, on one of a stage's virtual stages.
+    """One pass of one micro-batch, or one of its time chunks, on one of a stage's virtual stages.
 
-    `F` is the forward pass and `B` the backward pass. Where a schedule also has a `W` for the same piece, `B` makes
-    only the gradients of inputs and states, and `W` those of the weights. Where it has an `R`, what `F` computed is
-    dropped, and `R` computes it again.
+    `F` is the forward pass and `B` the backward pass. If the schedule also has a `W` for the same piece, `B` computes
+    only the gradients of inputs and states, and `W` those of the weights. If it has an `R`, the activations of `F` are
+    dropped, and `R` recomputes them.
     """
 
     kind: str
@@ -54,7 +54,7 @@ class Action:
 
     @classmethod
     def of(cls, given: Action | str) -> Action:
-        """The action written as `F3`, with a chunk `F3.2`, with a virtual stage `F3v1`; an action is already one."""
+        """Parse an action: `F3`, with a chunk `F3.2`, with a virtual stage `F3v1`. Actions are returned unchanged."""
         if isinstance(given, Action):
             return given
         parts = WRITTEN.fullmatch(str(given))
@@ -67,20 +67,20 @@ class Action:
         return cls(kind, *(int(number or 0) for number in numbers))
 
     def label(self, chunks: int = 1, virtual: int = 1) -> str:
-        """`F3`; `F3.0` in a schedule of several chunks, `F3v0` in one of several virtual stages."""
+        """Return `F3`; `F3.0` in a schedule with several chunks, `F3v0` in one with several virtual stages."""
         chunk = f".{self.chunk}" if chunks > 1 else ""
         return f"{self.kind}{self.micro_batch}{chunk}" + (f"v{self.virtual}" if virtual > 1 else "")
 
     @property
     def piece(self) -> tuple[int, int, int]:
-        """What it works on: micro-batch, chunk and virtual stage."""
+        """The (micro-batch, chunk, virtual stage) that this action works on."""
         return self.micro_batch, self.chunk, self.virtual
 
     def __str__(self) -> str:
         return self.label(self.chunk + 1, self.virtual + 1)
 
 
-Step = tuple[int, Action]  # which stage does what
+Step = tuple[int, Action]  # a stage, and one of its actions
 
 
 LAYOUTS = ("loop", "v")
@@ -88,10 +88,10 @@ LAYOUTS = ("loop", "v")
 
 @dataclass(frozen=True)
 class Layout:
-    """Which virtual stage of which stage holds which part of the model. A position counts the parts in order.
+    """Which part of the model each virtual stage of each stage holds. A position is a part's index in the model.
 
-    In a loop, part after part goes round all stages: stages 0, 1, 2, then 0, 1, 2 again. In a V, every second round
-    goes backwards: 0, 1, 2, then 2, 1, 0, so that two neighbouring parts at each tip lie on the same stage.
+    In a loop, the parts go around all stages: stages 0, 1, 2, then 0, 1, 2 again. In a V, every second round goes
+    backward: 0, 1, 2, then 2, 1, 0, so the two neighboring parts at each tip are on the same stage.
     """
 
     stages: int
@@ -110,34 +110,34 @@ class Layout:
         return self.stages * self.virtual
 
     def position(self, stage: int, virtual: int = 0) -> int:
-        """Which part of the model the stage's virtual stage holds."""
+        """Return the position of the part that this virtual stage holds."""
         turned = self.style == "v" and virtual % 2
         return virtual * self.stages + (self.stages - 1 - stage if turned else stage)
 
     def place(self, position: int) -> tuple[int, int]:
-        """(stage, virtual) of that part of the model."""
+        """Return (stage, virtual) of the part at this position."""
         virtual, within = divmod(position, self.stages)
         turned = self.style == "v" and virtual % 2
         return (self.stages - 1 - within if turned else within), virtual
 
     def before(self, stage: int, virtual: int) -> tuple[int, int] | None:
-        """Where the part before this one lies, as (stage, virtual); None for the model's first part."""
+        """Return (stage, virtual) of the part before this one; None for the model's first part."""
         return _neighbour(self, stage, virtual, -1)
 
     def after(self, stage: int, virtual: int) -> tuple[int, int] | None:
-        """Where the part after this one lies, as (stage, virtual); None for the model's last part."""
+        """Return (stage, virtual) of the part after this one; None for the model's last part."""
         return _neighbour(self, stage, virtual, 1)
 
 
-@lru_cache(maxsize=65536)  # asked for every action of every schedule that a planner tries
+@lru_cache(maxsize=65536)  # the planner asks for every action of every schedule it tries
 def _neighbour(layout: Layout, stage: int, virtual: int, way: int) -> tuple[int, int] | None:
     position = layout.position(stage, virtual) + way
     return layout.place(position) if 0 <= position < layout.positions else None
 
 
-@lru_cache(maxsize=65536)  # asked for every action of every stage of every schedule that a planner tries
+@lru_cache(maxsize=65536)  # the planner asks for every action of every stage of every schedule it tries
 def own_needs(action: Action, chunks: int, recomputed: bool = False) -> tuple[Action, ...]:
-    """What the same virtual stage must have done before `action`."""
+    """Return the actions that the same virtual stage must do before `action`."""
     kind, (m, c, v) = action.kind, action.piece
     if kind == "F":
         return (Action("F", m, c - 1, v),) if c else ()
@@ -151,9 +151,9 @@ def own_needs(action: Action, chunks: int, recomputed: bool = False) -> tuple[Ac
 
 @lru_cache(maxsize=65536)
 def giver_of(action: Action, stage: int, places: Layout) -> Step | None:
-    """The step at the neighbouring position of the model whose result `action` needs; None where there is none.
+    """Return the step at the neighboring position of the model whose result `action` needs; None if there is none.
 
-    From another stage the result comes over a link; at the tip of a V it is there at once.
+    A result from a different stage comes over a link; at the tip of a V it is available at once.
     """
     if action.kind not in ("F", "B"):
         return None
@@ -162,7 +162,7 @@ def giver_of(action: Action, stage: int, places: Layout) -> Step | None:
 
 
 def why(action: Action, needed: Action) -> str:
-    """Why a stage must do `needed` before `action`."""
+    """Return the reason why a stage must do `needed` before `action`."""
     if action.kind == "W":
         return "weight gradients are made from what the backward pass leaves"
     if action.kind == "R":
@@ -180,9 +180,9 @@ def why(action: Action, needed: Action) -> str:
 
 @dataclass(frozen=True)
 class Held:
-    """Activations held for backward passes, and what split backward passes keep for their weight gradients.
+    """Activations held for backward passes, and tensors that split backward passes hold for their weight gradients.
 
-    Both count pieces, or are shares of what the stage would hold for the whole batch.
+    Both are numbers of pieces, or shares of what the stage would hold for the whole batch.
     """
 
     activations: float = 0
@@ -190,25 +190,25 @@ class Held:
 
     @property
     def total(self) -> float:
-        """Both together, if a piece takes as much room for one as for the other."""
+        """The sum of both, assuming that a piece takes as much memory for one as for the other."""
         return self.activations + self.for_weights
 
     @property
     def percent(self) -> str:
-        """Both together, if they are shares of the batch: "12.5%"."""
+        """The sum of both as text, for shares of the batch: "12.5%"."""
         return f"{100 * self.total:.3g}%"
 
     def share_of(self, pieces: int) -> Held:
-        """The same as a share of so many pieces."""
+        """Return both as shares of this many pieces."""
         return Held(self.activations / pieces, self.for_weights / pieces)
 
 
 def held_after_each(actions: Iterable[Action]) -> list[Held]:
-    """How many pieces a stage holds after each of these actions.
+    """Return how many pieces a stage holds after each of these actions.
 
-    Activations are held from the forward pass, or from where it is made again, to the backward pass. What weight
-    gradients need is held from a split backward pass to its `W`. Inputs and states kept to compute a forward pass again
-    are not counted: they are small beside what it computes.
+    Activations are held from the forward pass, or from its recomputation, to the backward pass. What weight gradients
+    need is held from a split backward pass to its `W`. Inputs and states saved for recomputation are not counted: they
+    are small compared to the activations.
     """
     row = list(actions)
     again, apart = ({action.piece for action in row if action.kind == kind} for kind in "RW")
@@ -227,10 +227,10 @@ def held_after_each(actions: Iterable[Action]) -> list[Held]:
 
 
 def peak_held(actions: Iterable[Action]) -> int:
-    """Of how many pieces one stage holds activations at most while it does these actions in this order."""
+    """Return the largest number of pieces whose activations a stage holds while it runs these actions in order."""
     return max((int(held.activations) for held in held_after_each(actions)), default=0)
 
 
 def fullest(moments: Sequence[Held]) -> Held:
-    """The moment at which most is held, of both together."""
+    """Return the moment with the largest total."""
     return max(moments, key=lambda held: (held.total, held.activations), default=Held())

@@ -1,9 +1,9 @@
-"""Every schedule that has a name, the tools to write one, and what can be made of any of them.
+"""The well-known pipeline schedules, the tools to write new ones, and recomputation for any of them.
 
-Naive, GPipe, 1F1B and the wavefront have one part of the model on each stage. Interleaved 1F1B and looped
-breadth-first have several: virtual stages. The zero-bubble schedules (Qi et al., arXiv 2401.10241) split the backward
-pass: only the gradients of a stage's *inputs* are waited for, by the stage before. Those of its weights can be
-computed any time before the update, and fill what would be a bubble.
+Naive, GPipe, 1F1B and the wavefront put one part of the model on each stage. Interleaved 1F1B and looped breadth-first
+put several there: virtual stages. The zero-bubble schedules (Qi et al., arXiv 2401.10241) split the backward pass: the
+previous stage waits only for the gradients of a stage's *inputs*. Those of its weights can be computed any time before
+the update, and fill what would be a bubble.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from itertools import chain, pairwise, repeat, zip_longest
 from course_lib.planning.schedules.actions import Action
 from course_lib.planning.schedules.schedule import Schedule
 
-Unit = list[Action]  # what is done without a break: a whole micro-batch, chunk by chunk, or a single chunk
+Unit = list[Action]  # actions that run without interruption: a whole micro-batch, chunk by chunk, or a single chunk
 
 
 def unit(kind: str, micro_batch: int, chunks: int, virtual: int = 0) -> Unit:
-    """All chunks of a micro-batch: forward in order, backward in reverse."""
+    """Return the actions for all chunks of a micro-batch: forward in order, backward in reverse."""
     order = range(chunks) if kind == "F" else reversed(range(chunks))
     return [Action(kind, micro_batch, chunk, virtual) for chunk in order]
 
 
 def whole_micro_batches(micro_batches: int, chunks: int) -> tuple[list[Unit], list[Unit]]:
-    """The forwards and the backwards, a unit for each micro-batch."""
+    """Return the forwards and the backwards, one unit per micro-batch."""
     forwards, backwards = ([unit(kind, m, chunks) for m in range(micro_batches)] for kind in "FB")
     return forwards, backwards
 
 
 def taking_turns(forwards: Sequence[Unit], backwards: Sequence[Unit], ahead: int) -> tuple[Action, ...]:
-    """The first `ahead` forwards, then a backward and a forward in turn, until nothing is left."""
+    """Return the first `ahead` forwards, then alternate a backward and a forward until nothing is left."""
     turns = zip_longest(backwards, forwards[ahead:], fillvalue=[])
     return tuple(chain(*forwards[:ahead], *chain.from_iterable(turns)))
 
 
 def numbered(pattern: Iterable[tuple[str, int]], micro_batches: int, chunks: int) -> tuple[Action, ...]:
-    """The actions of a pattern of (kind, virtual stage): the n-th time that one comes up, it is for micro-batch n.
+    """Turn a pattern of (kind, virtual stage) into actions: the n-th occurrence of an entry is for micro-batch n.
 
-    What comes up more often than there are micro-batches is left out.
+    Occurrences beyond the number of micro-batches are dropped.
     """
     row: list[Action] = []
     seen: Counter[tuple[str, int]] = Counter()
@@ -52,7 +52,7 @@ def numbered(pattern: Iterable[tuple[str, int]], micro_batches: int, chunks: int
 
 
 def check_sizes(stages: int, micro_batches: int, chunks: int, virtual: int = 1) -> None:
-    """Refuse numbers that no schedule can have."""
+    """Raise ValueError if a size is less than 1."""
     sizes = {"stages": stages, "micro_batches": micro_batches, "chunks": chunks, "virtual": virtual}
     for name, value in sizes.items():
         if value < 1:
@@ -63,7 +63,7 @@ def naive(stages: int, micro_batches: int = 1, chunks: int = 1) -> Schedule:
     """Each micro-batch goes all the way forward and back before the next one starts.
 
     With one chunk, one stage works at a time, and the bubble is (stages-1)/stages for any number of micro-batches.
-    With several chunks a stage passes each one on as it is done, so that the stages overlap within a micro-batch.
+    With several chunks, a stage passes each one on as soon as it is done, so the stages overlap within a micro-batch.
     """
     check_sizes(stages, micro_batches, chunks)
     row = taking_turns(*whole_micro_batches(micro_batches, chunks), ahead=1)
@@ -73,8 +73,8 @@ def naive(stages: int, micro_batches: int = 1, chunks: int = 1) -> Schedule:
 def gpipe(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
     """All forwards, then all backwards: every stage holds every micro-batch.
 
-    The backwards begin with the first micro-batch, as in `torch.distributed.pipelining`, so that the two can be
-    compared action by action. The paper draws the last one first: time and memory are the same.
+    The backwards begin with the first micro-batch, as in `torch.distributed.pipelining`, so that you can compare the
+    two action by action. The paper begins with the last one; time and memory are the same.
     """
     check_sizes(stages, micro_batches, chunks)
     row = taking_turns(*whole_micro_batches(micro_batches, chunks), ahead=micro_batches)
@@ -82,9 +82,9 @@ def gpipe(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
 
 
 def one_f_one_b(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
-    """One forward, one backward in turn, as soon as a stage can: stage s holds at most stages-s micro-batches.
+    """Alternate one forward and one backward as soon as a stage can: stage s holds at most stages-s micro-batches.
 
-    What takes turns is a whole micro-batch: its chunks in order forward, in reverse order backward.
+    Whole micro-batches alternate: their chunks run in order forward, in reverse order backward.
     """
     check_sizes(stages, micro_batches, chunks)
     work = whole_micro_batches(micro_batches, chunks)
@@ -93,13 +93,13 @@ def one_f_one_b(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
 
 
 def wavefront(stages: int, micro_batches: int = 1, chunks: int = 8) -> Schedule:
-    """The chunks of a sequence flow through the stages as micro-batches do: one micro-batch is enough to fill them.
+    """Chunks of a sequence flow through the stages as micro-batches do, so one micro-batch is enough to fill them.
 
-    This is 1F1B in which single chunks take turns. The first backward is that of a *last* chunk, so the last stage must
-    go chunks-1 forwards further ahead than in 1F1B, and so must all others: stage s holds at most
+    This is 1F1B with single chunks alternating. The first backward is that of a *last* chunk, so the last stage must
+    run chunks-1 forwards further ahead than in 1F1B, and so must all others: stage s holds at most
     chunks-1 + stages-s chunks, where 1F1B holds (stages-s) * chunks. That is enough to keep every stage busy:
     for equal costs the bubble is (stages-1)/(micro_batches*chunks + stages-1). With one chunk it *is* 1F1B.
-    It leaves nothing to spare: where links are slow, each turn waits for them, which `one_f_one_b` with chunks hides.
+    There is no slack: with slow links, each turn waits for a message, which `one_f_one_b` with chunks would hide.
     """
     check_sizes(stages, micro_batches, chunks)
     work = whole_micro_batches(micro_batches, chunks)
@@ -111,11 +111,11 @@ def wavefront(stages: int, micro_batches: int = 1, chunks: int = 8) -> Schedule:
 def interleaved_one_f_one_b(stages: int, micro_batches: int, chunks: int = 1, virtual: int = 2) -> Schedule:
     """1F1B over `virtual` parts per stage (Narayanan et al., arXiv 2104.04473): a bubble `virtual` times smaller.
 
-    Micro-batches go in rounds of about as many as there are stages: a round passes through a stage's first part, then
-    its second, and so on. Forward and backward passes of a part are `virtual` times shorter, and so is the time to fill
-    and drain the pipeline; there are `virtual` times as many messages, and more is held: stage s at most
+    Micro-batches go in rounds of about `stages` each: a round passes through a stage's first part, then its second,
+    and so on. Forward and backward passes of a part are `virtual` times shorter, and so is the time to fill and drain
+    the pipeline. The price is `virtual` times as many messages and more memory: stage s holds at most
     (virtual-1) * round + 2*(stages-s) - 1 pieces, where a piece is one micro-batch in one part.
-    Megatron needs `stages` to divide `micro_batches`; here rounds may differ by one. With one part it *is* 1F1B.
+    Megatron requires `stages` to divide `micro_batches`; here rounds may differ by one. With one part it *is* 1F1B.
     """
     check_sizes(stages, micro_batches, chunks, virtual)
     if virtual == 1:
@@ -132,7 +132,7 @@ def interleaved_one_f_one_b(stages: int, micro_batches: int, chunks: int = 1, vi
 
 
 def rounds_of(stages: int, micro_batches: int) -> list[range]:
-    """The micro-batches in rounds of at least `stages`, as equal as can be, the larger ones first."""
+    """Return the micro-batches in rounds of at least `stages`, as equal as possible, larger rounds first."""
     count = max(1, micro_batches // stages)
     size, more = divmod(micro_batches, count)
     ends = [number * size + min(number, more) for number in range(count + 1)]
@@ -140,11 +140,11 @@ def rounds_of(stages: int, micro_batches: int) -> list[range]:
 
 
 def looped_bfs(stages: int, micro_batches: int, chunks: int = 1, virtual: int = 2) -> Schedule:
-    """GPipe over `virtual` parts per stage (Lamy-Poirier, arXiv 2211.05953): breadth first, and all is held.
+    """GPipe over `virtual` parts per stage (Lamy-Poirier, arXiv 2211.05953): breadth first, holding every micro-batch.
 
-    All micro-batches pass through a stage's first part, then all through its second, and so on; backward likewise, the
-    last micro-batch first. The bubble is as small as the interleaved one's; a part's work comes in one go, so that its
-    weights are needed, and its gradients ready, once: good for sharded weights.
+    All micro-batches pass through a stage's first part, then all through its second, and so on; backward likewise, last
+    micro-batch first. The bubble is as small as in interleaved 1F1B. A part's work is contiguous, so its weights are
+    needed once and its gradients are ready once: good for sharded weights.
     """
     check_sizes(stages, micro_batches, chunks, virtual)
     forwards = [unit("F", m, chunks, v) for v in range(virtual) for m in range(micro_batches)]
@@ -158,10 +158,10 @@ F1, B1, W1 = ("F", 1), ("B", 1), ("W", 1)
 
 
 def zero_bubble_h1(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
-    """1F1B with a split backward pass: a third of its bubble if F, B and W take equally long, and no more memory.
+    """1F1B with a split backward pass: a third of its bubble if F, B and W take equally long, and no more peak memory.
 
-    Stage s lets the weight gradients of s micro-batches wait. What they keep and what is held for backward passes is
-    together at most `stages` micro-batches on every stage: what stage 0 holds in 1F1B.
+    Stage s delays the weight gradients of s micro-batches. What they hold and the activations held for backward passes
+    add up to at most `stages` micro-batches on every stage: what stage 0 holds in 1F1B.
     """
     check_sizes(stages, micro_batches, chunks)
     rows = []
@@ -172,14 +172,14 @@ def zero_bubble_h1(stages: int, micro_batches: int, chunks: int = 1) -> Schedule
 
 
 def zero_bubble_v(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
-    """Two parts per stage in the form of a V, and a split backward pass: no bubble but for one fill of the pipeline.
+    """Two parts per stage in a V layout, with a split backward pass: no bubble except for filling the pipeline once.
 
-    The last part lies on stage 0, where the loss begins its way back at once. If F, B and W take equally long and there
-    are at least 2*stages-1 micro-batches, a stage waits for stages-1 actions in all. It holds at most `stages`
-    micro-batches, like stage 0 in 1F1B, on every stage.
+    The last part is on stage 0, where the backward pass can start at once. If F, B and W take equally long and there
+    are at least 2*stages-1 micro-batches, a stage waits for only stages-1 actions in total. Every stage holds at most
+    `stages` micro-batches, like stage 0 in 1F1B.
     """
     check_sizes(stages, micro_batches, chunks)
-    most = max(2 * stages - 1, micro_batches)  # the pattern needs so many; those that are not there are left out
+    most = max(2 * stages - 1, micro_batches)  # the pattern needs this many; `numbered` drops the extra ones
     rows = []
     for stage in range(stages):
         left = stages - stage
@@ -200,13 +200,13 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "zb-h1": zero_bubble_h1,
     "zb-v": zero_bubble_v,
 }
-ANY_VIRTUAL = ("interleaved", "looped-bfs")  # how many virtual stages may be chosen
+ANY_VIRTUAL = ("interleaved", "looped-bfs")  # take any number of virtual stages
 
 
 def make_schedule(
     name: str, stages: int, micro_batches: int, chunks: int = 1, virtual: int | None = None, recompute: bool = False
 ) -> Schedule:
-    """The schedule of that name and size. Without `virtual`, it has the usual number of virtual stages: 1 or 2."""
+    """Return the schedule with this name and size. `virtual` defaults to the schedule's usual number: 1 or 2."""
     if name not in SCHEDULES:
         raise ValueError(f"schedule={name!r}: choose {', '.join(SCHEDULES)}, or give a Schedule")
     usual = 2 if name in (*ANY_VIRTUAL, "zb-v") else 1
@@ -217,15 +217,15 @@ def make_schedule(
     else:
         raise ValueError(
             f"virtual={virtual}: {name} has {usual} virtual stage{'s' * (usual > 1)} per stage; with "
-            f"{' or '.join(ANY_VIRTUAL)} you may choose how many"
+            f"{' or '.join(ANY_VIRTUAL)} you can choose how many"
         )
     return with_recomputation(made) if recompute else made
 
 
 def with_recomputation(schedule: Schedule) -> Schedule:
-    """The same schedule if no forward pass keeps its activations: each is made again just before its backward pass.
+    """Return the schedule with activation recomputation: each forward pass is rerun just before its backward pass.
 
-    A stage then holds the activations of one action at a time, and works one more forward pass for each.
+    A stage then holds the activations of one action at a time, and pays one extra forward pass for each.
     """
     rows = tuple(tuple(_recomputing(row)) for row in schedule.stages)
     return replace(schedule, name=f"{schedule.name} + recomputation", stages=rows)

@@ -1,8 +1,8 @@
-"""Who does what in which order: a pipeline schedule is data, one list of actions per stage.
+"""A pipeline schedule is data: one list of actions per stage.
 
 The same object is drawn, simulated and executed. A schedule orders the actions of each stage; *when* an action
-starts follows from what it needs (`actions.py`). What comes from another stage comes over a link. A message never
-makes its sender wait, and may be received in another order than it was sent in.
+starts follows from what it needs (`actions.py`). Results from other stages come over a link. A message never makes its
+sender wait, and messages may be received in a different order than they were sent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from course_lib.planning.schedules.actions import (
 
 @dataclass(frozen=True)
 class Waiting:
-    """A stage that cannot go on: which of its actions waits for which step."""
+    """A stage that is stuck: which of its actions waits for which step."""
 
     stage: int
     action: Action
@@ -37,7 +37,7 @@ class Waiting:
 
 
 def circle_of(waiting: Mapping[int, Waiting]) -> list[Waiting]:
-    """The stages that wait for each other in a circle, beginning with the lowest: each waits for the next one."""
+    """Return the stages that wait for each other in a cycle, lowest first; each waits for the next."""
     stage = min(waiting)
     seen: list[int] = []
     while stage not in seen:
@@ -49,7 +49,7 @@ def circle_of(waiting: Mapping[int, Waiting]) -> list[Waiting]:
 
 
 def describe_circle(circle: list[Waiting], label: Callable[[Action], str]) -> str:
-    """The circle as a sentence, from the first stage back to it."""
+    """Return the cycle as a sentence, from the first stage back to it."""
     first = circle[0]
     said = f"this order deadlocks: stage {first.stage} waits with {label(first.action)} for "
     for one, following in zip(circle, [*circle[1:], first], strict=True):
@@ -68,7 +68,7 @@ Pieces = frozenset[tuple[int, tuple[int, int, int]]]  # (stage, (micro-batch, ch
 
 @dataclass(frozen=True)
 class Schedule:
-    """For each stage its actions, in order. `str` shows them, one stage per line.
+    """The actions of each stage, in order. `str` shows them, one stage per line.
 
     A stage may hold several `virtual` stages; `layout`, "loop" or "v", says which parts of the model they are.
     """
@@ -84,7 +84,7 @@ class Schedule:
     def of(
         cls, stages: Iterable[str | Iterable[Action | str]], name: str = "my schedule", layout: str = "loop"
     ) -> Schedule:
-        """A schedule of your own, checked: per stage a text, "F0 F1 B0 B1", or a list of actions or of their names."""
+        """Make and check your own schedule: for each stage, a string "F0 F1 B0 B1", or a list of actions or names."""
         lists = [stage.split() if isinstance(stage, str) else list(stage) for stage in stages]
         actions = tuple(tuple(map(Action.of, stage)) for stage in lists)
         pieces = [action.piece for action in chain.from_iterable(actions)] or [(0, 0, 0)]
@@ -95,22 +95,22 @@ class Schedule:
 
     @cached_property
     def places(self) -> Layout:
-        """Which part of the model lies where."""
+        """Which stage holds which part of the model."""
         return Layout(max(1, len(self.stages)), self.virtual, self.layout)
 
     @property
     def pieces(self) -> int:
-        """Into how many pieces the forward pass of each stage is cut."""
+        """The number of pieces that each stage's forward pass is cut into."""
         return self.micro_batches * self.chunks * self.virtual
 
     @cached_property
     def recomputed(self) -> Pieces:
-        """Whose forward pass is made again."""
+        """The pieces whose forward pass is recomputed."""
         return self._pieces_with("R")
 
     @cached_property
     def split(self) -> Pieces:
-        """Whose backward pass leaves the weight gradients to a `W`."""
+        """The pieces whose backward pass leaves the weight gradients to a `W`."""
         return self._pieces_with("W")
 
     def _pieces_with(self, kind: str) -> Pieces:
@@ -124,23 +124,24 @@ class Schedule:
 
     @property
     def peak(self) -> tuple[int, ...]:
-        """Per stage, for how many pieces activations are held at once: forward done, backward not yet."""
+        """Per stage, the largest number of pieces with activations held at once: forward done, backward not yet."""
         return tuple(max((int(held.activations) for held in row), default=0) for row in self.held)
 
     @property
     def peak_for_weights(self) -> tuple[int, ...]:
-        """Per stage, how many backward passes wait at once for their weight gradients."""
+        """Per stage, the largest number of backward passes whose weight gradients are pending at once."""
         return tuple(max((int(held.for_weights) for held in row), default=0) for row in self.held)
 
     @property
     def peak_share(self) -> tuple[Held, ...]:
-        """Per stage, the most it holds at once, of both together, as shares of what the whole batch would take."""
+        """Per stage, the most it holds at once, both kinds together, as a share of what the whole batch would take."""
         return tuple(fullest(row).share_of(self.pieces) for row in self.held)
 
     def with_chunks(self, chunks: int) -> Schedule:
-        """The same order of work for a batch that has only the first `chunks` of its chunks.
+        """Return the same order of work for a batch that has only the first `chunks` chunks.
 
-        Legal if this schedule is: no action needs a later chunk's, except a backward pass that then begins with it.
+        If this schedule is legal, so is the result: only backward passes need a later chunk, and those of the last
+        remaining chunk then need none.
         """
         if chunks == self.chunks:
             return self
@@ -148,7 +149,7 @@ class Schedule:
         return replace(self, stages=rows, chunks=chunks)
 
     def label(self, action: Action) -> str:
-        """How `action` is written in this schedule: with its chunk and its virtual stage where there are several."""
+        """Return the label of `action` in this schedule: with its chunk and its virtual stage if there are several."""
         return action.label(self.chunks, self.virtual)
 
     def __str__(self) -> str:
@@ -157,7 +158,7 @@ class Schedule:
 
 
 def dependencies(action: Action, stage: int, schedule: Schedule) -> list[Step]:
-    """What must be done before `stage` can do `action`, by which stage. Another stage's work comes over a link."""
+    """Return the steps that must be done before `stage` can do `action`. Other stages' results come over a link."""
     again = (stage, action.piece) in schedule.recomputed
     own = [(stage, needed) for needed in own_needs(action, schedule.chunks, again)]
     giver = giver_of(action, stage, schedule.places)
@@ -165,12 +166,12 @@ def dependencies(action: Action, stage: int, schedule: Schedule) -> list[Step]:
 
 
 def check(schedule: Schedule) -> None:
-    """Refuse, with the reason, a schedule that stages could not execute; a legal one passes in silence."""
+    """Raise `IllegalSchedule`, with the reason, if the stages could not execute this schedule."""
     checked_order(schedule)
 
 
 def checked_order(schedule: Schedule) -> list[Step]:
-    """The steps of a legal schedule in an order in which they can be done; another one is refused, with the reason."""
+    """Return the steps in an order in which they can run. Raises `IllegalSchedule`, with the reason, if they cannot."""
     if not any(schedule.stages):
         raise IllegalSchedule("there is nothing to do: a schedule needs a stage, and a stage a forward and a backward")
     every = _everything(schedule)
@@ -182,7 +183,7 @@ def checked_order(schedule: Schedule) -> list[Step]:
 
 
 def in_running_order(schedule: Schedule) -> list[Step]:
-    """Every step after all that it needs: an order in which one process could do the work of all stages."""
+    """Return the steps so that each comes after everything it needs: one process could do all stages' work this way."""
     done, heads = as_far_as_it_goes(schedule)
     if len(done) < sum(map(len, schedule.stages)):
         waiting = {one.stage: one for one in who_waits(schedule, done, heads)}
@@ -191,7 +192,7 @@ def in_running_order(schedule: Schedule) -> list[Step]:
 
 
 def as_far_as_it_goes(schedule: Schedule) -> tuple[list[Step], list[int]]:
-    """The steps that can be done, in such an order, and how many of its actions each stage gets done."""
+    """Return the steps that can run, in a runnable order, and how many actions each stage gets done."""
     order: list[Step] = []
     done: set[Step] = set()
     heads = [0] * len(schedule.stages)
@@ -209,7 +210,7 @@ def as_far_as_it_goes(schedule: Schedule) -> tuple[list[Step], list[int]]:
 
 
 def who_waits(schedule: Schedule, done: Iterable[Step], heads: list[int]) -> list[Waiting]:
-    """For each stage that could not go on after these steps, what it waits for."""
+    """Return what each stage that is stuck after these steps waits for."""
     finished, waiting = set(done), []
     for stage, head in enumerate(heads):
         for action in schedule.stages[stage][head : head + 1]:
@@ -219,14 +220,14 @@ def who_waits(schedule: Schedule, done: Iterable[Step], heads: list[int]) -> lis
 
 
 def _everything(schedule: Schedule) -> dict[Action, None]:
-    """What every stage must do."""
+    """Return the actions that every stage must do."""
     sizes = schedule.micro_batches, schedule.chunks, schedule.virtual
     pieces = [(m, c, v) for m in range(sizes[0]) for c in range(sizes[1]) for v in range(sizes[2])]
     return dict.fromkeys(Action(kind, *piece) for kind in "FB" for piece in pieces)
 
 
 def _check_completeness(stage: int, schedule: Schedule, every: dict[Action, None]) -> None:
-    """Everything there is to do is done on this stage, once."""
+    """Raise `IllegalSchedule` unless this stage does every action exactly once."""
     counts = Counter(schedule.stages[stage])
     once = "every stage does each forward and each backward once"
     for action, times in counts.items():
@@ -246,7 +247,7 @@ def _check_completeness(stage: int, schedule: Schedule, every: dict[Action, None
 
 
 def _check_order(stage: int, schedule: Schedule) -> None:
-    """What an action needs of its own stage comes before it."""
+    """Raise `IllegalSchedule` if an action precedes something that it needs from its own stage."""
     done: set[Action] = set()
     for action in schedule.stages[stage]:
         for giver, needed in dependencies(action, stage, schedule):

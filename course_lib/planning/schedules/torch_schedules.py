@@ -1,6 +1,6 @@
-"""The schedules of `torch.distributed.pipelining` as ours, to be drawn, simulated and compared.
+"""Convert the schedules of `torch.distributed.pipelining` to ours, to draw, simulate and compare them.
 
-PyTorch computes the order of all ranks' actions when it makes a schedule, and keeps it to itself: what is read here is
+PyTorch computes the order of all ranks' actions when it creates a schedule. The attributes that we read here are
 private, and may change from version to version.
 """
 
@@ -13,16 +13,16 @@ from typing import Any
 from course_lib.planning.schedules.actions import LAYOUTS, Action, IllegalSchedule, Layout
 from course_lib.planning.schedules.schedule import Schedule, check
 
-KINDS = {"F": "F", "B": "B", "I": "B", "W": "W"}  # a whole backward pass is B in PyTorch, that of inputs alone I
+KINDS = {"F": "F", "B": "B", "I": "B", "W": "W"}  # in PyTorch, B is a whole backward pass, I only the input gradients
 OVERLAPPED = "OVERLAP_F_B"  # a forward and a backward pass side by side
-NO_WORK = {"SEND_F", "RECV_F", "SEND_B", "RECV_B", "UNSHARD", "RESHARD", "REDUCE_GRAD"}  # follows from the rest
+NO_WORK = {"SEND_F", "RECV_F", "SEND_B", "RECV_B", "UNSHARD", "RESHARD", "REDUCE_GRAD"}  # implied by the rest
 
 
 def from_torch(torch_schedule: type | str, stages: int, micro_batches: int, virtual: int = 2) -> Schedule:
-    """PyTorch's schedule of that class or name ("Interleaved1F1B", "ZBVZeroBubble", ...) as a `Schedule`.
+    """Return PyTorch's schedule with this class or name ("Interleaved1F1B", "ZBVZeroBubble", ...) as a `Schedule`.
 
-    No ranks are needed. `virtual` is how many stages, in PyTorch's words, each rank has. What PyTorch runs as an
-    overlapped pair becomes a forward, then a backward pass.
+    This needs no ranks. `virtual` is the number of stages, in PyTorch's sense, on each rank. A pair of passes that
+    PyTorch overlaps becomes a forward, then a backward pass.
     """
     import torch
     from torch.distributed.pipelining import schedules as library
@@ -39,8 +39,8 @@ def from_torch(torch_schedule: type | str, stages: int, micro_batches: int, virt
         rows = tuple(tuple(_actions(order[rank], rank, layout)) for rank in range(stages))
     except (AttributeError, TypeError, KeyError) as error:
         raise NotImplementedError(
-            f"this PyTorch ({torch.__version__}) keeps the order of {kind.__name__} in another place than those known "
-            f"here ({type(error).__name__}: {error}): build the schedule with course_lib.planning.make_schedule"
+            f"this PyTorch ({torch.__version__}) keeps the order of {kind.__name__} in a place unknown to the course "
+            f"({type(error).__name__}: {error}): build the schedule with course_lib.planning.make_schedule"
         ) from error
     schedule = Schedule(name, rows, micro_batches, 1, virtual, layout.style)
     try:
@@ -51,7 +51,7 @@ def from_torch(torch_schedule: type | str, stages: int, micro_batches: int, virt
 
 
 def _order_of(kind: Any, stages: int, micro_batches: int, virtual: int) -> tuple[Mapping[int, Iterable[Any]], Layout]:
-    """Per rank what PyTorch's schedule does, and where its parts lie."""
+    """Return each rank's actions in PyTorch's schedule, and the layout of its parts."""
     made = kind([_stand_in(stages, virtual, number) for number in range(virtual)], micro_batches)
     owner = made.stage_index_to_group_rank
     for style in LAYOUTS:
@@ -62,7 +62,7 @@ def _order_of(kind: Any, stages: int, micro_batches: int, virtual: int) -> tuple
 
 
 def _stand_in(stages: int, virtual: int, number: int) -> Any:
-    """What a schedule asks of one of rank 0's stages while it is made: sizes, and no model."""
+    """Return a stand-in for a stage of rank 0, with what PyTorch reads to create a schedule: sizes, but no model."""
     return SimpleNamespace(
         group_size=stages,
         group_rank=0,
@@ -75,7 +75,7 @@ def _stand_in(stages: int, virtual: int, number: int) -> Any:
 
 
 def _actions(order: Iterable[Any], rank: int, layout: Layout) -> Iterable[Action]:
-    """A rank's actions. PyTorch writes None where a rank waits: when to wait follows from what an action needs."""
+    """Yield a rank's actions. PyTorch has None where a rank waits; we skip it, since waits follow from dependencies."""
     for one in order:
         if one is None or one.computation_type.value in NO_WORK:
             continue

@@ -1,4 +1,4 @@
-"""Find a good schedule: begin with all that are known, and with greedy ones; then move single actions."""
+"""Search for a good schedule: start from all named and greedy ones, then move single actions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from course_lib.planning.simulation import ActionCosts
 
 __all__ = ["find_schedule", "lower_bound"]
 
-CHANCES = 4  # how many of the best starts are improved
+CHANCES = 4  # how many of the best starting points are improved
 
 
 def find_schedule(
@@ -34,11 +34,11 @@ def find_schedule(
     seconds: float | None = None,
     seed: int = 0,
 ) -> Schedule:
-    """A good schedule of these sizes in which no stage holds more than the share `memory` of the batch.
+    """Return a good schedule of these sizes in which no stage holds more than the share `memory` of the batch.
 
-    It is never worse than a schedule with a name that fits, and often better; whether it is the best, only the bound
-    can tell (`lower_bound`). With `split`, backward passes may be split: all of them, or none. The same seed and number
-    of tries find the same schedule; `seconds` ends the search earlier.
+    It is never worse than a named schedule that fits, and often better; only the bound can tell whether it is optimal
+    (`lower_bound`). With `split`, backward passes may be split: all of them, or none. The same seed and number of tries
+    find the same schedule; `seconds` ends the search earlier.
     """
     _check_memory(memory, micro_batches)
     found: list[tuple[float, Schedule]] = []
@@ -61,7 +61,7 @@ def find_schedule(
 def _search(
     problem: Problem, split: bool, tries: int, seed: int, go_on: Callable[[int], bool]
 ) -> tuple[float, Schedule]:
-    """The best schedule with these steps, and its time."""
+    """Return the time of the best schedule found with these steps, and the schedule."""
     starts = _starts(problem, split, go_on)
     enough, chance = bound_of(problem), Random(seed)
     found = [improved(problem, rows, tries // len(starts), chance, enough, go_on) for _, rows in starts]
@@ -70,7 +70,7 @@ def _search(
 
 
 def _starts(problem: Problem, split: bool, go_on: Callable[[int], bool]) -> list[tuple[float, Rows]]:
-    """The fastest orders to begin with that fit, and their times. One at a time always fits."""
+    """Return the fastest starting orders that fit, with their times. One micro-batch at a time always fits."""
     known = (problem.rows_of(schedule) for schedule in (problem.example, *named_schedules(problem.example, split)))
     timed: list[tuple[float, Rows]] = []
     for rows in chain(known, greedy_orders(problem)):

@@ -1,4 +1,4 @@
-"""What no order can beat: the longest chain of needs, the fullest stage, and what can be held at once."""
+"""A lower bound on the time of any order: from the critical path, the busiest stage, and the memory limit."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def lower_bound(
     layout: str = "loop",
     split: bool = True,
 ) -> float:
-    """A time that no schedule of these sizes can beat, if no stage holds more than the share `memory` of the batch.
+    """Return a time that no schedule of these sizes can beat, if no stage may hold more than `memory` of the batch.
 
-    With `split`, backward passes may be split, each or none. The best schedule may still take longer than the bound.
+    With `split`, backward passes may be split: all or none. Even the best schedule may take longer than the bound.
     """
     sizes = (stages, micro_batches, chunks, virtual, layout)
     kinds = (False, True) if split else (False,)
@@ -30,7 +30,7 @@ def lower_bound(
 
 
 def bound_of(problem: Problem) -> float:
-    """The bound for all orders of the steps of this problem."""
+    """Return the bound for all orders of this problem's steps."""
     before, after = problem.longest_before(), problem.longest_after()
     chain = max(start + seconds + rest for start, seconds, rest in zip(before, problem.seconds, after, strict=True))
     stages = range(len(problem.example.stages))
@@ -39,10 +39,11 @@ def bound_of(problem: Problem) -> float:
 
 
 def _fullest_load(problem: Problem, stage: int, before: list[float], after: list[float]) -> float:
-    """The most that any set of the stage's steps takes: its earliest start, its work, and what must follow its end.
+    """Return the most time that any set of the stage's steps implies: its earliest start, its work, and the least time
+    after its end.
 
-    It is enough to try, for each earliest start and each rest, the set of all steps that start no earlier and have no
-    shorter rest.
+    For each earliest start and each remaining time, it is enough to try the set of all steps that start no earlier and
+    have no less time remaining.
     """
     work: dict[tuple[float, float], float] = defaultdict(float)
     for step, of in enumerate(problem.stage):
@@ -58,14 +59,14 @@ def _fullest_load(problem: Problem, stage: int, before: list[float], after: list
 
 
 def _time_to_hold(problem: Problem, stage: int, before: list[float], after: list[float]) -> float:
-    """A piece is held from the start of its forward pass, at the least, for as long as its way there and back takes.
+    """Return the bound from memory: a piece is held at least as long as its fastest way forward and back takes.
 
-    All pieces together are held for a certain time; a stage that may hold three at once needs a third of it.
+    These times add up over all pieces; a stage that may hold three pieces at once needs a third of the sum.
     """
     own = [step for step, of in enumerate(problem.stage) if of == stage and not problem.steps[step][1].micro_batch]
     begins = {problem.steps[step][1].piece: step for step in own if problem.grows[step] > 0}
     ends = {problem.steps[step][1].piece: step for step in own if problem.grows[step] < 0}
-    micro_batches = problem.example.micro_batches  # all alike: it is enough to look at the first
+    micro_batches = problem.example.micro_batches  # all equal, so we only look at the first
     together = micro_batches * sum(_longest_way(problem, begins[piece], ends[piece]) for piece in begins)
     at_once = max(1, int(min(problem.room, micro_batches * len(begins))))
     first = min(before[step] for step in begins.values())
@@ -73,7 +74,7 @@ def _time_to_hold(problem: Problem, stage: int, before: list[float], after: list
 
 
 def _longest_way(problem: Problem, first: int, last: int) -> float:
-    """How long it takes at least from the start of one step to the end of another that needs it."""
+    """Return the least time from the start of one step to the end of a later one that depends on it."""
     reached = {first: problem.seconds[first]}
     for step in problem.first_micro_batch:
         ways = [reached[other] + problem.link(step, other) for other in problem.needs[step] if other in reached]

@@ -1,6 +1,6 @@
-"""Where a search begins: one micro-batch at a time, every schedule that has a name, and greedy ones.
+"""Starting points for the search: one micro-batch at a time, every named schedule, and greedy ones.
 
-From there, an order gets better by moving single actions.
+From there, `improved` makes an order better by moving single actions.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from course_lib.planning.schedules import SCHEDULES, Action, Schedule, make_sche
 from course_lib.planning.schedules.named_schedules import unit
 from course_lib.planning.search.problem import ROUNDING, Problem, Rows
 
-PREFERENCES = ("BFW", "FBW", "longest")  # which kind of step a stage does first, or that with the longest rest
-PATIENCE = (0.0, 0.5, 1.0)  # how long a stage waits for a better step, as a share of what it could do now
+PREFERENCES = ("BFW", "FBW", "longest")  # which kind of step goes first, or the one with the longest path after it
+PATIENCE = (0.0, 0.5, 1.0)  # how long a stage waits for a better step, as a share of the step it could do now
 
 
 def one_at_a_time(stages: int, micro_batches: int, chunks: int, virtual: int, layout: str, *, split: bool) -> Schedule:
-    """Each micro-batch goes forward and back before the next one starts: slow, and nothing holds less."""
+    """Return the schedule that finishes each micro-batch before it starts the next: slow, with the least memory."""
     row: list[Action] = []
     for m in range(micro_batches):
         for v in range(virtual):
@@ -31,7 +31,7 @@ def one_at_a_time(stages: int, micro_batches: int, chunks: int, virtual: int, la
 
 
 def split_backwards(schedule: Schedule) -> Schedule:
-    """The same order with every backward pass split, its weight gradients made at once."""
+    """Return the same order with every backward pass split, followed at once by its weight gradients."""
     rows = []
     for stage, row in enumerate(schedule.stages):
         new: list[Action] = []
@@ -44,7 +44,7 @@ def split_backwards(schedule: Schedule) -> Schedule:
 
 
 def named_schedules(example: Schedule, split: bool) -> Iterator[Schedule]:
-    """Every schedule with a name that has these sizes and this layout; where all may be split, they are."""
+    """Yield every named schedule with the sizes and layout of `example`; `split` splits all backward passes."""
     for name in SCHEDULES:
         virtual = example.virtual if name in ("interleaved", "looped-bfs") else None
         made = make_schedule(name, len(example.stages), example.micro_batches, example.chunks, virtual)
@@ -54,7 +54,7 @@ def named_schedules(example: Schedule, split: bool) -> Iterator[Schedule]:
 
 
 def greedy_orders(problem: Problem) -> Iterator[Rows]:
-    """Orders that stages find by themselves: each does what it can, and prefers, in several ways, what is urgent."""
+    """Yield greedy orders, for several definitions of urgent: each stage does the most urgent step it can."""
     stages, pieces = len(problem.example.stages), problem.example.pieces // problem.example.micro_batches
     left = [(stages - stage) * pieces for stage in range(stages)]
     limits = [[problem.room] * stages]
@@ -67,10 +67,10 @@ def greedy_orders(problem: Problem) -> Iterator[Rows]:
 
 
 class Greedy:
-    """Stages that do what they can, the most urgent first, while they hold less than their limit.
+    """A greedy scheduler: stages do what they can, most urgent first, while they hold less than their limit.
 
-    A careful stage begins a micro-batch only if there is room for all its pieces, so that it can always finish it.
-    Others may begin more, and get stuck.
+    A careful stage starts a micro-batch only if there is room for all its pieces, so that it can always finish it.
+    A careless one may start more, and get stuck.
     """
 
     def __init__(self, problem: Problem, preference: str, patience: float, limits: list[float], careful: bool) -> None:
@@ -81,7 +81,7 @@ class Greedy:
         self.whole = problem.example.pieces // problem.example.micro_batches
 
     def rows(self) -> Rows | None:
-        """The order that comes of it; None if stages that hold all they may hold wait for each other."""
+        """Return the resulting order; None if stages at their memory limit wait for each other."""
         problem = self.problem
         rows: Rows = [[] for _ in self.limits]
         missing, ends = [len(needed) for needed in problem.needs], [0.0] * len(problem.needs)
@@ -102,14 +102,14 @@ class Greedy:
         return rows
 
     def _more(self, step: int) -> int:
-        """By how much a stage holds more after this step, or has promised to."""
+        """Return how many more pieces the stage holds after this step, or has reserved room for."""
         action = self.problem.steps[step][1]
         if not self.careful or action.kind != "F":
             return self.problem.grows[step]
         return 0 if action.chunk or action.virtual else self.whole
 
     def _next_step(self, arrival: dict[int, float]) -> int | None:
-        """On the stage that can start first, what is most urgent of what it can do soon."""
+        """Return the most urgent step that the first free stage can start soon; None if no stage can start any."""
         can: dict[int, list[tuple[float, int]]] = {}
         for step, at in arrival.items():
             stage, more = self.problem.stage[step], self._more(step)
@@ -124,20 +124,20 @@ class Greedy:
 
 
 def _urgency(problem: Problem, step: int, preference: str, rest: float) -> tuple[float, float, float]:
-    """Smaller is more urgent. Weight gradients never are: nobody waits for them."""
+    """Return a sort key; smaller is more urgent. Weight gradients come last, because no step waits for them."""
     action = problem.steps[step][1]
     if preference == "longest":
         return (float(action.kind == "W"), -rest, action.micro_batch)
     return (float(preference.index(action.kind)), action.micro_batch, -rest)
 
 
-WARMTH = 0.03  # by which share of its time an order may become worse at first, to get out of a dead end
+WARMTH = 0.03  # how much worse, as a share of its time, an order may get at first, to escape a local minimum
 
 
 def improved(
     problem: Problem, rows: Rows, tries: int, chance: Random, enough: float, go_on: Callable[[int], bool]
 ) -> tuple[float, Rows]:
-    """The best order found in so many tries, and its time. A move that makes it worse is taken ever more rarely."""
+    """Return the best time found in `tries` tries, and its order. Moves for the worse are accepted ever more rarely."""
     rows = [list(row) for row in rows]
     best, best_rows = _time(problem, rows), [list(row) for row in rows]
     now = best
@@ -163,7 +163,7 @@ def _time(problem: Problem, rows: Rows) -> float:
 
 
 def _moved(problem: Problem, rows: Rows, chance: Random) -> tuple[int, list[int] | None]:
-    """Move an action of some stage within its row. Returns the stage, and its row as it was; None if nothing moved."""
+    """Move a random action within its stage's row. Return the stage and its old row, or None if nothing moved."""
     stage = chance.randrange(len(rows))
     row = rows[stage]
     place = chance.randrange(len(row))

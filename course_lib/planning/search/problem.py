@@ -1,4 +1,4 @@
-"""The work to be put in order: what each step takes, needs and holds, as numbers that can be looked up fast."""
+"""The steps to order: what each one costs, needs and holds, in lists of numbers for fast lookup."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from course_lib.planning.schedules import Action, Schedule, Step, dependencies
 from course_lib.planning.simulation import ActionCosts
 
-Rows = list[list[int]]  # for each stage the numbers of its steps, in order
+Rows = list[list[int]]  # the numbers of each stage's steps, in order
 ROUNDING = 1e-9
 
 
 class Problem:
-    """All steps of a schedule of these sizes. A step is a number; `example` is any schedule that has the same steps."""
+    """All steps of a schedule, as numbers; `example` is any schedule that has the same steps."""
 
     def __init__(self, example: Schedule, costs: ActionCosts, memory: float | None = None) -> None:
         costs.check_for(example)
@@ -35,29 +35,29 @@ class Problem:
         self.room = float("inf") if memory is None else memory * example.pieces + ROUNDING
 
     def _from_another_stage(self, step: int) -> int:
-        """The step whose message this one waits for; -1 if none."""
+        """Return the step whose message this one waits for; -1 if there is none."""
         return next((other for other in self.needs[step] if self.stage[other] != self.stage[step]), -1)
 
     def _grows(self, stage: int, action: Action) -> int:
-        """By how many pieces its stage holds more, or less, after this step."""
+        """Return how many more pieces the stage holds after this step; negative for fewer."""
         kept = {"F": 1, "R": 0, "W": -1, "B": 0 if (stage, action.piece) in self.example.split else -1}
         return kept[action.kind]
 
     def link(self, step: int, needed: int) -> float:
-        """How long what `step` needs is under way to it."""
+        """Return how long the result of `needed` is in flight to `step`."""
         return self.costs.link if self.stage[step] != self.stage[needed] else 0.0
 
     def rows_of(self, schedule: Schedule) -> Rows:
-        """The same schedule in numbers."""
+        """Return the schedule as rows of step numbers."""
         return [[self.number[stage, action] for action in row] for stage, row in enumerate(schedule.stages)]
 
     def schedule_of(self, rows: Rows, name: str) -> Schedule:
-        """The schedule that these numbers stand for."""
+        """Return the schedule for these rows of step numbers."""
         example, stages = self.example, tuple(tuple(self.steps[step][1] for step in row) for row in rows)
         return Schedule(name, stages, example.micro_batches, example.chunks, example.virtual, example.layout)
 
     def fits(self, row: Iterable[int]) -> bool:
-        """Whether a stage that does these steps in this order never holds more than there is room for."""
+        """Return whether a stage that does these steps in order stays within the memory limit."""
         held = 0
         for step in row:
             held += self.grows[step]
@@ -66,9 +66,9 @@ class Problem:
         return True
 
     def ends(self, rows: Rows) -> list[float] | None:
-        """When each step ends, if each starts as early as can be; None if they wait for each other.
+        """Return when each step ends if each starts as early as possible; None if the order deadlocks.
 
-        What a step needs of its own stage must come before it in its row.
+        What a step needs from its own stage must come before it in its row.
         """
         ends = [-1.0] * len(self.steps)
         seconds, giver, link = self.seconds, self.giver, self.costs.link
@@ -93,7 +93,7 @@ class Problem:
         return ends
 
     def longest_after(self) -> list[float]:
-        """For each step, how long it takes at least from its end until everything is done."""
+        """Return, for each step, the least time from its end until everything is done."""
         after = [0.0] * len(self.steps)
         for step in reversed(self.order):
             for needed in self.needs[step]:
@@ -102,7 +102,7 @@ class Problem:
         return after
 
     def longest_before(self) -> list[float]:
-        """For each step, when it can start at the earliest, if nobody waited for a stage to be free."""
+        """Return each step's earliest start, if stages could run any number of steps at once."""
         before = [0.0] * len(self.steps)
         for step in self.order:
             arrivals = [before[other] + self.seconds[other] + self.link(step, other) for other in self.needs[step]]
@@ -110,7 +110,7 @@ class Problem:
         return before
 
     def _in_order(self) -> Sequence[int]:
-        """All steps, each after those that it needs."""
+        """Return all steps in topological order: each after those that it needs."""
         missing = [len(needed) for needed in self.needs]
         order = [step for step, count in enumerate(missing) if not count]
         for step in order:
