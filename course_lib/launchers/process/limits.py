@@ -1,4 +1,4 @@
-"""What to do about a machine that has run out of something: its errors, as sentences."""
+"""Turn the errors of a machine that has run out of a resource into advice."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 
 
 class CannotStart(RuntimeError):
-    """A rank or its supervisor cannot be started: the sentence says why, and what to do."""
+    """A rank or its supervisor cannot be started. The message says why and what to do."""
 
 
 def explain_failure(error: BaseException) -> str:
-    """What went wrong, and what to do about it."""
+    """Return what went wrong and what to do about it."""
     if isinstance(error, CannotStart):
         return str(error)
     if isinstance(error, MemoryError):
@@ -39,7 +39,7 @@ def explain_failure(error: BaseException) -> str:
 
 
 def _limit(name: str) -> str:
-    """`; 64 are allowed`, where the system tells."""
+    """Return ` (64 are allowed)`, or "" if the system does not say."""
     if sys.platform == "win32":
         return ""
     import resource
