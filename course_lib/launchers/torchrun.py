@@ -113,7 +113,7 @@ def run_rank(
 def _find_call(
     target: str, arguments: Iterable[str], argv: Sequence[str], runner: Callable
 ) -> tuple[Callable, dict[str, Any]]:
-    """Return a function and its keyword arguments for `runner`. Arguments that share a name with `runner`'s are bound."""
+    """Return a function and its keyword arguments for `runner`. Those that share a name with `runner`'s are bound."""
     sys.argv = [target.rpartition(":")[0], *argv]  # as if the file were the program; it may read them during import
     fn, kwargs = find_function(target), parse(arguments)
     check_arguments(target, fn, kwargs)

@@ -152,7 +152,7 @@ def _arrow(event: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def wall_minus_monotonic() -> float:
-    """Return what to subtract from the wall clock to get this machine's monotonic time, the best of several readings."""
+    """Return wall-clock time minus monotonic time on this machine, from the best of several readings."""
     looks = [(time.monotonic(), time.time(), time.monotonic()) for _ in range(5)]
     before, wall, after = min(looks, key=lambda look: look[2] - look[0])
     return wall - (before + after) / 2

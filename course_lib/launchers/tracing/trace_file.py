@@ -176,7 +176,7 @@ def _fits(event: Event, ends: list[float]) -> bool:
 
 
 def _arrows(rows: Sequence[Row]) -> list[Event]:
-    """Return an arrow from each send to its receive: a rank's n-th send to a peer is that peer's n-th receive from it."""
+    """Return an arrow from each send to its receive: a rank's n-th send to a peer matches the peer's n-th receive."""
     events: list[Event] = []
     numbers: dict[tuple[str, int, int], Iterator[int]] = {}
     sent: dict[tuple[int, int, int], Event] = {}
