@@ -114,7 +114,7 @@ def why_not_nccl(ranks: int) -> str:
     if not gpus():
         return "there is no GPU on this machine"
     if not dist.is_nccl_available():
-        return "this PyTorch was built without NCCL: install one for your CUDA"
+        return "this PyTorch was built without NCCL: install a build for your CUDA version"
     if gpus() >= ranks:
         return ""
     shared = f"{ranks} ranks would share {gpus()} {'GPU' if gpus() == 1 else 'GPUs'}"

@@ -153,9 +153,7 @@ def _working_folder() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError:
-        raise LaunchError(
-            "the folder in which this program works no longer exists: change to another one with os.chdir(...)"
-        ) from None
+        raise LaunchError("the current folder no longer exists: change to a different one with os.chdir(...)") from None
 
 
 def _arguments() -> list[str]:
@@ -177,10 +175,10 @@ def _check(fn: Any, ranks: Any, timeout: Any) -> None:
     if ranks < 1:
         raise ValueError(f"ranks={ranks}: a launch needs at least one rank")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real)):
-        raise TypeError(f"timeout={timeout!r}: give a number of seconds, or None to wait for ever")
+        raise TypeError(f"timeout={timeout!r}: give a number of seconds, or None to wait forever")
     if timeout is not None and not 0 < float(timeout) <= LONGEST_WAIT:
         raise ValueError(
-            f"timeout={timeout}: give a number of seconds above 0 and up to {LONGEST_WAIT}, or None to wait for ever"
+            f"timeout={timeout}: give a number of seconds above 0 and up to {LONGEST_WAIT}, or None to wait forever"
         )
 
 
@@ -241,8 +239,8 @@ def _sentences_for_limits() -> Iterator[None]:
         yield
     except (EOFError, ConnectionError) as error:
         raise LaunchError(
-            "the process from which ranks are forked ended at once. Most likely too few processes, files or bytes of "
-            "memory are allowed here (`ulimit -a`): raise the limit, or end what else is running"
+            "the process that ranks are forked from ended immediately. Most likely too few processes, files or bytes "
+            "of memory are allowed here (`ulimit -a`): raise the limit, or close other programs"
         ) from error
     except (OSError, MemoryError) as error:
         raise LaunchError(f"the ranks cannot be started: {explain_failure(error)}") from error

@@ -43,7 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m course_lib.launchers.nccl",
         description="Run a command so that ranks sharing a GPU talk over NCCL.",
     )
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND ...", help="with its own options")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="COMMAND ...", help="the command to run, with its options"
+    )
     command = parser.parse_args(arguments).command
     if not command:
         parser.error("give a command to run, for example: course train --strategy pipeline --ranks 2")

@@ -78,7 +78,7 @@ def _imported(name: str | Path) -> Iterator[None]:
         yield
     except SystemExit:
         raise CannotImport(
-            f"{name} ends the program while it is imported; put what does so below `if __name__ == '__main__':`"
+            f"{name} ends the program while it is imported; move the code for that below `if __name__ == '__main__':`"
         ) from None
     except Exception as error:
         own = error.__traceback__

@@ -61,7 +61,7 @@ class CollectivesDiffer(LaunchError):
     )
     OF_A_MESSAGE = (
         "a message does not fit where it is received",
-        "What one rank sends, the other must receive into a tensor of as many numbers, of the same dtype.",
+        "The receiver needs a tensor with the same number of elements and the same dtype as the sender's.",
     )
 
     def __init__(self, *, odd: int | None, calls: dict[int, str], places: dict[int, str], after: str = "") -> None:

@@ -24,8 +24,8 @@ from course_lib.launchers import private_doors
 FIRST_VERSION = (2, 11)
 COALESCED = "coalesced"  # a batch of messages
 ADVICE = (
-    "this PyTorch does not let its flight recorder be read: ranks that call different collectives are not found out, "
-    "they hang until the time-out or get wrong numbers. Install torch 2.11 or newer"
+    "this PyTorch does not let its flight recorder be read: ranks that call different collectives go unnoticed; "
+    "they hang until the timeout or get wrong numbers. Install torch 2.11 or newer"
 )
 
 

@@ -186,6 +186,6 @@ def _compare_backends(asked: Any, have: str) -> None:
     if wanted - backends:
         used = " and ".join(sorted(backends))
         warnings.warn(
-            f"init_process_group({str(asked)!r}): the group that is already up is used, which talks over {used}",
+            f"init_process_group({str(asked)!r}): the group that is already up is used; its backend is {used}",
             stacklevel=3,
         )

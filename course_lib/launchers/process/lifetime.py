@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import _ConnectionBase as Connection
 
 
-ADVICE = "a rank has no keyboard: ask before the launch, and give the function what was typed as an argument"
+ADVICE = "a rank has no keyboard: ask before the launch, and pass the answer to the function as an argument"
 
 
 class NoKeyboard(io.TextIOWrapper):

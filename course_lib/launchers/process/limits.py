@@ -19,18 +19,18 @@ def explain_failure(error: BaseException) -> str:
     number = getattr(error, "errno", None)
     if number in (errno.EMFILE, errno.ENFILE):
         return (
-            f"too many open files{_limit('RLIMIT_NOFILE')}. A rank needs five in the process that looks after it: "
+            f"too many open files{_limit('RLIMIT_NOFILE')}. The supervisor process needs five per rank: "
             "raise the limit (`ulimit -n 1024` before Jupyter is started), or launch fewer ranks"
         )
     if number == errno.EAGAIN:
         return (
             f"no more processes are allowed{_limit('RLIMIT_NPROC')}. Every rank has a process and some threads: raise "
-            "the limit (`ulimit -u`, or the container's), end what else is running, or launch fewer ranks"
+            "the limit (`ulimit -u`, or the container's), close other programs, or launch fewer ranks"
         )
     if number == errno.ENOMEM:
         return "this machine has too little memory: launch fewer ranks"
     if number == errno.ENOSPC:
-        return "the disk for temporary files is full: make room there, or set TMPDIR to another folder"
+        return "the disk for temporary files is full: make room there, or set TMPDIR to a different folder"
     if "AF_UNIX path too long" in str(error):
         return "the name of the folder for temporary files is too long: set TMPDIR to one with a shorter name"
     if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):

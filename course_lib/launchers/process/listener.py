@@ -39,7 +39,7 @@ ANSWERS_WITHIN = 2.0
 QUIET = 5.0  # seconds without output after which we show where the ranks are
 LOOK_EVERY = 1.0
 SUPERVISOR_IS_GONE = (
-    "the process that looks after the ranks was killed before they ended. If you did not do it, this machine is short "
+    "the process that supervises the ranks was killed before they ended. If you did not do that, this machine is short "
     "of memory: launch fewer ranks, or run `course doctor`"
 )
 

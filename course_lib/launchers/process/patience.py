@@ -143,7 +143,7 @@ class FairTime:
     def over(self) -> str:
         self.work.look()
         if max(self.work.cpu, self._cpu() or 0.0) > self.patience.cpu:
-            return f"{self.patience.cpu:g} s of processor time"
+            return f"{self.patience.cpu:g} s of CPU time"
         if self.work.seconds > self.patience.seconds:
             return f"{self.patience.seconds:g} s"
         if self.work.wall > self.patience.longest:

@@ -138,7 +138,9 @@ def _private_folder(parent: Path) -> Iterator[Path]:
         parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(dir=parent.resolve(), prefix="launch-"))
     except OSError as error:
-        raise LaunchError(f"folder={str(parent)!r} cannot be written ({error.strerror}): give another one") from error
+        raise LaunchError(
+            f"folder={str(parent)!r} cannot be written ({error.strerror}): give a different one"
+        ) from error
     try:
         yield folder
     except Detached:

@@ -141,7 +141,7 @@ class Watcher:
             self._heard = time.monotonic()
         was_there, self.is_there = self.is_there, time.monotonic() - self._heard < GONE_AFTER
         if was_there and not self.is_there:
-            print("[launch] nobody watches this job any more; it goes on", flush=True)
+            print("[launch] nobody is watching this job anymore; it keeps running", flush=True)
         return [order for order in heard if order != STILL_HERE]
 
 
@@ -162,7 +162,7 @@ def _pass_on(supervisor: Channel, spec: LaunchSpec, watcher: Watcher | None) -> 
             stopped |= {message.rank for message in messages if isinstance(message, Returned) and message.stopped}
             messages = [message for message in messages if getattr(message, "rank", None) not in stopped]
         if len(stopped) == len(spec.here):
-            log.write(f"[launch] stopped by {stop.request.reason}; what the ranks had is saved")
+            log.write(f"[launch] stopped by {stop.request.reason}; the ranks have saved their state")
             time.sleep(LINGER)
             return stop.REQUEUE
         done |= {message.rank for message in messages if isinstance(message, (Returned, Raised, Died))}

@@ -123,13 +123,13 @@ class Nodes:
         number = self.job.number
         stories = {
             "TIMEOUT": f"job {number} ran out of time: give it more than time={self.place.time!r}",
-            "CANCELLED": f"job {number} was cancelled, and not from here",
+            "CANCELLED": f"job {number} was cancelled, but not by this program",
             "NODE_FAIL": f"job {number} ended because a node failed: run it again",
             "OUT_OF_MEMORY": f"job {number} ran out of memory: ask for more with memory='64G' (--memory 64G)",
         }
         story = stories.get(state.name, f"job {number} ended ({state.name.lower()}) without a word from its ranks")
         if state.exit_code == REQUEUE:
-            story = f"job {number} has saved what it had, and Slurm did not put it back into the queue: start it again"
+            story = f"job {number} saved its state, but Slurm did not put it back into the queue: start it again"
         output = self.job.output
         tail = output.read_text(errors="replace").splitlines()[-15:] if output.exists() else []
         return "\n\n".join([story, *(["The end of its output:\n  " + "\n  ".join(tail)] if tail else [])])

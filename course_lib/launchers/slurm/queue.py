@@ -98,8 +98,8 @@ class SlurmJob:
     def how_to_look(self) -> str:
         """Return a sentence that tells the user how to check on a job that is no longer watched."""
         return (
-            f"job {self.number} goes on, and is no longer watched: `squeue --job {self.number}` shows how it is, "
-            f"{self.output} what its ranks print, and `scancel {self.number}` ends it"
+            f"job {self.number} keeps running, but is no longer watched: `squeue --job {self.number}` shows its state, "
+            f"{self.output} has what its ranks print, and `scancel {self.number}` ends it"
         )
 
     def end(self, within: float = 0.0) -> bool:

@@ -155,7 +155,7 @@ class Stragglers:
         if self.is_pipeline or not self._is_worth(late) or late > 2 * in_line:
             return ""
         return (
-            f" Rank {first} came late by {late:.3g} s in all, and stood in line for a core for {in_line:.3g} s: this "
+            f" Rank {first} was late by {late:.3g} s in total, but it waited {in_line:.3g} s for a core: this "
             "machine is busy."
         )
 

@@ -46,7 +46,7 @@ def write_trace(
     try:
         path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     except OSError as error:
-        raise TraceError(f"{path} cannot be written ({error.strerror}): give another file") from error
+        raise TraceError(f"{path} cannot be written ({error.strerror}): give a different file") from error
     return path
 
 
@@ -56,9 +56,9 @@ def check_can_be_written(path: str | Path) -> None:
     if path.is_dir():
         raise TraceError(f"{path} is a folder: give the name of a file for the trace")
     if not path.parent.is_dir():
-        raise TraceError(f"{path} cannot be written (there is no folder {path.parent}): give another file")
+        raise TraceError(f"{path} cannot be written (there is no folder {path.parent}): give a different file")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise TraceError(f"{path} cannot be written (you may not): give another file")
+        raise TraceError(f"{path} cannot be written (permission denied): give a different file")
 
 
 def trace_events(
