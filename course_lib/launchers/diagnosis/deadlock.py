@@ -1,9 +1,9 @@
 """Detect ranks that will wait forever, without waiting for a timeout, and ranks that made different calls.
 
 A waiting rank needs something from other ranks: they must join its collective, or send what it receives. If one of
-them has returned without doing so, or is itself waiting in a cycle, it never will. Counters only grow, so two ranks'
-records need not be from the same moment: a rank that needs the fifth message from a rank that has sent four is still
-waiting.
+them has returned without doing so, or is itself waiting for a rank that is stuck, it never will. Counters only grow,
+so two ranks' records need not be from the same moment: a rank that needs the fifth message from a rank that has sent
+four is still waiting.
 
 We claim only what is certain: a rank's other Python threads might still unblock it, and a broadcast needs its root,
 but not every other member.
@@ -166,7 +166,7 @@ def find_deadlock(records: Mapping[int, Record], returned: set[int]) -> Deadlock
 
 
 def awaited_ranks(records: Mapping[int, Record], where: Mapping[int, Where]) -> tuple[int, ...]:
-    """Return the ranks that others wait for and that are not waiting themselves; () if they are not a minority."""
+    """Return the ranks that hold up the others, for now or forever: awaited, not waiting, and a minority; else ()."""
     waiting = {rank for rank, state in where.items() if state.doing == "waiting"}
     known = {rank: records.get(rank, Record()) for rank in where}
     needed: set[int] = set()
