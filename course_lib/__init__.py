@@ -1,4 +1,4 @@
-"""Train an LSTM on many GPUs: the library under the course.
+"""Train an LSTM on many GPUs: the library behind the course.
 
 from course_lib import launch
 
@@ -46,7 +46,7 @@ __all__ = [
     "trace",
 ]
 
-events.subscribe(tell)  # the class that this desk is in, if it is in one
+events.subscribe(tell)  # reports to the class this desk has joined, if any
 
 if "ipykernel" in sys.modules:
     warm_up()

@@ -1,4 +1,4 @@
-"""The course's own notebooks, where they lie and how one is read; and files that are written whole. Without torch."""
+"""Find and read the course's notebooks, and write files atomically. Does not import torch."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent
-BROUGHT_ALONG = PACKAGE / "_course"  # what an installed wheel has; in a clone, the folders lie beside the package
+BROUGHT_ALONG = PACKAGE / "_course"  # exists in an installed wheel; in a clone, the folders are next to the package
 
-DESK = Path(".course", "laid_out.json")  # a folder that has it is a desk: see course_lib/lab/desk.py
+DESK = Path(".course", "laid_out.json")  # marks a folder as a desk: see course_lib/lab/desk.py
 
-NOT_YET = "# YOUR CODE HERE"  # in an answer that nobody has written
+NOT_YET = "# YOUR CODE HERE"  # marks an answer that is not written yet
 
 Notebook = dict[str, Any]
 Cell = dict[str, Any]
 
 
 class BadNotebook(ValueError):
-    """A file that is no notebook, or not one of these exercises; the sentence says how."""
+    """The file is not a notebook, or not one of these exercises. The message says why."""
 
 
 def course_folder() -> Path:
-    """The folder that holds `notebooks/`, `exercises/` and `solutions/`: the clone, or what a wheel brought along."""
+    """Return the folder that holds `notebooks/`, `exercises/` and `solutions/`: in the clone, or in the wheel."""
     return BROUGHT_ALONG if BROUGHT_ALONG.is_dir() else PACKAGE.parent
 
 
 def desk_folder() -> Path:
-    """Where a learner's things are: on the desk that we are on, or that is below; else with the exercises, or here."""
+    """Return the folder for a learner's work.
+
+    It is the desk at or above the current folder, or in `work/` below it; else the `exercises` folder; else this one.
+    """
     if "COURSE_LIB_PROGRESS" in os.environ:
         return Path(os.environ["COURSE_LIB_PROGRESS"]).parent
     here = Path.cwd()
@@ -42,7 +45,7 @@ def desk_folder() -> Path:
 
 
 def read(path: Path) -> Notebook:
-    """A notebook from a file. Raises `BadNotebook` with the reason if it is none."""
+    """Read a notebook from a file. Raises `BadNotebook` with the reason if it is not one."""
     try:
         return parse(path.read_bytes())
     except OSError as error:
@@ -50,7 +53,7 @@ def read(path: Path) -> Notebook:
 
 
 def parse(content: bytes) -> Notebook:
-    """A notebook from what its file says. Raises `BadNotebook` with the reason if it is none."""
+    """Parse a notebook from the contents of its file. Raises `BadNotebook` with the reason if it is not one."""
     try:
         notebook = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -62,9 +65,9 @@ def parse(content: bytes) -> Notebook:
 
 
 def write_whole(path: Path, content: str | bytes, mode: int = 0o666) -> None:
-    """Write a file aside, then rename it: at every moment it is whole, or the one from before. Makes its folder.
+    """Write a file atomically: write a temporary file, then rename it. Creates the parent folder.
 
-    With `mode=0o600` nobody else can read it, not even for a moment.
+    With `mode=0o600`, no other user can read it at any point.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{secrets.token_hex(8)}.tmp")
@@ -78,18 +81,18 @@ def write_whole(path: Path, content: str | bytes, mode: int = 0o666) -> None:
 
 
 def source(cell: Cell) -> str:
-    """A cell's text: a list of lines, or one piece."""
+    """Return a cell's text as one string, whether it is stored as a string or a list of lines."""
     text = cell.get("source", "")
     return "".join(map(str, text)) if isinstance(text, list) else str(text)
 
 
 def nbgrader_metadata(cell: Cell) -> dict[str, Any]:
-    """What nbgrader knows of a cell: whether it is an answer or a check, and of which exercise."""
+    """Return a cell's nbgrader metadata: whether it is an answer or a check, and for which exercise."""
     metadata = cell.get("metadata")
     found = metadata.get("nbgrader") if isinstance(metadata, dict) else None
     return found if isinstance(found, dict) else {}
 
 
 def is_answer(cell: Cell) -> bool:
-    """Whether this is a cell that a learner fills in."""
+    """Return whether the learner fills in this cell."""
     return bool(nbgrader_metadata(cell).get("solution"))

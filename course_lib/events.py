@@ -1,7 +1,7 @@
-"""What happens while a learner works: `publish` announces it, and whoever has subscribed hears it.
+"""Events from a learner's work: `publish` sends one to every subscriber.
 
-The checks publish predictions and results. A class is built on top of the checks, so they cannot import it: it
-subscribes here instead, once, in `course_lib/__init__.py`.
+The checks publish predictions and results. The classroom is built on top of the checks, so they cannot import it.
+Instead, it subscribes here, once, in `course_lib/__init__.py`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ _listeners: list[Callable[..., Any]] = []
 
 
 def subscribe(listener: Callable[..., Any]) -> None:
-    """From now on, call `listener(kind, **facts)` for every event."""
+    """Call `listener(kind, **facts)` for every event from now on."""
     _listeners.append(listener)
 
 
 def publish(kind: str, **facts: Any) -> None:
-    """Tell every listener what happened. A listener does not raise and does not wait."""
+    """Send an event to every listener. Listeners must not raise or block."""
     for listener in _listeners:
         listener(kind, **facts)

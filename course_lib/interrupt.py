@@ -1,6 +1,6 @@
-"""Ctrl-C in the first moments of the `course` command, while it still imports: it ends, without a traceback.
+"""Make Ctrl-C end the `course` command without a traceback while it is still importing.
 
-The package imports this first. It changes nothing for a program that merely imports the library.
+The package imports this module first. It has no effect on a program that merely imports the library.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import threading
 
 
 def leave(*_: object) -> None:
-    """End here and now: nothing runs yet."""
+    """Exit immediately; nothing is running yet that needs cleanup."""
     os.write(2, b"course: interrupted\n")
     os._exit(130)
 
 
 def is_the_command() -> bool:
-    """Whether this program is `course`, or `python -m course_lib`."""
+    """Return whether this program is `course` or `python -m course_lib`."""
     name = sys.argv[0] if sys.argv else ""
     return os.path.basename(name) == "course" or (name == "-m" and "course_lib" in sys.orig_argv)
 
 
 def take_over() -> None:
-    """From now on an interrupt is an exception again: the command catches it."""
+    """Make Ctrl-C raise KeyboardInterrupt again; the command catches it."""
     if signal.getsignal(signal.SIGINT) is leave:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

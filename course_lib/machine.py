@@ -1,4 +1,4 @@
-"""What this machine has, and what that means for a launch."""
+"""What this machine offers (cores, memory, GPUs, ports), and how a launch uses it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     import torch
 
 COUNTED_GPUS = "COURSE_LIB_GPUS"  # set for the ranks of a launch
-BACKEND = "COURSE_LIB_BACKEND"  # nccl or gloo, where somebody wants one of them
+BACKEND = "COURSE_LIB_BACKEND"  # nccl or gloo, to force one of them
 SHARES_GPUS = (2, 30)  # the first version of NCCL that lets ranks share a GPU
 SHARING_COMMAND = "python -m course_lib.launchers.nccl"
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
-LARGEST_SEED = 2**63 - 1  # torch takes twice that: room for seed + rank
+LARGEST_SEED = 2**63 - 1  # torch accepts twice that, which leaves room for seed + rank
 
 
 def cores() -> int:
-    """Cores this process may use: its affinity mask, and a container's quota where there is one."""
+    """Return how many cores this process may use, given its affinity mask and the container's quota, if any."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _cgroup_cores()
     return max(1, min(available, quota)) if quota else available
 
 
 def _cgroup_cores() -> int | None:
-    """A container's CPU quota in whole cores. Docker and Binder limit time, which no affinity mask shows."""
+    """Return the container's CPU quota in whole cores. Docker and Binder limit CPU time, not the affinity mask."""
     try:
         limit, period = (CONTROL_GROUPS / "cpu.max").read_text().split()
         return None if limit == "max" else max(1, int(limit) // int(period))
@@ -38,7 +38,7 @@ def _cgroup_cores() -> int | None:
 
 
 def memory_bytes() -> int | None:
-    """Memory this process may use: the machine's, or a container's limit. None where the system does not say."""
+    """Return the memory this process may use: the machine's, or the container's limit. None if the OS doesn't say."""
     try:
         physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -47,24 +47,24 @@ def memory_bytes() -> int | None:
 
 
 def _cgroup_memory() -> list[int]:
-    """A container's memory limit, as version 2 or version 1 of control groups names it."""
+    """Return the container's memory limits, as read from cgroups v2 and v1."""
     found = []
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):  # not there, or "max"
+        with contextlib.suppress(OSError, ValueError):  # the file is missing, or says "max"
             found.append(int((CONTROL_GROUPS / name).read_text()))
     return found
 
 
 def threads_per_rank(ranks: int) -> int:
-    """Compute threads for each of `ranks` ranks that share this machine's cores."""
+    """Return the number of compute threads for each of `ranks` ranks that share this machine's cores."""
     return max(1, cores() // ranks)
 
 
 def gpus() -> int:
-    """How many GPUs this process may use.
+    """Return how many GPUs this process may use.
 
-    `torch.cuda.is_available()` starts the driver, which takes 0.2 s in every process, one process after another. To
-    count, PyTorch asks NVML, which does not; and ranks are told by their supervisor, who has asked once for all.
+    `torch.cuda.is_available()` starts the driver, which takes 0.2 s per process, one process at a time.
+    `device_count()` asks NVML, which doesn't. Ranks don't even ask: their supervisor counts once and sets a variable.
     """
     if COUNTED_GPUS in os.environ:
         return int(os.environ[COUNTED_GPUS])
@@ -74,7 +74,7 @@ def gpus() -> int:
 
 
 def device() -> torch.device:
-    """This rank's device: its own GPU, the GPU it shares with other ranks, or the CPU."""
+    """Return this rank's device: its own GPU, a GPU it shares with other ranks, or the CPU."""
     import torch
 
     index = gpu_index()
@@ -83,20 +83,20 @@ def device() -> torch.device:
     if "LOCAL_RANK" in os.environ and not torch.cuda.is_initialized():
         torch.cuda.set_device(
             index
-        )  # before PyTorch chooses one: of ranks that share a GPU, it would want more of them
+        )  # before PyTorch picks one: it would want more GPUs than there are when ranks share one
     return torch.device("cuda", index)
 
 
 def gpu_index() -> int | None:
-    """The number of this rank's GPU, without starting it; None where there is none."""
+    """Return the index of this rank's GPU without initializing CUDA, or None if there is no GPU."""
     return int(os.environ.get("LOCAL_RANK", "0")) % gpus() if gpus() else None
 
 
 def backend(ranks: int) -> str:
-    """The process group's backend for `ranks` ranks on this machine.
+    """Return the process group's backend for `ranks` ranks on this machine.
 
-    CUDA tensors go over NCCL where every rank has a GPU of its own, or where the loaded NCCL lets ranks share one; CPU
-    tensors still go over gloo. Otherwise everything goes over gloo. COURSE_LIB_BACKEND, `nccl` or `gloo`, decides.
+    CUDA tensors go over NCCL if every rank has its own GPU, or if the loaded NCCL lets ranks share one; CPU tensors
+    still go over gloo. Otherwise everything goes over gloo. Set COURSE_LIB_BACKEND to `nccl` or `gloo` to override.
     """
     wanted = os.environ.get(BACKEND, "")
     if wanted not in ("", "nccl", "gloo"):
@@ -108,13 +108,13 @@ def backend(ranks: int) -> str:
 
 
 def why_not_nccl(ranks: int) -> str:
-    """Why `ranks` ranks on this machine cannot talk over NCCL, and what to do about it; empty if they can."""
+    """Return why `ranks` ranks on this machine cannot use NCCL and what to do about it, or "" if they can."""
     import torch.distributed as dist
 
     if not gpus():
         return "there is no GPU on this machine"
     if not dist.is_nccl_available():
-        return "this PyTorch was built without NCCL: install one for your CUDA"
+        return "this PyTorch was built without NCCL: install a build for your CUDA version"
     if gpus() >= ranks:
         return ""
     shared = f"{ranks} ranks would share {gpus()} {'GPU' if gpus() == 1 else 'GPUs'}"
@@ -127,9 +127,10 @@ def why_not_nccl(ranks: int) -> str:
 
 
 def nccl_version() -> tuple[int, ...]:
-    """The version of the NCCL that this process has loaded, for example (2, 28, 9); (0,) if it has none.
+    """Return the version of NCCL that this process has loaded, for example (2, 28, 9), or (0,) if there is none.
 
-    `torch.cuda.nccl.version()` is the one that PyTorch was built with, also where a newer one was preloaded.
+    `torch.cuda.nccl.version()` won't do: it reports the version PyTorch was built with, even if a newer one was
+    preloaded.
     """
     import torch.distributed as dist
 
@@ -138,7 +139,7 @@ def nccl_version() -> tuple[int, ...]:
     number = ctypes.c_int()
     try:
         ctypes.CDLL(None).ncclGetVersion(ctypes.byref(number))
-    except (AttributeError, OSError):  # not preloaded: the one that PyTorch has loaded for itself alone
+    except (AttributeError, OSError):  # not preloaded, so PyTorch's private copy is the one in use
         from torch.cuda.nccl import version
 
         return tuple(int(part) for part in version()[:3])
@@ -146,19 +147,19 @@ def nccl_version() -> tuple[int, ...]:
 
 
 def loopback_interface() -> str | None:
-    """The interface gloo should use when all ranks are on this machine, or None to let gloo choose."""
+    """Return the interface gloo should use when all ranks are on this machine, or None to let gloo choose."""
     if sys.platform.startswith("linux"):
         return "lo"
     return "lo0" if sys.platform == "darwin" else None
 
 
 def free_port() -> int:
-    """A port on the loopback interface that nobody uses now. It is chosen, not opened."""
+    """Return a loopback port that is free right now. It is not reserved."""
     return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
-    """So many of them, all different."""
+    """Return `count` different free ports."""
     with contextlib.ExitStack() as probes:
         sockets = [probes.enter_context(socket.socket()) for _ in range(count)]
         for probe in sockets:

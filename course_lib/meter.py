@@ -1,12 +1,12 @@
-"""What a stretch of a rank's work cost: calls, bytes and peers, forwards and backwards, what autograd kept.
+"""Measure what a block of a rank's work costs: calls, bytes, peers, forwards, backwards, memory saved by autograd.
 
-It is measured around that work::
+Wrap the work in `meter`::
 
     with meter() as spent:
         update(model, batch)
     print(spent.calls, spent.sent_to, spent.saved_bytes)
 
-Counts, not seconds: they are the same on every machine, and on a busy one.
+These are counts, not seconds, so they are the same on every machine, even a busy one.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from course_lib.launchers.diagnosis import call_log
 if TYPE_CHECKING:
     from torch import Tensor
 
-MOST_FORWARDS = 2000  # calls of modules that are kept
+MOST_FORWARDS = 2000  # calls recorded per module class
 
 
 @dataclass
 class Spent:
-    """What was spent on this rank between the beginning and the end of `meter`."""
+    """What this rank spent inside a `meter` block."""
 
-    calls: dict[str, int] = field(default_factory=dict)  # collectives that this rank began, by name
-    payload: dict[str, int] = field(default_factory=dict)  # bytes that it put into them, by name
+    calls: dict[str, int] = field(default_factory=dict)  # collectives that this rank started, by name
+    payload: dict[str, int] = field(default_factory=dict)  # bytes passed to them, by name
     sent_to: dict[int, int] = field(default_factory=dict)  # bytes of messages to each peer
     received_from: dict[int, int] = field(default_factory=dict)
     messages: int = 0  # sends
-    waits: int = 0  # for collectives and messages; a call that is not `async_op` waits for itself
-    forwards: dict[str, list[list[int]]] = field(default_factory=dict)  # shape of the first input at each call
+    waits: int = 0  # for collectives and messages; a call without `async_op` counts as one wait
+    forwards: dict[str, list[list[int]]] = field(default_factory=dict)  # shape of the first input of each call
     backwards: int = 0
-    saved_bytes: int = 0  # the most that autograd held at a time, parameters not counted
+    saved_bytes: int = 0  # the peak that autograd saved for backward, not counting parameters
 
     def as_data(self) -> dict[str, Any]:
-        """As plain data, which can be returned from a rank."""
+        """Return the counts as plain data, which a rank can return."""
         return asdict(self)
 
 
 @contextmanager
 def meter() -> Iterator[Spent]:
-    """Write down what is spent in this block, on this rank. Collectives are counted on ranks that `launch` started."""
+    """Yield a `Spent` with this rank's costs in the block. Counts collectives only on ranks started by `launch`."""
     spent, log = Spent(), call_log.of_this_process()
     waits_before = log.waits_so_far if log else 0
     before, messages_before = ({call.key for call in log.calls()}, log.messages_so_far()) if log else (set(), Counter())
@@ -118,7 +118,7 @@ def _watching_backward(spent: Spent) -> Iterator[None]:
 
 @contextmanager
 def _watching_saved_tensors(spent: Spent) -> Iterator[None]:
-    """Follow what the graph holds. A storage counts once, however many operations saved it."""
+    """Track what the autograd graph holds. A storage counts once, however many operations saved it."""
     import torch
 
     holders: Counter[int] = Counter()
@@ -148,7 +148,7 @@ def _watching_saved_tensors(spent: Spent) -> Iterator[None]:
 
 
 class _Saved:
-    """A tensor in the graph: gone when the graph lets it go."""
+    """Wraps a saved tensor; it is garbage-collected when the graph frees the tensor."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor

@@ -1,9 +1,9 @@
-"""Spans recorded on a rank: what it was doing, from when to when.
+"""Record spans on a rank: what it was doing, and when.
 
     with trace.span("forward"):
         out = model(batch)
 
-A launch hands every rank's spans back as `run.spans`, and `pictures.timeline(run)` draws them.
+A launch returns every rank's spans as `run.spans`, and `pictures.timeline(run)` draws them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Span:
-    """One stretch of a rank's time, in seconds.
+    """One interval of a rank's time, in seconds.
 
-    `paced` says that it was stretched to a fixed length, `peer` which rank it sent to or received from, `label` of
-    which layer or bucket it was.
+    `paced` is true if the span was stretched to a fixed length. `peer` is the rank it sent to or received from.
+    `label` names its layer or bucket.
     """
 
     rank: int
@@ -41,54 +41,55 @@ class Span:
         return self.end - self.start
 
     def since(self, zero: float) -> Span:
-        """The same span, with times counted from `zero`."""
+        """Return the same span with times relative to `zero`."""
         return replace(self, start=self.start - zero, end=self.end - zero)
 
 
-MOST_SPANS = 100_000  # of one rank: a picture of more shows nothing, and a long run must not grow
+MOST_SPANS = 100_000  # per rank: a plot of more is unreadable, and a long run must not grow without bound
 
 
 class Recorder:
     """Collects the spans of one process. Appending to a list is atomic, so threads may share it.
 
-    A span on a GPU is known only when the GPU has come that far: it is kept as two events, and read when asked for.
+    The times of a GPU span are known only once the GPU has reached its end. Until they are read, it is stored as two
+    CUDA events.
     """
 
     def __init__(self) -> None:
         self.rank = 0
         self.on = False
-        self.label = ""  # of the spans that begin now
-        self.core_waits: list[tuple[float, float]] = []  # (when, seconds that the main thread had waited for a core)
+        self.label = ""  # for spans that start now
+        self.core_waits: list[tuple[float, float]] = []  # (time, seconds the main thread had waited for a core by then)
         self._spans: list[Span | GpuSpan] = []
         self._reading = threading.Lock()
 
     @property
     def spans(self) -> list[Span]:
-        """What was recorded. Waits until the GPU has reached the end of the last span."""
+        """The recorded spans. Waits until the GPU has reached the end of the last one."""
         self.read()
-        return self._spans  # type: ignore[return-value]  # every GpuSpan has been read
+        return self._spans  # type: ignore[return-value]  # read() has converted every GpuSpan
 
     @spans.setter
     def spans(self, spans: list[Span]) -> None:
         self._spans = list(spans)
 
     def start(self, rank: int) -> None:
-        """Forget what was recorded and record as `rank` from now on."""
+        """Clear the recording and start recording as `rank`."""
         self.rank, self._spans, self.on, self.label, self.core_waits = rank, [], True, "", []
 
     def look_at_core(self) -> None:
-        """Take down how long the main thread has waited for a core by now; one reading takes ten microseconds."""
+        """Record how long the main thread has waited for a core so far. One reading takes ten microseconds."""
         if self.on and threading.current_thread() is threading.main_thread() and (waited := core_wait()) is not None:
             self.core_waits.append((time.monotonic(), waited))
 
     def add(self, span: Span | GpuSpan) -> None:
-        """Keep a span, up to a limit: the first ones stay."""
+        """Store a span. Recording stops at `MOST_SPANS`, so the first ones are kept."""
         if self.on:
             self._spans.append(span)
             self.on = len(self._spans) < MOST_SPANS
 
     def read(self, *, wait: bool = True) -> None:
-        """Turn events into times. Without `wait`, a span whose end the GPU has not reached is left out."""
+        """Turn CUDA events into times. Without `wait`, drop spans whose end the GPU has not reached."""
         with self._reading:
             if any(isinstance(span, GpuSpan) for span in self._spans):
                 self._spans[:] = [span for one in self._spans if (span := _read(one, wait)) is not None]
@@ -96,7 +97,7 @@ class Recorder:
 
 @dataclass(frozen=True)
 class GpuSpan:
-    """A span whose `start` and `end` are CUDA events on the stream that did its work."""
+    """A span whose `start` and `end` are CUDA events on the stream that ran its kernels."""
 
     span: Span
     start: torch.cuda.Event
@@ -108,28 +109,28 @@ def _read(span: Span | GpuSpan, wait: bool) -> Span | None:
         return span
     try:
         if wait:
-            span.end.synchronize()  # for this event alone, and never for a message that nobody has sent yet
+            span.end.synchronize()  # wait for this event only, not for a receive whose sender hasn't sent yet
         elif not span.end.query():
             return None
         return replace(span.span, start=_clock.seconds(span.start), end=_clock.seconds(span.end))
-    except RuntimeError:  # the GPU has failed: what it did last is not known
+    except RuntimeError:  # the GPU has failed, so the times of its last work are lost
         if wait:
             raise
         return None
 
 
 class GpuClock:
-    """The time of CUDA events by this process's clock.
+    """Converts CUDA events to times on this process's clock.
 
-    Times are added up from event to event, in the order of reading: the milliseconds between two events are a float32,
-    which is exact enough for a stretch of a second, and not for one of an hour.
+    It adds up the time from each event to the next, in the order they are read. CUDA reports the milliseconds between
+    two events as a float32, which is precise enough over a second but not over an hour.
     """
 
     def __init__(self) -> None:
         self._latest: tuple[torch.cuda.Event, float] | None = None
 
     def set_if_new(self, stream: torch.cuda.Stream) -> None:
-        """Compare the two clocks, once."""
+        """Synchronize the two clocks on the first call; later calls do nothing."""
         if self._latest is None:
             import torch
 
@@ -139,7 +140,7 @@ class GpuClock:
             self._latest = event, time.monotonic()
 
     def seconds(self, event: torch.cuda.Event) -> float:
-        """When the GPU came to this event."""
+        """Return the time at which the GPU reached this event."""
         assert self._latest is not None, "an event was recorded before the clock was set"
         before, at = self._latest
         self._latest = event, at + before.elapsed_time(event) / 1e3
@@ -147,12 +148,12 @@ class GpuClock:
 
 
 _clock = GpuClock()
-recorder = Recorder()  # on a rank that a notebook launched it is on; elsewhere, inside `recording()`
+recorder = Recorder()  # on for ranks launched from a notebook; elsewhere, only inside `recording()`
 
 
 @contextmanager
 def recording() -> Iterator[list[Span]]:
-    """Record the spans of this process, without a launch. The list is filled when the block ends."""
+    """Record the spans of this process without a launch. The yielded list is filled when the block ends."""
     spans: list[Span] = []
     began = time.monotonic()
     outer, outer_on = recorder.spans, recorder.on
@@ -166,7 +167,7 @@ def recording() -> Iterator[list[Span]]:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Record nothing inside the block: for runs so long that nobody looks at their spans."""
+    """Record nothing inside the block. Use it for runs too long to look at span by span."""
     was_on, recorder.on = recorder.on, False
     try:
         yield
@@ -176,7 +177,7 @@ def paused() -> Iterator[None]:
 
 @contextmanager
 def labelled(label: object) -> Iterator[None]:
-    """Spans that begin inside the block say of what they are: of which layer, or bucket. Pictures show it."""
+    """Label the spans that start inside the block, for example with a layer or bucket. Plots show the label."""
     before, recorder.label = recorder.label, str(label)
     try:
         yield
@@ -189,16 +190,16 @@ def span(
 ) -> AbstractContextManager[None]:
     """Record the time the block takes. With `at_least`, sleep until it has taken that many seconds.
 
-    Its label is the one given, or that of the `labelled` block around it.
+    `label` defaults to that of the enclosing `labelled` block.
 
-    Spans named `send` and `receive` with a `peer` are what `pictures.messages(run)` draws.
+    `pictures.messages(run)` draws the spans named `send` and `receive` that have a `peer`.
 
-    With more ranks than cores, ranks wait for a core and their times lie. A sleep needs no core: blocks
-    of a fixed length overlap as they would on devices of their own. Such a span is marked *paced*.
+    With more ranks than cores, ranks wait for a core and their times are misleading. Sleeping needs no core, so blocks
+    of a fixed length overlap as they would if every rank had a device. Such a span is marked *paced*.
 
-    On a GPU, the block's *kernels* are timed, by CUDA events on the current stream: nobody waits for them, and the
-    rank runs ahead of its GPU as it does unrecorded. A span that is paced waits for that stream. One that is `on_host`
-    times what the rank's Python does, whatever its GPU is busy with.
+    On a GPU, the span times the block's *kernels*, with CUDA events on the current stream. Nothing waits for them: the
+    rank still runs ahead of its GPU. A paced span does wait for that stream. An `on_host` span times the rank's Python
+    code, whatever its GPU is doing.
     """
     if at_least < 0:
         raise ValueError(f"at_least={at_least}: a span lasts a number of seconds, 0 or more")
@@ -220,7 +221,7 @@ def _timed(name: str, at_least: float, peer: int | None, label: str, on_host: bo
 
 @contextmanager
 def _timed_by_clock(span: Span, at_least: float, stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """Time the block by this process's clock; if it has kernels on a stream, with them."""
+    """Time the block with this process's clock. With a `stream`, the time includes the kernels on it."""
     if stream is not None:
         stream.synchronize()
     recorder.look_at_core()
@@ -229,7 +230,7 @@ def _timed_by_clock(span: Span, at_least: float, stream: torch.cuda.Stream | Non
         yield
     finally:
         if stream is not None:
-            stream.synchronize()  # and not the device: a receive that was posted ahead may wait for this very rank
+            stream.synchronize()  # not the whole device: a receive posted earlier may be waiting for this rank
         remaining = start + at_least - time.monotonic()
         if remaining > 0:
             time.sleep(remaining)
@@ -252,7 +253,7 @@ def _timed_by_events(span: Span, stream: torch.cuda.Stream) -> Iterator[None]:
 
 
 def core_wait() -> float | None:
-    """Seconds in which this thread could have run and was not given a core; None where the kernel does not say."""
+    """Return the seconds this thread was runnable but had no core, or None if the OS does not report them."""
     try:
         with open("/proc/thread-self/schedstat", "rb") as file:
             return int(file.read().split()[1]) / 1e9
@@ -261,6 +262,6 @@ def core_wait() -> float | None:
 
 
 def _stream() -> Any:
-    """The stream on which this thread's kernels run, if this process has started a GPU."""
+    """Return the stream on which this thread's kernels run, or None if this process has not initialized CUDA."""
     torch = sys.modules.get("torch")
     return torch.cuda.current_stream() if torch is not None and torch.cuda.is_initialized() else None

@@ -1,4 +1,4 @@
-"""`launch`: one function on several ranks of this machine, from a cell or a script."""
+"""`launch`: run one function on several ranks of this machine, from a cell or a script."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 
 
 class Cluster(Protocol):
-    """Somewhere else to run the ranks."""
+    """A place other than this machine to run the ranks."""
 
     def check(self, ranks: int) -> None:
-        """Refuse a number of ranks that does not fit."""
+        """Raise if the cluster cannot run this number of ranks."""
 
     def run(self, spec: messages.LaunchSpec, timeout: float | None) -> Run:
-        """Run the ranks there."""
+        """Run the ranks on the cluster and return the finished run."""
         ...
 
 
-# Imported once, in the server. torch imports `_dynamo` (two seconds) when a model is first wrapped or optimized; a rank
-# that must import our strategies itself starts a tenth of a second later.
+# Imported once, in the fork server. torch imports `_dynamo` (two seconds) when a model is first wrapped or optimized;
+# a rank that has to import our strategies itself starts a tenth of a second later.
 PRELOADED = [
     *("torch", "torch.distributed", "torch.distributed.checkpoint", "torch.nn.parallel", "torch._dynamo"),
     *("course_lib.launchers.process.supervisor", "course_lib.training"),
 ]
 MOST_RANKS = 64
-LONGEST_WAIT = 2_000_000  # seconds: three weeks. In milliseconds it still fits the 32 bits that a system call takes
+LONGEST_WAIT = 2_000_000  # seconds (three weeks); in milliseconds, it still fits the 32 bits that a system call takes
 
 
 def launch(
@@ -62,18 +62,19 @@ def launch(
     seed: int | None = None,
     **kwargs: Any,
 ) -> Run:
-    """Run `fn(*args, **kwargs)` on `ranks` processes of this machine and return what each returned.
+    """Run `fn(*args, **kwargs)` on `ranks` processes of this machine and return what each of them returned.
 
-    On each of them the process group is up and `course_lib.device()` is the rank's device. What they print
-    appears here, tagged. `timeout` counts from the moment all ranks have started; None waits for ever.
-    A `Patience` does not count what a busy machine takes from them. `on=slurm(nodes=2)` runs them on the nodes of a
-    cluster instead. With `profile`, PyTorch's profiler looks on all the while, and `run.trace(file)` has what it saw:
-    for functions of seconds, not of hours. With `framework="tensorflow"` or `"jax"` the ranks meet through that, and
-    no process group of PyTorch's is up: TensorFlow finds them in `TF_CONFIG`, JAX in `jax.devices()`.
+    On every rank, the process group is up and `course_lib.device()` is the rank's device. What ranks print appears
+    here, tagged with the rank. `timeout` counts seconds from the moment all ranks have started; None waits forever. A
+    `Patience` does not count time that ranks lose to other load on the machine. `on=slurm(nodes=2)` runs the ranks on
+    the nodes of a cluster instead. With `profile`, PyTorch's profiler records the whole call, and `run.trace(file)`
+    writes the result; use it for calls that take seconds, not hours. With `framework="tensorflow"` or `"jax"`, the
+    ranks connect through that framework and there is no PyTorch process group: TensorFlow finds the ranks in
+    `TF_CONFIG`, JAX in `jax.devices()`.
 
-    Every rank of every launch draws random numbers of its own. With `seed=7` they are the same in the next launch, as
-    if rank 2 had begun with `torch.manual_seed(7 + 2)`; Python's and NumPy's generators follow it too. (What `hash`
-    makes of a text is the same on all ranks, because they are forks of one process; under torchrun it is not.)
+    Every rank of every launch draws different random numbers. With `seed=7` they repeat in the next launch, as if
+    rank 2 had started with `torch.manual_seed(7 + 2)`; Python's and NumPy's generators are seeded, too. (`hash` of a
+    string is the same on all ranks, because they are forks of one process. Under torchrun it differs.)
     """
     patience = timeout if isinstance(timeout, Patience) else None
     seconds = timeout.seconds if isinstance(timeout, Patience) else timeout
@@ -111,21 +112,21 @@ def launch(
 
 
 def warm_up(modules: Sequence[str] = PRELOADED) -> None:
-    """Start the server that ranks are forked from; it imports torch while the learner reads on."""
+    """Start the server that ranks are forked from. It imports torch in the background while the learner reads."""
     if start_method() == "forkserver":
         from multiprocessing import forkserver, resource_tracker
 
         use_own_folder()
         multiprocessing.set_forkserver_preload(list(modules))
-        resource_tracker.ensure_running()  # it unmasks Ctrl-C when it starts one: before it is masked
+        resource_tracker.ensure_running()  # starting it unmasks Ctrl-C, so start it before we mask that
         with _deaf_to_interrupts():
             forkserver.ensure_running()
 
 
 @contextlib.contextmanager
 def _deaf_to_interrupts() -> Iterator[None]:
-    """Let a process that starts in the block ignore Ctrl-C: the server would show which import that has interrupted."""
-    if threading.current_thread() is not threading.main_thread():  # only a thread's mask is its own
+    """Make a process started in the block ignore Ctrl-C; else the server prints a traceback of the import it was in."""
+    if threading.current_thread() is not threading.main_thread():  # other threads cannot set handlers, only a mask
         if not hasattr(signal, "pthread_sigmask"):
             yield
             return
@@ -135,7 +136,7 @@ def _deaf_to_interrupts() -> Iterator[None]:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, masked)
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a new process inherits that
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a new process inherits this
     try:
         yield
     finally:
@@ -143,7 +144,7 @@ def _deaf_to_interrupts() -> Iterator[None]:
 
 
 def start_method() -> str:
-    """`forkserver` on Linux. Elsewhere `spawn`: Windows has no fork, and macOS's frameworks do not survive one."""
+    """Return `forkserver` on Linux, else `spawn`: Windows has no fork, and macOS's frameworks don't survive one."""
     default = "forkserver" if sys.platform.startswith("linux") else "spawn"
     return os.environ.get("COURSE_LIB_START_METHOD", default)
 
@@ -152,13 +153,11 @@ def _working_folder() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError:
-        raise LaunchError(
-            "the folder in which this program works no longer exists: change to another one with os.chdir(...)"
-        ) from None
+        raise LaunchError("the current folder no longer exists: change to a different one with os.chdir(...)") from None
 
 
 def _arguments() -> list[str]:
-    """What a function that reads its command line should find: the script's, and nothing of a notebook's kernel."""
+    """Return the `sys.argv` for the ranks: the script's arguments, but not those of a notebook's kernel."""
     in_a_kernel = "ipykernel" in sys.modules and "get_ipython" in vars(builtins)
     return list(sys.argv[:1] if in_a_kernel else sys.argv)
 
@@ -176,10 +175,10 @@ def _check(fn: Any, ranks: Any, timeout: Any) -> None:
     if ranks < 1:
         raise ValueError(f"ranks={ranks}: a launch needs at least one rank")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real)):
-        raise TypeError(f"timeout={timeout!r}: give a number of seconds, or None to wait for ever")
+        raise TypeError(f"timeout={timeout!r}: give a number of seconds, or None to wait forever")
     if timeout is not None and not 0 < float(timeout) <= LONGEST_WAIT:
         raise ValueError(
-            f"timeout={timeout}: give a number of seconds above 0 and up to {LONGEST_WAIT}, or None to wait for ever"
+            f"timeout={timeout}: give a number of seconds above 0 and up to {LONGEST_WAIT}, or None to wait forever"
         )
 
 
@@ -198,16 +197,16 @@ def _check_framework(framework: Any, on: Cluster | None, profile: bool) -> None:
 
 @contextlib.contextmanager
 def supervisor_of(spec: messages.LaunchSpec) -> Iterator[messages.Channel]:
-    """A connection to a fresh supervisor. Closing it ends the launch and everything that belongs to it."""
+    """Yield a connection to a new supervisor. Closing it ends the launch and all of its processes."""
     with _supervised(spec) as (supervisor, _):
         yield supervisor
 
 
 @contextlib.contextmanager
 def _supervised(spec: messages.LaunchSpec) -> Iterator[tuple[messages.Channel, int]]:
-    """The same, and the supervisor's process id."""
+    """Yield a connection to a new supervisor, and its process id."""
     method = start_method()
-    # The stubs know a context's class only where its method is written out.
+    # The type stubs know a context's class only if its method is a literal.
     context = cast("ForkServerContext | SpawnContext", multiprocessing.get_context(method))
     ranks_method = "fork" if method == "forkserver" else "spawn"
     with _sentences_for_limits():
@@ -223,7 +222,7 @@ def _supervised(spec: messages.LaunchSpec) -> Iterator[tuple[messages.Channel, i
 
 
 def _start(process: Any) -> None:
-    """Start the supervisor; a second time, if the server that it is forked from was killed a moment ago."""
+    """Start the supervisor. Retry once, in case the server it is forked from has just been killed."""
     with main_module_hidden():
         try:
             warm_up()
@@ -240,8 +239,8 @@ def _sentences_for_limits() -> Iterator[None]:
         yield
     except (EOFError, ConnectionError) as error:
         raise LaunchError(
-            "the process from which ranks are forked ended at once. Most likely too few processes, files or bytes of "
-            "memory are allowed here (`ulimit -a`): raise the limit, or end what else is running"
+            "the process that ranks are forked from ended immediately. Most likely too few processes, files or bytes "
+            "of memory are allowed here (`ulimit -a`): raise the limit, or close other programs"
         ) from error
     except (OSError, MemoryError) as error:
         raise LaunchError(f"the ranks cannot be started: {explain_failure(error)}") from error
@@ -254,8 +253,8 @@ _starting = threading.Lock()
 def main_module_hidden():
     """Keep `multiprocessing` from running the learner's script again in the supervisor.
 
-    It does so to find functions by name; ours travel by value. Without this, a script would need
-    `if __name__ == "__main__":`, and one that is read from a pipe could not launch at all.
+    It does that to look functions up by name, but ours are sent by value. Without this, a script would need
+    `if __name__ == "__main__":`, and a script read from a pipe could not launch at all.
     """
     main = sys.modules["__main__"]
     with _starting:

@@ -3,12 +3,12 @@
     python -m course_lib.launchers.nccl course train --strategy pipeline --ranks 4
     python -m course_lib.launchers.nccl python -m pytest tests/gpu
 
-PyTorch ships an NCCL that refuses two ranks on one GPU. Version 2.30 and newer allows it. This command downloads such a
-version from PyPI once, preloads it, and runs NVIDIA's MPS for as long as your command runs: without MPS, ranks take
+PyTorch ships an NCCL that refuses two ranks on one GPU. NCCL 2.30 and newer allows it. This command downloads such a
+version from PyPI once, preloads it, and runs NVIDIA's MPS for as long as your command runs. Without MPS, ranks take
 turns on the GPU, and an all-reduce takes a hundred times as long.
 
-What you run this way is NCCL's real code, with its real kernels and protocols; only the bytes never leave the one GPU's
-memory. Use it to test and to learn. Ranks with a GPU each need none of this.
+This runs NCCL's real code, with its real kernels and protocols, except that no bytes leave the GPU's memory. Use it to
+test and to learn. You don't need it if every rank has its own GPU.
 """
 
 from __future__ import annotations
@@ -29,21 +29,23 @@ from course_lib.machine import SHARES_GPUS
 LIBRARY = "COURSE_LIB_NCCL"  # the path of a libnccl.so.2, for machines without a network
 NAME = "libnccl.so.2"
 MPS = "nvidia-cuda-mps-control"
-# More channels mean more blocks that spin at the same time: 4 ranks on one GPU were seen to hang without this limit.
+# More channels mean more thread blocks spinning at the same time: without this limit, we saw 4 ranks on one GPU hang.
 CHANNELS = "2"
 
 
 class CannotShare(RuntimeError):
-    """Ranks cannot share a GPU over NCCL here; the sentence says what to do."""
+    """Ranks cannot share a GPU over NCCL here. The message says what to do."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line's own command, and return its exit status."""
+    """Run the command given on the command line and return its exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m course_lib.launchers.nccl",
         description="Run a command so that ranks sharing a GPU talk over NCCL.",
     )
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND ...", help="with its own options")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="COMMAND ...", help="the command to run, with its options"
+    )
     command = parser.parse_args(arguments).command
     if not command:
         parser.error("give a command to run, for example: course train --strategy pipeline --ranks 2")
@@ -59,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def sharing_environment(library: Path) -> dict[str, str]:
-    """The variables with which a process and its children load this NCCL, and may share a GPU."""
+    """Return the environment variables that make a process and its children load this NCCL and share a GPU."""
     before = os.environ.get("LD_PRELOAD", "")
     return {
         "LD_PRELOAD": f"{library}:{before}" if before else str(library),
@@ -69,7 +71,7 @@ def sharing_environment(library: Path) -> dict[str, str]:
 
 
 def find_library() -> Path:
-    """An NCCL that lets ranks share a GPU: the one that COURSE_LIB_NCCL names, or PyPI's newest, fetched once."""
+    """Return an NCCL that lets ranks share a GPU: the one COURSE_LIB_NCCL names, or PyPI's newest, downloaded once."""
     if given := os.environ.get(LIBRARY):
         if not Path(given).is_file():
             raise CannotShare(f"{LIBRARY}={given}: there is no such file; give the path of a {NAME}")
@@ -82,7 +84,7 @@ def find_library() -> Path:
 
 
 def _cuda_version() -> str:
-    """The major version of CUDA that PyTorch was built for."""
+    """Return the major version of CUDA that PyTorch was built for."""
     import torch
 
     if not torch.version.cuda:
@@ -91,7 +93,7 @@ def _cuda_version() -> str:
 
 
 def _fetch(package: str, place: Path) -> None:
-    """Download the package and keep its library, nothing else: written aside, then renamed."""
+    """Download the package and keep only its library, written to a temporary file and then renamed."""
     needed = ".".join(map(str, SHARES_GPUS))
     print(f"downloading {package} from PyPI, once (250 MB)", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -115,9 +117,9 @@ def _fetch(package: str, place: Path) -> None:
 
 @contextlib.contextmanager
 def mps() -> Iterator[Mapping[str, str]]:
-    """NVIDIA's multi-process service, of our own, while the block runs. Yields the variables that lead to it.
+    """Run a private NVIDIA Multi-Process Service (MPS) during the block. Yields the variables that point to it.
 
-    Where it is not installed, ranks take turns on the GPU: right, and slow.
+    Without MPS, ranks take turns on the GPU, which is correct but slow.
     """
     if shutil.which(MPS) is None:
         print(f"{MPS} is not installed: ranks that share a GPU will take turns on it, slowly", file=sys.stderr)

@@ -1,8 +1,8 @@
-"""Every private door into PyTorch and CPython that the course goes through, and what happens where one is shut.
+"""Every private API of PyTorch and CPython that the course uses, and what happens if one is missing.
 
-What starts with an underscore may be gone in the next version. So nothing private is used elsewhere: each door is a
-function here that says what it needs, and does without, or says so, where that is missing. `doors` lists all of them;
-tests/launchers/test_private_doors.py says which are shut in the installed versions.
+A name that starts with an underscore may be gone in the next version, so no other module uses one. Each function here
+is a "door" to a private API: it says what it needs, and either works without it or raises if it is missing. `doors`
+lists them all; tests/launchers/test_private_doors.py shows which are missing in the installed versions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FLIGHT_RECORDERS = ("_dump_fr_trace", "_dump_nccl_trace")  # gloo's, and NCCL's
 SENDS = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
-# What `dist.all_reduce` calls, and the name by which the flight recorder and people know it.
+# The methods that `dist.all_reduce` and the others call, and the names that the flight recorder and people use.
 COLLECTIVES = {
     "allreduce": "all_reduce",
     "allreduce_coalesced": "all_reduce_coalesced",
@@ -53,7 +53,7 @@ Note = Callable[[str, Any, Any, tuple, Mapping[str, Any]], None]  # op, group, w
 
 
 def doors() -> dict[str, bool]:
-    """Every private name that we use, and whether the installed versions have it. Imports torch."""
+    """Return every private name that we use, and whether the installed versions have it. Imports torch."""
     from multiprocessing import forkserver
 
     import torch
@@ -82,36 +82,37 @@ def doors() -> dict[str, bool]:
 
 
 def flight_recorders() -> list[Callable[..., bytes]]:
-    """The functions that dump PyTorch's flight recorders: gloo's and NCCL's. Where one is shut, it is not in the list.
+    """Return the functions that dump PyTorch's flight recorders, gloo's and NCCL's. A missing one is not in the list.
 
-    Needs `torch._C._distributed_c10d._dump_fr_trace` and `_dump_nccl_trace`; imports nothing.
+    Needs `torch._C._distributed_c10d._dump_fr_trace` and `_dump_nccl_trace`. Imports nothing.
     """
     core = getattr(getattr(sys.modules.get("torch"), "_C", None), "_distributed_c10d", None)
     return [getattr(core, name) for name in FLIGHT_RECORDERS if hasattr(core, name)]
 
 
 def has_gloo_recorder() -> bool:
-    """Whether gloo's flight recorder can be dumped: needs `_dump_fr_trace`."""
+    """Return whether gloo's flight recorder can be dumped. Needs `_dump_fr_trace`."""
     core = getattr(getattr(sys.modules.get("torch"), "_C", None), "_distributed_c10d", None)
     return hasattr(core, FLIGHT_RECORDERS[0])
 
 
 def ranks_of_groups() -> dict[Any, tuple[int, ...]]:
-    """The global ranks of each process group that exists. Shut, no group is known, and nobody is said to wait for it.
+    """Return the global ranks of each existing process group.
 
-    Needs `torch.distributed.distributed_c10d._world.pg_group_ranks`.
+    Needs `torch.distributed.distributed_c10d._world.pg_group_ranks`. If missing, no group is known, and we never
+    report that a rank waits for one.
     """
-    groups = list(getattr(_world(), "pg_group_ranks", {}).items())  # of a group that it is not in, a rank has a number
+    groups = list(getattr(_world(), "pg_group_ranks", {}).items())  # a group this rank is not in appears as a number
     return {group: tuple(ranks) for group, ranks in groups if hasattr(group, "group_name")}
 
 
 def ranks_of_group(group: Any) -> tuple[int, ...]:
-    """The global ranks of one process group; none where the door of `ranks_of_groups` is shut."""
+    """Return the global ranks of one process group; () if what `ranks_of_groups` needs is missing."""
     return tuple(getattr(_world(), "pg_group_ranks", {}).get(group, ()))
 
 
 def process_groups() -> list[Any]:
-    """Every process group that exists: needs `_world.pg_map`. Shut, there are none, and none outlives its end."""
+    """Return every existing process group. Needs `_world.pg_map`; if missing, no destroyed group is kept alive."""
     return list(getattr(_world(), "pg_map", ()))
 
 
@@ -120,30 +121,30 @@ def _world() -> Any:
 
 
 def backend_of(group: Any, place: device) -> Any:
-    """What a process group talks over for tensors on this device: needs `ProcessGroup._get_backend`.
+    """Return the backend that a process group uses for tensors on this device. Needs `ProcessGroup._get_backend`.
 
-    Shut, it raises AttributeError: a call on a GPU is then not written down.
+    If missing, it raises AttributeError, and calls on a GPU are not logged.
     """
     return group._get_backend(place)
 
 
 def sequence_number(group_or_backend: Any) -> int:
-    """How many collectives it has begun: needs `_get_sequence_number_for_group`.
+    """Return how many collectives a group or backend has started. Needs `_get_sequence_number_for_group`.
 
-    Shut, it raises AttributeError: a call is then not written down, and known only from the flight recorder.
+    If missing, it raises AttributeError, and calls are not logged: we know them only from the flight recorder.
     """
     return group_or_backend._get_sequence_number_for_group()
 
 
 def default_store() -> Store:
-    """The store through which the ranks have met: needs `_get_default_store`. Shut, it raises ImportError."""
+    """Return the store used for the rendezvous. Needs `_get_default_store`; if missing, it raises ImportError."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     return _get_default_store()
 
 
 def replace_in_torch(name: str, function: Callable) -> None:
-    """Put `function` in the place of `torch.distributed.NAME`, for PyTorch's own callers, too."""
+    """Replace `torch.distributed.NAME` with `function`, for PyTorch's own callers, too."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
@@ -152,10 +153,10 @@ def replace_in_torch(name: str, function: Callable) -> None:
 
 
 def watch_process_groups(note_collective: Note, note_message: Note) -> None:
-    """Call these after each call that goes through Python's process groups, for the rest of the process's life.
+    """Call these after every call through Python's process groups, for the rest of the process's life.
 
-    Needs the methods of `ProcessGroup` behind `dist.all_reduce` and the others. One that this version does not have is
-    not watched: its calls are known from the flight recorder alone.
+    Needs the methods of `ProcessGroup` behind `dist.all_reduce` and the others. A method that this version lacks is not
+    watched: we know its calls only from the flight recorder.
     """
     import torch.distributed as dist
 
@@ -173,7 +174,7 @@ def _watch(cls: Any, name: str, note: Callable[..., None]) -> None:
     @functools.wraps(method)
     def noted(group: Any, *arguments: Any, **keywords: Any) -> Any:
         work = method(group, *arguments, **keywords)
-        with contextlib.suppress(Exception):  # what is not understood is not written down, and does no harm
+        with contextlib.suppress(Exception):  # a call that we can't log must still work
             note(group, work, arguments, keywords)
         return work
 
@@ -181,9 +182,9 @@ def _watch(cls: Any, name: str, note: Callable[..., None]) -> None:
 
 
 def watch_waits(begin: Callable[[Any], None], end: Callable[[bool], None]) -> None:
-    """Call `begin(work)` before each `Work.wait` of this process, and `end` after it: with False, if it has raised.
+    """Call `begin(work)` before each `Work.wait` in this process, and `end(success)` after it; False means it raised.
 
-    Needs a `wait` that can be replaced. Without it a rank cannot say which of several works it waits for.
+    Needs a `wait` that can be replaced. Without it, a rank cannot say which of several `Work` objects it waits for.
     """
     import torch.distributed as dist
 
@@ -205,9 +206,9 @@ def watch_waits(begin: Callable[[Any], None], end: Callable[[bool], None]) -> No
 
 
 def sleep_on_gpu(cycles: int) -> None:
-    """Keep the GPU busy for so many cycles: needs `torch.cuda._sleep`.
+    """Keep the GPU busy for `cycles` cycles. Needs `torch.cuda._sleep`.
 
-    Shut, it does not sleep: short kernels are then timed together with their start.
+    If missing, it does not sleep, and timings of short kernels include their launch.
     """
     import torch
 
@@ -215,9 +216,10 @@ def sleep_on_gpu(cycles: int) -> None:
 
 
 def dispatch_mode() -> type[TorchDispatchMode]:
-    """The class whose `__torch_dispatch__` sees every operation: needs `torch.utils._python_dispatch`, or ImportError.
+    """Return the class whose `__torch_dispatch__` sees every operation.
 
-    The one that is returned does not have PyTorch import its compiler, which takes seconds.
+    Needs `torch.utils._python_dispatch`; if missing, it raises ImportError. The returned class keeps PyTorch from
+    importing its compiler, which takes seconds.
     """
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -230,38 +232,38 @@ def dispatch_mode() -> type[TorchDispatchMode]:
 
 
 def storage_id(storage: Any) -> int:
-    """A number for a storage, as long as it lives: needs `UntypedStorage._cdata`. Shut, its address is taken.
+    """Return an id for a storage, valid while it lives. Needs `UntypedStorage._cdata`; if missing, uses its address.
 
-    (Storages of no bytes all have the same address, and no size that would count.)
+    (Empty storages all have the same address, but have no bytes to count.)
     """
     return getattr(storage, "_cdata", None) or storage.data_ptr()
 
 
 def has_forward_hooks(module: nn.Module) -> bool:
-    """Whether somebody watches a module: needs `_forward_hooks` and `_forward_pre_hooks`. Shut, it says yes."""
+    """Return whether a module has hooks. Needs `_forward_hooks` and `_forward_pre_hooks`; if missing, returns True."""
     return bool(getattr(module, "_forward_hooks", True) or getattr(module, "_forward_pre_hooks", True))
 
 
 def own_parameters(module: nn.Module) -> list[Any]:
-    """A module's own parameters, ten times as fast as `parameters()`: needs `_parameters`. Shut, as slow as that."""
+    """Return a module's own parameters. With `_parameters`, it is ten times as fast as the fallback, `parameters()`."""
     own = getattr(module, "_parameters", None)
     return list(module.parameters(recurse=False)) if own is None else list(own.values())
 
 
 def forget_exit_functions() -> None:
-    """Forget what was registered with `atexit`: needs `atexit._clear`. Shut, a rank also calls its server's."""
+    """Clear the `atexit` functions. Needs `atexit._clear`; if missing, a rank also calls those of its fork server."""
     getattr(atexit, "_clear", lambda: None)()
 
 
 def call_exit_functions() -> None:
-    """Call what was registered with `atexit`: needs `atexit._run_exitfuncs`. Shut, a rank does not call it."""
+    """Call the `atexit` functions. Needs `atexit._run_exitfuncs`; if missing, a rank does not call them."""
     getattr(atexit, "_run_exitfuncs", lambda: None)()
 
 
 def wait_for_threads() -> None:
-    """Wait for this process's threads, as Python does when a program ends: needs `threading._shutdown`.
+    """Wait for this process's threads, as Python does when a program ends. Needs `threading._shutdown`.
 
-    Executors learn from it that they are done. Shut, threads that are no daemons are joined, one after the other.
+    That also tells executors to shut down. If missing, non-daemon threads are joined one by one.
     """
     if shutdown := getattr(threading, "_shutdown", None):
         return shutdown()
@@ -271,23 +273,23 @@ def wait_for_threads() -> None:
 
 
 def frame_of(thread: int | None) -> FrameType | None:
-    """Where a thread is: needs `sys._current_frames`. Shut, it is nowhere, and a rank that hangs cannot say where."""
+    """Return a thread's current frame. Needs `sys._current_frames`; if missing, a rank that hangs cannot say where."""
     frames = getattr(sys, "_current_frames", dict)()
     return None if thread is None else frames.get(thread)
 
 
 def process_configuration() -> dict[str, Any]:
-    """Where `multiprocessing` notes its folder, for this process and those that it starts: needs `Process._config`.
+    """Return the dict in which `multiprocessing` stores its folder, for this process and its children.
 
-    Shut, the folder is noted nowhere, and `multiprocessing` makes one of its own.
+    Needs `Process._config`. If missing, our folder is not stored, and `multiprocessing` creates its own.
     """
     return getattr(multiprocessing.current_process(), "_config", {})
 
 
 def fork_from_the_same_server() -> None:
-    """Let a process that a fork server has made use that same server: needs `forkserver._forkserver`.
+    """Let a process that came from a fork server use that same server. Needs `forkserver._forkserver`.
 
-    Shut, it starts a server of its own, which takes seconds.
+    If missing, it starts a second server, which takes seconds.
     """
     from multiprocessing import forkserver
 
@@ -297,5 +299,5 @@ def fork_from_the_same_server() -> None:
 
 
 def tensorflow_has_begun(context: Any) -> bool:
-    """Whether TensorFlow's eager context is up: needs its `_initialized`. Shut, it says no: a port is closed twice."""
+    """Return whether TensorFlow's eager context is up. Needs `_initialized`; if missing, a port may be closed twice."""
     return getattr(context, "_initialized", False)

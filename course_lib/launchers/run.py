@@ -16,13 +16,13 @@ from course_lib.trace import Span
 
 @dataclass(frozen=True, repr=False)
 class Run(Sequence):
-    """The ranks' values, in order of rank: `run[2]` is what rank 2 returned.
+    """The ranks' return values, in order of rank: `run[2]` is what rank 2 returned.
 
-    `seconds` counts from the first rank that began the function to the last that ended it, without the
-    time it took to start the ranks. `output` holds (rank, line) pairs, `spans` what `trace.span` recorded:
-    `pictures.timeline(run)` and `pictures.messages(run)` draw them. `collectives` says when each rank came to each of
-    the last 2000 collectives, `core_waits` how long each had waited for a core by when, and `profiles` has what
-    PyTorch's profiler saw, if it was asked to look.
+    `seconds` is the time from when the first rank entered the function to when the last one left it, not counting the
+    time to start the ranks. `output` holds (rank, line) pairs. `spans` holds what `trace.span` recorded;
+    `pictures.timeline(run)` and `pictures.messages(run)` draw it. `collectives` holds when each rank reached each of
+    the last 2000 collectives, `core_waits` how long each rank had waited for a core at various times, and `profiles`
+    what PyTorch's profiler recorded, if it was on.
     """
 
     values: tuple[Any, ...]
@@ -34,11 +34,11 @@ class Run(Sequence):
     core_waits: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
 
     def trace(self, path: str | Path) -> Path:
-        """Write all that was recorded into one file, for ui.perfetto.dev or chrome://tracing; returns its path."""
+        """Write everything recorded to one file for ui.perfetto.dev or chrome://tracing, and return its path."""
         return write_trace(path, len(self), self.spans, self.collectives, self.profiles, self.core_waits)
 
     def stragglers(self) -> Stragglers:
-        """Which rank the others wait for, if any, and why: printed, a table with a row for each rank."""
+        """Find the rank that the others wait for, if any, and why. Prints as a table with one row per rank."""
         return find_stragglers(len(self), self.collectives, self.spans, self.core_waits)
 
     def __getitem__(self, rank):

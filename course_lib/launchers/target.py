@@ -1,4 +1,4 @@
-"""What a command names: a function in a file or a module, and the arguments to call it with."""
+"""Resolve what a command names: a function in a file or a module, and the arguments to call it with."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from course_lib.launchers.diagnosis.errors import LaunchError
 
 
 class BadJob(ValueError):
-    """The job cannot start: the sentence says what to change."""
+    """The job cannot start. The message says what to change."""
 
 
 class CannotImport(LaunchError):
-    """The job's own file raises while it is imported; its lines follow the sentence."""
+    """The job's file raised during import. The message ends with the file's own traceback."""
 
 
 def find_function(target: str) -> Callable:
-    """The function named by `path/to/file.py:function` or `package.module:function`."""
+    """Return the function named by `path/to/file.py:function` or `package.module:function`."""
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
         raise BadJob(f"{target}: name a file and a function in it, for example train.py:main")
@@ -64,21 +64,21 @@ def _load_module(name: str) -> ModuleType:
 
 def _is_module(name: str) -> bool:
     try:
-        return importlib.util.find_spec(name) is not None  # imports the packages above it
+        return importlib.util.find_spec(name) is not None  # imports the parent packages
     except ModuleNotFoundError as error:
         if f"{name}.".startswith(f"{error.name}."):
             return False
-        raise  # it is there, and misses another one
+        raise  # the module exists, but one of its imports is missing
 
 
 @contextlib.contextmanager
 def _imported(name: str | Path) -> Iterator[None]:
-    """Where somebody's own code is imported: what it raises is told in its own lines, without ours above them."""
+    """Import the user's code in this block. Exceptions become `CannotImport`, with the user's frames but not ours."""
     try:
         yield
     except SystemExit:
         raise CannotImport(
-            f"{name} ends the program while it is imported; put what does so below `if __name__ == '__main__':`"
+            f"{name} ends the program while it is imported; move the code for that below `if __name__ == '__main__':`"
         ) from None
     except Exception as error:
         own = error.__traceback__
@@ -90,7 +90,7 @@ def _imported(name: str | Path) -> Iterator[None]:
 
 
 def parse(arguments: Iterable[str]) -> dict[str, Any]:
-    """`steps=10 name=adam` as keyword arguments: Python literals where they are some, else text."""
+    """Parse `steps=10 name=adam` into keyword arguments. Values that are not Python literals become strings."""
     parsed = {}
     for argument in arguments:
         name, equals, text = argument.partition("=")
@@ -103,20 +103,20 @@ def parse(arguments: Iterable[str]) -> dict[str, Any]:
 def _literal(text: str) -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Python, about the text as source
+            warnings.simplefilter("ignore")  # Python's syntax warnings about the text
             return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # TypeError: {[]: 1}; the last two: ((((
         return text
 
 
 def check_arguments(target: str, fn: Callable, kwargs: dict[str, Any]) -> None:
-    """Refuse, before any rank starts, what the function does not take."""
+    """Raise, before any rank starts, if the function does not accept these arguments."""
     try:
         signature = inspect.signature(fn)
-    except (TypeError, ValueError):  # some written in C do not say
+    except (TypeError, ValueError):  # some C functions have no signature
         return
     try:
-        signature.bind_partial(**kwargs)  # first what it does not take, then what it misses
+        signature.bind_partial(**kwargs)  # reports unknown arguments before missing ones
         signature.bind(**kwargs)
     except TypeError as error:
         takes = ", ".join(map(str, signature.parameters)) or "no arguments"

@@ -1,4 +1,4 @@
-"""The same function as a job: from a file, on ranks that this module launches or that torchrun started.
+"""Run a function from a file as a job, on ranks that this module launches or that torchrun started.
 
 course run train.py:main --ranks 4 steps=10 -- --lr 3
 torchrun --nproc-per-node 4 -m course_lib run train.py:main steps=10 -- --lr 3
@@ -45,24 +45,24 @@ from course_lib.launchers.tracing.profiler import take_collectives, take_profile
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-PIECE = 16 << 20  # bytes of a result that are put into the store at once
+PIECE = 16 << 20  # bytes of a result per store entry
 
 
 def started_by_torchrun() -> bool:
-    """Whether this process is one rank of a job that another program started, and may start again."""
+    """Return whether this process is a rank of a job that a different program started, and may restart."""
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys() and LAUNCHED_HERE not in os.environ
 
 
 def restarts() -> int:
-    """How often torchrun or Slurm has brought this rank's job back after a fault."""
+    """Return how often torchrun or Slurm has restarted this rank's job after a failure."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) if started_by_torchrun() else 0
 
 
 @contextlib.contextmanager
 def leaving_at_once() -> Iterator[None]:
-    """While nothing runs yet, Ctrl-C ends the program here and now.
+    """Make Ctrl-C exit immediately inside the block, while nothing is running yet.
 
-    In the middle of an import an exception is not safe: some modules swallow it, others make another error of it.
+    An exception in the middle of an import is not safe: some modules swallow it, others turn it into a different error.
     """
 
     def leave(*_: Any) -> None:
@@ -89,7 +89,7 @@ def run_job(
     on: Slurm | None = None,
     argv: Sequence[str] = (),
 ) -> Run:
-    """Launch a function from a file on this machine or a cluster, exactly as a cell would, with `argv` to parse."""
+    """Launch a function from a file, exactly as a cell would, here or on a cluster. `argv` becomes `sys.argv[1:]`."""
     with leaving_at_once():
         fn, kwargs = _find_call(target, arguments, argv, launch)
     return launch(fn, ranks=ranks, timeout=timeout, on=on, **kwargs)
@@ -103,7 +103,7 @@ def run_rank(
     record: bool = False,
     argv: Sequence[str] = (),
 ) -> Run | None:
-    """Be one rank of a torchrun job. Rank 0 returns the whole run, the others None."""
+    """Run a function from a file as one rank of a torchrun job. Rank 0 returns the whole run, the others None."""
     speak_as_rank()
     with leaving_at_once():
         fn, kwargs = _find_call(target, arguments, argv, run_here)
@@ -113,8 +113,8 @@ def run_rank(
 def _find_call(
     target: str, arguments: Iterable[str], argv: Sequence[str], runner: Callable
 ) -> tuple[Callable, dict[str, Any]]:
-    """What `runner` is to call, with which keyword arguments: those it would take for its own are bound already."""
-    sys.argv = [target.rpartition(":")[0], *argv]  # as if the file were the program; it may look while it is imported
+    """Return a function and its keyword arguments for `runner`. Those that share a name with `runner`'s are bound."""
+    sys.argv = [target.rpartition(":")[0], *argv]  # as if the file were the program; it may read them during import
     fn, kwargs = find_function(target), parse(arguments)
     check_arguments(target, fn, kwargs)
     bound = {name: value for name, value in kwargs.items() if name in inspect.signature(runner).parameters}
@@ -122,7 +122,7 @@ def _find_call(
 
 
 def speak_as_rank() -> int:
-    """Tag what this rank of a torchrun job prints from now on. Returns the rank."""
+    """Tag everything that this rank of a torchrun job prints from now on. Returns the rank."""
     rank = int(os.environ["RANK"])
     os.environ[INSIDE_A_RANK] = str(rank)
     streams = TaggedStream(sys.stdout, rank), TaggedStream(sys.stderr, rank)
@@ -137,7 +137,7 @@ def run_here(
 ) -> Run | None:
     """Run a function as one rank of a torchrun job. Rank 0 returns the whole run, the others None.
 
-    Its spans and collectives are recorded if asked for.
+    With `record`, its spans and collectives are recorded.
     """
     import torch.distributed as dist
 
@@ -175,7 +175,7 @@ def _start_recording(rank: int) -> CallLog:
 
 
 def _report(rank: int, began: float, log: CallLog | None) -> Returned:
-    """What this rank has recorded. Its value travels beside it."""
+    """Return what this rank has recorded. The function's value is sent separately."""
     ended, calls = time.monotonic(), log.calls() if log else []
     recorded = {"collectives": take_collectives(rank, calls), "profile": take_profile()}
     recorded["core_waits"] = trace.recorder.core_waits
@@ -183,7 +183,7 @@ def _report(rank: int, began: float, log: CallLog | None) -> Returned:
 
 
 def _value_of(fn: Callable, *args: Any, **kwargs: Any) -> Any:
-    """What the function returns; None if it ends the program without an error."""
+    """Return what the function returns, or None if it calls `sys.exit` without an error."""
     try:
         return fn(*args, **kwargs)
     except SystemExit as leaving:
@@ -193,7 +193,7 @@ def _value_of(fn: Callable, *args: Any, **kwargs: Any) -> Any:
 
 
 def _gather(part: Any, store: Store, rank: int, ranks: int, timeout: float | None) -> list[Any] | None:
-    """Every rank's part, on rank 0. Through the store: the function may have destroyed the process group."""
+    """Return every rank's part on rank 0. Uses the store, because the function may have destroyed the process group."""
     if rank != 0:
         packed = messages.pack_value(part)
         pieces = [packed[start : start + PIECE] for start in range(0, len(packed), PIECE)]
@@ -211,7 +211,7 @@ def _gather(part: Any, store: Store, rank: int, ranks: int, timeout: float | Non
 
 
 class TaggedStream:
-    """Writes whole lines, each behind `[rank 2]`. torchrun's ranks share one terminal."""
+    """Writes whole lines, each prefixed with `[rank 2]`, because torchrun's ranks share one terminal."""
 
     def __init__(self, stream: TextIO, rank: int) -> None:
         self._stream, self._tag, self._rest = stream, f"[rank {rank}] ", ""
@@ -227,7 +227,7 @@ class TaggedStream:
         self._stream.flush()
 
     def finish(self) -> None:
-        """Write what no newline has ended."""
+        """Write the last line if it has no newline."""
         if self._rest:
             self.write("\n")
 

@@ -130,7 +130,7 @@ def test_processor_time_has_a_limit_also_where_nothing_else_is_over():
     finally:
         spinner.kill()
         spinner.wait()
-    assert spent == "0.2 s of processor time"
+    assert spent == "0.2 s of CPU time"
 
 
 SLOW = b'{"number": "02.1", "case": 0, "outcome": {"kind": "slow", "values": []}}'

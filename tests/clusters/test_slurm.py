@@ -187,7 +187,7 @@ def test_the_printed_script_runs_by_itself_and_when_told_that_time_is_up_puts_it
     assert wait_until(lambda: "going on from update" in said.read_text()), said.read_text()
     first = saved_updates()
     assert f"[rank 0] going on from update {first}\n" in said.read_text()
-    assert "[launch] stopped by SIGUSR1; what the ranks had is saved" in said.read_text()
+    assert "[launch] stopped by SIGUSR1; the ranks have saved their state" in said.read_text()
     assert wait_until(lambda: len(losses(log)) > first)
     subprocess.run(["scancel", number], check=True)
     assert wait_until(lambda: queue() == [])
@@ -222,7 +222,7 @@ def test_a_hangup_leaves_the_job_and_says_how_to_look_at_it(on_cluster):
         output, _ = process.communicate(timeout=PATIENCE)
     (number,) = (line.split()[0] for line in queue())
     assert process.returncode == 129
-    assert f"course: job {number} goes on, and is no longer watched: `squeue --job {number}` shows how" in output
+    assert f"course: job {number} keeps running, but is no longer watched: `squeue --job {number}` shows its" in output
     said = on_cluster / f"course-{number}.out"
     assert str(said) in output
     first = saved_updates()

@@ -75,4 +75,4 @@ def test_a_pytorch_whose_recorder_cannot_be_read_is_noted(monkeypatch):
     monkeypatch.setattr(flight_recorder, "can_be_read", lambda: False)
     finding = machine_report._distributed()
     assert finding.mark == "note"
-    assert "ranks that call different collectives are not found out" in finding.advice
+    assert "ranks that call different collectives go unnoticed" in finding.advice

@@ -1,1 +1,1 @@
-"""Why a launch failed: where each rank is, which collectives it has called, whom it has lost."""
+"""Explain why a launch failed: where each rank is, which collectives it called, which peers it lost."""

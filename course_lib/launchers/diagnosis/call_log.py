@@ -1,10 +1,10 @@
-"""What a rank has said to the others, and what it waits for.
+"""Log a rank's collectives and messages, and what it is waiting for.
 
-PyTorch's flight recorder knows every collective, also those that C++ begins (the buckets of
-DistributedDataParallel), but not the root of a broadcast, nor the messages between two ranks over gloo, nor which
-of several works is being waited for. So the methods of `ProcessGroup` through which all of Python's calls go are
-wrapped on a rank, and write that down. That takes about 10 microseconds a call; an all-reduce of a single number
-between two ranks over gloo, 410 microseconds without it, was seen to take 520 to 600 with it (2 cores).
+PyTorch's flight recorder knows every collective, including those started in C++ (the buckets of
+DistributedDataParallel). It does not know the root of a broadcast, point-to-point messages over gloo, or which of
+several `Work` objects a rank is waiting for. So on every rank we wrap the methods of `ProcessGroup` that all Python
+calls go through, and log those. That takes about 10 microseconds per call. An all-reduce of a single number between
+two ranks over gloo took 520 to 600 microseconds with it and 410 without (2 cores).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import Any
 from course_lib.launchers import private_doors
 from course_lib.launchers.diagnosis import flight_recorder
 
-KEPT = 2000  # as many as the flight recorder
+KEPT = 2000  # same as the flight recorder
 ANYBODY = -1
-NCCL = " over NCCL"  # behind the name of a group: each backend counts its collectives by itself
+NCCL = " over NCCL"  # appended to a group's name, because each backend counts its collectives separately
 DTYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "Int": "int32", "Long": "int64"}
 
-Splits = tuple[tuple[int, ...], tuple[int, ...]]  # of an all-to-all: what goes to each rank, and comes from each
-Details = tuple[str, "int | None", Any, "Splits | None"]  # op, root, PyTorch's reduction, splits: of every call
+Splits = tuple[tuple[int, ...], tuple[int, ...]]  # of an all-to-all: sizes sent to each rank, and received from each
+Details = tuple[str, "int | None", Any, "Splits | None"]  # of a call: op, root, PyTorch's ReduceOp, splits
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class Call:
     op: str
     dtype: str = ""
     shape: tuple[int, ...] | None = None
-    root: int | None = None  # where there is one and it is known, as a global rank
-    reduction: str = ""  # where there is one and it is known
+    root: int | None = None  # a global rank, if the call has a root and we know it
+    reduction: str = ""  # if the call has one and we know it
     splits: Splits | None = None
     finished: bool = field(default=False, compare=False)
-    order: int = field(default=0, compare=False)  # among all that this rank did in the group, messages too
-    numbers: int = field(default=0, compare=False)  # in all tensors that went in
-    began: float = field(default=0.0, compare=False)  # the time of day at which this rank came to it
-    ended: float | None = field(default=None, compare=False)  # and left it, where Python has waited for that
+    order: int = field(default=0, compare=False)  # among everything this rank did in the group, including messages
+    numbers: int = field(default=0, compare=False)  # elements in all input tensors
+    began: float = field(default=0.0, compare=False)  # wall-clock time at which this rank entered it
+    ended: float | None = field(default=None, compare=False)  # wall-clock time at which a wait in Python returned
 
     @property
     def key(self) -> tuple[str, int]:
@@ -66,7 +66,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Message:
-    """The `number`-th message of a rank to (or from) a peer, in one group and with one tag."""
+    """The `number`-th message that a rank sent to (or received from) a peer, in one group and with one tag."""
 
     kind: str  # send or recv
     group: str
@@ -87,7 +87,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Wait:
-    """What a rank cannot go on without: a collective of `members`, or a message of one peer."""
+    """What a rank is blocked on: a collective among `members`, or a message to or from one peer."""
 
     op: str
     group: str
@@ -96,55 +96,55 @@ class Wait:
     root: int | None = None
     peer: int | None = None
     tag: int = 0
-    guessed: bool = False  # from what is under way: nothing in Python waits for it by name
+    guessed: bool = False  # inferred from what is in flight: no wait in Python names it
 
 
 @dataclass(frozen=True)
 class Record:
-    """A rank's side of the talk, at one moment."""
+    """A snapshot of a rank's communication."""
 
     calls: list[Call] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
-    begun: dict[str, int] = field(default_factory=dict)  # the newest collective of each group
-    sent: dict[tuple[str, str, int, int], int] = field(default_factory=dict)  # messages on each line
+    begun: dict[str, int] = field(default_factory=dict)  # number of the newest collective in each group
+    sent: dict[tuple[str, str, int, int], int] = field(default_factory=dict)  # message count per line
     wait: Wait | None = None
-    alone: bool = True  # no other thread of Python runs, which might speak for this rank
+    alone: bool = True  # no other Python thread is running that might communicate for this rank
 
 
 class CallLog:
-    """Written by this rank as it calls, read by the thread that answers for it."""
+    """The log of one rank: written as it calls, read by the thread that answers the supervisor."""
 
     def __init__(self) -> None:
         self._details: dict[tuple[str, int], Details] = {}
         self._messages: deque[Message] = deque(maxlen=KEPT)
         self._sent: Counter[tuple[str, str, int, int]] = Counter()
         self._works: weakref.WeakKeyDictionary[Any, Wait] = weakref.WeakKeyDictionary()
-        self._waits: dict[int, Wait | None] = {}  # of each thread
-        self.waits_so_far = 0  # that came to their end
+        self._waits: dict[int, Wait | None] = {}  # by thread
+        self.waits_so_far = 0  # completed waits
         self._begun: dict[str, int] = {}
-        self._ended: dict[tuple[str, int], float] = {}  # the time of day at which a wait for it was over
-        self._generations = [0]  # when, in nanoseconds, each default group was made
+        self._ended: dict[tuple[str, int], float] = {}  # wall-clock time at which the wait for a call returned
+        self._generations = [0]  # when each default group was created, in nanoseconds
 
     def install(self) -> None:
-        """Write down, from now on, what goes through Python's process groups. For the rest of the process's life."""
+        """Start logging what goes through Python's process groups, for the rest of the process's life."""
         private_doors.watch_process_groups(self._note_collective, self._note_message)
         private_doors.watch_waits(self._begin_wait, self._end_wait)
         _installed.append(self)
 
     def messages_so_far(self) -> Counter[tuple[str, str, int, int]]:
-        """How many messages have gone over each line."""
+        """Return the number of messages on each line."""
         return Counter(self._sent)
 
     def messages_since(self, before: Mapping[tuple[str, str, int, int], int]) -> list[Message]:
-        """Those that came after so many; of thousands, the last."""
+        """Return the messages after the counts in `before`. Only the last 2000 are still in the log."""
         return [message for message in self._messages if message.number > before.get(message.line, 0)]
 
     def new_generation(self) -> None:
-        """The default group was destroyed and made again: names and numbers begin anew."""
+        """Note that the default group was destroyed and re-created, so names and numbers start over."""
         self._generations.append(time.time_ns())
 
     def record(self, wait_of: int | None = None, busy_elsewhere: bool = False) -> Record:
-        """All that is known now. `wait_of` is the thread that stands for the rank."""
+        """Return a snapshot of everything known now. `wait_of` is the thread whose wait counts as the rank's."""
         calls = self.calls()
         for call in calls:
             self._begun[call.group] = max(call.number, self._begun.get(call.group, 0))
@@ -152,7 +152,7 @@ class CallLog:
         return Record(calls, list(self._messages), dict(self._begun), dict(self._sent), wait, not busy_elsewhere)
 
     def calls(self) -> list[Call]:
-        """The collectives this process has begun, oldest first."""
+        """Return the collectives this process has started, oldest first."""
         incarnations: dict[str, list[int]] = {}
         found = []
         for entry in flight_recorder.entries():
@@ -167,7 +167,7 @@ class CallLog:
         return found
 
     def pending(self) -> str | None:
-        """The op of the newest collective that this process has begun and not finished."""
+        """Return the op of the newest collective that this process has started but not finished."""
         return next((call.op for call in reversed(self.calls()) if not call.finished), None)
 
     def _call(self, group: str, entry: dict[str, Any]) -> Call:
@@ -194,7 +194,7 @@ class CallLog:
         return replace(call, root=root, reduction=_name_of_reduction(reduction), splits=splits)
 
     def _wait(self, calls: list[Call], thread: int) -> Wait | None:
-        """What a thread waits for, if that is certain."""
+        """Return what a thread is waiting for, if that is certain."""
         wait = self._waits.get(thread)
         if wait is None:
             return self._pending_wait(calls)
@@ -204,9 +204,9 @@ class CallLog:
         return replace(wait, number=same[-1].number) if same else None
 
     def gpu_wait(self) -> tuple[Wait | None, bool]:
-        """What this rank's GPU has to do first over NCCL, if anything; and whether it has come to it.
+        """Return the first NCCL operation that this rank's GPU has yet to finish, if any, and whether it has started.
 
-        If it has, it waits there for others. If it has not, it is still busy with what comes before.
+        If it has started, the GPU is waiting in it for other ranks. If not, the GPU is still busy with earlier work.
         """
         first = next(iter(flight_recorder.on_gpu()), None)
         if first is None:
@@ -230,14 +230,14 @@ class CallLog:
         return Wait(op, group, self._sent.get(line, 0) - ahead + 1, peer=other, guessed=True), begun
 
     def latest_message(self) -> Wait | None:
-        """The message that this rank posted last, as what it waits for: NCCL blocks until a new peer answers."""
+        """Return the message that this rank posted last, as a wait: NCCL blocks until a new peer answers."""
         if not self._messages:
             return None
         last = self._messages[-1]
         return Wait(last.kind, last.group, last.number, peer=last.peer, tag=last.tag, guessed=True)
 
     def _pending_wait(self, calls: list[Call]) -> Wait | None:
-        """What a wait in C++ is for, if only one collective is under way."""
+        """Return what a wait in C++ is for, if exactly one collective is in flight."""
         under_way = [call for call in calls if not call.finished]
         if len(under_way) != 1:
             return None
@@ -246,7 +246,7 @@ class CallLog:
         return None if members is None else Wait(call.op, call.group, call.number, members, call.root, guessed=True)
 
     def _members(self) -> dict[str, tuple[int, ...]]:
-        """The ranks of each group that now exists, by the name it has in a record."""
+        """Return the ranks of each existing group, keyed by the group's name in a record."""
         known = private_doors.ranks_of_groups().items()
         return {self._group(group, over_nccl): ranks for group, ranks in known for over_nccl in (False, True)}
 
@@ -274,14 +274,14 @@ class CallLog:
             self._works[work] = Wait(op, name, order, ranks, root)
 
     def _note_message(self, kind: str, group: Any, work: Any, arguments: tuple, keywords: Mapping[str, Any]) -> None:
-        if len(arguments) < 3:  # from whoever sends first
+        if len(arguments) < 3:  # a receive from any source
             tag = arguments[1] if len(arguments) == 2 else 0
             self._sent["recv", self._group(group), ANYBODY, tag] += 1
             return
         (tensor, *_), peer, tag = arguments[:3]
         ranks = private_doors.ranks_of_group(group)
         over_nccl = tensor.is_cuda and _goes_over_nccl(group, arguments)
-        # NCCL knows no tags: there, whatever they say, messages are matched by their order.
+        # NCCL ignores tags and matches messages by their order.
         line = (kind, self._group(group, over_nccl), ranks[peer] if ranks else peer, 0 if over_nccl else tag)
         self._sent[line] += 1
         number = self._sent[line]
@@ -311,12 +311,12 @@ _installed: list[CallLog] = []
 
 
 def of_this_process() -> CallLog | None:
-    """The log of this rank, if this process is one."""
+    """Return the log of this rank, or None if this process is not a rank."""
     return _installed[-1] if _installed else None
 
 
 def _goes_over_nccl(group: Any, arguments: tuple) -> bool:
-    """Whether a call goes over NCCL: its first tensor is on a GPU, and the group uses NCCL for those."""
+    """Return whether a call goes over NCCL: its first tensor is on a GPU, and the group uses NCCL for those."""
     first: Any = arguments
     while type(first) in (list, tuple) and first:
         first = first[0]
@@ -326,7 +326,7 @@ def _goes_over_nccl(group: Any, arguments: tuple) -> bool:
 
 
 def _name_of_reduction(op: Any) -> str:
-    """`sum`, `max`, ..., or "" where there is none."""
+    """Return the name of a ReduceOp: `sum`, `max`, ..., or "" if there is none."""
     if op is None:
         return ""
     from torch.distributed import ReduceOp

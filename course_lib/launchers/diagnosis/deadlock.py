@@ -1,14 +1,14 @@
-"""Ranks that will wait forever, known without waiting for a timeout, and ranks that made different calls.
+"""Detect ranks that will wait forever, without waiting for a timeout, and ranks that made different calls.
 
-A rank that waits needs something of others: that they join its collective, or send what it receives. If one of them
-has returned without doing so, or waits itself, for somebody who waits, it will never come. Counters only grow, so what
-two ranks say need not be of the same moment: whoever needs the fifth message of a rank that has sent four is still
-waiting.
+A waiting rank needs something from other ranks: they must join its collective, or send what it receives. If one of
+them has returned without doing so, or is itself waiting for a rank that is stuck, it never will. Counters only grow,
+so two ranks' records need not be from the same moment: a rank that needs the fifth message from a rank that has sent
+four is still waiting.
 
-What is not certain is not claimed: a rank with other threads of Python may yet be helped by them, and a broadcast
-needs its root, but not every other member.
+We claim only what is certain: a rank's other Python threads might still unblock it, and a broadcast needs its root,
+but not every other member.
 
-Where ranks should have made the same call and did not, `first_difference` says where, and who differs.
+If ranks should have made the same call and did not, `first_difference` finds where, and `odd_caller` which rank.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from course_lib.launchers.diagnosis.call_log import ANYBODY, Call, Message, Reco
 from course_lib.launchers.diagnosis.errors import name_ranks
 from course_lib.launchers.diagnosis.stacks import Where
 
-# Over gloo; elsewhere an all_gather may have uneven parts. All-to-all has a rule of its own.
+# Over gloo; other backends allow uneven parts in an all_gather. `_splits_fit` checks all-to-all.
 MUST_AGREE_ON_SHAPE = {
     *("all_reduce", "broadcast", "reduce", "all_gather", "_all_gather_base", "all_gather_single", "gather"),
     *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single"),
@@ -31,12 +31,12 @@ Difference = Mapping[int, Call | Message]
 
 
 def first_difference(records: Mapping[int, Record]) -> Difference | None:
-    """The first collective or message on which ranks disagree, as each of them called it; None if they agree."""
+    """Return the first collective or message on which ranks disagree, as each rank called it, or None if they agree."""
     return _collectives(records) or _messages(records)
 
 
 def odd_caller(difference: Difference) -> int | None:
-    """The rank whose call differs from the majority's; None if there is no majority."""
+    """Return the rank whose call differs from the majority's, or None if there is no majority."""
     counts = Counter(map(_terms, difference.values()))
     (usual, most), *others = counts.most_common()
     if any(count == most for _, count in others):
@@ -65,7 +65,7 @@ def _agree(meeting: Mapping[int, Call]) -> bool:
 
 
 def _terms(call: Call | Message) -> tuple:
-    """What the ranks of a group must agree on."""
+    """Return the parts of a call that the ranks of a group must agree on."""
     if isinstance(call, Message):
         return (call.dtype, prod(call.shape))
     sized = (call.dtype, call.shape) if call.op in MUST_AGREE_ON_SHAPE else ("", None)
@@ -73,21 +73,21 @@ def _terms(call: Call | Message) -> tuple:
 
 
 def _splits_fit(meeting: Mapping[int, Call]) -> bool:
-    """Of an all-to-all of all ranks: what each sends to each is what that one expects."""
+    """Return whether, in an all-to-all, each rank sends to every other rank as much as that rank expects."""
     splits = [call.splits for _, call in sorted(meeting.items())]
     known = [each for each in splits if each and len(each[0]) == len(each[1]) == len(splits)]
     if len(known) < len(splits):
-        return True  # equal parts, or not all have called
+        return True  # equal parts, or some ranks have not called it yet
     return all(known[i][0][j] == known[j][1][i] for i in range(len(known)) for j in range(len(known)))
 
 
 def _messages(records: Mapping[int, Record]) -> Difference | None:
-    """A message that was sent as one thing and received as another."""
+    """Return the first message whose receiver expects a different dtype or size, as each side called it."""
     received = {
         (m.peer, rank, m.group, m.tag, m.number): m
         for rank, record in records.items()
         for m in record.messages
-        if m.kind == "recv" and ("recv", m.group, ANYBODY, m.tag) not in record.sent  # else they cannot be counted
+        if m.kind == "recv" and ("recv", m.group, ANYBODY, m.tag) not in record.sent  # else numbers don't match up
     }
     for rank, record in records.items():
         for sent in record.messages:
@@ -104,14 +104,14 @@ ANSWER = {"send": "recv", "recv": "send"}
 
 @dataclass(frozen=True)
 class Deadlock:
-    """`needs[rank]`: the ranks for which it waits in vain; `returned`: those of them that are gone."""
+    """`needs[rank]` are the ranks it waits for in vain; `returned` are those of them that have returned."""
 
     waits: Mapping[int, Wait]
     needs: Mapping[int, frozenset[int]]
     returned: frozenset[int]
 
     def describe(self) -> str:
-        """Who waits for whom, as a sentence without its end."""
+        """Return who waits for whom, as a sentence without a period."""
         if self.returned:
             groups: dict[tuple[str, frozenset[int]], list[int]] = {}
             for rank, needed in sorted(self.needs.items()):
@@ -121,18 +121,18 @@ class Deadlock:
         return ", ".join(f"rank {rank} waits for {name_ranks(sorted(self.needs[rank]))}" for rank in self._circle())
 
     def culprits(self, ranks: int) -> tuple[int, ...]:
-        """Those that have returned too early; or, if they are the most, those that make a call too many."""
+        """Return the ranks that returned too early; if those are the majority, the ranks that made an extra call."""
         too_early = 2 * len(self.returned) <= ranks
         return tuple(sorted(self.returned if too_early or not self.returned else self.needs))
 
     def most_awaited(self) -> tuple[int, ...]:
-        """The one for whom most others wait, if there is one."""
+        """Return the rank that most others wait for, or nothing if there is a tie."""
         counts = Counter(rank for needed in self.needs.values() for rank in needed).most_common(2)
         stands_out = len(counts) == 1 or counts[0][1] > counts[1][1]
         return (counts[0][0],) if stands_out else ()
 
     def _circle(self) -> list[int]:
-        """Ranks that wait for each other, in that order."""
+        """Return a cycle: ranks that each wait for the next one, the last for the first."""
         path = [min(self.needs)]
         while True:
             following = min(self.needs[path[-1]] & self.needs.keys())
@@ -142,7 +142,7 @@ class Deadlock:
 
 
 def find_deadlock(records: Mapping[int, Record], returned: set[int]) -> Deadlock | None:
-    """A set of ranks that can never go on, if there is one."""
+    """Return a set of ranks that can never continue, or None if there is none."""
     gone = {rank for rank in returned if rank in records and records[rank].alone}
     needs = {
         rank: needed
@@ -166,7 +166,7 @@ def find_deadlock(records: Mapping[int, Record], returned: set[int]) -> Deadlock
 
 
 def awaited_ranks(records: Mapping[int, Record], where: Mapping[int, Where]) -> tuple[int, ...]:
-    """The few for whom others wait and who wait for nobody: they hold the rest up, for now or for ever."""
+    """Return the ranks that hold up the others, for now or forever: awaited, not waiting, and a minority; else ()."""
     waiting = {rank for rank, state in where.items() if state.doing == "waiting"}
     known = {rank: records.get(rank, Record()) for rank in where}
     needed: set[int] = set()
@@ -183,9 +183,9 @@ def _in_vain(ranks: list[int], op: str, missing: list[int]) -> str:
 
 
 def _needs(rank: int, wait: Wait, records: Mapping[int, Record], gone: set[int]) -> set[int]:
-    """The ranks that must still do something, each of them, before this wait can end.
+    """Return the ranks that must all still do something before this wait can end.
 
-    Of those that have returned, any member counts: a broadcast that it has not joined does not end on every rank.
+    Any member that has returned counts: a broadcast that it did not join does not end on every rank.
     """
     if wait.peer is not None:
         other = records.get(wait.peer)

@@ -1,4 +1,4 @@
-"""How a launch fails: always with a `LaunchError` that names the guilty rank."""
+"""The ways a launch fails: always with a `LaunchError` that names the rank to blame."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from course_lib.launchers.diagnosis.stacks import Frame, Where, describe_stack
 
 
 class LaunchError(RuntimeError):
-    """A launch that did not return. `output` and `spans` hold what the ranks left behind.
+    """A launch failed. `output` and `spans` hold what the ranks printed and recorded until then.
 
-    `counts[rank]` is how many collectives that rank had begun; one that could not say, because it died, is not there.
+    `counts[rank]` is how many collectives that rank had started. Ranks that died before they could report are missing.
     """
 
     output: Sequence[tuple[int, str]] = ()
@@ -20,16 +20,16 @@ class LaunchError(RuntimeError):
     counts: Mapping[int, int] = MappingProxyType({})
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: the ranks' story, without the launcher's own frames above it."""
+        """Return what a notebook shows: what happened on the ranks, without the launcher's own frames."""
         return [f"{type(self).__name__}: {self}"]
 
 
 class CannotSend(LaunchError, TypeError):
-    """A value cannot travel between the notebook and the ranks."""
+    """A value cannot be sent between the notebook and the ranks."""
 
 
 class RankFailed(LaunchError):
-    """A rank raised. `rank` is the one to blame; `exception` is what it raised, if that could be sent."""
+    """A rank raised an exception. `rank` is the one to blame; `exception` is what it raised, if it could be sent."""
 
     def __init__(
         self,
@@ -50,9 +50,9 @@ class RankFailed(LaunchError):
 
 
 class CollectivesDiffer(LaunchError):
-    """Ranks met in one collective, or in one message, and meant different ones. `calls[rank]` is what that rank called.
+    """Ranks disagreed about a collective or a message. `calls[rank]` is what that rank called.
 
-    `rank` is the one that differs from the majority, or None where there is none.
+    `rank` is the one that differs from the majority, or None if there is no majority.
     """
 
     OF_A_COLLECTIVE = (
@@ -61,7 +61,7 @@ class CollectivesDiffer(LaunchError):
     )
     OF_A_MESSAGE = (
         "a message does not fit where it is received",
-        "What one rank sends, the other must receive into a tensor of as many numbers, of the same dtype.",
+        "The receiver needs a tensor with the same number of elements and the same dtype as the sender's.",
     )
 
     def __init__(self, *, odd: int | None, calls: dict[int, str], places: dict[int, str], after: str = "") -> None:
@@ -100,7 +100,7 @@ class RankDied(LaunchError):
 
 
 class PeersLost(LaunchError):
-    """Ranks on other machines no longer answer. `rank` says so, `lost` are the ones it misses."""
+    """Ranks on other machines no longer answer. `rank` is the one that reports it, `lost` are the missing ones."""
 
     def __init__(self, *, rank: int, lost: Sequence[int], hosts: str, place: str, cause: BaseException) -> None:
         self.rank, self.lost, self.exception = rank, tuple(lost), cause
@@ -114,10 +114,10 @@ class PeersLost(LaunchError):
 
 
 class RanksStuck(LaunchError):
-    """Ranks that wait for ever, or time is up. `where[rank]` says what each was doing, `odd` which ones differ.
+    """Ranks are deadlocked, or ran out of time. `where[rank]` is what each was doing, `odd` are the ones that differ.
 
-    `because` tells why they would wait for ever, where that is known before the time is up: then it is `proven`.
-    Otherwise a clock has decided, and `spent` says what was used up.
+    `because` says why the ranks would wait forever, if we know that before the time is up; then `proven` is true.
+    Otherwise the launch timed out, and `spent` says which limit was used up.
     """
 
     def __init__(self, *, where: dict[int, Where], because: str = "", spent: str = "", odd: Sequence[int] = ()) -> None:
@@ -134,11 +134,11 @@ class RanksStuck(LaunchError):
 
 
 class Detached(LaunchError):
-    """The job on a cluster goes on, and this program no longer watches it; the sentence says how to look at it."""
+    """The cluster job is still running, but this program no longer watches it. The message says how to check on it."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Somebody has interrupted a launch. `where[rank]` says what each rank was doing, as far as it could say."""
+    """The user interrupted a launch. `where[rank]` is what each rank was doing, if it could answer."""
 
     def __init__(
         self, when: str = "", where: dict[int, Where] | None = None, *, then: str = "all ranks were stopped"
@@ -148,12 +148,12 @@ class Interrupted(KeyboardInterrupt):
         super().__init__(f"{text}\n\n{_table(self.where)}" if self.where else text)
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: where the ranks were, and no frame of the launcher's."""
+        """Return what a notebook shows: where the ranks were, without the launcher's own frames."""
         return [f"KeyboardInterrupt: {self}"]
 
 
 def all_alike(where: dict[int, Where]) -> str:
-    """What all ranks do, if they all do the same and it says enough."""
+    """Return a sentence about what all ranks are doing, or "" if they differ or there is no sentence for it."""
     states = {(state.doing, state.collective) for state in where.values()}
     says = {
         ("waiting", "recv"): "every rank waits in recv, and no rank sends",
@@ -164,7 +164,7 @@ def all_alike(where: dict[int, Where]) -> str:
 
 
 def odd_ones_out(where: dict[int, Where]) -> tuple[int, ...]:
-    """The ranks that do something else than the majority; in a tie, those that wait for nobody."""
+    """Return the ranks that are doing something different from the majority; in a tie, those that are not waiting."""
     groups: dict[tuple, list[int]] = {}
     for rank, state in where.items():
         groups.setdefault(state.kind, []).append(rank)
@@ -181,7 +181,7 @@ def odd_ones_out(where: dict[int, Where]) -> tuple[int, ...]:
 
 
 def in_one_line(where: dict[int, Where]) -> str:
-    """What the ranks do, those that do the same together: `ranks 0 and 1: waiting in all_reduce, rank 2: running`."""
+    """Summarize what the ranks are doing, grouped: `ranks 0 and 1: waiting in all_reduce, rank 2: running`."""
     groups: dict[str, list[int]] = {}
     for rank, state in sorted(where.items()):
         groups.setdefault(_doing(state), []).append(rank)
@@ -189,7 +189,7 @@ def in_one_line(where: dict[int, Where]) -> str:
 
 
 def _doing(state: Where) -> str:
-    """In few words, and with the learner's own line."""
+    """Return what a rank is doing in a few words, with the learner's line number."""
     if state.doing == "returned":
         return "done"
     known = {
@@ -207,6 +207,6 @@ def _table(where: dict[int, Where]) -> str:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """`rank 2`, `ranks 0 and 3`, `ranks 0, 1 and 3`."""
+    """Return the ranks as text: `rank 2`, `ranks 0 and 3`, `ranks 0, 1 and 3`."""
     *first, last = map(str, ranks)
     return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"

@@ -1,15 +1,15 @@
-"""PyTorch's flight recorder: the collectives this process has begun, in order.
+"""Read PyTorch's flight recorder: the collectives this process has started, in order.
 
-Every rank must make the same calls in the same order. Where one does not, gloo hangs, aborts, or returns a
-wrong number without a word. The recorder is always on and costs nothing, so the launcher reads every rank's
-record and compares. (`TORCH_DISTRIBUTED_DEBUG=DETAIL` compares before each call, but triples the latency of a
-collective, and torch 2.13 crashes when a model is then wrapped in DistributedDataParallel.)
+Every rank must make the same calls in the same order. If one does not, gloo hangs, aborts, or silently returns a wrong
+number. The recorder is always on and costs nothing, so the launcher reads every rank's record and compares them.
+(`TORCH_DISTRIBUTED_DEBUG=DETAIL` compares before each call, but triples the latency of a collective, and torch 2.13
+crashes if a model is then wrapped in DistributedDataParallel.)
 
-NCCL has a recorder of its own, which also knows how far the GPU is: a collective is `scheduled` until the GPU comes to
-it, then `started`, and `completed`. (TORCH_NCCL_ENABLE_TIMING=1 makes it tell the first two apart.)
+NCCL has a separate recorder, which also tracks the GPU: a collective is `scheduled` until the GPU reaches it, then
+`started`, then `completed`. (Without TORCH_NCCL_ENABLE_TIMING=1, it does not distinguish the first two.)
 
-The recorders' doors are private and have moved between versions: torch 2.8 opened gloo's, and 2.11 is the first whose
-gloo writes anything down. Where it is shut, the record is empty, and `can_be_read` says so.
+The functions that read the recorders are private and have moved between versions: torch 2.8 added gloo's, and 2.11 is
+the first version in which gloo records anything. Before that, the record is empty and `can_be_read` returns False.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from course_lib.launchers import private_doors
 FIRST_VERSION = (2, 11)
 COALESCED = "coalesced"  # a batch of messages
 ADVICE = (
-    "this PyTorch does not let its flight recorder be read: ranks that call different collectives are not found out, "
-    "they hang until the time-out or get wrong numbers. Install torch 2.11 or newer"
+    "this PyTorch does not let its flight recorder be read: ranks that call different collectives go unnoticed; "
+    "they hang until the timeout or get wrong numbers. Install torch 2.11 or newer"
 )
 
 
 def can_be_read() -> bool:
-    """Whether this PyTorch lets us look. Without it, ranks that call different collectives are not found out."""
+    """Return whether we can read PyTorch's recorder. If not, ranks that call different collectives go unnoticed."""
     import torch.distributed
 
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
@@ -38,19 +38,19 @@ def can_be_read() -> bool:
 
 
 def entries() -> list[dict[str, Any]]:
-    """The collectives this process has begun, oldest first, as PyTorch describes them (it keeps the last 2000).
+    """Return the collectives this process has started, oldest first, as PyTorch records them (it keeps the last 2000).
 
-    Under TORCH_DISTRIBUTED_DEBUG=DETAIL there are none: PyTorch then compares the calls itself, by messages of
-    its own, which it records under the same (empty) name and with numbers that collide with the learner's.
+    Under TORCH_DISTRIBUTED_DEBUG=DETAIL the list is empty. PyTorch then compares the calls itself, using extra
+    messages, which it records under the same (empty) name and with numbers that collide with the learner's.
     """
     return [entry for entry in _all_entries() if not (entry.get("is_p2p") or op_of(entry) == COALESCED)]
 
 
 def on_gpu() -> list[dict[str, Any]]:
-    """What NCCL has been given to do and has not done, oldest first: collectives, and messages between two ranks.
+    """Return the NCCL operations that are not finished, oldest first: collectives and point-to-point messages.
 
-    A batch of messages is recorded as its messages, of which nobody knows how far they are, and then as a whole. Here,
-    each message is as far as its batch.
+    NCCL records a batch as its messages, whose state it does not track, and then as a whole. Here, each message gets
+    the state of its batch.
     """
     unfinished, batch = [], []
     for entry in _all_entries():
@@ -67,12 +67,12 @@ def on_gpu() -> list[dict[str, Any]]:
 
 
 def is_nccl(entry: dict[str, Any]) -> bool:
-    """Whether a collective went over NCCL."""
+    """Return whether a collective went over NCCL."""
     return str(entry.get("profiling_name", "")).startswith("nccl:")
 
 
 def peer_of(entry: dict[str, Any]) -> int | None:
-    """The other end of a message, as a rank in its group: 1 for `nccl:recv 0<-1`. None for a collective."""
+    """Return a message's peer as a rank in its group: 1 for `nccl:recv 0<-1`. None for a collective."""
     found = re.search(r"(?:->|<-)(\d+)$", str(entry.get("profiling_name", "")))
     return int(found[1]) if found else None
 
@@ -81,7 +81,7 @@ def _all_entries() -> list[dict[str, Any]]:
     if _pytorch_compares():
         return []
     found: list[dict[str, Any]] = []
-    with_calls, with_stacks, only_active = True, False, False  # stacks would take two seconds to name
+    with_calls, with_stacks, only_active = True, False, False  # symbolizing stacks would take two seconds
     for dump in private_doors.flight_recorders():
         try:
             found += pickle.loads(dump(with_calls, with_stacks, only_active)).get("entries", [])
@@ -91,7 +91,7 @@ def _all_entries() -> list[dict[str, Any]]:
 
 
 def op_of(entry: dict[str, Any]) -> str:
-    """`all_reduce` for `gloo:all_reduce`."""
+    """Return the name of the operation: `all_reduce` for `gloo:all_reduce`."""
     return str(entry.get("profiling_name", "")).rpartition(":")[2].split(" ")[0]
 
 

@@ -1,4 +1,4 @@
-"""Stacks of a rank, as a learner wants to read them: the cell's own lines, no machine paths."""
+"""A rank's stacks, formatted for learners: lines of their cells, without absolute paths."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ COLLECTIVE_MODULES = (
     "torch/distributed/nn/functional.py",
     "torch/distributed/_functional_collectives.py",
 )
-ONLY_LOOKS = ("get_", "_get_", "is_", "_is_")  # get_rank and its like: they wait for nobody
-# Python code of PyTorch's that calls collectives in C++: a model that is wrapped compares its shapes there.
+ONLY_LOOKS = ("get_", "_get_", "is_", "_is_")  # get_rank and similar functions, which never block
+# PyTorch's Python code that calls collectives in C++: DistributedDataParallel compares shapes across ranks there.
 TALKS_IN_C = r"/torch/(distributed|nn/parallel)/"
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One line of a stack: file, line number, function, and the source text if it is known."""
+    """One line of a stack: file, line number, function, and the source text if we know it."""
 
     file: str
     line: int
@@ -50,9 +50,9 @@ class Frame:
 class Where:
     """What a rank is doing: `waiting` in a collective, `running` its own code, `stopped` by a signal, or `returned`.
 
-    `computing` is its GPU, which has not come to the next collective; its Python may be ahead, or wait for it.
+    `computing` means that its GPU has not reached the next collective; its Python may be ahead, or waiting for the GPU.
 
-    `whom` says for whom it waits, where that is not simply everybody: `for rank 1`, `with ranks 0 and 1`.
+    `whom` says which ranks it waits for, unless it waits for all of them: `for rank 1`, `with ranks 0 and 1`.
     """
 
     doing: str
@@ -63,7 +63,7 @@ class Where:
 
     @property
     def kind(self) -> tuple:
-        """Equal for two ranks that do the same thing in the same place."""
+        """A key that is equal for two ranks that do the same thing in the same place."""
         return (self.doing, self.collective, self.frame and (self.frame.file, self.frame.line), self.group)
 
     def __str__(self) -> str:
@@ -80,17 +80,17 @@ class Where:
 
 
 def stack_of_exception(tb: TracebackType | None) -> list[Frame]:
-    """The frames of a traceback, oldest first, without the launcher's own."""
+    """Return the frames of a traceback, oldest first, without the launcher's own."""
     return _from_summaries(traceback.extract_tb(tb))
 
 
 def stack_of_frame(frame: FrameType) -> list[Frame]:
-    """The frames of a running thread, oldest first, without the launcher's own."""
+    """Return the frames of a running thread, oldest first, without the launcher's own."""
     return _from_summaries(traceback.extract_stack(frame))
 
 
 def stack_of_dump(text: str) -> list[Frame]:
-    """The frames of the last dump that `faulthandler` wrote, oldest first. It carries no source text."""
+    """Return the frames of the last dump that `faulthandler` wrote, oldest first. They have no source text."""
     last = re.split(r"^(?=(?:Current thread|Thread|Stack) .*$)", text, flags=re.MULTILINE)[-1]
     found = re.findall(r'File "(.+?)", line (\d+) in (.+)', last)
     frames = [Frame(file, int(line), function) for file, line, function in reversed(found)]
@@ -98,10 +98,10 @@ def stack_of_dump(text: str) -> list[Frame]:
 
 
 def where(stack: Sequence[Frame], pending: str | None = None) -> Where:
-    """What a rank with this stack is doing. `pending` is a collective it has begun and not finished.
+    """Return what a rank with this stack is doing. `pending` is a collective it has started but not finished.
 
-    A blocking call is on the stack by its name. A wait for work begun earlier, by hand or by the backward
-    pass of a model in DistributedDataParallel, is C code: there, `pending` is what it waits for.
+    A blocking call appears on the stack by name. A wait for work started earlier, explicitly or by the backward pass
+    of DistributedDataParallel, is C code; then `pending` is what the rank waits for.
     """
     collective = next((f.function for f in stack if _file_is(f, COLLECTIVE_MODULES)), None)
     if collective and collective.startswith(ONLY_LOOKS):
@@ -116,22 +116,22 @@ def where(stack: Sequence[Frame], pending: str | None = None) -> Where:
 
 
 def _own_frame(stack: Sequence[Frame]) -> Frame | None:
-    """The learner's innermost line, or the innermost of all."""
+    """Return the learner's innermost frame, or the innermost frame if none is the learner's."""
     own = [frame for frame in stack if not _is_library(frame.file)]
     return own[-1] if own else (stack[-1] if stack else None)
 
 
 def own_frames(stack: Sequence[Frame]) -> list[Frame]:
-    """What the learner wrote: neither a library's lines nor this one's."""
+    """Return the frames of the learner's code, without those of libraries or of this one."""
     ours = [frame for frame in stack if "/course_lib/" not in frame.file.replace(os.sep, "/")]
     own = [frame for frame in ours if not _is_library(frame.file)]
-    # A comprehension has a frame of its own before Python 3.12, on the same line.
+    # Before Python 3.12, a comprehension has a separate frame on the same line.
     again = [after.function.startswith("<") and before.line == after.line for before, after in pairwise(own)]
     return own[:1] + [frame for frame, twice in zip(own[1:], again, strict=True) if not twice]
 
 
 def describe_stack(stack: Sequence[Frame]) -> str:
-    """A stack as text, oldest call first, like Python's own tracebacks; what happened inside a library is counted."""
+    """Format a stack as text, oldest call first, like a Python traceback. Calls inside a library are only counted."""
     lines = []
     shows_own = any(not _is_library(frame.file) for frame in stack)
     for library, run in groupby(stack, key=lambda frame: _library_of(frame.file)):
@@ -148,7 +148,7 @@ def describe_stack(stack: Sequence[Frame]) -> str:
 
 
 def short_name(file: str) -> str:
-    """`Cell In[3]` for a notebook's cell; otherwise the path as seen from its package or folder."""
+    """Return `Cell In[3]` for a notebook cell, otherwise the path relative to its package or folder."""
     cell = _cell_name(file)
     if cell:
         return cell
@@ -161,7 +161,7 @@ def short_name(file: str) -> str:
 
 
 def cell_sources() -> dict[str, tuple]:
-    """The `linecache` entries of code that lies in no file: send them along, and tracebacks show it."""
+    """Return the `linecache` entries of code that is not in a file. Ranks need them to show source in tracebacks."""
     return {name: entry for name, entry in list(linecache.cache.items()) if len(entry) == 4 and entry[1] is None}
 
 
@@ -177,7 +177,7 @@ def _from_summaries(summaries: Iterable[traceback.FrameSummary]) -> list[Frame]:
 
 
 def _below_launcher(frames: list[Frame]) -> list[Frame]:
-    """What the learner's function did: everything under the rank's entry point, and under a check that called it."""
+    """Return the frames of the learner's function: those below the rank's entry point and below a check."""
     entry = [i for i, f in enumerate(frames) if _file_is(f, ENTRY_POINTS)]
     frames = frames[entry[-1] + 1 :] if entry else frames
     frames = [frame for frame in frames if not _file_is(frame, ON_THE_WAY)]
@@ -198,7 +198,7 @@ def _is_library(file: str) -> bool:
 
 
 def _library_of(file: str) -> str:
-    """`torch` for a file of an installed package, `Python` for the standard library's, "" for the learner's own."""
+    """Return `torch` for a file of that package, `Python` for the standard library, "" for the learner's own files."""
     if not _is_library(file):
         return ""
     package = re.search(r"/(?:site|dist)-packages/([^/]+)/", file.replace(os.sep, "/"))

@@ -1,1 +1,1 @@
-"""One launch: the notebook, a supervisor, and the ranks, and what they say to each other."""
+"""The processes of one launch (the notebook, a supervisor, and the ranks) and the messages between them."""

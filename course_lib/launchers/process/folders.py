@@ -1,7 +1,7 @@
-"""Temporary folders of launches, and of those that were killed before they could remove theirs.
+"""Temporary folders for launches, and cleanup of those left behind by launches that were killed.
 
-Whoever uses a folder holds a lock on a file in it, and a lock ends with its process, however that ends. A folder of
-ours on which nobody holds one is a leftover: the next launch removes it.
+A process that uses a folder holds a lock on a file in it, and the lock ends with the process, however it ends. A
+folder of ours that is not locked is a leftover, and the next launch removes it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from course_lib.launchers import private_doors
 
 PREFIX = "course_lib-"
 LOCK = "in_use"
-YOUNG = 60.0  # seconds: a folder that was made just now may not be locked yet
-LONGEST_NAME = 55  # bytes: the name of a socket has 108, and ours lie some 40 deeper
-OLD = 86_400.0  # one that has no lock at all may belong to an older version of this library
+YOUNG = 60.0  # seconds: a brand-new folder may not be locked yet
+LONGEST_NAME = 55  # bytes: a socket's path may have 108, and ours are some 40 characters deeper
+OLD = 86_400.0  # seconds: a folder without a lock file may belong to an older version of this library
 
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[str]:
-    """A folder for the time of the block, also if it ends badly; after a kill, the next launch sweeps it away."""
+    """Yield a folder that is removed when the block ends, even on error. After a kill, the next launch removes it."""
     folder = tempfile.mkdtemp(prefix=PREFIX)
     try:
         with locked(folder):
@@ -39,16 +39,16 @@ def temporary_folder() -> Iterator[str]:
 
 @contextlib.contextmanager
 def locked(folder: str) -> Iterator[None]:
-    """Hold the folder: it is in use as long as this process, or one that it forks, lives."""
+    """Lock the folder: it is in use as long as this process, or one forked from it, lives."""
     with open(Path(folder, LOCK), "w") as file:
         _lock(file)
         yield
 
 
 def use_own_folder() -> None:
-    """Let `multiprocessing` keep its sockets in a folder that is swept if this process is killed.
+    """Make `multiprocessing` put its sockets in a folder that is cleaned up even if this process is killed.
 
-    It makes one of its own otherwise, `pymp-...`, that nobody can tell from one in use.
+    Otherwise it creates a `pymp-...` folder, and there is no way to tell whether one of those is still in use.
     """
     configuration = private_doors.process_configuration()
     if sys.platform == "win32" or configuration.get("tempdir") is not None:
@@ -57,12 +57,12 @@ def use_own_folder() -> None:
     lock = locked(folder)
     lock.__enter__()  # until the process ends
     configuration["tempdir"] = folder
-    last = -100  # after everything that may have a file there
+    last = -100  # after everything that might still have a file there
     util.Finalize(None, _forget, args=(folder, lock), exitpriority=last)
 
 
 def _short_folder() -> str:
-    """Where temporary files go; elsewhere, if that has so long a name that a socket in it could have none."""
+    """Return the folder for temporary files, or /tmp if its path is too long to hold a socket."""
     usual = tempfile.gettempdir()
     fits = len(os.fsencode(usual)) <= LONGEST_NAME
     return usual if fits or not os.access("/tmp", os.W_OK) else "/tmp"
@@ -75,7 +75,7 @@ def _forget(folder: str, lock: contextlib.AbstractContextManager[None]) -> None:
 
 
 def sweep_temporary_folders() -> None:
-    """Remove the folders that nobody uses any more."""
+    """Remove the folders that are no longer in use."""
     if sys.platform == "win32":
         return
     for parent in {tempfile.gettempdir(), _short_folder()}:
@@ -87,7 +87,7 @@ def sweep_temporary_folders() -> None:
 
 
 def _is_ours(entry: os.DirEntry[str]) -> bool:
-    """A real folder of this user's own, that has been there for a while."""
+    """Return whether this is a real folder, owned by this user, and not brand-new."""
     info = entry.stat(follow_symlinks=False)
     return entry.is_dir(follow_symlinks=False) and info.st_uid == os.getuid() and time.time() - info.st_mtime > YOUNG
 
@@ -101,7 +101,7 @@ def _in_use(folder: Path) -> bool:
 
 
 def _lock(file: IO[str]) -> bool:
-    """Whether the lock could be had at once."""
+    """Try to lock the file without waiting, and return whether that worked."""
     if sys.platform == "win32":
         return True
     import fcntl

@@ -1,7 +1,7 @@
-"""Ranks that meet through TensorFlow or JAX instead of torch.distributed: what each must know to find the others.
+"""Ranks that connect through TensorFlow or JAX instead of torch.distributed: what each needs to find the others.
 
-TensorFlow's workers listen on all of a machine's addresses, do what any caller asks of them, and give no choice. Linux
-lets a process put a filter before a socket of its own: here, one that drops packets from any address but 127.x.x.x.
+TensorFlow's workers listen on all of a machine's addresses and obey any caller, and there is no option to change that.
+Linux lets a process attach a filter to its sockets; ours drops packets from any address except 127.x.x.x.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from course_lib.launchers.diagnosis.errors import LaunchError
 
 INTERNET = (socket.AF_INET, socket.AF_INET6)
 SO_ATTACH_FILTER = 26
-NETWORK_HEADER = -0x100000 & 0xFFFFFFFF  # where a filter finds the header of the packet's network layer
+NETWORK_HEADER = -0x100000 & 0xFFFFFFFF  # offset at which a filter finds the packet's network-layer header
 LOAD_BYTE, RIGHT_SHIFT, JUMP_IF_EQUAL, ANSWER = 0x30, 0x74, 0x15, 0x06
 KEEP, DROP = 0xFFFFFFFF, 0
 FROM_THIS_MACHINE = (  # code, jump if true, jump if false, value
     (LOAD_BYTE, 0, 0, NETWORK_HEADER),
     (RIGHT_SHIFT, 0, 0, 4),
-    (JUMP_IF_EQUAL, 0, 3, 4),  # IPv4, or dropped
+    (JUMP_IF_EQUAL, 0, 3, 4),  # drop anything except IPv4
     (LOAD_BYTE, 0, 0, NETWORK_HEADER + 12),  # the first byte of the source address
     (JUMP_IF_EQUAL, 0, 1, 127),
     (ANSWER, 0, 0, KEEP),
@@ -41,7 +41,7 @@ FROM_THIS_MACHINE = (  # code, jump if true, jump if false, value
 
 
 def close_to_other_machines() -> int:
-    """Let every port that this process listens on answer this machine alone. How many they are: on Linux only."""
+    """Make every port that this process listens on answer only this machine. Returns how many (Linux only, else 0)."""
     if not sys.platform.startswith("linux"):
         return 0
     instructions = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *one) for one in FROM_THIS_MACHINE))
@@ -54,9 +54,9 @@ def close_to_other_machines() -> int:
 
 
 def listening_sockets() -> Iterator[socket.socket]:
-    """Where this process waits for TCP connections, whoever in it has opened the port: copies, each closed after it."""
+    """Yield a copy of every TCP socket this process listens on, whatever code opened it. Each is closed after use."""
     for number in map(int, os.listdir("/proc/self/fd")):
-        with contextlib.suppress(OSError):  # it was closed in between
+        with contextlib.suppress(OSError):  # closed in the meantime
             if stat.S_ISSOCK(os.fstat(number).st_mode):
                 with socket.socket(fileno=os.dup(number)) as copy:
                     if copy.family in INTERNET and copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
@@ -65,13 +65,13 @@ def listening_sockets() -> Iterator[socket.socket]:
 
 TORCH = "torch"
 FRAMEWORKS = (TORCH, "tensorflow", "jax")
-ADDRESSES = "COURSE_LIB_ADDRESSES"  # of all ranks, in order, where a framework wants to know them
-GREETING = re.compile(r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks")  # from C++, whatever the log level is
+ADDRESSES = "COURSE_LIB_ADDRESSES"  # of all ranks, in order, for frameworks that need them
+GREETING = re.compile(r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks")  # printed by C++ at every log level
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "GRPC_VERBOSITY": "NONE"}
 
 
 def check_framework(name: str) -> None:
-    """Refuse a framework that is unknown, or not installed."""
+    """Raise if a framework is unknown or not installed."""
     if name not in FRAMEWORKS:
         raise ValueError(f"framework={name!r}: choose {', '.join(FRAMEWORKS[:-1])} or {FRAMEWORKS[-1]}")
     if name != TORCH and importlib.util.find_spec(name) is None:
@@ -79,26 +79,26 @@ def check_framework(name: str) -> None:
 
 
 def is_noise(line: str) -> bool:
-    """Whether a line that a rank has printed is a library's, and tells a learner nothing."""
+    """Return whether a line printed on a rank comes from a library and is of no use to a learner."""
     return GREETING.match(line) is not None
 
 
 def prepare(name: str, ranks: int) -> None:
-    """In the process that ranks are forked from: addresses for them, and the framework imported once for all."""
+    """Choose addresses for the ranks and import the framework once, in the process they are forked from."""
     if name == TORCH:
         return
     os.environ[ADDRESSES] = " ".join(f"127.0.0.1:{port}" for port in machine.free_ports(ranks))
     for variable, value in QUIET.items():
         os.environ.setdefault(variable, value)
-    with contextlib.suppress(Exception):  # the ranks try again, and say what is wrong
+    with contextlib.suppress(Exception):  # the ranks try again and report what is wrong
         importlib.import_module(name)
 
 
 def join(name: str, rank: int) -> None:
-    """On a rank: let the framework find the others when the learner's function asks it to.
+    """Set up the framework on a rank so that it finds the others when the learner's function asks it to.
 
-    TensorFlow reads `TF_CONFIG` when a strategy is made. JAX has to be told before it is used first. Neither asks a
-    caller who they are: the ports are for this machine alone.
+    TensorFlow reads `TF_CONFIG` when a strategy is created. JAX must be initialized before its first use. Neither
+    authenticates callers, so the ports are open only to this machine.
     """
     addresses = os.environ[ADDRESSES].split()
     threads = machine.threads_per_rank(len(addresses))
@@ -119,7 +119,10 @@ def join(name: str, rank: int) -> None:
 
 
 def _close_tensorflows_port() -> None:
-    """Its server begins with the context, has no say in where it listens, and takes no password."""
+    """Close TensorFlow's port to other machines as soon as its context starts the server.
+
+    The server has no option for the address it listens on, and no password.
+    """
     from tensorflow.python.eager import context as eager
 
     context: Any = eager.context()

@@ -1,8 +1,8 @@
-"""How a rank finds the others: the variables that torchrun would set, and the process group.
+"""How a rank joins the others: the variables that torchrun would set, and the process group.
 
-Under `mp.spawn` or torchrun, a function begins with `init_process_group` and ends with `destroy_process_group`. On
-our ranks the group is up before the function begins. Its first `init_process_group` is therefore answered by that
-group; after `destroy_process_group`, another call makes a new one, over the store through which the ranks have met.
+Under `mp.spawn` or torchrun, a function starts with `init_process_group` and ends with `destroy_process_group`. On our
+ranks, the group is up before the function starts, so its first `init_process_group` returns without creating one.
+After `destroy_process_group`, the next call creates a new group, over the store that the ranks used for the rendezvous.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 INSIDE_A_RANK = "COURSE_LIB_INSIDE_A_RANK"
-LAUNCHED_HERE = "COURSE_LIB_LAUNCHED_HERE"  # by a notebook or a script, on one machine: nobody starts it again
-A_DAY = 86_400.0  # the notebook's timeout is the one that counts
+LAUNCHED_HERE = "COURSE_LIB_LAUNCHED_HERE"  # by a notebook or a script on one machine, so it is never restarted
+A_DAY = 86_400.0  # in effect no limit: the notebook's timeout is the one that counts
 
 
 def rank_environment(rank: int, spec: LaunchSpec) -> dict[str, str]:
-    """The variables that torchrun would set."""
+    """Return the environment variables that torchrun would set for this rank."""
     variables = {
         "RANK": rank,
         "LOCAL_RANK": spec.here.index(rank),
@@ -59,10 +59,10 @@ def rank_environment(rank: int, spec: LaunchSpec) -> dict[str, str]:
 
 
 def _for_nccl(ranks: int) -> dict[str, str]:
-    """What NCCL's ranks need so that a hang can be explained, unless somebody has decided otherwise.
+    """Return the variables that NCCL needs so that we can explain a hang. Variables that are already set win.
 
-    The flight recorder keeps the last collectives, with the moment at which the GPU came to each: a rank whose GPU has
-    not begun one is the one that the others wait for.
+    The flight recorder keeps the last collectives, with the time at which the GPU reached each: a rank whose GPU has
+    not started one is the rank that the others wait for.
     """
     if not machine.gpus():
         return {}
@@ -77,22 +77,22 @@ def _for_nccl(ranks: int) -> dict[str, str]:
 def join_process_group(
     rank: int, ranks: int, *, store_file: str | None = None, peer_timeout: float | None = None
 ) -> Store:
-    """Bring up the process group on this rank's device: through a private file, or torchrun's rendezvous.
+    """Create the process group on this rank's device, with a private file or torchrun's rendezvous.
 
-    A rank that waits for another longer than `peer_timeout` seconds raises; None leaves that to PyTorch.
-    Returns the store through which the ranks have met.
+    A rank that waits for a peer for more than `peer_timeout` seconds raises; None means PyTorch's default.
+    Returns the store that the ranks used for the rendezvous.
     """
     import torch
     import torch.distributed as dist
 
-    # torch offers both under this name alone, and does not mark them as exported.
+    # torch has no other name for these two, and does not mark them as exported.
     from torch.distributed import FileStore, set_debug_level_from_env  # pyright: ignore[reportPrivateImportUsage]
 
     local_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
     torch.set_num_threads(machine.threads_per_rank(local_ranks))
-    if index := machine.gpu_index():  # GPU 0 is the current one anyway, and to set it would start the driver
+    if index := machine.gpu_index():  # GPU 0 is already the current one, and setting it would start the driver
         torch.cuda.set_device(index)
-    set_debug_level_from_env()  # read at import, which was before this launch's environment
+    set_debug_level_from_env()  # torch read it at import, before this launch's environment was set
     store = FileStore(store_file, ranks) if store_file else _torchruns_store()
     timeout = None if peer_timeout is None else timedelta(seconds=peer_timeout)
     dist.init_process_group(machine.backend(local_ranks), store=store, rank=rank, world_size=ranks, timeout=timeout)
@@ -100,10 +100,10 @@ def join_process_group(
 
 
 def _torchruns_store() -> Store:
-    """The store of a torchrun job, with a place in it for each attempt.
+    """Return the store of a torchrun job, with a separate prefix for each attempt.
 
-    After a restart it is the same store as before, with the addresses of ranks that are dead: one that finds such an
-    address, and not yet the new one, waits for it for ever.
+    After a restart it is still the same store, with the addresses of dead ranks in it. Without the prefix, a rank that
+    reads a stale address would wait for it forever.
     """
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
@@ -113,7 +113,7 @@ def _torchruns_store() -> Store:
 
 
 def accept_second_init(store: Store, *, timeout: float | None, on_new_group: Callable[[], None] = lambda: None) -> None:
-    """Answer `init_process_group` from now on. `store` is where the ranks have met; `timeout` is their group's."""
+    """Replace `init_process_group`. `store` is the one from the rendezvous; `timeout` is that of the existing group."""
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
 
@@ -127,7 +127,7 @@ def accept_second_init(store: Store, *, timeout: float | None, on_new_group: Cal
         _check(asked.arguments)
         if dist.is_initialized():
             if answered:
-                return make_group(*arguments, **keywords)  # PyTorch says that this is once too often
+                return make_group(*arguments, **keywords)  # PyTorch raises: this is one call too many
             answered = True
             return _compare_backends(asked.arguments.get("backend"), dist.get_backend_config())
         answered, made = True, made + 1
@@ -148,11 +148,11 @@ def accept_second_init(store: Store, *, timeout: float | None, on_new_group: Cal
 
 
 def _keep_destroyed_groups() -> None:
-    """Let no group die before its process.
+    """Keep every group alive until its process ends.
 
-    A gloo group that is destroyed while a model in DistributedDataParallel still has it dies with the model: the
-    thread that frees it holds Python's lock and waits for the group's own threads, and these wait for the lock to let
-    go of their last work. Of 22 launches of a function that ends with `destroy_process_group()`, 17 hung (torch 2.13).
+    If a gloo group is destroyed while a DistributedDataParallel model still refers to it, it is freed with the model.
+    The thread that frees it holds the GIL and waits for the group's threads, which need the GIL to release their last
+    work. Of 22 launches of a function that ends with `destroy_process_group()`, 17 hung (torch 2.13).
     """
     import torch.distributed as dist
 
@@ -168,7 +168,7 @@ def _keep_destroyed_groups() -> None:
 
 
 def _check(asked: dict[str, Any]) -> None:
-    """Refuse a rank or a number of ranks that is not this launch's."""
+    """Raise if the requested rank or world size is not this launch's."""
     for name, variable in (("world_size", "WORLD_SIZE"), ("rank", "RANK")):
         value, ours = asked.get(name, -1), int(os.environ[variable])
         if value not in (-1, ours):
@@ -180,12 +180,12 @@ def _check(asked: dict[str, Any]) -> None:
 
 
 def _compare_backends(asked: Any, have: str) -> None:
-    """Say so if the program asked for another backend than the group has."""
+    """Warn if the program asked for a different backend than the group has."""
     backends = {part.rpartition(":")[2] for part in have.lower().split(",")}
     wanted = {part.rpartition(":")[2] for part in str(asked or "").lower().split(",")} - {"", "undefined"}
     if wanted - backends:
         used = " and ".join(sorted(backends))
         warnings.warn(
-            f"init_process_group({str(asked)!r}): the group that is already up is used, which talks over {used}",
+            f"init_process_group({str(asked)!r}): the group that is already up is used; its backend is {used}",
             stacklevel=3,
         )

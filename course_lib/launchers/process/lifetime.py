@@ -1,7 +1,7 @@
-"""A rank is a program of its own, though it is a fork of a server: in what it inherits, draws, reads and prints.
+"""Make a rank, which is a fork of a server, behave like a separate program: its input, output, seeds and exit.
 
-It has no standard input, and whoever asks for some gets a sentence that says what to do instead. Its output is caught
-at the file descriptor, so that `print`, `logging`, C code and children are in it.
+A rank has no standard input; reading from it raises an error that says what to do instead. Its output is captured at
+the file descriptor, so it includes `print`, `logging`, C code and child processes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from multiprocessing.connection import _ConnectionBase as Connection
 
 
-ADVICE = "a rank has no keyboard: ask before the launch, and give the function what was typed as an argument"
+ADVICE = "a rank has no keyboard: ask before the launch, and pass the answer to the function as an argument"
 
 
 class NoKeyboard(io.TextIOWrapper):
-    """An empty input that explains itself when a program waits for a line."""
+    """An empty standard input that raises an error with advice when a program reads a line."""
 
     def readline(self, size: int = -1, /) -> str:
         raise EOFError(ADVICE)
@@ -44,11 +44,11 @@ def close_keyboard() -> None:
 
 
 CHUNK = 1 << 16
-LONGEST_LINE = 1 << 12  # bytes of an unfinished line that are looked at
+LONGEST_LINE = 1 << 12  # how many bytes of an unfinished line we look at
 
 
 def redirect(stdout: Connection, stderr: Connection) -> None:
-    """Send this process's standard output and error into two pipes; Python's own streams go by the line."""
+    """Redirect this process's stdout and stderr to two pipes. Python's streams are line-buffered."""
     for number, pipe, name in ((1, stdout, "stdout"), (2, stderr, "stderr")):
         os.dup2(_file_descriptor(pipe), number)
         stream = os.fdopen(number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
@@ -65,7 +65,7 @@ def _file_descriptor(pipe: Connection) -> int:
 
 
 class LineReader:
-    """Cuts what arrives on a pipe into whole lines. Bytes that are not UTF-8 arrive as `\\xff`."""
+    """Splits what arrives on a pipe into whole lines. Bytes that are not UTF-8 become escapes such as `\\xff`."""
 
     def __init__(self, pipe: Connection) -> None:
         self.pipe = pipe
@@ -75,19 +75,19 @@ class LineReader:
             os.set_blocking(pipe.fileno(), False)
 
     def read(self) -> list[str]:
-        """The lines that a chunk of the pipe completes; never waits."""
+        """Read a chunk and return the lines that it completes. Never blocks."""
         *whole, self._rest = (self._rest + self._chunk()).split(b"\n")
         return [_text(line) for line in whole]
 
     def read_all(self) -> list[str]:
-        """Everything that is in the pipe, the last line too though no newline ended it."""
+        """Return all lines in the pipe, including a last line without a newline."""
         while chunk := self._chunk():
             self._rest += chunk
         data, self._rest = self._rest.removesuffix(b"\n"), b""
         return [_text(line) for line in data.split(b"\n")] if data else []
 
     def unfinished(self) -> str:
-        """The line that has begun and not ended, as a terminal would show it now."""
+        """Return the current unfinished line, as a terminal would show it now."""
         return _text(self._rest[-LONGEST_LINE:])
 
     def _chunk(self) -> bytes:
@@ -104,14 +104,14 @@ class LineReader:
 
 
 def _text(line: bytes) -> str:
-    """A line as a terminal would leave it: a progress bar's `\\r` overwrites what was there before."""
+    """Return a line as a terminal would show it: a progress bar's `\\r` overwrites what came before."""
     return line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", errors="backslashreplace")
 
 
 def stand_alone(folder: str, rank: int) -> None:
-    """A process group of our own: an interrupt meant for the notebook passes us by, and our children die with us."""
-    private_doors.forget_exit_functions()  # what the server has registered for its own exit is not the rank's
-    dump = open(os.path.join(folder, f"stack.{rank}"), "w")  # noqa: SIM115  (open as long as the process)
+    """Move to a new process group, so that Ctrl-C in the notebook does not reach us and our children die with us."""
+    private_doors.forget_exit_functions()  # those that the server registered are not for the rank
+    dump = open(os.path.join(folder, f"stack.{rank}"), "w")  # noqa: SIM115  (open until the process ends)
     faulthandler.enable(dump, all_threads=False)
     if hasattr(os, "setsid"):
         os.setsid()
@@ -123,10 +123,10 @@ def stand_alone(folder: str, rank: int) -> None:
 
 
 def seed_generators(seed: int | None) -> None:
-    """Seed Python's, NumPy's and PyTorch's generators; with None, each from the operating system's randomness.
+    """Seed Python's, NumPy's and PyTorch's generators; None takes seeds from the operating system.
 
-    Ranks are forks of one process. Left alone, all of them would draw the same numbers, in every launch; ranks that
-    torchrun starts do not, and a model that nobody broadcasts would be the same everywhere only here.
+    Ranks are forks of one process, so otherwise they would all draw the same numbers, in every launch. Ranks started by
+    torchrun don't: a model that is never broadcast would be the same on all ranks only here.
     """
     import torch
 
@@ -140,7 +140,7 @@ def seed_generators(seed: int | None) -> None:
 
 
 def leave_as_child(error: BaseException | None = None) -> NoReturn:
-    """End a process that the learner's function forked, and that returned from it or raised: it is not the rank."""
+    """End a child that the learner's function forked and that returned or raised out of it: it is not the rank."""
     if error is not None:
         traceback.print_exception(error)
     flush()
@@ -148,20 +148,20 @@ def leave_as_child(error: BaseException | None = None) -> NoReturn:
 
 
 def end_program() -> None:
-    """What Python does when a program ends: wait for its threads, call what was registered for the exit, flush."""
+    """Do what Python does when a program ends: wait for threads, call `atexit` functions, flush."""
     private_doors.wait_for_threads()
     run_exit_functions()
 
 
 def run_exit_functions() -> None:
-    """Call what the rank has registered with `atexit`, and let loggers write what they hold back."""
+    """Call the rank's `atexit` functions and flush its loggers and streams."""
     private_doors.call_exit_functions()
     logging.shutdown()
     flush()
 
 
 def flush() -> None:
-    """Write out what this process has printed and not yet written."""
+    """Flush this process's stdout and stderr."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # a program may have closed or replaced it
             stream.flush()

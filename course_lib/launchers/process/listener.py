@@ -1,4 +1,4 @@
-"""The notebook's side of a launch: listen until there is an answer, or a reason why there is none."""
+"""The notebook's side of a launch: listen until the ranks have returned, or until it is clear why they won't."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from course_lib.launchers.run import Run
 
 LINES_SHOWN = 1000  # a notebook with 100,000 lines of output is no longer usable
 BYTES_KEPT = 64 << 20
-# What gloo's C++ says before it ends a rank whose messages do not fit. The launch ends with a better account.
+# What gloo's C++ prints before it aborts a rank whose message sizes don't match. Our own error explains it better.
 GLOO_ENDS = "terminate called after throwing an instance of 'gloo::"
 DOES_NOT_FIT = "Received data size doesn't match expected size"
 START_WITHIN = 300.0  # on a busy machine, 64 ranks take a while
-GRACE = 0.3  # after the first fault, how long to wait for the other ranks' side of the story
+GRACE = 0.3  # how long to wait for the other ranks' reports after the first fault
 ANSWERS_WITHIN = 2.0
-QUIET = 5.0  # seconds without a word, after which somebody wants to know who waits where
+QUIET = 5.0  # seconds without output after which we show where the ranks are
 LOOK_EVERY = 1.0
 SUPERVISOR_IS_GONE = (
-    "the process that looks after the ranks was killed before they ended. If you did not do it, this machine is short "
+    "the process that supervises the ranks was killed before they ended. If you did not do that, this machine is short "
     "of memory: launch fewer ranks, or run `course doctor`"
 )
 
 
 class Listener:
-    """Listens to one launch until it has an answer or a reason why there is none."""
+    """Listens to one launch until it has returned or failed."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Listener:
         grace: float = GRACE,
     ) -> None:
         self.supervisor, self.ranks, self.timeout = supervisor, ranks, timeout
-        self.clock = clock or (lambda: WallTime(timeout))  # it starts when all ranks have
+        self.clock = clock or (lambda: WallTime(timeout))  # called when all ranks have started
         self.start_within, self.grace = start_within, grace
         self.started: set[int] = set()
         self.returned: dict[int, messages.Returned] = {}
@@ -68,16 +68,16 @@ class Listener:
         self.records: dict[int, Record] = {}
         self.disagreement: Difference | None = None
         self.deadlock: Deadlock | None = None
-        self.trouble: str = ""  # the supervisor's own
-        self.spent: str = ""  # what was used up, if that was the end
+        self.trouble: str = ""  # what went wrong in the supervisor
+        self.spent: str = ""  # the limit that was used up, if the launch timed out
         self.began = time.monotonic()
-        self.look_at = float("inf")  # when to ask the ranks where they are, if none of them says a word
-        self.asked: set[int] = set()  # ranks that were asked so, and have not answered
+        self.look_at = float("inf")  # when to ask the ranks where they are, if none of them prints anything
+        self.asked: set[int] = set()  # ranks that were asked and have not answered
         self.live = LiveLine()
         self.output = Output(self.live)
 
     def result(self) -> Run:
-        """The finished run; raises what went wrong, with the output so far attached."""
+        """Return the finished run, or raise what went wrong, with the output so far attached."""
         with stop.request.passed_on(lambda reason: self._order(messages.Stop(reason))):
             return self._result()
 
@@ -104,10 +104,10 @@ class Listener:
             self.output.finish()
 
     def _listen_to_the_end(self) -> None:
-        """Until all have returned, something is wrong, or time is up.
+        """Listen until all ranks have returned, something is wrong, or time is up.
 
-        A deadlock is believed only if it still holds when every rank has been asked anew: what a rank said long ago,
-        it may have left behind, and of thousands of collectives the first drop out of its record.
+        We report a deadlock only if it still holds after asking every rank again: an old report may be out of date,
+        and of thousands of collectives the first drop out of a rank's record.
         """
         deadline = self.clock()
         while True:
@@ -125,7 +125,7 @@ class Listener:
         return bool(self.raised or self.died or self.disagreement or self.deadlock or self.trouble)
 
     def _verdict(self) -> LaunchError:
-        """Why this launch failed: the ranks' own story comes before their supervisor's."""
+        """Return why this launch failed. What the ranks report takes precedence over what the supervisor reports."""
         if self.raised or self.died or self.disagreement:
             return verdict(self.raised, self.died, self.located, self.disagreement)
         if self.deadlock:
@@ -136,7 +136,7 @@ class Listener:
         return LaunchError(self.trouble)
 
     def _listen(self, deadline: Deadline, until: Callable[[], bool]) -> str:
-        """Take what the ranks report. Returns what was used up, if it was; what they said before is heard."""
+        """Process the ranks' reports. Returns the limit that was used up, if any; reports already sent still count."""
         while not until():
             spent = deadline.over()
             if self.supervisor.poll(0 if spent else self._look_again_in(deadline)):
@@ -152,7 +152,7 @@ class Listener:
         return ""
 
     def _look_again_in(self, deadline: Deadline) -> float | None:
-        """Seconds until the clock, or somebody who waits, wants to know more."""
+        """Return the seconds until we must check the deadline or look where the ranks are."""
         seconds = deadline.look_again_in()
         if self.look_at == float("inf"):
             return seconds
@@ -160,15 +160,15 @@ class Listener:
         return look if seconds is None else min(look, seconds)
 
     def _look(self) -> None:
-        """Ask the ranks where they are, for the live line, without disturbing those that cannot answer."""
-        if self.asked:  # some have not answered: they are busy
+        """Ask the ranks where they are, for the live line, without signaling those that cannot answer."""
+        if self.asked:  # some have not answered because they are busy
             self._show_where()
         self.asked = set(range(self.ranks)) - self.returned.keys()
         self.look_at = time.monotonic() + LOOK_EVERY
         self._order(messages.LOOK)
 
     def _show_where(self) -> None:
-        """Say in one line who waits where."""
+        """Show in one line where the ranks are."""
         where = {rank: self.located.get(rank, Where("running")) for rank in range(self.ranks)}
         where |= dict.fromkeys(self.returned, Where("returned"))
         limit = "" if self.timeout is None else f" of {self.timeout:g} (timeout=)"
@@ -210,23 +210,23 @@ class Listener:
             self.asked.clear()
 
     def _compare(self, rank: int, record: Record) -> None:
-        """What a rank has said to the others, beside what they have said."""
+        """Compare a rank's record with those of the others."""
         self.records[rank] = record
         self.disagreement = first_difference(self.records) or self.disagreement  # old calls drop out of records
         self.deadlock = find_deadlock(self.records, set(self.returned)) or self.deadlock
 
     def _ask_where(self) -> None:
-        """Ask every rank that lives where it is and which collectives it has called."""
+        """Ask every live rank where it is and which collectives it has called."""
         dead = {report.rank for report in self.died}
         self.look_at = float("inf")
-        self._listen(WallTime(ANSWERS_WITHIN), until=lambda: not self.asked - dead)  # what was asked before
+        self._listen(WallTime(ANSWERS_WITHIN), until=lambda: not self.asked - dead)  # answers to earlier questions
         self.asked = set()
         self.located = {rank: where for rank, where in self.located.items() if rank in dead}
         self._order(messages.LOCATE)
         self._listen(WallTime(ANSWERS_WITHIN), until=lambda: len(self.located.keys() | dead) == self.ranks)
 
     def _order(self, order: str | messages.Stop) -> None:
-        with contextlib.suppress(OSError):  # a supervisor that is gone has left word, or is missed when we listen
+        with contextlib.suppress(OSError):  # if the supervisor is gone, we find out when we listen
             self.supervisor.send(order)
 
     def _stuck(self) -> LaunchError:
@@ -240,7 +240,7 @@ class Listener:
         return RanksStuck(where=where, spent=self.spent, odd=awaited_ranks(self.records, where))
 
     def _interrupted(self) -> Interrupted:
-        """Where the ranks were when somebody lost patience: that is what they want to know."""
+        """Return an `Interrupted` that says where the ranks were, which is what the user wants to know."""
         after = f"after {time.monotonic() - self.began:.1f} s"
         if len(self.started) < self.ranks:
             return Interrupted(f"{after}, while the ranks were starting")
@@ -250,7 +250,7 @@ class Listener:
         return Interrupted(after, where)
 
     def _everywhere(self) -> dict[int, Where]:
-        """Where each rank is; one that says nothing is busy."""
+        """Return where each rank is. A rank that does not answer counts as running."""
         return {rank: self.located.get(rank, Where("running")) for rank in range(self.ranks)}
 
     def _run(self) -> Run:
@@ -262,7 +262,7 @@ class Listener:
 def run_of(
     values: Sequence[Any], reports: Sequence[messages.Returned], seconds: float, output: Sequence[tuple[int, str]] = ()
 ) -> Run:
-    """The ranks' values and what they have recorded, with times from the moment at which the first began."""
+    """Return a `Run` with the ranks' values and recordings. Times count from when the first rank began."""
     began = min(report.began for report in reports)
     return Run(
         values=tuple(values),
@@ -276,7 +276,7 @@ def run_of(
 
 
 class Output:
-    """Shows the ranks' lines as they come, up to a limit, and keeps them. What says how far they are becomes a bar."""
+    """Shows the ranks' lines as they arrive, up to a limit, and stores them. Progress records become a progress bar."""
 
     def __init__(self, live: LiveLine) -> None:
         self.live = live
@@ -286,7 +286,7 @@ class Output:
         self._bar = Bar()
 
     def add(self, rank: int, lines: list[str]) -> None:
-        """Take lines of a rank, in order."""
+        """Add lines printed by a rank, in order."""
         self.live.clear()
         for progress in filter(None, map(record_of, lines)):
             self._bar.show(progress)

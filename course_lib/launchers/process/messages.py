@@ -1,7 +1,7 @@
-"""What a rank, its supervisor and the notebook say to each other, and how values travel in it: as packed bytes.
+"""The messages between a rank, its supervisor and the notebook, and how values are pickled into them.
 
 `multiprocessing` cannot pickle a function that was defined in a cell; cloudpickle can, with the globals it uses.
-CUDA tensors travel as bytes: an argument lands on the receiving rank's own device, a returned value on the CPU, so
+CUDA tensors are sent as bytes: an argument ends up on the receiving rank's device, a returned value on the CPU, so
 that neither side holds memory on the other's GPU.
 """
 
@@ -26,7 +26,7 @@ from course_lib.trace import Span
 
 
 def pack_call(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> bytes:
-    """The call `fn(*args, **kwargs)` as bytes. Raises `CannotSend` naming the value that cannot travel."""
+    """Pickle the call `fn(*args, **kwargs)`. Raises `CannotSend` naming the value that cannot be pickled."""
     try:
         return _dumps((fn, args, kwargs), cuda_tensors_land=_on_this_rank)
     except Exception as error:
@@ -38,7 +38,7 @@ def pack_call(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> bytes:
 
 
 def pack_value(value: Any) -> bytes:
-    """A returned value as bytes. Raises `CannotSend` naming the part of it that cannot travel."""
+    """Pickle a returned value. Raises `CannotSend` naming the part of it that cannot be pickled."""
     try:
         return _dumps(value, cuda_tensors_land=_as_it_is)
     except Exception as error:
@@ -50,14 +50,14 @@ def pack_value(value: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """What `pack_call` or `pack_value` packed."""
+    """Unpickle what `pack_call` or `pack_value` returned."""
     return cloudpickle.loads(data)
 
 
 def send_cells_to_workers() -> None:
-    """Let processes that this one starts (a DataLoader's workers, `mp.spawn`) have what was defined in a cell.
+    """Send what was defined in a cell to processes that this one starts (DataLoader workers, `mp.spawn`).
 
-    `multiprocessing` sends functions and classes by name, to be looked up in the main module; a worker's is empty.
+    `multiprocessing` sends functions and classes by name and looks them up in the main module, but a worker's is empty.
     """
     from multiprocessing.reduction import ForkingPickler
 
@@ -75,9 +75,9 @@ def _land_in_worker(data: bytes) -> Any:
 
 
 def fill_main_module(fn: Callable) -> None:
-    """Put the classes and functions that a call brought along where `pickle` looks for them, by name.
+    """Put the classes and functions that were sent with a call into the main module, where `pickle` looks for them.
 
-    So a rank can save a model of a class from a cell, or send one to another rank.
+    This lets a rank save a model whose class is defined in a cell, or send one to another rank.
     """
     main = sys.modules["__main__"]
     while isinstance(fn, functools.partial):
@@ -124,7 +124,7 @@ def _as_it_is(tensor: Any, requires_grad: bool) -> Any:
 
 
 def _parts_of_call(fn: Callable, args: tuple, kwargs: dict) -> Iterator[tuple[str, Any]]:
-    """Everything a call ships, each with the name a learner knows it by."""
+    """Yield everything that is sent with a call, each with the name a learner knows it by."""
     names = _parameter_names(fn)
     for index, value in enumerate(args):
         known = f"argument {names[index]!r}" if index < len(names) else f"argument {index}"
@@ -145,7 +145,7 @@ def _parameter_names(fn: Callable) -> list[str]:
 
 
 def _culprit(name: str, value: Any) -> tuple[str, Any]:
-    """The smallest part of a list, tuple or dict that cannot be pickled."""
+    """Return the smallest part of a list, tuple or dict that cannot be pickled, and its name."""
     if isinstance(value, dict):
         parts = [(f"{name}[{key!r}]", part) for key, part in value.items()]
     elif isinstance(value, (list, tuple)):
@@ -177,7 +177,7 @@ def _name(fn: Callable) -> str:
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """One launch, as its supervisor receives it: all of it, or the ranks that one of several machines runs."""
+    """One launch, as its supervisor receives it: all ranks, or those that run on one of several machines."""
 
     call: bytes
     ranks: int
@@ -187,25 +187,25 @@ class LaunchSpec:
     here: range  # the ranks that run on this machine
     argv: list[str] = field(default_factory=list)  # what the function finds in sys.argv
     profile: bool = False  # record with PyTorch's profiler
-    framework: str = "torch"  # by which the ranks meet
-    seed: int | None = None  # rank 2 draws from seed + 2; None: every rank draws numbers that nobody can foretell
-    rendezvous: Rendezvous | None = None  # None: all ranks are on this machine, and meet in a file
+    framework: str = "torch"  # through which the ranks connect
+    seed: int | None = None  # rank 2 uses seed + 2; None: every rank gets an unpredictable seed
+    rendezvous: Rendezvous | None = None  # None: all ranks are on this machine and use a file
 
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where ranks of several machines find each other, and the attempt of a job that may be started again."""
+    """Where ranks on several machines find each other, and which attempt of the job this is."""
 
     address: str
     port: int
     job: str
     restarts: int = 0
-    peer_timeout: float | None = None  # seconds a rank waits for another; None: as long as PyTorch does
+    peer_timeout: float | None = None  # seconds a rank waits for a peer; None: PyTorch's default
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Whole lines a rank printed."""
+    """Whole lines that a rank printed."""
 
     rank: int
     lines: list[str]
@@ -213,7 +213,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A line that a rank has begun and not ended: a progress bar, say, as it stands now."""
+    """The unfinished line of a rank's output as it is now, for example a progress bar."""
 
     rank: int
     text: str
@@ -221,7 +221,7 @@ class Unfinished:
 
 @dataclass(frozen=True)
 class Started:
-    """The rank's process group is up and its function begins; `compared`: its collectives can be."""
+    """The rank's process group is up and its function starts. `compared`: whether its collectives can be compared."""
 
     rank: int
     compared: bool = True
@@ -229,7 +229,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Returned:
-    """The rank's function returned; `began` and `ended` are monotonic times, as are those of what it recorded."""
+    """The rank's function returned. `began`, `ended` and the times of its recordings are monotonic times."""
 
     rank: int
     value: bytes
@@ -239,11 +239,11 @@ class Returned:
     ended: float
     collectives: list[Collective] = field(default_factory=list)
     profile: Profile | None = None
-    stopped: bool = False  # before its end, because it was asked to
-    core_waits: list[tuple[float, float]] = field(default_factory=list)  # (when, seconds waited for a core by then)
+    stopped: bool = False  # it returned early because it was asked to stop
+    core_waits: list[tuple[float, float]] = field(default_factory=list)  # (time, seconds waited for a core by then)
 
     def later(self, seconds: float) -> Returned:
-        """The same, as a clock has it that is so many seconds ahead."""
+        """Return the same report on a clock that is `seconds` ahead."""
         return replace(
             self,
             spans=[span.since(-seconds) for span in self.spans],
@@ -257,7 +257,7 @@ class Returned:
 
 @dataclass(frozen=True)
 class Raised:
-    """The rank's function raised. `exception` is packed, or None if it cannot travel."""
+    """The rank's function raised. `exception` is pickled, or None if it cannot be."""
 
     rank: int
     at: float
@@ -281,9 +281,9 @@ class Died:
 
 @dataclass(frozen=True)
 class Located:
-    """Where a rank is: said when asked, and unasked by a rank that has waited for a while.
+    """Where a rank is. A rank sends it when asked, and unasked when it has waited for a while.
 
-    Without a record, the supervisor says it for a rank that cannot.
+    Without a record, it comes from the supervisor, for a rank that cannot answer.
     """
 
     rank: int
@@ -293,13 +293,13 @@ class Located:
 
 @dataclass(frozen=True)
 class SupervisorFailed:
-    """The supervisor could not start the ranks, or broke down: `text` says why, and what to do."""
+    """The supervisor could not start the ranks, or failed. `text` says why and what to do."""
 
     text: str
 
 
 class Channel(Protocol):
-    """The notebook's end of the talk: a pipe to its supervisor, or what stands for the supervisors of several nodes."""
+    """The notebook's end of the connection: a pipe to its supervisor, or a stand-in for those of several nodes."""
 
     def send(self, order: Any, /) -> None: ...
 
@@ -310,13 +310,13 @@ class Channel(Protocol):
 
 @dataclass(frozen=True)
 class Stop:
-    """Save what you have, and end; for the ranks, from whoever was asked so."""
+    """A request to the ranks to save their state and return."""
 
     reason: str
 
 
-# What else the notebook tells the supervisor, and the supervisor a rank.
+# Other orders from the notebook to the supervisor, and from the supervisor to a rank.
 LOCATE = "where are you?"
-LOOK = "where are you, if you can say?"  # nobody is signalled who cannot
+LOOK = "where are you, if you can say?"  # the supervisor does not signal ranks that cannot answer
 DISMISS = "you may go"
 STILL_HERE = "I am still listening"

@@ -1,9 +1,9 @@
 """How long to wait for processes on a machine that may be busy with something else.
 
-On the wall's clock, an honest program takes ten times as long where ten others run. So what counts is the time that
-it *could* have used: that in which one of its threads was able to run and was given no core, or waited for the disk,
-does not count. Beside it, the processor time that it has used is limited, and, at last, the time on the wall. What the
-processes of a family have used is read from /proc, where a system has it.
+In wall-clock time, a correct program takes ten times as long if ten others are running. So we count only the time it
+*could* have used: time in which one of its threads was runnable but had no core, or was waiting for the disk, does not
+count. We also limit the CPU time it uses and, as a last resort, the wall-clock time. The numbers for a process and its
+descendants come from /proc, on systems that have it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Protocol
 
 
 def children(pid: int) -> list[int]:
-    """The processes that this one has started."""
+    """Return the child processes of a process."""
     found: list[int] = []
-    with contextlib.suppress(OSError):  # it may end, or a thread of it, while we look
+    with contextlib.suppress(OSError):  # the process or one of its threads may end while we look
         for task in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):
                 found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
@@ -28,19 +28,19 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """The processes that come from this one, in any generation."""
+    """Yield the children of a process, their children, and so on."""
     for child in children(pid):
         yield child
         yield from descendants(child)
 
 
 def family(pid: int) -> list[int]:
-    """This process and all that come from it."""
+    """Return a process and all of its descendants."""
     return [pid, *descendants(pid)]
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of this process, and of those of its children that have ended."""
+    """Return the CPU time of a process and of those of its children that have ended."""
     return sum(map(int, _fields(f"/proc/{pid}/stat")[11:15])) / _ticks()
 
 
@@ -49,12 +49,12 @@ def _ticks() -> int:
 
 
 def state(thread: str) -> str:
-    """What a thread, `/proc/PID/task/TID`, is at: R for able to run, D for the disk, S for asleep; "" if it is gone."""
+    """Return the state of a thread, `/proc/PID/task/TID`: R for runnable, D for disk, S for asleep; "" if it ended."""
     return next(iter(_fields(f"{thread}/stat")), "")
 
 
 def run_and_delay(thread: str) -> tuple[float, float] | None:
-    """Seconds that a thread has run, and those in which it could have run and was not given a core."""
+    """Return the seconds a thread has run, and the seconds it was runnable but had no core."""
     try:
         ran, delayed, _ = Path(f"{thread}/schedstat").read_text().split()
     except (OSError, ValueError):
@@ -63,7 +63,7 @@ def run_and_delay(thread: str) -> tuple[float, float] | None:
 
 
 def threads(pid: int) -> list[str]:
-    """The folders of a process's threads."""
+    """Return the /proc folders of a process's threads."""
     try:
         return [f"/proc/{pid}/task/{task}" for task in os.listdir(f"/proc/{pid}/task")]
     except OSError:
@@ -71,30 +71,30 @@ def threads(pid: int) -> list[str]:
 
 
 def _fields(path: str) -> list[str]:
-    """The fields of a `stat` file behind the name, which may be of any characters."""
+    """Return the fields of a `stat` file after the process name, which may contain any characters."""
     try:
         return Path(path).read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
 
 
-TICK = 0.25  # seconds between two looks
-BLIND = 4.0  # where no system tells who waits for a core, so many seconds on the wall count as one
+TICK = 0.25  # seconds between two measurements
+BLIND = 4.0  # wall-clock seconds that count as one, on systems that don't report waits for a core
 
 
 class Deadline(Protocol):
-    """The end of a wait."""
+    """A limit on how long to wait."""
 
     def look_again_in(self) -> float | None:
-        """Seconds after which to ask again whether it is over; None for no need to ask."""
+        """Return the seconds after which to call `over` again, or None if there is no need."""
 
     def over(self) -> str:
-        """What was used up, as in `not finished after ...`; "" if there is still time."""
+        """Return the limit that was used up, as in `not finished after ...`, or "" if there is time left."""
         ...
 
 
 class WallTime:
-    """So many seconds on the wall's clock; None for ever."""
+    """A limit in wall-clock seconds; None means no limit."""
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
@@ -109,7 +109,7 @@ class WallTime:
 
 @dataclass(frozen=True)
 class Patience:
-    """What processes may use: seconds that they could have worked, processor time, seconds on the wall."""
+    """What processes may use: seconds in which they could have worked, CPU time, and wall-clock seconds."""
 
     seconds: float
     cpu: float
@@ -117,16 +117,16 @@ class Patience:
 
     @classmethod
     def with_ranks(cls, seconds: float, ranks: int) -> Patience:
-        """For an answer on so many ranks."""
+        """Return the patience for an answer that runs on `ranks` ranks."""
         return cls(seconds, cpu=2 * (seconds + ranks), longest=30 * seconds)
 
     def times(self, factor: float) -> Patience:
-        """The same, so many times as long."""
+        """Return the same patience, `factor` times as long."""
         return Patience(self.seconds * factor, self.cpu * factor, self.longest * factor)
 
 
 class FairTime:
-    """The patience with some processes, as it is used up."""
+    """A `Deadline` that tracks how much of a `Patience` some processes have used up."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class FairTime:
         cpu: Callable[[], float | None] | None = None,
     ) -> None:
         self.patience, self.work = patience, WorkClock(processes)
-        self._cpu = cpu or (lambda: None)  # somebody who counts those that are gone, too
+        self._cpu = cpu or (lambda: None)  # a count that includes processes that have ended
 
     def look_again_in(self) -> float:
         return TICK
@@ -143,7 +143,7 @@ class FairTime:
     def over(self) -> str:
         self.work.look()
         if max(self.work.cpu, self._cpu() or 0.0) > self.patience.cpu:
-            return f"{self.patience.cpu:g} s of processor time"
+            return f"{self.patience.cpu:g} s of CPU time"
         if self.work.seconds > self.patience.seconds:
             return f"{self.patience.seconds:g} s"
         if self.work.wall > self.patience.longest:
@@ -152,10 +152,10 @@ class FairTime:
 
 
 class WorkClock:
-    """Counts, look by look, the seconds in which some processes were not kept from working.
+    """Samples processes to count the seconds in which the machine did not keep them from working.
 
-    A wait for a core is added to a thread's account when it is over. One that lasts is known by the thread's state:
-    it could run, twice in a row, and has not. What was counted so is not counted again when it is over.
+    The kernel adds a wait for a core to a thread's account when the wait ends. A wait in progress shows in the thread's
+    state: runnable in two samples in a row, without having run. What we count that way is not counted again at the end.
     """
 
     def __init__(self, processes: Callable[[], Iterable[int]]) -> None:
@@ -168,7 +168,7 @@ class WorkClock:
         self._look_at_threads(0.0)
 
     def look(self) -> None:
-        """Bring the numbers up to now."""
+        """Update the numbers."""
         now = time.monotonic()
         passed, self._last = now - self._last, now
         self.wall = now - self._began
@@ -176,7 +176,7 @@ class WorkClock:
         self.seconds += max(0.0, passed - kept_from_it)
 
     def _look_at_threads(self, passed: float) -> float:
-        """Seconds, of those that have passed, in which a thread was kept from its work."""
+        """Return how many of the `passed` seconds a thread was kept from working."""
         processes, found, kept = list(self._processes()), {}, 0.0
         first = self._cpu_before is None
         for path in (thread for pid in processes for thread in threads(pid)):
@@ -196,10 +196,10 @@ class _Thread:
     ran: float
     delayed: float
     state: str = ""
-    in_advance: float = 0.0  # seconds of a wait that were counted before it was over
+    in_advance: float = 0.0  # seconds of a wait that we counted before it ended
 
     def after(self, ran: float, delayed: float, state: str, passed: float) -> tuple[_Thread, float]:
-        """The same thread some seconds later, and how many of them it was kept from its work."""
+        """Return the same thread `passed` seconds later, and how many of those it was kept from working."""
         grown = delayed - self.delayed
         lost, in_advance = max(0.0, grown - self.in_advance), max(0.0, self.in_advance - grown)
         waits = state == self.state and (state == "D" or (state == "R" and ran == self.ran))

@@ -1,8 +1,8 @@
-"""How far a run is: reported by a rank, shown where the person is.
+"""Progress of a run: reported by a rank, shown in the notebook or terminal.
 
-A rank's output travels in whole lines, so a rank cannot draw a bar. It sends a record as a line of its own, and the
-notebook's side of the launch draws the bar. `LiveLine` is a line that is overwritten in place, and gone when there is
-something better to read.
+A rank's output is sent in whole lines, so a rank cannot draw a bar. It sends a record on a separate line, and the
+notebook's side of the launch draws the bar. `LiveLine` is a line that is overwritten in place and disappears when there
+is something better to read.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 
-SWITCH = "COURSE_LIB_LIVE"  # set to 0, nothing is shown that does not stay
+SWITCH = "COURSE_LIB_LIVE"  # set to 0 to show nothing temporary
 
 
 def in_a_notebook(stream: TextIO) -> bool:
-    """Whether what is written here appears below a cell."""
+    """Return whether what is written to this stream appears below a cell."""
     return type(stream).__module__.startswith("ipykernel")
 
 
 class LiveLine:
-    """A line below a cell, or the last one of a terminal. In a file or a pipe there is none."""
+    """A temporary line below a cell, or the last line of a terminal. In a file or a pipe, it shows nothing."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream or sys.stderr
         self._shown = ""
-        self._cell: Any = None  # where it is shown below a cell
+        self._cell: Any = None  # the display handle, in a notebook
 
     def show(self, text: str) -> None:
-        """Show this in place of what was shown before."""
+        """Replace the line with this text."""
         if text == self._shown or os.environ.get(SWITCH) == "0":
             return
-        before, self._shown = self._shown, text or self._shown  # an interrupt may come when half of it is shown
+        before, self._shown = self._shown, text or self._shown  # an interrupt may come when half of the text is out
         if in_a_notebook(self.stream):
             self._show_below_cell(text)
         elif self.stream.isatty():
@@ -70,19 +70,19 @@ class LiveLine:
         self.stream.flush()
 
 
-MARK = "\x1e"  # what RFC 7464 begins a record with: nothing that a person prints begins with it
+MARK = "\x1e"  # starts a record in RFC 7464; nobody prints it by accident
 LINE_EVERY = 10.0
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The updates done, of how many, and how it goes."""
+    """The number of updates done, the total, and the current loss and speed."""
 
     done: int
     total: int
     loss: float
     tokens_per_second: float
-    mfu: float | None = None  # of the devices' peak, where it is known
+    mfu: float | None = None  # fraction of the devices' peak, if that is known
 
     unit: ClassVar[str] = "update"
 
@@ -95,7 +95,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Step:
-    """The steps done of something that is no training, of how many, and what is done now."""
+    """The number of steps done in something other than training, the total, and the current step."""
 
     done: int
     total: int
@@ -108,12 +108,12 @@ Record = Progress | Step
 
 
 def in_words(record: Record) -> str:
-    """The record as a line of text."""
+    """Return the record as a line of text."""
     return f"{record.done} of {record.total} {record.unit}s, {record.note}"
 
 
 def record_of(line: str) -> Record | None:
-    """What a rank's line says, if it is such a record; a learner may print anything."""
+    """Return the record in a rank's line, or None if it is ordinary output. A learner may print anything."""
     if not line.startswith(MARK):
         return None
     for kind in (Progress, Step):
@@ -125,12 +125,12 @@ def record_of(line: str) -> Record | None:
 
 
 def send(progress: Record) -> None:
-    """Tell the launch that started this rank how far it is."""
+    """Report progress to the launch that started this rank."""
     print(MARK + json.dumps(asdict(progress)), flush=True)
 
 
 class Bar:
-    """A bar in a terminal or a notebook. In a file or a pipe, a line every ten seconds."""
+    """A progress bar in a terminal or a notebook. In a file or a pipe, a line every ten seconds."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream or sys.stderr
@@ -138,7 +138,7 @@ class Bar:
         self._last_line = time.monotonic()
 
     def show(self, progress: Record) -> None:
-        """Show this, in place of what was shown before."""
+        """Update the bar."""
         if not (in_a_notebook(self.stream) or self.stream.isatty()):
             return self._show_line(progress)
         if self._bar is None:

@@ -1,4 +1,4 @@
-"""The inside of a rank: bring the process group up, run the learner's function, report."""
+"""What runs inside a rank's process: create the process group, run the learner's function, report."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from course_lib.launchers.tracing.events import clock_skew
 from course_lib.launchers.tracing.profiler import profiled, take_collectives, take_profile
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import _ConnectionBase as Connection  # a pipe's end has another class on Windows
+    from multiprocessing.connection import _ConnectionBase as Connection  # pipes have a different class on Windows
 
     from torch.distributed.distributed_c10d import Store
 
@@ -55,7 +55,7 @@ WAIT_IS_LONG = 0.3
 
 
 def main(rank: int, spec: LaunchSpec, folder: str, control: Connection, stdout: Connection, stderr: Connection) -> None:
-    """The rank's process, from its first line to its last. `folder` is the launch's own, for its store."""
+    """Run a rank's process from start to end. `folder` is the launch's folder, which holds its store."""
     stand_alone(folder, rank)
     lifetime.redirect(stdout, stderr)
     close_keyboard()
@@ -84,7 +84,7 @@ def main(rank: int, spec: LaunchSpec, folder: str, control: Connection, stdout: 
 
 
 def _meet(rank: int, spec: LaunchSpec, folder: str) -> tuple[Store, float | None]:
-    """Join the others; the store through which that was done, and how long a rank waits for another."""
+    """Join the other ranks. Returns the store used for the rendezvous, and how long a rank waits for a peer."""
     if spec.rendezvous is None:
         return join_process_group(rank, spec.ranks, store_file=os.path.join(folder, "store"), peer_timeout=A_DAY), A_DAY
     peer_timeout = spec.rendezvous.peer_timeout
@@ -92,7 +92,7 @@ def _meet(rank: int, spec: LaunchSpec, folder: str) -> tuple[Store, float | None
 
 
 class RankProcess:
-    """One rank's talk with its supervisor: it reports, and a thread of it answers while it computes."""
+    """One rank's connection to its supervisor: it sends reports, and a thread answers while the rank computes."""
 
     def __init__(self, rank: int, control: Connection) -> None:
         self.rank, self._control, self._process = rank, control, os.getpid()
@@ -108,7 +108,7 @@ class RankProcess:
         self._on_abort = self._speak_before_abort()
 
     def run(self, call: bytes, *, profile: bool = False, skew: float = 0.0) -> None:
-        """Run the packed call and report what it returned, and when: `skew` later by the clock of rank 0's machine."""
+        """Run the pickled call and report its value and times. `skew` is how far rank 0's clock is ahead of ours."""
         fn, args, kwargs = messages.unpack(call)
         messages.fill_main_module(fn)
         self._send(Started(self.rank, compared=flight_recorder.can_be_read()))
@@ -131,18 +131,18 @@ class RankProcess:
         self._send(report.later(skew) if skew else report)
 
     def report(self, error: BaseException) -> None:
-        """Tell the supervisor what was raised, with the learner's own lines."""
+        """Report an exception to the supervisor, with the learner's lines of the stack."""
         at = time.monotonic()
         if os.getpid() != self._process:
             leave_as_child(error)
         flush()
         stack = [] if isinstance(error, (CannotSend, PeersLost)) else stack_of_exception(error.__traceback__)
         name, text = type(error).__qualname__, _text_of(error)
-        trace.recorder.read(wait=False)  # the GPU may never come to the end of the last ones
+        trace.recorder.read(wait=False)  # the GPU may never reach the end of the last spans
         self._send(Raised(self.rank, at, name, text, stack, _packed(error), trace.recorder.spans, self._record()))
 
     def _answer(self) -> None:
-        """Answer the supervisor, and speak up after a long wait; if the supervisor is gone, so is the launch."""
+        """Answer the supervisor, and report a long wait unasked. If the supervisor is gone, end this process."""
         while True:
             try:
                 if not self._control.poll(WAIT_IS_LONG):
@@ -160,7 +160,7 @@ class RankProcess:
                 return
 
     def _mention_long_wait(self) -> None:
-        """Tell which collectives led here, once, if the main thread has not moved since we last looked."""
+        """Report where the rank waits and its record, once, if the main thread has not moved since the last look."""
         frame = _frame_of_main_thread()
         place = (id(frame), frame.f_lasti) if frame and not self._returned else None
         looks = self._looks + 1 if place == self._place else 0
@@ -171,10 +171,10 @@ class RankProcess:
                 self._send(Located(self.rank, here, record))
 
     def _speak_before_abort(self) -> Any:
-        """Say which collectives were called before `abort()` ends this process.
+        """Report which collectives were called before `abort()` ends this process.
 
-        gloo aborts a rank that receives a message of the wrong size, from a thread of its own: Python's
-        signal handlers would never run, and whoever called with the wrong shape would take it to the grave.
+        gloo aborts a rank that receives a message of the wrong size, and it does so from a C++ thread. Python's signal
+        handlers would never run, and we would not learn which rank called with the wrong shape.
         """
         if not hasattr(os, "setsid"):
             return None
@@ -186,17 +186,17 @@ class RankProcess:
         libc = ctypes.CDLL(None)
         libc.signal.restype = ctypes.c_void_p
         libc.signal(signal.SIGABRT, last_words)
-        return last_words  # to be kept as long as the process lives
+        return last_words  # the caller must keep a reference until the process ends
 
     def _look(self) -> tuple[Where, Record]:
-        """Where the rank is and what it has said; both of one moment, or else nothing is said of a wait."""
+        """Return where the rank is and its record. If it moved in between, the record has no wait."""
         if self._returned:
             return Where("returned"), self._record()
         frame = _frame_of_main_thread()
         before = frame and (id(frame), frame.f_lasti)
         stack = stack_of_frame(frame) if frame else []
         record = Record(alone=False)
-        with contextlib.suppress(Exception):  # it is read while another thread writes: better no record than no answer
+        with contextlib.suppress(Exception):  # another thread writes to it meanwhile: better no record than no answer
             record = self._record(wait_of=threading.main_thread().ident)
         wait = record.wait
         here = where(stack, wait.op if wait else self.log.pending())
@@ -212,7 +212,7 @@ class RankProcess:
         return replace(here, whom=_whom(wait), group=wait.group), record
 
     def _on_gpu(self, here: Where) -> tuple[Where, Wait | None]:
-        """Where the rank's GPU is, if its Python is ahead of it or waits for it; else where its Python is."""
+        """Return where the rank's GPU is, if it has NCCL work left, and otherwise where its Python is."""
         if "torch" not in sys.modules or not sys.modules["torch"].cuda.is_initialized():
             return here, None
         wait, begun = self.log.gpu_wait()
@@ -238,7 +238,7 @@ class RankProcess:
 
 
 def _value_of(fn: Callable, *args: Any, **kwargs: Any) -> Any:
-    """What the function returns; None if it ends the program without an error."""
+    """Return what the function returns, or None if it calls `sys.exit` without an error."""
     try:
         return fn(*args, **kwargs)
     except SystemExit as leaving:
@@ -248,14 +248,14 @@ def _value_of(fn: Callable, *args: Any, **kwargs: Any) -> Any:
 
 
 def wait_for_gpu() -> None:
-    """Return when this process's GPU has done all that it was asked to; what failed there is raised here."""
+    """Wait until this process's GPU has finished all of its work. Raises if any of it failed."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
 def _whom(wait: Wait) -> str:
-    """For whom a rank waits, where that is not simply everybody."""
+    """Return which ranks a rank waits for, or "" if it waits for all of them."""
     if wait.peer is not None:
         return f"{'for' if wait.op == 'recv' else 'to'} rank {wait.peer}"
     if wait.root is not None:
@@ -269,7 +269,7 @@ def _frame_of_main_thread() -> FrameType | None:
 
 
 def _packed(error: BaseException) -> bytes | None:
-    """The exception as bytes, if it survives the journey: some unpickle only into another error."""
+    """Return the pickled exception, or None if it does not survive: unpickling some raises a different error."""
     try:
         data = messages.pack_value(error.with_traceback(None))
         messages.unpack(data)

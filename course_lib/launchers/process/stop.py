@@ -1,7 +1,7 @@
-"""A request to stop: a job that is asked to save what it has and to end, by a signal or through its launcher.
+"""Requests to stop: a signal, or the launcher, asks a job to save its state and end.
 
-Whoever starts a job (the `course` command, a node of a Slurm job, a rank of torchrun's) takes the signal, and passes
-it on to the ranks. What a rank's function does about it is its own affair: it asks `request.reason`.
+The process that starts a job (the `course` command, a node of a Slurm job, a rank under torchrun) receives the signal
+and forwards it to the ranks. A rank's function checks `request.reason` and decides what to do.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 
 FROM_A_SCHEDULER = ("SIGTERM", "SIGUSR1")
 SIGNALS = (*FROM_A_SCHEDULER, "SIGHUP")
-REQUEUE = 75  # the exit status of a job that has saved what it had and wants to go on: EX_TEMPFAIL, "try again later"
+REQUEUE = 75  # exit status of a job that has saved its state and wants to continue: EX_TEMPFAIL, "try again later"
 
 
 class StopRequest:
-    """Whether this process was asked to stop, and by what; and whether its function has done so."""
+    """Whether this process was asked to stop, by what, and whether its function did so."""
 
     def __init__(self) -> None:
         self.reason = ""
@@ -26,7 +26,7 @@ class StopRequest:
         self._passes: list[Callable[[str], None]] = []
 
     def ask(self, reason: str) -> None:
-        """Ask to stop; to ask again changes nothing."""
+        """Request a stop. Further requests have no effect."""
         if not self.reason:
             self.reason = reason
             for pass_on in list(self._passes):
@@ -34,7 +34,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def passed_on(self, pass_on: Callable[[str], None]) -> Iterator[None]:
-        """In the block, whoever this process works with is asked, too."""
+        """Forward requests to `pass_on` inside the block."""
         self._passes.append(pass_on)
         try:
             if self.reason:
@@ -44,12 +44,12 @@ class StopRequest:
             self._passes.remove(pass_on)
 
 
-request = StopRequest()  # a process has one: signals are sent to a process
+request = StopRequest()  # one per process, because signals are sent to a process
 
 
 @contextlib.contextmanager
 def asked_by_signals(*names: str) -> Iterator[None]:
-    """In the block, these signals ask this process to stop, where the system has them."""
+    """Treat these signals as requests to stop inside the block, if the system has them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -66,7 +66,7 @@ def asked_by_signals(*names: str) -> Iterator[None]:
 
 
 def _under_nohup(number: int) -> bool:
-    """Whether a hang-up is to be ignored, as whoever has started this program wants it."""
+    """Return whether this is SIGHUP and the program was started to ignore it, as `nohup` does."""
     return signal.Signals(number).name == "SIGHUP" and signal.getsignal(number) is signal.SIG_IGN
 
 
@@ -78,7 +78,7 @@ def _ask(number: int, _: object) -> None:
 
 
 def _leave_terminal() -> None:
-    """Print no more into a terminal that is gone: that would be an error, and the end, before anything is saved."""
+    """Stop printing to a terminal that is gone: that would raise and end the program before it has saved anything."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         if os.isatty(stream):

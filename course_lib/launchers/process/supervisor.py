@@ -1,8 +1,8 @@
-"""The process between a notebook and its ranks: it starts them, passes on what they say, and ends them.
+"""The process between a notebook and its ranks: it starts the ranks, forwards their messages, and ends them.
 
-There is one supervisor per launch, and everything of the launch hangs off it. It runs none of the
-learner's code, so nothing a rank does can stop it; when the notebook closes the connection, or is killed,
-the supervisor ends every process that its ranks have started, and then itself.
+There is one supervisor per launch, and it is the ancestor of all of the launch's processes. It runs none of the
+learner's code, so nothing a rank does can stop it. When the notebook closes the connection, or is killed, the
+supervisor ends every process that its ranks have started, and then itself.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from course_lib.launchers.process.messages import (
 )
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import _ConnectionBase as Connection  # a pipe's end has another class on Windows
+    from multiprocessing.connection import _ConnectionBase as Connection  # pipes have a different class on Windows
     from multiprocessing.context import ForkContext, SpawnContext
 
-TICK = 0.05  # how often to look whether a rank has died: its pipes may live on in its children
-ANSWER_WITHIN = 1.0  # a rank that is silent for longer holds the interpreter's lock
-SHOW_EVERY = 0.2  # seconds between two looks at the lines that ranks have begun and not ended
+TICK = 0.05  # how often to check whether a rank has died: its pipes may stay open in its children
+ANSWER_WITHIN = 1.0  # a rank that takes longer to answer is holding the GIL
+SHOW_EVERY = 0.2  # seconds between two looks at the ranks' unfinished lines
 LEAVE_WITHIN = 2.0  # how long a dismissed rank may take to end its threads
 
 
 def supervise(spec: LaunchSpec, notebook: Connection, start_method: str) -> None:
-    """Run one launch. Returns when the ranks were dismissed or the notebook has gone."""
+    """Run one launch. Returns when the ranks have been dismissed or the notebook is gone."""
     _detach_from_notebook()
     line = LineToNotebook(notebook)
     try:
@@ -69,11 +69,11 @@ def supervise(spec: LaunchSpec, notebook: Connection, start_method: str) -> None
 
 
 class HungUp(Exception):
-    """The notebook is gone, or wants no more of this launch."""
+    """The notebook is gone, or has closed its connection to this launch."""
 
 
 class LineToNotebook:
-    """The connection to the notebook. That it breaks is no fault; that something else breaks is one."""
+    """The connection to the notebook. It raises `HungUp` when it breaks, because that is not an error."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -92,18 +92,18 @@ class LineToNotebook:
 
 
 def _prepare(spec: LaunchSpec) -> None:
-    """The environment and the folder of the cell that launches."""
+    """Switch to the environment and working folder of the cell that called `launch`."""
     os.environ.clear()
     os.environ.update(spec.environment)
     os.chdir(spec.folder)
     os.environ["MASTER_PORT"] = str(machine.free_port())
     frameworks.prepare(spec.framework, spec.ranks)
-    if "torch" in sys.modules:  # it was there before the fork, and may count the GPUs for all ranks
+    if "torch" in sys.modules:  # imported before the fork, so we can count the GPUs once for all ranks
         os.environ[machine.COUNTED_GPUS] = str(machine.gpus())
 
 
 def _start(team: list[RankHandle], spec: LaunchSpec, folder: str, start_method: str) -> None:
-    # The stubs know a context's class only where its method is written out.
+    # The type stubs know a context's class only if its method is a literal.
     context = cast("ForkContext | SpawnContext", multiprocessing.get_context(start_method))
     for rank in spec.here:
         try:
@@ -126,18 +126,18 @@ class RankHandle:
         ends = (control, stdout, stderr)
         self.process = context.Process(target=rank_module.main, args=(rank, spec, folder, *ends), name=f"rank {rank}")
         self.process.start()
-        assert self.process.pid is not None  # as soon as it is started
+        assert self.process.pid is not None  # set by start()
         self.pid = self.process.pid
         for end in ends:
             end.close()
         self.readers = [LineReader(stdout_reader), LineReader(stderr_reader)]
-        # Becomes readable when the rank ends, whoever still holds its pipes.
+        # Becomes readable when the rank ends, even if other processes still hold its pipes.
         self.death: int | None = None
-        with contextlib.suppress(OSError, AttributeError):  # another system, an old kernel, a sandbox that forbids it
+        with contextlib.suppress(OSError, AttributeError):  # not Linux, an old kernel, or a sandbox that forbids it
             self.death = os.pidfd_open(self.pid)
 
     def exitcode(self) -> int | None:
-        """How the rank ended, or None. It is not reaped: as long as it is a zombie, nobody else gets its number."""
+        """Return the rank's exit code, or None. Does not reap it: while it is a zombie, its pid is not reused."""
         if not hasattr(os, "waitid"):
             return self.process.exitcode
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -146,23 +146,23 @@ class RankHandle:
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
     def control_has_more(self) -> bool:
-        """Whether something the rank has said is still unread."""
+        """Return whether there are unread messages from the rank."""
         try:
             return self.control.poll(0)
         except OSError:
             return False
 
     def stack(self) -> list[Frame]:
-        """What `faulthandler` has written of this rank."""
+        """Return the stack that `faulthandler` last dumped for this rank."""
         return stack_of_dump(self.dump.read_text(errors="replace")) if self.dump.exists() else []
 
     def drain(self, notebook: LineToNotebook) -> None:
-        """Pass on all that the rank has printed so far."""
+        """Forward everything the rank has printed so far."""
         for reader in self.readers:
             _pass_on(notebook, self.rank, reader.read_all())
 
     def is_stopped(self) -> bool:
-        """Whether a signal has halted the rank: then it cannot answer, and its faulthandler cannot either."""
+        """Return whether a signal has stopped the rank. If so, neither it nor its faulthandler can answer."""
         try:
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
         except OSError:
@@ -176,7 +176,7 @@ class RankHandle:
             self.process.kill()
 
     def reap(self) -> None:
-        """Take note of its end, after it was killed or has left."""
+        """Reap the process after it was killed or has exited."""
         self.process.join()
         if self.death is not None:
             os.close(self.death)
@@ -184,7 +184,7 @@ class RankHandle:
 
 
 def _serve(team: list[RankHandle], notebook: LineToNotebook) -> None:
-    """Pass messages both ways until the notebook dismisses the ranks."""
+    """Forward messages in both directions until the notebook dismisses the ranks."""
     unanswered: dict[int, float] = {}
     begun = BegunLines()
     while True:
@@ -214,14 +214,14 @@ def _serve(team: list[RankHandle], notebook: LineToNotebook) -> None:
 
 
 class BegunLines:
-    """The lines that ranks have begun and not ended: a progress bar is overwritten for minutes before it ends."""
+    """The ranks' unfinished lines: a progress bar is overwritten for minutes before its line ends."""
 
     def __init__(self) -> None:
         self._passed_on: dict[int, str] = {}
         self._next = 0.0
 
     def pass_on(self, team: list[RankHandle], notebook: LineToNotebook) -> None:
-        """Say what is new, now and then."""
+        """Forward the lines that have changed, at most every `SHOW_EVERY` seconds."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + SHOW_EVERY
@@ -234,11 +234,11 @@ class BegunLines:
 
 
 def _pass_report(member: RankHandle, notebook: LineToNotebook, unanswered: dict[int, float]) -> bool:
-    """Whether the rank had anything to say."""
+    """Forward a report from a rank. Returns False if the connection is broken."""
     try:
         report = member.control.recv()
     except (EOFError, OSError):
-        return False  # it is dying: its exit code will say how
+        return False  # the rank is dying, and its exit code will say how
     if isinstance(report, Located):
         unanswered.pop(member.rank, None)
     member.drain(notebook)
@@ -255,7 +255,7 @@ def _look_for_the_dead(team: list[RankHandle], notebook: LineToNotebook) -> None
     for member in team:
         if member.alive and (exitcode := member.exitcode()) is not None:
             member.alive = False
-            member.kill()  # what it leaves behind may hold its pipes
+            member.kill()  # processes it left behind may hold its pipes
             while member.control_has_more() and _pass_report(member, notebook, {}):
                 pass
             member.drain(notebook)
@@ -263,7 +263,7 @@ def _look_for_the_dead(team: list[RankHandle], notebook: LineToNotebook) -> None
 
 
 def _ask_the_silent(team: list[RankHandle], notebook: LineToNotebook, unanswered: dict[int, float]) -> None:
-    """A rank whose threads cannot run still dumps its stack on a signal: the handler is C code."""
+    """Signal the ranks that don't answer. Even if no Python thread can run, the C handler dumps the stack."""
     for rank in [rank for rank, due in unanswered.items() if time.monotonic() > due]:
         del unanswered[rank]
         member = next(member for member in team if member.rank == rank)
@@ -299,7 +299,7 @@ def _dismiss(team: list[RankHandle]) -> None:
 
 
 def _end(team: list[RankHandle]) -> None:
-    """Leave nothing behind: the ranks, their groups, and whatever else they started."""
+    """Kill the ranks, their process groups, and everything else they started."""
     for member in team:
         member.kill()
     for member in team:
@@ -319,7 +319,7 @@ def _children() -> list[int]:
 
 
 def _detach_from_notebook() -> None:
-    """Outlive a signal to the notebook's process group, and inherit what the ranks leave behind."""
+    """Survive signals to the notebook's process group, and adopt the processes that ranks leave behind."""
     if hasattr(os, "setsid"):
         os.setsid()
     if sys.platform.startswith("linux"):

@@ -1,4 +1,4 @@
-"""Who is to blame: from what all ranks reported, the one error to show."""
+"""Decide which rank is to blame: turn all ranks' reports into the one error to show."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from course_lib.launchers.diagnosis.stacks import Where, where
 from course_lib.launchers.process import messages
 from course_lib.launchers.process.messages import Died, Raised
 
-# It is no cause either, but says who is: rank 0's word after `dist.monitored_barrier`.
+# Not a root cause either, but it names the rank that is: rank 0 raises it from `dist.monitored_barrier`.
 NAMES_THE_MISSING = re.compile(r"Ranks? [\d, ]+ failed to pass monitoredBarrier")
 
 
@@ -23,12 +23,12 @@ def verdict(
     located: Mapping[int, Where],
     disagreement: Difference | None = None,
 ) -> LaunchError:
-    """The error that explains the launch. `disagreement` is the first collective on which ranks differed."""
+    """Return the error that explains the failure. `disagreement` is the first collective on which ranks differed."""
     causes = [report for report in raised if not CONSEQUENCE.search(report.text)]
-    if disagreement:  # whatever a rank raised after that, it raised over a wrong number
+    if disagreement:  # anything a rank raised after that is a consequence of wrong numbers
         return _collectives_differ(disagreement, raised, died, located)
     first = died[0] if died else None
-    if first and not any(report.at < first.at for report in causes):  # or else it died of something later
+    if first and not any(report.at < first.at for report in causes):  # otherwise its death is a consequence
         last = located.get(first.rank)
         stack = first.stack or ([last.frame] if last and last.frame else [])
         return RankDied(rank=first.rank, exitcode=first.exitcode, stack=stack)
@@ -37,7 +37,7 @@ def verdict(
 
 
 def _rank_failed(causes: Sequence[Raised]) -> LaunchError:
-    """The first to raise; where all raised the same, rank 0, so that the same mistake gives the same message."""
+    """Return the error of the first rank to raise; if all raised the same, the lowest rank's, for a stable message."""
     alike = len({(report.type_name, report.text) for report in causes}) == 1
     first = min(causes, key=lambda report: report.rank if alike else report.at)
     if first.type_name == CannotSend.__name__:
@@ -61,7 +61,7 @@ def _collectives_differ(
 
 
 def _place(state: Where, call: Call | Message | None) -> str:
-    """Where a rank is: inside the call in question, or already somewhere behind it."""
+    """Return where a rank is: inside the call in question, or already past it."""
     if state.frame is None:
         return ""
     return f"now at {state.frame}" if isinstance(call, Call) and call.finished else str(state.frame)

@@ -1,4 +1,4 @@
-"""Ranks on the nodes of a Slurm cluster."""
+"""Run ranks on the nodes of a Slurm cluster."""
 
 from course_lib.launchers.slurm.cluster import BadPlace, Slurm, slurm
 

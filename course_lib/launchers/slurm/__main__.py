@@ -1,4 +1,4 @@
-"""One node of a Slurm job: `srun --ntasks-per-node=1 python -m course_lib.launchers.slurm FOLDER`."""
+"""Run one node of a Slurm job: `srun --ntasks-per-node=1 python -m course_lib.launchers.slurm FOLDER`."""
 
 from __future__ import annotations
 

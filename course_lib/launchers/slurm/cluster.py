@@ -1,11 +1,11 @@
-"""A function on the nodes of a Slurm cluster: `launch(fn, ranks=16, on=slurm(nodes=2, gpus_per_node=8))`.
+"""Run a function on the nodes of a Slurm cluster: `launch(fn, ranks=16, on=slurm(nodes=2, gpus_per_node=8))`.
 
-A small script of our own goes to `sbatch`. submitit would do that too, and its ports from the job's number are taken
-from there, but it brings back one pickle per task when the task is over; a launch shows the ranks' output while they
-run and asks them where they are when they do not end.
+We submit a small script to `sbatch`. submitit would do that too (deriving ports from the job id is its idea), but it
+returns one pickle per task when the task is over. A launch shows the ranks' output while they run, and asks them where
+they are if they do not finish.
 
-One process per node stands in for the notebook there: it starts the node's ranks exactly as a notebook starts its
-own, and passes on what they say through a shared folder. So an error, a death or a hang is told as it is at home.
+On each node, one process stands in for the notebook: it starts the node's ranks exactly as a notebook would, and
+forwards their messages through a shared folder. So errors, crashes and hangs are reported as they are locally.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ from course_lib.launchers.slurm.script import BadPlace, Place, is_inside_job, ma
 
 __all__ = ["BadPlace", "Slurm", "slurm"]
 
-START_WITHIN = 600.0  # a cold Python on a shared disk
+START_WITHIN = 600.0  # starting Python from a shared disk with a cold cache is slow
 GRACE = 1.0
 LEAVE_WITHIN = 10.0
 
 
 @dataclass(frozen=True)
 class Slurm(Place):
-    """Where to run: so many ranks on each of so many nodes. `folder` must be one that all nodes see.
+    """Where to run: the number of nodes and of ranks per node. All nodes must see `folder`.
 
-    `options` are further ones of `sbatch`, for example `["--constraint=a100", "--exclusive"]`.
+    `options` are additional options for `sbatch`, for example `["--constraint=a100", "--exclusive"]`.
     """
 
     def is_here(self) -> bool:
-        """Whether this process is a node of such a job."""
+        """Return whether this process is already running as a node of such a job."""
         return is_inside_job()
 
     def script(self, folder: str | Path = "FOLDER") -> str:
-        """What `sbatch` gets; a function that is sent to the nodes is in `folder`."""
+        """Return the script for `sbatch`. `folder` holds the function, if one is sent to the nodes."""
         if self.command:
             return make_script(self, [sys.executable, "-m", "course_lib", *self.command])
         return make_script(self, [sys.executable, "-m", "course_lib.launchers.slurm", str(folder)])
 
     def run(self, spec: LaunchSpec, timeout: float | None) -> Run:
-        """Run a launch as a Slurm job and wait for it. When this returns, the job is gone, but after a hang-up.
+        """Run a launch as a Slurm job and wait for it. When this returns, the job is gone, except after a hang-up.
 
-        In a process that is a node of the job, be that node, and end with it.
+        If this process is a node of the job, run that node's ranks and exit.
         """
         if self.is_here():
             self._be_node(spec)
@@ -77,7 +77,7 @@ class Slurm(Place):
         sys.exit(run_node(spec, self, Path(folder) if folder else None))
 
     def _watch(self, submitted: SlurmJob, folder: Path, ranks: int, timeout: float | None) -> Run:
-        """Watch a job to its end; when the watching ends before that, cancel it."""
+        """Watch a job until it ends; if we stop watching before that, cancel it."""
         within, goes_on = 0.0, False
         try:
             with _detached_by_hangup():
@@ -89,7 +89,7 @@ class Slurm(Place):
             if goes_on := not submitted.end():
                 raise Detached(submitted.how_to_look()) from None
             raise Interrupted(when, where, then=f"job {submitted.number} was cancelled") from None
-        except (Detached, OSError) as error:  # nobody sees any more what is printed here
+        except (Detached, OSError) as error:  # the terminal is gone, so nobody sees our output
             goes_on = True
             raise Detached(submitted.how_to_look()) from error
         finally:
@@ -97,7 +97,7 @@ class Slurm(Place):
                 submitted.end(within)
 
     def _attempts(self, submitted: SlurmJob, folder: Path, ranks: int, timeout: float | None) -> Run:
-        """Watch the job, and after Slurm has put it back into the queue, watch it again."""
+        """Watch the job, and watch it again each time Slurm requeues it."""
         attempt = submitted.wait_for_its_turn()
         while True:
             nodes = Nodes(submitted, folder, self, attempt)
@@ -108,12 +108,12 @@ class Slurm(Place):
                 attempt = submitted.wait_for_its_turn(again=True)
 
 
-slurm = Slurm  # reads as a place: launch(fn, ranks=16, on=slurm(nodes=2))
+slurm = Slurm  # so that calls read well: launch(fn, ranks=16, on=slurm(nodes=2))
 
 
 @contextlib.contextmanager
 def _detached_by_hangup() -> Iterator[None]:
-    """In the block, a lost terminal or connection (SIGHUP) raises; under `nohup` it goes on being ignored."""
+    """Raise `Detached` inside the block when the terminal or connection is lost (SIGHUP), except under `nohup`."""
     hangup = getattr(signal, "SIGHUP", None)
     in_charge = threading.current_thread() is threading.main_thread()
     if hangup is None or not in_charge or signal.getsignal(hangup) is not signal.SIG_DFL:
@@ -133,12 +133,14 @@ def _detached_by_hangup() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _private_folder(parent: Path) -> Iterator[Path]:
-    """A folder for one launch that nobody else can read or write (0700), removed at the end of the job."""
+    """Yield a folder for one launch that only this user can access (0700), removed at the end of the job."""
     try:
         parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(dir=parent.resolve(), prefix="launch-"))
     except OSError as error:
-        raise LaunchError(f"folder={str(parent)!r} cannot be written ({error.strerror}): give another one") from error
+        raise LaunchError(
+            f"folder={str(parent)!r} cannot be written ({error.strerror}): give a different one"
+        ) from error
     try:
         yield folder
     except Detached:
@@ -152,4 +154,4 @@ def _private_folder(parent: Path) -> Iterator[Path]:
 def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
-        folder.parent.rmdir()  # if nothing else is in it
+        folder.parent.rmdir()  # fails if it is not empty

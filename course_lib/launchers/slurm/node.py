@@ -1,11 +1,11 @@
-"""One node of a Slurm job: starts the node's ranks as a notebook would, and is the notebook's ear and mouth there.
+"""One node of a Slurm job: starts the node's ranks as a notebook would, and relays messages between them and it.
 
     srun --ntasks-per-node=1 python -m course_lib.launchers.slurm FOLDER
     srun --ntasks-per-node=1 python -m course_lib train ... --slurm ...
 
-Some time before the job's time is up, Slurm sends SIGUSR1. Ranks that have saved what they had and stopped are not
-reported as done: the node ends with a status by which the job's script puts the job back into the queue. What the ranks
-print is also in the job's own output file, for whoever looks there.
+Shortly before the job's time is up, Slurm sends SIGUSR1. Ranks that then save their state and stop are not reported as
+done: the node exits with a status that makes the job's script requeue the job. What the ranks print is also written to
+the job's output file.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from course_lib.launchers.slurm.script import Place
 
 
 class NodeLog:
-    """Writes lines behind their rank's name, how far the run is every ten seconds, and how ranks have failed."""
+    """Prints the ranks' lines with a rank prefix, the progress every ten seconds, and the ranks' failures."""
 
     def __init__(self) -> None:
         self.faults = 0
         self._bar = Bar(sys.stdout)
 
     def write(self, text: str) -> None:
-        """Write a line now."""
+        """Print a line and flush."""
         print(text, flush=True)
 
     def add(self, messages: Iterable[Any]) -> None:
-        """Write what is worth it."""
+        """Print the messages that belong in the log."""
         for message in messages:
             match message:
                 case Lines(rank, lines):
@@ -78,24 +78,24 @@ class NodeLog:
 
 
 LOOK_EVERY = 0.05
-# Ranks that are done wait to be dismissed, because others may still need them. If whoever would dismiss them is
-# silent for so long, it is gone: the job has done its work, and gives its nodes back.
+# Ranks that are done wait to be dismissed, because others may still need them. If the watcher, which would dismiss
+# them, is silent for this many seconds, it is gone; the job then ends by itself and frees its nodes.
 GONE_AFTER = 60.0
-LINGER = 1.0  # seconds in which other nodes may still read what was sent to them
+LINGER = 1.0  # seconds that other nodes have to read what was sent to them
 
 
 def main(folder: Path) -> int:
-    """Run this node's ranks of a function that was sent here to their end. Returns the exit status."""
+    """Run this node's ranks of the function in `folder` until they end. Returns the exit status."""
     spec, place, sys.path[:] = pickle.loads((folder / "job").read_bytes())
     return run_node(spec, place, folder)
 
 
 def run_node(spec: LaunchSpec, place: Place, folder: Path | None) -> int:
-    """Run this node's ranks to their end. Returns the exit status: that of the stop, if they were stopped.
+    """Run this node's ranks until they end. Returns the exit status, which is `REQUEUE` if they were stopped.
 
-    In `folder` somebody listens; without one, nobody does.
+    A watcher reads the messages in `folder`; None means that there is no watcher.
     """
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Slurm signals all that a node has started; what we start inherits
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Slurm signals every process on a node, and children inherit this
     node, attempt = int(os.environ["SLURM_NODEID"]), int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     spec = _part_of(spec, place, node, attempt)
     os.chdir(spec.folder)
@@ -109,7 +109,7 @@ def run_node(spec: LaunchSpec, place: Place, folder: Path | None) -> int:
 
 
 def _part_of(spec: LaunchSpec, place: Place, node: int, attempt: int) -> LaunchSpec:
-    """The ranks of one node, in the environment that Slurm gives them."""
+    """Return the spec for the ranks of one node, with the environment that Slurm gives them."""
     rendezvous = Rendezvous(
         address=address_of_first_node(os.environ["SLURM_JOB_NODELIST"]),
         port=int(os.environ["MASTER_PORT"]),
@@ -122,7 +122,7 @@ def _part_of(spec: LaunchSpec, place: Place, node: int, attempt: int) -> LaunchS
 
 
 class Watcher:
-    """Whoever has submitted the job and watches it, as a node sees it."""
+    """The process that submitted the job and watches it, as seen from a node."""
 
     def __init__(self, reports: MessageFile, orders: MessageFile) -> None:
         self._reports, self._orders = reports, orders
@@ -130,25 +130,25 @@ class Watcher:
         self.is_there = True
 
     def tell(self, messages: list[Any]) -> None:
-        """Pass on what the ranks say."""
+        """Forward messages from the ranks."""
         if messages:
             self._reports.append(*map(_in_common_time, messages))
 
     def listen(self) -> list[Any]:
-        """What the ranks are to be told."""
+        """Return the new orders for the ranks."""
         heard = self._orders.read()
         if heard:
             self._heard = time.monotonic()
         was_there, self.is_there = self.is_there, time.monotonic() - self._heard < GONE_AFTER
         if was_there and not self.is_there:
-            print("[launch] nobody watches this job any more; it goes on", flush=True)
+            print("[launch] nobody is watching this job anymore; it keeps running", flush=True)
         return [order for order in heard if order != STILL_HERE]
 
 
 def _pass_on(supervisor: Channel, spec: LaunchSpec, watcher: Watcher | None) -> int:
-    """Pass messages both ways until the ranks are dismissed, or nobody is there to do so. Returns the exit status.
+    """Forward messages in both directions until the ranks are dismissed, or done with no watcher left.
 
-    Ranks have stopped, where a signal asked them to, and all have done so before their end.
+    Returns the exit status: `REQUEUE` if a signal asked the ranks to stop and all of them did before they were done.
     """
     log = NodeLog()
     done: set[int] = set()
@@ -162,7 +162,7 @@ def _pass_on(supervisor: Channel, spec: LaunchSpec, watcher: Watcher | None) -> 
             stopped |= {message.rank for message in messages if isinstance(message, Returned) and message.stopped}
             messages = [message for message in messages if getattr(message, "rank", None) not in stopped]
         if len(stopped) == len(spec.here):
-            log.write(f"[launch] stopped by {stop.request.reason}; what the ranks had is saved")
+            log.write(f"[launch] stopped by {stop.request.reason}; the ranks have saved their state")
             time.sleep(LINGER)
             return stop.REQUEUE
         done |= {message.rank for message in messages if isinstance(message, (Returned, Raised, Died))}
@@ -178,7 +178,7 @@ def _pass_on(supervisor: Channel, spec: LaunchSpec, watcher: Watcher | None) -> 
 
 
 def _waiting(supervisor: Channel) -> list[Any]:
-    """What the ranks have said by now; waits a moment for the first word."""
+    """Return the messages that have arrived from the ranks. Waits briefly for the first one."""
     messages = []
     while len(messages) < 100 and supervisor.poll(0 if messages else LOOK_EVERY):
         messages.append(supervisor.recv())
@@ -186,7 +186,7 @@ def _waiting(supervisor: Channel) -> list[Any]:
 
 
 def _in_common_time(message: Any) -> Any:
-    """The same message with the time of day in it: a node's monotonic clock began when the node did."""
+    """Return the message with wall-clock times: a node's monotonic clock starts when the node boots."""
     shift = time.time() - time.monotonic()
     if isinstance(message, Returned):
         return message.later(shift)

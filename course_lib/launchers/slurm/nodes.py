@@ -1,9 +1,9 @@
 """The nodes of a running job, as seen by the command that watches it: through files, and through Slurm.
 
-In the shared folder, each speaker has a file to which it alone appends. NFS shows what a file has become to whoever
-opens it after the writer has closed it. A new *name* in a folder it may hide for a minute, behind its cache of the
-folder. So both sides open the files anew each time, by names that exist before anybody looks for them, and nothing is
-ever renamed. A message whose end is not there yet is left for later.
+In the shared folder, each sender has a file that only it appends to. NFS guarantees close-to-open consistency: a
+process that opens a file after the writer has closed it sees the new content. But a new *name* in a folder may stay
+hidden for a minute, because NFS caches the folder. So both sides reopen the files each time, the files exist before the
+other side looks for them, and nothing is ever renamed. A reader leaves an incomplete message for later.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SIZE_BYTES = 8
 
 
 class MessageFile:
-    """What one side says, in order. `append` is for that side, `read` for the other."""
+    """The messages from one side, in order. That side calls `append`; the other calls `read`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,15 +34,14 @@ class MessageFile:
         self.path.touch(mode=0o600)
 
     def append(self, *messages: Any) -> None:
-        """Say something; when this returns, the other side can read it."""
+        """Send messages. When this returns, the other side can read them."""
         packed = [pickle.dumps(message) for message in messages]
         with self.path.open("ab") as file:
             file.write(b"".join(len(data).to_bytes(SIZE_BYTES, "big") + data for data in packed))
 
     def read(self) -> list[Any]:
-        """What was said since the last time."""
-        # Unpickling can run code. The folder is the user's own, and closed to others (0700): whoever can write
-        # there is the user, or root.
+        """Return the messages since the last call."""
+        # Unpickling can run code. Only the user and root can write to this folder (0700).
         if not self.path.exists():
             return []
         messages = []
@@ -60,26 +59,26 @@ class MessageFile:
 
 LOOK_EVERY = 0.1
 SPEAK_EVERY = 5.0
-LAST_WORDS = 2.0  # how long after a job's end its ranks' last messages may still arrive
-FOLDER = "COURSE_LIB_SLURM_FOLDER"  # where the nodes of a job that is watched find these files
+LAST_WORDS = 2.0  # how long after a job's end we still wait for its ranks' last messages
+FOLDER = "COURSE_LIB_SLURM_FOLDER"  # tells the nodes of a watched job where these files are
 
 
 def message_files(folder: Path, nodes: int, attempt: int) -> list[MessageFile]:
-    """What each node says."""
+    """Return the files with the messages from each node."""
     return [MessageFile(folder / f"node-{node}.{attempt}") for node in range(nodes)]
 
 
 def orders(folder: Path, attempt: int) -> MessageFile:
-    """What the nodes are told."""
+    """Return the file with the orders to the nodes."""
     return MessageFile(folder / f"orders.{attempt}")
 
 
 class Requeued(Exception):
-    """Slurm has taken the job off its nodes and will start it again."""
+    """Slurm has requeued the job and will start it again."""
 
 
 class Nodes:
-    """The supervisors on all nodes, as `Listener` knows one: it asks for messages and gives orders."""
+    """The supervisors on all nodes, presented to `Listener` as a single channel."""
 
     def __init__(self, job: SlurmJob, folder: Path, place: Place, attempt: int) -> None:
         self.job, self.place, self.attempt = job, place, attempt
@@ -95,7 +94,7 @@ class Nodes:
         return self._messages.pop(0)
 
     def poll(self, seconds: float | None) -> bool:
-        """Wait for a message, for at most `seconds`. Raises if the job has ended without one."""
+        """Wait up to `seconds` for a message and return whether there is one. Raises if the job ended without one."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while not self._messages:
             self._messages = [message for file in self._message_files for message in file.read()]
@@ -124,13 +123,13 @@ class Nodes:
         number = self.job.number
         stories = {
             "TIMEOUT": f"job {number} ran out of time: give it more than time={self.place.time!r}",
-            "CANCELLED": f"job {number} was cancelled, and not from here",
+            "CANCELLED": f"job {number} was cancelled, but not by this program",
             "NODE_FAIL": f"job {number} ended because a node failed: run it again",
             "OUT_OF_MEMORY": f"job {number} ran out of memory: ask for more with memory='64G' (--memory 64G)",
         }
         story = stories.get(state.name, f"job {number} ended ({state.name.lower()}) without a word from its ranks")
         if state.exit_code == REQUEUE:
-            story = f"job {number} has saved what it had, and Slurm did not put it back into the queue: start it again"
+            story = f"job {number} saved its state, but Slurm did not put it back into the queue: start it again"
         output = self.job.output
         tail = output.read_text(errors="replace").splitlines()[-15:] if output.exists() else []
         return "\n\n".join([story, *(["The end of its output:\n  " + "\n  ".join(tail)] if tail else [])])

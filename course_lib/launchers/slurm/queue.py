@@ -1,6 +1,6 @@
-"""A job in Slurm's queue, through Slurm's own commands: submitted, asked after, cancelled.
+"""Submit, query and cancel a job with Slurm's commands.
 
-`squeue` forgets a job the moment it ends, and `sacct` needs a database that not every cluster has: the state comes
+`squeue` forgets a job the moment it ends, and `sacct` needs a database that not every cluster has. So we get the state
 from `scontrol show job`, which remembers a job for some minutes.
 """
 
@@ -19,11 +19,11 @@ from pathlib import Path
 from course_lib.launchers.diagnosis.errors import LaunchError
 from course_lib.launchers.slurm.script import INSIDE_JOB, output_file
 
-ASK_EVERY = 1.0  # seconds: the controller answers everybody's questions
-ENDS_WITHIN = 60.0  # after `scancel`; Slurm's own patience with a process (KillWait) is 30 s
+ASK_EVERY = 1.0  # seconds: all users share the controller, so don't ask too often
+ENDS_WITHIN = 60.0  # after `scancel`; Slurm gives a process 30 s (KillWait)
 WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 RUNNING = {"RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "SIGNALING", "STAGE_OUT", "RESIZING"}
-# Reasons to wait that no amount of waiting removes.
+# Reasons for pending that will never go away.
 NEVER = re.compile(
     r"Partition(Config|NodeLimit|TimeLimit)|BadConstraints|Invalid(Account|QOS)|AccountNotAllowed|QOSNotAllowed"
 )
@@ -31,13 +31,13 @@ NEVER = re.compile(
 
 @dataclass(frozen=True)
 class State:
-    """What Slurm says of a job."""
+    """What Slurm reports about a job."""
 
     name: str  # RUNNING, PENDING, FAILED ...
     reason: str = ""
     restarts: int = 0
     nodes: str = ""
-    exit_code: int = 0  # of its script
+    exit_code: int = 0  # of the job's script
 
     @property
     def waits(self) -> bool:
@@ -59,14 +59,14 @@ class SlurmJob:
 
     @classmethod
     def submit(cls, script: Path, variables: Mapping[str, str]) -> SlurmJob:
-        """Hand a script to Slurm, which runs it with these variables in its environment."""
+        """Submit a script, which Slurm runs with these variables in its environment, and return the job."""
         done = _slurm("sbatch", "--parsable", str(script), variables=variables)
         if done.returncode:
             raise LaunchError(f"Slurm refuses the job: {_complaint(done)}. `sinfo` shows what the cluster has")
         return cls(done.stdout.strip().partition(";")[0])
 
     def state(self, at_most_old: float = ASK_EVERY) -> State:
-        """The job's state, a second ago or later. While the controller does not answer, it is what it last was."""
+        """Return the job's state, at most a second old. If the controller does not answer, it is the last known one."""
         if time.monotonic() - self._asked >= at_most_old:
             done = _slurm("scontrol", "--oneliner", "show", "job", self.number)
             self._asked = time.monotonic()
@@ -77,9 +77,9 @@ class SlurmJob:
         return self._state
 
     def wait_for_its_turn(self, again: bool = False) -> int:
-        """Return when the job runs, or has run: how often Slurm had to start it again. Says what it waits for.
+        """Wait until the job runs (or has run), printing what it waits for. Returns how often Slurm has restarted it.
 
-        A job that was put back has its new count at once, while what is left of the old run is still `COMPLETING`.
+        A requeued job has its new count at once, while the rest of the old run is still `COMPLETING`.
         """
         said = ""
         while (state := self.state()).waits or (again and state.name == "COMPLETING"):
@@ -96,16 +96,16 @@ class SlurmJob:
         return state.restarts
 
     def how_to_look(self) -> str:
-        """A sentence for somebody who no longer watches the job."""
+        """Return a sentence that tells the user how to check on a job that is no longer watched."""
         return (
-            f"job {self.number} goes on, and is no longer watched: `squeue --job {self.number}` shows how it is, "
-            f"{self.output} what its ranks print, and `scancel {self.number}` ends it"
+            f"job {self.number} keeps running, but is no longer watched: `squeue --job {self.number}` shows its state, "
+            f"{self.output} has what its ranks print, and `scancel {self.number}` ends it"
         )
 
     def end(self, within: float = 0.0) -> bool:
-        """Give the job some seconds to end by itself, then cancel it. Returns, in the end, whether none of it is left.
+        """Give the job `within` seconds to end by itself, then cancel it. Returns whether it has ended.
 
-        Then what its ranks have printed is removed: it was shown.
+        If so, its output file is removed, because the output has already been shown.
         """
         ended = self._ends_within(within)
         if not ended:
@@ -126,14 +126,14 @@ class SlurmJob:
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment without what an outer Slurm job says of itself: a notebook may run inside one."""
+    """Return the environment without the variables of an outer Slurm job, because a notebook may run inside one."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
     kept.pop(INSIDE_JOB, None)
     return kept
 
 
 def address_of_first_node(nodes: str) -> str:
-    """The address by which Slurm itself reaches the first of `nodes`, which are written as in `n[1-2]`."""
+    """Return the address that Slurm uses for the first of `nodes`, a node list such as `n[1-2]`."""
     first = _slurm("scontrol", "show", "hostnames", nodes).stdout.split()[0]
     found = re.search(r"NodeAddr=(\S+)", _slurm("scontrol", "--oneliner", "show", "node", first).stdout)
     return found[1] if found else first
@@ -153,7 +153,7 @@ def _slurm(
 
 
 def _complaint(done: subprocess.CompletedProcess[str]) -> str:
-    """The last thing a program said, without its name."""
+    """Return the last line that sbatch printed to stderr, without its name."""
     lines = done.stderr.strip().splitlines() or [f"it ended with exit code {done.returncode}"]
     return lines[-1].removeprefix("sbatch: ").removeprefix("error: ")
 

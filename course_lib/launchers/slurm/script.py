@@ -1,6 +1,6 @@
-"""What a job asks of a Slurm cluster, and the script that `sbatch` gets.
+"""The resources a job requests from a Slurm cluster, and the script for `sbatch`.
 
-`course train ... --slurm --print` shows it. It needs nothing but the `course` command and can be submitted by hand.
+`course train ... --slurm --print` shows the script. It needs only the `course` command and can be submitted by hand.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from dataclasses import dataclass
 
 from course_lib.launchers.process.stop import REQUEUE
 
-CORES_BESIDE_A_GPU = 4  # one for the rank, the others to feed it
+CORES_BESIDE_A_GPU = 4  # one for the rank, the others for data loading
 
 
 class BadPlace(ValueError):
-    """A place that cannot run the ranks; the sentence says what to change."""
+    """The requested resources cannot run the ranks. The message says what to change."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """So many ranks on each of so many nodes, and what they need."""
+    """The number of nodes, the ranks on each, and the resources they need."""
 
     nodes: int = 2
     gpus_per_node: int = 8
-    ranks_per_node: int | None = None  # None: one for each GPU
-    cpus_per_rank: int | None = None  # None: 4 beside a GPU, otherwise 1
-    memory: str | None = None  # of a node, like "64G"; None: what the cluster gives
+    ranks_per_node: int | None = None  # None: one per GPU
+    cpus_per_rank: int | None = None  # None: 4 with GPUs, otherwise 1
+    memory: str | None = None  # per node, for example "64G"; None: the cluster's default
     time: str = "1:00:00"
     partition: str | None = None
     account: str | None = None
     folder: str = "slurm"
     options: Sequence[str] = ()
-    peer_timeout: float | None = None  # seconds a rank waits for another; None: as long as PyTorch does
-    command: Sequence[str] = ()  # words of `course` that a node runs, if it is not a function that is sent there
+    peer_timeout: float | None = None  # seconds a rank waits for a peer; None: PyTorch's default
+    command: Sequence[str] = ()  # the `course` arguments that a node runs; empty if a function is sent instead
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
@@ -51,22 +51,22 @@ class Place:
 
     @property
     def local_ranks(self) -> int:
-        """How many ranks a node has."""
+        """The number of ranks per node."""
         return self.gpus_per_node if self.ranks_per_node is None else self.ranks_per_node
 
     @property
     def cores(self) -> int:
-        """How many cores a rank has."""
+        """The number of cores per rank."""
         default = CORES_BESIDE_A_GPU if self.gpus_per_node else 1
         return default if self.cpus_per_rank is None else self.cpus_per_rank
 
     @property
     def ranks(self) -> int:
-        """How many ranks the job has."""
+        """The total number of ranks."""
         return self.nodes * self.local_ranks
 
     def check(self, ranks: int) -> None:
-        """Refuse another number of ranks than fits the nodes."""
+        """Raise if the number of ranks does not match the nodes."""
         if ranks != self.ranks:
             raise BadPlace(
                 f"ranks={ranks}: {self.nodes} nodes with {self.local_ranks} ranks each are {self.ranks} ranks; "
@@ -74,14 +74,14 @@ class Place:
             )
 
 
-SIGNAL_BEFORE = 60  # seconds before a job's time is up, when it is told so; Slurm may do it up to a minute earlier
+SIGNAL_BEFORE = 60  # seconds before the time limit at which Slurm signals the job; it may do so up to a minute earlier
 FIRST_PORT, PORTS = 20_000, 10_000
-ENDS_WITHIN = 30  # seconds after the first node has ended, in which the others must
+ENDS_WITHIN = 30  # seconds within which all nodes must end after the first one has
 INSIDE_JOB = "COURSE_LIB_SLURM_JOB"
 
 
 def make_script(place: Place, command: Sequence[str]) -> str:
-    """A script that runs `command` once on every node of `place`."""
+    """Return a script that runs `command` once on every node of `place`."""
     lines = ["#!/bin/sh", *(f"#SBATCH {option}" for option in _options(place)), ""]
     lines += [
         "# A port of this job's own: jobs that share a node do not collide.",
@@ -104,12 +104,12 @@ def make_script(place: Place, command: Sequence[str]) -> str:
 
 
 def output_file(number: str) -> str:
-    """The name of the file that has what a job's ranks print, in the folder from which it was submitted."""
+    """Return the name of a job's output file, which is in the folder from which the job was submitted."""
     return f"course-{number}.out"
 
 
 def is_inside_job() -> bool:
-    """Whether this process was started by the script of a job, to be one of its nodes."""
+    """Return whether a job's script started this process as one of its nodes."""
     return INSIDE_JOB in os.environ and os.environ[INSIDE_JOB] == os.environ.get("SLURM_JOB_ID")
 
 
@@ -117,12 +117,12 @@ def _options(place: Place) -> list[str]:
     return [
         "--job-name=course",
         f"--nodes={place.nodes}",
-        f"--ntasks-per-node={place.local_ranks}",  # what the ranks need: one process starts those of a node
+        f"--ntasks-per-node={place.local_ranks}",  # for the ranks; srun starts one process per node
         f"--cpus-per-task={place.cores}",
         *([f"--gpus-per-node={place.gpus_per_node}"] if place.gpus_per_node else []),
         *([f"--mem={place.memory}"] if place.memory else []),
         f"--time={place.time}",
-        f"--signal=USR1@{SIGNAL_BEFORE}",  # to what srun has started; with B: it would be to this script alone
+        f"--signal=USR1@{SIGNAL_BEFORE}",  # goes to srun's processes; with B:, only to this script
         "--requeue",
         f"--output={output_file('%j')}",
         "--open-mode=append",

@@ -1,1 +1,1 @@
-"""What the ranks did, on one clock: a trace of all of them in one file, and who came last to each collective."""
+"""What the ranks did, on one clock: one trace file for all of them, and which rank reached each collective last."""

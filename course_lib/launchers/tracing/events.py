@@ -1,8 +1,7 @@
-"""What a rank brings home besides its spans: when it entered each collective, and what PyTorch's profiler saw.
+"""What a rank records besides its spans: when it entered each collective, and what PyTorch's profiler saw.
 
-Asking rank 0 for the time tells how far apart the clocks of the machines are. Exposed communication is the time in
-which a rank's messages are under way and it computes nothing. A rank that waits for a slower one waits in its
-messages, too.
+We ask rank 0 for the time to find out how far apart the machines' clocks are. Exposed communication is the time in
+which a rank's messages are in flight and it computes nothing. That includes the time it waits for a slower rank.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 
-QUESTIONS = 10  # of each machine: the quickest answer is the best
+QUESTIONS = 10  # per machine: the fastest answer is the most accurate
 
 
 def clock_skew(store: Store, clock: Callable[[], float] = time.time) -> float:
-    """Seconds to add to this machine's time of day to get rank 0's; for every rank to call.
+    """Return the seconds to add to this machine's wall clock to get rank 0's. Every rank must call it.
 
-    The first rank of each machine asks rank 0 several times. Of the quickest answer it is assumed that the way there
-    took as long as the way back: the skew is wrong by at most half of the round trip. The store carries the questions,
-    because with NCCL a message between two ranks would first set up a communicator.
+    The first rank of each machine asks rank 0 several times. For the fastest answer, it assumes that both directions
+    took equally long, so the skew is off by at most half of the round trip. The questions go through the store, because
+    with NCCL a message between two ranks would first set up a communicator.
     """
     machine, machines = int(os.environ.get("GROUP_RANK", "0")), int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     first_here = os.environ.get("LOCAL_RANK", "0") == "0"
@@ -61,14 +60,14 @@ def _ask(store: Store, machine: int, clock: Callable[[], float]) -> float:
         there = float(store.get(f"skew/{machine}/answer/{number}"))
         answered = clock()
         answers.append((answered - asked, there - (asked + answered) / 2))
-    return min(answers[1:])[1]  # the first question may have waited for its turn
+    return min(answers[1:])[1]  # the first question may have waited for rank 0 to answer other machines
 
 
 @dataclass(frozen=True)
 class Collective:
-    """The `number`-th collective of a process group, as one rank came to it and left it, in seconds.
+    """The `number`-th collective of a process group, with the times (in seconds) at which one rank entered and left it.
 
-    `end` is None where nobody saw the end: DistributedDataParallel waits for its buckets in C++.
+    `end` is None if we did not see the end: DistributedDataParallel waits for its buckets in C++.
     """
 
     rank: int
@@ -77,42 +76,42 @@ class Collective:
     op: str
     start: float
     end: float | None = None
-    text: str = ""  # what it was of, for people
+    text: str = ""  # a description for people
 
     @property
     def key(self) -> tuple[str, int]:
-        """The same on every rank that takes part."""
+        """A key that is the same on every rank that takes part."""
         return self.group, self.number
 
     def since(self, zero: float) -> Collective:
-        """The same, with times counted from `zero`."""
+        """Return the same collective with times relative to `zero`."""
         return replace(self, start=self.start - zero, end=None if self.end is None else self.end - zero)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What PyTorch's profiler recorded on one rank: trace events whose microseconds count from `zero` seconds."""
+    """What PyTorch's profiler recorded on one rank: trace events, in microseconds since `zero`, which is in seconds."""
 
     rank: int
     zero: float
     packed: bytes = field(repr=False)
 
     def since(self, zero: float) -> Profile:
-        """The same, with times counted from `zero`."""
+        """Return the same profile with times relative to `zero`."""
         return replace(self, zero=self.zero - zero)
 
     @classmethod
     def pack(cls, rank: int, zero: float, events: Sequence[dict[str, Any]]) -> Profile:
-        """A profile that is small enough to travel."""
+        """Return a profile with compressed events, small enough to send."""
         return cls(rank, zero, zlib.compress(json.dumps(events).encode()))
 
     def events(self) -> list[dict[str, Any]]:
-        """The events as the profiler wrote them, their `ts` from `zero` on."""
+        """Return the events as the profiler wrote them, with `ts` relative to `zero`."""
         return json.loads(zlib.decompress(self.packed))
 
 
 def collectives_of(rank: int, calls: Sequence[Call]) -> list[Collective]:
-    """The calls that the flight recorder dated, in the time of `time.monotonic()`."""
+    """Return the calls that the flight recorder timed, with times on the clock of `time.monotonic()`."""
     shift = wall_minus_monotonic()
     return [
         Collective(
@@ -130,9 +129,9 @@ def collectives_of(rank: int, calls: Sequence[Call]) -> list[Collective]:
 
 
 def whole_arrows(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The events without arrows that lack an end, or lead back in time.
+    """Return the events without arrows that are incomplete or point back in time.
 
-    Some began before the profiler looked; and the clock of a GPU is known less exactly than that of its host.
+    Some start before the profiler was on, and a GPU's clock is known less precisely than its host's.
     """
     begins, ends = {}, {}
     for event in events:
@@ -153,23 +152,23 @@ def _arrow(event: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def wall_minus_monotonic() -> float:
-    """What to subtract from the time of day to get this machine's monotonic time: the best of several looks."""
+    """Return wall-clock time minus monotonic time on this machine, from the best of several readings."""
     looks = [(time.monotonic(), time.time(), time.monotonic()) for _ in range(5)]
     before, wall, after = min(looks, key=lambda look: look[2] - look[0])
     return wall - (before + after) / 2
 
 
 EXPOSED = "exposed communication"
-SHORTEST_GAP = 1e-4  # seconds: computation that pauses for less goes on; Python needs that long from call to call
+SHORTEST_GAP = 1e-4  # seconds: shorter gaps count as computing, because Python needs that long between two calls
 NCCL_KERNEL = re.compile(r"nccl\w*Kernel_(?:[a-z]+_)?([A-Za-z]+)")
 
 Interval = tuple[float, float]
 
 
 def exposed_communication(profile: Profile) -> list[Span]:
-    """The stretches of this rank's time in which it communicates and does not compute, labelled by the operation.
+    """Return the spans in which this rank communicates and does not compute, labeled with the operation.
 
-    Over gloo, a message is under way from the call to its end; over NCCL, while its kernel runs.
+    Over gloo, a message is in flight from the call to its end; over NCCL, while its kernel runs.
     """
     messages, kernels, operators = [], [], []
     for event in profile.events():
@@ -193,7 +192,7 @@ def exposed_communication(profile: Profile) -> list[Span]:
 
 
 def operation_of(event: dict[str, Any]) -> str:
-    """Which collective or message an event of the profiler's is; nothing if it is none."""
+    """Return which collective or message a profiler event is, or "" if it is neither."""
     name = str(event["name"])
     if event.get("cat") == "user_annotation" and name.startswith("gloo:"):
         return name.removeprefix("gloo:")
@@ -203,7 +202,7 @@ def operation_of(event: dict[str, Any]) -> str:
 
 
 def joined(intervals: Iterable[Interval], gap: float = 0.0) -> Iterator[Interval]:
-    """The same time in as few intervals as possible; gaps shorter than `gap` are filled."""
+    """Merge intervals that overlap or are at most `gap` apart."""
     under_way: Interval | None = None
     for start, end in sorted(intervals):
         if under_way is None or start > under_way[1] + gap:
@@ -217,7 +216,7 @@ def joined(intervals: Iterable[Interval], gap: float = 0.0) -> Iterator[Interval
 
 
 def one_at_a_time(messages: Iterable[tuple[float, float, str]]) -> Iterator[tuple[float, float, str]]:
-    """Where several are under way, the time counts once, for the first of them."""
+    """Yield the messages without overlaps: time in which several are in flight counts for the first of them."""
     counted = float("-inf")
     for start, end, op in sorted(messages):
         if end > counted:
@@ -226,7 +225,7 @@ def one_at_a_time(messages: Iterable[tuple[float, float, str]]) -> Iterator[tupl
 
 
 def without(interval: Interval, others: list[Interval]) -> Iterator[Interval]:
-    """What is left of an interval; the others are in order, and apart from each other."""
+    """Yield what is left of `interval` without `others`, which must be sorted and disjoint."""
     start, end = interval
     for low, high in others:
         if high <= start:

@@ -1,4 +1,4 @@
-"""PyTorch's profiler on a rank: what it saw goes home with the spans."""
+"""Run PyTorch's profiler on a rank. Its events are returned along with the spans."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from course_lib.launchers.diagnosis import call_log
 from course_lib.launchers.diagnosis.call_log import Call
 from course_lib.launchers.tracing.events import Collective, Profile, collectives_of, wall_minus_monotonic, whole_arrows
 
-MOST_EVENTS = 200_000  # of one rank: a browser shows some more, but not of 64 ranks
-SILENT = {"KINETO_LOG_LEVEL": "99"}  # otherwise the profiler says when it starts and stops, in among the ranks' output
+MOST_EVENTS = 200_000  # per rank: a browser can show somewhat more, but not for 64 ranks
+SILENT = {"KINETO_LOG_LEVEL": "99"}  # otherwise the profiler logs its start and stop in the middle of the ranks' output
 KEPT_PHASES = frozenset("XsftiM")  # complete, flow, instant, metadata: what a trace of several ranks can hold
 
 
 class ProfileKeeper:
-    """Holds what this process has recorded under the profiler, until it is sent home."""
+    """Holds what this process recorded under the profiler until it is reported."""
 
     def __init__(self) -> None:
         self.profile: Profile | None = None
-        self.collectives: list[Collective] = []  # of that time: a long run's record loses them
+        self.collectives: list[Collective] = []  # from the profiled block: in a long run, they drop out of the record
 
 
 keeper = ProfileKeeper()
@@ -35,15 +35,15 @@ keeper = ProfileKeeper()
 def profiled() -> Iterator[None]:
     """Record spans and PyTorch's operators (on a GPU, its kernels too) inside the block, on this rank.
 
-    `run.trace(file)` writes them. Recording takes memory all the time: put a few updates into the block, not a run of
-    hours. A second block replaces what the first one recorded.
+    `run.trace(file)` writes them. Recording uses more memory the longer it lasts: put a few updates into the block, not
+    a run of hours. A second block replaces what the first one recorded.
     """
     from torch.profiler import ProfilerActivity, profile
 
     os.environ.update(SILENT | os.environ)
     kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if machine.device().type == "cuda" else [])
     rank, was_on = int(os.environ.get("RANK", "0")), trace.recorder.on
-    with profile(activities=kinds, acc_events=True) as recorded:  # without it, PyTorch 2.11 warns of later cycles
+    with profile(activities=kinds, acc_events=True) as recorded:  # else PyTorch 2.11 warns about later cycles
         trace.recorder.rank, trace.recorder.on = rank, True
         try:
             yield
@@ -56,13 +56,13 @@ def profiled() -> Iterator[None]:
 
 
 def take_profile() -> Profile | None:
-    """What was recorded on this rank, once."""
+    """Return the profile recorded on this rank and clear it."""
     profile, keeper.profile = keeper.profile, None
     return profile
 
 
 def take_collectives(rank: int, calls: Sequence[Call]) -> list[Collective]:
-    """The calls of this rank, and those that were recorded while the profiler looked, once."""
+    """Return this rank's calls together with those recorded in a profiled block, and clear the latter."""
     earlier, keeper.collectives = keeper.collectives, []
     by_key = {one.key: one for one in [*earlier, *collectives_of(rank, calls)]}
     return sorted(by_key.values(), key=lambda one: one.start)
@@ -77,7 +77,7 @@ def _exported(recorded: Any) -> dict[str, Any]:
 
 
 def _pack(rank: int, exported: dict[str, Any]) -> Profile:
-    """The events, their microseconds counted from the first one, in the time of `time.monotonic()`."""
+    """Return the events, in microseconds since the first one, whose time is on the clock of `time.monotonic()`."""
     events = [event for event in exported.get("traceEvents", ()) if _is_kept(event)]
     timed = sorted((event for event in events if event["ph"] != "M"), key=lambda event: event["ts"])[:MOST_EVENTS]
     first = timed[0]["ts"] if timed else 0.0
@@ -88,7 +88,7 @@ def _pack(rank: int, exported: dict[str, Any]) -> Profile:
 
 
 def _is_kept(event: dict[str, Any]) -> bool:
-    """Whether it belongs to a thread or a stream: the profiler's own bookkeeping has words for process ids."""
+    """Return whether an event belongs to a thread or a stream. The profiler's internal events have strings as pids."""
     return event.get("ph") in KEPT_PHASES and isinstance(event.get("pid"), int) and "tid" in event
 
 

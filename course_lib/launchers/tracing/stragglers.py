@@ -1,11 +1,11 @@
-"""Which rank the others wait for, and why, with evidence.
+"""Find the rank that the others wait for, and why, with evidence.
 
-Two things show it. A collective ends when its last rank has come: what that rank alone costs is the time between its
-coming and that of the one before it. And where ranks send to each other, as in a pipeline, the rank that works longest
+There are two kinds of evidence. A collective ends when its last rank arrives, so that rank alone costs the time between
+its arrival and the second-to-last one. And if ranks send to each other, as in a pipeline, the rank that works longest
 is the one that the others wait for.
 
-A busy machine makes ranks late, too. How long a rank stood in line for a core is counted by the kernel, and subtracted:
-what is left is the rank's own.
+A busy machine makes ranks late, too. The OS reports how long a rank waited for a core, and we subtract that; the rest
+is the rank's own delay.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from course_lib.launchers.tracing.events import Collective
 from course_lib.launchers.tracing.trace_file import CORE_WAIT, Event
 from course_lib.trace import Span
 
-LEAST = 4  # collectives: of fewer, nothing is said
-FORGIVEN = 2  # of a rank's late arrivals, the worst: the first ones of a run, or a hiccup
-JITTER, SLICE = 0.001, 0.005  # seconds by which nobody is late: on an idle machine, and the scheduler's on a busy one
-BUSY = 0.05  # of the time: a rank that stands in line for a core for longer is on a busy machine
-OFTEN = 20  # samples of a rank's wait for a core: from so many on, it is known when it waited
-WARM_UP = 0.2  # of the time that spans take: not counted as work
-FLOOR = 0.01  # seconds in all: less is not worth a name
-WORTH_NAMING = 0.03  # of the time from the first collective to the last
-FAR_AHEAD = 3.0  # times as much as any other rank costs, a straggler does
-LONGER, LONGER_IF_BUSY = 0.35, 0.9  # of the next one's work: so much longer does a straggler work
+LEAST = 4  # with fewer collectives, we draw no conclusion
+FORGIVEN = 2  # how many of a rank's worst delays we ignore: the first ones of a run, or a hiccup
+JITTER, SLICE = 0.001, 0.005  # seconds of delay we ignore, on an idle machine and on a busy one (a scheduler slice)
+BUSY = 0.05  # fraction of the time: if a rank waits longer for a core, the machine is busy
+OFTEN = 20  # with this many samples of a rank's wait for a core, we know when it waited
+WARM_UP = 0.2  # fraction of the time covered by spans that is not counted as work
+FLOOR = 0.01  # seconds in total: a smaller delay is not worth naming
+WORTH_NAMING = 0.03  # fraction of the time from the first collective to the last
+FAR_AHEAD = 3.0  # a straggler costs this many times as much as any other rank
+LONGER, LONGER_IF_BUSY = 0.35, 0.9  # a straggler works longer than the next rank by this fraction
 WAITING = ("receive", "send", "communication")  # spans in which a rank waits for others
 
 Samples = Sequence[tuple[float, float]]  # (time, seconds waited for a core up to then)
@@ -37,7 +37,7 @@ Samples = Sequence[tuple[float, float]]  # (time, seconds waited for a core up t
 
 @dataclass(frozen=True)
 class Arrival:
-    """One collective: who came last, and how long after the one before, and after the first."""
+    """One collective: which rank arrived last, and how long after the second-to-last and after the first."""
 
     op: str
     group: str
@@ -45,63 +45,62 @@ class Arrival:
     last: int
     late: float
     after_first: float
-    in_line: float = 0.0  # seconds that it stood in line for a core since the collective before
+    in_line: float = 0.0  # seconds it waited for a core since the previous collective
 
 
 @dataclass(frozen=True)
 class Stragglers:
-    """The arrivals of all collectives that at least two ranks took part in, in order of time.
+    """The arrivals at all collectives with at least two ranks, in order of time.
 
-    Printed, it is a table: for each rank, how often it came last, what that cost, and how long it stood in line for a
-    core.
+    Prints as a table: for each rank, how often it arrived last, what that cost, and how long it waited for a core.
     """
 
     ranks: int
     arrivals: tuple[Arrival, ...]
     seconds: float  # from the first collective to the last
-    core_wait: Mapping[int, float] = field(default_factory=dict)  # seconds of that, by rank, in line for a core
-    work: Mapping[int, float] = field(default_factory=dict)  # seconds between spans, by rank, without waiting
-    kinds: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # seconds of each kind of span, by rank
+    core_wait: Mapping[int, float] = field(default_factory=dict)  # seconds of that spent waiting for a core, by rank
+    work: Mapping[int, float] = field(default_factory=dict)  # seconds not spent waiting, by rank
+    kinds: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # seconds in each kind of span, by rank
 
     def cost(self, rank: int) -> float:
-        """Seconds that all would have saved if this rank had never come later than the one before it."""
+        """Return the seconds that would be saved if this rank never arrived later than the second-to-last one."""
         return sum(one.late for one in self.arrivals if one.last == rank)
 
     def own_cost(self, rank: int) -> float:
-        """The same without what the machine explains, and without its two worst arrivals.
+        """Return the cost without what the machine explains, and without the rank's two worst arrivals.
 
-        Explained are the seconds that the rank stood in line for a core before it came, and on a busy machine a few
-        milliseconds more: there the threads that carry its messages stand in line, too.
+        The machine explains the seconds that the rank waited for a core before it arrived and, if it is busy, a few
+        milliseconds more, because the threads that carry the rank's messages wait for a core, too.
         """
         noise = SLICE if self._is_busy(rank) else JITTER
         late = [max(0.0, one.late - one.in_line - noise) for one in self.arrivals if one.last == rank]
         return sum(sorted(late)[:-FORGIVEN])
 
     def times_last(self, rank: int) -> int:
-        """In how many collectives this rank was the last."""
+        """Return the number of collectives at which this rank arrived last."""
         return sum(one.last == rank for one in self.arrivals)
 
     @property
     def slowest(self) -> int | None:
-        """The rank that the others wait for, if there is one and the machine does not explain it."""
+        """The rank that the others wait for, or None if there is none or the machine explains the delay."""
         if len(self.arrivals) < LEAST or self.ranks < 2:
             return None
         return self._longest() if self.is_pipeline else self._latest()
 
     @property
     def is_pipeline(self) -> bool:
-        """Whether ranks wait for each other's messages. Who comes last to a collective is then a matter of order."""
+        """Whether ranks wait for each other's messages. If so, their order decides who is last at a collective."""
         return any("receive" in of_rank for of_rank in self.kinds.values())
 
     def _latest(self) -> int | None:
-        """The rank that comes last to collectives, if it costs far more than any other."""
+        """Return the rank whose late arrivals cost the most, if they cost far more than any other rank's."""
         first, *others = sorted(range(self.ranks), key=self.own_cost, reverse=True)
         cost = self.own_cost(first)
         stands_out = all(cost >= FAR_AHEAD * self.own_cost(other) for other in others)
         return first if stands_out and self._is_worth(cost) else None
 
     def _longest(self) -> int | None:
-        """The rank that works longest, if it works far longer than any other."""
+        """Return the rank that works longest, if it works far longer than any other."""
         if len(self.work) < self.ranks:
             return None
         first, second, *_ = sorted(self.work, key=lambda rank: self.work[rank], reverse=True)
@@ -116,7 +115,7 @@ class Stragglers:
         return seconds >= max(FLOOR, WORTH_NAMING * self.seconds)
 
     def cause(self, rank: int) -> str:
-        """The kind of span in which this rank spends longer than the others at the median; "" if there is none."""
+        """Return the kind of span in which this rank most exceeds the others' median, or "" if there is none."""
         longer = {
             kind: seconds
             - statistics.median([self.kinds[other].get(kind, 0.0) for other in self.kinds if other != rank])
@@ -127,7 +126,7 @@ class Stragglers:
         return kind if kind and self._is_worth(longer[kind]) else ""
 
     def verdict(self) -> str:
-        """In a sentence or two: who is the straggler, and why."""
+        """Return a sentence or two that say which rank is the straggler, and why."""
         if not self.arrivals:
             return "No collective of two ranks or more was recorded: there is nobody to wait for."
         if len(self.arrivals) < LEAST:
@@ -150,13 +149,13 @@ class Stragglers:
         )
 
     def _busy(self) -> str:
-        """Who would have been named on an idle machine."""
+        """Return a sentence about the rank that was late because the machine is busy, or ""."""
         first = max(range(self.ranks), key=self.cost)
         late, in_line = self.cost(first), self.core_wait.get(first, 0.0)
         if self.is_pipeline or not self._is_worth(late) or late > 2 * in_line:
             return ""
         return (
-            f" Rank {first} came late by {late:.3g} s in all, and stood in line for a core for {in_line:.3g} s: this "
+            f" Rank {first} was late by {late:.3g} s in total, but it waited {in_line:.3g} s for a core: this "
             "machine is busy."
         )
 
@@ -182,7 +181,7 @@ def find_stragglers(
     spans: Sequence[Span] = (),
     core_waits: Mapping[int, Samples] | None = None,
 ) -> Stragglers:
-    """Who came last to each collective. One that some rank's record has lost is judged by those who have it."""
+    """Find which rank arrived last at each collective, among the ranks whose record still has that collective."""
     by_key: dict[tuple[str, int], list[Collective]] = {}
     for one in collectives:
         by_key.setdefault(one.key, []).append(one)
@@ -195,7 +194,7 @@ def find_stragglers(
 
 
 def _arrivals(met: Sequence[Sequence[Collective]], in_line: Mapping[int, CoreWait]) -> tuple[Arrival, ...]:
-    """Each collective's last rank. Where samples are few, all that it stood in line may have been just before."""
+    """Return each collective's last rank. With few samples, its whole wait for a core may have been just before."""
     arrivals, before = [], float("-inf")
     for each in met:
         first, second, last = each[0], each[-2], each[-1]
@@ -215,9 +214,9 @@ def _arrivals(met: Sequence[Sequence[Collective]], in_line: Mapping[int, CoreWai
 def _work(
     spans: Sequence[Span], in_line: Mapping[int, CoreWait]
 ) -> tuple[dict[int, float], dict[int, dict[str, float]]]:
-    """By rank, the seconds spent neither waiting for others nor for a core; and those in each kind of span.
+    """Return, by rank, the seconds spent waiting neither for others nor for a core, and those in each kind of span.
 
-    They are counted from the first span to the last, without the beginning, in which ranks connect.
+    They count from the first span to the last, without the beginning, in which ranks connect.
     """
     first, end = min((span.start for span in spans), default=0.0), max((span.end for span in spans), default=0.0)
     begin = first + WARM_UP * (end - first)
@@ -236,12 +235,12 @@ def _work(
 
 @dataclass(frozen=True)
 class CoreWait:
-    """How long a rank had waited for a core by when: some samples, in order of time."""
+    """Samples of how long a rank had waited for a core, in order of time."""
 
     samples: Samples
 
     def between(self, begin: float, end: float) -> float:
-        """How long it waited in that time; between two samples, as if evenly."""
+        """Return how long the rank waited in this interval, interpolating linearly between samples."""
         return max(0.0, self._at(end) - self._at(begin))
 
     def _at(self, moment: float) -> float:
@@ -253,7 +252,7 @@ class CoreWait:
 
 
 def collectives_in(events: Sequence[Event]) -> tuple[int, list[Collective]]:
-    """How many ranks a trace is of, and the collectives in it."""
+    """Return the number of ranks in a trace, and its collectives."""
     ranks = sum(event["ph"] == "M" and event["name"] == "process_name" for event in events)
     found = [event for event in events if event.get("cat") == "collective"]
     return ranks, [
@@ -265,7 +264,7 @@ def collectives_in(events: Sequence[Event]) -> tuple[int, list[Collective]]:
 
 
 def core_waits_in(events: Sequence[Event]) -> dict[int, list[tuple[float, float]]]:
-    """The samples of how long each rank has waited for a core, by rank."""
+    """Return the samples of how long each rank had waited for a core, by rank."""
     samples: dict[int, list[tuple[float, float]]] = {}
     for event in events:
         if event["ph"] == "C" and event["name"] == CORE_WAIT:

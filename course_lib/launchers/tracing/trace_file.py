@@ -1,7 +1,7 @@
 """One trace of all ranks, in the trace-event format that Perfetto and chrome://tracing open.
 
-A process of the trace is a rank; its rows are our spans, the collectives, and the threads and streams that PyTorch's
-profiler saw. Times are in microseconds and count from the beginning of the run, on one clock.
+Each rank is a process in the trace. Its rows are our spans, the collectives, and the threads and streams that PyTorch's
+profiler saw. Times are in microseconds since the start of the run, on one clock.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from course_lib.trace import Span
 
 Event = dict[str, Any]
 SPANS, COLLECTIVES, EXPOSED_ROW, PROFILED = 1, 101, 151, 201  # the first row of each kind in a rank's process
-SHORTEST = 1e-6  # seconds: what is shorter cannot be seen, nor carry an arrow
+SHORTEST = 1e-6  # seconds: a shorter slice is invisible and cannot have an arrow
 WRITTEN_BY = "course_lib"
 CORE_WAIT = "waited for a core"
 
 
 class TraceError(ValueError):
-    """A trace that cannot be written or read; the sentence says what to give instead."""
+    """A trace cannot be written or read. The message says what to give instead."""
 
 
 def write_trace(
@@ -37,7 +37,7 @@ def write_trace(
     profiles: Sequence[Profile] = (),
     core_waits: Mapping[int, Sequence[tuple[float, float]]] | None = None,
 ) -> Path:
-    """Write the trace file and return its path. A name that ends with .gz is compressed; Perfetto opens that, too."""
+    """Write the trace file and return its path. If the name ends in .gz, it is compressed; Perfetto opens that, too."""
     events = trace_events(ranks, spans, collectives, profiles) + _counters(core_waits or {})
     facts = {"written by": WRITTEN_BY, "ranks": ranks, "paced": any(span.paced for span in spans)}
     text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}, separators=(",", ":"))
@@ -46,25 +46,25 @@ def write_trace(
     try:
         path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     except OSError as error:
-        raise TraceError(f"{path} cannot be written ({error.strerror}): give another file") from error
+        raise TraceError(f"{path} cannot be written ({error.strerror}): give a different file") from error
     return path
 
 
 def check_can_be_written(path: str | Path) -> None:
-    """Refuse, before a long run, a file that could not be written after it."""
+    """Raise, before a long run, if the trace file could not be written after it."""
     path = Path(path)
     if path.is_dir():
         raise TraceError(f"{path} is a folder: give the name of a file for the trace")
     if not path.parent.is_dir():
-        raise TraceError(f"{path} cannot be written (there is no folder {path.parent}): give another file")
+        raise TraceError(f"{path} cannot be written (there is no folder {path.parent}): give a different file")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise TraceError(f"{path} cannot be written (you may not): give another file")
+        raise TraceError(f"{path} cannot be written (permission denied): give a different file")
 
 
 def trace_events(
     ranks: int, spans: Sequence[Span], collectives: Sequence[Collective] = (), profiles: Sequence[Profile] = ()
 ) -> list[Event]:
-    """All events of the trace: names of processes and rows first, then what happened, in order of time."""
+    """Return all events of the trace: names of processes and rows first, then the timed events in order."""
     exposed = [span for profile in profiles for span in exposed_communication(profile)]
     rows = [
         *_rows_of_spans(spans),
@@ -84,10 +84,10 @@ def trace_events(
 
 
 def read_trace(path: str | Path) -> list[Event]:
-    """The events of a trace file that `write_trace` wrote."""
+    """Return the events of a trace file that `write_trace` wrote."""
     advice = "give a trace that run.trace(FILE) or `course train --profile FILE` wrote"
     try:
-        if not Path(path).is_file():  # some devices can be read for ever
+        if not Path(path).is_file():  # reading some devices never ends
             raise FileNotFoundError(path)
         data = Path(path).read_bytes()
         found = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
@@ -101,7 +101,7 @@ def read_trace(path: str | Path) -> list[Event]:
 
 
 def spans_in(events: Sequence[Event]) -> tuple[int, list[Span]]:
-    """How many ranks a trace is of, and the spans in it, with those of exposed communication."""
+    """Return the number of ranks in a trace, and its spans, including exposed communication."""
     ranks = sum(event["ph"] == "M" and event["name"] == "process_name" for event in events)
     rows = [*range(SPANS, COLLECTIVES), *range(EXPOSED_ROW, PROFILED)]
     found = [event for event in events if event["ph"] == "X" and event["tid"] in rows]
@@ -121,7 +121,7 @@ def spans_in(events: Sequence[Event]) -> tuple[int, list[Span]]:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a rank: events that lie beside or inside each other, never across."""
+    """One row of a rank. Its events are disjoint or nested; they never partially overlap."""
 
     rank: int
     number: int
@@ -139,7 +139,7 @@ def _rows_of_spans(spans: Iterable[Span], first: int = SPANS, rows: str = "spans
 
 
 def _rows_of_collectives(collectives: Sequence[Collective]) -> Iterator[Row]:
-    """Where the end of a collective was not seen, it lasts until its last rank has come: it cannot end before."""
+    """Yield the rows of the collectives. One whose end we did not see lasts until its last rank arrives."""
     complete: dict[tuple[str, int], float] = {}
     for one in collectives:
         complete[one.key] = max(one.start, complete.get(one.key, one.start))
@@ -152,11 +152,11 @@ def _rows_of_collectives(collectives: Sequence[Collective]) -> Iterator[Row]:
 
 
 def _rows(events: Sequence[Event], first: int, name: str) -> Iterator[Row]:
-    """Events of each rank, laid into as few rows as the format allows: on a row they must nest."""
+    """Yield each rank's events in as few rows as the format allows: events in a row must nest."""
     in_order = sorted(events, key=lambda event: (event["pid"], event["ts"], -event["dur"]))
     for rank, of_rank in itertools.groupby(in_order, key=lambda event: event["pid"]):
         rows: list[list[Event]] = []
-        under_way: list[list[float]] = []  # of each row: when what is open now ends, the outermost first
+        under_way: list[list[float]] = []  # per row: the ends of the open events, outermost first
         for event in of_rank:
             number = next((n for n, ends in enumerate(under_way) if _fits(event, ends)), len(rows))
             if number == len(rows):
@@ -169,14 +169,14 @@ def _rows(events: Sequence[Event], first: int, name: str) -> Iterator[Row]:
 
 
 def _fits(event: Event, ends: list[float]) -> bool:
-    """Whether it begins after, or lies inside, what is open on a row. What has ended is closed."""
+    """Return whether an event starts after or nests inside the open events of a row. Closes those that have ended."""
     while ends and ends[-1] <= event["ts"]:
         ends.pop()
     return not ends or event["ts"] + event["dur"] <= ends[-1]
 
 
 def _arrows(rows: Sequence[Row]) -> list[Event]:
-    """From each send to the receive that took it: the n-th from one rank to another is the n-th there from it."""
+    """Return an arrow from each send to its receive: a rank's n-th send to a peer matches the peer's n-th receive."""
     events: list[Event] = []
     numbers: dict[tuple[str, int, int], Iterator[int]] = {}
     sent: dict[tuple[int, int, int], Event] = {}
@@ -198,7 +198,7 @@ def _arrows(rows: Sequence[Row]) -> list[Event]:
 
 
 def _profiled(profile: Profile) -> tuple[list[Event], list[Event]]:
-    """The profiler's events as rows of the rank: names of rows, and what is on them."""
+    """Return the profiler's events as rows of the rank: the events that name the rows, and the timed events."""
     rows: dict[tuple[Any, Any], int] = {}
     names: dict[int, str] = {}
     timed = []
@@ -215,7 +215,7 @@ def _profiled(profile: Profile) -> tuple[list[Event], list[Event]]:
 
 
 def _counters(core_waits: Mapping[int, Sequence[tuple[float, float]]]) -> list[Event]:
-    """How long each rank has waited for a core up to each moment: a curve below its rows."""
+    """Return counter events for how long each rank has waited for a core. They show as a curve below its rows."""
     return [
         {"ph": "C", "name": CORE_WAIT, "pid": rank, "tid": 0, "ts": at * 1e6, "args": {"seconds": seconds}}
         for rank, samples in core_waits.items()
