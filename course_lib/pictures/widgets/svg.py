@@ -66,7 +66,7 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 
 
 def element(tag: str, *children: str, **attributes: object) -> str:
-    """Return `<tag attribute="...">children</tag>`. `class_` is `class`, `data_item` is `data-item`; None is omitted."""
+    """Return `<tag attribute="...">children</tag>`. `class_` is `class`, `data_item` is `data-item`; omits None."""
     given = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
     written = "".join(f' {name}="{escape(_text(value))}"' for name, value in given.items())
     return f"<{tag}{written}>{''.join(children)}</{tag}>"
