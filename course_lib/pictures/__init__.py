@@ -1,4 +1,4 @@
-"""Pictures made from what a run returned. Each has a description in words, for those who cannot see it."""
+"""Pictures of what a run returned. Each has a text description for readers who cannot see it."""
 
 from course_lib.pictures.bars import memory, placement, plan_bars
 from course_lib.pictures.curves import curves, losses, panels

@@ -1,4 +1,4 @@
-"""Stacked bars: where memory goes, what each stage of a placement costs, and where the time of an update goes."""
+"""Stacked bars: memory by kind, the cost of each stage of a placement, and the time of an update by kind."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from course_lib.planning.plan import PARTS
 
 
 def memory(bars: Mapping[str, Memory], budget: int | None = None) -> Picture:
-    """One bar for each named `Memory`, cut into parameters, gradients, optimizer and activations.
+    """Draw one bar for each named `Memory`, split into parameters, gradients, optimizer and activations.
 
-    A dashed line marks the `budget`, in bytes, where one is given.
+    A dashed line marks the `budget` in bytes, if there is one.
     """
     unit, size_of_unit = ("GiB", 2**30) if max(bar.total for bar in bars.values()) >= 2**33 else ("MiB", 2**20)
     figure = Figure(figsize=(8, 1.0 + 0.5 * len(bars)), layout="constrained")
@@ -50,9 +50,9 @@ CHARACTER = 0.02  # the share of the axes' width that one character of a block's
 
 
 def placement(placements: Mapping[str, Placement], costs: Sequence[BlockCost]) -> Picture:
-    """For each named placement one bar per stage, cut into its blocks: time on the left, memory on the right.
+    """Draw each named placement as one bar per stage, split into its blocks: time on the left, memory on the right.
 
-    The dashed lines mark the slowest stage, which sets the pace, and the largest, which the devices must have room for.
+    The dashed lines mark the slowest stage, which sets the pace, and the largest, which must fit on a device.
     """
     steps = [step_cost(each, costs) for each in placements.values()]
     unit, scale = time_unit(max(step.seconds for step in steps))
@@ -76,7 +76,7 @@ def placement(placements: Mapping[str, Placement], costs: Sequence[BlockCost]) -
 
 
 def _draw(axes: Axes, placement: Placement, values: Sequence[float], room: float) -> None:
-    """One bar per stage; `room` is the longest bar of all placements."""
+    """Draw one bar per stage; `room` is the longest bar of all placements."""
     ends = [0.0] * placement.stages
     for place, (stage, value) in enumerate(zip(placement.stage_of, values, strict=True)):
         name, colour = _block(place, len(values))
@@ -92,7 +92,7 @@ def _draw(axes: Axes, placement: Placement, values: Sequence[float], room: float
 
 
 def _block(place: int, blocks: int) -> tuple[str, str]:
-    """The short name and the colour of a block: the way in, an LSTM layer, or the way out."""
+    """Return the short name and the color of a block: the input block, an LSTM layer, or the output block."""
     if place == 0:
         return "in", WAY_IN
     return ("out", WAY_OUT) if place == blocks - 1 else (str(place), LAYER)
@@ -111,7 +111,7 @@ PART_COLOURS = {
 
 
 def plan_bars(plans: Sequence[Plan] | Explanation) -> Picture:
-    """One bar for each plan, cut into what the time of an update is spent on: computing, bubble, messages, sums."""
+    """Draw one bar for each plan, split by how an update spends its time: computing, bubble, messages, sums."""
     shown = (plans.winner, plans.runner_up) if isinstance(plans, Explanation) else tuple(plans)
     unit, scale = time_unit(max(plan.seconds for plan in shown))
     figure = Figure(figsize=(9, 1.3 + 0.45 * len(shown)), layout="constrained")

@@ -1,6 +1,6 @@
-"""Numbers against numbers: losses over updates, throughput over batch size.
+"""Line plots: losses over updates, throughput over batch size.
 
-`losses` draws those of training runs, from their logs.
+`losses` draws the losses of training runs from their logs.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def curves(
     marks: bool = True,
     top: float | None = None,
 ) -> Picture:
-    """One curve per name. `lines` are named heights to compare with; `top` cuts the picture there.
+    """Draw one curve per name. `lines` are named reference heights; `top` cuts off the picture there.
 
-    What was not measured is dashed: the heights, and the curves named in `computed`, through which others can be seen.
+    Anything not measured is dashed: the heights, and the curves named in `computed`, so that others show through.
     """
     if unknown := [name for name in computed if name not in series]:
         raise ValueError(f"computed={unknown}: name curves of this picture, {', '.join(series)}")
@@ -52,9 +52,9 @@ def curves(
 
 
 def panels(series_of: Mapping[str, Mapping[str, Points]], *, y: str, top: float | None = None) -> Picture:
-    """The same curves against several things: `series_of[x]` is a panel, with what its x is below it.
+    """Draw the same curves against several quantities: each `series_of[x]` is a panel, labeled with its x.
 
-    All panels have the same height, and a curve has the same colour in each.
+    All panels have the same height, and a curve has the same color in each.
     """
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     all_axes = figure.subplots(1, len(series_of), sharey=True, squeeze=False)[0]
@@ -70,7 +70,7 @@ def panels(series_of: Mapping[str, Mapping[str, Points]], *, y: str, top: float 
 def _draw(axes: Axes, series: Mapping[str, Points], x: str, marks: bool, computed: Collection[str] = ()) -> None:
     for colour, (name, points) in zip(cycle(SERIES), series.items(), strict=False):
         xs, ys = zip(*points, strict=True)
-        label = name.replace("$", r"\$")  # between two of them, matplotlib reads mathematics
+        label = name.replace("$", r"\$")  # matplotlib would parse text between two dollar signs as math
         style = "--" if name in computed else "o-" if marks else "-"
         axes.plot(xs, ys, style, color=colour, label=label, markersize=4, linewidth=1.6)
     axes.set_xlabel(x, color=INK)
@@ -79,7 +79,7 @@ def _draw(axes: Axes, series: Mapping[str, Points], x: str, marks: bool, compute
 
 
 def losses(*logs: str | Path, window: int = 20) -> Picture:
-    """One curve for each log: the mean of the last `window` updates, which the axis says."""
+    """Draw one curve for each log: the mean of the last `window` updates, as the axis label says."""
     series = {label: _smoothed(read_log(log), window) for label, log in _labelled(logs).items()}
     for label, log in _labelled(logs).items():
         if not series[label]:
@@ -88,7 +88,7 @@ def losses(*logs: str | Path, window: int = 20) -> Picture:
 
 
 def _labelled(logs: Sequence[str | Path]) -> dict[str, Path]:
-    """Each log once, by its name; by its whole path where another one has that name."""
+    """Return the logs by name; by whole path if two logs have the same name."""
     paths = list(dict.fromkeys(map(Path, logs)))
     stems = Counter(path.stem for path in paths)
     return {path.stem if stems[path.stem] == 1 else str(path): path for path in paths}

@@ -1,4 +1,4 @@
-"""Where a model is cut over ranks: between its blocks, inside an LSTM cell, and into a mesh of replicas and stages."""
+"""How a model is split over ranks: between blocks, inside an LSTM cell, and into a mesh of replicas and stages."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from course_lib.pictures.picture import COLOURS, INK, OTHERS, Picture
 from course_lib.planning.placement import Placement
 from course_lib.strategies.tensor_parallel import GATES, shares
 
-BLOCK_WIDTH, BLOCK_HEIGHT = 0.74, 0.5  # of a block, in units of the distance between two
+BLOCK_WIDTH, BLOCK_HEIGHT = 0.74, 0.5  # a block's size, in units of the distance between two blocks
 
 
 def cut_edges(model: SequenceModel, placement: Placement, batch: Batch | BatchSize) -> Picture:
-    """Draw the blocks of a model on their ranks, a row for each, and the messages of one update.
+    """Draw the blocks of a model on their ranks, one row per rank, and the messages of one update.
 
-    At an edge, the activations go forward (blue) and their gradient comes back (orange), of the same size: steps x
-    sequences x width numbers each.
+    At each edge, activations go forward (blue) and their gradient comes back (orange). Both have the same size: steps x
+    sequences x width numbers.
     """
     blocks = [block for _, block in model.numbered()]
     size = next(model.parameters()).element_size() * batch.steps * batch.sequences
@@ -63,7 +63,7 @@ def _draw_block(axes: Axes, place: int, rank: int, name: str) -> None:
 
 
 def _draw_edge(axes: Axes, place: int, rank: int, next_rank: int, label: str) -> None:
-    """Both messages, side by side, between a block's box and the next one's."""
+    """Draw both messages side by side, between a block's box and the next one's."""
     towards = BLOCK_HEIGHT / 2 if next_rank > rank else -BLOCK_HEIGHT / 2
     leave, arrive = (place + 0.12, rank + towards), (place + 0.72, next_rank - towards)
     _arrow(axes, leave, arrive, COLOURS["forward"], 2.0)
@@ -93,16 +93,17 @@ def _name(place: int, block: object) -> str:
     return "words in" if isinstance(block, Embed) else ("way in" if place == 0 else "way out")
 
 
-RANKS = (OTHERS[0], OTHERS[2], OTHERS[3], OTHERS[5])  # rank 0, 1, ...: no colour of a forward pass or a message
+RANKS = (OTHERS[0], OTHERS[2], OTHERS[3], OTHERS[5])  # rank 0, 1, ...: not the color of a forward pass or a message
 NAMES = ("i", "f", "g", "o")
-# Where the columns of the picture begin, and how wide they are.
+# The left edges of the columns, and their widths.
 OLD, MATRIX, PARTS, NEW, THIN, WIDE = 0.0, 1.5, 4.6, 7.2, 0.45, 2.0
 
 
 def split_cell(hidden: int, ranks: int) -> Picture:
-    """Draw a step of a cell of `hidden` units on `ranks` ranks: h whole, rows of every gate, own units, h whole again.
+    """Draw one step of a cell of `hidden` units on `ranks` ranks: h whole, rows of every gate, own units, h whole
+    again.
 
-    Rows have the colour of the rank that has them. The green arrows are the message: after every step, an all-gather.
+    Each row has the color of its rank. The green arrows are the message: an all-gather after every step.
     """
     if not 1 <= ranks <= len(RANKS):
         raise ValueError(f"ranks={ranks}: the picture has colours for 1 to {len(RANKS)}")
@@ -143,7 +144,7 @@ def _column(
     gap: float = 0.0,
     coloured: bool = True,
 ) -> None:
-    """A box for each rank's rows, one below the other; or one box for all, where every rank has the whole."""
+    """Draw one box for each rank's rows, top to bottom; or a single box if every rank has the whole."""
     if not coloured:
         axes.add_patch(Rectangle((left, top), width, 1, facecolor="white", edgecolor=INK))
         return
@@ -181,7 +182,7 @@ def _describe_cell(hidden: int, sizes: Sequence[int]) -> str:
     )
 
 
-RANK_WIDTH, RANK_HEIGHT = 0.62, 0.5  # of a rank's box, in units of the table
+RANK_WIDTH, RANK_HEIGHT = 0.62, 0.5  # the size of a rank's box, in units of table cells
 
 
 def mesh(replicas: int, stages: int) -> Picture:

@@ -1,4 +1,4 @@
-"""When the blocks of a sharded model are gathered, work and are dropped on a rank, and the bytes it holds meanwhile."""
+"""When a rank gathers, computes and drops the blocks of a sharded model, and the bytes it holds meanwhile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BARS = {
 }
 AREAS = {
     "own rows of the parameters": MEMORY["parameters"],
-    "gathered parameters": "#7FB8D8",  # parameters too, lighter: they are there for a while only
+    "gathered parameters": "#7FB8D8",  # parameters too, but lighter: they are temporary
     "gradients": MEMORY["gradients"],
 }
 KIB, MIB = 2**10, 2**20
@@ -32,7 +32,7 @@ KIB, MIB = 2**10, 2**20
 
 @dataclass
 class _Bytes:
-    """What is held from one moment to the next, by what it is."""
+    """The bytes held between events, by kind."""
 
     times: list[float] = field(default_factory=list)
     areas: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in AREAS})
@@ -48,10 +48,10 @@ class _Bytes:
 
 
 def gather_and_drop(run: Run, block_bytes: Mapping[str, int], shards: int, rank: int = 0) -> Picture:
-    """Draw what `GatherWatch` recorded of one update: a row for each block, and below it the bytes on that rank.
+    """Draw what `GatherWatch` recorded of one update: one row per block, and below them the bytes on that rank.
 
-    `block_bytes` are those of each block's parameters, whole, by its place (`planning.sharding.block_bytes`), and
-    `shards` is the number of ranks that share them. A black stroke marks the moment when a block is dropped.
+    `block_bytes` maps each block's place to the bytes of its whole parameters (`planning.sharding.block_bytes`), and
+    `shards` is the number of ranks that share them. A black stroke marks when a block is dropped.
     """
     spans = sorted(
         (
@@ -90,7 +90,7 @@ def gather_and_drop(run: Run, block_bytes: Mapping[str, int], shards: int, rank:
 
 
 def _legend(axes: Axes, handles: list[Artist]) -> None:
-    """What the colours of these axes mean, above them: blue is a forward pass in the one, parameters in the other."""
+    """Draw the legend above these axes: blue is a forward pass in one of them, parameters in the other."""
     place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.1}
     axes.legend(handles=handles, ncols=len(handles), frameon=False, **place)
 
@@ -120,7 +120,9 @@ def _draw_bytes(axes: Axes, held: _Bytes, scale: float, size: int) -> None:
 
 
 def _held(spans: Sequence[Span], block_bytes: Mapping[str, int], shards: int) -> _Bytes:
-    """The bytes after every event: a block is whole from its gathering to its drop, its gradient until it is summed."""
+    """Return the bytes after every event: a block is whole from its gather to its drop, its gradient until it is
+    summed.
+    """
     own, gathered, whole_gradients, rows = sum(block_bytes.values()) / shards, set[str](), set[str](), set[str]()
     events = sorted(
         [(span.start, span.name, span.label) for span in spans if span.name in ("all-gather", "backward")]

@@ -1,4 +1,4 @@
-"""The cells of an LSTM, layer by time step: which needs which, and which could be computed at the same time."""
+"""The cells of an LSTM, layer by time step: their dependencies, and which cells could run at the same time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from matplotlib.patches import Patch, Rectangle
 
 from course_lib.pictures.picture import COLOURS, INK, Picture
 
-SIDE = 0.8  # of a cell, in units of the distance between two
+SIDE = 0.8  # the side of a cell, in units of the distance between two cells
 
 
 def layer_by_time(layers: int, steps: int, diagonal: int | None = None) -> Picture:
-    """Draw the grid: a row per layer, a column per step. Each cell bears the number of its diagonal, layer + step.
+    """Draw the grid: one row per layer, one column per step. Each cell shows the number of its diagonal, layer + step.
 
-    A cell needs its left neighbour (the layer's state) and the one above it (the input). Cells of one `diagonal`, the
-    longest in the middle if none is given, need nothing of each other: they are framed.
+    A cell needs its left neighbor (the layer's state) and the one above it (the input). The framed cells of one
+    `diagonal`, by default the longest in the middle, do not depend on each other.
     """
     if min(layers, steps) < 1:
         raise ValueError(f"layers={layers}, steps={steps}: a grid needs at least one of each")

@@ -1,4 +1,4 @@
-"""The links between ranks: message time against message size, and two tables of colors for all pairs of ranks."""
+"""The links between ranks: message time against message size, and two heat maps over all pairs of ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from course_lib.planning.network import Link
 
 
 def link(link: Link) -> Picture:
-    """Draw what was measured and what the two fitted numbers predict."""
+    """Draw the measured times and what the two fitted numbers predict."""
     sizes = [size for size, _ in link.measured]
     figure = Figure(figsize=(7, 3.6), layout="constrained")
     axes = figure.subplots()
@@ -37,13 +37,13 @@ def link(link: Link) -> Picture:
     return Picture(figure, "Message time against message size on two logarithmic axes: flat, then rising in a line")
 
 
-MOST_NUMBERS = 16  # ranks: with more, the numbers do not fit into their boxes
+MOST_NUMBERS = 16  # ranks: with more, the numbers do not fit in their boxes
 
 Links = Mapping[tuple[int, int], Link]
 
 
 def link_matrix(links: Links, ranks: int) -> Picture:
-    """Draw the link of every two ranks, named by (lower, higher) rank. The darker, the worse."""
+    """Draw the link between every two ranks, keyed by (lower, higher) rank. Darker is worse."""
     if ranks < 2:
         figure = Figure(figsize=(4, 1))
         figure.text(0.5, 0.5, "one rank: no links", ha="center", va="center", color=INK)
@@ -68,7 +68,7 @@ def _draw(
     shades = LinearSegmentedColormap.from_list("links", colours if high_is_bad else colours[::-1])
     shades = shades.with_extremes(bad=COLOURS["idle"])
     low, high = min(values.values()), max(values.values())
-    # At least a factor of four from light to dark: what hardly differs must not look as if it did.
+    # Light to dark spans at least a factor of four, so that similar values look similar.
     middle = (low * high) ** 0.5
     axes.imshow(table, cmap=shades, norm=LogNorm(min(low, middle / 2), max(high, middle * 2)))
     if ranks <= MOST_NUMBERS:

@@ -1,4 +1,4 @@
-"""What a batch is made of: real steps, padding, and the steps whose answer is read."""
+"""What a batch contains: real steps, padding, and the steps whose output is used."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ GAP = 2  # white rows between two batches
 
 
 def padding(panels: Mapping[str, Sequence[Batch]]) -> Picture:
-    """One panel for each named list of batches: a row per sequence, a column per step, grey where there is padding.
+    """Draw one panel for each named list of batches: a row per sequence, a column per step, and padding in gray.
 
-    Where only some valid steps count in the loss, those that do are marked by dots.
+    If only some valid steps count in the loss, dots mark them.
     """
     longest = max(batch.steps for batches in panels.values() for batch in batches)
     figure = Figure(figsize=(9, 3.4), layout="constrained")

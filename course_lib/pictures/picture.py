@@ -1,7 +1,7 @@
-"""A figure that shows itself in a notebook and says in words what is on it, and the colors of the whole course.
+"""A figure that shows itself in a notebook with a text description, and the colors of the whole course.
 
-One color per meaning. They are Okabe and Ito's: safe for color-blind readers. A page of the website has no matplotlib,
-so this module imports it only where a figure is written.
+Each color has one meaning. They are Okabe and Ito's, safe for color-blind readers. The website's pages have no
+matplotlib, so this module imports it only where it writes a figure.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 COLOURS = {
     "forward": "#0072B2",
     "backward": "#E69F00",
-    "weight gradients": "#D55E00",  # of a backward pass that is split
-    "recompute": "#56B4E9",  # a forward pass made again
+    "weight gradients": "#D55E00",  # in a split backward pass
+    "recompute": "#56B4E9",  # a repeated forward pass
     "communication": "#009E73",
     "send": "#009E73",
-    "receive": "#7FCEB9",  # communication too, seen from the other end
-    "exposed communication": "#004D38",  # what no computation hides
+    "receive": "#7FCEB9",  # communication too, on the receiving side
+    "exposed communication": "#004D38",  # communication that no computation hides
     "input wait": "#882255",
     "update": "#CC79A7",
     "idle": "#D9D9D9",
@@ -37,14 +37,14 @@ INK = "#333333"
 
 
 def colours_for(names: list[str]) -> dict[str, str]:
-    """A colour for each name: the course's own where the name has a meaning, else the next free one."""
+    """Return a color for each name: the course's color if the name has one, otherwise the next free one."""
     strangers = [name for name in names if name not in COLOURS]
     return {name: COLOURS[name] if name in COLOURS else OTHERS[strangers.index(name) % len(OTHERS)] for name in names}
 
 
 DPI = 144
 POINTS_PER_INCH = 72
-EMS_PER_INCH = 5.5  # of JupyterLab's letters: some 650 pixels for nine inches
+EMS_PER_INCH = 5.5  # in JupyterLab's font: about 650 pixels for nine inches
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,17 +58,19 @@ class Picture:
         return self.alt
 
     def save(self, path: str | Path) -> None:
-        """Write the picture to a file; the ending decides the format."""
+        """Write the picture to a file; the extension decides the format."""
         self.figure.savefig(path, dpi=DPI)
 
     def png(self) -> bytes:
-        """The picture as PNG."""
+        """Return the picture as PNG."""
         file = io.BytesIO()
         self.figure.savefig(file, format="png", dpi=DPI)
         return file.getvalue()
 
     def svg(self) -> str:
-        """The picture as SVG, the same for the same figure; letters are outlines, so that they fit on every machine."""
+        """Return the picture as SVG, identical for identical figures; letters are outlines, to look the same on every
+        machine.
+        """
         import matplotlib
 
         file = io.StringIO()
@@ -77,9 +79,10 @@ class Picture:
         return file.getvalue()
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        """An image in HTML: that is where JupyterLab, GitHub and nbconvert keep the words for those who cannot see it.
+        """Return an HTML image: JupyterLab, GitHub and nbconvert all preserve its alt text.
 
-        Its width grows with the letters around it. The paper is white on a dark page, too: the colours are made for it.
+        Its width scales with the surrounding text. Its background is white on a dark page, too, because the colors need
+        it.
         """
         width, height = self.figure.get_size_inches()
         image = base64.b64encode(self.svg().encode()).decode()

@@ -25,10 +25,10 @@ from course_lib.planning.simulation import (
     simulate,
 )
 
-WIDTH = 9.0  # of the picture, in inches
-SPACE = 0.7  # the share of that width in which the actions are drawn
-CHARACTER = 0.068  # how wide one character of a label is, with its share of the margin, in inches
-TALL = 0.76  # of a box; a row is 1
+WIDTH = 9.0  # the picture's width in inches
+SPACE = 0.7  # the share of that width used for the actions
+CHARACTER = 0.068  # the width of a label's character, with its share of the margin, in inches
+TALL = 0.76  # the height of a box; a row is 1
 COST = "units of the costs"
 TEXT = {"F": "white", "B": "black", "W": "white", "R": "black"}
 
@@ -36,13 +36,13 @@ TEXT = {"F": "white", "B": "black", "W": "white", "R": "black"}
 def schedule(
     actions: Schedule | Simulation | Sequence[TimedAction], *, name: str = "", seconds: bool | None = None
 ) -> Picture:
-    """Draw what each stage does when, stage 0 on top, and beside it the most that each stage holds.
+    """Draw the actions of each stage over time, stage 0 on top, and beside them the most that each stage holds.
 
-    It takes what `simulate` or `measured` returned; a `Schedule` is simulated with every action taking 1.
+    `actions` is what `simulate` or `measured` returned; a `Schedule` is simulated with every action taking 1.
 
-    A box bears the number of its micro-batch and, where there are several, of its chunk (3.2) and its virtual stage
-    (3v1), if there is room for it. A box of virtual stage 1 has one white line along its top, one of stage 2 two.
-    `seconds` says that times are seconds; without it those of a `Simulation` are in the unit of its costs.
+    If there is room, a box shows the number of its micro-batch and, if there are several, of its chunk (3.2) and its
+    virtual stage (3v1). A box of virtual stage 1 has one white line along its top, one of stage 2 has two. `seconds`
+    says that times are in seconds; without it, the times of a `Simulation` are in the unit of its costs.
     """
     if isinstance(actions, Schedule):
         actions = simulate(actions)
@@ -66,7 +66,7 @@ def schedule(
 
 
 def _from_zero(actions: Sequence[TimedAction], in_seconds: bool) -> tuple[list[TimedAction], str]:
-    """The actions with time counted from the first one, in a unit that reads well, and the unit."""
+    """Return the actions with times counted from the first one, in a readable unit, and the unit."""
     first = min((one.start for one in actions), default=0.0)
     unit, scale = time_unit(makespan(actions)) if in_seconds else (COST, 1.0)
     moved = [replace(one, start=(one.start - first) * scale, end=(one.end - first) * scale) for one in actions]
@@ -74,7 +74,7 @@ def _from_zero(actions: Sequence[TimedAction], in_seconds: bool) -> tuple[list[T
 
 
 def _meanings(timed: Iterable[TimedAction]) -> dict[str, str]:
-    """The colours that the picture needs, and what they mean."""
+    """Return the colors that the picture needs, and what they mean."""
     used = {one.action.kind for one in timed} | {"F", "B"}
     words = {NAMES[kind]: NAMES[kind] for kind in NAMES if kind in used}
     return words | ({"backward": "backward (inputs)"} if "W" in used else {}) | {"idle": "idle"}
@@ -120,7 +120,7 @@ def _draw_peaks(axes: Axes, timed: Sequence[TimedAction]) -> None:
     colour = COLOURS["weight gradients"]
     bars = axes.barh(range(len(held)), waiting, left=activations, height=TALL, color=colour)
     axes.bar_label(bars, [one.percent for one in held], padding=3, fontsize=8, color=INK)
-    axes.set_xlim(0, 1.6)  # so that schedules of the same batch can be compared by eye
+    axes.set_xlim(0, 1.6)  # a fixed range, to compare schedules of the same batch by eye
     axes.set_xticks([])
     axes.set_xlabel("held at most,\nof the batch", color=INK)
     row_axes(axes, len(held) or 1, "stage")

@@ -1,4 +1,4 @@
-"""Who did what when: one row per rank, one bar per span, one arrow per message; or one rank of several runs."""
+"""Timelines: one row per rank, one bar per span, one arrow per message; or one rank of several runs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from course_lib.launchers.tracing.trace_file import read_trace, spans_in
 from course_lib.pictures.picture import COLOURS, INK, Picture, colours_for
 from course_lib.trace import Span
 
-LETTERS_IN_A_ROW = 55  # of a legend
+LETTERS_IN_A_ROW = 55  # in a legend
 
 
 def timeline(run: Run | Sequence[Span] | str | Path, ranks: int | None = None) -> Picture:
-    """Draw what a run recorded, rank 0 on top; time counts from the first span. Spans alone need their `ranks`.
+    """Draw what a run recorded, rank 0 on top; time starts at the first span. A list of spans needs its number of
+    `ranks`.
 
-    A trace file that `run.trace(FILE)` or `course train --profile FILE` wrote can be drawn, too; with a profile, the
-    picture shows which communication is exposed: nothing is computed meanwhile.
+    You can also draw a trace file from `run.trace(FILE)` or `course train --profile FILE`; with a profile, the picture
+    shows exposed communication, which no computation hides.
 
-    What happens *during* something else on the same rank is drawn at half height, so that both can be seen.
+    Spans that run *during* another span on the same rank are drawn at half height, so that both are visible.
     """
     spans, ranks = spans_of(run, ranks)
     first = min((span.start for span in spans), default=0.0)
@@ -53,7 +54,7 @@ def timeline(run: Run | Sequence[Span] | str | Path, ranks: int | None = None) -
 
 
 def spans_of(run: Run | Sequence[Span] | str | Path, ranks: int | None) -> tuple[list[Span], int]:
-    """The spans of a run, of a trace file, or the given ones, and how many ranks they are of."""
+    """Return the spans of a run, of a trace file, or the given ones, and the number of ranks."""
     if isinstance(run, str | Path):
         count, spans = spans_in(read_trace(run))
         return spans, count
@@ -75,14 +76,14 @@ def _is_inside_another(span: Span, spans: Sequence[Span]) -> bool:
 
 
 def rank_axes(axes: Axes, ranks: int, unit: str, paced: bool, rows: str = "rank") -> None:
-    """Dress axes whose rows are ranks, or stages, and whose width is time."""
+    """Format axes whose rows are ranks or stages and whose width is time."""
     row_axes(axes, ranks, rows)
     axes.set_xlim(left=0)
     axes.set_xlabel(f"time in {unit}" + (" (paced: blocks sleep to a fixed length)" if paced else ""), color=INK)
 
 
 def row_axes(axes: Axes, count: int, name: str) -> None:
-    """Dress axes with `count` named rows, the first on top."""
+    """Format axes with `count` named rows, the first on top."""
     axes.set_ylim(count - 0.5, -0.5)
     axes.set_yticks(range(count), [f"{name} {row}" for row in range(count)])
     axes.tick_params(axis="y", length=0)
@@ -91,7 +92,7 @@ def row_axes(axes: Axes, count: int, name: str) -> None:
 
 
 def time_unit(longest: float) -> tuple[str, float]:
-    """The unit in which times up to `longest` seconds read well, and how many of it make a second."""
+    """Return a readable unit for times up to `longest` seconds, and how many of it make a second."""
     return ("seconds", 1.0) if longest >= 2 else ("milliseconds", 1000.0)
 
 
@@ -102,13 +103,13 @@ def _describe(names: list[str], ranks: int, paced: bool) -> str:
     return f"{kind} of {ranks} {'rank' if ranks == 1 else 'ranks'}: {', '.join(names)}"
 
 
-NARROWEST = 0.035  # the share of the picture's width that a label needs
+NARROWEST = 0.035  # the minimum share of the picture's width for a label
 
 
 def comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
-    """One row for each run, all from the same zero: what `rank` computed above, what it communicated below.
+    """Draw one row per run, all from the same zero: what `rank` computed above, what it communicated below.
 
-    A bar bears the label of its span, where there is room: of which layer or bucket it was.
+    If there is room, a bar shows the label of its span: its layer or bucket.
     """
     rows = {name: _of_rank(run, rank) for name, run in runs.items()}
     spans = [span for row in rows.values() for span in row]
@@ -151,7 +152,7 @@ def _draw_span(axes: Axes, place: int, span: Span, colour: str, scale: float, la
 
 
 def _ink_on(colour: str) -> str:
-    """White where the bar is dark."""
+    """Return white for a dark bar, else the ink color."""
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 110 else INK
 
@@ -162,13 +163,13 @@ def _describe_comparison(rows: Mapping[str, list[Span]], rank: int, unit: str, s
     return f"{'Paced timelines' if paced else 'Timelines'} of rank {rank} on one axis: {took}"
 
 
-Pair = tuple[Span, Span]  # a send and the receive that took it
+Pair = tuple[Span, Span]  # a send and its matching receive
 
 
 def messages(run: Run | Sequence[Span] | Mapping[str, Run], ranks: int | None = None) -> Picture:
-    """Draw each message of a run. Several runs, by name, are drawn one above the other on one time axis.
+    """Draw each message of a run. Several runs, by name, are stacked on one time axis.
 
-    The n-th `send` from a to b meets the n-th `receive` on b from a. Time counts from the first message of a run.
+    The n-th `send` from a to b matches the n-th `receive` on b from a. Time starts at the first message of a run.
     """
     named = {name: (matched(each.spans), len(each)) for name, each in run.items()} if isinstance(run, Mapping) else {}
     if not isinstance(run, Mapping):
@@ -188,7 +189,7 @@ def messages(run: Run | Sequence[Span] | Mapping[str, Run], ranks: int | None = 
 
 
 def matched(spans: Sequence[Span]) -> list[Pair]:
-    """Every send with the receive that took it, in the order of sending."""
+    """Return every send with its matching receive, in the order of sending."""
     receives: dict[tuple[int | None, int | None], list[Span]] = defaultdict(list)  # by sender and receiver
     for span in sorted(spans, key=lambda span: span.start):
         if span.name == "receive":
@@ -201,12 +202,12 @@ def matched(spans: Sequence[Span]) -> list[Pair]:
 
 
 def left_at(send: Span, receive: Span) -> float:
-    """When a message leaves: not before both are there. One who comes early waits."""
+    """Return when a message leaves: when both sides are there. The early side waits."""
     return max(send.start, receive.start)
 
 
 def busiest_rank(pairs: Sequence[Pair]) -> tuple[int, int]:
-    """The rank that sends and receives most often, and how often."""
+    """Return the rank that sends and receives most often, and how often."""
     counts: dict[int, int] = defaultdict(int)
     for send, receive in pairs:
         counts[send.rank] += 1
@@ -220,7 +221,7 @@ def _from_zero(pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def _draw_arrows(axes: Axes, name: str, pairs: Sequence[Pair], ranks: int, unit: str, scale: float) -> None:
-    """One run: an arrow for each message, over a line for each rank."""
+    """Draw one run: an arrow for each message, over a line for each rank."""
     for send, receive in pairs:
         axes.annotate(
             "",

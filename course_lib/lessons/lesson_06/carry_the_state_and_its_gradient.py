@@ -1,4 +1,4 @@
-"""06.3 Carry the state, and its gradient: what an answer must show, and the wrong ones that are known."""
+"""06.3 Carry the state, and its gradient: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from course_lib.lessons.symptoms import GRADIENT_OF_ONE_HALF, GRADIENT_STOPS, sa
 HIDDEN, SEQUENCES = 2, 2
 FORWARD, BACK = "the state goes forward", "its gradient comes back"
 
-Cut = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # what becomes of the state between two chunks
+Cut = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # what happens to the state between two chunks
 
 
 def cases(seed: int) -> list[Case]:
@@ -41,7 +41,7 @@ def cases(seed: int) -> list[Case]:
         return [chance.randint(1, 4) for _ in range(chance.randint(1, 5))]
 
     drawn = draw(lengths, 6, seed)
-    return [  # chunks of unequal length only on the way back: there, messages in the wrong order do not even fit
+    return [  # unequal chunks only in the backward part: with them, messages in the wrong order do not even fit
         *(case(FORWARD, steps) for steps in ([2, 2], [3], [1, 1, 1], [2, 2, 2, 2])),
         *(case(BACK, steps) for steps in ([2, 2], [3], [1, 3, 2], [1, 1, 1, 1], *drawn)),
     ]
@@ -86,7 +86,7 @@ def costs(case: Case, values: list) -> list[Cost]:
 
 
 def one_process(case: Case, cut: Cut | None = None) -> list[dict]:
-    """One process, one graph: all chunks through both layers, and autograd alone on the way back."""
+    """Return each stage's values from a single process: both layers in one graph, and autograd does the backward."""
     values, seen = case.inputs["chunks"], []
     for weights in case.inputs["weights"]:
         seen.append(through(layer(weights), values, cut))
@@ -135,7 +135,7 @@ def rank_1_is_right(case: Case, values: list) -> bool:
 
 
 def rank_0_with(case: Case, values: list, of_outputs: list[Tensor]) -> bool:
-    """Whether rank 0 has what it would have if these were the gradients of its outputs."""
+    """Return whether rank 0's gradients are those it would get if `of_outputs` were the gradients of its outputs."""
     stage, outputs, states = through(layer(case.inputs["weights"][0]), case.inputs["chunks"], None)
     loss = sum(((output * by).sum() for output, by in zip(outputs, of_outputs, strict=True)), start=torch.zeros(()))
     wrong = gradients_of(loss, stage, outputs, states)["parameters"]
@@ -143,14 +143,14 @@ def rank_0_with(case: Case, values: list, of_outputs: list[Tensor]) -> bool:
 
 
 def every_chunk_from_zero(case: Case, values: list) -> bool:
-    """Every chunk begins in the zero state, as if it were a sequence of its own: the LSTM forgets at every cut. The
-    state in which a chunk ends is the one in which the next begins, on the same stage.
+    """Every chunk starts from the zero state, as if it were a separate sequence: the LSTM forgets at every cut. Each
+    chunk must start from the state in which the previous chunk ended, on the same stage.
     """
     return outputs_are(case, values, lambda h, c: (0 * h, 0 * c))
 
 
 def carries_half_of_the_state(case: Case, values: list) -> bool:
-    """You carry one half of the state, h or c, and begin with the other at zero. The state is the pair: h is what the
+    """You carry only one half of the state, h or c, and start the other at zero. The state is the pair: h is what the
     next step sees, c is the memory.
     """
     halves: list[Cut] = [lambda h, c: (h, 0 * c), lambda h, c: (0 * h, c)]
@@ -158,8 +158,8 @@ def carries_half_of_the_state(case: Case, values: list) -> bool:
 
 
 def carries_across_ranks(case: Case, values: list) -> bool:
-    """Rank 1 begins in the state in which rank 0 ended, or works on other inputs than rank 0's outputs: rank 0's
-    outputs are right, rank 1's are not. The state stays on its stage; only outputs are sent.
+    """Rank 0's outputs are right, rank 1's are not: rank 1 starts from rank 0's final state, or its inputs are not rank
+    0's outputs. The state stays on its stage; only outputs are sent.
     """
     right = one_process(case)
     wrong = differs(values[1]["outputs"], right[1]["outputs"])
@@ -167,7 +167,7 @@ def carries_across_ranks(case: Case, values: list) -> bool:
 
 
 def no_backward(case: Case, values: list) -> bool:
-    """The parameters have no gradient: the way back is missing, or the graph was cut off from the layer."""
+    """The parameters have no gradient: the backward pass is missing, or the graph is detached from the layer."""
     return case.part == BACK and all(gradient is None for value in values for gradient in value["parameters"])
 
 
@@ -183,15 +183,15 @@ def gradient_of_one_half(case: Case, values: list) -> bool:
 
 
 def sends_back_what_it_got(case: Case, values: list) -> bool:
-    """Rank 1's own gradients are right, rank 0's are not: what you send back is the gradient of rank 1's *outputs*.
-    Rank 0 needs that of rank 1's inputs, which are its outputs.
+    """Rank 1's gradients are right, rank 0's are not: you send back the gradient of rank 1's *outputs*. Rank 0 needs
+    the gradient of rank 1's inputs, which are rank 0's outputs.
     """
     return rank_0_with(case, values, case.inputs["gradients"])
 
 
 def sends_the_first_chunk_first(case: Case, values: list) -> bool:
-    """Rank 0 receives gradients in the order in which you send them, and takes the first chunk's for the last one's:
-    they have the same shape. It needs the *last* chunk's first.
+    """Rank 0 receives gradients in the order in which you send them, and mistakes the first chunk's for the last one's:
+    they have the same shape. It needs the *last* chunk's gradient first.
     """
     stage, inputs = layer(case.inputs["weights"][1]), [one.detach() for one in one_process(case)[0]["outputs"]]
     outputs = through(stage, [one.requires_grad_() for one in inputs], None)[1]
@@ -200,16 +200,16 @@ def sends_the_first_chunk_first(case: Case, values: list) -> bool:
 
 
 def rank_0_gets_something_else(case: Case, values: list) -> bool:
-    """Rank 1's own gradients are right, rank 0's are not: what rank 0 gets for a chunk is not the gradient of its
-    outputs of that chunk. It needs the gradient of rank 1's *inputs* of that chunk, the last chunk's first.
+    """Rank 1's gradients are right, rank 0's are not: what rank 0 receives for a chunk is not the gradient of its
+    outputs for that chunk. It needs the gradient of rank 1's *inputs* for that chunk, last chunk first.
     """
     differ = differs(values[0]["parameters"], one_process(case)[0]["parameters"])
     return case.part == BACK and rank_1_is_right(case, values) and differ is not None
 
 
 def in_another_order(case: Case, values: list) -> bool:
-    """The gradients are right, and `carried` is in the order in which you went back. It is asked for in the order of
-    the chunks.
+    """The gradients are right, but `carried` is in the order of the backward pass. Return it in the order of the
+    chunks.
     """
     pairs = list(zip(values, one_process(case), strict=True))
     reverse = all(differs(value["carried"], right["carried"][::-1]) is None for value, right in pairs)
@@ -217,15 +217,15 @@ def in_another_order(case: Case, values: list) -> bool:
 
 
 def one_too_many(case: Case, values: list) -> bool:
-    """`carried` is for every chunk but the first: that one begins in the zero state, which nobody carried there. And
-    the state in which the last chunk ended goes nowhere.
+    """`carried` has one entry for every chunk but the first: that one starts from the zero state, which was not carried
+    from anywhere. The state in which the last chunk ended goes nowhere.
     """
     return all(len(value["carried"]) == len(case.inputs["chunks"]) for value in values)
 
 
 def added_up_twice(case: Case, values: list) -> bool:
-    """The parameters' gradients are a multiple of what they should be: a backward pass has been through the same graph
-    more than once, and `.grad` adds up.
+    """The parameters' gradients are a multiple of what they should be: you ran backward through the same graph more
+    than once, and `.grad` accumulates.
     """
     pairs = list(zip(values, one_process(case), strict=True))
     return any(
@@ -236,8 +236,8 @@ def added_up_twice(case: Case, values: list) -> bool:
 
 
 def all_at_once(case: Case, values: list) -> bool:
-    """The layer gets several chunks in one call. In a pipeline over time the next stage waits for the first of them:
-    run the layer on one chunk at a time.
+    """The layer gets several chunks in one call. In a pipeline over time, the next stage is waiting for the first of
+    them: run the layer on one chunk at a time.
     """
     return judge(case, values) is None
 
@@ -263,13 +263,13 @@ EXERCISE = Exercise(
     parts={FORWARD: 2, BACK: 4},
     read="3 · Wavefront: a pipeline over time",
     hints=(
-        "Write the way forward first, for both ranks: receive (on rank 1), run the layer from the state in which the "
-        "last chunk ended, send (on rank 0). Keep of each chunk what its backward pass will need.",
-        "A chunk is a graph of its own: what it begins with, its inputs and its state, are leaves. Detach them and let "
-        "them require a gradient; after the backward pass it is in their `.grad`.",
-        "A chunk has two kinds of results: its outputs, and the state in which it ended. Both have a gradient, except "
-        "for the last chunk's state. `torch.autograd.backward([a, b, c], [grad_a, grad_b, grad_c])` takes several.",
-        "Last chunk first, on both ranks: the gradient of the state comes from the chunk *after*.",
+        "Write the forward pass first, for both ranks: receive (on rank 1), run the layer from the state in which the "
+        "last chunk ended, send (on rank 0). For each chunk, save what its backward pass will need.",
+        "Each chunk has a separate graph, whose leaves are its inputs and its initial state. Detach them and make them "
+        "require a gradient; after the backward pass, their gradients are in `.grad`.",
+        "A chunk has two kinds of results: its outputs, and its final state. Both have a gradient, except for the last "
+        "chunk's state. `torch.autograd.backward([a, b, c], [grad_a, grad_b, grad_c])` handles several tensors.",
+        "Last chunk first, on both ranks: the gradient of a chunk's final state comes from the chunk *after* it.",
     ),
     cases=cases,
     drive=drive,

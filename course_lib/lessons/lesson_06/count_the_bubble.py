@@ -1,4 +1,4 @@
-"""06.1 Count the bubble: what an answer must show, and the wrong ones that are known."""
+"""06.1 Count the bubble: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
 
-FEW, MANY = 3, 60  # micro-batches, to see whether the work grows with them
+FEW, MANY = 3, 60  # numbers of micro-batches, to see whether the work grows with them
 GROWTH = 2
 
 
@@ -45,13 +45,13 @@ def drive(answer, micro_batches: int, forward: list[float], backward: list[float
     makespan, bubble = answer(micro_batches, list(forward), list(backward))
     seen = {"makespan": float(makespan), "bubble": float(bubble)}
     if counted:
-        answer(FEW, list(forward), list(backward))  # what it imports, it imports here
+        answer(FEW, list(forward), list(backward))  # a warm-up call, so that imports are not counted
         seen |= {str(pieces): instructions(answer, pieces, forward, backward) for pieces in (FEW, MANY)}
     return seen
 
 
 def instructions(answer, micro_batches: int, forward: list[float], backward: list[float]) -> int:
-    """How many instructions of Python a call takes: a measure of work that is the same on every machine."""
+    """Return how many Python instructions a call executes: a measure of work that is the same on every machine."""
     import sys
 
     count = 0
@@ -103,58 +103,58 @@ def makespan_is_right(case: Case, values: list) -> bool:
 
 
 def grows_with_the_micro_batches(case: Case, values: list) -> bool:
-    """The work of your function should not grow with the micro-batches: it goes through them one by one, as a
-    simulation does. All but the first come one slot behind the one before: `micro_batches - 1` slots, one
+    """The work your function does should not grow with the micro-batches: it loops over them one by one, like a
+    simulation. Every micro-batch but the first is one slot behind the previous one: `micro_batches - 1` slots, one
     multiplication.
     """
     return judge(case, values) is None and values[0][str(MANY)] > GROWTH * values[0][str(FEW)]
 
 
 def in_the_other_order(case: Case, values: list) -> bool:
-    """The makespan comes first, then the bubble: you return them in the other order."""
+    """The makespan comes first, then the bubble: you return them in the opposite order."""
     right = expected(case)
     return near(values[0]["makespan"], right["bubble"]) and near(values[0]["bubble"], right["makespan"])
 
 
 def pieces_as_long_as_the_batch(case: Case, values: list) -> bool:
-    """You let every micro-batch take as long as the whole batch. The batch is cut: each piece takes its part of the
-    time. (The share that is idle is not changed by this, the makespan is.)
+    """You let every micro-batch take as long as the whole batch. The batch is split: each micro-batch takes its share
+    of the time. (This doesn't change the idle share, but it does change the makespan.)
     """
     pieces = case.inputs["micro_batches"]
     return pieces > 1 and near(values[0]["makespan"], pieces * expected(case)["makespan"])
 
 
 def no_overlap(case: Case, values: list) -> bool:
-    """This is the time of model parallelism, in which one stage works while the others wait. In a pipeline the next
-    micro-batch enters a stage as soon as the one before has left it.
+    """This is the time of model parallelism, where one stage works while the others wait. In a pipeline, the next
+    micro-batch enters a stage as soon as the previous one has left it.
     """
     pieces, forward, backward = sizes(case)
     return pieces > 1 and len(forward) > 1 and near(values[0]["makespan"], sum(forward + backward))
 
 
 def idle_per_work(case: Case, values: list) -> bool:
-    """The makespan is right. Your share is idle time over *working* time, (p-1)/m, which some papers call the bubble
-    as well. Here it is the share of all the time, so that it can never pass 1.
+    """The makespan is right. Your bubble is idle time over *working* time, (p-1)/m, which some papers also call the
+    bubble. Here it is the share of the total time, so it can never exceed 1.
     """
     bubble = expected(case)["bubble"]
     return makespan_is_right(case, values) and near(values[0]["bubble"], bubble / (1 - bubble))
 
 
 def in_percent(case: Case, values: list) -> bool:
-    """The makespan is right, and your bubble is in percent. It is a share, from 0 to 1."""
+    """The makespan is right, but your bubble is in percent. Return a fraction from 0 to 1."""
     return makespan_is_right(case, values) and near(values[0]["bubble"], 100 * expected(case)["bubble"])
 
 
 def share_of_work(case: Case, values: list) -> bool:
-    """The makespan is right. What you return beside it is the share in which the stages *work*: the bubble is the
-    rest.
+    """The makespan is right. The second number you return is the share of time in which the stages *work*: the bubble
+    is the rest.
     """
     return makespan_is_right(case, values) and near(values[0]["bubble"], 1 - expected(case)["bubble"])
 
 
 def idle_seconds(case: Case, values: list) -> bool:
-    """The makespan is right. What you return beside it is the *time* in which stages are idle, of one or of all of
-    them. The bubble is its share of stages * makespan.
+    """The makespan is right. The second number you return is the *time* in which stages are idle, for one stage or for
+    all of them. The bubble is its share of stages * makespan.
     """
     right, (_, forward, backward) = expected(case), sizes(case)
     idle = right["bubble"] * right["makespan"]
@@ -163,16 +163,16 @@ def idle_seconds(case: Case, values: list) -> bool:
 
 
 def bubble_of_equal_stages(case: Case, values: list) -> bool:
-    """The makespan is right. Your bubble is (p-1)/(m+p-1), which holds where all stages are alike. In general: what
-    part of stages * makespan is not work?
+    """The makespan is right. Your bubble is (p-1)/(m+p-1), which holds only if all stages are equal. In general: what
+    share of stages * makespan is not work?
     """
     pieces, stages = case.inputs["micro_batches"], len(case.inputs["forward"])
     return makespan_is_right(case, values) and near(values[0]["bubble"], (stages - 1) / (pieces + stages - 1))
 
 
 def not_the_slowest(case: Case, values: list) -> bool:
-    """You take one pace for all stages: their mean, or that of a stage which is not the slowest. A pipeline moves at
-    the pace of its slowest stage: the others wait for it at every micro-batch.
+    """You use one pace for all stages: their mean, or that of a stage that is not the slowest. A pipeline moves at the
+    pace of its slowest stage: the others wait for it at every micro-batch.
     """
     pieces, forward, backward = sizes(case)
     both = [f + b for f, b in zip(forward, backward, strict=True)]
@@ -182,8 +182,8 @@ def not_the_slowest(case: Case, values: list) -> bool:
 
 
 def all_as_slow_as_the_slowest(case: Case, values: list) -> bool:
-    """Too long: you let every stage take as long as the slowest. One micro-batch passes each stage once, at that
-    stage's own pace; only the other *micro_batches - 1* queue at the slowest.
+    """Too long: you let every stage take as long as the slowest. A micro-batch goes through each stage once, at that
+    stage's pace; only the other *micro_batches - 1* queue at the slowest.
     """
     pieces, forward, _ = sizes(case)
     slots = (pieces + len(forward) - 1) / pieces
@@ -195,8 +195,8 @@ def slowest(case: Case) -> float:
 
 
 def slowest_of_both_together(case: Case, values: list) -> bool:
-    """The slowest stage on the way forward and the slowest on the way back need not be one and the same stage: each
-    way has a slowest of its own.
+    """The slowest stage in the forward pass and the slowest in the backward pass need not be the same stage: find the
+    slowest separately for each pass.
     """
     pieces, forward, backward = sizes(case)
     both = [f + b for f, b in zip(forward, backward, strict=True)]
@@ -206,8 +206,8 @@ def slowest_of_both_together(case: Case, values: list) -> bool:
 
 
 def one_way_alone(case: Case, values: list) -> bool:
-    """You count the filling of the pipeline on the way forward, and not its emptying on the way back, or the reverse.
-    The last micro-batch's gradient must come up through all stages, too.
+    """You count filling the pipeline in the forward pass but not draining it in the backward pass, or vice versa. The
+    last micro-batch's gradient must also travel back through all stages.
     """
     pieces, forward, backward = sizes(case)
     edges = [(sum(times) - max(times)) / pieces for times in (forward, backward)]
@@ -216,8 +216,8 @@ def one_way_alone(case: Case, values: list) -> bool:
 
 
 def one_slot_too_many(case: Case, values: list) -> bool:
-    """One slot too many: while the last stage works on the first micro-batch, only *stages - 1* slots have passed.
-    Draw two stages and two micro-batches on paper, and count.
+    """One slot too many: when the last stage starts on the first micro-batch, only *stages - 1* slots have passed. Draw
+    two stages and two micro-batches on paper, and count.
     """
     pieces, forward, backward = sizes(case)
     extra = [max(forward) / pieces, max(backward) / pieces, slowest(case) / pieces]
@@ -234,10 +234,10 @@ EXERCISE = Exercise(
     read="1 · The bubble",
     hints=(
         "How long does one micro-batch take on a stage, if the whole batch takes `forward[stage]`?",
-        "Follow the first micro-batch through all stages: that is a sum over the stages. When is the last one through, "
-        "if each comes one slot behind the one before? What is a slot, where one stage is slower than the others?",
-        "All backward passes come after all forward passes, so that the two makespans add up. Each stage works for "
-        "`forward[stage] + backward[stage]`; all of them together have `stages * makespan`.",
+        "Follow the first micro-batch through all stages: that is a sum over the stages. When is the last one done, "
+        "if each is one slot behind the previous one? What is a slot if one stage is slower than the others?",
+        "All backward passes come after all forward passes, so the two makespans add up. Each stage works for "
+        "`forward[stage] + backward[stage]`; all stages together have `stages * makespan` available.",
     ),
     cases=cases,
     drive=drive,

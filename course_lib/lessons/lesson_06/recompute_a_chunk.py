@@ -1,4 +1,4 @@
-"""06.4 Recompute a chunk: what an answer must show, and the wrong ones that are known."""
+"""06.4 Recompute a chunk: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from course_lib.lstm.alive import most_alive
 
 GRADIENTS, MEMORY = "the same gradients", "one chunk at a time"
 HIDDEN = 2
-SPARE = 1.5  # of what our solution holds
+SPARE = 1.5  # the budget, as a multiple of what our solution holds
 
 State = tuple[Tensor, Tensor]
-Cut = Callable[[Tensor, Tensor], State]  # what becomes of the state between two chunks
+Cut = Callable[[Tensor, Tensor], State]  # what happens to the state between two chunks
 
 
 def cases(seed: int) -> list[Case]:
@@ -97,7 +97,7 @@ def costs(case: Case, values: list) -> list[Cost]:
 
 
 def recomputed(layer: nn.LSTM, chunks: list[Tensor], state: State, gradients: list[Tensor], begins=None):
-    """Our solution; `begins` are other states to begin the chunks in on the way back."""
+    """Return what our solution returns; `begins` replaces the states from which the chunks are recomputed."""
     outputs, kept, of_inputs, of_state = [], [], [], []
     with torch.no_grad():
         for chunk in chunks:
@@ -114,7 +114,7 @@ def recomputed(layer: nn.LSTM, chunks: list[Tensor], state: State, gradients: li
 
 
 def one_process(case: Case, cut: Cut | None = None) -> dict:
-    """One graph of all chunks, and autograd alone on the way back."""
+    """Return the values from one graph over all chunks, with autograd for the backward pass."""
     weights, chunks, state, gradients, _ = case.inputs.values()
     layer, outputs, now = layer_of(weights), [], None
     inputs, begin = ([one.clone().requires_grad_() for one in given] for given in (chunks, state))
@@ -140,16 +140,16 @@ def cuts_are(case: Case, values: list, cuts: list[Cut], name: str) -> bool:
 
 
 def begins_at_zero(case: Case, values: list) -> bool:
-    """The sequence does not begin at zero: it begins in `state`, which somebody hands in, and whose gradient they want
-    back.
+    """The sequence does not start at zero: it starts from `state`, which the caller passes in and whose gradient the
+    caller wants back.
     """
     other = {**case.inputs, "state": [0 * part for part in case.inputs["state"]]}
     return has(values, one_process(Case(case.part, 1, other, case.says)), "outputs")
 
 
 def forgets_the_state(case: Case, values: list) -> bool:
-    """The LSTM forgets at the cuts, all of its state or one half of it. The pair (h, c) in which a chunk ends is the
-    one in which the next begins.
+    """The LSTM forgets all or half of its state at the cuts. The pair (h, c) in which a chunk ends is the one from
+    which the next chunk starts.
     """
     begin = case.inputs["state"]
     cuts: list[Cut] = [
@@ -172,8 +172,8 @@ def gradient_of_one_half(case: Case, values: list) -> bool:
 
 
 def recomputed_from_elsewhere(case: Case, values: list) -> bool:
-    """On the way back a chunk is computed from another state than on the way there: from zero, from the beginning of
-    the sequence, or from the state in which the chunk ended. Keep the state in which each chunk *began*.
+    """In the backward pass, a chunk is recomputed from a different state than in the forward pass: from zero, from the
+    initial state of the sequence, or from the chunk's final state. Save the state from which each chunk *started*.
     """
     weights, chunks, state, gradients, _ = case.inputs.values()
     layer, ends, now = layer_of(weights), [], tuple(state)
@@ -190,44 +190,43 @@ def recomputed_from_elsewhere(case: Case, values: list) -> bool:
 
 
 def added_up_twice(case: Case, values: list) -> bool:
-    """The parameters' gradients are a multiple of what they should be: they were added up on more than one way back,
-    the recomputed one and another. `.grad` adds up.
+    """The parameters' gradients are a multiple of what they should be: they were accumulated in more than one backward
+    pass, the recomputed one and another. `.grad` accumulates.
     """
     right = one_process(case)["parameters"]
     return any(has(values, {"parameters": [times * one for one in right]}, "parameters") for times in (2, 3))
 
 
 def no_backward(case: Case, values: list) -> bool:
-    """The parameters have no gradient: the way back is missing, or it went through a graph that they are not in. What
-    is computed under `no_grad` has no graph.
+    """The parameters have no gradient: the backward pass is missing, or it went through a graph that does not include
+    them. Nothing computed under `no_grad` has a graph.
     """
     return all(gradient is None for gradient in values[0]["parameters"])
 
 
 def in_the_order_of_the_way_back(case: Case, values: list) -> bool:
-    """The gradients of the inputs are in the order in which you went back. They are asked for in the order of the
-    chunks.
-    """
+    """The gradients of the inputs are in the order of the backward pass. Return them in the order of the chunks."""
     return has(values, {"of_inputs": one_process(case)["of_inputs"][::-1]}, "of_inputs")
 
 
 def gradient_of_another_state(case: Case, values: list) -> bool:
-    """All gradients are right but that of `state`: it is the gradient of the state in which the *first* chunk began,
-    and comes out of the last backward pass.
+    """All gradients are right except that of `state`: it is the gradient of the state from which the *first* chunk
+    started, and comes out of the last backward pass.
     """
     return has(values, one_process(case), "outputs", "of_inputs", "parameters")
 
 
 def holds_too_much(case: Case, values: list) -> bool:
-    """More than one chunk's graph is alive at once. On the way there, compute without a graph (`torch.no_grad()`) and
-    keep only the state in which each chunk begins; on the way back, let go of a chunk's graph before you make the next.
+    """More than one chunk's graph is alive at once. In the forward pass, compute without a graph (`torch.no_grad()`)
+    and save only the state from which each chunk starts; in the backward pass, release a chunk's graph before you build
+    the next.
     """
     return over_budget(judge, costs, case, values, 0)
 
 
 def computes_too_often(case: Case, values: list) -> bool:
-    """Steps go through the layer more than twice. Keep the state in which each chunk began: then a chunk can be
-    computed once more without all those before it.
+    """Steps go through the layer more than twice. Save the state from which each chunk started: then you can recompute
+    a chunk without recomputing all the chunks before it.
     """
     return over_budget(judge, costs, case, values, 1)
 
@@ -241,12 +240,12 @@ EXERCISE = Exercise(
     parts={GRADIENTS: 3, MEMORY: 3},
     read="3 · Wavefront: a pipeline over time",
     hints=(
-        "06.3 has the way back: last chunk first, and the gradient of a state goes from the chunk that began in it to "
-        "the chunk that ended in it. New is where a chunk's graph comes from.",
-        "On the way there, `with torch.no_grad()`: nothing is kept but the outputs and, for each chunk, the state in "
-        "which it begins.",
-        "On the way back: inputs and state of the chunk as leaves (`detach().requires_grad_()`), the layer once more, "
-        "and `torch.autograd.backward`. When the names are given to the next chunk, this one's graph is gone.",
+        "The backward pass is the one from 06.3: last chunk first, and the gradient of a state goes from the chunk "
+        "that started from it to the chunk that ended in it. What's new is where a chunk's graph comes from.",
+        "Run the forward pass under `with torch.no_grad()`: save only the outputs and, for each chunk, the state from "
+        "which it starts.",
+        "In the backward pass: make the chunk's inputs and state leaves (`detach().requires_grad_()`), run the layer "
+        "again, and call `torch.autograd.backward`. Reusing the variables for the next chunk frees this one's graph.",
     ),
     cases=cases,
     drive=drive,

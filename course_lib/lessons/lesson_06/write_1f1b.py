@@ -1,4 +1,4 @@
-"""06.2 Write 1F1B: what an answer must show, and the wrong ones that are known."""
+"""06.2 Write 1F1B: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cases(seed: int) -> list[Case]:
         "less memory than GPipe": [(3, 6, 3), (2, 5, 2), (4, 7, 4), (3, 9, 5), *roomy[4:]],
         "a limit on memory": [(3, 4, 2), (5, 7, 2), (4, 5, 1), (6, 8, 4), (5, 3, 4), (2, 5, 7), *limited[6:]],
     }
-    first = {each: part for part, given in reversed(parts.items()) for each in given}  # each is tried once
+    first = {each: part for part, given in reversed(parts.items()) for each in given}  # each case runs once
     return [case(part, *each) for part, given in parts.items() for each in given if first[each] == part]
 
 
@@ -59,7 +59,7 @@ def judge(case: Case, values: list) -> str | None:
 
 
 def strange_action(row: list, micro_batches: int) -> object:
-    """The first that is no action of a schedule with so many micro-batches."""
+    """Return the first entry that is not an action of a schedule with `micro_batches` micro-batches, or None."""
     possible = {f"{kind}{number}" for kind in "FB" for number in range(micro_batches)}
     return next((action for action in row if not isinstance(action, str) or action not in possible), None)
 
@@ -81,7 +81,7 @@ def holds_too_much(schedule: Schedule, most: int) -> str | None:
 
 
 def turns(stage: int, stages: int, micro_batches: int, most: int) -> list[str]:
-    """The first forwards, as many as are needed and allowed; then a backward and a forward in turn."""
+    """Return one stage's actions: as many forwards first as are needed and allowed, then one backward, one forward."""
     return taking_turns(micro_batches, min(most, stages - stage))
 
 
@@ -97,18 +97,18 @@ def rows_of(values: list) -> list[list[Action]]:
 
 
 def first_forwards(row: list[Action]) -> int:
-    """How many forwards a stage begins with."""
+    """Return how many forwards a stage starts with."""
     return next((place for place, action in enumerate(row) if action.kind == "B"), len(row))
 
 
 def needed(case: Case) -> list[int]:
-    """With how many forwards each stage begins in 1F1B."""
+    """Return how many forwards each stage starts with in 1F1B."""
     stages, micro_batches, most = case.inputs.values()
     return [min(stages - stage, most, micro_batches) for stage in range(stages)]
 
 
 def not_a_list_of_texts(case: Case, values: list) -> bool:
-    """An action is one text, "F0", and a stage returns a list of them."""
+    """An action is a string, "F0", and a stage returns a list of them."""
     return any(not isinstance(action, str) or len(action) < 2 for row in values[0] for action in row)
 
 
@@ -118,15 +118,15 @@ def counts_from_one(case: Case, values: list) -> bool:
 
 
 def more_than_there_are(case: Case, values: list) -> bool:
-    """You do forwards of micro-batches that do not exist. Where there are fewer of them than a stage could start with,
-    it starts with those.
+    """You do forwards of micro-batches that do not exist. If there are fewer micro-batches than a stage could start
+    with, it starts with all of them.
     """
     numbers = [action.micro_batch for row in rows_of(values) for action in row if action.kind == "F"]
     return max(numbers) >= case.inputs["micro_batches"]
 
 
 def leaves_out_the_last(case: Case, values: list) -> bool:
-    """The last micro-batches are left out, on every stage. A stage's list has `2 * micro_batches` actions, whether or
+    """The last micro-batches are left out on every stage. A stage's list has `2 * micro_batches` actions, whether or
     not the number of stages divides `micro_batches`.
     """
     last = case.inputs["micro_batches"] - 1
@@ -134,8 +134,8 @@ def leaves_out_the_last(case: Case, values: list) -> bool:
 
 
 def last_backwards_missing(case: Case, values: list) -> bool:
-    """The forwards are all there, and backwards are missing: when no forward is left to take turns with, the rest of
-    the backwards must still be done. Their gradients would be lost.
+    """All forwards are there, but some backwards are missing, so their gradients would be lost: when there are no
+    forwards left to alternate with, do the rest of the backwards.
     """
     counts = [[sum(action.kind == kind for action in row) for kind in "FB"] for row in rows_of(values)]
     everything = case.inputs["micro_batches"]
@@ -143,8 +143,8 @@ def last_backwards_missing(case: Case, values: list) -> bool:
 
 
 def backward_before_forward(case: Case, values: list) -> bool:
-    """A stage begins the backward of a micro-batch that it has not seen. If a stage starts with `stages - stage - 1`
-    forwards, its turns are a *forward* and a backward, in this order.
+    """A stage starts the backward of a micro-batch that it has not seen. If a stage starts with `stages - stage - 1`
+    forwards, it then alternates a *forward* and a backward, in this order.
     """
     rows = rows_of(values)
     places = [{action: place for place, action in enumerate(row)} for row in rows]
@@ -153,47 +153,47 @@ def backward_before_forward(case: Case, values: list) -> bool:
 
 
 def all_forwards_first(case: Case, values: list) -> bool:
-    """This is GPipe: legal, as fast as 1F1B, and every stage holds every micro-batch. Go back as soon as a micro-batch
-    can: its activations are then free.
+    """This is GPipe: legal and as fast as 1F1B, but every stage holds every micro-batch. Do a micro-batch's backward as
+    soon as possible: that frees its activations.
     """
     everything = case.inputs["micro_batches"]
     return everything > 1 and all(first_forwards(row) == everything for row in rows_of(values))
 
 
 def one_at_a_time(case: Case, values: list) -> bool:
-    """Each micro-batch goes forward and back before the next one starts: while it is away, the stage has nothing to do.
-    Let a stage begin with as many forwards as it takes for the first one to come back.
+    """Each micro-batch goes forward and back before the next one starts: in between, the stage has nothing to do. Start
+    a stage with as many forwards as it takes for the first micro-batch to come back.
     """
     return all(peak_held(row) == 1 for row in rows_of(values)) and max(needed(case)) > 1
 
 
 def the_wrong_way_round(case: Case, values: list) -> bool:
     """A later stage starts with more forwards than an earlier one, and they wait for each other. The *first* stage's
-    micro-batches have the longest way to go, so that it starts with the most forwards.
+    micro-batches have the longest way to go, so it starts with the most forwards.
     """
     ahead = [first_forwards(row) for row in rows_of(values)]
     return ahead == sorted(ahead) and ahead[0] < ahead[-1]
 
 
 def the_same_everywhere(case: Case, values: list) -> bool:
-    """All stages start with equally many forwards. The later a stage comes, the sooner it can go back, and the stages
-    before it wait for that: how far ahead a stage must go depends on its place.
+    """All stages start with the same number of forwards. The later the stage, the sooner it can start its backwards,
+    and the stages before it wait for those: how far ahead a stage must run depends on its place.
     """
     ahead = {first_forwards(row) for row in rows_of(values)}
     return len(values[0]) > 1 and len(ahead) == 1 and len(set(needed(case))) > 1
 
 
 def newest_first(case: Case, values: list) -> bool:
-    """You go back with a *newer* micro-batch while an older one waits. The oldest is back first; the newest must first
-    pass all the later stages, and everybody waits for it.
+    """You do the backward of a *newer* micro-batch while an older one waits. The oldest comes back first; the newest
+    still has to pass through all later stages, and everyone waits for it.
     """
     orders = [[action.micro_batch for action in row if action.kind == "B"] for row in rows_of(values)]
     return any(order != sorted(order) for order in orders)
 
 
 def ignores_the_limit(case: Case, values: list) -> bool:
-    """This is 1F1B as it should be where there is memory enough. With `most` below the number of stages, the first
-    stages must start with fewer forwards, and the pipeline gets slower: that is the price.
+    """This is correct 1F1B if there is enough memory. With `most` below the number of stages, the first stages must
+    start with fewer forwards, and the pipeline gets slower: that is the price.
     """
     stages, most = len(values[0]), case.inputs["most"]
     held = [peak_held(row) for row in rows_of(values)]
@@ -201,16 +201,17 @@ def ignores_the_limit(case: Case, values: list) -> bool:
 
 
 def too_few_to_start_with(case: Case, values: list) -> bool:
-    """A stage starts with too few forwards, and then waits longer than it must at its backwards. The first micro-batch
-    has `stages - stage` stages to visit, this one included; only if `most` is below that does a stage start with fewer,
-    and then with `most`.
+    """A stage starts with too few forwards, and then waits longer than necessary for its backwards. The first
+    micro-batch has `stages - stage` stages to visit, including this one; a stage starts with fewer only if `most` is
+    below that, and then with `most`.
     """
     return any(first_forwards(row) < count for row, count in zip(rows_of(values), needed(case), strict=True))
 
 
 def too_many_to_start_with(case: Case, values: list) -> bool:
-    """A stage starts with more forwards than it needs. It holds more activations than it must, and the stage before it
-    waits for what it could have sent back. The last stage can go back at once: it needs one.
+    """A stage starts with more forwards than it needs. It holds more activations than necessary, and the stage before
+    it waits for a gradient that could already have been sent. The last stage needs only one forward before its first
+    backward.
     """
     return any(first_forwards(row) > count for row, count in zip(rows_of(values), needed(case), strict=True))
 
@@ -224,12 +225,12 @@ EXERCISE = Exercise(
     parts={"it can run": 2, "as fast as GPipe": 2, "less memory than GPipe": 2, "a limit on memory": 2},
     read="2 · 1F1B: the same work, less memory",
     hints=(
-        "Begin on paper with 2 stages and 3 micro-batches. What does the last stage do? What does the first one do "
-        "until the first gradient is back?",
-        "A stage has three phases: some forwards; a backward and a forward in turn; the backwards that are left. Only "
+        "Start on paper with 2 stages and 3 micro-batches. What does the last stage do? What does the first one do "
+        "until the first gradient comes back?",
+        "A stage has three phases: some forwards; alternating backwards and forwards; the remaining backwards. Only "
         "the length of the first phase depends on the stage.",
-        "The last stage can go back after one forward, the one before it after two. With a limit, no more than `most`; "
-        "and there may be fewer micro-batches than that.",
+        "The last stage can start its backwards after one forward, the one before it after two. With a limit, start "
+        "with at most `most`; there may also be fewer micro-batches than that.",
         "`pictures.schedule(Schedule.of([...]))`, with `Schedule` from `course_lib.planning`, draws what all your "
         "stages do together, or says why they cannot.",
     ),

@@ -1,4 +1,4 @@
-"""The exercises of lesson 07, hybrid parallelism, and what they share."""
+"""The exercises of lesson 07, hybrid parallelism, and the helpers they share."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def own_group(tables: list[list[int]]):
 
 
 def bytes_put_in(spent: dict[str, Any]) -> int:
-    """What a rank has put into collectives and sent in messages."""
+    """Return the bytes that a rank put into collectives and sent in messages."""
     return sum(spent["payload"].values()) + sum(spent["sent_to"].values())
 
 
 def table(replicas: int, stages: int) -> str:
-    """A table of ranks in words."""
+    """Describe a table of ranks in words."""
     return f"{replicas} replica{'s' * (replicas > 1)} of {stages} stage{'s' * (stages > 1)}"

@@ -1,4 +1,4 @@
-"""07.3 Clip by the norm of the whole: what an answer must show, and the wrong ones that are known."""
+"""07.3 Clip by the norm of the whole: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from course_lib.checks.private import keep
 from course_lib.lessons.lesson_07 import bytes_put_in, own_group
 from course_lib.lessons.symptoms import CLIPPED_BY_ITS_OWN_NORM, CLIPPED_EACH_NUMBER, STRETCHED, says
 
-LARGE = 500  # numbers in a parameter: more than a few that may be sent
+LARGE = 500  # numbers in a parameter: far more than a rank may send
 BUDGET = 1000  # bytes
 
 
@@ -21,7 +21,7 @@ def cases(seed: int) -> list[Case]:
     generator = seeded(seed)
 
     def case(part: str, replicas: int, sizes: list[list[int]], limit: float | None, says: str) -> Case:
-        """Gradients of these sizes for each stage, 0 for a frozen parameter; the limit is so many times the norm."""
+        """Make gradients of these sizes for each stage, 0 for a frozen parameter; `limit` is in units of their norm."""
         gradients = [
             [torch.randn(size, generator=generator) * (limit is not None) if size else None for size in stage]
             for stage in sizes
@@ -56,7 +56,7 @@ def stage_norm(gradients: list[Tensor | None]) -> float:
 
 
 def of_stage(gradients: list, rank: int, ranks: int) -> list:
-    """What one rank is sent of the gradients: its stage's."""
+    """Return the part of the gradients that one rank receives: its stage's."""
     return keep(gradients, rank % len(gradients))
 
 
@@ -99,7 +99,7 @@ def clipped(gradients: list, factor: float) -> list[list]:
 
 
 def norms_are(case: Case, values: list, of_stage: list[float]) -> bool:
-    """Whether each rank returned what its stage has there, and not by chance what is right."""
+    """Return whether each rank returned its stage's value from `of_stage`, and that value is not also the right one."""
     norms, right = [value["norm"] for value in values], norm_of(case.inputs["gradients"])
     wanted = of_stage * case.inputs["replicas"]
     return differs(norms, wanted) is None and differs(wanted, [right] * len(norms)) is not None
@@ -123,7 +123,7 @@ def own_norm(case: Case, values: list) -> bool:
 
 
 def norms_added(case: Case, values: list) -> bool:
-    """You add up norms. It is their *squares* that add up: take the root once, at the end."""
+    """You add up norms. Only their *squares* add up: take the root once, at the end."""
     stages = case.inputs["gradients"]
     each = [sum(stage_norm([one]) for one in stage if one is not None) for stage in stages]
     sums = [sum(own_norms(case)), sum(each), math.hypot(*each)]
@@ -137,7 +137,7 @@ def squares_without_root(case: Case, values: list) -> bool:
 
 
 def counts_replicas_again(case: Case, values: list) -> bool:
-    """The squares are added up over all ranks. The replicas hold the same gradient: it counts once, not once for each
+    """You add up the squares over all ranks. All replicas hold the same gradient: it counts once, not once for each
     replica. One row has the whole model.
     """
     replicas, gradients = case.inputs["replicas"], case.inputs["gradients"]
@@ -150,7 +150,7 @@ def over_the_column(case: Case, values: list) -> bool:
 
 
 def mean_over_stages(case: Case, values: list) -> bool:
-    """You take a mean over the stages, of their norms or of their squares. The squares are *added up*."""
+    """You take a mean over the stages, of their norms or of their squares. *Add up* the squares instead."""
     norms, stages = own_norms(case), len(case.inputs["gradients"])
     means = [sum(norms) / stages, math.hypot(*norms) / math.sqrt(stages)]
     return any(norms_are(case, values, [mean] * stages) for mean in means)
@@ -166,9 +166,7 @@ def largest_of_the_stages(case: Case, values: list) -> bool:
 
 
 def norm_after_clipping(case: Case, values: list) -> bool:
-    """You return the norm that the gradient has *after* clipping. Return the one before: it tells how the training
-    goes.
-    """
+    """You return the norm of the gradient *after* clipping. Return the one before: it shows how training is going."""
     return norms_are(case, values, [case.inputs["limit"]] * len(case.inputs["gradients"]))
 
 
@@ -180,23 +178,23 @@ def always_to_the_limit(case: Case, values: list) -> bool:
 
 
 def nothing_is_left_of_zeros(case: Case, values: list) -> bool:
-    """The gradient is all zeros, and so is its norm. You divide by it, and what comes out is no number (nan). Divide
-    only if the norm is above the limit.
+    """The gradient is all zeros, and so is its norm. You divide by it, and the result is nan. Divide only if the norm
+    is above the limit.
     """
     numbers = (one for value in values for one in value["gradients"] if isinstance(one, Tensor))
     return norm_of(case.inputs["gradients"]) == 0 and any(not one.isfinite().all() for one in numbers)
 
 
 def not_in_place(case: Case, values: list) -> bool:
-    """The norm is right, and the gradients are what they were: multiply what is in `.grad`, in place. A new tensor
-    under a name of your own changes nothing in the model.
+    """The norm is right, but the gradients are unchanged: multiply `.grad` in place. A new tensor in a local variable
+    changes nothing in the model.
     """
     return norm_is_right(case, values) and gradients_are(case, values, case.inputs["gradients"])
 
 
 def each_by_its_own_factor(case: Case, values: list) -> bool:
-    """The norm that you return is right, and the stages shrink by different factors, each by its own norm. All
-    gradients are multiplied by the same factor, or the whole gradient turns to another direction.
+    """The norm that you return is right, but the stages shrink by different factors, each by its own norm. Multiply all
+    gradients by the same factor, or the direction of the whole gradient changes.
     """
     gradients, limit, _ = case.inputs.values()
     scaled = [clipped([stage], min(1.0, limit / max(stage_norm(stage), 1e-9)))[0] for stage in gradients]
@@ -211,8 +209,8 @@ def clips_each_number(case: Case, values: list) -> bool:
 
 
 def sends_gradients(case: Case, values: list) -> bool:
-    """You send whole gradients to other ranks, to take their norm there. A stage's sum of squares is one number, and
-    all that the others need.
+    """You send whole gradients to other ranks to take their norm there. The other ranks need only one number: the
+    stage's sum of squares.
     """
     return judge(case, values) is None
 
@@ -228,7 +226,7 @@ EXERCISE = Exercise(
     read="2 · By hand: an edge between two ranks",
     hints=(
         "The norm is the root of the sum of the squares of *all* numbers of the gradient. Which of them does this rank "
-        "have, and which ranks have the others?",
+        "have, and which ranks have the rest?",
         "Add up this stage's squares, add up over the stages, take the root. Which group has each stage exactly once?",
         "All gradients are multiplied by the same factor: limit / norm, and never more than 1.",
     ),

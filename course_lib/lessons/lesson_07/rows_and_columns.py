@@ -1,4 +1,4 @@
-"""07.1 Rows and columns: what an answer must show, and the wrong ones that are known."""
+"""07.1 Rows and columns: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cases(seed: int) -> list[Case]:
         "rows and columns": [(2, 3), (3, 2), (1, 2), (2, 1), (1, 1), *drawn[::2]],
         "neighbours": [(2, 4), (3, 1), (1, 3), (4, 2), *drawn[1::2]],
     }
-    first = {size: part for part, given in reversed(parts.items()) for size in given}  # each is tried once
+    first = {size: part for part, given in reversed(parts.items()) for size in given}  # each case runs once
     return [case(part, *size) for part, given in parts.items() for size in dict.fromkeys(given) if first[size] == part]
 
 
@@ -64,23 +64,21 @@ def place(rank: int, replica: int, stage: int, replicas: int, stages: int) -> di
 
 
 def are(case: Case, values: list, name: str, wanted: list[Any]) -> bool:
-    """Whether all ranks have these, under that name, and some of these are not right."""
+    """Return whether all ranks have the `wanted` values under this name, and not all of those are right."""
     found = [value.get(name) for value in values[0]]
     return found == wanted != [right[name] for right in right_table(**case.inputs)]
 
 
 def rows_for_columns(case: Case, values: list) -> bool:
-    """Row and column are exchanged. A row is one replica, with all its stages; a column is one stage, in all of the
-    replicas.
-    """
+    """Row and column are swapped. A row is one replica, with all its stages; a column is one stage, in all replicas."""
     right = right_table(**case.inputs)
     rows, columns = ([place[name] for place in right] for name in GROUPS)
     return are(case, values, "row", columns) and are(case, values, "column", rows)
 
 
 def column_by_column(case: Case, values: list) -> bool:
-    """You number the table column by column: the stages of a replica are then far apart, on other nodes, and they talk
-    at every micro-batch. Number it row by row: neighbouring ranks are neighbouring stages.
+    """You number the table column by column: that puts the stages of a replica far apart, on different nodes, although
+    they communicate at every micro-batch. Number it row by row: neighboring ranks are neighboring stages.
     """
     replicas, stages = case.inputs.values()
     ranks = range(replicas * stages)
@@ -90,9 +88,7 @@ def column_by_column(case: Case, values: list) -> bool:
 
 
 def divides_by_the_replicas(case: Case, values: list) -> bool:
-    """You divide the rank by the number of replicas. A row is as long as there are *stages*: that is the number to
-    divide by.
-    """
+    """You divide the rank by the number of replicas. The length of a row is the number of *stages*: divide by that."""
     replicas, stages = case.inputs.values()
     wrong = [place(rank, rank // replicas, rank % replicas, replicas, stages) for rank in range(replicas * stages)]
     names = GROUPS if case.part == "rows and columns" else NEIGHBOURS
@@ -100,7 +96,7 @@ def divides_by_the_replicas(case: Case, values: list) -> bool:
 
 
 def leaves_itself_out(case: Case, values: list) -> bool:
-    """A group has all its ranks, also the one that asks: without it, the rank could not take part in the sum."""
+    """A group includes all its ranks, also the calling rank: without it, the rank could not take part in the sum."""
     right = right_table(**case.inputs)
     others = {
         name: [[one for one in place[name] if one != rank] for rank, place in enumerate(right)] for name in GROUPS
@@ -109,17 +105,15 @@ def leaves_itself_out(case: Case, values: list) -> bool:
 
 
 def stages_and_replicas(case: Case, values: list) -> bool:
-    """A group is a list of *ranks*, counted over the whole table. You list the numbers of the stages, or of the
-    replicas.
-    """
+    """A group is a list of *ranks*, counted over the whole table. You list stage numbers or replica numbers."""
     replicas, stages = case.inputs.values()
     numbers = {"row": list(range(stages)), "column": list(range(replicas))}
     return any(are(case, values, name, [numbers[name]] * (replicas * stages)) for name in GROUPS)
 
 
 def into_the_next_row(case: Case, values: list) -> bool:
-    """The neighbours are taken from the rank alone: the last stage of a replica sends its outputs to the first stage of
-    the next one. A replica ends at its row's end.
+    """You compute the neighbors from the rank alone: the last stage of a replica sends its outputs to the first stage
+    of the next one. A replica ends where its row ends.
     """
     ranks = range(case.inputs["replicas"] * case.inputs["stages"])
     last = len(ranks) - 1
@@ -129,34 +123,32 @@ def into_the_next_row(case: Case, values: list) -> bool:
 
 
 def round_and_round(case: Case, values: list) -> bool:
-    """A pipeline is no ring: before the first stage and after the last there is nobody. Return None there."""
+    """A pipeline is not a ring: there is no rank before the first stage or after the last. Return None there."""
     replicas, stages = case.inputs.values()
     rings = [[rank - rank % stages + (rank + step) % stages for rank in range(replicas * stages)] for step in (-1, 1)]
     return any(are(case, values, name, ring) for name, ring in zip(NEIGHBOURS, rings, strict=True))
 
 
 def nobody_is_none(case: Case, values: list) -> bool:
-    """Where there is nobody before or after, return None: any number would be taken for a rank."""
+    """If there is no rank before or after, return None: any number would be taken for a rank."""
     wrong = wrong_neighbours(case, values)
     return bool(wrong) and all(right is None for _, _, right in wrong)
 
 
 def rank_0_is_somebody(case: Case, values: list) -> bool:
-    """Rank 0 is a rank like any other, and you take it for nobody: `0` counts as false. Ask for the stage, or whether
-    something `is None`.
-    """
+    """Rank 0 is a rank like any other, but you treat it as missing: `0` is falsy. Test the stage, or use `is None`."""
     wrong = wrong_neighbours(case, values)
     return bool(wrong) and all(right == 0 and found is None for _, found, right in wrong)
 
 
 def from_the_wrong_side(case: Case, values: list) -> bool:
-    """Before and after are exchanged: activations come from the stage with the smaller number."""
+    """Before and after are swapped: activations come from the stage with the smaller number."""
     right = right_table(**case.inputs)
     return are(case, values, "before", [place["after"] for place in right])
 
 
 def wrong_neighbours(case: Case, values: list) -> list[tuple[str, Any, int | None]]:
-    """Which of them, what it is, and what it should be."""
+    """Return the name, the value and the right value of each neighbor that is wrong."""
     if case.part != "neighbours":
         return []
     pairs = zip(values[0], right_table(**case.inputs), strict=True)
@@ -175,7 +167,7 @@ EXERCISE = Exercise(
     hints=(
         "Write the table of 2 replicas and 3 stages on paper, row by row. In which row and column is rank 4?",
         "`divmod(rank, stages)`.",
-        "The row of replica r begins at rank r * stages. The column of stage s has every stages-th rank, from s on.",
+        "The row of replica r begins at rank r * stages. The column of stage s has every stages-th rank from s on.",
     ),
     cases=cases,
     drive=drive,

@@ -1,4 +1,4 @@
-"""07.4 Shard the optimizer: what an answer must show, and the wrong ones that are known."""
+"""07.4 Shard the optimizer: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from course_lib.lessons.symptoms import over_budget
 
 VALUES, STATE, BYTES = "the same as one process", "a share of the state", "no more bytes than needed"
 RATE, MOMENTUM, STEPS = 0.1, 0.9, 3
-SPARE = 1.1  # of the bytes that must be sent: pieces may be padded to one size
+SPARE = 1.1  # times the bytes that must be sent: pieces may be padded to one size
 
 Shape = tuple[int, ...]
 
@@ -54,7 +54,9 @@ def cases(seed: int) -> list[Case]:
 
 
 class Momentum:
-    """What `make_optimizer` makes: SGD with momentum. The state is there from the first step on, as in torch.optim."""
+    """The optimizer that `make_optimizer` returns: SGD with momentum. Its state exists from the first step on, as in
+    torch.optim.
+    """
 
     def __init__(self, tensors) -> None:
         self.tensors: list[Tensor] = list(tensors)
@@ -97,7 +99,9 @@ def drive(answer, weights: list[Tensor], gradients: list[list[list[Tensor]]]):
 
 @contextmanager
 def watching_reduce_scatters():
-    """The sizes of what is put into them. Over gloo they are made of all-reduces, and only those are seen elsewhere."""
+    """Yield a list that collects the input sizes of reduce-scatters in bytes. Gloo implements them as all-reduces, and
+    the meter sees only those.
+    """
     sizes: list[int] = []
     names = ("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single")
     before = {name: getattr(dist.ProcessGroup, name) for name in names if hasattr(dist.ProcessGroup, name)}
@@ -120,7 +124,7 @@ def watching_reduce_scatters():
 
 
 def sent(spent: dict, scattered: int, ranks: int) -> float:
-    """Bytes as the exercise counts them: an all-reduce twice, and of an all-gather what all ranks put in."""
+    """Return the bytes as the exercise counts them: an all-reduce twice, an all-gather with the inputs of all ranks."""
     payload = dict(spent["payload"])
     payload["all_reduce"] = payload.get("all_reduce", 0) + payload.get("reduce_scatter", 0) - scattered
     payload["reduce_scatter"] = scattered
@@ -150,7 +154,7 @@ def costs(case: Case, values: list) -> list[Cost]:
 
 
 def one_process(case: Case, momentum: bool = True, times: float = 1.0) -> list[list[Tensor]]:
-    """The parameters after each step, of one process that has the sum of all gradients, so many times."""
+    """Return the parameters after each step in one process that uses the sum of all gradients, times `times`."""
     parameters = [weight.clone() for weight in case.inputs["weights"]]
     optimizer, seen = Momentum(parameters), []
     for of_ranks in case.inputs["gradients"]:
@@ -167,37 +171,37 @@ def on_all_ranks(values: list, wanted: list[list[Tensor]]) -> bool:
 
 
 def after_one_step(values: list) -> list[list[Tensor]]:
-    """For each parameter what the ranks have of it."""
+    """Return what the ranks hold for each parameter."""
     return [list(of_ranks) for of_ranks in zip(*(value["parameters"][0] for value in values), strict=True)]
 
 
 def nothing_happens(case: Case, values: list) -> bool:
-    """The parameters are what they were. The function that you return is called after every backward pass: it must
-    change the very tensors in `parameters`, in place.
+    """The parameters are unchanged. The function you return is called after every backward pass: it must update the
+    tensors in `parameters` in place.
     """
     return on_all_ranks(values, [case.inputs["weights"]] * STEPS)
 
 
 def state_is_lost(case: Case, values: list) -> bool:
-    """The first step is right, and the others have no momentum: an optimizer that is made anew at every step has
-    forgotten what it knew. Make it once.
+    """The first step is right, but the others have no momentum: an optimizer that is created anew at every step has
+    lost its state. Create it once.
     """
     return on_all_ranks(values, one_process(case, momentum=False))
 
 
 def mean_of_the_ranks(case: Case, values: list) -> bool:
-    """You update with the *mean* of the ranks' gradients. Asked for is their sum."""
+    """You update with the *mean* of the ranks' gradients. The exercise asks for their sum."""
     return on_all_ranks(values, one_process(case, times=1 / case.ranks))
 
 
 def added_up_again(case: Case, values: list) -> bool:
-    """You update with a multiple of the sum: gradients that were added up already were added up once more."""
+    """You update with a multiple of the sum: gradients that were already summed were summed once more."""
     return any(on_all_ranks(values, one_process(case, times=times)) for times in (2, case.ranks))
 
 
 def not_given_to_all(case: Case, values: list) -> bool:
-    """Each parameter is right on some rank, and what it was on another: its owner has changed it, and the others never
-    got it. After the update every part goes from its owner to all the others.
+    """Each parameter is right on some rank and unchanged on another: its owner has updated it, but the others never got
+    it. After the update, every part goes from its owner to all the others.
     """
     pairs = zip(after_one_step(values), one_process(case)[0], case.inputs["weights"], strict=True)
     return all(
@@ -208,8 +212,8 @@ def not_given_to_all(case: Case, values: list) -> bool:
 
 
 def gradient_of_one_rank(case: Case, values: list) -> bool:
-    """A parameter is updated with the gradient of one rank alone. The gradients of all ranks are added up first, on the
-    rank that has its state.
+    """A parameter is updated with the gradient of one rank alone. First add up the gradients of all ranks, on the rank
+    that has the parameter's state.
     """
     gradients = zip(*case.inputs["gradients"][0], strict=True)
     every = zip(after_one_step(values), case.inputs["weights"], gradients, strict=True)
@@ -221,8 +225,8 @@ def gradient_of_one_rank(case: Case, values: list) -> bool:
 
 
 def some_are_never_updated(case: Case, values: list) -> bool:
-    """Some parameters are right, and others are what they were on all ranks: nobody owns them, or their owner sends
-    them before it has changed them. Which rank has the state of the last ones?
+    """Some parameters are right, and others are unchanged on all ranks: no rank owns them, or their owner sends them
+    before it has updated them. Which rank has the state of the last ones?
     """
     pairs = zip(after_one_step(values), one_process(case)[0], case.inputs["weights"], strict=True)
     wrong = [(one, before) for of_ranks, right, before in pairs for one in of_ranks if differs(one, right) is not None]
@@ -230,32 +234,32 @@ def some_are_never_updated(case: Case, values: list) -> bool:
 
 
 def only_their_own_ranks(case: Case, values: list) -> bool:
-    """The ranks have different parameters after a step. All of them must have the same ones: those that the owners have
-    made.
+    """The ranks have different parameters after a step. All ranks must have the same parameters: the ones that the
+    owners have updated.
     """
     return any(differs(value["parameters"], values[0]["parameters"]) is not None for value in values)
 
 
 def state_of_everything(case: Case, values: list) -> bool:
-    """Every rank keeps the state of all parameters, as in plain data parallelism. Make an optimizer of this rank's part
-    alone; the others' parts come from the others.
+    """Every rank holds the state of all parameters, as in plain data parallelism. Create an optimizer for this rank's
+    part alone; the other parts come from the other ranks.
     """
     everything = sum(weight.numel() * weight.itemsize for weight in case.inputs["weights"])
     return too_much(case, values) and case.part == STATE and all(value["state"] >= everything for value in values)
 
 
 def parts_of_unequal_size(case: Case, values: list) -> bool:
-    """The parts are unequal: equally many parameters for each rank are not equally many numbers. Give a parameter to
-    the rank that has fewest numbers so far, the largest parameter first, or cut the numbers themselves into equal
+    """The parts are unequal: the same number of parameters per rank is not the same amount of numbers. Give each
+    parameter, largest first, to the rank with the fewest numbers so far, or cut the numbers themselves into equal
     pieces.
     """
     return too_much(case, values) and case.part == STATE
 
 
 def sends_what_nobody_needs(case: Case, values: list) -> bool:
-    """More bytes are sent than needed. The sum of a gradient is needed by one rank only: `reduce` or
-    `reduce_scatter` brings it there, where `all_reduce` brings it to everyone. And of the parameters, a rank gives
-    away its own part alone.
+    """More bytes are sent than needed. The sum of a gradient is needed by one rank only: `reduce` or `reduce_scatter`
+    brings it there, while `all_reduce` brings it to every rank. And a rank should send only its own part of the
+    parameters.
     """
     return too_much(case, values) and case.part == BYTES
 
@@ -273,12 +277,12 @@ EXERCISE = Exercise(
     parts={VALUES: 3, STATE: 2, BYTES: 1},
     read="4 · The other way to save memory: shards",
     hints=(
-        "Decide first which rank owns which parameter, by a rule that every rank can follow by itself. The owner has "
-        "its state: make an optimizer of what this rank owns, once.",
-        "A step has three parts: every gradient is added up on the owner of its parameter (`dist.reduce` with `dst`); "
-        "the optimizer's own step; every parameter goes from its owner to all (`dist.broadcast` with `src`).",
-        "All ranks call `reduce` and `broadcast` for all parameters, in the same order, also if they do not own them.",
-        "Equal parts: go through the parameters, the largest first; each goes to the rank with fewest numbers so far.",
+        "First decide which rank owns which parameter, by a rule that every rank can apply without communication. The "
+        "owner has its state: create one optimizer, once, for the parameters that this rank owns.",
+        "A step has three parts: sum every gradient on the owner of its parameter (`dist.reduce` with `dst`); call the "
+        "optimizer's `step`; send every parameter from its owner to all ranks (`dist.broadcast` with `src`).",
+        "All ranks call `reduce` and `broadcast` for all parameters, in the same order, even those they do not own.",
+        "Equal parts: go through the parameters, largest first; each goes to the rank with the fewest numbers so far.",
     ),
     cases=cases,
     drive=drive,
@@ -299,7 +303,7 @@ EXERCISE = Exercise(
         only_their_own_ranks,
     ),
     errors={
-        "object is not callable": "Did `shard_optimizer` return a function? What it returns is called without "
-        "arguments after every backward pass.",
+        "object is not callable": "Did `shard_optimizer` return a function? It is called without arguments "
+        "after every backward pass.",
     },
 )

@@ -1,4 +1,4 @@
-"""07.2 Sum over the replicas: what an answer must show, and the wrong ones that are known."""
+"""07.2 Sum over the replicas: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from course_lib.checks.private import hollow, keep
 from course_lib.lessons.lesson_07 import bytes_put_in, own_group, table
 from course_lib.lessons.symptoms import COUNTED_ON_EVERY_STAGE, a_mean_of_means, says
 
-LARGE = 500  # numbers in a gradient, beside which a count is nothing
+LARGE = 500  # numbers in a gradient: so many that the count's bytes don't matter
 
 
 def cases(seed: int) -> list[Case]:
@@ -43,13 +43,13 @@ def cases(seed: int) -> list[Case]:
 
 
 def own_gradient(gradients: list[list[Tensor]], rank: int, ranks: int) -> list[list[Tensor]]:
-    """What one rank is sent of the gradients: the one of its stage in its replica."""
+    """Return the part of the gradients that one rank receives: the one of its stage in its replica."""
     replica, stage = divmod(rank, len(gradients[0]))
     return [keep(each, stage) if place == replica else hollow(each) for place, each in enumerate(gradients)]
 
 
 def own_count(counts: list[int], rank: int, ranks: int) -> list[int]:
-    """What one rank is sent of the counts: its replica's."""
+    """Return the part of the counts that one rank receives: its replica's."""
     return keep(counts, rank * len(counts) // ranks)
 
 
@@ -83,34 +83,34 @@ def expected(case: Case) -> list[dict]:
 
 
 def over_columns(case: Case) -> list[Tensor]:
-    """For each rank the sum of the gradients of its column."""
+    """Return, for each rank, the sum of the gradients in its column."""
     gradients = case.inputs["gradients"]
     return [torch.stack(column).sum(0) for column in zip(*gradients, strict=True)] * len(gradients)
 
 
 def each(case: Case, values: list) -> list[tuple[Tensor, Tensor, int]]:
-    """For each rank what it has, what it had, and the count of its replica."""
+    """Return, for each rank, its gradient now, its gradient before, and the count of its replica."""
     gradients, counts = case.inputs["gradients"], case.inputs["counts"]
     had = [(gradient, count) for of_replica, count in zip(gradients, counts, strict=True) for gradient in of_replica]
     return [(value["weight.grad"], *own) for value, own in zip(values, had, strict=True)]
 
 
 def along(value: Tensor, direction: Tensor) -> bool:
-    """Whether a gradient is a positive multiple of another one: the same sum, whatever it was divided by."""
+    """Return whether a gradient is a positive multiple of another: the same sum, whatever it was divided by."""
     if value.shape != direction.shape or not value.isfinite().all() or not value.norm() * direction.norm():
         return False
     return bool((value / value.norm() - direction / direction.norm()).abs().max() < 1e-5)
 
 
 def divided_by(case: Case, values: list, divisors: list[float]) -> bool:
-    """Whether all ranks have the sum over their column, divided by these."""
+    """Return whether each rank has the sum over its column, divided by its entry in `divisors`."""
     wanted = [total / divisor for total, divisor in zip(over_columns(case), divisors, strict=True)]
     return differs([value["weight.grad"] for value in values], wanted) is None
 
 
 def as_it_was(case: Case, values: list) -> bool:
-    """`.grad` is what it was. Change it in place, or put the new gradient into `model.weight.grad`: a result under a
-    name of your own changes nothing in the model.
+    """`.grad` is unchanged. Change it in place, or assign the new gradient to `model.weight.grad`: a result in a local
+    variable changes nothing in the model.
     """
     return all(differs(now, before) is None for now, before, _ in each(case, values))
 
@@ -129,8 +129,8 @@ def no_number(case: Case, values: list) -> bool:
 
 
 def over_everyone(case: Case, values: list) -> bool:
-    """You add up over all ranks, also those of other stages, whose gradients belong to other weights. Where the shapes
-    are equal, nobody notices. Add up over the ranks that hold the *same stage*: the column.
+    """You add up over all ranks, including those of other stages, whose gradients belong to other weights. If the
+    shapes are equal, this raises no error. Add up over the ranks that hold the *same stage*: the column.
     """
     everything = torch.stack([gradient for replica in case.inputs["gradients"] for gradient in replica]).sum(0)
     return len(case.inputs["gradients"][0]) > 1 and all(along(now, everything) for now, _, _ in each(case, values))
@@ -152,8 +152,8 @@ def counts_every_stage(case: Case, values: list) -> bool:
 
 
 def counts_the_row(case: Case, values: list) -> bool:
-    """You add up the count over the stages of your own replica, which all know the same one. The count must be added up
-    over the replicas, as the gradients are.
+    """You add up the count over the stages of your own replica, which all have the same count. The count must be added
+    up over the replicas, like the gradients.
     """
     stages = len(case.inputs["gradients"][0])
     return divided_by(case, values, [max(1, stages * count) for _, _, count in each(case, values)])
@@ -165,22 +165,22 @@ def total_of_all_ranks(case: Case) -> int:
 
 def never_divides(case: Case, values: list) -> bool:
     """This is the gradient of the *sum* of the losses. The loss is their mean over the tokens of all replicas: divide
-    by how many there are.
+    by the number of those tokens.
     """
     return divided_by(case, values, [1] * len(values))
 
 
 def divides_by_ranks(case: Case, values: list) -> bool:
-    """You divide by a number of ranks, replicas or stages. The mean is over *tokens*: add up the replicas' counts, and
-    divide by that.
+    """You divide by the number of ranks, replicas or stages. The mean is over *tokens*: add up the replicas' counts,
+    and divide by that.
     """
     replicas, stages = len(case.inputs["counts"]), len(case.inputs["gradients"][0])
     return any(divided_by(case, values, [number] * len(values)) for number in {replicas, stages, len(values)})
 
 
 def divides_by_its_own_count(case: Case, values: list) -> bool:
-    """The gradients are added up over the replicas, and then divided by what is, here, this replica's count alone. The
-    count must be added up over the same ranks as the gradients.
+    """You add up the gradients over the replicas, but then divide by this replica's count alone. The count must be
+    added up over the same ranks as the gradients.
     """
     return divided_by(case, values, [max(1, count) for _, _, count in each(case, values)])
 
@@ -194,14 +194,14 @@ def means_of_replicas(case: Case, values: list) -> bool:
 
 
 def sends_more_than_its_own(case: Case, values: list) -> bool:
-    """You send more than your own gradient: a table with room for those of other stages, or the same gradient several
-    times. In a group of your own column, every number goes once.
+    """You send more than your own gradient: a table with room for the gradients of other stages, or the same gradient
+    several times. In a group for your column, every number is sent once.
     """
     return judge(case, values) is None
 
 
 def leaves_when_empty(model, count, replicas):
-    """A replica that has no tokens leaves without calling the all-reduce, and the others wait for it for ever."""
+    """A replica that has no tokens returns without calling the all-reduce, and the others wait for it forever."""
     stages = dist.get_world_size() // replicas
     group = own_group([list(range(stage, dist.get_world_size(), stages)) for stage in range(stages)])
     if count:
@@ -222,9 +222,9 @@ EXERCISE = Exercise(
     hints=(
         "Which ranks have gradients of the same weights as this one? 07.1 has the answer.",
         "`dist.new_group(ranks)` makes a group, and *every* rank must call it for *every* group, in the same order, "
-        "also for those that it is not in.",
+        "even for groups that it is not in.",
         "`dist.all_reduce(tensor, group=group)` adds up within a group. Two things must be added up: the gradients of "
-        "sums, and the counts.",
+        "the summed losses, and the counts.",
     ),
     cases=cases,
     drive=drive,

@@ -14,7 +14,7 @@ from course_lib.checks.exercise import Case
 
 @dataclass(frozen=True, eq=False)
 class Diagnosed(Case):
-    """A job that went wrong, and what was done to it. Only its record, in `inputs`, travels to the answer."""
+    """A job that went wrong, and its true fault in `truth`. The answer receives only its record, in `inputs`."""
 
     truth: Any = None
 
@@ -26,5 +26,5 @@ def mean_of_all(total, count):
 
 
 def log_of_a_timeout() -> str:
-    """What a rank on NCCL printed when a collective took longer than allowed: one H200, torch 2.11; cuts are marked."""
+    """Return what an NCCL rank printed when a collective timed out: one H200, torch 2.11; cuts are marked."""
     return Path(__file__).with_name("nccl_watchdog.txt").read_text()

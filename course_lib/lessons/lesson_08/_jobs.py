@@ -1,4 +1,4 @@
-"""Jobs that wait for ever, worked out without ranks."""
+"""Jobs that hang, simulated without ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Step:
-    """A call that waits: for `peer`, or for all of `group`. A step named `busy` never ends, and waits for nobody."""
+    """A blocking call that waits for `peer` or for all of `group`. A step named `busy` never ends and waits for no
+    rank.
+    """
 
     op: str
     line: int
@@ -20,10 +22,10 @@ Program = Sequence[Step]
 
 
 def run(programs: Sequence[Program], groups: Mapping[str, Sequence[int]]) -> list[int]:
-    """How many steps each rank has behind it when nobody moves any more.
+    """Return how many steps each rank has completed when no rank can make progress.
 
-    A send waits for its receive, and a collective for the same call of every member: it is *the next one* on its group,
-    whatever line it stands in.
+    A send waits for its receive. A collective waits until every member makes the same call as its *next* one on the
+    group, on whatever line.
     """
     done = [0] * len(programs)
 
@@ -31,7 +33,7 @@ def run(programs: Sequence[Program], groups: Mapping[str, Sequence[int]]) -> lis
         return programs[rank][done[rank]] if done[rank] < len(programs[rank]) else None
 
     def partners(rank: int, step: Step) -> Sequence[int]:
-        """The ranks that go on together with this one, itself included; none as long as one of them is missing."""
+        """Return the ranks that proceed together with this one, including it; empty while one of them is missing."""
         if step.op == "send" and step.peer is not None:
             other = now(step.peer)
             return [rank, step.peer] if other and (other.op, other.peer) == ("recv", rank) else []
@@ -53,7 +55,7 @@ def run(programs: Sequence[Program], groups: Mapping[str, Sequence[int]]) -> lis
 
 
 def state(program: Program, done: int) -> dict:
-    """What a rank does after so many steps: it has returned, it is running, or it waits in a call."""
+    """Return what a rank is doing after `done` steps: it has returned, it is running, or it is waiting in a call."""
     if done == len(program):
         return {"doing": "returned", "op": None, "line": None}
     step = program[done]

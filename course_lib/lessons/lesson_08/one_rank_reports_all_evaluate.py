@@ -1,4 +1,4 @@
-"""08.1 One rank reports, all evaluate: what an answer must show, and the wrong ones that are known."""
+"""08.1 One rank reports, all evaluate: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cases(seed: int) -> list[Case]:
     generator, dice = seeded(seed), random.Random(seed)
 
     def case(part: str, counts: list[list[int]]) -> Case:
-        """`counts[rank][update]` examples."""
+        """Make a case in which each rank evaluates `counts[rank][update]` examples."""
         shape = (len(counts), len(counts[0]), 2)
         gradients = torch.randn(shape, generator=generator, dtype=torch.float64)
         totals = torch.rand(shape[:2], generator=generator, dtype=torch.float64) * torch.tensor(counts)
@@ -82,28 +82,26 @@ def _reports_are(case: Case, values: list, right: list) -> bool:
 
 
 def adds_nothing_up(case: Case, values: list) -> bool:
-    """These are each rank's own gradients: nothing was added up, or the sum went into another tensor than the one you
+    """These are each rank's own gradients: nothing was summed, or the sum went into a different tensor than the one you
     return.
     """
     return _sums_are(case, values, [list(mine) for mine in case.inputs["gradients"]])
 
 
 def means_instead_of_sums(case: Case, values: list) -> bool:
-    """These are the means of the gradients. The first list has their sums: leave the division out."""
+    """These are the means of the gradients. The first list should have their sums: leave the division out."""
     return _sums_are(case, values, [list(case.inputs["gradients"].mean(dim=0))] * case.ranks)
 
 
 def ranks_disagree(case: Case, values: list) -> bool:
-    """The ranks have different sums of the same update. What comes out of an all-reduce that belongs together is the
-    same on all ranks: compare which calls each rank makes, and in which order.
+    """The ranks have different sums for the same update. Matching all-reduce calls give the same result on all ranks:
+    compare which calls each rank makes, and in which order.
     """
     return any(differs(value[0], values[0][0]) for value in values[1:])
 
 
 def everyone_reports(case: Case, values: list) -> bool:
-    """Other ranks report as well, and the log says everything as many times as there are ranks. All *evaluate*; only
-    the report is rank 0's.
-    """
+    """Other ranks report as well, so the log has everything once per rank. All *evaluate*; only rank 0 reports."""
     return any(value[1] is not None and len(value[1]) for value in values[1:])
 
 
@@ -113,13 +111,13 @@ def reports_no_list(case: Case, values: list) -> bool:
 
 
 def too_few_reports(case: Case, values: list) -> bool:
-    """Rank 0 has fewer reports than there are updates. One is wanted after each of them."""
+    """Rank 0 has fewer reports than there are updates. Report once after each update."""
     return len(values[0][1]) < len(case.inputs["errors"][0])
 
 
 def reports_its_own(case: Case, values: list) -> bool:
-    """Nothing hangs, and rank 0 reports the mean of its own share only. The other ranks have evaluated, too: add up
-    their sums and counts, and let all ranks take part in that.
+    """Nothing hangs, but rank 0 reports the mean of its own share only. The other ranks have evaluated, too: add up
+    their sums and counts, with all ranks taking part.
     """
     return _reports_are(case, values, [total / max(1, count) for total, count in case.inputs["errors"][0]])
 
@@ -136,7 +134,7 @@ def mean_of_means(case: Case, values: list) -> bool:
 
 def reports_the_sum(case: Case, values: list) -> bool:
     """This is the sum of all errors, or of all ranks' mean errors. It grows with their number: divide the sum of the
-    errors by the number of examples of all ranks.
+    errors by the number of examples on all ranks.
     """
     updates = list(zip(*case.inputs["errors"], strict=True))
     sums = [sum(total for total, _ in update) for update in updates]
@@ -145,7 +143,7 @@ def reports_the_sum(case: Case, values: list) -> bool:
 
 
 def over_all_updates(case: Case, values: list) -> bool:
-    """This is the mean over all updates so far. Each report is of the errors after *one* update."""
+    """This is the mean over all updates so far. Each report covers the errors after *one* update."""
     totals, counts, running = 0.0, 0, []
     for update in zip(*case.inputs["errors"], strict=True):
         totals += sum(total for total, _ in update)
@@ -160,7 +158,7 @@ def not_a_number(case: Case, values: list) -> bool:
 
 
 def evaluates_on_rank_0(gradients, errors):
-    """A collective under `if rank == 0`: the others never call it, or meet it with their next gradient."""
+    """There is a collective under `if rank == 0`: the others never call it, or their next gradient meets it."""
     sums, reports = [], []
     for gradient, error in zip(gradients, errors, strict=True):
         dist.all_reduce(gradient)
@@ -181,7 +179,7 @@ EXERCISE = Exercise(
     hints=(
         "Which calls in this program are collectives? Which ranks make each of them, and how often?",
         "Evaluating is work for all ranks. Printing is work for one.",
-        "What travels is a sum and a count, `[total, count]`: both can be added up.",
+        "Send a sum and a count, `[total, count]`: both can be added up.",
     ),
     cases=cases,
     drive=drive,

@@ -1,4 +1,4 @@
-"""08.3 One rank sees a nan: what an answer must show, and the wrong ones that are known."""
+"""08.3 One rank sees a nan: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cases(seed: int) -> list[Case]:
     generator, dice = seeded(seed), random.Random(seed)
 
     def case(part: str, ranks: int, updates: int, bad: dict[tuple[int, int], float]) -> Case:
-        """`bad[rank, update]` is what is wrong there."""
+        """Make a case with random gradients, in which `bad[rank, update]` replaces one number."""
         gradients = torch.randn(ranks, updates, 2, generator=generator, dtype=torch.float64)
         for (rank, update), value in bad.items():
             gradients[rank, update, dice.randrange(2)] = value
@@ -29,7 +29,7 @@ def cases(seed: int) -> list[Case]:
         return Case(part, ranks, {"gradients": gradients}, says)
 
     def drawn(ranks: int, updates: int, value: float) -> dict[tuple[int, int], float]:
-        """Bad on one rank after another, twice in a row, and good again at the end."""
+        """Return bad values on one rank in each of three updates, two of them in a row; the last update is good."""
         first = dice.randrange(updates - 4)
         ranks_hit = [dice.randrange(1, ranks), 0, dice.randrange(ranks)]
         places = zip(ranks_hit, (first, first + 1, first + 3), strict=True)
@@ -62,7 +62,7 @@ def expected(case: Case) -> list:
 
 
 def _weights(case: Case, makes: Callable, mean: Callable = lambda of_all: of_all.mean(dim=0)) -> list[Tensor]:
-    """The weights after each update; it is made where `makes(gradients)` of all ranks says so."""
+    """Return the weights after each update; an update is applied if `makes` returns true for all ranks' gradients."""
     weight, weights = torch.ones(2, dtype=torch.float64), []
     for gradients in case.inputs["gradients"].unbind(dim=1):
         if makes(gradients):
@@ -76,20 +76,20 @@ def _all_are(values: list, right: list) -> bool:
 
 
 def _finite(case: Case) -> list[bool]:
-    """Of each update: whether all ranks' gradients are."""
+    """Return, for each update, whether all ranks' gradients are finite."""
     return case.inputs["gradients"].isfinite().all(dim=2).all(dim=0).tolist()
 
 
 def too_few(case: Case, values: list) -> bool:
-    """There are fewer weights than updates. A bad gradient skips *one* update, and its weights, unchanged, are in the
-    list like all others.
+    """There are fewer weights than updates. A bad gradient skips only *one* update, whose unchanged weights still
+    belong in the list.
     """
     return any(len(value["weights"]) < len(_finite(case)) for value in values)
 
 
 def same_tensor(case: Case, values: list) -> bool:
-    """All weights in the list are the last ones: the list holds one tensor many times, which every update changes in
-    place. Append a copy, or make a new tensor in each update.
+    """All weights in the list are the last ones: the list holds one tensor many times, and every update changes it in
+    place. Append a copy, or create a new tensor in each update.
     """
     right = expected(case)[0]["weights"]
     moved = any(differs(weights, right[-1]) for weights in right)
@@ -97,15 +97,15 @@ def same_tensor(case: Case, values: list) -> bool:
 
 
 def ranks_disagree(case: Case, values: list) -> bool:
-    """The ranks' weights are no longer the same. They must add up the same gradients, and skip the same updates: decide
-    together.
+    """The ranks' weights are no longer the same. All ranks must add up the same gradients and skip the same updates:
+    decide together.
     """
     return any(differs(value["weights"], values[0]["weights"]) for value in values[1:])
 
 
 def infinite_is_no_nan(case: Case, values: list) -> bool:
-    """An infinite gradient is no nan, and the weights are no longer finite after it. Ask for what is good: `isfinite`,
-    on every rank.
+    """An infinite gradient is not a nan, and after it the weights are no longer finite. Test for what is good:
+    `isfinite`, on every rank.
     """
     gradients = case.inputs["gradients"]
     return not gradients.isnan().any() and not _stay_finite(values)
@@ -120,7 +120,7 @@ def never_skips(case: Case, values: list) -> bool:
 
 
 def one_is_enough(case: Case, values: list) -> bool:
-    """A nan on one rank has got into the sum, and with it into all ranks' weights. Whether to skip depends on *all*
+    """A nan on one rank got into the sum, and through it into all ranks' weights. Whether to skip depends on *all*
     ranks: not on one of them, and not only if every one has a nan.
     """
     return not _stay_finite(values)
@@ -131,8 +131,8 @@ def _stay_finite(values: list) -> bool:
 
 
 def made_up(case: Case, values: list) -> bool:
-    """The weights have changed in an update in which a rank's gradient was bad: zeros stood in for it, or the other
-    ranks went on without it. When one rank's gradient is bad, the update is skipped, by all.
+    """The weights changed in an update in which a rank's gradient was bad: zeros stood in for it, or the other ranks
+    went on without it. When one rank's gradient is bad, all ranks skip the update.
     """
     weights = [torch.ones(2, dtype=torch.float64), *values[0]["weights"]]
     pairs = zip(weights, weights[1:], _finite(case), strict=True)
@@ -140,7 +140,7 @@ def made_up(case: Case, values: list) -> bool:
 
 
 def skips_too_much(case: Case, values: list) -> bool:
-    """An update was skipped although all ranks' gradients were finite. What was bad in an earlier update says nothing
+    """An update was skipped although all ranks' gradients were finite. A bad gradient in an earlier update says nothing
     about this one.
     """
     weights = [torch.ones(2, dtype=torch.float64), *values[0]["weights"]]
@@ -166,7 +166,7 @@ def own_gradients(case: Case, values: list) -> bool:
 
 
 def decides_alone(weight, gradients, rate):
-    """Each rank decides for itself: the one with the nan makes an all-reduce fewer than the others."""
+    """Each rank decides for itself: the rank with the nan makes one all-reduce fewer than the others."""
     weights = []
     for gradient in gradients:
         if gradient.isfinite().all():
@@ -186,8 +186,8 @@ EXERCISE = Exercise(
     read="4 · A branch on one rank's numbers",
     hints=(
         "What does the branch depend on? Is that the same on all ranks?",
-        "Take a number that is 1 where a rank's gradient is bad and 0 elsewhere. Its maximum over the ranks says if "
-        "any is bad, and is the same for all.",
+        "Take a number that is 1 where a rank's gradient is bad and 0 elsewhere. Its maximum over the ranks tells "
+        "whether any gradient is bad, and is the same on all ranks.",
         "Or: what does the *sum* of the gradients look like if one rank's has a nan? All ranks see that sum.",
     ),
     cases=cases,

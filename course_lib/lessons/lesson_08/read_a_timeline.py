@@ -1,4 +1,4 @@
-"""08.7 Read a timeline: what an answer must show, and the wrong ones that are known."""
+"""08.7 Read a timeline: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from course_lib.checks.exercise import Case, Exercise
 from course_lib.lessons.lesson_08 import Diagnosed
 
 CAUSES = ("straggler", "uneven batches", "data", "no overlap", "network", "fine")
-NOISE = 0.04  # by which equal work differs, up or down
+NOISE = 0.04  # relative variation of equal work, up or down
 
 
 @dataclass(frozen=True)
 class Job:
-    """How long things take in a job, in seconds; `slow` is the rank to which `slower` or `load` applies."""
+    """The duration of each part of a job, in seconds; `slower` and `slow_load` apply to the rank `slow`."""
 
     ranks: int
     updates: int
@@ -23,9 +23,9 @@ class Job:
     transfer: float = 0.8
     load: float = 0.1
     slow: int | None = None
-    slow_load: float = 0.1  # of the slow rank
-    slower: float = 1.0  # times as long are the slow rank's forward and backward
-    longest: float = 1.0  # times as long are those of the rank with the longest batch
+    slow_load: float = 0.1  # the slow rank's `load`
+    slower: float = 1.0  # factor on the slow rank's forward and backward
+    longest: float = 1.0  # factor on those of the rank with the longest batch
     overlap: bool = True
 
 
@@ -42,7 +42,7 @@ def cases(seed: int) -> list[Case]:
         return Diagnosed(part, 1, {"spans": spans}, says, (rank, cause))
 
     def some_job(ranks: int, updates: int) -> tuple[Job, int]:
-        scale = dice.choice((0.02, 0.5, 1.0, 20.0))  # nobody said that an update takes seconds
+        scale = dice.choice((0.02, 0.5, 1.0, 20.0))  # so that answers can't assume how long an update takes
         backward, transfer = scale * dice.uniform(1.5, 2.5), scale * dice.uniform(0.6, 0.9)
         job = Job(ranks, updates, scale, backward, transfer, load=0.1 * scale, slow_load=0.1 * scale)
         return job, dice.randrange(ranks)
@@ -65,7 +65,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def _in_words(spans: list[list], zero: float) -> str:
-    """The spans of one update, a line for each rank, in seconds after `zero`."""
+    """Return the spans of one update, one line per rank, in seconds after `zero`."""
     rows: dict[int, list[str]] = {}
     for rank, name, begin, end in sorted(spans, key=lambda span: span[2]):
         rows.setdefault(rank, []).append(f"{name} {begin - zero:.4g} to {end - zero:.4g}")
@@ -73,9 +73,11 @@ def _in_words(spans: list[list], zero: float) -> str:
 
 
 def simulate(job: Job, dice: random.Random) -> list[list]:
-    """The spans of a run: an update's communication ends for all at once, when the last has brought its gradients."""
+    """Return the spans of a run. An update's communication ends on all ranks at once, after the last one has its
+    gradients.
+    """
     spans: list[list] = []
-    clock = dice.uniform(100, 900) * job.forward  # whatever it is that the times are counted from
+    clock = dice.uniform(100, 900) * job.forward  # an arbitrary start, so that answers can't assume 0
     turns = [rank for _ in range(job.updates) for rank in dice.sample(range(job.ranks), job.ranks)]
     for update in range(job.updates):
         ready, begun = [], []
@@ -93,7 +95,7 @@ def simulate(job: Job, dice: random.Random) -> list[list]:
                 now += seconds
             ready.append(now)
             begun.append(now - job.backward * times / 2 if job.overlap else now)
-        # with overlap, half of the backward pass is there to hide the transfer behind
+        # with overlap, the transfer can hide behind half of the backward pass
         last = max(range(job.ranks), key=ready.__getitem__)
         clock = max(ready[last] + 0.05 * job.backward, begun[last] + job.transfer * dice.uniform(1 - NOISE, 1 + NOISE))
         spans += [[rank, "communication", begun[rank], clock] for rank in range(job.ranks)]
@@ -117,33 +119,33 @@ def _truth(case: Case) -> tuple[int | None, str]:
 
 
 def waiting_is_no_work(case: Case, values: list) -> bool:
-    """There is much communication in this timeline, and most of it is waiting. How long a transfer takes can be read
-    only from the rank that comes *last*: for it, nobody else is late.
+    """There is a lot of communication in this timeline, but most of it is waiting. Only the rank that arrives *last*
+    shows how long a transfer takes: it does not wait for any other rank.
     """
     return values[0]["found"][1] in ("network", "no overlap") and _truth(case)[1] not in ("network", "no overlap")
 
 
 def who_waits_most(case: Case, values: list) -> bool:
-    """This rank waits for the slow one. The one to blame is the one that waits *least*."""
+    """This rank waits for the slow one. The rank to blame is the one that waits *least*."""
     rank, right = values[0]["found"][0], _truth(case)[0]
     return None not in (rank, right) and rank != right
 
 
 def once_the_last(case: Case, values: list) -> bool:
-    """In every update some rank is the last, but not the same one each time: it is the batch that is long, not the rank
-    that is slow. Look at the updates one by one.
+    """In every update some rank is last, but not the same one each time: the batch is long, the rank is not slow. Look
+    at the updates one by one.
     """
     return _truth(case)[1] == "uneven batches"
 
 
 def always_the_last(case: Case, values: list) -> bool:
-    """The work is not shared out by turns: the same rank is the last in every update."""
+    """The long batches do not move from rank to rank: the same rank is the last in every update."""
     return values[0]["found"][1] == "uneven batches" and _truth(case)[0] is not None
 
 
 def nobody_to_blame(case: Case, values: list) -> bool:
-    """No rank is later than the others by more than a few per cent. What is wrong, if anything is, is so on all ranks:
-    the rank is None.
+    """No rank is more than a few percent later than the others. If anything is wrong, it is wrong on all ranks: the
+    rank is None.
     """
     return _truth(case)[0] is None and values[0]["found"][0] is not None
 
@@ -159,15 +161,15 @@ def begins_when(case: Case, values: list) -> bool:
 
 
 def all_is_well(case: Case, values: list) -> bool:
-    """Nothing is wrong here: loading is short, all ranks are ready at the same time, and the communication is hidden
-    behind the backward pass but for a little.
+    """Nothing is wrong here: loading is short, all ranks are ready at the same time, and nearly all communication is
+    hidden behind the backward pass.
     """
     return _truth(case)[1] == "fine"
 
 
 def something_is_wrong(case: Case, values: list) -> bool:
-    """Something takes a quarter of this run's time or more, and was not found. Add up, for each rank and each name,
-    where the time goes.
+    """Something takes a quarter of this run's time or more, and was not found. Add up where the time goes, for each
+    rank and each name.
     """
     return values[0]["found"][1] == "fine"
 
@@ -181,11 +183,11 @@ EXERCISE = Exercise(
     parts={"all ranks": 2, "one rank": 2, "by turns": 1},
     read="10 · Not stuck, only slow",
     hints=(
-        "In each update: when does each rank end its backward pass? Who is the last one, and by how much?",
-        "If one rank is the last by far, in every update: add up its load, and its forward and backward, beside those "
-        "of the others.",
-        "If all are ready at about the same time: how much of the run is load? How much of it lies between the last "
-        "backward's end and the end of the communication, and had the communication begun before?",
+        "In each update: when does each rank end its backward pass? Which rank is last, and by how much?",
+        "If one rank is last by far in every update: add up its load, and its forward and backward, and compare with "
+        "the others.",
+        "If all are ready at about the same time: how much of the run is load? How much of it is between the end of "
+        "the last backward and the end of the communication, and did the communication begin before that?",
     ),
     cases=cases,
     drive=drive,

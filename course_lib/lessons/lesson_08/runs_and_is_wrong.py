@@ -1,4 +1,4 @@
-"""08.6 It runs, and is wrong: what an answer must show, and the wrong ones that are known."""
+"""08.6 It runs, and is wrong: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from course_lib.lessons.lesson_08 import Diagnosed
 
 CAUSES = ("start", "repeats", "own gradient", "other rate", "not applied", "sum", "group", "none")
 OF_ONE_RANK = ("start", "repeats", "own gradient", "other rate", "not applied")
-BATCH = 2  # examples of a rank in an update
+BATCH = 2  # examples per rank and update
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong from `update` on; `rank` is None where all ranks do the same wrong thing."""
+    """A fault that begins at `update`; `rank` is None if all ranks do the same wrong thing."""
 
     cause: str
     rank: int | None
     update: int | None
-    lasts: bool = True  # or it happens once
+    lasts: bool = True  # False: it happens only once
 
     def hits(self, cause: str, rank: int, update: int) -> bool:
         if self.cause != cause or self.update is None or self.rank not in (None, rank):
@@ -51,7 +51,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def _in_words(record: dict) -> str:
-    """The record of a small job; of a large one its size."""
+    """Return the record of a small job in words; for a large job, only its size."""
 
     def brief(numbers: list[float]) -> list[float]:
         return [round(number, 3) for number in numbers]
@@ -68,7 +68,7 @@ def _in_words(record: dict) -> str:
 
 
 def train(fault: Fault, ranks: int, updates: int, dice: random.Random, generator: torch.Generator) -> dict:
-    """Train a linear model on `ranks` ranks, each with its own weights, in one process; and write down what they do."""
+    """Train a linear model on `ranks` simulated ranks, each with its own weights, and return a record of the run."""
     rate = dice.choice((0.05, 0.1, 0.2))
     size = ranks * updates * BATCH
     inputs = torch.randn(size, 2, generator=generator, dtype=torch.float64)
@@ -83,7 +83,7 @@ def train(fault: Fault, ranks: int, updates: int, dice: random.Random, generator
         examples = [order[_place(fault, rank, update)][rank] for rank in range(ranks)]
         off = [inputs[mine] @ weights[rank] - targets[mine] for rank, mine in enumerate(examples)]
         own = [2 * each @ inputs[mine] / BATCH for each, mine in zip(off, examples, strict=True)]
-        last_digits = 1 + 1e-13 * dice.choice((-1, 1))  # a sum of many messages has its own order
+        last_digits = 1 + 1e-13 * dice.choice((-1, 1))  # the order of summation changes the last digits
         used = [_used(fault, rank, update, own) * last_digits for rank in range(ranks)]
         weights = [weights[rank] - _rate(fault, rank, update, rate) * used[rank] for rank in range(ranks)]
         log.append(
@@ -112,7 +112,7 @@ def _rate(fault: Fault, rank: int, update: int, rate: float) -> float:
 
 
 def _used(fault: Fault, rank: int, update: int, own: Sequence[Tensor]) -> Tensor:
-    """The gradient that a rank's optimizer gets."""
+    """Return the gradient that a rank's optimizer uses."""
     everybody = torch.stack(list(own))
     if fault.hits("own gradient", rank, update):
         return own[rank]
@@ -143,52 +143,50 @@ def _truth(case: Case) -> tuple:
 
 
 def sees_ghosts(case: Case, values: list) -> bool:
-    """Nothing is wrong with this job. Ranks have different examples, and so different losses and gradients; and sums of
-    the same numbers in another order differ in their last digits.
+    """Nothing is wrong with this job. Ranks have different examples, so their losses and gradients differ; and sums of
+    the same numbers in a different order differ in their last digits.
     """
     return _truth(case)[2] == "none"
 
 
 def sees_nothing(case: Case, values: list) -> bool:
-    """Something is wrong with this job, and was not found. Check every step of every update: the weights at the start,
-    the examples, what becomes of the gradients, and what becomes of the weights.
+    """Something is wrong with this job, and was not found. Check every step of every update: the initial weights, the
+    examples, what happens to the gradients, and what happens to the weights.
     """
     return values[0]["found"][2] == "none"
 
 
 def a_consequence(case: Case, values: list) -> bool:
-    """This is a consequence: something was wrong in an earlier update, and from then on weights differ, and losses and
-    gradients with them. Find the first thing that does not follow from what was before it.
+    """This is a consequence: something was wrong in an earlier update, and since then weights differ, and so do losses
+    and gradients. Find the first thing that does not follow from what came before it.
     """
     update, first = values[0]["found"][1], _truth(case)[1]
     return isinstance(update, int) and isinstance(first, int) and update > first
 
 
 def too_early(case: Case, values: list) -> bool:
-    """In this update all is still well. Different losses and gradients are no fault: ranks have different examples. Nor
-    are last digits that differ: they depend on the order of adding up.
+    """In this update all is still well. Different losses and gradients are not a fault: ranks have different examples.
+    Neither are last digits that differ: they depend on the order of summation.
     """
     update, first = values[0]["found"][1], _truth(case)[1]
     return isinstance(update, int) and isinstance(first, int) and update < first
 
 
 def one_for_all(case: Case, values: list) -> bool:
-    """All ranks do the same wrong thing in this update: none of them is to blame more than others, and the rank is
-    None.
-    """
+    """All ranks do the same wrong thing in this update: no rank is more to blame than others, and the rank is None."""
     return _truth(case)[0] is None and values[0]["found"][0] is not None
 
 
 def another_rank(case: Case, values: list) -> bool:
-    """The update is right, and the rank is not. At the start: whose weights has no other rank? Later: whose numbers do
-    not follow from those before?
+    """The update is right, but the rank is not. At the start: which rank's weights differ from all others? Later: which
+    rank's numbers do not follow from the previous ones?
     """
     return values[0]["found"][0] != _truth(case)[0]
 
 
 def another_cause(case: Case, values: list) -> bool:
-    """Rank and update are right, and the cause is not. Take the steps one by one: weights at the start, examples, used
-    from gradients, weights from used.
+    """Rank and update are right, but the cause is not. Check the steps one by one: initial weights, examples, `used`
+    from the gradients, weights from `used`.
     """
     return values[0]["found"][:2] == list(_truth(case)[:2])
 
@@ -202,12 +200,12 @@ EXERCISE = Exercise(
     parts={"one rank": 3, "all ranks": 2},
     read="7 · Broken on purpose, and nothing happens",
     hints=(
-        "Go through the updates in order, and return at the first thing that is not as it should be: whatever comes "
-        "later may be its consequence.",
-        "What should `used` be, given all ranks' `gradient`? What should `weights` be, given those before, `used` and "
-        "the rate? Write a small function `close(a, b)` for two lists of numbers.",
-        "If one rank's `used` is wrong: is it the rank's own gradient? If all ranks' are: is it the sum? Which of the "
-        "ranks' weights at the start is like no other's?",
+        "Go through the updates in order, and return at the first thing that is wrong: anything later may be a "
+        "consequence of it.",
+        "What should `used` be, given all ranks' `gradient`? What should `weights` be, given the previous ones, `used` "
+        "and the rate? Write a small function `close(a, b)` for two lists of numbers.",
+        "If one rank's `used` is wrong: is it the rank's own gradient? If all ranks' are: is it the sum? Which rank's "
+        "initial weights differ from all others?",
     ),
     cases=cases,
     drive=drive,

@@ -1,4 +1,4 @@
-"""08.4 The first difference: what an answer must show, and the wrong ones that are known."""
+"""08.4 The first difference: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def _job(dice: random.Random, part: str, fault: Callable, ranks: int) -> Diagnosed:
-    """A job in which one rank does not do what the others do; found out later, the line of the hang tells nothing."""
+    """Return a job in which one rank deviates. If that is found out later, the line of the hang gives nothing away."""
     while True:
         case = _any_job(dice, part, fault, ranks)
         if fault not in (skips_once, evaluates_alone) or not _ends(case) & set(_sides(case)):
@@ -48,7 +48,9 @@ def _any_job(dice: random.Random, part: str, fault: Callable, ranks: int) -> Dia
 
 
 def _body(dice: random.Random) -> list[Step]:
-    """The calls of one update: two or three all-reduces, each on its own line, and perhaps another collective."""
+    """Return the calls of one update: two or three all-reduces, each on its own line, and perhaps a different
+    collective.
+    """
     lines = sorted(dice.sample(range(8, 30, 2), 4))
     body = [Step("all_reduce", line, group="world") for line in lines[: dice.choice((2, 3))]]
     if dice.random() < 0.5:
@@ -63,7 +65,7 @@ def _in_words(each: dict) -> str:
 
 
 def _anywhere(dice: random.Random, right: list[Step]) -> int:
-    """A place in the program, and often its very beginning."""
+    """Return a place in the program, often its very beginning."""
     return dice.choice((0, dice.randrange(len(right)), dice.randrange(len(right))))
 
 
@@ -84,14 +86,14 @@ def calls_another(dice: random.Random, right: list[Step], size: int) -> tuple[li
 
 
 def skips_once(dice: random.Random, right: list[Step], size: int) -> tuple[list[Step], int, str]:
-    """One call of one update is left out, and the next one is of the same kind: it takes its place."""
+    """Leave out one call of one update. The next call is of the same kind and takes its place."""
     places = [place for place in range(1, len(right) - size) if right[place].op == right[place + 1].op]
     place = dice.choice(places)
     return [*right[:place], *right[place + 1 :]], right[place].line, "skipped"
 
 
 def evaluates_alone(dice: random.Random, right: list[Step], size: int) -> tuple[list[Step], int, str]:
-    """After one update, or after each from there on, there is one more all-reduce, on a line of its own."""
+    """Add an all-reduce on a separate line after one update, or after every update from there on."""
     updates = range(1 + size, len(right) - 1, size)
     first, line = dice.choice(updates), dice.randrange(31, 39)
     hit = [place for place in updates if place >= first] if dice.random() < 0.5 else [first]
@@ -101,7 +103,7 @@ def evaluates_alone(dice: random.Random, right: list[Step], size: int) -> tuple[
 
 
 def once_more(dice: random.Random, right: list[Step], size: int) -> tuple[list[Step], int, str]:
-    """The others have returned, and it makes one call more."""
+    """Add a call at the end, after the others have returned."""
     line = dice.randrange(41, 50)
     return [*right, Step(dice.choice(OPS), line, group="world")], line, "extra"
 
@@ -123,18 +125,18 @@ def _truth(case: Case) -> tuple[int, int, str]:
 
 
 def _of_both(case: Case) -> tuple[dict, dict]:
-    """What the rank to blame says, and what each of the others does."""
+    """Return the record of the rank to blame, and the record of the other ranks."""
     odd, record = _truth(case)[0], case.inputs["record"]
     return record[odd], record[odd - 1]
 
 
 def _ends(case: Case) -> set[int]:
-    """The lines where ranks are at the end."""
+    """Return the lines where the ranks are at the end."""
     return {each["line"] for each in _of_both(case)} - {None}
 
 
 def _sides(case: Case) -> list[int]:
-    """The lines of both sides' calls at the first difference."""
+    """Return the lines of both sides' calls at the first difference."""
     mine, usual = (each["calls"] for each in _of_both(case))
     both = min(len(mine), len(usual))
     place = next((place for place in range(both) if mine[place] != usual[place]), both)
@@ -142,15 +144,15 @@ def _sides(case: Case) -> list[int]:
 
 
 def blames_a_victim(case: Case, values: list) -> bool:
-    """This rank does what most ranks do, and has made the calls that they have made: it is a victim. To blame is the
-    one whose calls differ from those of all others, whether it waits or not.
+    """This rank does what most ranks do, and has made the same calls as they have: it is a victim. The rank to blame is
+    the one whose calls differ from all others', whether it is waiting or not.
     """
     rank = values[0]["found"][0]
     return rank != _truth(case)[0] and rank in range(len(case.inputs["record"]))
 
 
 def line_of_the_hang(case: Case, values: list) -> bool:
-    """The rank is right, and the line is one where ranks wait at the end. That is where it was noticed, not where it
+    """The rank is right, but the line is one where ranks wait at the end. That is where it was noticed, not where it
     went wrong: compare the calls from the beginning, and stop at the first difference.
     """
     rank, line, _ = values[0]["found"]
@@ -158,20 +160,20 @@ def line_of_the_hang(case: Case, values: list) -> bool:
 
 
 def line_of_the_other_side(case: Case, values: list) -> bool:
-    """The rank is right, and the line is that of the other side. A call that was left out has the line where the others
-    made it; a call that only this rank made, and the place where it is busy, have its own.
+    """The rank is right, but the line is that of the other side. A skipped call has the line where the others made it;
+    a call that only this rank made has this rank's line, and so does the place where it is busy.
     """
     rank, line, _ = values[0]["found"]
     return rank == _truth(case)[0] and line != _truth(case)[1] and line in _sides(case)
 
 
 def another_line(case: Case, values: list) -> bool:
-    """The rank is right, and the line is not: it is in neither of the two calls at the first difference."""
+    """The rank is right, but the line is not: neither of the two calls at the first difference is on it."""
     return values[0]["found"][0] == _truth(case)[0] and values[0]["found"][1] != _truth(case)[1]
 
 
 def other_cause(case: Case, values: list) -> bool:
-    """Rank and line are right, and the cause is not. Look again at the first difference: is there a call on both sides?
+    """Rank and line are right, but the cause is not. Look again at the first difference: is there a call on both sides?
     If not: who has returned, and who is running? If so: is it the same collective, and do the others ever call it on
     that line?
     """
@@ -187,10 +189,10 @@ EXERCISE = Exercise(
     parts={"ends too early": 1, "another collective": 1, "found out later": 2},
     read="4 · A branch on one rank's numbers",
     hints=(
-        "Which rank's list of calls is like no other's? Count how often each list occurs.",
-        "Go along both lists, the odd one's and the others', to the first place where they are not the same. Either "
+        "Which rank's list of calls differs from all others? Count how often each list occurs.",
+        "Walk through both lists, the odd rank's and the others', to the first place where they differ. Either list "
         "may end there.",
-        "If both go on there with the same collective, only the line tells: is it one on which the others make calls?",
+        "If both continue there with the same collective, look at the line: is it one on which the others make calls?",
     ),
     cases=cases,
     drive=drive,

@@ -1,4 +1,4 @@
-"""08.2 Uneven batches: what an answer must show, and the wrong ones that are known."""
+"""08.2 Uneven batches: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from course_lib.checks.private import by_rank
 from course_lib.lessons.lesson_08 import mean_of_all
 from course_lib.lessons.symptoms import NO_MEAN_OF_NOTHING, a_mean_of_means, says
 
-MANY = 1_000  # updates: more than anybody would guess
+MANY = 1_000  # updates: more than a hard-coded guess would cover
 
 
 def cases(seed: int) -> list[Case]:
@@ -55,14 +55,14 @@ def expected(case: Case) -> list:
 
 
 def _of_each_update(case: Case) -> list:
-    """The examples of all ranks together, for each update."""
+    """Return the examples of all ranks together, for each update."""
     batches = case.inputs["batches"]
     updates = range(max(map(len, batches)))
     return [torch.cat([mine[update] for mine in batches if update < len(mine)]) for update in updates]
 
 
 def _means(case: Case) -> list[list[float | None]]:
-    """Each rank's own mean in each update, None where it has run out."""
+    """Return each rank's own mean in each update, None after the rank has run out."""
     batches = case.inputs["batches"]
     updates = range(max(map(len, batches)))
     return [[mine[update].mean().item() if update < len(mine) else None for mine in batches] for update in updates]
@@ -79,29 +79,29 @@ def _stops_after(updates: int, case: Case, values: list) -> bool:
 
 
 def stops_at_the_shortest(case: Case, values: list) -> bool:
-    """All ranks stop when the first has run out: nothing hangs, and what the others have left is never trained on. Go
+    """All ranks stop when the first has run out: nothing hangs, but the batches the others have left are never used. Go
     on as long as *any* rank has a batch.
     """
     return _stops_after(min(map(len, case.inputs["batches"])), case, values)
 
 
 def as_many_as_rank_0(case: Case, values: list) -> bool:
-    """All ranks make as many updates as rank 0 has batches. Another one may have more, and these are lost. All ranks
-    must be asked: which all-reduce gives the largest of their numbers?
+    """All ranks make as many updates as rank 0 has batches. If another rank has more, those are lost. Ask all ranks:
+    which all-reduce gives the largest of their numbers?
     """
     return _stops_after(len(case.inputs["batches"][0]), case, values)
 
 
 def stops_too_early(case: Case, values: list) -> bool:
-    """There are fewer losses than updates. Nobody knows beforehand how many batches the rank with the most of them has,
-    and no constant is large enough: the ranks have to ask one another.
+    """There are fewer losses than updates. No rank knows beforehand how many batches the longest rank has, and no
+    constant is large enough: the ranks have to ask one another.
     """
     return any(len(value["losses"]) < len(_means(case)) for value in values)
 
 
 def goes_on_too_long(case: Case, values: list) -> bool:
-    """There are more losses than updates: after the last batch of the rank with the most of them there is nothing to
-    report. How many updates there are is for the ranks to agree on.
+    """There are more losses than updates: after the last batch of the longest rank there is nothing to report. The
+    ranks have to agree on the number of updates.
     """
     return any(len(value["losses"]) > len(_means(case)) for value in values)
 
@@ -132,8 +132,8 @@ def mean_of_means(case: Case, values: list) -> bool:
 
 
 def repeats_a_batch(case: Case, values: list) -> bool:
-    """A rank that has run out gives a batch again, and those examples count twice. An empty share is a share: a sum of
-    0 and a count of 0.
+    """A rank that has run out uses a batch again, and those examples count twice. An empty share is still a share: a
+    sum of 0 and a count of 0.
     """
     batches = case.inputs["batches"]
     updates = range(len(_means(case)))
@@ -146,12 +146,12 @@ def repeats_a_batch(case: Case, values: list) -> bool:
 
 
 def sums_not_means(case: Case, values: list) -> bool:
-    """These are the sums of the losses. Divide each by the number of examples that all ranks have in that update."""
+    """These are the sums of the losses. Divide each by the number of examples on all ranks in that update."""
     return _losses_are(values, [examples.sum().item() for examples in _of_each_update(case)])
 
 
 def own_batches_only(batches):
-    """Each rank makes as many all-reduces as it has batches, and the one with the most waits for ever in the next."""
+    """Each rank makes as many all-reduces as it has batches, and the one with the most waits forever in the next."""
     return [mean_of_all(batch.sum(), len(batch)) for batch in batches]
 
 
@@ -165,7 +165,7 @@ EXERCISE = Exercise(
     read="3 · One rank does more",
     hints=(
         "How many all-reduces does each rank of the program make? How could they all know the right number beforehand?",
-        "`dist.all_reduce(tensor, op=dist.ReduceOp.MAX)` leaves the largest of the ranks' numbers on all of them.",
+        "`dist.all_reduce(tensor, op=dist.ReduceOp.MAX)` gives all ranks the largest of their numbers.",
         "What does a rank without a batch add to the sum, and what to the count?",
     ),
     cases=cases,

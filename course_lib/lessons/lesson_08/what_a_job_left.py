@@ -1,4 +1,4 @@
-"""08.8 What a hung job left: what an answer must show, and the wrong ones that are known.
+"""08.8 What a hung job left: how an answer is checked, and the common mistakes it recognizes.
 
 The jobs were real, and so is what they left: `tests/checks/recorded` has the program, with its faults, that ran them.
 """
@@ -19,7 +19,7 @@ PART_OF = {
     **dict.fromkeys(("busy", "fewer", "more"), "counts"),
     **dict.fromkeys(("another call", "messages"), "calls"),
 }
-LOST = "Connection "  # closed, or reset, by peer: the words of a rank that has lost another one
+LOST = "Connection "  # "closed by peer" or "reset by peer": what a rank prints when it has lost another one
 
 
 def cases(seed: int) -> list[Case]:
@@ -33,7 +33,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def _recorded_jobs() -> list[dict[str, Any]]:
-    """The jobs, with each rank as a dict of its `exit` code, None if it was still running, and what it left."""
+    """Return the jobs. Each rank is a dict of its `exit` code, None if it was still running, and what it left."""
     kept = json.loads(Path(__file__).with_name("recorded_jobs.json").read_text())
     texts = kept["texts"]
     return [
@@ -49,7 +49,7 @@ def _recorded_jobs() -> list[dict[str, Any]]:
 
 
 def _case(dice: random.Random, job: dict[str, Any]) -> Diagnosed:
-    """The ranks are numbered anew. In some jobs the record of a rank that is not to blame was lost."""
+    """Make a case with the ranks renumbered. In some cases, the record of a rank that is not to blame is missing."""
     order = dice.sample(range(len(job["ranks"])), len(job["ranks"]))
     ranks = [dict(job["ranks"][old]) for old in order]
     guilty = sorted(order.index(old) for old in job["guilty"])
@@ -74,7 +74,9 @@ def _end(left: dict[str, Any]) -> str:
 
 
 def _in_words(left: dict[str, Any]) -> str:
-    """What a rank left, in a line: its end, how its log ends, the top of its stack, its last collective."""
+    """Return what a rank left, in one line: how it ended, the end of its log, the top of its stack, its last
+    collective.
+    """
     log, stack, record = (left[name].strip().splitlines() for name in ("log", "stack", "record"))
     last = log[-1].removeprefix("[rank@]: ")
     words = [_end(left), f"log: … {LOST}closed or reset by peer …" if LOST in last else f"log: … {last}"]
@@ -102,13 +104,13 @@ def _truth(case: Case) -> tuple[list[int], str, list[dict]]:
 
 
 def _blamed(case: Case, values: list) -> tuple[set, set]:
-    """The ranks that are blamed, and those that should be."""
+    """Return the ranks that the answer blames, and those that it should blame."""
     found = values[0]["found"][0]
     return {rank for rank in found if isinstance(rank, int)}, set(_truth(case)[0])
 
 
 def blames_victims_too(case: Case, values: list) -> bool:
-    """Among these are the ranks to blame, and others that are in trouble only because of them."""
+    """These include the ranks to blame, but also others that are in trouble only because of them."""
     found, guilty = _blamed(case, values)
     return found > guilty
 
@@ -120,7 +122,7 @@ def one_of_two(case: Case, values: list) -> bool:
 
 
 def blames_who_lost_a_peer(case: Case, values: list) -> bool:
-    """This rank's last words are about a connection: it has lost another rank, and that is no cause. Who has left
+    """This rank's last words are about a connection: it has lost another rank, which is not a cause. Which rank left
     before it, and how: with which exit code, after which exception, or after how many collectives?
     """
     found, guilty = _blamed(case, values)
@@ -129,8 +131,8 @@ def blames_who_lost_a_peer(case: Case, values: list) -> bool:
 
 
 def blames_who_is_done(case: Case, values: list) -> bool:
-    """This rank has made as many collectives as most, and has ended well: exit code 0. "To blame is the one who does
-    not wait" is no rule: count, and look for the one whose number nobody else has.
+    """This rank has made as many collectives as most, and exited cleanly: exit code 0. "To blame is the one who does
+    not wait" is not a rule: count, and look for the rank whose count differs from all others.
     """
     found, guilty = _blamed(case, values)
     ranks = _truth(case)[2]
@@ -138,43 +140,43 @@ def blames_who_is_done(case: Case, values: list) -> bool:
 
 
 def overlooks_messages(case: Case, values: list) -> bool:
-    """Two ranks are in `send`, or two in `recv`: their stacks say so. They wait for each other, and this one, which has
-    begun another collective since, waits for them.
+    """Two ranks are in `send`, or two in `recv`: you can see it in their stacks. They wait for each other, and this
+    rank, which has since started a different collective, waits for them.
     """
     found, guilty = _blamed(case, values)
     return bool(found) and not found & guilty and _truth(case)[1] == "messages"
 
 
 def blames_who_waits(case: Case, values: list) -> bool:
-    """This rank waits where most ranks wait, or for those who should have come there: it is a victim. Put the records
-    side by side, number by number: who is the first to differ from the others?
+    """This rank waits where most ranks wait, or for the ranks that should have arrived there: it is a victim. Compare
+    the records side by side, number by number: which rank is the first to differ?
     """
     found, guilty = _blamed(case, values)
     return bool(found) and not found & guilty
 
 
 def blames_nobody(case: Case, values: list) -> bool:
-    """No rank is named, and in each of these jobs somebody is to blame: one rank, or two that wait for each other."""
+    """No rank is named, but each of these jobs has a rank to blame, or two that wait for each other."""
     return not _blamed(case, values)[0]
 
 
 def counts_before_it_compares(case: Case, values: list) -> bool:
-    """Before the counts part, there is a number at which one rank made another call than the others, or one of another
-    shape. The counts only follow from that: compare what the calls are, and then how many.
+    """Before the counts diverge, there is a number at which one rank made a different call than the others, or a call
+    with a different shape. The counts only follow from that: compare the calls first, then their number.
     """
     return _truth(case)[1] == "another call" and values[0]["found"][1] in ("fewer", "more", "busy")
 
 
 def busy_or_gone(case: Case, values: list) -> bool:
     """The rank is right, and has made fewer collectives. Why: is it still running, and what is on its stack? A rank
-    that has ended is not busy.
+    that has exited is not busy.
     """
     return _truth(case)[1] in ("busy", "fewer")
 
 
 def other_cause(case: Case, values: list) -> bool:
-    """The rank is right, and the cause is not. Exit code -9 is a death; an exception of its own, one that is not about
-    a connection, is "raised"; a stack in send or recv is a message; and one collective more than all others is "more".
+    """The rank is right, but the cause is not. Exit code -9 is "died"; an exception that is not about a
+    connection is "raised"; a stack in send or recv is a message; and one collective more than all others is "more".
     """
     return _blamed(case, values)[0] == _blamed(case, values)[1]
 
@@ -188,12 +190,12 @@ EXERCISE = Exercise(
     parts={"gone": 1, "counts": 2, "calls": 2},
     read="9 · What a cluster leaves behind",
     hints=(
-        "First take the text apart: a dict for each rank, with its end, its log, its stack and its list of "
+        "First parse the text: a dict for each rank, with how it ended, its log, its stack and its list of "
         "collectives. `re.split` and `str.partition` are enough. A section may be missing.",
         "Ask in this order: who was killed? Who raised something that is not about a connection? Whose stack is in "
         "send or recv? Only then compare records.",
         "Go through the records number by number, over the ranks that have one. At each number: is there a call that "
-        "most others do not have? If not: have some no call at that number? Those, or the rest, are the fewer ones.",
+        "most ranks do not have? If not: do some ranks have no call there? Those, or the rest, are the minority.",
     ),
     cases=cases,
     drive=drive,

@@ -1,4 +1,4 @@
-"""08.5 Who waits for whom: what an answer must show, and the wrong ones that are known."""
+"""08.5 Who waits for whom: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from course_lib.lessons.lesson_08 import Diagnosed
 from course_lib.lessons.lesson_08._jobs import Program, Step, run, state
 
 CAUSES = ("returned", "busy", "all send", "all receive", "order")
-Job = tuple[list[list[Step]], dict[str, list[int]], list[int], str]  # programs, groups, who is to blame, why
+Job = tuple[list[list[Step]], dict[str, list[int]], list[int], str]  # programs, groups, ranks to blame, cause
 
 
 def cases(seed: int) -> list[Case]:
@@ -46,7 +46,7 @@ def _case(
     blamed: list[int],
     cause: str,
 ) -> Diagnosed:
-    """The ranks are numbered anew, so that no number means anything."""
+    """Make a case with the ranks renumbered at random, so that no rank number gives anything away."""
     new = dice.sample(range(len(programs)), len(programs))
     done = run(programs, groups)
     states = {new[rank]: _record(program, done[rank], groups, new) for rank, program in enumerate(programs)}
@@ -75,7 +75,7 @@ def _in_words(each: dict) -> str:
 
 
 def _pipeline(dice: random.Random, stages: int, cause: str) -> Job:
-    """Activations go down from stage to stage, and in the end all meet. One stage leaves too early, or stays away."""
+    """Make a job that passes activations down the stages and ends in a barrier. One stage returns early or is busy."""
     receives, sends, micro_batches = dice.randrange(5, 15), dice.randrange(15, 25), dice.randint(2, 4)
     programs = []
     for stage in range(stages):
@@ -89,21 +89,21 @@ def _pipeline(dice: random.Random, stages: int, cause: str) -> Job:
 
 
 def _ring(dice: random.Random, ranks: int, size: int, cause: str) -> Job:
-    """The first `size` ranks pass something around; the others wait for one of them, or in a barrier for all."""
+    """Make a job in which the first `size` ranks pass messages around; the others wait for them or in a barrier."""
     first = {"all send": ["send"] * size, "all receive": ["recv"] * size}.get(cause)
-    if first is None:  # some send and some receive, and no two of them to each other
+    if first is None:  # some send and some receive, but no send matches a receive
         first = ["send" if dice.random() < 0.5 else "recv" for _ in range(size)]
         first[:2] = ["send", "recv"]
     programs = []
     for rank in range(size):
-        # whoever sends, sends to the next; whoever receives waits for the next, too, in the wrong direction
+        # senders send to the next rank; receivers also wait for the next rank, which is the wrong direction
         calls = [Step(first[rank], dice.randrange(5, 20), peer=(rank + 1) % size)]
         programs.append([*calls, Step("barrier", 30, group="everyone")])
     if _meet(programs):
         return _ring(dice, ranks, size, cause)
     for rank in range(size, ranks):
         programs.append([Step("barrier", 30, group="everyone")])
-        if dice.random() < 0.7:  # it has a message for another one, who will come to it, and does not
+        if dice.random() < 0.7:  # it exchanges a message with a rank that never gets that far
             towards, (here, there) = dice.randrange(rank), dice.choice((("send", "recv"), ("recv", "send")))
             programs[rank].insert(0, Step(here, dice.randrange(20, 25), peer=towards))
             programs[towards].insert(-1, Step(there, dice.randrange(25, 29), peer=rank))
@@ -111,12 +111,12 @@ def _ring(dice: random.Random, ranks: int, size: int, cause: str) -> Job:
 
 
 def _meet(programs: list[list[Step]]) -> bool:
-    """Whether somebody's first message is one that its peer waits for."""
+    """Return whether any first message is one that its peer is waiting for."""
     return any(run(programs, {"everyone": range(len(programs))}))
 
 
 def _two_groups(dice: random.Random, ranks: int) -> Job:
-    """Two ranks are in both groups, and call them in a different order; the others are in one of the groups."""
+    """Make a job in which two ranks call their two groups in a different order; every other rank is in one group."""
     lines = dice.sample(range(5, 29), 2)
     a, b = (Step("all_reduce", line, group=group) for line, group in zip(lines, "AB", strict=True))
     groups = {"A": [0, 1], "B": [0, 1]}
@@ -129,14 +129,16 @@ def _two_groups(dice: random.Random, ranks: int) -> Job:
 
 
 def _groups_in_a_ring(dice: random.Random, ranks: int) -> Job:
-    """Neighbours share a group, and each calls the one with its right neighbour first."""
+    """Make a job in which neighbors share a group, and each calls the one with its right neighbor first."""
     groups = {f"pair {rank}": [rank, (rank + 1) % ranks] for rank in range(ranks)}
     calls = [Step("all_reduce", dice.randrange(5, 29), group=f"pair {rank}") for rank in range(ranks)]
     return [[calls[rank], calls[rank - 1]] for rank in range(ranks)], groups, list(range(ranks)), "order"
 
 
 def _mesh_of_two_rows(dice: random.Random, ranks: int, cause: str) -> Job:
-    """Rows first, then columns. Two ranks, at opposite corners, do it the other way round; or one is not there."""
+    """Make a job that calls rows, then columns. Two ranks at opposite corners reverse the order; or one rank is
+    missing.
+    """
     columns = ranks // 2
     groups = {f"row {row}": [row * columns + column for column in range(columns)] for row in range(2)}
     groups |= {f"column {column}": [column, columns + column] for column in range(columns)}
@@ -149,7 +151,7 @@ def _mesh_of_two_rows(dice: random.Random, ranks: int, cause: str) -> Job:
     if cause == "order":
         for rank in (0, ranks - 1):
             programs[rank].reverse()
-        # rank 0 waits for its column, of which the other one is in its row, with the last rank; and so on, around
+        # rank 0 waits in its column for a rank that waits in its row for the last rank, and so on around the cycle
         return programs, groups, [0, columns - 1, columns, ranks - 1], cause
     odd = dice.randrange(ranks)
     programs[odd] = [*programs[odd][: dice.randrange(2)], *([Step("busy", 33)] if cause == "busy" else [])]
@@ -179,41 +181,41 @@ def _truth(case: Case) -> tuple[dict[int, int | None], str]:
 
 
 def blames_victims_too(case: Case, values: list) -> bool:
-    """Among these are the ranks to blame, and others that only wait for them, or for whom nobody waits. Follow the
-    waits to their end, and name only those with whom they end.
+    """These include the ranks to blame, but also others that only wait for them, or that no rank waits for. Follow the
+    waits to their end, and name only the ranks where they end.
     """
     return values[0]["found"][0].keys() > _truth(case)[0].keys()
 
 
 def part_of_the_circle(case: Case, values: list) -> bool:
-    """These are some ranks of a circle, and not all of it. They wait for each other, and none of them is more to blame
-    than the others: name them all.
+    """These are some ranks of a cycle, but not all of it. They wait for each other, and none is more to blame than the
+    others: name them all.
     """
     found, right = values[0]["found"][0].keys(), _truth(case)[0].keys()
     return bool(found) and found < right
 
 
 def blames_a_victim(case: Case, values: list) -> bool:
-    """These ranks wait for somebody else, and would go on if that one did. Whom do they wait for, and what does that
-    rank do?
+    """These ranks wait for another rank, and would go on if that one did. Which rank do they wait for, and what is it
+    doing?
     """
     return values[0]["found"][0].keys() != _truth(case)[0].keys()
 
 
 def other_lines(case: Case, values: list) -> bool:
-    """The ranks are right, and a line is not: it is the one in that rank's own row, or None if it has returned."""
+    """The ranks are right, but a line is not: it is the one in that rank's own row, or None if it has returned."""
     return values[0]["found"][0] != _truth(case)[0]
 
 
 def other_cause(case: Case, values: list) -> bool:
-    """Ranks and lines are right, and the cause is not. What do those in the circle do: do all of them send, do all
+    """Ranks and lines are right, but the cause is not. What do the ranks in the cycle do: do all of them send, do all
     receive, or is it neither?
     """
     return values[0]["found"][0] == _truth(case)[0] and len(_truth(case)[0]) > 1
 
 
 def other_cause_of_one(case: Case, values: list) -> bool:
-    """Rank and line are right, and the cause is not: has it returned, or is it running?"""
+    """Rank and line are right, but the cause is not: has it returned, or is it running?"""
     return values[0]["found"][0] == _truth(case)[0]
 
 
@@ -226,12 +228,12 @@ EXERCISE = Exercise(
     parts={"gone or busy": 1, "messages": 2, "groups": 2},
     read="5 · Two who both send first",
     hints=(
-        "First a small function: whom does this rank wait for? In a message, for its peer. In a collective, for those "
-        "members of the group that are not in the same call.",
-        "Begin with any rank that waits, and go on to one that it waits for, and so on. Either you come to a rank that "
-        "waits for nobody, or to one where you have been.",
-        "A rank may wait for several, of which only some wait for it in turn. To blame are those from whom everybody "
-        "that they lead to leads back to them.",
+        "Start with a small function: which ranks does this rank wait for? In a message, its peer. In a collective, "
+        "the members of the group that are not in the same call.",
+        "Start at any rank that waits, go to one that it waits for, and so on. You reach either a rank that waits for "
+        "no one, or a rank that you have already visited.",
+        "A rank may wait for several ranks, and only some of those wait for it in turn. A rank is to blame if every "
+        "rank you can reach from it also leads back to it.",
     ),
     cases=cases,
     drive=drive,

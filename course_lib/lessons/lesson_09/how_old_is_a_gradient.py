@@ -1,4 +1,4 @@
-"""09.3 How old is a gradient: what an answer must show, and the wrong ones that are known."""
+"""09.3 How old is a gradient: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cases(seed: int) -> list[Case]:
         return pulls + [(what, worker) for worker in there_and_back for what in ("push", "pull")]
 
     def at_random(workers: int, events: int) -> list[tuple[str, str]]:
-        """Some pull twice, some push twice, and one is slow."""
+        """Return a random log: some workers pull twice, some push twice, and one is slow."""
         ours = names[:workers]
         log = [("pull", worker) for worker in ours]
         while len(log) < events:
@@ -55,7 +55,7 @@ def expected(case: Case) -> list:
 
 
 def _ages(case: Case, since: tuple = ("pull",), counted: tuple = ("push",), others_only: bool = False) -> list[int]:
-    """How many of `counted` happened before each push, since the worker's last of `since`."""
+    """Return, for each push, how many `counted` events came before it since the worker's last `since` event."""
     done, seen, ages = [], {}, []
     for what, worker in case.inputs["log"]:
         if what == "push":
@@ -72,31 +72,31 @@ def _is(values: list, right: list[int]) -> bool:
 
 
 def one_for_each_event(case: Case, values: list) -> bool:
-    """The list is too long or too short: it has one number for each *push*, in order, and none for a pull."""
+    """The list is too long or too short: return one number for each *push*, in order, and none for a pull."""
     return len(values[0]["staleness"]) != len(_ages(case))
 
 
 def counts_its_own(case: Case, values: list) -> bool:
-    """One too many each time: the update that this gradient makes is counted as well. A gradient of the newest weights
-    has staleness 0.
+    """One too many each time: you also count the update that this gradient makes. A gradient computed on the newest
+    weights has staleness 0.
     """
     return _is(values, [age + 1 for age in _ages(case)])
 
 
 def since_the_start(case: Case, values: list) -> bool:
-    """These are the updates since the start of the job: what counts are those since this worker fetched its weights."""
+    """These are the updates since the start of the job: count only those since this worker pulled its weights."""
     return _is(values, _ages(case, since=()))
 
 
 def since_its_last_push(case: Case, values: list) -> bool:
-    """You count from the worker's last push, or from the start if it has none. Count from the *pull*: the worker
-    fetched all that was pushed before it.
+    """You count from the worker's last push, or from the start if it has none. Count from the *pull*: the worker got
+    everything that was pushed before it.
     """
     return _is(values, _ages(case, since=("push",)))
 
 
 def since_its_first_pull(case: Case, values: list) -> bool:
-    """You count from the worker's first pull. It has fetched newer weights since: what counts is its *last* pull."""
+    """You count from the worker's first pull. It has pulled newer weights since: count from its *last* pull."""
     first, version, ages = {}, 0, []
     for what, worker in case.inputs["log"]:
         if what == "pull":
@@ -108,22 +108,22 @@ def since_its_first_pull(case: Case, values: list) -> bool:
 
 
 def counts_pulls(case: Case, values: list) -> bool:
-    """You count what other workers fetched. Fetching changes no weights: only a push makes a new version."""
+    """You count what other workers pulled. A pull changes no weights: only a push makes a new version."""
     pulls, all_events = _ages(case, counted=("pull",)), _ages(case, counted=("pull", "push"))
     others = _ages(case, counted=("pull",), others_only=True), _ages(case, counted=("pull", "push"), others_only=True)
     return any(_is(values, ages) for ages in (pulls, all_events, *others))
 
 
 def leaves_its_own_out(case: Case, values: list) -> bool:
-    """You count the other workers' updates only. A worker that pushes twice without a pull has made an update in
-    between itself, and its weights do not know of it.
+    """You count the other workers' updates only. A worker that pushes twice without a pull has itself made an update in
+    between, which its weights do not include.
     """
     return _is(values, _ages(case, others_only=True))
 
 
 def workers_less_one(case: Case, values: list) -> bool:
-    """Workers - 1 is what equal workers have that all compute at the same time, once they are under way. Count what the
-    log says: the pushes between a worker's last pull and its own push.
+    """Workers - 1 is the steady state of equal workers that all compute at the same time. Count what the log says: the
+    pushes between a worker's last pull and its own push.
     """
     return _is(values, [len({worker for _, worker in case.inputs["log"]}) - 1] * len(_ages(case)))
 
@@ -137,8 +137,8 @@ EXERCISE = Exercise(
     parts={"equal workers": 1, "a slow worker": 1},
     read="7 · Synchronous against asynchronous",
     hints=(
-        "The server's version goes up by one with every push. What must be remembered at a pull?",
-        "A dict from the worker to the version that it fetched. At its push: the version now, less that one.",
+        "The server's version goes up by one with every push. What do you have to remember at a pull?",
+        "Use a dict from the worker to the version that it pulled. At its push: the current version minus that one.",
     ),
     cases=cases,
     drive=drive,
@@ -154,6 +154,6 @@ EXERCISE = Exercise(
         workers_less_one,
     ),
     errors={
-        "KeyError": "Is it a worker that pushes again without a pull? What it fetched last must still be known then.",
+        "KeyError": "Is it a worker that pushes again without a pull? You still need the version that it pulled last.",
     },
 )

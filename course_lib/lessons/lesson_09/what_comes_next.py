@@ -1,4 +1,4 @@
-"""09.2 What comes next: what an answer must show, and the wrong ones that are known."""
+"""09.2 What comes next: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cases(seed: int) -> list[Case]:
         return Case(part, 1, {"orders": orders, "batch": batch, "saved": saved, "ranks": ranks}, says)
 
     def anywhere(size: int, batch: int) -> int:
-        """Some number of updates that leaves one to make; past the first epoch, where mistakes add up."""
+        """Return a number of updates that leaves at least one to do, past the first epoch, where mistakes add up."""
         each = -(-size // batch)
         return dice.randrange(each, EPOCHS * each)
 
@@ -48,7 +48,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def drive(answer, orders: list[list[int]], batch: int, saved: dict, ranks: int):
-    """Each rank is a process of its own: it gets its own lists."""
+    """Call the answer for each rank with separate copies of the lists, as if each rank were a process."""
 
     def share(rank: int):
         return answer([list(order) for order in orders], batch, dict(saved), rank, ranks)
@@ -68,7 +68,7 @@ def judge(case: Case, values: list) -> str | None:
 
 
 def _batches(case: Case) -> list[list[int]]:
-    """All updates of the job: the examples of all ranks together."""
+    """Return the global batches of all updates of the job."""
     orders, batch = case.inputs["orders"], case.inputs["batch"]
     return [order[start : start + batch] for order in orders for start in range(0, len(order), batch)]
 
@@ -78,7 +78,7 @@ def _shares(case: Case, batch: list[int]) -> list[list[int]]:
 
 
 def _is(case: Case, values: list, batch: list[int]) -> bool:
-    """Whether the ranks go on with this batch, dealt out in whatever way."""
+    """Return whether the ranks continue with this batch, no matter how it is split."""
     return _all_of(values) == sorted(batch)
 
 
@@ -87,8 +87,8 @@ def _all_of(values: list) -> list[int]:
 
 
 def repeats_the_last_update(case: Case, values: list) -> bool:
-    """This is the batch of the last update that was saved: it would be made twice. `updates` says how many are *done*,
-    and batches count from 0.
+    """This is the batch of the last saved update: it would be trained on twice. `updates` says how many are *done*, and
+    batches count from 0.
     """
     updates = case.inputs["saved"]["updates"]
     return updates > 0 and _is(case, values, _batches(case)[updates - 1])
@@ -101,7 +101,7 @@ def skips_one(case: Case, values: list) -> bool:
 
 
 def begins_the_epoch_again(case: Case, values: list) -> bool:
-    """You begin the epoch again: its first examples are trained on twice, and, if the job is killed often enough, the
+    """You start the epoch over: its first examples are trained on twice, and, if the job is killed often enough, the
     last ones never. The position *within* the epoch must be restored, too.
     """
     each = len(_batches(case)) // EPOCHS
@@ -110,8 +110,8 @@ def begins_the_epoch_again(case: Case, values: list) -> bool:
 
 
 def always_the_first_order(case: Case, values: list) -> bool:
-    """The place in the epoch is right, and the order is that of epoch 0. Every epoch has its own order: find out in
-    which one the job was.
+    """The place in the epoch is right, but the order is that of epoch 0. Every epoch has its own order: find out which
+    epoch the job was in.
     """
     each = len(_batches(case)) // EPOCHS
     updates = case.inputs["saved"]["updates"]
@@ -119,22 +119,22 @@ def always_the_first_order(case: Case, values: list) -> bool:
 
 
 def another_epoch(case: Case, values: list) -> bool:
-    """The place in the epoch is right, and the epoch is not. How many updates does an epoch have?"""
+    """The place in the epoch is right, but the epoch is not. How many updates does an epoch have?"""
     each = len(_batches(case)) // EPOCHS
     updates = case.inputs["saved"]["updates"]
     return any(_is(case, values, _batches(case)[other * each + updates % each]) for other in range(EPOCHS))
 
 
 def not_dealt_out(case: Case, values: list) -> bool:
-    """A rank trains on the whole batch. The batch belongs to all ranks together: each takes its own places."""
+    """A rank trains on the whole batch. The batch belongs to all ranks together: each takes its share."""
     batch = _batches(case)[case.inputs["saved"]["updates"]]
     several = len(batch) > 1 and case.inputs["ranks"] > 1
     return several and any(sorted(share) == sorted(batch) for share in values[0])
 
 
 def rest_left_out(case: Case, values: list) -> bool:
-    """All ranks have equally many examples, and what does not divide evenly is left out of the batch. Some ranks may
-    have one more than others.
+    """All ranks have the same number of examples, and the remainder is left out of the batch. Some ranks may have one
+    more than others.
     """
     batch, read = _batches(case)[case.inputs["saved"]["updates"]], _all_of(values)
     divided = len(batch) // case.inputs["ranks"] * case.inputs["ranks"]
@@ -150,24 +150,24 @@ def some_on_no_rank(case: Case, values: list) -> bool:
 
 
 def filled_up(case: Case, values: list) -> bool:
-    """The batch is filled up with examples of the next epoch. An epoch's last batch may be smaller, and the next one
-    begins an epoch.
+    """The batch is filled up with examples of the next epoch. An epoch's last batch may be smaller, and the next batch
+    starts a new epoch.
     """
     batch, read = _batches(case)[case.inputs["saved"]["updates"]], _all_of(values)
     return len(batch) < case.inputs["batch"] == len(read) and not Counter(batch) - Counter(read)
 
 
 def in_stretches(case: Case, values: list) -> bool:
-    """The batch is right, and it is cut into stretches, one for each rank. Here rank r has places r, r + ranks, and so
-    on: a job dealt out otherwise makes the same update, and is not what was asked for.
+    """The batch is right, but it is split into contiguous pieces, one per rank. That makes the same update, but here
+    rank r has places r, r + ranks, and so on.
     """
     batch = _batches(case)[case.inputs["saved"]["updates"]]
     return [example for share in values[0] for example in share] == batch and all(values[0])
 
 
 def deals_as_before(case: Case, values: list) -> bool:
-    """The batch is dealt out to as many ranks as there were: on a new number of ranks some examples come twice, or not
-    at all. The old number of ranks says nothing about what comes next.
+    """The batch is split over the old number of ranks: on a new number of ranks, some examples come twice or not at
+    all. The old number of ranks says nothing about what comes next.
     """
     batch = _batches(case)[case.inputs["saved"]["updates"]]
     old = case.inputs["saved"]["ranks"]
@@ -176,8 +176,8 @@ def deals_as_before(case: Case, values: list) -> bool:
 
 
 def keeps_the_share(case: Case, values: list) -> bool:
-    """Another number of ranks makes another batch here: the job that goes on is not the one that was saved. The batch
-    is of all ranks together, and has the same examples on however many.
+    """A different number of ranks makes a different batch here: the resumed job is not the one that was saved. The
+    batch is global, and has the same examples on any number of ranks.
     """
     batch, order = _right_and_order(case)
     read = _all_of(values)
@@ -187,8 +187,8 @@ def keeps_the_share(case: Case, values: list) -> bool:
 
 
 def counts_examples(case: Case, values: list) -> bool:
-    """The place is that of updates x batch examples, as if all batches were full: after an epoch with a smaller last
-    batch, that is too far. Count updates: how many does an epoch have?
+    """The position is updates x batch examples, as if all batches were full: after an epoch with a smaller last batch,
+    that is too far. Count updates: how many does an epoch have?
     """
     orders, batch, updates = case.inputs["orders"], case.inputs["batch"], case.inputs["saved"]["updates"]
     everything = [example for order in orders for example in order]
@@ -224,8 +224,8 @@ EXERCISE = Exercise(
     read="5 · Checkpoint, resume, restart",
     hints=(
         "How many updates does one epoch have, if its last batch may be smaller?",
-        "Epoch and batch follow from the number of updates: `divmod`. After n updates, batch n comes next, from 0 on.",
-        "Find the batch of all ranks together first. Only then deal it out, to the ranks that there are *now*.",
+        "Epoch and batch follow from the number of updates: `divmod`. After n updates, batch n is next, from 0 on.",
+        "Find the global batch first. Only then split it, over the *current* number of ranks.",
     ),
     cases=cases,
     drive=drive,

@@ -1,4 +1,4 @@
-"""09.1 Who reads which file: what an answer must show, and the wrong ones that are known."""
+"""09.1 Who reads which file: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from itertools import pairwise
 
 from course_lib.checks.exercise import Case, Exercise
 
-MOST = 4 / 3  # of what the fullest reader has in the best plan: no more than the largest file first ever needs
-SHARE = 600  # bytes of each reader in the best plan of the cases that are made from one
+MOST = 4 / 3  # times the fullest reader of the best plan: largest file first never needs more
+SHARE = 600  # bytes per reader in the best plan, for the cases made from one
 
 
 def cases(seed: int) -> list[Case]:
@@ -54,8 +54,8 @@ def cases(seed: int) -> list[Case]:
 
 
 def _cut(dice: random.Random, readers: int, pieces: tuple[int, int]) -> list[int]:
-    """Sizes of files that can be dealt out evenly: each reader's share, cut into pieces. No careless plan will do, and
-    no two of them are the same.
+    """Return file sizes that can be split evenly: each reader's share, cut into pieces. Every careless plan exceeds the
+    limit, and all of those plans differ.
     """
     while True:
         sizes = []
@@ -71,7 +71,7 @@ def _cut(dice: random.Random, readers: int, pieces: tuple[int, int]) -> list[int
 
 
 def _whoever(shares: list[list[int]]) -> frozenset:
-    """A plan, whoever reads which share of it."""
+    """Return a plan without the information which reader has which share."""
     return frozenset(map(frozenset, shares))
 
 
@@ -112,7 +112,7 @@ CARELESS: tuple[Callable, ...] = (by_number, by_stretches, sorted_by_turns, to_a
 
 
 def drive(answer, sizes: list[int], ranks: int, workers: int):
-    """Readers are processes of their own: each gets its own list, and they do not ask in the order of their numbers."""
+    """Call the answer for each reader, like separate processes: with separate lists, in reverse order, then again."""
 
     def ask(rank: int, worker: int | None):
         share = answer(list(sizes), rank, ranks, worker, workers)
@@ -147,36 +147,36 @@ def _readers(case: Case) -> int:
 
 
 def _of_ranks(case: Case, shares: list) -> list[list]:
-    """The shares of each rank's workers."""
+    """Return the shares of each rank's workers."""
     workers = max(1, case.inputs["workers"])
     return [shares[start : start + workers] for start in range(0, len(shares), workers)]
 
 
 def asked_twice(case: Case, values: list) -> bool:
-    """The same reader, asked twice, names other files: the plan is another one each time. Readers are processes that do
-    not talk: each must come to the same plan from the same arguments.
+    """The same reader, asked twice, returns different files: the plan changes each time. Readers are processes that do
+    not communicate: each must arrive at the same plan from the same arguments.
     """
     return list(map(sorted, values[0]["shares"])) != list(map(sorted, values[0]["again"]))
 
 
 def workers_read_the_same(case: Case, values: list) -> bool:
-    """The classic: the workers of a rank all read the same files. The epoch is as many times too long as there are
-    workers, and every line comes that often. Every *worker of every rank* is a reader.
+    """The classic: the workers of a rank all read the same files. The epoch is too long by a factor of the number of
+    workers, and every line comes that many times. Every *worker of every rank* is a reader.
     """
     ranks = _of_ranks(case, values[0]["shares"])
     return case.inputs["workers"] > 1 and all(share == mine[0] for mine in ranks for share in mine)
 
 
 def ranks_read_the_same(case: Case, values: list) -> bool:
-    """The workers of a rank share the files, and every rank does the same: each file is read once by every rank. The
-    rank must be in it, too.
+    """The workers of a rank share the files, but every rank does the same: each file is read once by every rank. Take
+    the rank into account, too.
     """
     ranks = _of_ranks(case, values[0]["shares"])
     return case.inputs["ranks"] > 1 and all(mine == ranks[0] for mine in ranks) and any(map(any, ranks[0]))
 
 
 def two_readers_alike(case: Case, values: list) -> bool:
-    """Some readers have the very same files, and some files have no reader: two readers come to the same number. Give
+    """Some readers have exactly the same files, and some files have no reader: two readers get the same number. Give
     the readers of rank 0 the first numbers, those of rank 1 the next, and so on.
     """
     shares = [frozenset(share) for share in values[0]["shares"] if share]
@@ -187,23 +187,23 @@ def two_readers_alike(case: Case, values: list) -> bool:
 
 
 def leaves_files_out(case: Case, values: list) -> bool:
-    """No file is read twice, and some are never read: perhaps what does not divide evenly is left over. Deal that out,
-    too.
+    """No file is read twice, but some are never read: perhaps the remainder of a division is left over. Assign those
+    files, too.
     """
     read = _times(values)
     return max(read.values(), default=0) <= 1 and len(read) < len(case.inputs["sizes"])
 
 
 def reads_twice(case: Case, values: list) -> bool:
-    """Every file is read, and some by more than one reader: an epoch has these examples again. Each reader may know
-    what the others take, if all make the same plan.
+    """Every file is read, but some by more than one reader: an epoch has those examples again. Each reader can know
+    what the others take, if all compute the same plan.
     """
     read = _times(values)
     return len(read) == len(case.inputs["sizes"]) and max(read.values()) > 1
 
 
 def does_not_look_at_sizes(case: Case, values: list) -> bool:
-    """Every file is read once, and its number alone decides by whom: nobody looks at how large they are. The others
+    """Every file is read once, but its number alone decides by which reader: the plan ignores file sizes. The others
     wait for the fullest reader at the end of the epoch.
     """
     shares = [sorted(share) for share in values[0]["shares"] if share]
@@ -212,15 +212,15 @@ def does_not_look_at_sizes(case: Case, values: list) -> bool:
 
 
 def small_ones_first(case: Case, values: list) -> bool:
-    """Every file goes to the reader that has least, and one still has too much: the large files came last, when all
-    readers had their share already. Which file is best placed first?
+    """Every file goes to the reader that has the least, but one still has too much: the large files came last, when all
+    readers already had their share. Which file is best placed first?
     """
     return _planned(case, values, smallest_first)
 
 
 def equally_many(case: Case, values: list) -> bool:
-    """The readers get equally many files, give or take one. One large file may be as much as many small ones: it is the
-    bytes that should be equal.
+    """The readers get the same number of files, give or take one. One large file may be as much as many small ones: the
+    bytes should be equal.
     """
     counts = [len(share) for share in values[0]["shares"]]
     once = set(_times(values).values()) == {1} and len(_times(values)) == len(case.inputs["sizes"])
@@ -228,12 +228,12 @@ def equally_many(case: Case, values: list) -> bool:
 
 
 def _times(values: list) -> Counter:
-    """How often each file is read."""
+    """Return how often each file is read."""
     return Counter(file for share in values[0]["shares"] for file in share)
 
 
 def _planned(case: Case, values: list, plan: Callable) -> bool:
-    """Whether these are the shares of a plan, whoever reads which."""
+    """Return whether these are the shares of a plan, in any order."""
     return _whoever(values[0]["shares"]) == _whoever(plan(case.inputs["sizes"], _readers(case)))
 
 
@@ -246,10 +246,10 @@ EXERCISE = Exercise(
     parts={"every file once": 2, "no workers": 1, "equal work": 2},
     read="4 · Feeding the ranks",
     hints=(
-        "How many readers does the whole job have, and which number is this one? No two may have the same.",
+        "How many readers does the whole job have, and which number is this one? Every reader needs a unique number.",
         "Rank 0's readers come first: this one is number rank x workers + worker. Without workers, a rank is one.",
-        "For equal work: all readers make the same plan, without a message, and each takes its part of it. Plan the "
-        "largest file first: who should get the next one?",
+        "For equal work: all readers compute the same plan, without communication, and each takes its part. Plan the "
+        "largest file first: which reader should get the next one?",
     ),
     cases=cases,
     drive=drive,
@@ -266,8 +266,8 @@ EXERCISE = Exercise(
         equally_many,
     ),
     errors={
-        "by zero": "Is it the number of readers? Where a rank loads by itself, `workers` is 0, and the rank is one "
-        "reader all the same.",
-        "NoneType": "Where a rank loads by itself, `worker` is None, and no number: the rank is then its only reader.",
+        "by zero": "Is it the number of readers? If a rank loads by itself, `workers` is 0, but the rank is still one "
+        "reader.",
+        "NoneType": "If a rank loads by itself, `worker` is None, not a number: the rank is then its only reader.",
     },
 )

@@ -1,4 +1,4 @@
-"""10.1 Convert the weights: what an answer must show, and the wrong ones that are known."""
+"""10.1 Convert the weights: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Exercise, differs, seeded
 
-OURS = "ifco"  # PyTorch's order of the gates, with its g under Keras's name
+OURS = "ifco"  # PyTorch's order of the gates; its g has Keras's name, c
 NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 Arrays = list[Tensor]  # kernel, recurrent kernel and bias
 Convert = Callable[[Arrays, str], dict[str, Tensor]]
@@ -28,7 +28,7 @@ def cases(seed: int) -> list[Case]:
     return [
         case("Keras's order", OURS, 1, 1),
         case("Keras's order", OURS, 3, 2),
-        case("Keras's order", OURS, 8, 2),  # kernels of 4 hidden rows fit as they are
+        case("Keras's order", OURS, 8, 2),  # 8 = 4 x 2: the untransposed kernel has the right shape
         case("Keras's order", OURS, 2, 5),
         case("any order", "icfo", 1, 1),
         case("any order", "iofc", 2, 1),
@@ -66,7 +66,7 @@ def _arrays(case: Case) -> Arrays:
 
 
 def _outputs(case: Case, way: Convert) -> Tensor:
-    """What PyTorch's LSTM puts out with the weights as `way` converts them."""
+    """Return the outputs of PyTorch's LSTM with the weights that `way` converts."""
     sequences = case.inputs["sequences"]
     layer = nn.LSTM(sequences.shape[-1], len(case.inputs["recurrent_kernel"]), batch_first=True).double()
     layer.load_state_dict(way(_arrays(case), case.inputs["gates"]))
@@ -74,7 +74,7 @@ def _outputs(case: Case, way: Convert) -> Tensor:
 
 
 def convert(arrays: Arrays, gates: str, ordered: tuple[bool, bool, bool] = (True, True, True)) -> dict[str, Tensor]:
-    """The weights for PyTorch; a kernel, or the bias, whose place is not `ordered` keeps the order of its gates."""
+    """Return the weights for PyTorch; an array whose entry in `ordered` is False keeps the order of its gates."""
     places = [_in_our_order(array, gates) if want else array for array, want in zip(arrays, ordered, strict=True)]
     kernel, recurrent_kernel, bias = places
     return dict(zip(NAMES, (kernel.T, recurrent_kernel.T, bias, torch.zeros_like(bias)), strict=True))
@@ -100,8 +100,8 @@ def is_not_transposed(case: Case, values: list) -> bool:
 
 
 def is_reshaped(case: Case, values: list) -> bool:
-    """The shapes are right, and the numbers are in wrong places: `reshape` and `view` keep the order in memory and do
-    not transpose. Use `.T`.
+    """The shapes are right, but the numbers are in the wrong places: `reshape` and `view` keep the order in memory and
+    do not transpose. Use `.T`.
     """
 
     def way(arrays: Arrays, gates: str) -> dict[str, Tensor]:
@@ -112,26 +112,26 @@ def is_reshaped(case: Case, values: list) -> bool:
 
 
 def has_the_bias_twice(case: Case, values: list) -> bool:
-    """PyTorch adds its two biases up: with Keras's in both of them, it counts twice. Put it into one, and zeros
-    into the other, or half into each.
+    """PyTorch adds its two biases: with Keras's bias in both of them, it counts twice. Put it into one and zeros into
+    the other, or half into each.
     """
     return _shows(case, values, lambda arrays, gates: convert([*arrays[:2], 2 * arrays[2]], gates))
 
 
 def has_no_bias(case: Case, values: list) -> bool:
-    """The bias is lost: all is as if it were zero. It belongs into one of PyTorch's two."""
+    """The bias is lost: the outputs are those of a zero bias. Put it into one of PyTorch's two biases."""
     return _shows(case, values, lambda arrays, gates: convert([*arrays[:2], 0 * arrays[2]], gates))
 
 
 def keeps_the_order(case: Case, values: list) -> bool:
-    """The gates are in the order in which they came. PyTorch's is i, f, g, o, where g is c: cut the last dimension into
-    four, name the parts by `gates`, and put them together again.
+    """The gates are in their original order. PyTorch's is i, f, g, o, where g is c: split the last dimension into four,
+    label the parts by `gates`, and concatenate them in PyTorch's order.
     """
     return _shows(case, values, lambda arrays, gates: convert(arrays, OURS))
 
 
 def orders_the_wrong_way(case: Case, values: list) -> bool:
-    """The gates were moved by the inverse: from PyTorch's order to the other. Part k of what you get is the gate
+    """You applied the inverse permutation: from PyTorch's order to the other. Part k of the input is the gate
     `gates[k]`; look for where each of i, f, c, o *is*.
     """
 
@@ -160,10 +160,10 @@ EXERCISE = Exercise(
     parts={"Keras's order": 2, "any order": 2},
     read="1 · The same weights, three times",
     hints=(
-        "Which dimension of Keras's kernels are the four gates in, and in which one does PyTorch have them?",
-        "`kernel.chunk(4, dim=-1)` are the four parts, in the order of `gates`: a dict from the letter to the part "
-        "lets you put them together in another order.",
-        "Two biases that are added up: the whole in one, and zeros in the other.",
+        "Which dimension of Keras's kernels has the four gates, and which dimension of PyTorch's?",
+        "`kernel.chunk(4, dim=-1)` returns the four parts, in the order of `gates`: a dict from the letter to the part "
+        "lets you concatenate them in a different order.",
+        "PyTorch adds two biases: put everything into one, and zeros into the other.",
     ),
     cases=cases,
     drive=drive,
@@ -178,7 +178,7 @@ EXERCISE = Exercise(
         orders_only_some,
     ),
     errors={
-        "has no attribute 'shape'": "Return tensors: a dict from PyTorch's four names to a tensor each.",
+        "has no attribute 'shape'": "Return tensors: a dict with one tensor for each of PyTorch's four names.",
         "has no attribute 'items'": "Return a dict, with the four names that `nn.LSTM` gives its weights.",
     },
 )

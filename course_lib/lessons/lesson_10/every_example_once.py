@@ -1,4 +1,4 @@
-"""10.3 Every example once: what an answer must show, and the wrong ones that are known."""
+"""10.3 Every example once: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import chain
 
 from course_lib.checks.exercise import Case, Exercise
 
-Batches = list[list[int]]  # of one worker, step by step
+Batches = list[list[int]]  # one worker's batches, step by step
 
 
 def cases(seed: int) -> list[Case]:
@@ -88,32 +88,30 @@ def _seen(values: list) -> Counter:
 
 
 def gives_everything_to_everybody(case: Case, values: list) -> bool:
-    """Every worker gets every example: that is `AutoShardPolicy.OFF`, and each counts once for each worker. Take this
-    worker's places of each batch: every `workers`-th, from place `worker` on.
+    """Every worker gets every example: that is `AutoShardPolicy.OFF`, and each example counts once per worker. Take
+    this worker's part of each batch: every `workers`-th example, starting at place `worker`.
     """
     seen = _seen(values)
     return case.inputs["workers"] > 1 and all(seen[each] == case.inputs["workers"] for each in case.inputs["order"])
 
 
 def drops_the_rest(case: Case, values: list) -> bool:
-    """What does not divide evenly is left out (`drop_remainder`): these examples are never trained on. The last batch
-    is a smaller one.
-    """
+    """The remainder is dropped (`drop_remainder`): those examples are never used. The last batch is just smaller."""
     seen = _seen(values)
     return max(seen.values(), default=1) <= 1 and len(seen) < len(case.inputs["order"])
 
 
 def repeats_to_fill(case: Case, values: list) -> bool:
-    """Some examples come twice, to make all shares equally large: they weigh twice as much. A share may be smaller, and
-    even empty.
+    """Some examples come twice, to make all shares equal: they weigh twice as much. A share may be smaller, or even
+    empty.
     """
     seen = _seen(values)
     return all(seen[each] >= 1 for each in case.inputs["order"]) and max(seen.values()) > 1
 
 
 def leaves_empty_shares_out(case: Case, values: list) -> bool:
-    """A worker whose part of the last batch is empty has no step for it. It must take part in that update all the same,
-    with nothing: keep the empty list.
+    """A worker whose part of the last batch is empty has no step for it. It must still take part in that update, with
+    nothing: keep the empty list.
     """
     right = len(_global_batches(case))
     steps = [len(batches) for batches in values[0]]
@@ -121,8 +119,8 @@ def leaves_empty_shares_out(case: Case, values: list) -> bool:
 
 
 def shards_before_batching(case: Case, values: list) -> bool:
-    """Each worker's own examples are cut into batches: of the global size, or of that divided by the number of workers.
-    Their steps are then not one process's. Cut the *order* into global batches first, and take a part of each.
+    """You cut each worker's own examples into batches, of the global size or of that divided by the number of workers.
+    Their steps then differ from one process's. Cut the *order* into global batches first, and take a part of each.
     """
     workers, batch, order = (case.inputs[name] for name in ("workers", "batch", "order"))
     sizes = {batch, max(1, batch // workers), -(-batch // workers)}
@@ -137,8 +135,8 @@ def shards_before_batching(case: Case, values: list) -> bool:
 
 
 def deals_whole_batches(case: Case, values: list) -> bool:
-    """Whole batches are dealt out to the workers: what they do in one step is several batches of one process. Each
-    worker takes a part of *every* batch.
+    """Each worker gets whole batches: one step of all workers is several batches of one process. Each worker should
+    take a part of *every* batch.
     """
     whole = {tuple(sorted(batch)) for batch in _global_batches(case)}
     given = [tuple(sorted(share)) for batches in values[0] for share in batches if share]
@@ -146,8 +144,8 @@ def deals_whole_batches(case: Case, values: list) -> bool:
 
 
 def is_lopsided(case: Case, values: list) -> bool:
-    """The batches are right, and one worker has much more of them than another: all wait for it in each step. Shares of
-    a batch differ by one example at most.
+    """The batches are right, but one worker has a much larger part than another: all wait for it in each step. Shares
+    of a batch differ by one example at most.
     """
     return case.part == "one process's batches" and (judge(case, values) or "").endswith("workers")
 
@@ -163,7 +161,7 @@ EXERCISE = Exercise(
     hints=(
         "What would one process do? Cut the order into batches. What does a worker take of each of them?",
         "`batch[worker::workers]` is a worker's part: every example once, and the parts differ by one at most. If it "
-        "is empty, it still belongs into the list.",
+        "is empty, it still belongs in the list.",
     ),
     cases=cases,
     drive=drive,

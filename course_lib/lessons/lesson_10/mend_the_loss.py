@@ -1,4 +1,4 @@
-"""10.2 Mend the loss: what an answer must show, and the wrong ones that are known."""
+"""10.2 Mend the loss: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def drive(answer: Callable, slopes: Tensor, mask: Tensor) -> dict:
         loss.backward()
     gradient = weight.grad
     if gradient is not None:
-        dist.all_reduce(gradient)  # as TensorFlow does: the sum
+        dist.all_reduce(gradient)  # the sum, as in TensorFlow
     return {"gradient": gradient}
 
 
@@ -66,7 +66,7 @@ def _right(case: Case) -> Tensor:
 
 
 def _is(case: Case, values: list, wrong: Callable[[Tensor, Tensor], Tensor]) -> bool:
-    """Whether the gradient is what `wrong(slopes, mask)` makes of (replicas, sequences, steps), and not right."""
+    """Return whether the gradient is `wrong(slopes, mask)`, from (replicas, sequences, steps), and not also right."""
     value = values[0]["gradient"]
     made = wrong(case.inputs["slopes"], case.inputs["mask"])
     return differs(value, made) is None and differs(value, _right(case)) is not None
@@ -77,15 +77,15 @@ def _sums(slopes: Tensor, mask: Tensor) -> Tensor:
 
 
 def has_cut_the_graph(case: Case, values: list) -> bool:
-    """The loss went through `all_reduce`, `item()` or `detach()`, and backward finds no way to the weights. Only the
+    """The loss went through `all_reduce`, `item()` or `detach()`, and backward cannot reach the weights. Only the
     *count* goes through the all-reduce: the gradients are summed later.
     """
     return any(value["gradient"] is None for value in values)
 
 
 def is_a_mean_per_replica(case: Case, values: list) -> bool:
-    """Each replica divides by its own count, and the framework sums: with n replicas it is about n times too large, and
-    a replica with few steps weighs as much as one with many. Divide by the count of all replicas.
+    """Each replica divides by its own count, and the framework sums: with n replicas the gradient is about n times too
+    large, and a replica with few steps weighs as much as one with many. Divide by the count of all replicas.
     """
     return _is(case, values, lambda slopes, mask: (_sums(slopes, mask) / mask.sum(dim=(1, 2)).clamp(min=1)).sum())
 
@@ -96,14 +96,14 @@ def is_a_mean_of_means(case: Case, values: list) -> bool:
 
 
 def is_scaled_as_for_ddp(case: Case, values: list) -> bool:
-    """It is too large by the number of replicas: to multiply by it is right where gradients are *averaged*, as DDP
-    does. Here they are summed.
+    """It is too large by the number of replicas: multiplying by that number is right where gradients are *averaged*, as
+    in DDP. Here they are summed.
     """
     return _is(case, values, lambda slopes, mask: case.ranks * (slopes * mask).sum() / mask.sum())
 
 
 def divides_twice(case: Case, values: list) -> bool:
-    """It is too small by the number of replicas: nobody averages, so divide by the global count and no more."""
+    """It is too small by the number of replicas: nothing is averaged here, so divide only by the global count."""
     return _is(case, values, lambda slopes, mask: (slopes * mask).sum() / mask.sum() / case.ranks)
 
 
@@ -115,8 +115,8 @@ def counts_sequences(case: Case, values: list) -> bool:
 
 
 def gives_each_sequence_a_vote(case: Case, values: list) -> bool:
-    """Each sequence has one vote, which its steps share: a step of a short one weighs more. Sum over all steps first,
-    and divide once.
+    """Each sequence has one vote, which its steps share: a step of a short sequence weighs more. Sum over all steps
+    first, and divide once.
     """
 
     def votes(slopes: Tensor, mask: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ def gives_each_sequence_a_vote(case: Case, values: list) -> bool:
 
 
 def counts_padding(case: Case, values: list) -> bool:
-    """The padding is in the count: divide by `mask.sum()` of all replicas, and not by the size of the rectangle."""
+    """The padding is in the count: divide by `mask.sum()` of all replicas, not by the size of the rectangle."""
     return _is(case, values, lambda slopes, mask: (slopes * mask).sum() / mask.numel())
 
 
@@ -138,13 +138,13 @@ def sums_padding(case: Case, values: list) -> bool:
 
 
 def never_divides(case: Case, values: list) -> bool:
-    """A sum that nobody divides grows with the batch. Divide by the count of all replicas."""
+    """Without a division, the sum grows with the batch. Divide by the count of all replicas."""
     return _is(case, values, lambda slopes, mask: (slopes * mask).sum())
 
 
 def leaves_when_empty(losses, mask, all_reduce):
-    """A replica without a step that counts leaves before the all-reduce, and the others wait for ever. It has to say
-    that its count is 0.
+    """A replica with no steps that count returns before the all-reduce, and the others wait forever. It has to
+    contribute its count of 0.
     """
     if not mask.any():
         return 0 * losses.sum()
@@ -162,7 +162,7 @@ EXERCISE = Exercise(
     hints=(
         "Write down one process's loss: a sum over all steps that count, divided by their number. Which of the two "
         "does a replica not know?",
-        "`all_reduce(mask.sum())` is the number of steps that count on all replicas. What remains is its own sum.",
+        "`all_reduce(mask.sum())` is the number of steps that count on all replicas. What's left is its own sum.",
     ),
     cases=cases,
     drive=drive,

@@ -1,4 +1,4 @@
-"""10.4 The sum in shard_map: what an answer must show, and the wrong ones that are known."""
+"""10.4 The sum in shard_map: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _right(case: Case) -> Tensor:
 
 
 def _gradient(case: Case, loss: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Of a loss of (devices, steps) losses and their mask."""
+    """Return the gradient of `loss`, a function of the (devices, steps) losses and their mask."""
     weights = case.inputs["weights"].clone().requires_grad_()
     value = loss(torch.tanh(case.inputs["inputs"] @ weights) ** 2, case.inputs["mask"])
     return torch.autograd.grad(value, weights)[0]
@@ -80,15 +80,15 @@ def _own_means(losses: Tensor, mask: Tensor) -> Tensor:
 
 def sums_again(case: Case, values: list) -> bool:
     """It is too large by the number of devices: the weights are the same on all of them, so `jax.grad` has summed their
-    gradient already, and the `psum` after it sums once more. Leave that out.
+    gradient already, and the `psum` after it sums again. Leave that out.
     """
     devices = len(case.inputs["inputs"])
     return _is(case, values, lambda losses, mask: devices * (losses * mask).sum() / mask.sum())
 
 
 def is_a_mean_per_device(case: Case, values: list) -> bool:
-    """Each device divides by its own count, and the gradients are summed: too large, and a device with few steps weighs
-    as much as one with many. The count of all devices is a `psum`.
+    """Each device divides by its own count, and the gradients are summed: they are too large, and a device with few
+    steps weighs as much as one with many. Use `psum` to get the count of all devices.
     """
     devices = len(case.inputs["inputs"])
     means = (
@@ -104,20 +104,20 @@ def is_a_mean_of_means(case: Case, values: list) -> bool:
 
 
 def divides_by_the_devices(case: Case, values: list) -> bool:
-    """It is too small by the number of devices: `pmean` divides by it, and the global count has divided already."""
+    """It is too small by the number of devices: `pmean` divides by it, after you divided by the global count."""
     devices = len(case.inputs["inputs"])
     return _is(case, values, lambda losses, mask: (losses * mask).sum() / mask.sum() / devices)
 
 
 def never_divides(case: Case, values: list) -> bool:
-    """That is the gradient of the sum. Divide by the number of steps that count on all devices, `psum(mask.sum())`."""
+    """This is the gradient of the sum. Divide by the number of steps that count on all devices, `psum(mask.sum())`."""
     devices = len(case.inputs["inputs"])
     sums = (lambda losses, mask: (losses * mask).sum(), lambda losses, mask: devices * (losses * mask).sum())
     return _is(case, values, *sums)
 
 
 def counts_padding(case: Case, values: list) -> bool:
-    """Steps that do not count are in it: multiply the losses by the mask, and divide by the sum of the mask."""
+    """Steps that do not count are included: multiply the losses by the mask, and divide by the sum of the mask."""
     ways = (
         lambda losses, mask: losses.sum() / mask.sum(),
         lambda losses, mask: (losses * mask).sum() / mask.numel(),
@@ -137,7 +137,7 @@ EXERCISE = Exercise(
     read="7 · JAX: say where the data lies",
     hints=(
         "Write the loss of one device first: its own sum, divided by the count of *all* devices.",
-        "`jax.lax.psum(number, axis)` is the sum over all devices. `jax.grad` of a function of the weights alone.",
+        "`jax.lax.psum(number, axis)` is the sum over all devices. Call `jax.grad` on a function of the weights alone.",
         "The weights are the same on all devices: what does `jax.grad` do with the gradient of such an array?",
     ),
     cases=cases,
@@ -153,8 +153,8 @@ EXERCISE = Exercise(
     ),
     errors={
         "No module named 'jax'": "This exercise runs in JAX: pip install 'course-lib[frameworks]'.",
-        "out_specs": "What you return differs from device to device, and should be the gradient of all. Is something "
-        "still one device's own?",
+        "out_specs": "What you return differs from device to device, but should be the gradient of all of them. Is "
+        "part of it still local to one device?",
         "Gradient only defined for scalar-output": "`jax.grad` wants one number: sum the losses.",
     },
     timeout=20.0,

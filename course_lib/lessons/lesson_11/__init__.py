@@ -1,6 +1,6 @@
-"""The capstone: training jobs for a strategy of the learner's own, and the same jobs in one process.
+"""The capstone: training jobs for the learner's own strategy, and the same jobs in one process.
 
-What runs on the ranks imports what it needs inside its functions: it travels by value.
+Functions that run on the ranks import what they need inside their bodies, because they are sent by value.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from course_lib.data import Batch
     from course_lib.strategies import Strategy
 
-Job = dict[str, Any]  # what to train, on what and how, in plain data: see `new_job`
+Job = dict[str, Any]  # model, data and training options as plain data: see `new_job`
 FEATURES, VOCABULARY, HIDDEN = 2, 5, 3
-OTHER_WEIGHTS = 100  # added to the rank: what a new object begins with
+OTHER_WEIGHTS = 100  # added to the rank: the seed of the object that resumes from a checkpoint
 
 
 def new_job(lengths: list[list[int]], seed: int, **others: Any) -> Job:
-    """A job: `lengths` has the sequences of each update's batch."""
+    """Return a job; `lengths` has the sequence lengths of each update's batch."""
     usual = {"replicas": 1, "micro_batches": 1, "layers": 2, "tokens": False, "sparse": False}
     how = {"carry_state": False, "clip": None, "cut": None, "measured": False}
     return {**usual, **how, **others, "lengths": lengths, "seed": seed}
 
 
 def model_of(job: Job, rank: int) -> Any:
-    """The model that this rank makes: from a seed of its own."""
+    """Return the model that this rank creates, from a seed that depends on the rank."""
     import torch
 
     from course_lib.lstm.model import lstm_model
@@ -38,7 +38,7 @@ def model_of(job: Job, rank: int) -> Any:
 
 
 def batches_of(job: Job) -> list[Batch]:
-    """The batches for all ranks together, one for each update."""
+    """Return the global batches, one per update."""
     import torch
 
     from course_lib.data import pad
@@ -55,7 +55,7 @@ def batches_of(job: Job) -> list[Batch]:
         masks = None
         if job["sparse"]:
             masks = [torch.rand(n, generator=generator) < 0.5 for n in lengths]
-            masks[0][0] = True  # something counts
+            masks[0][0] = True  # at least one step counts
         batches.append(pad(sequences, targets, masks))
     return batches
 
@@ -67,14 +67,14 @@ def loss_of(job: Job) -> Any:
 
 
 def adam(parameters: Any) -> Any:
-    """Adam that does not blow up rounding: where a gradient is nearly zero, it divides by nearly nothing."""
+    """Return an Adam with a large eps: with a nearly zero gradient, a small eps would amplify rounding errors."""
     import torch
 
     return torch.optim.Adam(parameters, lr=0.05, eps=1e-2)
 
 
 def after(trained: Strategy, batch: Batch) -> dict[str, Any]:
-    """What an update leaves on this rank."""
+    """Run one update, and return its loss, count, gradients and state on this rank."""
     loss, count = trained.step(trained.share(batch))
     found = {name: shard.tensor.grad for name, shard in trained.shards().items()}
     gradients = {name: None if gradient is None else gradient.clone() for name, gradient in found.items()}
@@ -82,13 +82,13 @@ def after(trained: Strategy, batch: Batch) -> dict[str, Any]:
 
 
 def state_of(trained: Strategy) -> dict[str, Any]:
-    """The parameters of this rank, by their names in the whole model."""
+    """Return the parameters of this rank, by their names in the whole model."""
     return {name: shard.tensor.detach().clone() for name, shard in trained.shards().items()}
 
 
 @contextmanager
 def watching_for_ours() -> Iterator[list[str]]:
-    """Collects the names of what is the course's own answer, when one of them is made."""
+    """Yield a list that collects the names of the course's own solution classes as they are instantiated."""
     from course_lib.strategies import Hybrid, ModelParallel, Pipeline
     from course_lib.strategies.hybrid import GradientSum
     from course_lib.strategies.pipeline import Execution, Stage
@@ -114,7 +114,7 @@ def watching_for_ours() -> Iterator[list[str]]:
 
 
 def derives_from_ours(kind: type) -> list[str]:
-    """The names of the course's own answers among the classes that this one derives from."""
+    """Return the names of the course's own strategies among the base classes of this class."""
     ours = ("Hybrid", "Pipeline", "ModelParallel")
     return [
         base.__name__ for base in kind.__mro__ if base.__module__.startswith("course_lib.") and base.__name__ in ours
@@ -123,7 +123,7 @@ def derives_from_ours(kind: type) -> list[str]:
 
 @contextmanager
 def counting_parameters() -> Iterator[Callable[[], int]]:
-    """Gives a function that tells how many numbers are in parameters which were made in this block, and still live."""
+    """Yield a function that counts the numbers in live parameters created inside this block."""
     import gc
 
     from torch.nn import Parameter
@@ -132,7 +132,7 @@ def counting_parameters() -> Iterator[Callable[[], int]]:
         gc.collect()
         return sum(each.numel() for each in gc.get_objects() if type(each) is Parameter)
 
-    gc.freeze()  # what is there already is not looked at: there is a lot of it
+    gc.freeze()  # skip the many objects that already exist
     try:
         yield numbers
     finally:

@@ -1,4 +1,4 @@
-"""What gives a wrong answer to the capstone away: classes of mistakes, told from the ranks' values."""
+"""The mistakes that the capstone recognizes, from the values that the ranks return."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from course_lib.lessons.lesson_11 import adam, after, batches_of, loss_of, model
 from course_lib.lessons.lesson_11._twin import blocks_on, in_one_process, seen_by, stages_of
 from course_lib.lessons.symptoms import CLIPPED_BY_ITS_OWN_NORM, COUNTED_ON_EVERY_STAGE, says
 
-# What a wrong answer does to the gradient of the first update, told by how much each sequence weighs in it. The
-# gradient is a sum of the sequences' own, so that their weights can be found again. 1 is right: divided by the
-# global count.
+# The effect of a wrong answer on the gradient of the first update, measured by the weight of each sequence. The
+# gradient is a weighted sum of the sequences' gradients, so the weights can be recovered. A weight of 1 is right:
+# divided by the global count.
 
 
 def weights_of_sequences(case: Case, ranks: list[dict]) -> list[float] | None:
-    """How much each sequence that counts weighs in the gradient of these ranks; None if it is no such sum."""
+    """Return the weight of each sequence in the gradient of these ranks; None if it is not a weighted sum of theirs."""
     gradients = {name: gradient for rank in ranks for name, gradient in rank["updates"][0]["gradients"].items()}
     right = gradients_of_sequences(json.dumps(case.inputs["job"]))
     own = torch.cat([right[name] for name in gradients])
@@ -32,7 +32,7 @@ def weights_of_sequences(case: Case, ranks: list[dict]) -> list[float] | None:
 
 @lru_cache(64)
 def gradients_of_sequences(text: str) -> dict[str, Tensor]:
-    """For each parameter a column for each sequence in which something counts: its part of the right gradient."""
+    """Return, for each parameter, its gradient as one column per sequence that has steps that count."""
     from course_lib.strategies import Single
 
     job = {**json.loads(text), "clip": None}
@@ -47,7 +47,7 @@ def gradients_of_sequences(text: str) -> dict[str, Tensor]:
 
 
 def first_weights(case: Case, values: list[Any]) -> list[list[float]]:
-    """For each replica, the weights of the sequences in the first update; empty if they are unknown, or right."""
+    """Return each replica's weights of the sequences in the first update; empty if they are unknown or right."""
     if case.inputs["job"]["clip"] or not starts_right(case, values):
         return []
     stages = stages_of(case)
@@ -66,15 +66,15 @@ def near(value: float, right: float) -> bool:
 
 
 def factor(case: Case, values: list[Any]) -> float:
-    """By what all sequences weigh too much or too little, in all replicas alike; 0 if there is no such number."""
+    """Return the factor by which all sequences weigh too much or too little in all replicas; 0 if there is none."""
     weights = [weight for of_replica in first_weights(case, values) for weight in of_replica]
     alike = weights and all(near(weight, weights[0]) for weight in weights)
     return weights[0] if alike else 0.0
 
 
 def no_model_group(case: Case, values: list[Any]) -> bool:
-    """Each rank reports its own stage alone. `self.model_group` is the group of the ranks that have one model together,
-    the stages of a replica: with it, the base class puts the whole together, finds its norm, and saves it.
+    """Each rank reports only its own stage. `self.model_group` is the group of ranks that hold one model together, the
+    stages of a replica: the base class uses it to assemble the whole model, compute its norm, and save it.
     """
     return (
         any(value["holds"] and value["start"].keys() == set(value["holds"]) for value in values) and stages_of(case) > 1
@@ -82,16 +82,16 @@ def no_model_group(case: Case, values: list[Any]) -> bool:
 
 
 def whole_model_everywhere(case: Case, values: list[Any]) -> bool:
-    """Ranks have the whole model: that is data parallelism. A rank keeps, and gives to the optimizer, the blocks of
-    its stage alone: `model.part(start, stop)`.
+    """Ranks have the whole model: that is data parallelism. A rank should hold, and give to the optimizer, only the
+    blocks of its stage: `model.part(start, stop)`.
     """
     whole = in_one_process(case)["start"].keys()
     return stages_of(case) > 1 and any(set(value["holds"]) == whole for value in values)
 
 
 def column_by_column(case: Case, values: list[Any]) -> bool:
-    """The table of ranks is numbered column by column: the stages of a replica are far apart, and they talk at every
-    micro-batch. Number it row by row: `replica, stage = divmod(rank, stages)`.
+    """The table of ranks is numbered column by column: the stages of a replica are far apart, although they communicate
+    at every micro-batch. Number it row by row: `replica, stage = divmod(rank, stages)`.
     """
     stages, replicas = stages_of(case), case.inputs["job"]["replicas"]
     first = [blocks_on(values[stage * replicas]) for stage in range(stages)]
@@ -100,14 +100,14 @@ def column_by_column(case: Case, values: list[Any]) -> bool:
 
 
 def weights_not_agreed(case: Case, values: list[Any]) -> bool:
-    """The ranks do not begin with rank 0's weights: each made its model from a seed of its own. Agree on the weights
-    before the model is cut, over *all* ranks: `broadcast_weights(model)`.
+    """The ranks do not begin with rank 0's weights: each created its model from a different seed. Broadcast the weights
+    over *all* ranks before you cut the model: `broadcast_weights(model)`.
     """
     return not starts_right(case, values)
 
 
 def replicas_not_summed(case: Case, values: list[Any]) -> bool:
-    """A replica knows only its own sequences: its gradients are not summed over the replicas, or are summed over the
+    """A replica sees only its own sequences: its gradients are not summed over the replicas, or are summed over the
     wrong ranks. The ranks that hold the same stage are in a column of the table.
     """
     ranks = first_weights(case, values)
@@ -115,8 +115,8 @@ def replicas_not_summed(case: Case, values: list[Any]) -> bool:
 
 
 def sequences_left_out(case: Case, values: list[Any]) -> bool:
-    """Some sequences do not count at all, on no rank: a last micro-batch that is dropped, or a tail that no replica
-    gets. Every sequence of the batch belongs to one replica and to one of its micro-batches.
+    """Some sequences do not count at all, on any rank: the last micro-batch is dropped, or no replica gets the tail.
+    Every sequence of the batch belongs to one replica and to one of its micro-batches.
     """
     ranks = first_weights(case, values)
     lost = [all(near(weight, 0) for weight in each) for each in zip(*ranks, strict=True)]
@@ -124,8 +124,8 @@ def sequences_left_out(case: Case, values: list[Any]) -> bool:
 
 
 def gradients_not_added_up(case: Case, values: list[Any]) -> bool:
-    """The gradients of the stages disagree on which sequences there were: some stage loses what a micro-batch has
-    added, or gets the gradient of another micro-batch. Each adds up what all micro-batches give.
+    """The gradients of the stages disagree on which sequences there were: a stage loses a micro-batch's contribution,
+    or gets the gradient of a different micro-batch. Each stage must sum the gradients of all micro-batches.
     """
     if case.inputs["job"]["clip"] or first_weights(case, values) or not starts_right(case, values):
         return False
@@ -139,15 +139,15 @@ def counted_on_every_stage(case: Case, values: list[Any]) -> bool:
 
 
 def averaged_over_replicas(case: Case, values: list[Any]) -> bool:
-    """The gradient is too small by the number of replicas: you take their mean. The loss is divided by the global count
-    already, so that the replicas' gradients are parts of one sum: add them up.
+    """The gradient is too small by the number of replicas: you take their mean. The loss is already divided by the
+    global count, so the replicas' gradients are parts of one sum: add them up.
     """
     replicas = case.inputs["job"]["replicas"]
     return replicas > 1 and near(factor(case, values) * replicas, 1)
 
 
 def divided_by_micro_batches(case: Case, values: list[Any]) -> bool:
-    """The gradient is too small by the number of micro-batches. Where the loss is divided by the global count, the
+    """The gradient is too small by the number of micro-batches. If the loss is divided by the global count, the
     micro-batches' gradients are parts of one sum: add them up.
     """
     micro_batches = case.inputs["job"]["micro_batches"]
@@ -155,23 +155,24 @@ def divided_by_micro_batches(case: Case, values: list[Any]) -> bool:
 
 
 def divided_by_another_number(case: Case, values: list[Any]) -> bool:
-    """The gradient points into the right direction, and is too long or too short: the sum of losses is divided by
-    another number than the count of the global batch. That is `mask.sum()`, summed over the replicas; divide once.
+    """The gradient points in the right direction, but is too long or too short: the sum of losses is not divided by the
+    count of the global batch. That is `mask.sum()`, summed over the replicas; divide once.
     """
     return factor(case, values) != 0
 
 
 def mean_of_means(case: Case, values: list[Any]) -> bool:
     """Not every step weighs the same: this is a mean of means. The loss is divided per replica or per micro-batch, and
-    these do not all count equally many steps. Add up sums and counts, and divide once, by the count of the global
+    these do not all count the same number of steps. Add up sums and counts, and divide once, by the count of the global
     batch.
     """
     return bool(first_weights(case, values))
 
 
 def last_stage_alone(case: Case, values: list[Any]) -> bool:
-    """The last stage's gradients are right, those of a stage before it are not: look at what comes back to it. It is
-    the gradient of the activations that were sent, of the same micro-batch, and it is divided already.
+    """The last stage's gradients are right, but those of an earlier stage are not: look at what it receives in the
+    backward pass. It should be the gradient of the activations that it sent, for the same micro-batch, and already
+    divided.
     """
     stages, job = stages_of(case), case.inputs["job"]
     if stages == 1 or job["clip"] or not starts_right(case, values):
@@ -186,8 +187,8 @@ def last_stage_alone(case: Case, values: list[Any]) -> bool:
 
 
 def wrong_loss(case: Case, values: list[Any]) -> bool:
-    """The gradients are right, but `step` reports another loss: it is that of the global batch, on every rank. Only
-    last stages know a sum of losses; add these up over all ranks, and the base class divides by the count.
+    """The gradients are right, but `step` reports the wrong loss: it should be that of the global batch, on every rank.
+    Only last stages have a sum of losses; add these up over all ranks, and the base class divides by the count.
     """
     right = in_one_process(case)["updates"][0]
     return any(
@@ -197,11 +198,11 @@ def wrong_loss(case: Case, values: list[Any]) -> bool:
     )
 
 
-# Clipping: by what each stage's gradient was multiplied, where its direction is right.
+# Clipping: the factor on each stage's gradient, if its direction is right.
 
 
 def factors_of_stages(case: Case, values: list[Any]) -> list[float]:
-    """What each stage was scaled by in the first update, the right factor being 1; empty if a direction is wrong."""
+    """Return each stage's scale in the first update, where 1 is right; empty if a direction is wrong."""
     if case.inputs["job"]["clip"] is None or not starts_right(case, values):
         return []
     right, found = in_one_process(case)["updates"][0]["gradients"], []
@@ -229,41 +230,42 @@ def not_clipped(case: Case, values: list[Any]) -> bool:
 
 
 def wrong_norm(case: Case, values: list[Any]) -> bool:
-    """All stages shrink by the same factor, but not by the right one: the norm is not that of the whole gradient. It
-    counts every parameter once: not once for each replica, and after the sum over the replicas. Squares add up, norms
-    do not. A gradient that is small enough stays as it is.
+    """All stages shrink by the same factor, but it is the wrong one: the norm is not that of the whole gradient. Count
+    every parameter once, not once for each replica, and after the sum over the replicas. Squares add up, norms do not.
+    A gradient below the limit stays unchanged.
     """
     found = factors_of_stages(case, values)
     return bool(found) and not near(found[0], 1)
 
 
 def clipped_too_early(case: Case, values: list[Any]) -> bool:
-    """Clipping has changed the direction of the gradient: it is clipped in parts, each replica or micro-batch by
-    itself. Clip once, when everything has been summed.
+    """Clipping has changed the direction of the gradient: you clip each replica or micro-batch separately. Clip once,
+    after everything has been summed.
     """
     started = case.inputs["job"]["clip"] is not None and starts_right(case, values)
     return started and case.inputs["job"]["cut"] is None and not factors_of_stages(case, values)
 
 
-# Carried states and checkpoints: the same as a process that forgets something.
+# Carried states and checkpoints: the answer behaves like a single process that forgets something.
 
 
 def follows(case: Case, values: list[Any], **others: Any) -> bool:
-    """Whether all updates are as those of one process that does it in that other way."""
+    """Return whether all updates equal those of a single process with the changes in `others`."""
     twin = in_one_process(case, **others)["updates"]
     return all(differs(value["updates"], [seen_by(value, update) for update in twin]) is None for value in values)
 
 
 def state_not_carried(case: Case, values: list[Any]) -> bool:
-    """Every update begins at a state of zeros. With `carry_state`, a micro-batch begins where the same micro-batch of
-    the previous batch ended: give `forward_backward`'s states by micro-batch, and read them from `self.states`.
+    """Every update begins at a state of zeros. With `carry_state`, a micro-batch starts where the same micro-batch of
+    the previous batch ended: return the states by micro-batch from `forward_backward`, and read them from
+    `self.states`.
     """
     return case.inputs["job"]["carry_state"] and follows(case, values, carry_state=False)
 
 
 def weights_not_resumed(case: Case, values: list[Any]) -> bool:
-    """The new object does not go on with the saved weights. A checkpoint is loaded into the parameters that `shards()`
-    names: these must be the ones that the model computes with, and nothing may overwrite them.
+    """The new object does not continue from the saved weights. A checkpoint is loaded into the parameters that
+    `shards()` names: these must be the ones that the model computes with, and nothing may overwrite them.
     """
     cut = case.inputs["job"]["cut"]
     saved, other = in_one_process(case)["updates"][cut - 1], in_one_process(case, forgets="weights")["updates"][cut]
@@ -275,30 +277,30 @@ def weights_not_resumed(case: Case, values: list[Any]) -> bool:
 
 
 def optimizer_forgotten(case: Case, values: list[Any]) -> bool:
-    """After the checkpoint the optimizer begins anew: what it remembers of earlier gradients is lost. It is saved and
-    loaded with `self.optimizer`: that must be the optimizer that does the updates, made once, of this rank's
+    """After the checkpoint, the optimizer starts from scratch: its state from earlier gradients is lost. The checkpoint
+    saves and loads `self.optimizer`: that must be the optimizer that does the updates, created once, with this rank's
     parameters.
     """
     return case.inputs["job"]["cut"] is not None and follows(case, values, forgets="optimizer")
 
 
 def state_forgotten(case: Case, values: list[Any]) -> bool:
-    """After the checkpoint the carried state begins at zeros: what is carried must be in `self.states`, by micro-batch,
-    and `self.micro_batches` must say how many there are: that is what is saved and loaded.
+    """After the checkpoint, the carried state starts at zeros. The checkpoint saves and loads `self.states`, by
+    micro-batch, so the carried state must be there, and `self.micro_batches` must be the number of micro-batches.
     """
     return case.inputs["job"]["cut"] is not None and follows(case, values, forgets="state")
 
 
 def everything_held(case: Case, values: list[Any]) -> bool:
-    """The more micro-batches there are, the more is kept for the backward pass: all forwards come before the first
+    """The more micro-batches there are, the more is held for the backward pass: all forwards come before the first
     backward. In 1F1B, a stage does a backward as soon as it can, and holds no more micro-batches than there are stages.
     """
     return any(value["many"]["saved_bytes"] > 2 * value["few"]["saved_bytes"] for value in values)
 
 
 def whole_model_kept(case: Case, values: list[Any]) -> bool:
-    """A rank still has the whole model: an attribute, a list or a stored function refers to it. Keep
-    `model.part(start, stop)` alone.
+    """A rank still has the whole model: an attribute, a list or a stored function refers to it. Keep only
+    `model.part(start, stop)`.
     """
     whole = sum(weight.numel() for weight in in_one_process(case)["start"].values())
     return stages_of(case) > 1 and any(value["many"]["kept"] >= whole for value in values)

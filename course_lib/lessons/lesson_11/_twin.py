@@ -1,4 +1,4 @@
-"""The capstone's jobs in one process: what an answer is compared with."""
+"""The capstone's jobs in one process: the reference for an answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def block_of(name: str) -> int:
 
 
 def seen_by(value: dict, update: dict[str, Any]) -> dict[str, Any]:
-    """What the rank with these values has of an update of the whole model."""
+    """Return the part of a whole-model update that the rank with these values holds."""
     return {
         **update,
         **{what: {name: update[what][name] for name in value["holds"]} for what in ("gradients", "state")},
@@ -33,7 +33,7 @@ def blocks_on(value: dict) -> list[int]:
 
 
 def in_one_process(case: Case, **others: Any) -> dict[str, Any]:
-    """What a single process gets to see in this case, or in one that is a little different."""
+    """Return the start and updates of a single process that runs this case's job, with the changes in `others`."""
     return _in_one_process(json.dumps({**case.inputs["job"], **others}))
 
 

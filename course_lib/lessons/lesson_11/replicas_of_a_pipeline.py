@@ -1,4 +1,4 @@
-"""11.1 Replicas of a pipeline: what an answer must show, and the classes of wrong ones that are known."""
+"""11.1 Replicas of a pipeline: how an answer is checked, and the kinds of mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from course_lib.lessons.lesson_11 import (
 from course_lib.lessons.lesson_11._symptoms import SYMPTOMS
 from course_lib.lessons.lesson_11._twin import block_of, blocks_on, in_one_process, seen_by, stages_of
 
-MANY = 4  # times as many micro-batches as there are stages
+MANY = 4  # the factor on micro-batches and sequences, to see whether memory grows with them
 FLOAT64 = 8  # bytes
-HEADER, SMALL = 64, 256  # bytes: beside each message, and in collectives for counts, losses and norms
+HEADER, SMALL = 64, 256  # bytes allowed: per message, and in collectives for counts, losses and norms
 SOME_MORE = 1.5
 
 
@@ -44,7 +44,7 @@ def cases(seed: int) -> list[Case]:
         return [[steps] * sequences] * 2
 
     def uneven(sequences: int) -> list[list[int]]:
-        """A long one, a short one, and whatever chance gives, twice."""
+        """Return the lengths of two batches: a long one, a short one, and random ones."""
         return [[6, 1, *(chance.randint(1, 5) for _ in range(sequences - 2))] for _ in range(2)]
 
     five = 5 + 2 * chance.randrange(2)
@@ -126,7 +126,7 @@ def made(answer, job: Job, seed: int):
 
 
 def resumed(trained, answer, job: Job, batch, updates: int):
-    """Saved, cut off in the middle of the next update, and made anew from other weights and from the checkpoint."""
+    """Save, interrupt the next update, and return a new object with different weights that loaded the checkpoint."""
     import contextlib
     import shutil
     import tempfile
@@ -156,7 +156,7 @@ def resumed(trained, answer, job: Job, batch, updates: int):
 
 
 def spent_on(answer, job: Job) -> dict[str, Any]:
-    """What the second update costs: the first one may set up whatever it likes."""
+    """Return the cost of the second update: the first one may do any setup."""
     import torch.distributed as dist
 
     from course_lib.meter import meter
@@ -169,7 +169,7 @@ def spent_on(answer, job: Job) -> dict[str, Any]:
         with meter() as spent:
             trained.step(trained.share(batch))
         kept.append(numbers())
-    # The launcher may be looking at this rank's frames, and so hold for a moment what they held: the fewer counts.
+    # The launcher may be inspecting this rank's frames, which keeps their objects alive for a moment: use the minimum.
     return {"kept": min(kept), **spent.as_data()}
 
 
@@ -195,7 +195,7 @@ def judge(case: Case, values: list[Any]) -> str | None:
 
 
 def not_in_stages(case: Case, values: list[Any]) -> str | None:
-    """Whether every row of ranks has the whole model once, in consecutive blocks; if not, who has what."""
+    """Return which rank has which blocks, unless every row has the whole model once, in consecutive blocks."""
     stages, whole = stages_of(case), sorted({block_of(name) for name in in_one_process(case)["start"]})
     for first in range(0, case.ranks, stages):
         blocks = [blocks_on(values[first + stage]) for stage in range(stages)]
@@ -217,7 +217,7 @@ def costs(case: Case, values: list[Any]) -> list[Cost]:
 
 
 def _costs_of_ranks(case: Case, values: list[Any]) -> list[list[Cost]]:
-    """For each thing that costs, what every rank spent on it."""
+    """Return, for each kind of cost, what every rank spent."""
     stages, start = stages_of(case), in_one_process(case)["start"]
     lengths, micro_batches = case.inputs["job"]["lengths"][0], case.inputs["job"]["micro_batches"]
     activations = MANY * sum(lengths) // case.inputs["job"]["replicas"] * HIDDEN * FLOAT64
@@ -264,19 +264,19 @@ EXERCISE = Exercise(
         "cut off and resumed": ("09", "5 · Checkpoint, resume, restart"),
     },
     hints=(
-        "Begin with one replica and one micro-batch. `replica, stage = divmod(rank, stages)`; agree on the weights, "
-        "cut the model with `model.part(start, stop)`, and hand that part to `super().__init__`.",
-        "Override `forward_backward`. What comes from the stage before is a leaf: "
-        "`receive(...).wait().requires_grad_()`. After `outputs.backward(gradient)`, its `.grad` goes back to "
-        "where it came from (lesson 05).",
+        "Start with one replica and one micro-batch. `replica, stage = divmod(rank, stages)`; broadcast the weights, "
+        "cut the model with `model.part(start, stop)`, and pass that part to `super().__init__`.",
+        "Override `forward_backward`. The input from the previous stage is a leaf: "
+        "`receive(...).wait().requires_grad_()`. After `outputs.backward(gradient)`, send its `.grad` back to that "
+        "stage (lesson 05).",
         "`self.model_group` is the group of the replica's stages. With it, the base class clips by the norm of the "
-        "whole, puts the whole state together, and knows what to save.",
+        "whole, assembles the whole state, and knows what to save.",
         "The count is known before the first forward pass: it is in the masks. Sum it over the column, divide every "
         "sum of losses by it, and *sum* the gradients over the column in `reduce_gradients`.",
-        "A replica or a micro-batch may be empty: let it take part all the same. An empty batch runs through the "
-        "blocks, its gradients are zeros, and `point_to_point.send` sends nothing where there is nothing.",
+        "A replica or a micro-batch may be empty, but must still take part. An empty batch runs through the blocks, "
+        "its gradients are zeros, and `point_to_point.send` sends nothing for an empty tensor.",
         "For the budget: `one_f_one_b(stages, micro_batches).stages[stage]` of `course_lib.planning.schedules` is the "
-        "order in which a stage works; begin to send, go on, and wait for what you have sent at the end.",
+        "order in which a stage works; start each send, go on, and wait for your sends at the end.",
     ),
     cases=cases,
     drive=drive,

@@ -1,6 +1,6 @@
-"""Things to play with in a notebook: each shows something that a still picture cannot.
+"""Interactive widgets for notebooks: each shows something that a still picture cannot.
 
-Where nothing can be played with, on GitHub for example, a still picture of it stands in its place.
+Where widgets cannot run, on GitHub for example, a still picture takes their place.
 """
 
 from course_lib.pictures.widgets.all_reduce import explore_all_reduce

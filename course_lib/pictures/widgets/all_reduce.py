@@ -1,4 +1,4 @@
-"""An all-reduce, stepped through round by round: what travels, whose numbers are in each sum, and what it costs."""
+"""An all-reduce, round by round: what is sent, whose numbers are in each sum, and what it costs."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from course_lib.pictures.widgets.svg import Drawing, box, element, line, size_in
 from course_lib.planning.collectives import AllReduce, Message, doubling, ring, ways_to_all_reduce
 
 WIDTH = 740
-TALL = 44  # of a piece of the tensor on one rank
+TALL = 44  # the height of a piece of the tensor on one rank
 SIZES = {4e3: "4 kB", 4e6: "4 MB", 1e8: "100 MB", 4e9: "4 GB"}
 
 
 def explore_all_reduce(ranks: int = 4) -> AllReduceExplorer:
-    """Step through an all-reduce: the ring piece by piece, and two other ways to compare it with."""
+    """Step through an all-reduce: the ring piece by piece, and two other algorithms for comparison."""
     return AllReduceExplorer(ranks)
 
 
 class AllReduceExplorer(Explorer):
-    """Each rank has one number per piece to begin with; a stripe per rank shows whose numbers a sum has in it."""
+    """Each rank starts with one number per piece; a stripe per rank shows whose numbers are in a sum."""
 
     title = "All-reduce, round by round"
     help = (
@@ -39,22 +39,22 @@ class AllReduceExplorer(Explorer):
         )
 
     def changed(self, names: set[str]) -> None:
-        """Another way or other ranks begin again."""
+        """Start over when the algorithm or the number of ranks changes."""
         if not names & {"way", "ranks"}:
             return
         ranks = self.values["ranks"]
         if self.values["way"] == "recursive doubling" and ranks & (ranks - 1):
-            self.values["ranks"] = ranks = 2 ** (ranks.bit_length() - 1)  # it has to be a power of two
+            self.values["ranks"] = ranks = 2 ** (ranks.bit_length() - 1)  # recursive doubling needs a power of two
         self.way = ways_to_all_reduce()[self.values["way"]](ranks)
         self.values["round"] = 0
         self.offer("round", range(len(self.way.rounds) + 1))
 
     def showcase(self) -> Drawing:
-        """Before the first round there is little to see: half of the way."""
+        """Return the picture halfway through, because there is little to see before the first round."""
         return self.drawing if self.values["round"] else self.draw(len(self.way.rounds) // 2)
 
     def draw(self, after: int | None = None) -> Drawing:
-        """The picture after so many rounds, or after those that are chosen."""
+        """Draw the picture after `after` rounds, or after the number on the slider."""
         way, done = self.way, self.values["round"] if after is None else after
         messages = way.rounds[done - 1] if done else ()
         places = [_place(rank, way.ranks) for rank in range(way.ranks)]
@@ -95,7 +95,7 @@ def _pairs(ranks: int) -> bool:
 
 
 def _formula(way: AllReduce) -> str:
-    """How many bytes pass in turn, for a tensor of M bytes on n ranks."""
+    """Return the formula for the bytes that pass in turn, for a tensor of M bytes on n ranks."""
     formulas = {"ring": "2(n-1)/n x M", "through rank 0": "2(n-1) x M", "recursive doubling": "log2(n) x M"}
     return formulas[way.name]
 
@@ -106,12 +106,12 @@ def _phase(way: AllReduce, done: int) -> str:
 
 
 def _height(ranks: int) -> float:
-    """Of the ring: the more ranks, the more room they need beside each other."""
+    """Return the height of the ring: more ranks need more room."""
     return 400 if ranks < 6 else 520
 
 
 def _place(rank: int, ranks: int) -> tuple[float, float]:
-    """The middle of a rank's box: rank 0 on top, the others clockwise."""
+    """Return the center of a rank's box: rank 0 on top, the others clockwise."""
     angle, height = 2 * pi * rank / ranks - pi / 2, _height(ranks)
     return WIDTH / 2 + 285 * cos(angle), height / 2 + (height / 2 - 54) * sin(angle)
 
@@ -121,13 +121,13 @@ def _cell(pieces: int) -> float:
 
 
 def _outline(place: tuple[float, float], pieces: int) -> tuple[float, float, float, float]:
-    """Left, top, width and height of a rank's box."""
+    """Return left, top, width and height of a rank's box."""
     width, height = _cell(pieces) * pieces + 12, TALL + 56
     return place[0] - width / 2, place[1] - height / 2, width, height
 
 
 def _rank(rank: int, held: list[frozenset[int]], place: tuple[float, float], ranks: int, sent: str) -> str:
-    """A box with a cell per piece, and in each cell a stripe for each rank whose numbers are in its sum."""
+    """Draw a box with a cell per piece, and in each cell a stripe for each rank whose numbers are in its sum."""
     outline, cell = _outline(place, len(held)), _cell(len(held))
     left, top = outline[0] + 6, outline[1] + 35
     drawn = [box(*outline, "paper", rx=5), box(*outline, "frame", rx=5)]
@@ -143,14 +143,14 @@ def _rank(rank: int, held: list[frozenset[int]], place: tuple[float, float], ran
 
 
 def _arrow(one: Message, places: list[tuple[float, float]], way: AllReduce) -> str:
-    """From the edge of one box to the edge of the other."""
+    """Draw an arrow from the edge of one box to the edge of the other."""
     (x1, y1), (x2, y2) = places[one.source], places[one.target]
     length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
     dx, dy = (x2 - x1) / length, (y2 - y1) / length
     _, _, width, height = _outline((0, 0), way.pieces)
     inside = min(width / 2 / abs(dx) if abs(dx) > 1e-9 else length, height / 2 / abs(dy) if abs(dy) > 1e-9 else length)
     to_and_fro = way.name == "recursive doubling" or way.ranks == 2
-    aside = 7 if to_and_fro and len(way.rounds[0]) > 1 else 0  # two messages share that way, in opposite directions
+    aside = 7 if to_and_fro and len(way.rounds[0]) > 1 else 0  # two messages share this line, in opposite directions
     x1, y1, x2, y2 = x1 - dy * aside, y1 + dx * aside, x2 - dy * aside, y2 + dx * aside
     tail = (x1 + dx * (inside + 3), y1 + dy * (inside + 3))
     tip = (x2 - dx * (inside + 3), y2 - dy * (inside + 3))
@@ -161,7 +161,7 @@ def _arrow(one: Message, places: list[tuple[float, float]], way: AllReduce) -> s
 
 
 def _label(one: Message, way: AllReduce, tail: tuple[float, float], tip: tuple[float, float]) -> str:
-    """Which piece it is, on the inner side of the ring."""
+    """Draw the label of the piece, on the inner side of the ring."""
     if way.pieces == 1:
         return ""
     x, y = (tail[0] + tip[0]) / 2, (tail[1] + tip[1]) / 2
@@ -174,7 +174,7 @@ def _label(one: Message, way: AllReduce, tail: tuple[float, float], tip: tuple[f
 
 
 def _bars(ways: list[AllReduce], chosen: AllReduce, done: int, size: float, top: float) -> str:
-    """How many bytes pass in turn, for each way; of the chosen one, how many have."""
+    """Draw how many bytes pass in turn with each algorithm, and how many have passed with the chosen one."""
     longest = max(way.in_turn(size=size) for way in ways)
     shapes = [
         text(0, top, f"bytes that pass in turn, n = {chosen.ranks} ranks, M = {size_in_words(size)}", "ink strong")

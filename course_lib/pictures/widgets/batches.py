@@ -1,4 +1,4 @@
-"""Batch size, pool and ranks of a bucketed epoch: what is padded, how well lengths mix, and how long ranks wait."""
+"""Batch size, pool and ranks of a bucketed epoch: the padding, how well lengths mix, and how long ranks wait."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from course_lib.pictures.widgets.svg import Drawing, box, legend, line, powers_o
 
 SHOWN = 40  # batches in the picture
 LEFT, TOP, WIDTH, HEIGHT = 60, 40, 420, 200
-METERS = 560  # where they begin
+METERS = 560  # the left edge of the meters
 
 
 def explore_batches(lengths: Sequence[int], ranks: int = 4) -> BatchExplorer:
-    """Sliders for batch size and pool: see padding, balance over ranks and mixing of a bucketed epoch."""
+    """Show padding, balance over ranks and mixing of a bucketed epoch, with sliders for batch size and pool."""
     return BatchExplorer(lengths, ranks)
 
 
 class BatchExplorer(Explorer):
-    """The first batches of an epoch as bars of tokens and padding, and three numbers for all of it."""
+    """The first batches of an epoch as bars of tokens and padding, and three numbers for the whole epoch."""
 
     title = "Batches of sequences of like length"
 
@@ -64,7 +64,7 @@ def _bars(lengths: numpy.ndarray, batches: list[list[int]]) -> str:
 
 
 def _meters(load: Load, ranks: int) -> str:
-    """Shares from 0 to 100%."""
+    """Draw shares from 0 to 100%."""
     values = {"padding": load.padding, "mixing": load.mixing, f"idle of {ranks} ranks": 1 - 1 / load.balance}
     shapes = []
     for number, (name, value) in enumerate(values.items()):

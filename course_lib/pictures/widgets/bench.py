@@ -1,4 +1,4 @@
-"""The schedule bench: put the actions of every stage in an order of your own, and see what comes of it at once."""
+"""The schedule bench: put the actions of every stage in any order, and see the effect immediately."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def schedule_bench(stages: int = 3, micro_batches: int = 4, chunks: int = 1, sta
 
 
 class ScheduleBench(Explorer):
-    """A row of actions per stage, which can be moved. `bench.schedule` is what you have built."""
+    """A row of movable actions per stage. `bench.schedule` is the schedule you have built."""
 
     title = "The schedule bench"
     help = (
@@ -92,24 +92,24 @@ class ScheduleBench(Explorer):
         self.news = ""
 
     def changed(self, names: set[str]) -> None:
-        """Other sizes begin again; other costs keep what was built."""
+        """Start over when the sizes change; keep the schedule when only the costs change."""
         self.ran, self.found, self.news = (), None, ""
         if names & {"start", "stages", "micro_batches", "chunks"}:
             self.press_again()
 
     def press_again(self) -> None:
-        """Throw away what was built."""
+        """Discard the schedule and start over."""
         sizes = (self.values[name] for name in ("stages", "micro_batches", "chunks"))
         self._begin(self.values["start"], *sizes)
 
     def press_undo(self) -> None:
-        """Take the last move back."""
+        """Undo the last move."""
         self.news, self.ran = "Nothing to undo." if not self.before else "Undone.", ()
         if self.before:
             self.schedule = self.before.pop()
 
     def press_run(self) -> None:
-        """Execute the schedule on as many real ranks as it has stages, with a fixed time per action."""
+        """Run the schedule on one real rank per stage, with a fixed time per action."""
         try:
             self.ran = run_paced(self.schedule, self.own_costs)
             self.news = "Run on real ranks: compare the two pictures."
@@ -117,7 +117,7 @@ class ScheduleBench(Explorer):
             self.ran, self.news = (), "Not run, for it would hang."
 
     def press_search(self) -> None:
-        """Look for a better order of the same actions, in which no stage holds more than the fullest does here."""
+        """Search for a better order of the same actions, in which no stage holds more than the fullest does now."""
         try:
             check(self.schedule)
         except IllegalSchedule:
@@ -128,7 +128,7 @@ class ScheduleBench(Explorer):
         self.news = f"Found {self.found.makespan:.4g}, bound {bound:.4g}, holding no more than yours."
 
     def press_take(self) -> None:
-        """Put what the search has found on the bench."""
+        """Put the schedule that the search found on the bench."""
         if self.found is None:
             self.news = "Nothing was found yet: search first."
             return
@@ -136,7 +136,7 @@ class ScheduleBench(Explorer):
         self.schedule, self.ran, self.news = self.found.schedule, (), "What was found is on the bench."
 
     def moved(self, item: str, place: int) -> None:
-        """`item` is a stage and an action, "1:F2"; the action goes to that place of the stage's row."""
+        """Move an action to `place` in its stage's row; `item` is a stage and an action, "1:F2"."""
         stage, action = _item(item, self.schedule)
         row = [one for one in self.schedule.stages[stage] if one != action]
         row.insert(whole_number(place, "place", 0, len(row)), action)
@@ -148,12 +148,12 @@ class ScheduleBench(Explorer):
 
     @property
     def costs(self) -> ActionCosts:
-        """Of one action of a whole stage, in units of a forward pass."""
+        """Return the costs of one action of a whole stage, in units of a forward pass."""
         return ActionCosts(1.0, self.values["backward"], self.values["link"])
 
     @property
     def own_costs(self) -> ActionCosts:
-        """Of one action of this schedule: a virtual stage has its share."""
+        """Return the costs of one action of this schedule: a virtual stage takes its share."""
         return self.costs.per_part(self.schedule)
 
     def draw(self) -> Drawing:
@@ -193,11 +193,11 @@ class ScheduleBench(Explorer):
         return self.schedule.chunks, self.schedule.virtual
 
     def _longest(self, placed: Sequence[TimedAction]) -> float:
-        """What the width of the picture stands for: simulated and measured, on one scale."""
+        """Return the time that the picture's width stands for, the same for simulated and measured rows."""
         return max(makespan(placed), makespan(self.ran) / PACE)
 
     def _boxes(self, placed: Sequence[TimedAction], running: int, scale: float) -> str:
-        """Every action can be reached and moved; those after `running` never start."""
+        """Draw the actions, each focusable and movable; those after `running` never start."""
         place_of = {(stage, action): place for stage, actions in self._rows for place, action in enumerate(actions)}
         in_order = sorted(enumerate(placed), key=lambda pair: (pair[1].stage, place_of[pair[1].stage, pair[1].action]))
         shapes = []

@@ -1,4 +1,4 @@
-"""What the bench says of a schedule: its score, why it gets stuck, what a search finds, and a run on real ranks."""
+"""What the bench reports about a schedule: its score, why it gets stuck, a search for a better one, and a real run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from course_lib.planning.simulation import ActionCosts, Simulation, TimedAction,
 
 
 def known(schedule: Schedule, costs: ActionCosts) -> Mapping[str, Simulation]:
-    """The schedules that have a name, for the same work. With one chunk, a wavefront is 1F1B.
+    """Return the named schedules for the same work. With one chunk, a wavefront is 1F1B.
 
-    `costs` are those of a whole stage: a virtual stage has its share of them.
+    `costs` are those of a whole stage: a virtual stage takes its share of them.
     """
     return _known(len(schedule.stages), schedule.micro_batches, schedule.chunks, costs)
 
 
-@lru_cache(maxsize=16)  # they stay the same while actions are moved
+@lru_cache(maxsize=16)  # moving actions does not change them
 def _known(stages: int, micro_batches: int, chunks: int, costs: ActionCosts) -> Mapping[str, Simulation]:
     names = [name for name in SCHEDULES if chunks > 1 or name != "wavefront"]
     made = {name: make_schedule(name, stages, micro_batches, chunks) for name in names}
@@ -32,7 +32,7 @@ def score_table(
     found: Simulation | None = None,
     bound: float | None = None,
 ) -> str:
-    """One row for yours, one for each that has a name, for what a search has found, and for what nothing can beat."""
+    """Return a table with your schedule, the named ones, the one that a search found, and the lower bound."""
     rows = [_row("yours", yours)] if yours else [["yours", "never ends", "", "", ""]]
     rows += [_row(name, simulation) for name, simulation in others.items()]
     rows += [_row("found by the search", found)] if found else []
@@ -53,7 +53,7 @@ def _row(name: str, simulation: Simulation) -> list[str]:
 
 
 def verdict(yours: Simulation, others: Mapping[str, Simulation]) -> str:
-    """What it takes and holds, and which of those with a name it beats, equals, or loses to."""
+    """Return what your schedule takes and holds, and which named schedules it beats, equals, or loses to."""
     facts = (
         f"It runs: makespan {yours.makespan:.4g}, bubble {yours.bubble:.1%}, "
         f"held at most, of the batch: {', '.join(share.percent for share in yours.peak_share)}."
@@ -67,7 +67,7 @@ def verdict(yours: Simulation, others: Mapping[str, Simulation]) -> str:
 
 
 def _order(other: Simulation, yours: Simulation) -> int:
-    """-1 if the other one is better: first by time, then by what is held; times within rounding are equal."""
+    """Return -1 if the other one is better: first by time, then by memory; times within rounding are equal."""
     time, own_time = other.makespan, yours.makespan
     if abs(time - own_time) > 1e-9 * max(time, 1):
         return -1 if time < own_time else 1
@@ -75,23 +75,23 @@ def _order(other: Simulation, yours: Simulation) -> int:
     return (held > own_held + 1e-9) - (held < own_held - 1e-9)
 
 
-TRIES, SECONDS = 6000, 4.0  # a learner waits for it; most benches are searched in a second
+TRIES, SECONDS = 6000, 4.0  # a learner is waiting; most searches take a second
 
 
 def search_like(schedule: Schedule, costs: ActionCosts) -> Simulation:
-    """A good schedule of the same actions, in which no stage holds more than the fullest of this one."""
+    """Return a good schedule of the same actions, in which no stage holds more than the fullest of this one."""
     sizes = len(schedule.stages), schedule.micro_batches
     found = find_schedule(*sizes, costs, **_question(schedule), tries=TRIES, seconds=SECONDS)
     return simulate(found, costs)
 
 
 def bound_like(schedule: Schedule, costs: ActionCosts) -> float:
-    """What no schedule of the same actions can beat that holds no more."""
+    """Return a makespan that no schedule of the same actions can beat without holding more."""
     question = tuple(sorted(_question(schedule).items()))
     return _bound(len(schedule.stages), schedule.micro_batches, costs, question)
 
 
-@lru_cache(maxsize=64)  # it changes only with what is held
+@lru_cache(maxsize=64)  # it changes only with what the stages hold
 def _bound(stages: int, micro_batches: int, costs: ActionCosts, question: tuple) -> float:
     return lower_bound(stages, micro_batches, costs, **dict(question))
 
@@ -107,7 +107,7 @@ def _question(schedule: Schedule) -> dict:
 
 
 def after_the_end(schedule: Schedule, timed: Sequence[TimedAction], costs: ActionCosts) -> list[TimedAction]:
-    """What never starts, drawn behind the point at which everything has stopped."""
+    """Return the actions that never start, placed after the point where everything has stopped."""
     done = {(one.stage, one.action) for one in timed}
     placed = []
     for stage, actions in enumerate(schedule.stages):
@@ -119,12 +119,12 @@ def after_the_end(schedule: Schedule, timed: Sequence[TimedAction], costs: Actio
 
 
 def stuck_line(x: float, top: float, bottom: float) -> str:
-    """Where time stands still."""
+    """Draw the line at which everything has stopped."""
     return line(x, top - 8, x, bottom, "dashed") + text(x + 4, top - 11, "from here on, everybody waits", "ink small")
 
 
 def why_stuck(schedule: Schedule) -> str:
-    """What is wrong with this schedule; nothing if it is legal."""
+    """Return what is wrong with this schedule; empty if it is legal."""
     try:
         check(schedule)
     except IllegalSchedule as reason:
@@ -133,7 +133,7 @@ def why_stuck(schedule: Schedule) -> str:
 
 
 def who_waits(waiting: Sequence[Waiting], schedule: Schedule) -> str:
-    """Who waits for whom, stage by stage."""
+    """Return who waits for whom, stage by stage."""
     said = []
     for one in waiting:
         stage, action = one.needs
@@ -142,11 +142,11 @@ def who_waits(waiting: Sequence[Waiting], schedule: Schedule) -> str:
     return f"Who waits: {'; '.join(said)}."
 
 
-PACE = 0.02  # seconds that a forward action takes
+PACE = 0.02  # seconds per forward action
 
 
 def run_paced(schedule: Schedule, costs: ActionCosts) -> tuple[TimedAction, ...]:
-    """What as many ranks as there are stages did when, in seconds. The link's cost is this machine's own."""
+    """Run the schedule with one rank per stage and return the actions, in seconds. The link is this machine's."""
     from course_lib.launchers import launch
 
     check(schedule)
@@ -155,7 +155,7 @@ def run_paced(schedule: Schedule, costs: ActionCosts) -> tuple[TimedAction, ...]
 
 
 def one_step(schedule: Schedule, costs: ActionCosts) -> None:
-    """On each rank: the second of two training steps, so that nothing is set up in it."""
+    """Run two training steps on each rank; only the second is recorded, so that it includes no setup."""
     from functools import partial
 
     import torch

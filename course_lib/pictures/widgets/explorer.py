@@ -1,7 +1,7 @@
 """What all widgets have in common: controls with values, and a picture that is drawn from them.
 
-All of it is plain Python, so that it can be used, tested and stored without a browser. In a notebook, `live.py` shows
-the same controls and the same picture.
+Everything is plain Python and can be used, tested and stored without a browser. In a notebook, `live.py` shows the same
+controls and the same picture.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from course_lib.pictures.widgets.svg import Drawing, element
 
 @dataclass(frozen=True)
 class Control:
-    """Something to choose: one of `options`, each of which has `words`.
+    """A control that selects one of `options`; `words` has the label of each.
 
-    `kind` is slider or choice. A `plays` slider also has buttons to go on by one, to go back, and to play.
+    `kind` is slider or choice. A `plays` slider also has buttons to step forward, to step back, and to play.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Control:
     plays: bool = False
 
     def to_page(self) -> dict[str, Any]:
-        """What the page must know to show it: values travel as places in `options`."""
+        """Return what the page needs to show the control: it refers to values by their places in `options`."""
         return {name: value for name, value in vars(self).items() if name not in ("options", "start")}
 
 
@@ -40,7 +40,7 @@ def slider(
     start: Any,
     plays: bool = False,
 ) -> Control:
-    """A slider over numbers; a mapping says how each is called. It begins at `start`, or at the nearest to it."""
+    """Return a slider over numbers; a mapping gives each a label. It starts at the option nearest to `start`."""
     named = dict(options) if isinstance(options, Mapping) else {value: _number(value) for value in options}
     nearest = min(named, key=lambda option: abs(option - start))
     return Control(name, label, tuple(named), tuple(named.values()), nearest, plays=plays)
@@ -51,16 +51,16 @@ def _number(value: float) -> str:
 
 
 def choice(name: str, label: str, options: Sequence[str] | Mapping[Any, str], start: Any) -> Control:
-    """A list of which one is chosen. A mapping says how each option is called."""
+    """Return a control that selects one item of a list. A mapping gives each option a label."""
     named = dict(options) if isinstance(options, Mapping) else {option: option for option in options}
     return Control(name, label, tuple(named), tuple(named.values()), start, "choice")
 
 
 @dataclass(frozen=True)
 class Button:
-    """Something to press. It calls the explorer's method `press_NAME`; `slow` says what to read until it is done.
+    """A button that calls the explorer's method `press_NAME`; `slow` is shown until that returns.
 
-    One that starts real `ranks` is left out where there are no processes to start: in a page of a website.
+    A button that starts real `ranks` is left out where no processes can be started: on a website.
     """
 
     name: str
@@ -70,10 +70,10 @@ class Button:
 
 
 class Explorer:
-    """Controls, buttons, and a picture that is drawn again when one of them is used.
+    """Controls, buttons, and a picture that is redrawn when one of them is used.
 
-    One of its own has a `title`, and `draw`. `explorer.set(ranks=8)` and `explorer.press("run")` do from Python what a
-    learner does with the mouse.
+    A subclass has a `title` and a `draw` method. `explorer.set(ranks=8)` and `explorer.press("run")` do from Python
+    what a learner does with the mouse.
     """
 
     title = "Explorer"
@@ -87,17 +87,17 @@ class Explorer:
         self._live: Any = None
 
     def draw(self) -> Drawing:
-        """The picture of the present values."""
+        """Draw the picture for the current values."""
         raise NotImplementedError
 
     def changed(self, names: set[str]) -> None:
-        """Called before the picture is drawn again: here, other values may follow those that have changed."""
+        """Update values that depend on the changed ones; called before the picture is redrawn."""
 
     def moved(self, item: str, place: int) -> None:
-        """Called when something in the picture was moved to another place."""
+        """Handle a move of an item in the picture to a new place."""
 
     def set(self, **values: Any) -> None:
-        """Choose values, as the controls do."""
+        """Set values, as the controls do."""
         for name, value in values.items():
             if name not in self.controls:
                 raise ValueError(f"there is no control {name!r}: choose among {', '.join(self.controls)}")
@@ -122,7 +122,9 @@ class Explorer:
         self.redraw()
 
     def offer(self, name: str, options: Sequence[Any]) -> None:
-        """Let a slider have other options from now on. What is chosen stays, or becomes the last of them."""
+        """Replace the options of a slider. The current value stays if it is still offered; otherwise the last option is
+        chosen.
+        """
         old = self.controls[name]
         words = tuple(map(_number, options))
         self.controls[name] = replace(old, options=tuple(options), words=words)
@@ -130,7 +132,7 @@ class Explorer:
             self.values[name] = options[-1]
 
     def redraw(self) -> None:
-        """Draw the present values, here and wherever this is shown."""
+        """Draw the current values, and update the view."""
         self.drawing = self.draw()
         if self._live is not None:
             self._live.show()
@@ -139,11 +141,11 @@ class Explorer:
         return f"{self.title}. {self.drawing.words}"
 
     def showcase(self) -> Drawing:
-        """What to show to those who cannot play: the picture as it is now."""
+        """Return the picture to show where widgets cannot run: the current one."""
         return self.drawing
 
     def still(self) -> dict[str, str]:
-        """What is stored in a notebook, for those who look at it without a kernel."""
+        """Return the output that is stored in a notebook, for readers without a kernel."""
         drawing = self.showcase()
         return {
             "text/plain": f"{self.title}. {drawing.words}",
@@ -152,11 +154,11 @@ class Explorer:
         }
 
     def show_in(self, view: Any) -> None:
-        """From now on, whenever the picture is drawn again, `view.show()` is called."""
+        """Call `view.show()` from now on whenever the picture is redrawn."""
         self._live = view
 
     def live(self) -> Any:
-        """The widget for a notebook; None where `anywidget` is not installed."""
+        """Return the widget for a notebook; None if `anywidget` is not installed."""
         if self._live is None:
             try:
                 from course_lib.pictures.widgets.live import LiveView
@@ -166,8 +168,8 @@ class Explorer:
         return self._live
 
     def _ipython_display_(self) -> None:
-        """The still picture, and the widget as an output of its own: a front end that finds no model shows an error in
-        place of the whole output, and would hide a picture that was part of it. The style sheet shows one of the two.
+        """Display the still picture and, as a separate output, the widget. A front end that finds no model replaces the
+        whole output with an error, which would hide a picture in the same output. The style sheet shows one of the two.
         """
         from IPython.display import display
 
@@ -176,7 +178,7 @@ class Explorer:
             display(self.live())
 
 
-# JupyterLab's outputs: the still picture goes where a live widget follows it, and a widget without a model goes, too.
+# In JupyterLab, hide the still picture if a live widget follows it, and hide a widget that has no model.
 STYLE = element(
     "style",
     ".jp-OutputArea-child:has(.course-still):has(+ .jp-OutputArea-child .course-widget) { display: none; } "
@@ -186,7 +188,7 @@ STYLE = element(
 
 
 def whole_number(value: Any, name: str, low: int, high: int) -> int:
-    """`value`, or a sentence that says what it should be."""
+    """Return `value`, or raise an error that says what it should be."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ValueError(f"{name}={value!r}: give a whole number from {low} to {high}")
     return value

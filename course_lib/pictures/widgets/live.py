@@ -1,7 +1,7 @@
 """An explorer in a notebook: its controls and its picture, shown by `shell.js`.
 
-A change travels to the kernel, is drawn there, and comes back as text: that takes some milliseconds, and one way of
-drawing serves the page, the stored picture and the tests.
+A change goes to the kernel, is drawn there, and comes back as text. That takes a few milliseconds, but the page, the
+stored picture and the tests share one drawing code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 
 class LiveView(anywidget.AnyWidget):
-    """What the page knows of an explorer: see `view.py`."""
+    """The page's model of an explorer: see `view.py`."""
 
     _esm = HERE / "shell.js"
     _css = f"{(HERE / 'shell.css').read_text()}\n{STYLE}"
@@ -43,7 +43,7 @@ class LiveView(anywidget.AnyWidget):
         self.on_msg(self._told)
 
     def __repr__(self) -> str:
-        """What stands below the still picture where there are no widgets."""
+        """Return the text to show below the still picture where there are no widgets."""
         return "Run this cell in a notebook to change what the picture shows."
 
     def show(self) -> None:
@@ -51,7 +51,7 @@ class LiveView(anywidget.AnyWidget):
         self._tell(self._view.state())
 
     def _tell(self, news: Mapping[str, Any]) -> None:
-        """Send what has changed, in one message."""
+        """Send the changes in one message."""
         self._telling = True
         with self.hold_sync():
             for name, value in news.items():

@@ -1,4 +1,4 @@
-"""Where the memory of a training step goes, and what each way to save some leaves of it."""
+"""Where the memory of a training step goes, and how much each way to save memory leaves of it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ DEVICES = {0: "no limit", 8: "8 GiB", 24: "24 GiB", 80: "80 GiB", 141: "141 GiB"
 
 
 def explore_memory() -> MemoryExplorer:
-    """Widths, lengths, optimizer, precision, recomputation, sharding: what fills the memory of one rank."""
+    """Show what fills the memory of one rank: widths, lengths, optimizer, precision, recomputation, sharding."""
     return MemoryExplorer()
 
 
 class MemoryExplorer(Explorer):
-    """The bar above is now, the one below it was before the last change."""
+    """The top bar is the current memory, the one below it the memory before the last change."""
 
     title = "The memory of a training step"
 
@@ -52,14 +52,14 @@ class MemoryExplorer(Explorer):
         self.now = self.memory()
 
     def memory(self) -> Memory:
-        """What one rank needs."""
+        """Return the memory that one rank needs."""
         model = lstm_size(*(self.values[name] for name in ("vocabulary", "hidden", "layers")))
         size = BatchSize(self.values["steps"], self.values["sequences"])
         names = ("optimizer", "precision", "recompute", "sharded", "ranks")
         return predict_with(model, size, Savings(**{name: self.values[name] for name in names}))
 
     def changed(self, names: set[str]) -> None:
-        """What was there becomes what was before."""
+        """Save the previous memory for comparison."""
         now = self.memory()
         if now != self.now:
             self.before, self.now = self.now, now

@@ -1,4 +1,4 @@
-"""Which mesh wins: a model, devices and links go in; every mesh comes out, with what speaks against it."""
+"""Which mesh wins: from a model, devices and links, rank every mesh and say what rules it out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PIECES = {"schedules": ("1f1b", "wavefront"), "micro_batches": (1, 4, 16), "chun
 OVERHEAD = 500e-6
 LATENCY_INSIDE, LATENCY_BETWEEN = 5e-6, 15e-6
 MOST_ROWS = 12
-GROUPS = {  # what the parts of a plan's time are drawn as
+GROUPS = {  # how the parts of a plan's time are drawn
     "computing": "forward",
     "recomputing": "forward",
     "starting actions": "forward",
@@ -49,13 +49,13 @@ PARTS = {
 
 
 def explore_meshes() -> MeshExplorer:
-    """Model, devices and links: which mesh of replicas x stages is fastest, and what rules the others out."""
+    """Show which mesh of replicas x stages is fastest for a model, devices and links, and what rules the others out."""
     return MeshExplorer()
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """The best plan of one mesh and order, and why it is not chosen; an empty reason for the one that is."""
+    """The best plan of one mesh and order, and why it is not chosen; the winner has an empty reason."""
 
     name: str
     plan: Plan | None
@@ -63,7 +63,7 @@ class Candidate:
 
     @property
     def parts(self) -> dict[str, float]:
-        """Seconds of a step, by what they are drawn as."""
+        """Return the seconds of a step, by how they are drawn."""
         assert self.plan is not None
         grouped = dict.fromkeys(PARTS, 0.0)
         for part, seconds in self.plan.parts.items():
@@ -72,7 +72,7 @@ class Candidate:
 
 
 class MeshExplorer(Explorer):
-    """What `plans` says, for a text model of 50,000 words and sequences of 128 steps."""
+    """The results of `plans` for a text model of 50,000 words and sequences of 128 steps."""
 
     title = "Which mesh wins"
     help = (
@@ -99,19 +99,19 @@ class MeshExplorer(Explorer):
 
     @property
     def work(self) -> Work:
-        """What one update asks for."""
+        """Return the work of one update."""
         model = lstm_size(VOCABULARY, self.values["hidden"], self.values["layers"])
         size, chosen = BatchSize(STEPS, self.values["sequences"]), ("precision", "optimizer")
         return Work.of(model, size, h200_block_times(), **{name: self.values[name] for name in chosen})
 
     @property
     def network(self) -> Network:
-        """The links that the sliders describe."""
+        """Return the links that the sliders describe."""
         inside = Link(LATENCY_INSIDE, 1e9 * self.values["inside"])
         return Network(inside, Link(LATENCY_BETWEEN, 1e9 * self.values["between"]), self.values["per_node"])
 
     def candidates(self) -> list[Candidate]:
-        """Every mesh of so many devices: those that fit, the fastest first, then those that do not."""
+        """Return every mesh of the devices: those that fit, fastest first, then those that do not."""
         devices, memory, work = self.values["devices"], self.values["memory"] * 2**30, self.work
         try:
             made = plans(work, devices, self.network, overhead=OVERHEAD, **PIECES)
@@ -166,7 +166,7 @@ class MeshExplorer(Explorer):
 
 
 def _place(one: Candidate, memory: int) -> tuple[bool, bool, float]:
-    """Where a mesh stands: fitting ones by time, then those that are too large, then those that cannot be."""
+    """Return a sort key: meshes that fit by time, then those that are too large, then the impossible ones."""
     if one.plan is None:
         return True, True, 0.0
     return False, one.plan.bytes > memory, one.plan.seconds
@@ -179,7 +179,7 @@ def _why_impossible(work: Work, replicas: int, stages: int) -> str:
 
 
 def _why_not(plan: Plan, memory: int, fastest: float) -> str:
-    """What rules this plan out; nothing if it is the fastest."""
+    """Return what rules this plan out; empty if it is the fastest."""
     if plan.bytes > memory:
         return f"does not fit: {memory_in_words(plan.bytes)}; a device has {memory_in_words(memory)}"
     if plan.seconds <= fastest:

@@ -1,4 +1,4 @@
-"""Share the blocks of a model out over stages by hand, and compare with the solver."""
+"""Place the blocks of a model on stages by hand, and compare with the solver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROW, TALL = 30, 24
 
 
 def explore_placement(costs: Sequence[BlockCost], stages: int) -> PlacementExplorer:
-    """A slider for each cut between stages: share the blocks out by hand, and compare with the solver."""
+    """Place the blocks on stages with a slider for each cut, and compare with the solver."""
     return PlacementExplorer(costs, stages)
 
 
@@ -38,7 +38,9 @@ class PlacementExplorer(Explorer):
 
     @property
     def yours(self) -> Placement:
-        """What the sliders say; a cut that would leave a stage empty counts as the next one that does not."""
+        """Return the placement on the sliders; a cut that would leave a stage empty moves to the next one that does
+        not.
+        """
         return Placement.of_cuts(len(self.costs), rising(list(self.values.values()), len(self.costs)))
 
     def draw(self) -> Drawing:
@@ -69,7 +71,7 @@ def _ratio(ours: float, theirs: float) -> str:
 
 
 def rising(cuts: Sequence[int], blocks: int) -> list[int]:
-    """The cuts, moved as little as it takes for every stage to have a block."""
+    """Return the cuts, moved as little as necessary for every stage to have a block."""
     moved = [0]
     for number, cut in enumerate(cuts, start=1):
         last = blocks - (len(cuts) - number) - 1  # each stage after this one needs a block too
@@ -78,7 +80,7 @@ def rising(cuts: Sequence[int], blocks: int) -> list[int]:
 
 
 def _bars(placement: Placement, values: Sequence[float], left: float, scale: float, top: float) -> str:
-    """One bar per stage, cut into its blocks; the dashed line marks the longest."""
+    """Draw one bar per stage, split into its blocks; the dashed line marks the longest."""
     shapes, ends = [], [left] * placement.stages
     for place, (stage, value) in enumerate(zip(placement.stage_of, values, strict=True)):
         name, class_ = _block(place, len(values))
@@ -93,7 +95,7 @@ def _bars(placement: Placement, values: Sequence[float], left: float, scale: flo
 
 
 def _block(place: int, blocks: int) -> tuple[str, str]:
-    """The short name and the class of a block: the way in, an LSTM layer, or the way out."""
+    """Return the short name and the class of a block: the input block, an LSTM layer, or the output block."""
     if place == 0:
         return "in", "way-in"
     return ("out", "way-out") if place == blocks - 1 else (str(place), "layer")

@@ -1,4 +1,4 @@
-"""How far data parallelism scales: four numbers, a curve, and this machine's own points on it."""
+"""How far data parallelism scales: four numbers, a curve, and points measured on this machine."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from course_lib.pictures.widgets.svg import (
 )
 from course_lib.planning.network import Link, measure_link
 
-LEFT, TOP, WIDTH, HEIGHT = 62, 34, 560, 270  # of the axes
-TRIED = (2, 4)  # ranks that are measured here
-MOST_BYTES, MOST_SECONDS = 100e6, 0.5  # that are tried on this machine
+LEFT, TOP, WIDTH, HEIGHT = 62, 34, 560, 270  # the axes
+TRIED = (2, 4)  # numbers of ranks to measure
+MOST_BYTES, MOST_SECONDS = 100e6, 0.5  # limits for a measurement on this machine
 KINDS = {"strong": "strong: the same batch, shared out", "weak": "weak: a batch for each rank"}
 
 
 def explore_scaling() -> ScalingExplorer:
-    """Latency, bandwidth, computation and gradients: the speed-up they allow, and what this machine measures."""
+    """Show the speed-up that latency, bandwidth, computation and gradients allow, and what this machine measures."""
     return ScalingExplorer()
 
 
 def speed_up(kind: str, ranks: float, compute: float, size: float, link: Link) -> float:
-    """Times as fast as one rank, if a ring all-reduce follows the computation."""
+    """Return the speed-up over one rank, if a ring all-reduce follows the computation."""
     all_reduce = link.all_reduce_seconds(size, ranks)
     if kind == "weak":
         return ranks * compute / (compute + all_reduce)
@@ -42,7 +42,7 @@ def speed_up(kind: str, ranks: float, compute: float, size: float, link: Link) -
 
 
 class ScalingExplorer(Explorer):
-    """`measured` holds the speed-ups that this machine has reached, by ranks."""
+    """`measured` holds the speed-ups that this machine has reached, by number of ranks."""
 
     title = "How far data parallelism scales"
 
@@ -65,13 +65,13 @@ class ScalingExplorer(Explorer):
         )
 
     def changed(self, names: set[str]) -> None:
-        """What was measured belongs to that much work."""
+        """Discard measurements when the work changes."""
         self.news = ""
         if names & {"kind", "compute", "size"}:
             self.measured = {}
 
     def press_measure(self) -> None:
-        """The same update on one rank and on some: a paced computation, and a real all-reduce."""
+        """Measure the same update on one rank and on several: a paced computation, and a real all-reduce."""
         compute, size = self.values["compute"], self.values["size"]
         if compute > MOST_SECONDS or size > MOST_BYTES:
             limits = f"{time_in_words(MOST_SECONDS)} of computation and {size_in_words(MOST_BYTES)} of gradients"
@@ -83,7 +83,7 @@ class ScalingExplorer(Explorer):
         self.news = "Measured."
 
     def press_link(self) -> None:
-        """Two ranks send messages to and fro; the sliders go to the numbers that fit best."""
+        """Send messages back and forth between two ranks, and set the sliders to the numbers that fit best."""
         link = measure_link()
         for name, value in (("latency", link.latency), ("bandwidth", link.bandwidth)):
             options = self.controls[name].options
@@ -92,11 +92,11 @@ class ScalingExplorer(Explorer):
 
     @property
     def link(self) -> Link:
-        """The network that the sliders describe."""
+        """Return the network that the sliders describe."""
         return Link(self.values["latency"], self.values["bandwidth"])
 
     def at(self, ranks: float) -> float:
-        """The speed-up that the four numbers allow."""
+        """Return the speed-up that the four numbers allow."""
         return speed_up(self.values["kind"], ranks, self.values["compute"], self.values["size"], self.link)
 
     def draw(self) -> Drawing:
@@ -126,7 +126,7 @@ class ScalingExplorer(Explorer):
         return Drawing("".join(shapes), LEFT + WIDTH + 110, TOP + HEIGHT + 48, self._words(tried), below)
 
     def _share(self, ranks: int) -> float:
-        """Of an update's time that the all-reduce takes."""
+        """Return the share of an update's time that the all-reduce takes."""
         if ranks == 1:
             return 0.0
         own = self.values["compute"] / (ranks if self.values["kind"] == "strong" else 1)
@@ -156,7 +156,7 @@ def _per_second(bandwidth: float) -> str:
 
 
 def _point(ranks: float, speed: float, most: int, top: float) -> tuple[float, float]:
-    """Both axes are logarithmic: the ideal is a straight line."""
+    """Return a point on two logarithmic axes, where ideal scaling is a straight line."""
     x = LEFT + WIDTH * log2(max(ranks, 1)) / log2(most)
     low = -1.0  # half as fast as one rank
     share = (log2(max(speed, 0.5)) - low) / (log2(top) - low)
@@ -180,7 +180,9 @@ def _axes(most: int, top: float) -> str:
 
 
 def measure_update(ranks: int, kind: str, compute: float, size: float, repeats: int = 3) -> float:
-    """Seconds of an update on so many ranks of this machine: it sleeps as long as a device would compute."""
+    """Return the seconds of an update on `ranks` ranks of this machine; it sleeps for as long as a device would
+    compute.
+    """
     from course_lib.launchers import launch
 
     own = compute / (ranks if kind == "strong" else 1)

@@ -1,6 +1,6 @@
-"""Choose a schedule and its sizes, for the same batch: the timeline, the bubble and what each stage holds.
+"""Choose a schedule and its sizes for the same batch: the timeline, the bubble and what each stage holds.
 
-The rows of boxes are also what the bench draws.
+The bench draws the same rows of boxes.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from course_lib.pictures.widgets.svg import CHARACTER, Drawing, box, element, le
 from course_lib.planning.schedules import SCHEDULES, Action, Held, make_schedule
 from course_lib.planning.simulation import NAMES, ActionCosts, TimedAction, simulate
 
-LEFT, WIDTH = 66, 560  # where time begins, and how wide all of it is
-ROW, TALL = 34, 28  # from one stage to the next, and how tall its boxes are
+LEFT, WIDTH = 66, 560  # the left edge and the width of the time axis
+ROW, TALL = 34, 28  # the distance between two stages, and the height of a box
 RIGHT = LEFT + WIDTH + 14
 INK_ON = {"F": "on-dark", "B": "on-light", "W": "on-dark", "R": "on-light"}
 CLASSES = {kind: name.replace(" ", "-") for kind, name in NAMES.items()}
 
 
 def kinds_legend(kinds: Collection[str], x: float, y: float) -> str:
-    """What the colours mean, of these kinds of actions; forward and backward are always there."""
+    """Draw the legend for these kinds of actions; forward and backward are always there."""
     words = {CLASSES[kind]: NAMES[kind] for kind in NAMES if kind in {*kinds, "F", "B"}}
     return legend([*words.items(), ("idle", "idle")], x, y)
 
 
 def fitting_label(action: Action, width: float, chunks: int, virtual: int, kind: bool = False) -> str:
-    """The micro-batch and, where there are several, the chunk and the virtual stage, as far as there is room."""
+    """Return the micro-batch and, if there are several, the chunk and the virtual stage, as far as there is room."""
     for label in (action.label(chunks, virtual), action.label(chunks)):
         shown = label if kind else label[1:]
         if len(shown) * CHARACTER + 2 <= width:
@@ -43,11 +43,11 @@ def action_box(
     class_: str = "",
     **attributes: object,
 ) -> str:
-    """One action of a schedule of `sizes`, chunks and virtual stages. `attributes` are those of the group."""
+    """Draw one action of a schedule of `sizes`, chunks and virtual stages. `attributes` are those of the group."""
     shapes = [box(left + 0.5, top, max(1.0, width - 1), TALL, class_ or CLASSES[action.kind], rx=2)]
     if not class_:
         shapes += virtual_lines(action, left + 0.5, max(1.0, width - 1), top)
-    label = fitting_label(action, width, *sizes, kind=bool(class_))  # without its colour, say which kind it is
+    label = fitting_label(action, width, *sizes, kind=bool(class_))  # without its color, the label shows the kind
     if label:
         ink = "ink" if class_ else INK_ON[action.kind]
         shapes.append(text(left + width / 2, top + TALL / 2 + 4.5, label, ink, "middle", aria_hidden="true"))
@@ -55,22 +55,22 @@ def action_box(
 
 
 def virtual_lines(action: Action, left: float, width: float, top: float) -> list[str]:
-    """White lines along the top of a box: one for virtual stage 1, two for virtual stage 2."""
+    """Draw white lines along the top of a box: one for virtual stage 1, two for virtual stage 2."""
     return [box(left, top + 2 + 4 * number, width, 2, "on-dark") for number in range(action.virtual)]
 
 
 def row_names(stages: int, top: float) -> str:
-    """stage 0, stage 1, ..."""
+    """Draw the row labels: stage 0, stage 1, ..."""
     return "".join(text(0, top + ROW * stage + TALL / 2 + 4.5, f"stage {stage}") for stage in range(stages))
 
 
 def idle_rows(stages: int, top: float, width: float) -> str:
-    """Grey, on which the work is drawn: what stays grey is the bubble."""
+    """Draw the gray background of the rows: what stays gray is the bubble."""
     return "".join(box(LEFT, top + ROW * stage, width, TALL, "idle") for stage in range(stages))
 
 
 def held_bars(held: Sequence[Held], top: float) -> str:
-    """The share of the batch that each stage holds at most: activations, and what waits for weight gradients."""
+    """Draw the largest share of the batch that each stage holds: activations, and what waits for weight gradients."""
     shapes = []
     for stage, share in enumerate(held):
         y = top + ROW * stage
@@ -81,7 +81,7 @@ def held_bars(held: Sequence[Held], top: float) -> str:
 
 
 def plain_boxes(timed: Sequence[TimedAction], scale: float, top: float, sizes: tuple[int, int]) -> str:
-    """All actions, where they are in time. One path for each kind of work: thousands of boxes are drawn at once."""
+    """Draw all actions at their times, with one path per kind of work, because there may be thousands of boxes."""
     outlines: dict[str, list[str]] = {name: [] for name in (*CLASSES.values(), "on-dark")}
     labels = []
     for one in timed:
@@ -98,7 +98,7 @@ def plain_boxes(timed: Sequence[TimedAction], scale: float, top: float, sizes: t
 
 
 def time_axis(longest: float, scale: float, y: float, words: str) -> str:
-    """Ticks at round numbers, and what they count."""
+    """Draw ticks at round numbers, and the axis label."""
     step = next(step for step in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1e9) if longest / step <= 12)
     shapes = []
     for number in range(int(longest / step) + 1):
@@ -111,7 +111,7 @@ TOP = 46
 
 
 def explore_schedules() -> ScheduleExplorer:
-    """Choose a schedule and its sizes, for the same batch: see the timeline, the bubble and what each stage holds."""
+    """Choose a schedule and its sizes for the same batch: see the timeline, the bubble and what each stage holds."""
     return ScheduleExplorer()
 
 

@@ -1,6 +1,6 @@
-// Shows an explorer: its controls, its picture, and what it says. All of it comes from Python; nothing is computed here.
+// Shows an explorer: its controls, its picture, and its text. All of it comes from Python; nothing is computed here.
 
-const PLAY_EVERY = 1000; // milliseconds from one step to the next
+const PLAY_EVERY = 1000; // milliseconds per step
 
 function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -12,16 +12,16 @@ function make(tag, attributes = {}, ...children) {
   return node;
 }
 
-/** A label, a control with that name, and, for a slider, what is chosen now in words. */
+/** A labeled control and, for a slider, its current value in words. */
 function makeControl(control, choose) {
-  const id = `course-${Math.random().toString(36).slice(2)}`; // each widget has a copy of this module: nothing to count
+  const id = `course-${Math.random().toString(36).slice(2)}`; // random: each widget has its own copy of this module
   const label = make("label", { for: id }, control.label);
   if (control.kind === "choice") {
     const select = make("select", { id, onchange: () => choose(Number(select.value)) });
     return { nodes: [label, select], show: (words, place) => showChoice(select, words, place) };
   }
   const input = make("input", { id, type: "range", min: 0, step: 1, oninput: () => choose(input.valueAsNumber) });
-  const output = make("span", { class: "value", "aria-hidden": "true" }); // a screen reader has aria-valuetext
+  const output = make("span", { class: "value", "aria-hidden": "true" }); // a screen reader uses aria-valuetext
   const player = control.plays ? makePlayer(input, choose) : null;
   const show = (words, place) => {
     input.max = words.length - 1;
@@ -42,7 +42,7 @@ function showChoice(select, words, place) {
   select.value = place;
 }
 
-/** Buttons that go back, go on and play, beside a slider. */
+/** Buttons beside a slider: step back, step forward, and play. */
 function makePlayer(input, choose) {
   let timer = null;
   const go = (by) => choose(Math.min(Math.max(input.valueAsNumber + by, 0), Number(input.max)));
@@ -68,9 +68,9 @@ function makePlayer(input, choose) {
   return { node: make("span", { class: "player" }, back, next, play), show, stop };
 }
 
-/** Things in the picture that can be moved along their row: with the mouse, or with the keys. */
+/** Items in the picture that can be moved along their row, with the mouse or the keyboard. */
 function makeMovable(stage, move) {
-  let current = null; // the item that the Tab key comes to
+  let current = null; // the item that the Tab key focuses
   let picked = false;
   const items = () => [...stage.querySelectorAll("[data-item]")];
   const rowOf = (item) => items().filter((other) => other.dataset.row === item.dataset.row);
@@ -115,7 +115,7 @@ function makeMovable(stage, move) {
     focus(item);
     drag(item, event, rowOf(item), (place) => moveTo(item, place));
   });
-  /** After the picture was drawn again: the same item has the focus, if one had it. */
+  /** After a redraw, restore the focus to the item that had it. */
   const restore = (hadFocus) => {
     const all = items();
     if (!all.length) return;
@@ -132,7 +132,7 @@ function nearestIn(items, row, place) {
   return there[Math.min(place, there.length - 1)];
 }
 
-/** Let an item follow the pointer; when it is let go, say at which place of its row. */
+/** Let an item follow the pointer; on release, report its place in its row. */
 function drag(item, down, row, drop) {
   const centre = (box) => box.left + box.width / 2;
   const centres = row.map((other) => centre(other.getBoundingClientRect()));
@@ -153,14 +153,14 @@ function drag(item, down, row, drop) {
   addEventListener("pointercancel", end);
 }
 
-/** JupyterLab would take arrow keys and letters for commands of its own: this attribute stops it, on what has the focus. */
+/** This attribute on the focused element keeps JupyterLab from treating arrow keys and letters as its own commands. */
 function keepKeys(node) {
   node.querySelectorAll("input, select, button, [data-item]").forEach((one) => {
     one.setAttribute("data-lm-suppress-shortcuts", "true");
   });
 }
 
-/** What is wider than the window can be scrolled with the keys, too. */
+/** Content wider than the window can also be scrolled with the keyboard. */
 function scrollWithKeys(stage) {
   const look = () => {
     if (stage.scrollWidth > stage.clientWidth) stage.setAttribute("tabindex", 0);

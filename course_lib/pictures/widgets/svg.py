@@ -1,9 +1,9 @@
-"""Shapes as text: what a widget draws, in a page and, standing alone, in a stored notebook.
+"""Shapes as SVG text: what a widget draws in a page and, standalone, in a stored notebook.
 
-Shapes have no colours of their own, only class names: a page gives them the colours of its theme, and a picture that
-stands alone brings a style sheet with it.
+Shapes have class names instead of colors: a page gives them the colors of its theme, and a standalone picture includes
+a style sheet.
 
-Numbers become text here, too.
+This module also formats numbers as text.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
 
 
 def size_in_words(size: float) -> str:
-    """Bytes: 4 MB, 1.5 GB."""
+    """Format bytes: 4 MB, 1.5 GB."""
     scale, prefix = next(((scale, prefix) for scale, prefix in PREFIXES if size >= scale), (1, ""))
     return f"{size / scale:.3g} {prefix}B"
 
 
 def memory_in_words(size: float) -> str:
-    """Bytes of memory, in powers of two: 512 MiB, 80 GiB."""
+    """Format bytes of memory, in powers of two: 512 MiB, 80 GiB."""
     for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if size >= 2**power:
             return f"{size / 2**power:,.3g} {unit}" if size < 1000 * 2**power else f"{size / 2**power:,.0f} {unit}"
@@ -33,40 +33,40 @@ def memory_in_words(size: float) -> str:
 
 
 def time_in_words(seconds: float) -> str:
-    """20 ms, 1.5 s, 300 µs."""
+    """Format seconds: 20 ms, 1.5 s, 300 µs."""
     if seconds >= 1:
         return f"{seconds:.3g} s"
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
 
 
 def round_numbers(low: float, high: float, digits: Sequence[float] = (1, 2, 5)) -> tuple[float, ...]:
-    """1, 2, 5, 10, 20, 50, ... from `low` to `high`."""
+    """Return 1, 2, 5, 10, 20, 50, ... from `low` to `high`."""
     powers = range(-12, 16)
     found = [float(f"{digit}e{power}") for power in powers for digit in digits]
     return tuple(number for number in found if low * 0.999 <= number <= high * 1.001)
 
 
 def powers_of_two(low: int, high: int) -> tuple[int, ...]:
-    """1, 2, 4, ... from `low` to `high`."""
+    """Return 1, 2, 4, ... from `low` to `high`."""
     return tuple(2**power for power in range(64) if low <= 2**power <= high)
 
 
 def worded(options: Sequence[float], say) -> dict[float, str]:
-    """Each option with its words."""
+    """Return each option with its label."""
     return {option: say(option) for option in options}
 
 
-CHARACTER = 6.6  # how wide a character of a text is, about, in a picture's units
-READABLE = 0.8  # of its size, a picture's letters can still be read
-MARGIN = 10  # of paper around a picture that stands alone
+CHARACTER = 6.6  # the approximate width of a character, in a picture's units
+READABLE = 0.8  # the smallest scale at which a picture's text is readable
+MARGIN = 10  # the margin around a standalone picture
 FIRST = (COLOURS["forward"], COLOURS["backward"], COLOURS["communication"])
-CONTRIBUTORS = (*FIRST, "#56B4E9", "#D55E00", "#F0E442", "#CC79A7", "#B2DF8A")  # of up to eight ranks
+CONTRIBUTORS = (*FIRST, "#56B4E9", "#D55E00", "#F0E442", "#CC79A7", "#B2DF8A")  # for up to eight ranks
 LIGHT = {"ink": INK, "faint": "#595959", "idle": COLOURS["idle"], "paper": "#FFFFFF", "line": "#8C8C8C"}
 FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 
 
 def element(tag: str, *children: str, **attributes: object) -> str:
-    """`<tag attribute="...">children</tag>`. `class_` is `class`, `data_item` is `data-item`; None is left out."""
+    """Return `<tag attribute="...">children</tag>`. `class_` is `class`, `data_item` is `data-item`; omits None."""
     given = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
     written = "".join(f' {name}="{escape(_text(value))}"' for name, value in given.items())
     return f"<{tag}{written}>{''.join(children)}</{tag}>"
@@ -77,29 +77,29 @@ def _text(value: object) -> str:
 
 
 def box(x: float, y: float, width: float, height: float, class_: str, **attributes: object) -> str:
-    """A filled rectangle. One of less than no width has none."""
+    """Return a filled rectangle. Negative widths and heights become 0."""
     return element("rect", x=x, y=y, width=max(0.0, width), height=max(0.0, height), class_=class_, **attributes)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, class_: str = "line", **attributes: object) -> str:
-    """A straight line."""
+    """Return a straight line."""
     return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=class_, **attributes)
 
 
 def path(points: Iterable[tuple[float, float]], class_: str) -> str:
-    """A line through points."""
-    # Rounded twice: the last digits of a logarithm are those of a machine, and the drawing must not be.
+    """Return a line through points."""
+    # Rounded twice: a logarithm's last digits depend on the machine, but the drawing must not.
     rounded = (f"{round(x, 6):.1f},{round(y, 6):.1f}" for x, y in points)
     return element("polyline", points=" ".join(rounded), class_=class_)
 
 
 def text(x: float, y: float, words: str, class_: str = "ink", anchor: str = "start", **attributes: object) -> str:
-    """Words on the base line `y`; `anchor` is start, middle or end."""
+    """Return words on the baseline `y`; `anchor` is start, middle or end."""
     return element("text", escape(words), x=x, y=y, class_=class_, text_anchor=anchor, **attributes)
 
 
 def legend(entries: Iterable[tuple[str, str]], x: float, y: float) -> str:
-    """A row of (class, words), each with its colour before it."""
+    """Return a row of (class, words), each with its color in front."""
     drawn = []
     for class_, words in entries:
         drawn += [box(x, y - 10, 12, 12, class_), text(x + 17, y, words)]
@@ -108,7 +108,7 @@ def legend(entries: Iterable[tuple[str, str]], x: float, y: float) -> str:
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]], caption: str) -> str:
-    """An HTML table whose first column names its rows."""
+    """Return an HTML table whose first column names its rows."""
     top = element("tr", *(element("th", escape(cell), scope="col") for cell in head))
     body = []
     for first, *others in rows:
@@ -119,9 +119,9 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]], caption: str) -> s
 
 @dataclass(frozen=True)
 class Drawing:
-    """Shapes on a sheet of that size, the same in words, and what is to stand below them, as HTML.
+    """Shapes on a sheet of this size, a description in `words`, and HTML to show below them.
 
-    `parts` says that single shapes have names of their own, so that a screen reader goes from one to the next.
+    `parts` says that individual shapes have names, so that a screen reader visits them one by one.
     """
 
     shapes: str
@@ -133,13 +133,13 @@ class Drawing:
 
     @property
     def in_page(self) -> str:
-        """For a page that has the colours."""
-        least = f"min-width: {_text(READABLE * self.width)}px"  # in a narrow window it is scrolled, not made illegible
+        """Return the SVG for a page that defines the colors."""
+        least = f"min-width: {_text(READABLE * self.width)}px"  # a narrow window scrolls it, so it stays legible
         return element("svg", self.shapes, **self._attributes(), role="group" if self.parts else "img", style=least)
 
     @property
     def alone(self) -> str:
-        """For a file, or for an output that is looked at without us: light, on paper of its own."""
+        """Return a standalone SVG for a file or a stored output: light, with its own background."""
         paper = box(-MARGIN, -MARGIN, self.width + 2 * MARGIN, self.height + 2 * MARGIN, "paper")
         style = element("style", f"svg {{ font: 13px {FONT}; }} {colours(LIGHT)}")
         xml = {"xmlns": "http://www.w3.org/2000/svg", "role": "img"}
@@ -147,7 +147,7 @@ class Drawing:
 
     @property
     def html(self) -> str:
-        """An image with its text alternative, which GitHub, nbviewer, nbconvert and JupyterLab all show."""
+        """Return an image with its alt text, which GitHub, nbviewer, nbconvert and JupyterLab all show."""
         source = base64.b64encode(self.alone.encode()).decode()
         style = "max-width: 100%; height: auto"
         image = f'<img alt="{escape(self.words)}" style="{style}" src="data:image/svg+xml;base64,{source}">'
@@ -160,7 +160,7 @@ class Drawing:
 
 
 def colours(theme: dict[str, str]) -> str:
-    """The style sheet that gives each class its colour; `theme` says what changes between light and dark."""
+    """Return the style sheet that gives each class its color; `theme` has what differs between light and dark."""
     fills = {**COLOURS, **MEMORY, **{f"rank{n}": colour for n, colour in enumerate(CONTRIBUTORS)}}
     fills |= BLOCKS
     fills |= {name: theme[name] for name in ("ink", "faint", "idle", "paper")}

@@ -1,6 +1,6 @@
-"""What a page is told of an explorer, and what becomes of what the page tells: the same in a notebook and on a website.
+"""The messages between an explorer and a page, the same in a notebook and on a website.
 
-`shell.js` shows it. Values travel as places in the lists of options.
+`shell.js` shows the page. Both sides refer to values by their places in the lists of options.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from typing import Any
 from course_lib.pictures.widgets.svg import colours
 
 THEME = {name: f"var(--course-{name})" for name in ("ink", "faint", "idle", "paper", "line")}
-STYLE = f".course-widget {{ {colours(THEME)} }}"  # what `shell.css` leaves to the palette
+STYLE = f".course-widget {{ {colours(THEME)} }}"  # the colors, which `shell.css` leaves out
 
 
 class View:
-    """An explorer as a page sees it. `tell` is called with what the page should know from now on, by name.
+    """An explorer as a page sees it. `tell` is called with the page's new values, by name.
 
-    An `Explorer` makes the view of a notebook, and imports this module when it does: here, its type has no name.
+    `Explorer` imports this module to create a notebook's view, so this module cannot name its type.
     """
 
     def __init__(self, explorer: Any, tell: Callable[[Mapping[str, Any]], None], ranks: bool = True) -> None:
-        """Without `ranks` there are no processes to start, and no buttons that would."""
+        """Without `ranks`, no processes can be started, and buttons that would start them are left out."""
         self.explorer, self.tell = explorer, tell
         self.buttons = tuple(button for button in explorer.buttons if ranks or not button.ranks)
 
     @property
     def left_out(self) -> tuple[Any, ...]:
-        """The explorer's buttons that this view does not have."""
+        """The explorer's buttons that this view leaves out."""
         return tuple(button for button in self.explorer.buttons if button not in self.buttons)
 
     def facts(self) -> dict[str, Any]:
-        """What stays as it is."""
+        """Return what never changes."""
         buttons = [{"name": button.name, "label": button.label} for button in self.buttons]
         return {"title": self.explorer.title, "help": self.explorer.help, "buttons": buttons}
 
     def state(self) -> dict[str, Any]:
-        """What changes whenever the picture is drawn again."""
+        """Return what changes whenever the picture is redrawn."""
         controls, values, drawing = self.explorer.controls, self.explorer.values, self.explorer.drawing
         return {
             "controls": [control.to_page() for control in controls.values()],
@@ -47,22 +47,22 @@ class View:
         }
 
     def choose(self, places: Mapping[str, int]) -> None:
-        """The page's controls stand at these places."""
+        """Apply the places of the page's controls."""
         chosen = {}
         for name, place in places.items():
             options = self.explorer.controls[name].options
-            chosen[name] = options[min(place, len(options) - 1)]  # the page may not know yet that there are fewer now
+            chosen[name] = options[min(place, len(options) - 1)]  # the page may not know yet that there are fewer
         self.explorer.set(**chosen)
 
     def told(self, message: Mapping[str, Any]) -> None:
-        """Something was moved in the page, or a button pressed."""
+        """Handle a move or a button press in the page."""
         if "move" in message:
             self.explorer.move(message["move"], message["to"])
         elif "press" in message:
             self._press(message["press"])
 
     def _press(self, name: str) -> None:
-        """What goes wrong is said in the widget: no cell waits for the answer, so no cell would show it."""
+        """Press a button. The widget shows any error: no cell is waiting for the result, so no cell could show it."""
         self.tell({"busy": next((button.slow for button in self.buttons if button.name == name), "")})
         try:
             self.explorer.press(name)

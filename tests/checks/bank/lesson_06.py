@@ -57,7 +57,7 @@ def percent(micro_batches, forward, backward):
     return makespan, 100 * (1 - sum(forward + backward) / (len(forward) * makespan))
 
 
-@wrong("06.1", says="share in which the stages *work*")
+@wrong("06.1", says="share of time in which the stages *work*")
 def efficiency(micro_batches, forward, backward):
     makespan = gpipe_makespan(micro_batches, forward, backward)
     return makespan, sum(forward + backward) / (len(forward) * makespan)
@@ -95,14 +95,14 @@ def idle_seconds(micro_batches, forward, backward):
     return makespan, len(forward) * makespan - sum(forward + backward)
 
 
-@wrong("06.1", says="one and the same stage")
+@wrong("06.1", says="need not be the same stage")
 def slowest_of_both_together(micro_batches, forward, backward):
     both = [f + b for f, b in zip(forward, backward, strict=True)]
     makespan = (sum(both) + (micro_batches - 1) * max(both)) / micro_batches
     return makespan, 1 - sum(both) / (len(both) * makespan)
 
 
-@wrong("06.1", says="emptying on the way back")
+@wrong("06.1", says="draining it in the backward pass")
 def only_fills(micro_batches, forward, backward):
     fill = (sum(forward) - max(forward)) / micro_batches
     makespan = fill + max(forward) + max(backward)
@@ -412,7 +412,7 @@ def carried_of_the_first_too(layer, chunks, gradients):
     return outputs, [zeros, *carried]
 
 
-@wrong("06.3", says="the way back is missing")
+@wrong("06.3", says="the backward pass is missing")
 def forward_only(layer, chunks, gradients):
     kept = forwards(layer, chunks, leaves)
     return [outputs.detach() for _, _, outputs, _ in kept], []
@@ -640,14 +640,14 @@ def hands_back_h(layer, chunks, state, gradients):
     return outputs, *back(layer, chunks, begins, gradients, halves=(0,))
 
 
-@wrong("06.4", says="from another state")
+@wrong("06.4", says="from a different state")
 def recomputed_from_zero(layer, chunks, state, gradients):
     outputs, _ = there(layer, chunks, state)
     zeros = tuple(torch.zeros_like(part) for part in state)
     return outputs, *back(layer, chunks, [zeros] * len(chunks), gradients)
 
 
-@wrong("06.4", says="from another state")
+@wrong("06.4", says="from a different state")
 def recomputed_from_the_end(layer, chunks, state, gradients):
     outputs, ends = [], []
     with torch.no_grad():
@@ -658,35 +658,35 @@ def recomputed_from_the_end(layer, chunks, state, gradients):
     return outputs, *back(layer, chunks, ends, gradients)
 
 
-@wrong("06.4", says="begins in `state`")
+@wrong("06.4", says="starts from `state`")
 def starts_from_none(layer, chunks, state, gradients):
     zeros = tuple(torch.zeros_like(part) for part in state)
     outputs, begins = there(layer, chunks, zeros)
     return outputs, *back(layer, chunks, begins, gradients)
 
 
-@wrong("06.4", says="forgets at the cuts")
+@wrong("06.4", says="of its state at the cuts")
 def state_never_moves(layer, chunks, state, gradients):
     with torch.no_grad():
         outputs = [layer(chunk, state)[0] for chunk in chunks]
     return outputs, *back(layer, chunks, [state] * len(chunks), gradients)
 
 
-@wrong("06.4", says="more than one way back")
+@wrong("06.4", says="more than one backward pass")
 def both_ways_back(layer, chunks, state, gradients):
     in_one_graph(layer, chunks, state, gradients)
     outputs, begins = there(layer, chunks, state)
     return outputs, *back(layer, chunks, begins, gradients)
 
 
-@wrong("06.4", says="in the order in which you went back")
+@wrong("06.4", says="in the order of the backward pass")
 def inputs_last_first(layer, chunks, state, gradients):
     outputs, begins = there(layer, chunks, state)
     of_inputs, of_state = back(layer, chunks, begins, gradients)
     return outputs, of_inputs[::-1], of_state
 
 
-@wrong("06.4", says="the state in which the *first* chunk began")
+@wrong("06.4", says="the state from which the *first* chunk started")
 def gradient_of_an_output(layer, chunks, state, gradients):
     outputs, begins = there(layer, chunks, state)
     of_inputs, of_state = back(layer, chunks, begins, gradients)

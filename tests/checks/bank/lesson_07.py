@@ -20,7 +20,7 @@ def place(rank, replicas, stages):
     }
 
 
-@wrong("07.1", says="Row and column are exchanged")
+@wrong("07.1", says="Row and column are swapped")
 def exchanged(rank, replicas, stages):
     ours = place(rank, replicas, stages)
     return {**ours, "row": ours["column"], "column": ours["row"]}
@@ -48,7 +48,7 @@ def divided_by_replicas(rank, replicas, stages):
     }
 
 
-@wrong("07.1", says="also the one that asks")
+@wrong("07.1", says="also the calling rank")
 def others_alone(rank, replicas, stages):
     ours = place(rank, replicas, stages)
     return {**ours, "column": [other for other in ours["column"] if other != rank]}
@@ -59,18 +59,18 @@ def numbers_of_stages(rank, replicas, stages):
     return {**place(rank, replicas, stages), "row": list(range(stages)), "column": list(range(replicas))}
 
 
-@wrong("07.1", says="A replica ends at its row's end")
+@wrong("07.1", says="A replica ends where its row ends")
 def next_rank(rank, replicas, stages):
     after = rank + 1 if rank + 1 < replicas * stages else None
     return {**place(rank, replicas, stages), "before": rank - 1 if rank else None, "after": after}
 
 
-@wrong("07.1", says="A replica ends at its row's end")
+@wrong("07.1", says="A replica ends where its row ends")
 def only_after_runs_on(rank, replicas, stages):
     return {**place(rank, replicas, stages), "after": rank + 1 if rank + 1 < replicas * stages else None}
 
 
-@wrong("07.1", says="no ring")
+@wrong("07.1", says="not a ring")
 def ring(rank, replicas, stages):
     replica, stage = divmod(rank, stages)
     start = replica * stages
@@ -96,7 +96,7 @@ def zero_is_false(rank, replicas, stages):
     return {**place(rank, replicas, stages), "before": before}
 
 
-@wrong("07.1", says="Before and after are exchanged")
+@wrong("07.1", says="Before and after are swapped")
 def upstream(rank, replicas, stages):
     ours = place(rank, replicas, stages)
     return {**ours, "before": ours["after"], "after": ours["before"]}
@@ -230,7 +230,7 @@ def divided_by_the_replicas(model, count, replicas):
     model.weight.grad /= replicas
 
 
-@wrong("07.2", says="`.grad` is what it was")
+@wrong("07.2", says="`.grad` is unchanged")
 def thrown_away(model, count, replicas):
     group = column_group(replicas)
     gradient = summed(model.weight.grad, group)
@@ -319,12 +319,12 @@ def pytorch_on_each_stage(model, limit, row, column):
     return torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
 
 
-@wrong("07.3", says="their *squares* that add up")
+@wrong("07.3", says="Only their *squares* add up")
 def sum_of_norms(model, limit, row, column):
     return scale(model, summed(squares_of(model).sqrt(), row), limit)
 
 
-@wrong("07.3", says="their *squares* that add up")
+@wrong("07.3", says="Only their *squares* add up")
 def norms_of_parameters_added(model, limit, row, column):
     own = sum((gradient.norm() for gradient in gradients_of(model)), start=torch.zeros(()))
     return scale(model, summed(own, row), limit)
@@ -360,7 +360,7 @@ def clip_value(model, limit, row, column):
     return norm
 
 
-@wrong("07.3", says="what they were")
+@wrong("07.3", says="the gradients are unchanged")
 def new_tensors(model, limit, row, column):
     norm = summed(squares_of(model), row).sqrt()
     for gradient in gradients_of(model):
@@ -394,7 +394,7 @@ def right_norm_own_factor(model, limit, row, column):
     return summed(squares, row).sqrt()
 
 
-@wrong("07.3", says="is no number")
+@wrong("07.3", says="the result is nan")
 def divides_by_zero(model, limit, row, column):
     norm = summed(squares_of(model), row).sqrt()
     for gradient in gradients_of(model):
@@ -546,12 +546,12 @@ def never_reduced(parameters, make_optimizer):
     return sharded(parameters, make_optimizer, reduce=lambda gradient, _: None)
 
 
-@wrong("07.4", says="made anew at every step")
+@wrong("07.4", says="created anew at every step")
 def optimizer_of_every_step(parameters, make_optimizer):
     return lambda: sharded(parameters, make_optimizer)()
 
 
-@wrong("07.4", says="added up once more")
+@wrong("07.4", says="summed once more")
 def summed_twice(parameters, make_optimizer):
     def reduce(gradient, whose):
         dist.all_reduce(gradient)
@@ -560,14 +560,14 @@ def summed_twice(parameters, make_optimizer):
     return sharded(parameters, make_optimizer, reduce=reduce)
 
 
-@wrong("07.4", says="nobody owns them")
+@wrong("07.4", says="no rank owns them")
 def forgets_the_tail(parameters, make_optimizer):
     whole = len(parameters) // dist.get_world_size() * dist.get_world_size()
     ours = list(parameters)[:whole]
     return sharded(ours, make_optimizer) if ours else lambda: None
 
 
-@wrong("07.4", says="The parameters are what they were")
+@wrong("07.4", says="The parameters are unchanged")
 def updates_copies(parameters, make_optimizer):
     copies = [parameter.detach().clone() for parameter in parameters]
     owner = owners(parameters)
@@ -584,7 +584,7 @@ def updates_copies(parameters, make_optimizer):
     return step
 
 
-@wrong("07.4", says="After the update every part goes from its owner")
+@wrong("07.4", says="After the update, every part goes from its owner")
 def broadcast_before_the_step(parameters, make_optimizer):
     owner = owners(parameters)
     optimizer = make_optimizer(owned(parameters, owner))

@@ -267,14 +267,14 @@ def means_of_the_present(batches):
     return losses
 
 
-@wrong("08.2", says="gives a batch again")
+@wrong("08.2", says="uses a batch again")
 def last_one_again(batches):
     updates = agreed(len(batches))
     mine = [*batches, *(batches[-1:] or [torch.empty(0)]) * (updates - len(batches))]
     return [loss_of(batch) for batch in mine]
 
 
-@wrong("08.2", says="gives a batch again")
+@wrong("08.2", says="uses a batch again")
 def from_the_beginning_again(batches):
     updates = agreed(len(batches))
     mine = [batches[update % len(batches)] if batches else torch.empty(0) for update in range(updates)]
@@ -791,7 +791,7 @@ def line_of_the_victim(record):
     return lines, cause_of(record, ranks)
 
 
-@wrong("08.5", says="name only those with whom they end")
+@wrong("08.5", says="name only the ranks where they end")
 def all_members_are_missing(record):
     def needs(rank):
         me = record[rank]
@@ -1215,7 +1215,7 @@ def first_traceback(text):
     return (loud[:1], "raised") if loud else question_after_question(text)
 
 
-@wrong("08.8", says='"To blame is the one who does not wait" is no rule')
+@wrong("08.8", says='"To blame is the one who does not wait" is not a rule')
 def whoever_ended_well(text):
     ranks = taken_apart(text)
     done = [rank for rank, left in ranks.items() if left["end"] == "exit code 0"]
@@ -1256,7 +1256,7 @@ def always_busy(text):
     return ranks, "busy" if cause == "fewer" else cause
 
 
-@wrong("08.8", says="Exit code -9 is a death")
+@wrong("08.8", says='Exit code -9 is "died"')
 def every_end_is_an_exception(text):
     ranks, cause = question_after_question(text)
     return ranks, "raised" if cause == "died" else cause

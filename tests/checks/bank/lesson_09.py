@@ -36,17 +36,17 @@ def sharded_by_worker(sizes, rank, ranks, worker, workers):
     return range(len(sizes))[worker or 0 :: workers or 1]
 
 
-@wrong("09.1", says="come to the same number")
+@wrong("09.1", says="two readers get the same number")
 def rank_plus_worker(sizes, rank, ranks, worker, workers):
     return [file for file in range(len(sizes)) if file % (ranks * max(1, workers)) == rank + (worker or 0)]
 
 
-@wrong("09.1", says="come to the same number")
+@wrong("09.1", says="two readers get the same number")
 def rank_times_ranks(sizes, rank, ranks, worker, workers):
     return list(range(len(sizes)))[rank * ranks + (worker or 0) :: ranks * max(1, workers)]
 
 
-@wrong("09.1", says="what does not divide evenly is left over")
+@wrong("09.1", says="the remainder of a division is left over")
 def without_the_rest(sizes, rank, ranks, worker, workers):
     reader, readers = reader_of(rank, ranks, worker, workers)
     each = len(sizes) // readers
@@ -61,37 +61,37 @@ def rounded_up(sizes, rank, ranks, worker, workers):
     return list(range(start, min(start + each, len(sizes))))
 
 
-@wrong("09.1", says="`workers` is 0, and the rank is one reader")
+@wrong("09.1", says="`workers` is 0, but the rank is still one reader")
 def no_workers_no_readers(sizes, rank, ranks, worker, workers):
     readers = ranks * workers
     return [file for file in range(len(sizes)) if file % readers == rank * workers + (worker or 0)]
 
 
-@wrong("09.1", says="`worker` is None, and no number")
+@wrong("09.1", says="`worker` is None, not a number")
 def none_is_no_number(sizes, rank, ranks, worker, workers):
     reader = rank * workers + worker
     return list(range(len(sizes)))[reader :: ranks * workers]
 
 
-@wrong("09.1", says="nobody looks at how large they are")
+@wrong("09.1", says="the plan ignores file sizes")
 def dealt_by_number(sizes, rank, ranks, worker, workers):
     reader, readers = reader_of(rank, ranks, worker, workers)
     return list(islice(range(len(sizes)), reader, None, readers))
 
 
-@wrong("09.1", says="nobody looks at how large they are")
+@wrong("09.1", says="the plan ignores file sizes")
 def neighbours_together(sizes, rank, ranks, worker, workers):
     reader, readers = reader_of(rank, ranks, worker, workers)
     return [file for file in range(len(sizes)) if file * readers // len(sizes) == reader]
 
 
-@wrong("09.1", says="equally many files")
+@wrong("09.1", says="the same number of files")
 def largest_by_turns(sizes, rank, ranks, worker, workers):
     reader, readers = reader_of(rank, ranks, worker, workers)
     return sorted(range(len(sizes)), key=lambda file: -sizes[file])[reader::readers]
 
 
-@wrong("09.1", says="equally many files")
+@wrong("09.1", says="the same number of files")
 def there_and_back(sizes, rank, ranks, worker, workers):
     reader, readers = reader_of(rank, ranks, worker, workers)
     order = sorted(range(len(sizes)), key=lambda file: -sizes[file])
@@ -175,7 +175,7 @@ def one_order_for_all(orders, batch, saved, rank, ranks):
     return orders[0][number * batch :][:batch][rank::ranks]
 
 
-@wrong("09.2", says="it would be made twice")
+@wrong("09.2", says="it would be trained on twice")
 def the_last_one_again(orders, batch, saved, rank, ranks):
     return batch_at(orders, batch, max(0, saved["updates"] - 1))[rank::ranks]
 
@@ -185,18 +185,18 @@ def the_one_after(orders, batch, saved, rank, ranks):
     return batch_at(orders, batch, saved["updates"] + 1)[rank::ranks]
 
 
-@wrong("09.2", says="as many ranks as there were")
+@wrong("09.2", says="over the old number of ranks")
 def to_the_old_ranks(orders, batch, saved, rank, ranks):
     return batch_at(orders, batch, saved["updates"])[rank :: saved["ranks"]]
 
 
-@wrong("09.2", says="Another number of ranks makes another batch")
+@wrong("09.2", says="A different number of ranks makes a different batch")
 def the_old_share(orders, batch, saved, rank, ranks):
     epoch, number = place(orders, batch, saved["updates"])
     return orders[epoch][number * batch :][: batch * ranks // saved["ranks"]][rank::ranks]
 
 
-@wrong("09.2", says="cut into stretches")
+@wrong("09.2", says="split into contiguous pieces")
 def a_stretch_for_each(orders, batch, saved, rank, ranks):
     mine = batch_at(orders, batch, saved["updates"])
     bounds = [len(mine) * number // ranks for number in range(ranks + 1)]
@@ -306,7 +306,7 @@ def first_pull_only(log):
     return ages
 
 
-@wrong("09.3", says="Fetching changes no weights")
+@wrong("09.3", says="A pull changes no weights")
 def any_event(log):
     seen, ages = {}, []
     for time, (what, worker) in enumerate(log):
@@ -317,7 +317,7 @@ def any_event(log):
     return ages
 
 
-@wrong("09.3", says="Fetching changes no weights")
+@wrong("09.3", says="A pull changes no weights")
 def pulls_counted(log):
     pulls, seen, ages = 0, {}, []
     for what, worker in log:

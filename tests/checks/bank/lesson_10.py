@@ -45,12 +45,12 @@ def no_bias(kernel, recurrent_kernel, bias, gates):
     return named(in_order(kernel, gates).T, in_order(recurrent_kernel, gates).T, nothing, nothing)
 
 
-@wrong("10.1", says="in the order in which they came")
+@wrong("10.1", says="in their original order")
 def any_order_is_ours(kernel, recurrent_kernel, bias, gates):
     return named(kernel.T, recurrent_kernel.T, bias, torch.zeros_like(bias))
 
 
-@wrong("10.1", says="moved by the inverse")
+@wrong("10.1", says="the inverse permutation")
 def from_ours_to_theirs(kernel, recurrent_kernel, bias, gates):
     k, r, b = (in_order(array, "ifco", gates) for array in (kernel, recurrent_kernel, bias))
     return named(k.T, r.T, b, torch.zeros_like(b))
@@ -118,7 +118,7 @@ def as_for_ddp(losses, mask, all_reduce):
     return (losses * mask).sum() / all_reduce(mask.sum()) * all_reduce(torch.tensor(1.0))
 
 
-@wrong("10.2", says="nobody averages")
+@wrong("10.2", says="nothing is averaged")
 def divided_twice(losses, mask, all_reduce):
     return (losses * mask).sum() / all_reduce(mask.sum()) / all_reduce(torch.tensor(1.0))
 
@@ -149,12 +149,12 @@ def never_divided(losses, mask, all_reduce):
     return (losses * mask).sum()
 
 
-@wrong("10.2", says="finds no way to the weights")
+@wrong("10.2", says="cannot reach the weights")
 def reduced_the_loss(losses, mask, all_reduce):
     return all_reduce((losses * mask).sum()) / all_reduce(mask.sum())
 
 
-@wrong("10.2", says="finds no way to the weights")
+@wrong("10.2", says="cannot reach the weights")
 def through_item(losses, mask, all_reduce):
     return torch.tensor((losses * mask).sum().item()) / all_reduce(mask.sum())
 
@@ -184,7 +184,7 @@ def everything(order, batch, worker, workers):
     return [order[start : start + batch] for start in range(0, len(order), batch)]
 
 
-@wrong("10.3", says="What does not divide evenly is left out")
+@wrong("10.3", says="The remainder is dropped")
 def drop_remainder(order, batch, worker, workers):
     return [order[start : start + batch][worker::workers] for start in range(0, len(order) - batch + 1, batch)]
 
@@ -214,7 +214,7 @@ def shard_then_global_batch(order, batch, worker, workers):
     return [own[start : start + batch] for start in range(0, len(own), batch)]
 
 
-@wrong("10.3", says="Whole batches are dealt out")
+@wrong("10.3", says="Each worker gets whole batches")
 def whole_batches(order, batch, worker, workers):
     return [order[start : start + batch] for start in range(0, len(order), batch)][worker::workers]
 
@@ -305,7 +305,7 @@ def never_divides(losses_of, weights, inputs, mask, axis):
     return jax.grad(own_sum(losses_of, inputs, mask))(weights)
 
 
-@wrong("10.4", says="Steps that do not count are in it")
+@wrong("10.4", says="Steps that do not count are included")
 def forgets_the_mask(losses_of, weights, inputs, mask, axis):
     import jax
 

@@ -101,7 +101,7 @@ class NeverCarries(MyHybrid):
         return super().forward_backward(batch)
 
 
-@wrong("11.1", says="the optimizer begins anew")
+@wrong("11.1", says="the optimizer starts from scratch")
 class HidesItsOptimizer(MyHybrid):
     def __init__(self, model, optimizer, *arguments, **options):
         super().__init__(model, optimizer, *arguments, **options)
@@ -115,7 +115,7 @@ class HidesItsOptimizer(MyHybrid):
             self.optimizer = shown
 
 
-@wrong("11.1", says="does not go on with the saved weights")
+@wrong("11.1", says="does not continue from the saved weights")
 class ComputesWithACopy(MyHybrid):
     """The copy gets the weights after every update, but not after a checkpoint."""
 
