@@ -134,7 +134,7 @@ def test_a_folder_and_a_missing_file_get_a_sentence(tmp_path: Path):
 
 def test_a_python_without_its_documentation_says_what_to_do(monkeypatch):
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
-    with pytest.raises(CorpusError, match=r"give a text of your own to Corpus.from_file"):
+    with pytest.raises(CorpusError, match=r"give your own text to Corpus.from_file"):
         Corpus.from_python_docs()
 
 
