@@ -59,14 +59,15 @@ class Stack:
 
 
 def as_computed(tensor: Tensor) -> Tensor:
-    """Return the tensor in the active autocast dtype, if there is one.
+    """Return a tensor on the CPU in the active autocast dtype, if there is one; any other as it is.
 
-    cuDNN's call would cast it anyway. oneDNN's assumes that every CPU has half-precision arithmetic, and fails without.
+    oneDNN assumes that every CPU has half-precision arithmetic, and fails without. On a GPU, PyTorch casts what cuDNN's
+    LSTM computes to float16 whatever dtype autocast was given (pytorch/pytorch#42385), so casting here would only add a
+    round trip between layers.
     """
-    where = tensor.device.type
-    if tensor.is_meta or not torch.is_autocast_enabled(where):
+    if not tensor.is_cpu or not torch.is_autocast_enabled("cpu"):
         return tensor
-    return tensor.to(torch.get_autocast_dtype(where))
+    return tensor.to(torch.get_autocast_dtype("cpu"))
 
 
 def keep_flat(lstm: nn.LSTM) -> None:

@@ -17,7 +17,8 @@ def in_collective(number: int, op: str = "all_reduce", root: int | None = None, 
 
 
 def receiving(peer: int, number: int = 1, sent: dict | None = None) -> Record:
-    return Record(wait=Wait("recv", "g", number, peer=peer), sent=sent or {})
+    posted = {("recv", "g", peer, 0): number}
+    return Record(wait=Wait("recv", "g", number, peer=peer), sent=posted | (sent or {}))
 
 
 def through(number: int, **more) -> Record:
@@ -46,6 +47,7 @@ def test_ranks_in_a_circle_wait_in_vain():
     assert deadlock.describe() == "rank 0 waits for rank 1, rank 1 waits for rank 2, rank 2 waits for rank 0"
 
 
+IN_G = Wait("all_reduce", "g", 2, (0, 1))
 NO_DEADLOCK = {
     "one still computes": ({0: in_collective(3), 1: through(2), 2: in_collective(3)}, set()),
     "all have come": ({0: in_collective(3), 1: in_collective(3), 2: in_collective(3), 3: in_collective(3)}, set()),
@@ -59,6 +61,10 @@ NO_DEADLOCK = {
     "somebody takes what comes from anybody": (
         {0: Record(wait=Wait("send", "g", 1, peer=1)), 1: Record(sent={("recv", "g", ANYBODY, 0): 1})},
         {1},
+    ),
+    "one moved on while it was recorded": (
+        {0: Record(begun={"g": 1}, wait=Wait("all_gather", "h", 1, (0, 1))), 1: Record(begun={"g": 2}, wait=IN_G)},
+        set(),
     ),
     "another group": ({0: in_collective(3), 1: Record(begun={"g": 3, "h": 1}, wait=Wait("x", "h", 1, (1, 2)))}, set()),
 }

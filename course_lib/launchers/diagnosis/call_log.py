@@ -121,6 +121,7 @@ class CallLog:
         self._works: weakref.WeakKeyDictionary[Any, Wait] = weakref.WeakKeyDictionary()
         self._waits: dict[int, Wait | None] = {}  # by thread
         self.waits_so_far = 0  # completed waits
+        self.moves = 0  # calls, messages and waits: tells a rank that moved on from one that came back to the same line
         self._begun: dict[str, int] = {}
         self._ended: dict[tuple[str, int], float] = {}  # wall-clock time at which the wait for a call returned
         self._generations = [0]  # when each default group was created, in nanoseconds
@@ -254,6 +255,7 @@ class CallLog:
         return f"{len(self._generations) - 1}/{group.group_name}{NCCL if over_nccl else ''}/0"
 
     def _note_collective(self, op: str, group: Any, work: Any, arguments: tuple, keywords: Mapping[str, Any]) -> None:
+        self.moves += 1
         ranks = private_doors.ranks_of_group(group)
         options = None
         for argument in (*arguments, *keywords.values()):
@@ -274,6 +276,7 @@ class CallLog:
             self._works[work] = Wait(op, name, order, ranks, root)
 
     def _note_message(self, kind: str, group: Any, work: Any, arguments: tuple, keywords: Mapping[str, Any]) -> None:
+        self.moves += 1
         if len(arguments) < 3:  # a receive from any source
             tag = arguments[1] if len(arguments) == 2 else 0
             self._sent["recv", self._group(group), ANYBODY, tag] += 1
@@ -298,6 +301,7 @@ class CallLog:
             self._ended.pop(next(iter(self._ended)), None)
 
     def _begin_wait(self, work: Any) -> None:
+        self.moves += 1
         self._waits[threading.get_ident()] = self._works.get(work)
 
     def _end_wait(self, came_to_its_end: bool) -> None:

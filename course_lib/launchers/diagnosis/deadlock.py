@@ -150,6 +150,7 @@ def find_deadlock(records: Mapping[int, Record], returned: set[int]) -> Deadlock
         if rank not in returned
         and record.wait
         and record.alone
+        and _is_of_one_moment(record, record.wait)
         and (needed := _needs(rank, record.wait, records, gone))
     }
     while True:
@@ -163,6 +164,13 @@ def find_deadlock(records: Mapping[int, Record], returned: set[int]) -> Deadlock
     waits = {rank: wait for rank in remaining if (wait := records[rank].wait)}
     missing = frozenset().union(*remaining.values()) & gone
     return Deadlock(waits, {rank: frozenset(needed) for rank, needed in remaining.items()}, frozenset(missing))
+
+
+def _is_of_one_moment(record: Record, wait: Wait) -> bool:
+    """Return whether the counters include what the rank waits for. If not, it moved on while it was being recorded."""
+    if wait.peer is not None:
+        return record.sent.get((wait.op, wait.group, wait.peer, wait.tag), 0) >= wait.number
+    return record.begun.get(wait.group, 0) >= wait.number
 
 
 def awaited_ranks(records: Mapping[int, Record], where: Mapping[int, Where]) -> tuple[int, ...]:

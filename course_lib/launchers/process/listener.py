@@ -118,6 +118,7 @@ class Listener:
             self.deadlock = None
             self.records = {rank: report.record for rank, report in self.returned.items()}
             self._ask_where()
+            self.deadlock = find_deadlock(self.records, set(self.returned))
             if self._faulty():
                 return
 

@@ -161,8 +161,7 @@ class RankProcess:
 
     def _mention_long_wait(self) -> None:
         """Report where the rank waits and its record, once, if the main thread has not moved since the last look."""
-        frame = _frame_of_main_thread()
-        place = (id(frame), frame.f_lasti) if frame and not self._returned else None
+        place = None if self._returned else self._moment()
         looks = self._looks + 1 if place == self._place else 0
         self._place, self._looks = place, looks
         if place and looks == 1:
@@ -192,8 +191,7 @@ class RankProcess:
         """Return where the rank is and its record. If it moved in between, the record has no wait."""
         if self._returned:
             return Where("returned"), self._record()
-        frame = _frame_of_main_thread()
-        before = frame and (id(frame), frame.f_lasti)
+        frame, before = _frame_of_main_thread(), self._moment()
         stack = stack_of_frame(frame) if frame else []
         record = Record(alone=False)
         with contextlib.suppress(Exception):  # another thread writes to it meanwhile: better no record than no answer
@@ -205,11 +203,15 @@ class RankProcess:
         elif here.collective == "batch_isend_irecv" and (wait := self.log.latest_message()):
             here = replace(here, collective=wait.op)
         record = replace(record, wait=wait)
-        frame = _frame_of_main_thread()
-        moved = before != (frame and (id(frame), frame.f_lasti))
+        moved = before != self._moment()
         if wait is None or here.doing != "waiting" or moved or (wait.guessed and wait.op != here.collective):
             return here, replace(record, wait=None)
         return replace(here, whom=_whom(wait), group=wait.group), record
+
+    def _moment(self) -> tuple[int, int, int]:
+        """Return the main thread's position. Frames are reused, so the count of calls tells two visits apart."""
+        frame = _frame_of_main_thread()
+        return (id(frame), frame.f_lasti if frame else 0, self.log.moves)
 
     def _on_gpu(self, here: Where) -> tuple[Where, Wait | None]:
         """Return where the rank's GPU is, if it has NCCL work left, and otherwise where its Python is."""
