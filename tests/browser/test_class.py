@@ -171,7 +171,6 @@ def test_a_hand_is_raised_and_a_cell_shown_only_after_a_yes(page, room):
 
 @pytest.mark.slow
 def test_the_class_sees_which_section_is_read(page, room):
-    wait(lambda: room.lesson("00"))
     heading = page.browser.locator(f"{NOTEBOOK} h2", has_text="3 · A message")
     heading.evaluate("heading => heading.scrollIntoView()")
     wait(lambda: "3 · A message" in " ".join(room.lesson("00")))

@@ -15,7 +15,7 @@ def test_the_first_lesson_opens_and_its_first_launch_runs(tmp_path_factory, chro
     with installed_wheel(build_wheel(folder)) as installed, started_lab(folder, PYTHONPATH=str(installed)) as lab:
         page = Page(lab, chromium.new_page())
         page.first_screen()
-        page.run(page.code_cell("import statistics"))
+        page.run(page.code_cell("from course_lib"))
         assert "rank 3 of 4" in page.run(page.code_cell("who_am_i"))
         page.browser.keyboard.press("Escape")
         page.screenshot("from_a_wheel")
