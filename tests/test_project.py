@@ -11,6 +11,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+from course_lib.authoring.outline import outlines
+from course_lib.checks import exercises
 from tests.conftest import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,7 +73,7 @@ def test_the_readme_names_the_two_commands():
 
 
 def test_the_readmes_example_runs_as_it_stands():
-    example, _ = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     done = subprocess.run(
         [sys.executable, "-c", example + "\nprint(run[2].tolist())"], capture_output=True, text=True, timeout=PATIENCE
     )
@@ -82,6 +84,19 @@ def test_every_lesson_is_in_the_readmes_map():
     readme = (ROOT / "README.md").read_text()
     for lesson in (ROOT / "notebooks").glob("*.ipynb"):
         assert f"(notebooks/{lesson.name})" in readme
+
+
+def test_the_readme_counts_minutes_and_exercises_as_the_lessons_do():
+    readme = (ROOT / "README.md").read_text()
+    stated = dict(re.findall(r"^\| (\d\d) \| \[.*?\]\(notebooks/.*?\| (\d+) \|", readme, re.MULTILINE))
+    lessons, tasks = {number: lesson.minutes for number, lesson in outlines().items()}, list(exercises().values())
+    assert stated == {number: str(minutes) for number, minutes in lessons.items()}
+    hours, more, count = re.search(
+        r"About (\d+) hours of lessons, and (\d+) more if you do all (\d+) exercises", readme
+    ).groups()
+    assert int(hours) == round(sum(lessons.values()) / 60)
+    assert int(more) == round(sum(task.minutes for task in tasks) / 60)
+    assert int(count) == len(tasks)
 
 
 def test_the_core_imports_without_jupyter_and_pictures():

@@ -16,7 +16,7 @@ HOW = """:::{{admonition}} How to do them
 :class: tip run-it
 
 `course lab` opens them on your desk, in `exercises/{name}.ipynb`. `check` tries your function on real ranks and says
-what it saw: [how exercises work](../README.md#the-exercises).{ways}
+what it saw: [how exercises work](../docs/handbook/exercises.md).{ways}
 :::"""
 
 

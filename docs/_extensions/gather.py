@@ -16,6 +16,7 @@ from sphinx.application import Sphinx
 
 CONTENTS = {  # pages that a page leads to, where the file itself, which is also read elsewhere, does not say so
     "docs/teaching/README.md": "one_day\ntwo_days\nhalf_a_day\nsemester\n[0-9]*",
+    "docs/handbook/README.md": "desk\nlaunch\ndiagnosis\nexercises\njobs\nclusters\ngrading",
     "docs/deploy/README.md": "*",
     "CONTRIBUTING.md": "tests/index",
     "tests/README.md": "browser\nchecks",
@@ -73,7 +74,7 @@ def _page(file: str, known: dict[str, str], bring) -> str:
     if file.startswith("exercises/"):
         text = exercise_page(json.loads(text), file)
     if file == "README.md":
-        text = text.replace(text.partition("\n")[0], "# Handbook", 1)  # the site has a front page of its own
+        text = f"---\norphan: true\n---\n{text}"  # the site has its own front page, which takes paragraphs from here
     for mark, made in MADE.items():
         text = text.replace(f"<!-- {mark} -->", made(file)) if f"<!-- {mark} -->" in text else text
     if file in CONTENTS:

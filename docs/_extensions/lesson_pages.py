@@ -13,7 +13,7 @@ from course_lib.authoring.outline import outlines
 from course_lib.checks import exercises
 from course_lib.checks.exercise import Exercise
 
-ROW = re.compile(r"^\| (\d\d) \| \[(.+?)\]\((.+?)\) \| (.+) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| (\d\d) \| \[(.+?)\]\((.+?)\) \| \d+ \| (.+) \|$", re.MULTILINE)
 
 
 def lesson_notebook(notebook: dict[str, Any], file: str) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def how_to_run(file: str) -> str:
     return (
         ":::{admonition} Run it yourself\n:class: tip run-it\n\n"
         "What you read here was stored by a run. In a clone of the course, `pip install -e .` and `course lab` open "
-        f"JupyterLab, where `notebooks/{name}.ipynb` waits, not yet run: [how to start](../README.md#start).\n\n"
+        f"JupyterLab, where `notebooks/{name}.ipynb` waits, not yet run: [how to start](../docs/handbook/desk.md).\n\n"
         + " · ".join(ways)
         + "\n:::"
     )

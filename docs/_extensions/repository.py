@@ -13,7 +13,9 @@ BRANCH = os.environ.get("COURSE_BRANCH", "main")
 # A pattern of files in the repository, and the page that each becomes: {} is the file's name without its ending.
 PAGES = {
     "docs/index.md": "index",
-    "README.md": "handbook",
+    "README.md": "readme",
+    "docs/handbook/README.md": "handbook/index",
+    "docs/handbook/*.md": "handbook/{}",
     "CONTRIBUTING.md": "contributing",
     "CHANGELOG.md": "changelog",
     "notebooks/*.ipynb": "lessons/{}",

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 LESSON, PADDING = "lessons/06_pipeline_parallelism.html", "lessons/03_padding_and_masking.html"
 PAGES = ("index.html", LESSON, PADDING, "exercises/04_accumulation.html", "api/launchers.html")
-OTHERS = ("benchmarks.html", "handbook.html", "search.html?q=padding")
+OTHERS = ("benchmarks.html", "handbook/jobs.html", "search.html?q=padding")
 SCREENS = {"phone": (390, 844), "laptop": (1280, 800), "projector": (1920, 1080)}
 
 
