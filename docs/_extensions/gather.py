@@ -16,7 +16,7 @@ from sphinx.application import Sphinx
 
 CONTENTS = {  # pages that a page leads to, where the file itself, which is also read elsewhere, does not say so
     "docs/teaching/README.md": "one_day\ntwo_days\nhalf_a_day\nsemester\n[0-9]*",
-    "docs/handbook/README.md": "desk\nlaunch\ndiagnosis\nexercises\njobs\nclusters\ngrading",
+    "docs/handbook/README.md": "desk\nlaunch\ndiagnosis\nexercises\njobs\nclusters\ngrading\nglossary",
     "docs/deploy/README.md": "*",
     "CONTRIBUTING.md": "tests/index",
     "tests/README.md": "browser\nchecks",
