@@ -8,12 +8,11 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from course_lib.data import Batch
 from course_lib.lstm.model import Loss, SequenceModel
@@ -29,6 +28,9 @@ from course_lib.strategies.base import (
 )
 from course_lib.strategies.hybrid import mesh_of
 from course_lib.strategies.shards import Shard
+
+if TYPE_CHECKING:  # importing it takes a second
+    from torch.distributed.fsdp import FSDPModule
 
 
 class FSDP(Strategy):
@@ -90,11 +92,12 @@ class FSDP(Strategy):
     @contextlib.contextmanager
     def without_sending(self) -> Iterator[None]:
         """In this context, backward passes keep their whole gradients on the rank."""
-        self.root.set_requires_gradient_sync(False)
+        root = sharded_modules(self.model)[0]  # its setting holds for the modules inside
+        root.set_requires_gradient_sync(False)
         try:
             yield
         finally:
-            self.root.set_requires_gradient_sync(True)
+            root.set_requires_gradient_sync(True)
 
     def shards(self) -> dict[str, Shard]:
         """Return this rank's rows of each parameter."""
@@ -106,16 +109,13 @@ class FSDP(Strategy):
             for name, parameter in self.model.named_parameters()
         }
 
-    @property
-    def root(self) -> FSDPModule:
-        assert isinstance(self.model, FSDPModule)
-        return self.model
-
 
 def shard_blocks(
     model: SequenceModel, mesh: DeviceMesh, reshard_after_forward: bool, autocast: torch.dtype | None = None
 ) -> None:
     """Shard each block separately, so that only one is gathered at a time. Blocks that share a weight form one unit."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
     users = Counter(id(parameter) for block in model.blocks.values() for parameter in block.parameters())
     *_, last = model.blocks.values()
     policy = MixedPrecisionPolicy(param_dtype=autocast, reduce_dtype=torch.float32 if autocast else None)
@@ -136,6 +136,8 @@ def shard_blocks(
 
 def sharded_modules(model: nn.Module) -> list[FSDPModule]:
     """Return the modules that are gathered and dropped separately."""
+    from torch.distributed.fsdp import FSDPModule
+
     return [module for module in model.modules() if isinstance(module, FSDPModule)]
 
 

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
-from course_lib.strategies.fsdp import FSDP
+from course_lib.strategies.fsdp import FSDP, sharded_modules
+from course_lib.strategies.shards import is_sharded
 from course_lib.trace import span
 
 # torch 2.13 renamed these two functions.
@@ -54,8 +53,9 @@ class GatherWatch:
         if strategy.mesh["shard"].size() == 1:
             raise ValueError("every rank has the whole model, so nothing is gathered: give more ranks than replicas")
         self.gathered, self.gradients = HeldBytes(), HeldBytes()
+        gathered_alone = set(sharded_modules(strategy.model))
         for place, block in strategy.model.numbered():
-            if not isinstance(block, FSDPModule):
+            if block not in gathered_alone:
                 raise ValueError(f"block {place} shares a weight and is not gathered alone: watch a model without")
             _WatchedBlock(str(place), block, self, pace or GatherPace())
 
@@ -83,7 +83,7 @@ class _WatchedBlock:
             self.working = None
 
     def after_forward(self, block: torch.nn.Module, inputs: Any, outputs: Any) -> None:
-        if all(isinstance(parameter, DTensor) for parameter in block.parameters()):
+        if all(is_sharded(parameter) for parameter in block.parameters()):
             self.drop()
         if outputs[0].requires_grad:  # this hook runs after the one that gathers the block again
             outputs[0].register_hook(lambda gradient: self.begin("backward", self.pace.backward))

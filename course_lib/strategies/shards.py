@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 NamedTensors = dict[str, Tensor]
 SAMPLED = 16
@@ -20,7 +19,12 @@ Offsets = tuple[int, ...]
 
 def local_part(tensor: Tensor) -> Tensor:
     """Return the part of a tensor on this rank: for a `DTensor`, which has the whole's shape, its local rows."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Return whether a tensor is a `DTensor`. Importing that class takes a second, and plain tensors don't need it."""
+    return hasattr(tensor, "to_local")
 
 
 class BadShards(ValueError):

@@ -5,17 +5,12 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
-
 from course_lib.strategies import Strategy
 from course_lib.strategies.base import rank_and_ranks
 from course_lib.strategies.shards import NamedTensors
 from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError, find_checkpoint
 from course_lib.training.checkpoint.lock import on_rank_0
 from course_lib.training.checkpoint.state import (
-    LoadPieces,
     Pieces,
     check_same_model,
     check_same_optimizer,
@@ -48,6 +43,8 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
     rank had its own version of a buffer, like BatchNorm's, the first rank's is loaded. The learning rate is the new
     optimizer's.
     """
+    from course_lib.training.checkpoint import planners
+
     checkpoint, damaged = on_rank_0(lambda: find_checkpoint(folder))
     if checkpoint is None:
         raise CheckpointError(f"there is no checkpoint in {folder}: give the folder that it was saved into")
@@ -59,7 +56,7 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
     check_same_optimizer(checkpoint, strategy)
     same_layout = checkpoint.layout == layout_of(strategy, parts)
     try:
-        saved = FileSystemReader(found).read_metadata().state_dict_metadata
+        saved = planners.FileSystemReader(found).read_metadata().state_dict_metadata
     except Exception as error:  # a truncated pickle may raise anything
         raise CheckpointError(f"{found} is damaged ({error}): remove it to resume from the one before") from error
     check_same_slots(checkpoint, saved, strategy)
@@ -77,8 +74,8 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
     own = {key: empty(saved[key]) for key in [*(own_keys(saved) if same_layout else ()), *buffers.values()]}
     wanted |= {key: Pieces.whole(tensor) for key, tensor in own.items()}
     try:
-        dcp_load(wanted, storage_reader=FileSystemReader(found), planner=LoadPieces())
-    except CheckpointException as error:
+        planners.load(wanted, storage_reader=planners.FileSystemReader(found), planner=planners.LoadPieces())
+    except planners.CheckpointException as error:
         rank, (cause, _) = next(iter(error.failures.items()))
         raise CheckpointError(
             f"{found} is damaged (rank {rank}: {str(cause).splitlines()[0]}): remove it to resume from the one before"

@@ -16,16 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.state_dict_saver import async_save
-from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from course_lib.strategies import Strategy
 from course_lib.strategies.base import rank_and_ranks
 from course_lib.training.checkpoint.folder import CheckpointError, Position, complete, make_room, sums_of
 from course_lib.training.checkpoint.lock import WriterLock, acquire_lock, on_rank_0
-from course_lib.training.checkpoint.state import Pieces, SavePieces, layout_of, parameters_of, parts_of, state_dict_of
+from course_lib.training.checkpoint.state import layout_of, parameters_of, parts_of, state_dict_of
 
 CHECKPOINTS_KEPT = 2
 
@@ -44,9 +40,12 @@ def save_checkpoint(
     It has a temporary name until the last byte is written, so a crash at any moment leaves the previous one to resume
     from. With a `lock`, which rank 0 holds, nothing is written into a folder that a different job has taken over.
     """
+    from course_lib.training.checkpoint import planners
+
     save = begin_save(strategy, folder, position, notes=notes, keep=keep, lock=lock)
     with save.explained():
-        dcp_save(state_dict_of(strategy), storage_writer=FileSystemWriter(save.aside), planner=SavePieces())
+        writer = planners.FileSystemWriter(save.aside)
+        planners.save(state_dict_of(strategy), storage_writer=writer, planner=planners.SavePieces())
     return save.finish()
 
 
@@ -64,6 +63,8 @@ class Save:
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
         """Inside this context, turn torch's error into a sentence, and delete the partial checkpoint to free disk."""
+        from course_lib.training.checkpoint.planners import CheckpointException
+
         try:
             yield
         except CheckpointException as error:  # raised on every rank, whichever failed
@@ -152,13 +153,6 @@ def _sums_of_all_parts(aside: Path, group: dist.ProcessGroup | None) -> dict[str
     return {name: digest for sums in ours for name, digest in sums.items()}
 
 
-class PiecesWriter(FileSystemWriter):
-    """Copies `Pieces` before training continues; torch's writer would not know how."""
-
-    def stage(self, state_dict: dict[str, Pieces]) -> dict[str, Pieces]:
-        return {name: pieces.copied() for name, pieces in state_dict.items()}
-
-
 class BackgroundSaver:
     """Saves checkpoints like `save_checkpoint`, in the background. Every rank has one, and makes the same calls.
 
@@ -185,12 +179,14 @@ class BackgroundSaver:
         lock: WriterLock | None = None,
     ) -> None:
         """Start writing a checkpoint once the last one is complete. Raises the last one's error, if it failed."""
+        from course_lib.training.checkpoint import planners
+
         self.wait()
         save = begin_save(strategy, folder, position, notes=notes, lock=lock, group=self._group)
-        writing = async_save(
+        writing = planners.async_save(
             state_dict_of(strategy),
-            storage_writer=PiecesWriter(save.aside),
-            planner=SavePieces(),
+            storage_writer=planners.PiecesWriter(save.aside),
+            planner=planners.SavePieces(),
             process_group=self._group,
         )
         self._pending = self._thread.submit(_finish, save, writing)
