@@ -184,7 +184,7 @@ MUTATIONS = [
     ),
     Mutation(
         "1F1B keeps one micro-batch too many",
-        "planning/schedules/named_schedules.py",
+        "planning/schedules.py",
         "rows = tuple(taking_turns(*work, ahead=stages - stage) for stage in range(stages))",
         "rows = tuple(taking_turns(*work, ahead=stages - stage + 1) for stage in range(stages))",
     ),

@@ -15,23 +15,7 @@ from course_lib.lstm.model import (
 from course_lib.lstm.pacing import OneNode, pace_blocks, pace_layers
 
 __all__ = [
-    "BatchSize",
-    "Loss",
-    "Memory",
-    "OneNode",
-    "Savings",
-    "SequenceModel",
-    "State",
-    "States",
-    "cross_entropy",
-    "detach_states",
-    "lstm_model",
-    "most_alive",
-    "pace_blocks",
-    "pace_layers",
-    "predict_block_memory",
-    "predict_memory",
-    "predict_with",
-    "saved_for_backward",
-    "squared_error",
-]
+    "BatchSize", "Loss", "Memory", "OneNode", "Savings", "SequenceModel", "State", "States", "cross_entropy",
+    "detach_states", "lstm_model", "most_alive", "pace_blocks", "pace_layers", "predict_block_memory",
+    "predict_memory", "predict_with", "saved_for_backward", "squared_error",
+]  # fmt: skip

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from course_lib.planning.placement import Placement
-from course_lib.planning.schedules import Schedule
+from course_lib.planning.schedule import Schedule
 from course_lib.planning.simulation import ActionCosts
 from course_lib.planning.work import Pieces
 
@@ -32,7 +32,7 @@ class Plan:
     """A mesh of replicas x stages, or replicas x shards, and the predicted time of a step on the slowest rank.
 
     `costs` are the costs of one action, without the `overhead` of starting it. All-reduces and gathers count only where
-    computation does not hide them (`update_costs.py`), for replicas and shards alike.
+    computation does not hide them (`planner.py`), for replicas and shards alike.
     """
 
     replicas: int

@@ -6,20 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from course_lib.planning.schedules import (
-    Action,
-    Held,
-    Schedule,
-    Step,
-    Waiting,
-    as_far_as_it_goes,
-    checked_order,
-    fullest,
-    giver_of,
-    held_after_each,
-    peak_held,
-    who_waits,
-)
+from course_lib.planning.actions import Action, Held, Step, fullest, giver_of, held_after_each, peak_held
+from course_lib.planning.schedule import Schedule, Waiting, as_far_as_it_goes, checked_order, who_waits
 from course_lib.trace import Span
 
 Cost = float | Sequence[float]

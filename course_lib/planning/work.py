@@ -13,8 +13,10 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from course_lib.lstm.memory import OPTIMIZERS, BatchSize, BlockSize, Memory, ModelSize, predict_block_memory, size_of
+from course_lib.planning.actions import Action
 from course_lib.planning.block_times import BlockSeconds, BlockTimes
-from course_lib.planning.schedules import Action, Schedule, make_schedule
+from course_lib.planning.schedule import Schedule
+from course_lib.planning.schedules import make_schedule
 from course_lib.planning.simulation import ActionCosts, Stopwatch
 
 if TYPE_CHECKING:

@@ -14,23 +14,7 @@ from course_lib.strategies.shards import BadShards, Shard
 from course_lib.strategies.tensor_parallel import TensorParallel
 
 __all__ = [
-    "DDP",
-    "FSDP",
-    "STRATEGIES",
-    "Accumulation",
-    "BadShards",
-    "GatherPace",
-    "GatherWatch",
-    "Hybrid",
-    "ModelParallel",
-    "ParameterServer",
-    "Pipeline",
-    "Shard",
-    "Single",
-    "Strategy",
-    "TensorParallel",
-    "broadcast_weights",
-    "find_strategy",
-    "make_strategy",
-    "sum_over_ranks",
-]
+    "DDP", "FSDP", "STRATEGIES", "Accumulation", "BadShards", "GatherPace", "GatherWatch", "Hybrid", "ModelParallel",
+    "ParameterServer", "Pipeline", "Shard", "Single", "Strategy", "TensorParallel", "broadcast_weights",
+    "find_strategy", "make_strategy", "sum_over_ranks",
+]  # fmt: skip

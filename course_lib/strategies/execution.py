@@ -15,7 +15,8 @@ from torch import Tensor
 
 from course_lib.data import Batch
 from course_lib.lstm.model import State, States, untouched
-from course_lib.planning.schedules import Action, Held, Schedule
+from course_lib.planning.actions import Action, Held
+from course_lib.planning.schedule import Schedule
 from course_lib.planning.simulation import NAMES
 from course_lib.strategies.mail import Mail, Routes
 from course_lib.strategies.point_to_point import gradient_of

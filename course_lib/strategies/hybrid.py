@@ -13,7 +13,7 @@ from course_lib.data import Batch
 from course_lib.lstm.model import Loss, SequenceModel
 from course_lib.machine import device
 from course_lib.planning.placement import Placement
-from course_lib.planning.schedules import Schedule
+from course_lib.planning.schedule import Schedule
 from course_lib.planning.simulation import ActionCosts
 from course_lib.strategies.base import (
     MakeOptimizer,

@@ -1,18 +1,20 @@
 """What the parts of a pipelined model exchange: activations go to the next part, gradients to the previous one.
 
 Parts on the same rank pass the tensor itself, detached from its graph; parts on different ranks send messages.
-`planning/messages.py` decides when a message is posted: never when waiting for it could block the rank that makes it.
+`strategies/mail.py` decides when a message is posted: never when waiting for it could block the rank that makes it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from course_lib.data import Batch
-from course_lib.planning.messages import Message, postings_of, taker_of
-from course_lib.planning.schedules import Action, Schedule, giver_of
+from course_lib.planning.actions import Action, Layout, Step, giver_of
+from course_lib.planning.schedule import Schedule
+from course_lib.planning.simulation import ActionCosts, Stopwatch
 from course_lib.strategies.point_to_point import PendingSend
 from course_lib.strategies.stage import PendingMessage, Stage
 from course_lib.trace import span
@@ -100,3 +102,65 @@ class Mail:
             elif not sending.done:
                 waiting.append((number, sending))
         self.sent[source] = waiting
+
+
+SENT = ("F", "B")  # an activation goes to the next part of the model, a gradient to the one before
+TYPICAL = ActionCosts(forward=1.0, backward=2.0)
+
+
+@dataclass(frozen=True)
+class Message:
+    """The result of one action that an action on a different stage needs."""
+
+    source: int
+    made_by: Action
+    to: int
+    needed_by: Action
+
+    @property
+    def kind(self) -> str:
+        """`F` for activations, `B` for gradients."""
+        return self.made_by.kind
+
+
+Postings = tuple[tuple[Message, ...], ...]  # of one stage: before its first action, and after each action
+
+
+def postings_of(schedule: Schedule) -> tuple[Postings, ...]:
+    """Return, for each stage, the messages it starts to send or receive, in order: at the start and after each action.
+
+    The order of all actions is that of a run in which a backward pass takes as long as two forward passes. If real
+    times differ, a receive is posted a little earlier or later than its message arrives, and nothing else changes.
+    """
+    order = in_order_of_completion(schedule)
+    done = [0] * len(schedule.stages)  # how many actions each stage has done
+    posted: list[list[list[Message]]] = [[[] for _ in range(len(row) + 1)] for row in schedule.stages]
+    for stage, action in order:
+        done[stage] += 1
+        taker = taker_of(action, stage, schedule.places)
+        if taker is not None and taker[0] != stage:
+            message = Message(stage, action, *taker)
+            posted[stage][done[stage]].append(message)
+            posted[message.to][done[message.to]].append(message)
+    return tuple(tuple(map(tuple, row)) for row in posted)
+
+
+def in_order_of_completion(schedule: Schedule) -> list[Step]:
+    """Return all steps in the order in which they end; of two that tie, the one the other may need comes first."""
+    watch = Stopwatch(schedule)
+    times = watch.times(TYPICAL)
+
+    def key(place: int) -> tuple[float, int]:
+        stage, action = watch.order[place]
+        position = schedule.places.position(stage, action.virtual)
+        return times[place][1], position if action.kind == "F" else -position
+
+    return [watch.order[place] for place in sorted(range(len(times)), key=key)]
+
+
+def taker_of(action: Action, stage: int, places: Layout) -> Step | None:
+    """Return the step that needs the result of `action`: at the next position for a forward, the previous otherwise."""
+    if action.kind not in SENT:
+        return None
+    found = (places.after if action.kind == "F" else places.before)(stage, action.virtual)
+    return found and (found[0], replace(action, virtual=found[1]))

@@ -15,8 +15,10 @@ from torch import Tensor
 
 from course_lib.data import Batch
 from course_lib.lstm.model import Loss, SequenceModel
+from course_lib.planning.actions import Layout
 from course_lib.planning.placement import Placement, equal_count
-from course_lib.planning.schedules import Layout, Schedule, check, make_schedule, with_recomputation
+from course_lib.planning.schedule import Schedule, check
+from course_lib.planning.schedules import make_schedule, with_recomputation
 from course_lib.planning.simulation import ActionCosts
 from course_lib.strategies.base import (
     MakeOptimizer,

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from course_lib.planning.placement import Placement
-from course_lib.planning.schedules import Schedule
+from course_lib.planning.schedule import Schedule
 from course_lib.planning.simulation import ActionCosts
 from course_lib.strategies.accumulation import Accumulation
 from course_lib.strategies.base import Single, Strategy

@@ -17,8 +17,9 @@ from torch import Tensor
 from course_lib.data import Batch
 from course_lib.lstm.model import Loss, SequenceModel
 from course_lib.machine import device
+from course_lib.planning.actions import Action, Layout
 from course_lib.planning.placement import Placement, check_placement
-from course_lib.planning.schedules import Action, Layout, Schedule
+from course_lib.planning.schedule import Schedule
 from course_lib.planning.simulation import ActionCosts
 from course_lib.strategies.point_to_point import PendingReceive, PendingSend, connect, receive, send
 from course_lib.strategies.split_backward import Finish

@@ -10,24 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from course_lib.planning.actions import Action, Held, IllegalSchedule, Layout
+from course_lib.planning.schedule import Schedule, check
 from course_lib.planning.schedules import (
     SCHEDULES,
-    Action,
-    Held,
-    IllegalSchedule,
-    Layout,
-    Schedule,
-    check,
     gpipe,
     interleaved_one_f_one_b,
     looped_bfs,
     make_schedule,
     one_f_one_b,
+    rounds_of,
     with_recomputation,
     zero_bubble_h1,
     zero_bubble_v,
 )
-from course_lib.planning.schedules.named_schedules import rounds_of
 from course_lib.planning.simulation import ActionCosts, simulate
 from tests.planning.legal_schedules import any_legal_schedules, where
 

@@ -16,7 +16,8 @@ from course_lib import RankFailed, launch, trace
 from course_lib.data import Corpus, Streams
 from course_lib.lstm.model import SequenceModel, cross_entropy, lstm_model
 from course_lib.planning.placement import Placement
-from course_lib.planning.schedules import SCHEDULES, Schedule, dependencies, make_schedule
+from course_lib.planning.schedule import Schedule, dependencies
+from course_lib.planning.schedules import SCHEDULES, make_schedule
 from course_lib.planning.simulation import ActionCosts, makespan, measured, simulate
 from course_lib.strategies import Hybrid, Pipeline
 from course_lib.strategies.execution import Execution

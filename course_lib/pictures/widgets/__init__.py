@@ -13,12 +13,6 @@ from course_lib.pictures.widgets.scaling import explore_scaling
 from course_lib.pictures.widgets.schedules import explore_schedules
 
 __all__ = [
-    "explore_all_reduce",
-    "explore_batches",
-    "explore_memory",
-    "explore_meshes",
-    "explore_placement",
-    "explore_scaling",
-    "explore_schedules",
-    "schedule_bench",
-]
+    "explore_all_reduce", "explore_batches", "explore_memory", "explore_meshes", "explore_placement",
+    "explore_scaling", "explore_schedules", "schedule_bench",
+]  # fmt: skip

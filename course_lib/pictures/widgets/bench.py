@@ -21,16 +21,9 @@ from course_lib.pictures.widgets.bench_results import (
 )
 from course_lib.pictures.widgets.explorer import Button, Explorer, choice, slider, whole_number
 from course_lib.pictures.widgets.svg import Drawing, text
-from course_lib.planning.schedules import (
-    SCHEDULES,
-    Action,
-    IllegalSchedule,
-    Schedule,
-    check,
-    fullest,
-    held_after_each,
-    make_schedule,
-)
+from course_lib.planning.actions import Action, IllegalSchedule, fullest, held_after_each
+from course_lib.planning.schedule import Schedule, check
+from course_lib.planning.schedules import SCHEDULES, make_schedule
 from course_lib.planning.simulation import (
     NAMES,
     ActionCosts,

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from course_lib.pictures.widgets.svg import line, table, text
-from course_lib.planning.schedules import SCHEDULES, IllegalSchedule, Schedule, Waiting, check, make_schedule
+from course_lib.planning.actions import IllegalSchedule
+from course_lib.planning.schedule import Schedule, Waiting, check
+from course_lib.planning.schedules import SCHEDULES, make_schedule
 from course_lib.planning.search import find_schedule, lower_bound
 from course_lib.planning.simulation import ActionCosts, Simulation, TimedAction, makespan, measured, simulate
 

@@ -18,13 +18,6 @@ from course_lib.training.checkpoint.lock import on_rank_0
 from course_lib.training.checkpoint.saving import BackgroundSaver, save_checkpoint, writing_into
 
 __all__ = [
-    "BackgroundSaver",
-    "Checkpoint",
-    "CheckpointError",
-    "Position",
-    "latest_checkpoint",
-    "load_checkpoint",
-    "on_rank_0",
-    "save_checkpoint",
-    "writing_into",
-]
+    "BackgroundSaver", "Checkpoint", "CheckpointError", "Position", "latest_checkpoint", "load_checkpoint",
+    "on_rank_0", "save_checkpoint", "writing_into",
+]  # fmt: skip

@@ -30,16 +30,9 @@ from course_lib.strategies.shards import Offsets
 from course_lib.training.checkpoint.state import Pieces
 
 __all__ = [
-    "CheckpointException",
-    "FileSystemReader",
-    "FileSystemWriter",
-    "LoadPieces",
-    "PiecesWriter",
-    "SavePieces",
-    "async_save",
-    "load",
-    "save",
-]
+    "CheckpointException", "FileSystemReader", "FileSystemWriter", "LoadPieces", "PiecesWriter", "SavePieces",
+    "async_save", "load", "save",
+]  # fmt: skip
 
 
 class SavePieces(DefaultSavePlanner):

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise, repeat, zip_longest
 
-from course_lib.planning.schedules.actions import Action
-from course_lib.planning.schedules.schedule import Schedule
+from course_lib.planning.actions import Action
+from course_lib.planning.schedule import Schedule
 
 Unit = list[Action]  # actions that run without interruption: a whole micro-batch, chunk by chunk, or a single chunk
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from course_lib.planning.schedules.actions import LAYOUTS, Action, IllegalSchedule, Layout
-from course_lib.planning.schedules.schedule import Schedule, check
+from course_lib.planning.actions import LAYOUTS, Action, IllegalSchedule, Layout
+from course_lib.planning.schedule import Schedule, check
 
 KINDS = {"F": "F", "B": "B", "I": "B", "W": "W"}  # in PyTorch, B is a whole backward pass, I only the input gradients
 OVERLAPPED = "OVERLAP_F_B"  # a forward and a backward pass side by side

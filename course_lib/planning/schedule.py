@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
-from course_lib.planning.schedules.actions import (
+from course_lib.planning.actions import (
     Action,
     Held,
     IllegalSchedule,
