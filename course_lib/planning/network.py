@@ -17,13 +17,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
-
-import torch
-import torch.distributed as dist
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from course_lib import trace
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -250,6 +250,8 @@ class Sent:
     """The handle of an all-reduce in flight, as `dist.all_reduce(tensor, async_op=True)` returns it."""
 
     def __init__(self) -> None:
+        import torch
+
         self.future = torch.futures.Future()
 
     def wait(self) -> bool:
@@ -271,6 +273,8 @@ def paced_network(link: Link) -> Iterator[None]:
     calls from Python: for DistributedDataParallel's buckets, register a communication hook that calls
     `dist.all_reduce`.
     """
+    import torch.distributed as dist
+
     real = dist.all_reduce
 
     def all_reduce(tensor: Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:

@@ -1,7 +1,22 @@
 """What the parts of a pipelined model exchange: activations go to the next part, gradients to the previous one.
 
-Parts on the same rank pass the tensor itself, detached from its graph; parts on different ranks send messages.
-`strategies/mail.py` decides when a message is posted: never when waiting for it could block the rank that makes it.
+Parts on the same rank pass the tensor itself, detached from its graph; parts on different ranks send messages. When a
+stage posts its sends and receives decides whether a pipeline can deadlock.
+
+Over NCCL, a posted receive is a kernel that spins on the GPU until its message arrives. Anything that waits for the
+whole device waits for that kernel too: loading a kernel at its first use, allocating memory, synchronizing. If the
+message depends on work that this rank has not done yet, all ranks wait forever.
+
+This rule prevents it: put all actions of all stages into one order in which they can run. A stage posts a receive after
+its last action that precedes, in that order, the action that produces the message. Whatever a rank then waits for needs
+nothing more from that rank.
+
+Proof, by induction along the order. When an action's turn comes, earlier actions have produced its messages. A rank
+that waits for everything it has posted waits only for actions that precede its own next action, so its wait ends before
+its turn comes.
+
+A rank also posts its messages in this order, by the action that produces each one. All ranks agree on it, so one
+communicator can carry the messages of many pairs of ranks, in both directions.
 """
 
 from __future__ import annotations
