@@ -294,7 +294,7 @@ def test_a_damaged_checkpoint_is_named(folder, capsys, facts):
 
 
 def test_an_interrupt_beside_a_damaged_checkpoint_is_still_an_interrupt(folder):
-    from course_lib.training.launching import resume_hint
+    from course_lib.training.job import resume_hint
 
     (folder / "saved" / "update-00000005").mkdir(parents=True)
     (folder / "saved" / "update-00000005" / "training.json").write_text("")

@@ -36,7 +36,7 @@ from course_lib.lab import laying_out
 from course_lib.launchers import torchrun
 from course_lib.launchers.tracing.trace_file import write_trace
 from course_lib.pictures.picture import Picture
-from course_lib.training import launching
+from course_lib.training import job as training_job
 from course_lib.training.log import Log, Record
 
 SECONDS = 5.0  # for one command
@@ -188,7 +188,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(cli.doctor, "warm_up", lambda: None)
     monkeypatch.setattr(health, "launch", lambda *_, **__: [MEASURED])
     monkeypatch.setattr(torchrun, "launch", stub_of_launch)
-    monkeypatch.setattr(launching, "launch", stub_of_launch)
+    monkeypatch.setattr(training_job, "launch", stub_of_launch)
     monkeypatch.setattr(lab.os, "execve", opens)
     monkeypatch.setattr(laying_out, "course_folder", lambda: tmp_path / "in")  # a small one
     monkeypatch.setenv("HOME", str(tmp_path / "folder"))

@@ -127,7 +127,7 @@ def _train(options: argparse.Namespace) -> int:
         warm_up()  # imports torch in the background, while this process does
     with leaving_at_once():
         from course_lib.training.checkpoint.folder import CheckpointError
-        from course_lib.training.launching import launch_job, resume_hint, run_job_as_rank
+        from course_lib.training.job import launch_job, resume_hint, run_job_as_rank
         from course_lib.training.log import LogError
         from course_lib.training.metrics import NotFinite
         from course_lib.training.settings import BadSettings, Settings, split_logs

@@ -9,8 +9,8 @@ import torch
 
 from course_lib.cli import main
 from course_lib.lstm.model import lstm_model
-from course_lib.training.job import check_compiles, compile_blocks
 from course_lib.training.log import LogError, Record, TensorboardLog, read_log
+from course_lib.training.loop import check_compiles, compile_blocks
 from course_lib.training.settings import BadSettings, Settings, check_numbers, split_logs
 
 SMALL = ["--hidden", "8", "--batch", "8", "--updates", "4"]
