@@ -185,7 +185,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(cli.training, "warm_up", lambda: None)
     monkeypatch.setattr(cli.grading, "warm_up", lambda: None)
-    monkeypatch.setattr(cli.doctor, "warm_up", lambda: None)
+    monkeypatch.setattr(cli.desk, "warm_up", lambda: None)
     monkeypatch.setattr(health, "launch", lambda *_, **__: [MEASURED])
     monkeypatch.setattr(torchrun, "launch", stub_of_launch)
     monkeypatch.setattr(training_job, "launch", stub_of_launch)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from course_lib import machine
-from course_lib.cli import arguments as take
+from course_lib.cli import arguments as types
 from course_lib.cli.arguments import BadUsage, complain, detached, interrupted
 from course_lib.launchers import Detached, LaunchError, Slurm, torchrun
 from course_lib.launchers.local import MOST_RANKS
@@ -24,7 +24,7 @@ def add_cluster_options(command: argparse.ArgumentParser) -> None:
     """Add the options that say where a job runs."""
     help_ = "on several machines, seconds a rank waits for the others before it gives up; 0 waits forever"
     default = "default: PyTorch's, 10 to 30 minutes"
-    command.add_argument("--peer-timeout", type=take.patience, metavar="SECONDS", help=f"{help_} ({default})")
+    command.add_argument("--peer-timeout", type=types.patience, metavar="SECONDS", help=f"{help_} ({default})")
     backend = "how GPUs communicate; ranks that share a GPU need a newer NCCL (default: NCCL where possible)"
     command.add_argument("--backend", choices=("nccl", "gloo"), help=backend)
     options = command.add_argument_group(
@@ -32,18 +32,18 @@ def add_cluster_options(command: argparse.ArgumentParser) -> None:
     )
     options.add_argument("--slurm", action="store_true", help="submit a job; the options below determine --ranks")
     for name, kind, metavar, what in (
-        ("nodes", take.count, "NODES", "how many (default: 2)"),
-        ("gpus-per-node", take.whole_number(0, 1000), "GPUS", "default: 8; 0 for none"),
-        ("ranks-per-node", take.count, "RANKS", "default: one per GPU"),
-        ("cpus-per-rank", take.count, "CORES", "default: 4 with a GPU, otherwise 1"),
-        ("memory", take.slurm_memory, "MEMORY", "per node, like 64G (default: the cluster's)"),
-        ("time", take.slurm_time, "TIME", "the job's time limit (default: 1:00:00, an hour)"),
-        ("partition", take.sbatch_word, "PARTITION", "default: the cluster's"),
-        ("account", take.sbatch_word, "ACCOUNT", "default: yours"),
+        ("nodes", types.count, "NODES", "how many (default: 2)"),
+        ("gpus-per-node", types.whole_number(0, 1000), "GPUS", "default: 8; 0 for none"),
+        ("ranks-per-node", types.count, "RANKS", "default: one per GPU"),
+        ("cpus-per-rank", types.count, "CORES", "default: 4 with a GPU, otherwise 1"),
+        ("memory", types.slurm_memory, "MEMORY", "per node, like 64G (default: the cluster's)"),
+        ("time", types.slurm_time, "TIME", "the job's time limit (default: 1:00:00, an hour)"),
+        ("partition", types.sbatch_word, "PARTITION", "default: the cluster's"),
+        ("account", types.sbatch_word, "ACCOUNT", "default: yours"),
     ):
         options.add_argument(f"--{name}", type=kind, metavar=metavar, help=what)
     options.add_argument(
-        "--sbatch", type=take.sbatch_word, action="append", metavar="OPTION", help="an extra option for sbatch"
+        "--sbatch", type=types.sbatch_word, action="append", metavar="OPTION", help="an extra option for sbatch"
     )
 
 
@@ -84,11 +84,11 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         "Everything after -- becomes sys.argv[1:], for a function that parses its own options: "
         "course run train.py:main --ranks 4 -- --lr 3",
     )
-    run.add_argument("target", type=take.words, metavar="FILE.py:FUNCTION")
+    run.add_argument("target", type=types.words, metavar="FILE.py:FUNCTION")
     run.add_argument("arguments", nargs="*", default=[], metavar="NAME=VALUE", help="arguments for the function")
-    run.add_argument("--ranks", type=take.ranks, help="how many (default: 2; under torchrun, it decides)")
-    run.add_argument("--timeout", type=take.seconds, default=60.0, help="seconds; 0 waits forever (default: 60)")
-    run.add_argument("--timeline", type=take.picture, metavar="PICTURE.png", help="draw the recorded spans to a file")
+    run.add_argument("--ranks", type=types.ranks, help="how many (default: 2; under torchrun, it decides)")
+    run.add_argument("--timeout", type=types.seconds, default=60.0, help="seconds; 0 waits forever (default: 60)")
+    run.add_argument("--timeline", type=types.picture, metavar="PICTURE.png", help="draw the recorded spans to a file")
     add_cluster_options(run)
     run.set_defaults(run=_run)
 

@@ -1,4 +1,4 @@
-"""`course slides` and `course agenda`: prepare a class."""
+"""`course class`, `course slides` and `course agenda`: prepare and hold a class."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import argparse
 import re
 from datetime import date
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from course_lib.cli import arguments as take
+from course_lib.cli import arguments as types
 from course_lib.cli.arguments import complain
 from course_lib.launchers.torchrun import leaving_at_once
+
+if TYPE_CHECKING:
+    from course_lib.classroom.server import Options
 
 EXERCISE_MINUTES = 20  # per lesson, for --exercises without a number
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
-    """Add `course slides` and `course agenda`."""
+    """Add `course class`, `course slides` and `course agenda`."""
+    _add_class(commands)
     slides = commands.add_parser(
         "slides",
         help="export a lesson as slides, in one file that needs no network",
@@ -23,8 +28,8 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         "questions before their answers. Move with the arrow keys; p opens the presenter's view, with notes, a clock "
         "and the next slide.",
     )
-    slides.add_argument("lesson", type=take.words, metavar="LESSON", help="the lesson's number, like 06")
-    page = take.file_ending_in(".html", ".htm")
+    slides.add_argument("lesson", type=types.words, metavar="LESSON", help="the lesson's number, like 06")
+    page = types.file_ending_in(".html", ".htm")
     slides.add_argument(
         "--out", type=page, metavar="FILE.html", help="default: NAME_OF_THE_LESSON.html, in the current folder"
     )
@@ -36,13 +41,13 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         description="Make a timetable from the minutes of the lessons' sections: breaks after at most 90 minutes, "
         "lunch, exercises that fit. Whatever does not fit is listed at the end.",
     )
-    agenda.add_argument("--days", type=take.whole_number(1, 60, "a number of days"), default=1, help="default: 1")
+    agenda.add_argument("--days", type=types.whole_number(1, 60, "a number of days"), default=1, help="default: 1")
     agenda.add_argument("--from", type=_time, dest="begin", default=9 * 60 + 30, metavar="TIME", help="default: 9:30")
     agenda.add_argument("--until", type=_time, default=17 * 60, metavar="TIME", help="default: 17:00")
-    agenda.add_argument("--lessons", type=take.words, default="00-09", help="like 00-07 or 00,02,06 (default: 00-09)")
+    agenda.add_argument("--lessons", type=types.words, default="00-09", help="like 00-07 or 00,02,06 (default: 00-09)")
     agenda.add_argument(
         "--exercises",
-        type=take.whole_number(1, 600, "minutes for each lesson,"),
+        type=types.whole_number(1, 600, "minutes for each lesson,"),
         nargs="?",
         const=EXERCISE_MINUTES,
         metavar="MINUTES",
@@ -51,7 +56,7 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     agenda.add_argument("--date", type=_date, metavar="YYYY-MM-DD", help="the first day")
     agenda.add_argument("--weekly", action="store_true", help="the days are a week apart")
     agenda.add_argument(
-        "--out", type=take.output_file, metavar="FILE.md", help="write it to a file instead of printing it"
+        "--out", type=types.output_file, metavar="FILE.md", help="write it to a file instead of printing it"
     )
     agenda.set_defaults(run=_agenda)
 
@@ -110,3 +115,92 @@ def _date(text: str) -> date:
         return date.fromisoformat(text.strip())
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text.strip() or repr(text)}: give a date, like 2027-03-01") from None
+
+
+def _add_class(commands: argparse._SubParsersAction) -> None:
+    """Add `course class`."""
+    command = commands.add_parser(
+        "class",
+        help="teach a class: see live what learners believe, where they are and who is stuck",
+        description="Teach a class: learners join with a code, and you see live what they believe, where they are and "
+        "who is stuck. Everything is saved in a record; start again with the same record to continue the class.",
+    )
+    command.add_argument("--port", type=types.port, default=8899, help="the server's port (default: 8899)")
+    command.add_argument(
+        "--host",
+        type=types.words,
+        default="127.0.0.1",
+        help="the address to listen on; 0.0.0.0 means all of this machine's (default: 127.0.0.1, this machine only)",
+    )
+    command.add_argument(
+        "--record",
+        type=types.output_file,
+        default="class.db",
+        metavar="FILE",
+        help="the class's record (default: class.db)",
+    )
+    command.add_argument("--title", type=types.words, help="the class's title")
+    command.add_argument("--tls", action="store_true", help="encrypt with a certificate made for this class")
+    command.add_argument(
+        "--address", type=types.words, metavar="URL", help="the address that learners use, if it is a proxy's"
+    )
+    command.add_argument("--anonymous", action="store_true", help="store no names: learners have numbers")
+    command.add_argument("--no-browser", action="store_true", help="only print the addresses")
+    command.add_argument("--hub", action="store_true", help="run as a JupyterHub service: see docs/deploy/jupyterhub")
+    command.add_argument(
+        "--group", type=types.words, default="learners", help="the Hub group that may join (default: learners)"
+    )
+    command.set_defaults(run=_hold)
+
+    inside = command.add_subparsers(metavar="report")
+    report = inside.add_parser(
+        "report",
+        help="after a class: a page and tables of what learners believed, tried and asked",
+        description="Write a page (index.html) and two tables (learners.csv, questions.csv) from a class's record.",
+    )
+    report.add_argument("record", type=types.words, metavar="RECORD", help="the class's record")
+    report.add_argument(
+        "--out", type=types.words, required=True, metavar="FOLDER", help="where to write; created if needed"
+    )
+    report.set_defaults(run=_report)
+
+
+def _hold(options: argparse.Namespace) -> int:
+    from course_lib.classroom.server import BadAddress, Options, serve
+    from course_lib.classroom.server.addresses import NoCertificate
+    from course_lib.classroom.server.record import BadRecord
+
+    given = {
+        name: getattr(options, name) for name in ("port", "host", "record", "title", "tls", "anonymous", "address")
+    }
+    try:
+        if options.hub:
+            return _hold_in_hub(Options(**given, browser=False), options.group)
+        return serve(Options(**given, browser=not options.no_browser))
+    except (BadRecord, BadAddress) as error:
+        return complain(error, status=2)
+    except NoCertificate as error:
+        return complain(error)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from course_lib.classroom.report import write_report
+    from course_lib.classroom.server.record import BadRecord
+
+    try:
+        write_report(Path(options.record), Path(options.out))
+    except BadRecord as error:
+        return complain(error, status=2)
+    print(f"written: {Path(options.out) / 'index.html'}, learners.csv and questions.csv")
+    return 0
+
+
+def _hold_in_hub(options: Options, group: str) -> int:
+    try:
+        from course_lib.classroom.server.hub import NoHub, serve_in_hub
+    except ModuleNotFoundError as error:
+        return complain(f"--hub needs {error.name}, which is not installed: pip install -e '.[hub]'")
+    try:
+        return serve_in_hub(options, learners=group)
+    except NoHub as error:
+        return complain(error, status=2)

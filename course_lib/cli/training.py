@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from course_lib.cli import arguments as take
+from course_lib.cli import arguments as types
 from course_lib.cli.arguments import BadUsage, complain, detached, interrupted
 from course_lib.cli.running import add_cluster_options, choose_backend, place_of
 from course_lib.launchers import Detached, LaunchError, PeersLost, Run, Slurm, torchrun, warm_up
@@ -32,16 +32,16 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     _add_train(commands)
     plot = commands.add_parser("plot", help="plot the loss of training runs from their logs")
     plot.add_argument(
-        "logs", nargs="+", type=take.words, metavar="LOG", help="a file that `course train --log LOG` wrote"
+        "logs", nargs="+", type=types.words, metavar="LOG", help="a file that `course train --log LOG` wrote"
     )
-    plot.add_argument("--out", type=take.picture, required=True, metavar="PICTURE.png", help="where to draw it")
+    plot.add_argument("--out", type=types.picture, required=True, metavar="PICTURE.png", help="where to draw it")
     plot.set_defaults(run=_plot)
     stragglers = commands.add_parser("stragglers", help="find the rank that the others wait for, from a trace of a run")
     stragglers.add_argument(
-        "trace", type=take.words, metavar="TRACE", help="a file that `course train --profile` wrote"
+        "trace", type=types.words, metavar="TRACE", help="a file that `course train --profile` wrote"
     )
     timeline = "draw the ranks' timeline: waiting for input, computation, exposed communication"
-    stragglers.add_argument("--out", type=take.picture, metavar="PICTURE.png", help=timeline)
+    stragglers.add_argument("--out", type=types.picture, metavar="PICTURE.png", help=timeline)
     stragglers.set_defaults(run=_stragglers)
 
 
@@ -55,15 +55,15 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     )
     train.add_argument(
         "strategy",
-        type=take.words,
+        type=types.words,
         metavar="STRATEGY",
         help="single, ddp, accumulation, model, tensor, pipeline, hybrid, fsdp, or module:Class for your own",
     )
     train.add_argument("arguments", nargs="*", default=[], metavar="NAME=VALUE", help="options for the strategy")
-    train.add_argument("--ranks", type=take.ranks, help="how many (default: 2, single: 1; under torchrun, it decides)")
+    train.add_argument("--ranks", type=types.ranks, help="how many (default: 2, single: 1; under torchrun, it decides)")
     train.add_argument(
         "--data",
-        type=take.words,
+        type=types.words,
         default="adding",
         metavar="adding|text|FILE|FILE.py:FUNCTION",
         help="default: the adding problem; your own function returns data with a length and batch(indices); a text "
@@ -71,19 +71,19 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     )
     train.add_argument(
         "--model",
-        type=take.words,
+        type=types.words,
         metavar="FILE.py:FUNCTION",
         help="your own model instead of an LSTM: a function that returns a list of blocks",
     )
     for name, kind, default, what in (
-        ("updates", take.count, 300, "how many optimizer steps"),
-        ("batch", take.count, 64, "global batch size: sequences of the adding problem per update, over all ranks"),
-        ("tokens", take.count, 4096, "global batch size for text: tokens per update, over all ranks"),
-        ("hidden", take.count, 64, "the hidden size of an LSTM layer"),
-        ("layers", take.count, 2, "how many LSTM layers"),
-        ("seed", take.seed, 0, "the seed of the weights and the data order"),
-        ("every", take.count, 50, "updates between checkpoints"),
-        ("learning-rate", take.learning_rate, 0.01, "Adam's learning rate"),
+        ("updates", types.count, 300, "how many optimizer steps"),
+        ("batch", types.count, 64, "global batch size: sequences of the adding problem per update, over all ranks"),
+        ("tokens", types.count, 4096, "global batch size for text: tokens per update, over all ranks"),
+        ("hidden", types.count, 64, "the hidden size of an LSTM layer"),
+        ("layers", types.count, 2, "how many LSTM layers"),
+        ("seed", types.seed, 0, "the seed of the weights and the data order"),
+        ("every", types.count, 50, "updates between checkpoints"),
+        ("learning-rate", types.learning_rate, 0.01, "Adam's learning rate"),
     ):
         train.add_argument(f"--{name}", type=kind, default=default, help=f"{what} (default: {default})")
     train.add_argument(
@@ -93,26 +93,26 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         help="the precision of the forward pass; weights stay in fp32, and fp16 scales the loss (default: fp32)",
     )
     folder = "save checkpoints there, and keep the last two"
-    train.add_argument("--checkpoint", type=take.words, metavar="FOLDER", help=folder)
+    train.add_argument("--checkpoint", type=types.words, metavar="FOLDER", help=folder)
     beside = "write checkpoints in the background, from a copy in memory, while training continues"
     train.add_argument("--async-checkpoint", action="store_true", help=beside)
     train.add_argument("--resume", action="store_true", help="continue from the folder's last checkpoint")
     limit = "after this time, save a checkpoint and stop; continue with --resume"
-    train.add_argument("--time-limit", type=take.time_limit, metavar="SECONDS|H:MM:SS", help=limit)
+    train.add_argument("--time-limit", type=types.time_limit, metavar="SECONDS|H:MM:SS", help=limit)
     # torchrun reads its script's options, too, and mistakes --log for an abbreviation of one of its own.
     log = (
         "write a line of JSON per update, for `course plot`, or, with tensorboard:DIR, for TensorBoard; can be given "
         "once for each; under torchrun, use --log-file"
     )
     train.add_argument(
-        "--log", "--log-file", action="append", default=[], type=take.words, metavar="FILE|tensorboard:DIR", help=log
+        "--log", "--log-file", action="append", default=[], type=types.words, metavar="FILE|tensorboard:DIR", help=log
     )
     recompute = "drop activations and recompute them in the backward pass (pipeline and hybrid)"
     train.add_argument("--recompute", action="store_true", help=recompute)
     compiled = "compile every block except LSTM layers with torch.compile"
     train.add_argument("--compile", action="store_true", help=compiled)
     profile = "run some updates under PyTorch's profiler and write a trace of all ranks, for ui.perfetto.dev"
-    train.add_argument("--profile", type=take.words, metavar="FILE", help=profile)
+    train.add_argument("--profile", type=types.words, metavar="FILE", help=profile)
     add_cluster_options(train)
     shown = "with --slurm: print the script instead of submitting it"
     train.add_argument("--print", action="store_true", help=shown)
