@@ -53,7 +53,7 @@ def _lab(options: argparse.Namespace) -> int:
     from course_lib.lab import BadDesk, LabMissing, open_lab
 
     if options.class_ is None and (options.code is not None or options.name is not None):
-        raise take.BadUsage("--code and --name are for a class: give its address, too, with --class URL")
+        raise BadUsage("--code and --name are for a class: give its address, too, with --class URL")
     join = partial(_join, options) if options.class_ is not None else None
     try:
         return open_lab(port=options.port, browser=not options.no_browser, desk=options.desk, join=join)
@@ -79,7 +79,7 @@ def _join(options: argparse.Namespace, folder: Path) -> str:
 
 def _ask(option: str, question: str) -> str:
     if not sys.stdin.isatty():
-        raise take.BadUsage(f"{option} is missing: give {option}, or run this in a terminal, which asks for it")
+        raise BadUsage(f"{option} is missing: give {option}, or run this in a terminal, which asks for it")
     return input(question).strip()
 
 
