@@ -191,8 +191,8 @@ MUTATIONS = [
     Mutation(
         "links cost nothing in a simulation",
         "planning/simulation.py",
-        "times[giver][1] + costs.link",
-        "times[giver][1]",
+        "times[producer][1] + costs.link",
+        "times[producer][1]",
     ),
     Mutation(
         "a ring all-reduce has half its rounds",

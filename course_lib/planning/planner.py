@@ -208,7 +208,7 @@ def placed(work: Work, replicas: int, pieces: Pieces, memory: int | None) -> Pla
     With virtual stages, return the fastest placement whether it fits or not.
     """
     prepared, blocks = pieces.prepared, block_seconds(work, replicas, pieces)
-    positions, is_virtual = prepared.schedule.places.positions, prepared.schedule.virtual > 1
+    positions, is_virtual = prepared.schedule.stage_map.positions, prepared.schedule.virtual > 1
     costs = [
         BlockCost(each.forward + each.backward, round(_bytes(work, replicas, prepared, 0, [place])))
         for place, each in enumerate(blocks)
@@ -231,7 +231,7 @@ def _blocks_of_stages(placement: Placement, prepared: Prepared) -> list[list[int
     """Return the blocks of each stage, over all its virtual stages."""
     own: list[list[int]] = [[] for _ in prepared.schedule.stages]
     for position in range(placement.stages):
-        own[prepared.schedule.places.place(position)[0]] += placement.blocks_of(position)
+        own[prepared.schedule.stage_map.stage_at(position)[0]] += placement.blocks_of(position)
     return own
 
 

@@ -33,7 +33,7 @@ class Problem:
         for step, needed in enumerate(self.needs):
             for other in needed:
                 self.followers[other].append(step)
-        self.giver = [self._from_another_stage(step) for step in range(len(self.steps))]
+        self.producer = [self._from_another_stage(step) for step in range(len(self.steps))]
         self.grows = [self._grows(stage, action) for stage, action in self.steps]
         self.order = self._in_order()
         self.first_micro_batch = [step for step in self.order if not self.steps[step][1].micro_batch]
@@ -76,15 +76,15 @@ class Problem:
         What a step needs from its own stage must come before it in its row.
         """
         ends = [-1.0] * len(self.steps)
-        seconds, giver, link = self.seconds, self.giver, self.costs.link
+        seconds, producer, link = self.seconds, self.producer, self.costs.link
         free, heads, left = [0.0] * len(rows), [0] * len(rows), len(self.steps)
         while left:
             before = left
             for stage, row in enumerate(rows):
                 start, place = free[stage], heads[stage]
                 for step in row[place:]:
-                    if giver[step] >= 0:
-                        arrival = ends[giver[step]]
+                    if producer[step] >= 0:
+                        arrival = ends[producer[step]]
                         if arrival < 0:
                             break
                         start = max(start, arrival + link)

@@ -56,7 +56,7 @@ def _order_of(kind: Any, stages: int, micro_batches: int, virtual: int) -> tuple
     owner = made.stage_index_to_group_rank
     for style in LAYOUTS:
         layout = Layout(stages, virtual, style)
-        if all(layout.place(position)[0] == owner[position] for position in range(layout.positions)):
+        if all(layout.stage_at(position)[0] == owner[position] for position in range(layout.positions)):
             return made.pipeline_order, layout
     raise KeyError(f"no layout puts the parts on ranks {owner}")
 
@@ -82,7 +82,7 @@ def _actions(order: Iterable[Any], rank: int, layout: Layout) -> Iterable[Action
         if one.computation_type.value == OVERLAPPED:
             yield from _actions(one.sub_actions, rank, layout)
             continue
-        stage, virtual = layout.place(one.stage_index)
+        stage, virtual = layout.stage_at(one.stage_index)
         if stage != rank:
             raise KeyError(f"rank {rank} does {one}, which belongs to rank {stage}")
         yield Action(KINDS[one.computation_type.value], one.microbatch_index, 0, virtual)

@@ -141,7 +141,7 @@ class Prepared:
         last: dict[int, tuple[int, int]] = {}
         for number, (stage, action) in enumerate(self.stopwatch.order):
             if action.kind in "BW":
-                last[self.schedule.places.position(stage, action.virtual)] = (number, stage)
+                last[self.schedule.stage_map.position(stage, action.virtual)] = (number, stage)
         found: list[list[tuple[int, int]]] = [[] for _ in self.schedule.stages]
         for position, (number, stage) in sorted(last.items(), key=lambda item: item[1]):
             found[stage].append((position, number))

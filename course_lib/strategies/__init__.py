@@ -3,8 +3,7 @@
 from course_lib.strategies.accumulation import Accumulation
 from course_lib.strategies.base import Single, Strategy, broadcast_weights, sum_over_ranks
 from course_lib.strategies.ddp import DDP
-from course_lib.strategies.fsdp import FSDP
-from course_lib.strategies.fsdp_watch import GatherPace, GatherWatch
+from course_lib.strategies.fsdp import FSDP, GatherPace, GatherWatch
 from course_lib.strategies.hybrid import Hybrid
 from course_lib.strategies.model_parallel import ModelParallel
 from course_lib.strategies.parameter_server import ParameterServer

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from course_lib.data import Batch
-from course_lib.planning.actions import Action, Layout, Step, giver_of
+from course_lib.planning.actions import Action, Layout, Step, producer_of
 from course_lib.planning.schedule import Schedule
 from course_lib.planning.simulation import ActionCosts, Stopwatch
 from course_lib.strategies.point_to_point import PendingSend
@@ -38,12 +38,12 @@ from course_lib.trace import span
 class Routes:
     """For one stage of a schedule: where each message comes from and goes to, and when it is posted."""
 
-    def __init__(self, schedule: Schedule, place: int) -> None:
-        places, row = schedule.places, schedule.stages[place]
-        self.givers = {action: giver_of(action, place, places) for action in row}
-        self.takers = {action: taker_of(action, place, places) for action in row}
-        self.postings = postings_of(schedule)[place]
-        neighbors = {taker[0] for taker in self.takers.values() if taker}
+    def __init__(self, schedule: Schedule, index: int) -> None:
+        layout, row = schedule.stage_map, schedule.stages[index]
+        self.producers = {action: producer_of(action, index, layout) for action in row}
+        self.consumers = {action: consumer_of(action, index, layout) for action in row}
+        self.postings = postings_of(schedule)[index]
+        neighbors = {consumer[0] for consumer in self.consumers.values() if consumer}
         self.numbers = {
             stage: {action: number for number, action in enumerate(schedule.stages[stage])} for stage in neighbors
         }
@@ -57,34 +57,34 @@ class Mail:
         self.here: dict[Action, Tensor] = {}  # passed on this rank, by the action that takes it
         self.ready: dict[Action, Tensor] = {}  # to be sent, by the action that made it
         self.posted: dict[Action, PendingMessage] = {}  # receives, by the action that takes it
-        self.sent: dict[int, list[tuple[int, PendingSend]]] = defaultdict(list)  # with the index of its taker
+        self.sent: dict[int, list[tuple[int, PendingSend]]] = defaultdict(list)  # with the index of its consumer
 
-    def take(self, action: Action) -> Tensor:
+    def receive(self, action: Action) -> Tensor:
         """Return the tensor that `action` needs from a different part of the model."""
-        giver = self.routes.givers[action]
-        if giver is None:
-            raise ValueError(f"{action} on stage {self.stage.place} needs nothing from a different part of the model")
-        if giver[0] == self.stage.place:
+        producer = self.routes.producers[action]
+        if producer is None:
+            raise ValueError(f"{action} on stage {self.stage.index} needs nothing from a different part of the model")
+        if producer[0] == self.stage.index:
             return self.here.pop(action)
         with span("receive"):
             content = self.posted.pop(action).wait()
-        self._free(*giver)
+        self._free(*producer)
         return content
 
     def deliver(self, action: Action, tensor: Tensor) -> None:
         """Pass the result of `action` to the part of the model that needs it, if there is one."""
-        taker = self.routes.takers[action]
-        if taker is None:
+        consumer = self.routes.consumers[action]
+        if consumer is None:
             return
-        if taker[0] == self.stage.place:
-            self.here[taker[1]] = tensor.detach()
+        if consumer[0] == self.stage.index:
+            self.here[consumer[1]] = tensor.detach()
         else:
             self.ready[action] = tensor
 
     def post(self, actions_done: int) -> None:
         """Post the sends and receives that are due once this stage has done `actions_done` actions."""
         for message in self.routes.postings[actions_done]:
-            if message.source == self.stage.place:
+            if message.source == self.stage.index:
                 self._send(message)
             else:
                 piece = self.pieces[message.needed_by.micro_batch][message.needed_by.chunk]
@@ -152,9 +152,9 @@ def postings_of(schedule: Schedule) -> tuple[Postings, ...]:
     posted: list[list[list[Message]]] = [[[] for _ in range(len(row) + 1)] for row in schedule.stages]
     for stage, action in order:
         done[stage] += 1
-        taker = taker_of(action, stage, schedule.places)
-        if taker is not None and taker[0] != stage:
-            message = Message(stage, action, *taker)
+        consumer = consumer_of(action, stage, schedule.stage_map)
+        if consumer is not None and consumer[0] != stage:
+            message = Message(stage, action, *consumer)
             posted[stage][done[stage]].append(message)
             posted[message.to][done[message.to]].append(message)
     return tuple(tuple(map(tuple, row)) for row in posted)
@@ -165,17 +165,17 @@ def in_order_of_completion(schedule: Schedule) -> list[Step]:
     watch = Stopwatch(schedule)
     times = watch.times(TYPICAL)
 
-    def key(place: int) -> tuple[float, int]:
-        stage, action = watch.order[place]
-        position = schedule.places.position(stage, action.virtual)
-        return times[place][1], position if action.kind == "F" else -position
+    def key(index: int) -> tuple[float, int]:
+        stage, action = watch.order[index]
+        position = schedule.stage_map.position(stage, action.virtual)
+        return times[index][1], position if action.kind == "F" else -position
 
-    return [watch.order[place] for place in sorted(range(len(times)), key=key)]
+    return [watch.order[index] for index in sorted(range(len(times)), key=key)]
 
 
-def taker_of(action: Action, stage: int, places: Layout) -> Step | None:
+def consumer_of(action: Action, stage: int, layout: Layout) -> Step | None:
     """Return the step that needs the result of `action`: at the next position for a forward, the previous otherwise."""
     if action.kind not in SENT:
         return None
-    found = (places.after if action.kind == "F" else places.before)(stage, action.virtual)
+    found = (layout.after if action.kind == "F" else layout.before)(stage, action.virtual)
     return found and (found[0], replace(action, virtual=found[1]))

@@ -27,7 +27,7 @@ from course_lib.lstm.model import Loss, SequenceModel
 from course_lib.planning import ActionCosts, Link, Plan, Schedule, Work, paced_network
 from course_lib.planning.sharding import WAYS, ShardedMemory
 from course_lib.strategies import DDP, FSDP, Hybrid, Strategy
-from course_lib.strategies.fsdp_watch import GatherPace, GatherWatch
+from course_lib.strategies.fsdp import GatherPace, GatherWatch
 from course_lib.strategies.shards import local_part
 
 

@@ -113,8 +113,8 @@ def both_executors(
     model = lstm_model(features=2, hidden=hidden, layers=6, outputs=1)
     make = from_torch if name in FIVE else make_schedule
     ours = make(name if name in FIVE else name.lower(), stages, micro_batches)
-    placement = equal_count(len(model), ours.places.positions)
-    stage = Stage.of(model, placement, rank, range(stages), squared_error, pace, ours.places)
+    placement = equal_count(len(model), ours.stage_map.positions)
+    stage = Stage.of(model, placement, rank, range(stages), squared_error, pace, ours.stage_map)
     theirs, routes = their_step(name, stage, batch, micro_batches, pace), Routes(ours, rank)
 
     def their_turn() -> None:

@@ -69,7 +69,7 @@ def test_every_stage_works_as_long_as_its_share_of_the_batch_takes(schedule: Sch
 @given(stage_counts, virtual_counts, st.sampled_from(["loop", "v"]))
 def test_parts_go_round_and_round_or_to_and_fro(stages: int, virtual: int, style: str):
     layout = Layout(stages, virtual, style)
-    places = [layout.place(position) for position in range(layout.positions)]
+    places = [layout.stage_at(position) for position in range(layout.positions)]
     assert places == [where(position, stages, style) for position in range(stages * virtual)]
     assert sorted(places) == list(product(range(stages), range(virtual)))
     for position, place in enumerate(places):

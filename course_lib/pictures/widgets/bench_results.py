@@ -168,7 +168,7 @@ def one_step(schedule: Schedule, costs: ActionCosts) -> None:
     from course_lib.lstm import lstm_model, squared_error
     from course_lib.strategies import Pipeline
 
-    parts = schedule.places.positions
+    parts = schedule.stage_map.positions
     model = lstm_model(features=2, hidden=8, layers=max(1, parts - 2), outputs=1)
     pace = ActionCosts(PACE * _number(costs.forward), PACE * _number(costs.backward))
     strategy = Pipeline(model, partial(torch.optim.SGD, lr=0.01), squared_error, schedule=schedule, pace=pace)
