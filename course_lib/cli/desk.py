@@ -142,8 +142,7 @@ def _examine_ranks(options: argparse.Namespace) -> int:
             warm_up()  # imports torch in the background, while this process does
         with leaving_at_once():
             from course_lib.doctor import health
-            from course_lib.doctor.health import complaints
-            from course_lib.doctor.tables import health_text
+            from course_lib.doctor.health import complaints, health_text
 
         plan = health.Plan(data=options.data)
         if under_torchrun:

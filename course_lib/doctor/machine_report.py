@@ -41,8 +41,8 @@ class Report:
         return not any(finding.fatal for finding in self.findings)
 
     def __str__(self) -> str:
-        verdict = "The course can run here." if self.course_can_run else "The course cannot run here yet."
-        return "\n".join([*lines_of(self.findings), "", verdict])
+        conclusion = "The course can run here." if self.course_can_run else "The course cannot run here yet."
+        return "\n".join([*lines_of(self.findings), "", conclusion])
 
 
 def lines_of(findings: Sequence[Finding]) -> list[str]:

@@ -10,12 +10,12 @@ from course_lib.pictures.widgets.bench_results import (
     PACE,
     after_the_end,
     bound_like,
+    comparison,
     known,
     run_paced,
     score_table,
     search_like,
     stuck_line,
-    verdict,
     who_waits,
     why_stuck,
 )
@@ -234,7 +234,7 @@ class ScheduleBench(Explorer):
         if simulation is None:
             said = f"Stuck: {why_stuck(self.schedule)}. {who_waits(waiting, self.schedule)}"
         else:
-            said = verdict(simulation, known(self.schedule, self.costs))
+            said = comparison(simulation, known(self.schedule, self.costs))
         if self.ran and simulation:
             whole = makespan(self.ran)
             said += f" Measured: {whole * 1000:.0f} ms, {whole / PACE / simulation.makespan:.2f} times the simulated."

@@ -54,7 +54,7 @@ def _row(name: str, simulation: Simulation) -> list[str]:
     ]
 
 
-def verdict(yours: Simulation, others: Mapping[str, Simulation]) -> str:
+def comparison(yours: Simulation, others: Mapping[str, Simulation]) -> str:
     """Return what your schedule takes and holds, and which named schedules it beats, equals, or loses to."""
     facts = (
         f"It runs: makespan {yours.makespan:.4g}, bubble {yours.bubble:.1%}, "

@@ -60,11 +60,11 @@ class PlacementExplorer(Explorer):
             ]
             shapes += [text(0, top + 24 + ROW * stage, f"stage {stage}") for stage in range(placement.stages)]
             top += ROW * placement.stages + 38
-        verdict = (
+        words = (
             f"Your slowest stage takes {_ratio(ours.seconds, theirs.seconds)} times the solver's, "
             f"your largest has {_ratio(ours.bytes, theirs.bytes)} times the memory of its largest."
         )
-        return Drawing("".join(shapes), MEMORY_LEFT + MEMORY_WIDTH + 60, top - 10, verdict)
+        return Drawing("".join(shapes), MEMORY_LEFT + MEMORY_WIDTH + 60, top - 10, words)
 
 
 def _ratio(ours: float, theirs: float) -> str:

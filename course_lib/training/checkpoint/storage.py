@@ -23,6 +23,7 @@ import torch.distributed as dist
 from course_lib.strategies import Strategy
 from course_lib.strategies.base import rank_and_ranks
 from course_lib.strategies.shards import NamedTensors
+from course_lib.training.checkpoint import state
 from course_lib.training.checkpoint.folder import (
     Checkpoint,
     CheckpointError,
@@ -33,25 +34,6 @@ from course_lib.training.checkpoint.folder import (
     sums_of,
 )
 from course_lib.training.checkpoint.lock import WriterLock, acquire_lock, on_rank_0
-from course_lib.training.checkpoint.state import (
-    Pieces,
-    check_same_model,
-    check_same_optimizer,
-    check_same_slots,
-    copy_name,
-    empty,
-    empty_slot,
-    find_buffers,
-    in_words,
-    layout_of,
-    own_keys,
-    parameters_of,
-    parts_of,
-    restore_buffers,
-    restore_optimizer,
-    restore_rank,
-    state_dict_of,
-)
 
 CHECKPOINTS_KEPT = 2
 
@@ -75,7 +57,7 @@ def save_checkpoint(
     save = begin_save(strategy, folder, position, notes=notes, keep=keep, lock=lock)
     with save.explained():
         writer = planners.FileSystemWriter(save.aside)
-        planners.save(state_dict_of(strategy), storage_writer=writer, planner=planners.SavePieces())
+        planners.save(state.state_dict_of(strategy), storage_writer=writer, planner=planners.SavePieces())
     return save.finish()
 
 
@@ -130,11 +112,11 @@ def begin_save(
     if keep < 1:
         raise ValueError(f"keep={keep}: at least the checkpoint that is saved is kept")
     final = Path(folder) / f"update-{position.updates:08d}"
-    parts = parts_of(strategy, sampled=True)
+    parts = state.parts_of(strategy, sampled=True)
     facts = {
         "position": asdict(position),
-        "layout": layout_of(strategy, parts),
-        "parameters": parameters_of(parts),
+        "layout": state.layout_of(strategy, parts),
+        "parameters": state.parameters_of(parts),
         "notes": notes or {},
         "optimizer": type(strategy.optimizer).__name__ if any(strategy.optimizer.state.values()) else "",
     }
@@ -214,7 +196,7 @@ class BackgroundSaver:
         self.wait()
         save = begin_save(strategy, folder, position, notes=notes, lock=lock, group=self._group)
         writing = planners.async_save(
-            state_dict_of(strategy),
+            state.state_dict_of(strategy),
             storage_writer=planners.PiecesWriter(save.aside),
             planner=planners.SavePieces(),
             process_group=self._group,
@@ -270,28 +252,30 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
     found = checkpoint.path
     if damaged and rank_and_ranks()[0] == 0:
         warnings.warn(f"{', '.join(damaged)}: {found.name}, the one before, is loaded instead", stacklevel=2)
-    parts = parts_of(strategy)
-    check_same_model(checkpoint, parameters_of(parts))
-    check_same_optimizer(checkpoint, strategy)
-    same_layout = checkpoint.layout == layout_of(strategy, parts)
+    parts = state.parts_of(strategy)
+    state.check_same_model(checkpoint, state.parameters_of(parts))
+    state.check_same_optimizer(checkpoint, strategy)
+    same_layout = checkpoint.layout == state.layout_of(strategy, parts)
     try:
         saved = planners.FileSystemReader(found).read_metadata().state_dict_metadata
     except Exception as error:  # a truncated pickle may raise anything
         raise CheckpointError(f"{found} is damaged ({error}): remove it to resume from the one before") from error
-    check_same_slots(checkpoint, saved, strategy)
+    state.check_same_slots(checkpoint, saved, strategy)
     shards = strategy.shards()
-    wanted = {copy_name(shard, same_layout) + f"model.{name}": Pieces.of(shard) for name, shard in shards.items()}
+    wanted = {
+        state.copy_name(shard, same_layout) + f"model.{name}": state.Pieces.of(shard) for name, shard in shards.items()
+    }
     slots: dict[str, NamedTensors] = {name: {} for name in shards}
     for name, shard in shards.items():
-        prefix = copy_name(shard, same_layout) + f"optimizer.{name}."
+        prefix = state.copy_name(shard, same_layout) + f"optimizer.{name}."
         for key, entry in saved.items():
             slot = key.removeprefix(prefix)
             if key.startswith(prefix) and "." not in slot:
-                slots[name][slot] = empty_slot(shard, name, slot, entry)
-                wanted[key] = Pieces.of(shard, slots[name][slot])
-    buffers = find_buffers(checkpoint, saved, strategy, same_layout)
-    own = {key: empty(saved[key]) for key in [*(own_keys(saved) if same_layout else ()), *buffers.values()]}
-    wanted |= {key: Pieces.whole(tensor) for key, tensor in own.items()}
+                slots[name][slot] = state.empty_slot(shard, name, slot, entry)
+                wanted[key] = state.Pieces.of(shard, slots[name][slot])
+    buffers = state.find_buffers(checkpoint, saved, strategy, same_layout)
+    own = {key: state.empty(saved[key]) for key in [*(state.own_keys(saved) if same_layout else ()), *buffers.values()]}
+    wanted |= {key: state.Pieces.whole(tensor) for key, tensor in own.items()}
     try:
         planners.load(wanted, storage_reader=planners.FileSystemReader(found), planner=planners.LoadPieces())
     except planners.CheckpointException as error:
@@ -299,15 +283,15 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
         raise CheckpointError(
             f"{found} is damaged (rank {rank}: {str(cause).splitlines()[0]}): remove it to resume from the one before"
         ) from error
-    restore_optimizer(strategy, {shards[name].tensor: of_name for name, of_name in slots.items() if of_name})
-    restore_rank(strategy, own)
-    restore_buffers(strategy, {name: own[key] for name, key in buffers.items()})
+    state.restore_optimizer(strategy, {shards[name].tensor: of_name for name, of_name in slots.items() if of_name})
+    state.restore_rank(strategy, own)
+    state.restore_buffers(strategy, {name: own[key] for name, key in buffers.items()})
     strategy.updates = checkpoint.position.updates
     if strategy.carry_state and not same_layout and rank_and_ranks()[0] == 0:
-        ours = layout_of(strategy, parts)
+        ours = state.layout_of(strategy, parts)
         warnings.warn(
-            f"{checkpoint.path.name} was saved by {in_words(checkpoint.layout)}, and is loaded by "
-            f"{in_words(ours)}: the carried state begins at zero",
+            f"{checkpoint.path.name} was saved by {state.in_words(checkpoint.layout)}, and is loaded by "
+            f"{state.in_words(ours)}: the carried state begins at zero",
             stacklevel=2,
         )
     return checkpoint
