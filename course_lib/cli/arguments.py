@@ -182,8 +182,8 @@ HUNG_UP = 129  # the shell's exit status for a program killed by SIGHUP
 
 def complain(error: Exception | str, status: int = 1) -> int:
     """Print what is wrong and return the status. It is one line, except for errors that the user's own code raised."""
-    told = f"{type(error).__name__}: {error}" if isinstance(error, LaunchError) else one_line(str(error))
-    print(f"course: {told}", file=sys.stderr)
+    message = f"{type(error).__name__}: {error}" if isinstance(error, LaunchError) else one_line(str(error))
+    print(f"course: {message}", file=sys.stderr)
     return status
 
 

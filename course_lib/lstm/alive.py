@@ -25,13 +25,13 @@ class SavedBytes:
     peak: int = 0
     _users: Counter = field(default_factory=Counter, repr=False)  # per storage: several tensors may share one
 
-    def take(self, storage: int, size: int) -> None:
+    def add(self, storage: int, size: int) -> None:
         self._users[storage] += 1
         if self._users[storage] == 1:
             self.bytes += size
             self.peak = max(self.peak, self.bytes)
 
-    def give_back(self, storage: int, size: int) -> None:
+    def remove(self, storage: int, size: int) -> None:
         self._users[storage] -= 1
         if not self._users[storage]:
             self.bytes -= size
@@ -53,11 +53,11 @@ def saved_for_backward(model: nn.Module, *others: Tensor) -> Iterator[SavedBytes
             self.tensor, self.storage, self.size = tensor, _storage(tensor), tensor.untyped_storage().nbytes()
             self.counts = self.storage not in known and self.storage not in _parameters_of(model)
             if self.counts:
-                saved.take(self.storage, self.size)
+                saved.add(self.storage, self.size)
 
         def __del__(self) -> None:
             if self.counts:
-                saved.give_back(self.storage, self.size)
+                saved.remove(self.storage, self.size)
 
     with torch.autograd.graph.saved_tensors_hooks(SavedTensor, lambda saved_tensor: saved_tensor.tensor):
         yield saved
@@ -81,10 +81,10 @@ def most_alive(function: Callable[..., T], *arguments: Any) -> tuple[T, int]:
             results = func(*args, **(kwargs or {}))
             for one in results if isinstance(results, (list, tuple)) else [results]:
                 if isinstance(one, Tensor):
-                    self.take(one.untyped_storage(), given)
+                    self.track(one.untyped_storage(), given)
             return results
 
-        def take(self, storage, given: set[int]) -> None:
+        def track(self, storage, given: set[int]) -> None:
             place, size = private_doors.storage_id(storage), storage.nbytes()
             if place not in self.there and place not in given:
                 self.there.add(place)

@@ -76,7 +76,7 @@ def _arrow(
 
 
 def _rounded_box(axes: Axes, x: float, y: float, width: float, height: float) -> None:
-    look = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": "white", "edgecolor": INK}
+    look: dict[str, Any] = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": "white", "edgecolor": INK}
     axes.add_patch(FancyBboxPatch((x - width / 2, y - height / 2), width, height, **look))
 
 

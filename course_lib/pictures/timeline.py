@@ -178,8 +178,8 @@ def messages(run: Run | Sequence[Span] | Mapping[str, Run], ranks: int | None = 
         axes.set_xlim(0, last * time_unit(last)[1] * 1.02 or 1)
         if axes is not rows[-1]:
             axes.set_xlabel("")
-    told = [f"{name}: " * bool(name) + _describe_messages(*each) for name, each in named.items()]
-    return Picture(figure, "; ".join(told))
+    descriptions = [f"{name}: " * bool(name) + _describe_messages(*each) for name, each in named.items()]
+    return Picture(figure, "; ".join(descriptions))
 
 
 def matched(spans: Sequence[Span]) -> list[Pair]:

@@ -145,8 +145,8 @@ def own_needs(action: Action, chunks: int, recomputed: bool = False) -> tuple[Ac
         return (Action("F", m, c, v),)
     if kind == "W":
         return (Action("B", m, c, v),)
-    kept = [Action("F", m, c, v), *([Action("R", m, c, v)] if recomputed else [])]
-    return (*kept, Action("B", m, c + 1, v)) if c < chunks - 1 else tuple(kept)
+    needed = [Action("F", m, c, v), *([Action("R", m, c, v)] if recomputed else [])]
+    return (*needed, Action("B", m, c + 1, v)) if c < chunks - 1 else tuple(needed)
 
 
 @lru_cache(maxsize=65536)

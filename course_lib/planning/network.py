@@ -146,12 +146,12 @@ def _time_parts(sizes: Sequence[int], repeats: int) -> list[list[float]]:
         )
         times: list[list[float]] = [[] for _ in parts]
         for _ in range(repeats + 1):
-            for part, taken in zip(parts, times, strict=True):
+            for part, seconds in zip(parts, times, strict=True):
                 dist.barrier()
                 began = time.monotonic()
                 part()
-                taken.append(time.monotonic() - began)
-        rows.append([min(taken[1:]) for taken in times])
+                seconds.append(time.monotonic() - began)
+        rows.append([min(seconds[1:]) for seconds in times])
     return rows
 
 

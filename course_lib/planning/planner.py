@@ -237,11 +237,11 @@ def _blocks_of_stages(placement: Placement, prepared: Prepared) -> list[list[int
 
 def _bytes(work: Work, replicas: int, prepared: Prepared, stage: int, places: Sequence[int]) -> float:
     """Return the bytes these blocks need on this stage: their states, and the activations that the schedule holds."""
-    kept = prepared.held[stage] * work.activations(places)
+    activations = prepared.held[stage] * work.activations(places)
     first = min(places)
     if first > 0:  # the batch itself is not counted on any stage
-        kept += prepared.inputs_held[stage] * work.edges[first - 1]
-    return work.states(places) + kept / replicas
+        activations += prepared.inputs_held[stage] * work.edges[first - 1]
+    return work.states(places) + activations / replicas
 
 
 def _edge(work: Work, placement: Placement) -> int:

@@ -45,8 +45,8 @@ class Problem:
 
     def _grows(self, stage: int, action: Action) -> int:
         """Return how many more pieces the stage holds after this step; negative for fewer."""
-        kept = {"F": 1, "R": 0, "W": -1, "B": 0 if (stage, action.piece) in self.example.split else -1}
-        return kept[action.kind]
+        change = {"F": 1, "R": 0, "W": -1, "B": 0 if (stage, action.piece) in self.example.split else -1}
+        return change[action.kind]
 
     def link(self, step: int, needed: int) -> float:
         """Return how long the result of `needed` is in flight to `step`."""

@@ -92,8 +92,8 @@ class Work:
 
 def _memory(given: Memory, precision: str) -> Memory:
     """Halve the activations under autocast, which saves them in bfloat16; the weights stay in float32."""
-    kept = given.activations // 2 if precision == "bfloat16" else given.activations
-    return Memory(given.parameters, given.gradients, given.optimizer, kept)
+    activations = given.activations // 2 if precision == "bfloat16" else given.activations
+    return Memory(given.parameters, given.gradients, given.optimizer, activations)
 
 
 Times = list[tuple[float, float]]  # (start, end) of each step, in the order of the stopwatch

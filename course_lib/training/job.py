@@ -44,7 +44,6 @@ from course_lib.training.loop import (
     with_input_waits,
 )
 from course_lib.training.metrics import MetricsLogger, NotFinite, check_weights, utilization_of
-from course_lib.training.own import check_runs
 from course_lib.training.settings import (
     BadSettings,
     Settings,
@@ -55,6 +54,7 @@ from course_lib.training.settings import (
     checkpoint_to_resume,
 )
 from course_lib.training.tasks import check_same_data, fingerprint_of_all_ranks, make_task, prepare_data
+from course_lib.training.user_code import check_runs
 
 STREAMS = 1_000_003  # larger than any world size, so no two updates share a rank's seed
 

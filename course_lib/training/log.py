@@ -47,11 +47,11 @@ class Log:
         check_log(path)
         try:
             self.path.touch()
-            kept = [record for record in read_log(path) if record.update <= after]
-            os.truncate(self.path, _bytes_up_to(self.path, len(kept)))
+            earlier = [record for record in read_log(path) if record.update <= after]
+            os.truncate(self.path, _bytes_up_to(self.path, len(earlier)))
         except OSError as error:
             raise self._cannot_be_written(error) from error
-        self.seconds = kept[-1].seconds if kept else 0.0
+        self.seconds = earlier[-1].seconds if earlier else 0.0
 
     def write(self, records: Iterable[Record]) -> None:
         """Append the records, and return once they are in the file."""

@@ -139,8 +139,8 @@ def dropout_by_feature() -> Iterator[None]:
         if not training:
             return inputs
         width = inputs.shape[-1]
-        kept = torch.rand(width, generator=torch.Generator().manual_seed(width)) >= p
-        return inputs * kept.to(inputs) / max(1 - p, 1e-9)
+        mask = torch.rand(width, generator=torch.Generator().manual_seed(width)) >= p
+        return inputs * mask.to(inputs) / max(1 - p, 1e-9)
 
     with mock.patch.object(torch.nn.functional, "dropout", dropout):
         yield

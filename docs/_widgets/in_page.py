@@ -73,7 +73,7 @@ class Page:
         elif "places" in message:
             self.views[number].choose(message["places"])
         else:
-            self.views[number].told(message["tell"])
+            self.views[number].handle(message["tell"])
 
     def _answer(self, number: int, news: Mapping[str, Any]) -> None:
         self.post(json.dumps({"widget": number, "news": news}))

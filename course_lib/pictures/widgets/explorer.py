@@ -240,7 +240,7 @@ class View:
             chosen[name] = options[min(place, len(options) - 1)]  # the page may not know yet that there are fewer
         self.explorer.set(**chosen)
 
-    def told(self, message: Mapping[str, Any]) -> None:
+    def handle(self, message: Mapping[str, Any]) -> None:
         """Handle a move or a button press in the page."""
         if "move" in message:
             self.explorer.move(message["move"], message["to"])
@@ -292,7 +292,7 @@ def live_view() -> type[Any]:
             self._tell(self._view.facts())
             self.show()
             self.observe(self._chosen, names="places")
-            self.on_msg(self._told)
+            self.on_msg(self._received)
 
         def __repr__(self) -> str:
             """Return the text to show below the still picture where there are no widgets."""
@@ -314,7 +314,7 @@ def live_view() -> type[Any]:
             if not self._telling:
                 self._view.choose(change["new"])
 
-        def _told(self, _: Any, message: dict[str, Any], __: Any) -> None:
-            self._view.told(message)
+        def _received(self, _: Any, message: dict[str, Any], __: Any) -> None:
+            self._view.handle(message)
 
     return LiveView
