@@ -160,7 +160,7 @@ MUTATIONS = [
     ),
     Mutation(
         "every micro-batch sends its gradients",
-        "strategies/accumulation.py",
+        "strategies/ddp.py",
         "with contextlib.nullcontext() if is_last else without_sending():",
         "with contextlib.nullcontext():",
     ),
@@ -173,7 +173,7 @@ MUTATIONS = [
     Mutation(
         "the gradient of the state stops between chunks",
         "strategies/execution.py",
-        "self.state_gradients.pop(own, {}))",
+        "self.state_gradients.pop(key, {}))",
         "{})",
     ),
     Mutation(

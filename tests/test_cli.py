@@ -236,14 +236,14 @@ def test_a_package_that_misses_another_is_not_said_to_be_missing(folder):
 @pytest.mark.parametrize("words", [["run", "program.py:anything", "--slurm"], ["train", "ddp", "--slurm"]])
 def test_no_patience_is_endless_patience_on_a_cluster(words):
     options = cli.make_parser().parse_args([*words, "--peer-timeout", "0"])
-    place = cli.running.place_of(options)
+    place = cli.training.place_of(options)
     assert place is not None
     assert place.peer_timeout == options.peer_timeout == LONGEST_WAIT
 
 
 def test_more_ranks_than_one_machine_has_room_for_fit_a_cluster():
     options = cli.make_parser().parse_args(["run", "f.py:f", "--slurm", "--nodes", "16", "--ranks", "128"])
-    place = cli.running.place_of(options)
+    place = cli.training.place_of(options)
     assert place is not None
     assert place.ranks == 128
 

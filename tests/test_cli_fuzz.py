@@ -141,7 +141,7 @@ def cases(command: str) -> Iterator[tuple[list[str], bool]]:
             if flag:
                 yield [*whole, f"{action.option_strings[0]}={value}"], True  # a flag takes none
             elif action.option_strings:
-                needs = ["--slurm"] if action.dest in cli.running.SLURM_OPTIONS else []
+                needs = ["--slurm"] if action.dest in cli.training.SLURM_OPTIONS else []
                 yield [*whole, *needs, f"{action.option_strings[-1]}={value}"], must_refuse
             elif action.nargs == "*":
                 yield [*whole, value], False

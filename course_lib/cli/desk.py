@@ -10,7 +10,7 @@ from pathlib import Path
 
 from course_lib.cli import arguments as types
 from course_lib.cli.arguments import BadUsage, complain, interrupted
-from course_lib.cli.running import add_cluster_options, choose_backend, place_of
+from course_lib.cli.training import add_cluster_options, choose_backend, place_of
 from course_lib.launchers import LaunchError, torchrun, warm_up
 from course_lib.launchers.slurm import BadPlace
 from course_lib.launchers.torchrun import leaving_at_once

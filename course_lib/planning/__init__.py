@@ -25,11 +25,12 @@ from course_lib.planning.placement import (
     round_robin,
     step_cost,
 )
-from course_lib.planning.plan import Explanation, Plan, explain
+from course_lib.planning.plan import Explanation, Pieces, Plan, Work, explain
 from course_lib.planning.planner import best_of_each_way, plans
 from course_lib.planning.schedule import Schedule
 from course_lib.planning.schedules import (
     SCHEDULES,
+    from_torch,
     gpipe,
     interleaved_one_f_one_b,
     looped_bfs,
@@ -44,8 +45,6 @@ from course_lib.planning.schedules import (
 from course_lib.planning.search import find_schedule, lower_bound
 from course_lib.planning.sharding import ShardedMemory, block_bytes, predict_sharding
 from course_lib.planning.simulation import ActionCosts, bubble, makespan, measured, simulate
-from course_lib.planning.torch_schedules import from_torch
-from course_lib.planning.work import Pieces, Work
 
 __all__ = [
     "SCHEDULES", "Action", "ActionCosts", "AllReduceParts", "BlockCost", "BlockSeconds", "BlockTimes", "CannotPlace",

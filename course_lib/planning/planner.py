@@ -19,9 +19,8 @@ from tqdm import tqdm
 from course_lib.planning.block_times import BlockSeconds
 from course_lib.planning.network import Network
 from course_lib.planning.placement import BlockCost, CannotPlace, Placement, balanced, smallest
-from course_lib.planning.plan import Plan
+from course_lib.planning.plan import Pieces, Plan, Prepared, Times, Work
 from course_lib.planning.simulation import ActionCosts
-from course_lib.planning.work import Pieces, Prepared, Times, Work
 
 SPLIT = ("zb-h1", "zb-v")  # schedules that compute weight gradients separately
 VIRTUAL = {"interleaved": 2, "zb-v": 2}  # parts of the model on each stage

@@ -1,8 +1,7 @@
 """Ways to train a model: one file per strategy, all with the same interface."""
 
-from course_lib.strategies.accumulation import Accumulation
 from course_lib.strategies.base import Single, Strategy, broadcast_weights, sum_over_ranks
-from course_lib.strategies.ddp import DDP
+from course_lib.strategies.ddp import DDP, Accumulation
 from course_lib.strategies.fsdp import FSDP, GatherPace, GatherWatch
 from course_lib.strategies.hybrid import Hybrid
 from course_lib.strategies.model_parallel import ModelParallel

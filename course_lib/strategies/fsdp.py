@@ -19,7 +19,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from course_lib.data import Batch
 from course_lib.lstm.model import Loss, SequenceModel
 from course_lib.machine import device
-from course_lib.strategies.accumulation import accumulate, check_micro_batches
 from course_lib.strategies.base import (
     MakeOptimizer,
     StatesByMicroBatch,
@@ -28,6 +27,7 @@ from course_lib.strategies.base import (
     broadcast_weights,
     sum_over_ranks,
 )
+from course_lib.strategies.ddp import accumulate, check_micro_batches
 from course_lib.strategies.hybrid import mesh_of
 from course_lib.strategies.shards import Shard, is_sharded
 from course_lib.trace import span

@@ -17,9 +17,8 @@ from course_lib.data import AddingProblem, Batch
 from course_lib.lstm.model import SequenceModel, lstm_model, squared_error
 from course_lib.planning.placement import equal_count
 from course_lib.planning.schedule import Schedule
-from course_lib.planning.schedules import make_schedule, naive, wavefront
+from course_lib.planning.schedules import from_torch, make_schedule, naive, wavefront
 from course_lib.planning.simulation import ActionCosts, makespan, measured, simulate
-from course_lib.planning.torch_schedules import from_torch
 from course_lib.strategies import Pipeline
 from course_lib.strategies.execution import Execution
 from course_lib.strategies.mail import Routes

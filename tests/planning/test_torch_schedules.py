@@ -8,9 +8,8 @@ import pytest
 from torch.distributed.pipelining import schedules as library
 
 from course_lib.planning.schedule import Schedule, check
-from course_lib.planning.schedules import interleaved_one_f_one_b, looped_bfs, zero_bubble_h1, zero_bubble_v
+from course_lib.planning.schedules import from_torch, interleaved_one_f_one_b, looped_bfs, zero_bubble_h1, zero_bubble_v
 from course_lib.planning.simulation import ActionCosts, simulate
-from course_lib.planning.torch_schedules import from_torch
 
 THIRDS = ActionCosts(forward=1, backward=2)  # F, B and W take equally long
 SIZES = [(2, 2), (2, 4), (2, 8), (3, 3), (3, 6), (4, 4), (4, 8), (4, 10), (4, 12), (6, 12)]

@@ -10,7 +10,7 @@ from course_lib import launch
 from course_lib.data import AddingProblem
 from course_lib.lstm.model import lstm_model, squared_error
 from course_lib.planning.placement import equal_count
-from course_lib.planning.torch_schedules import from_torch
+from course_lib.planning.schedules import from_torch
 from course_lib.strategies import Single
 from course_lib.strategies.execution import Execution
 from course_lib.strategies.stage import Stage
