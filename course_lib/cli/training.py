@@ -1,4 +1,4 @@
-"""`course run` and `course train`, here or on a Slurm cluster; `course plot` and `course stragglers` read logs and traces."""
+"""`course run` and `train`, here or on a Slurm cluster; `course plot` and `stragglers` read their logs and traces."""
 
 from __future__ import annotations
 
