@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from course_lib.launchers import Detached, LaunchError
 from course_lib.launchers.local import LONGEST_WAIT, MOST_RANKS
@@ -97,6 +97,21 @@ def words(text: str) -> str:
     if not text.strip():
         raise _refusal(text, "give a name")
     return text
+
+
+def option(
+    command: argparse.ArgumentParser,
+    name: str,
+    what: str,
+    kind: Callable[[str], object] = words,
+    metavar: str | None = None,
+    **more: Any,
+) -> None:
+    """Add an option, or an argument without dashes, with `what` as its help. With `bool`, it is a switch."""
+    if kind is bool:
+        command.add_argument(name, action="store_true", help=what)
+    else:
+        command.add_argument(name, type=kind, metavar=metavar, help=what, **more)
 
 
 def sbatch_word(text: str) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from course_lib.cli import arguments as types
-from course_lib.cli.arguments import BadUsage, complain, interrupted
+from course_lib.cli.arguments import BadUsage, complain, interrupted, option
 from course_lib.cli.training import add_cluster_options, choose_backend, place_of
 from course_lib.launchers import LaunchError, torchrun, warm_up
 from course_lib.launchers.slurm import BadPlace
@@ -26,10 +26,10 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         "needed. What you write there is never overwritten.",
     )
     _add_desk(lab)
-    lab.add_argument("--no-browser", action="store_true", help="only print the address")
-    lab.add_argument("--port", type=types.port, default=8888, help="first port to try (default: 8888)")
-    lab.add_argument("--class", dest="class_", type=types.words, metavar="URL", help="join the class at this address")
-    lab.add_argument("--code", type=types.words, help="the class's code (default: ask)")
+    option(lab, "--no-browser", "only print the address", bool)
+    option(lab, "--port", "first port to try (default: 8888)", types.port, default=8888)
+    option(lab, "--class", "join the class at this address", metavar="URL", dest="class_")
+    option(lab, "--code", "the class's code (default: ask)")
     lab.add_argument("--name", help="the name that the class sees (default: ask)")
     lab.set_defaults(run=_lab)
 
@@ -45,7 +45,7 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
 
 def _add_desk(command: argparse.ArgumentParser) -> None:
     help_ = "the folder that you work in (default: work, in the course's folder or in the current one)"
-    command.add_argument("--desk", type=types.words, metavar="FOLDER", help=help_)
+    option(command, "--desk", help_, metavar="FOLDER")
 
 
 def _lab(options: argparse.Namespace) -> int:
@@ -103,10 +103,10 @@ def _add_doctor(commands: argparse._SubParsersAction) -> None:
         "its prediction, reads of your data and the machines' clocks, and report which rank is slow. If one is, the "
         "exit status is 1.",
     )
-    doctor.add_argument("--ranks", type=types.ranks, help="how many to measure (under torchrun, it decides)")
+    option(doctor, "--ranks", "how many to measure (under torchrun, it decides)", types.ranks)
     data = "time each rank reading its part of these files, twice"
-    doctor.add_argument("--data", type=types.words, metavar="FILE|FOLDER", help=data)
-    doctor.add_argument("--out", type=types.picture, metavar="PICTURE.png", help="draw the matrix of links")
+    option(doctor, "--data", data, metavar="FILE|FOLDER")
+    option(doctor, "--out", "draw the matrix of links", types.picture, "PICTURE.png")
     add_cluster_options(doctor)
     doctor.set_defaults(run=_doctor)
 

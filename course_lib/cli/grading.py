@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from course_lib.cli import arguments as types
-from course_lib.cli.arguments import BadUsage, complain
+from course_lib.cli.arguments import BadUsage, complain, option
 from course_lib.launchers import warm_up
 from course_lib.launchers.torchrun import leaving_at_once
 
@@ -26,37 +26,22 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         description="Grade the exercises that a class handed in: a page for each student, and a page and a table for "
         "the class. After an interruption, run it again to continue where it stopped.",
     )
-    grade.add_argument(
-        "submissions", type=types.words, nargs="?", metavar="SUBMISSIONS", help="a folder with one folder per student"
-    )
-    grade.add_argument(
-        "--out", type=types.words, metavar="GRADES", help="a folder for index.html, pages, the table and records"
-    )
-    grade.add_argument(
-        "--explain", action="store_true", help="show what protects this machine from submissions, and exit"
-    )
-    grade.add_argument("--jobs", type=types.count, help="how many notebooks at a time (default: one per core)")
-    grade.add_argument("--seed", type=types.seed, help="the seed of the test inputs, to use your own set")
-    grade.add_argument("--again", action="store_true", help="grade everything again")
-    grade.add_argument(
-        "--gradebook",
-        type=types.words,
-        metavar="DATABASE",
-        help="nbgrader's database, for example sqlite:///gradebook.db",
-    )
+    option(grade, "submissions", "a folder with one folder per student", metavar="SUBMISSIONS", nargs="?")
+    option(grade, "--out", "a folder for index.html, pages, the table and records", metavar="GRADES")
+    option(grade, "--explain", "show what protects this machine from submissions, and exit", bool)
+    option(grade, "--jobs", "how many notebooks at a time (default: one per core)", types.count)
+    option(grade, "--seed", "the seed of the test inputs, to use your own set", types.seed)
+    option(grade, "--again", "grade everything again", bool)
+    option(grade, "--gradebook", "nbgrader's database, for example sqlite:///gradebook.db", metavar="DATABASE")
     grade.add_argument(
         "--csv", choices=("moodle", "canvas"), help="also write the table that this platform imports, into GRADES"
     )
-    grade.add_argument(
-        "--students",
-        type=types.words,
-        metavar="EXPORT.csv",
-        help="the gradebook exported from that platform, to match students",
-    )
-    grade.add_argument(
+    option(grade, "--students", "the gradebook exported from that platform, to match students", metavar="EXPORT.csv")
+    option(
+        grade,
         "--no-sandbox",
-        action="store_true",
-        help="run submissions with your own permissions: they can read, change and send whatever you can",
+        "run submissions with your own permissions: they can read, change and send whatever you can",
+        bool,
     )
     grade.set_defaults(run=_grade)
     _add_exchange(commands)
@@ -131,18 +116,14 @@ def _add_exchange(commands: argparse._SubParsersAction) -> None:
         "Moodle download), or files named as Canvas names them. Files collected earlier stay if they are newer.",
     )
     collect.add_argument("folder", type=types.words, metavar="FOLDER")
-    collect.add_argument(
-        "--into", type=types.words, required=True, metavar="SUBMISSIONS", help="the folder to give to `course grade`"
-    )
-    collect.add_argument(
-        "--students", type=types.words, metavar="NAMES.txt", help="the names of the class, one per line"
-    )
+    option(collect, "--into", "the folder to give to `course grade`", metavar="SUBMISSIONS", required=True)
+    option(collect, "--students", "the names of the class, one per line", metavar="NAMES.txt")
     _add_lessons(collect)
     collect.set_defaults(run=_collect)
 
 
 def _add_lessons(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--lessons", type=types.words, nargs="+", default=[], metavar="02", help="only these lessons")
+    option(command, "--lessons", "only these lessons", metavar="02", nargs="+", default=[])
 
 
 def _release(options: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from course_lib import machine
 from course_lib.cli import arguments as types
-from course_lib.cli.arguments import BadUsage, complain, detached, interrupted
+from course_lib.cli.arguments import BadUsage, complain, detached, interrupted, option
 from course_lib.launchers import Detached, LaunchError, PeersLost, Run, Slurm, torchrun, warm_up
 from course_lib.launchers.local import MOST_RANKS
 from course_lib.launchers.process import stop
@@ -35,17 +35,13 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     _add_run(commands)
     _add_train(commands)
     plot = commands.add_parser("plot", help="plot the loss of training runs from their logs")
-    plot.add_argument(
-        "logs", nargs="+", type=types.words, metavar="LOG", help="a file that `course train --log LOG` wrote"
-    )
-    plot.add_argument("--out", type=types.picture, required=True, metavar="PICTURE.png", help="where to draw it")
+    option(plot, "logs", "a file that `course train --log LOG` wrote", metavar="LOG", nargs="+")
+    option(plot, "--out", "where to draw it", types.picture, "PICTURE.png", required=True)
     plot.set_defaults(run=_plot)
     stragglers = commands.add_parser("stragglers", help="find the rank that the others wait for, from a trace of a run")
-    stragglers.add_argument(
-        "trace", type=types.words, metavar="TRACE", help="a file that `course train --profile` wrote"
-    )
+    option(stragglers, "trace", "a file that `course train --profile` wrote", metavar="TRACE")
     timeline = "draw the ranks' timeline: waiting for input, computation, exposed communication"
-    stragglers.add_argument("--out", type=types.picture, metavar="PICTURE.png", help=timeline)
+    option(stragglers, "--out", timeline, types.picture, "PICTURE.png")
     stragglers.set_defaults(run=_stragglers)
 
 
@@ -57,27 +53,27 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         "--checkpoint, SIGTERM, SIGUSR1, SIGHUP and --time-limit save a checkpoint and end the run with exit status "
         f"{REQUEUE}: continue it with --resume.",
     )
-    train.add_argument(
+    option(
+        train,
         "strategy",
-        type=types.words,
+        "single, ddp, accumulation, model, tensor, pipeline, hybrid, fsdp, or module:Class for your own",
         metavar="STRATEGY",
-        help="single, ddp, accumulation, model, tensor, pipeline, hybrid, fsdp, or module:Class for your own",
     )
     train.add_argument("arguments", nargs="*", default=[], metavar="NAME=VALUE", help="options for the strategy")
-    train.add_argument("--ranks", type=types.ranks, help="how many (default: 2, single: 1; under torchrun, it decides)")
-    train.add_argument(
+    option(train, "--ranks", "how many (default: 2, single: 1; under torchrun, it decides)", types.ranks)
+    option(
+        train,
         "--data",
-        type=types.words,
-        default="adding",
-        metavar="adding|text|FILE|FILE.py:FUNCTION",
-        help="default: the adding problem; your own function returns data with a length and batch(indices); a text "
+        "default: the adding problem; your own function returns data with a length and batch(indices); a text "
         "FILE is tokenized once, and its tokens are cached next to it, in FILE.tokens-..., or in ~/.cache/course",
+        metavar="adding|text|FILE|FILE.py:FUNCTION",
+        default="adding",
     )
-    train.add_argument(
+    option(
+        train,
         "--model",
-        type=types.words,
+        "your own model instead of an LSTM: a function that returns a list of blocks",
         metavar="FILE.py:FUNCTION",
-        help="your own model instead of an LSTM: a function that returns a list of blocks",
     )
     for name, kind, default, what in (
         ("updates", types.count, 300, "how many optimizer steps"),
@@ -89,7 +85,7 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         ("every", types.count, 50, "updates between checkpoints"),
         ("learning-rate", types.learning_rate, 0.01, "Adam's learning rate"),
     ):
-        train.add_argument(f"--{name}", type=kind, default=default, help=f"{what} (default: {default})")
+        option(train, f"--{name}", f"{what} (default: {default})", kind, default=default)
     train.add_argument(
         "--precision",
         choices=("fp32", "bf16", "fp16"),
@@ -97,12 +93,12 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         help="the precision of the forward pass; weights stay in fp32, and fp16 scales the loss (default: fp32)",
     )
     folder = "save checkpoints there, and keep the last two"
-    train.add_argument("--checkpoint", type=types.words, metavar="FOLDER", help=folder)
+    option(train, "--checkpoint", folder, metavar="FOLDER")
     beside = "write checkpoints in the background, from a copy in memory, while training continues"
-    train.add_argument("--async-checkpoint", action="store_true", help=beside)
-    train.add_argument("--resume", action="store_true", help="continue from the folder's last checkpoint")
+    option(train, "--async-checkpoint", beside, bool)
+    option(train, "--resume", "continue from the folder's last checkpoint", bool)
     limit = "after this time, save a checkpoint and stop; continue with --resume"
-    train.add_argument("--time-limit", type=types.time_limit, metavar="SECONDS|H:MM:SS", help=limit)
+    option(train, "--time-limit", limit, types.time_limit, "SECONDS|H:MM:SS")
     # torchrun reads its script's options, too, and mistakes --log for an abbreviation of one of its own.
     log = (
         "write a line of JSON per update, for `course plot`, or, with tensorboard:DIR, for TensorBoard; can be given "
@@ -112,14 +108,14 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         "--log", "--log-file", action="append", default=[], type=types.words, metavar="FILE|tensorboard:DIR", help=log
     )
     recompute = "drop activations and recompute them in the backward pass (pipeline and hybrid)"
-    train.add_argument("--recompute", action="store_true", help=recompute)
+    option(train, "--recompute", recompute, bool)
     compiled = "compile every block except LSTM layers with torch.compile"
-    train.add_argument("--compile", action="store_true", help=compiled)
+    option(train, "--compile", compiled, bool)
     profile = "run some updates under PyTorch's profiler and write a trace of all ranks, for ui.perfetto.dev"
-    train.add_argument("--profile", type=types.words, metavar="FILE", help=profile)
+    option(train, "--profile", profile, metavar="FILE")
     add_cluster_options(train)
     shown = "with --slurm: print the script instead of submitting it"
-    train.add_argument("--print", action="store_true", help=shown)
+    option(train, "--print", shown, bool)
     train.set_defaults(run=_train)
 
 
@@ -236,13 +232,13 @@ def add_cluster_options(command: argparse.ArgumentParser) -> None:
     """Add the options that say where a job runs."""
     help_ = "on several machines, seconds a rank waits for the others before it gives up; 0 waits forever"
     default = "default: PyTorch's, 10 to 30 minutes"
-    command.add_argument("--peer-timeout", type=types.patience, metavar="SECONDS", help=f"{help_} ({default})")
+    option(command, "--peer-timeout", f"{help_} ({default})", types.patience, "SECONDS")
     backend = "how GPUs communicate; ranks that share a GPU need a newer NCCL (default: NCCL where possible)"
     command.add_argument("--backend", choices=("nccl", "gloo"), help=backend)
     options = command.add_argument_group(
         "on a Slurm cluster", "wait in its queue, run on its nodes, show the output here"
     )
-    options.add_argument("--slurm", action="store_true", help="submit a job; the options below determine --ranks")
+    option(options, "--slurm", "submit a job; the options below determine --ranks", bool)
     for name, kind, metavar, what in (
         ("nodes", types.count, "NODES", "how many (default: 2)"),
         ("gpus-per-node", types.whole_number(0, 1000), "GPUS", "default: 8; 0 for none"),
@@ -253,7 +249,7 @@ def add_cluster_options(command: argparse.ArgumentParser) -> None:
         ("partition", types.sbatch_word, "PARTITION", "default: the cluster's"),
         ("account", types.sbatch_word, "ACCOUNT", "default: yours"),
     ):
-        options.add_argument(f"--{name}", type=kind, metavar=metavar, help=what)
+        option(options, f"--{name}", what, kind, metavar)
     options.add_argument(
         "--sbatch", type=types.sbatch_word, action="append", metavar="OPTION", help="an extra option for sbatch"
     )
@@ -298,9 +294,9 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
     )
     run.add_argument("target", type=types.words, metavar="FILE.py:FUNCTION")
     run.add_argument("arguments", nargs="*", default=[], metavar="NAME=VALUE", help="arguments for the function")
-    run.add_argument("--ranks", type=types.ranks, help="how many (default: 2; under torchrun, it decides)")
-    run.add_argument("--timeout", type=types.seconds, default=60.0, help="seconds; 0 waits forever (default: 60)")
-    run.add_argument("--timeline", type=types.picture, metavar="PICTURE.png", help="draw the recorded spans to a file")
+    option(run, "--ranks", "how many (default: 2; under torchrun, it decides)", types.ranks)
+    option(run, "--timeout", "seconds; 0 waits forever (default: 60)", types.seconds, default=60.0)
+    option(run, "--timeline", "draw the recorded spans to a file", types.picture, "PICTURE.png")
     add_cluster_options(run)
     run.set_defaults(run=_run)
 
