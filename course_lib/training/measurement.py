@@ -21,9 +21,9 @@ from torch import Tensor
 from course_lib.data import Batch, pad
 from course_lib.launchers import launch
 from course_lib.lstm import cross_entropy, lstm_model, pace_blocks
-from course_lib.lstm.alive import saved_for_backward
 from course_lib.lstm.memory import Memory
 from course_lib.lstm.model import Loss, SequenceModel
+from course_lib.meter import saved_for_backward
 from course_lib.planning import ActionCosts, Link, Plan, Schedule, Work, paced_network
 from course_lib.planning.sharding import WAYS, ShardedMemory
 from course_lib.strategies import DDP, FSDP, Hybrid, Strategy
