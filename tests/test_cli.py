@@ -321,7 +321,7 @@ def test_logs_of_the_same_name_are_told_apart(folder):
     paths = ["r1/run.jsonl", "r2/run.jsonl", "other.jsonl", "./other.jsonl"]
     for path in paths:
         Path(path).parent.mkdir(exist_ok=True)
-        Log(path).write([Record(1, 1.0, 1.0, 1.0)])
+        Log(path).append([Record(1, 1.0, 1.0, 1.0)])
     assert repr(losses(*paths)).endswith(": r1/run.jsonl, r2/run.jsonl, other")
     assert main(["plot", *paths, "--out", "loss.png"]) == 0
 
@@ -329,7 +329,7 @@ def test_logs_of_the_same_name_are_told_apart(folder):
 def test_every_log_gets_a_curve_and_its_name_is_no_mathematics(folder):
     paths = [f"run $\\{number}$.jsonl" for number in range(10)]
     for path in paths:
-        Log(path).write([Record(1, 1.0, 1.0, 1.0)])
+        Log(path).append([Record(1, 1.0, 1.0, 1.0)])
     picture = losses(*paths)
     assert len(picture.figure.axes[0].lines) == 10
     picture.png()

@@ -179,7 +179,7 @@ def folder(tmp_path, monkeypatch) -> Path:
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "02_ddp.ipynb").write_text(json.dumps({"cells": [{"cell_type": "code", "source": CELL}]}))
     shutil.copy(tmp_path / "02_ddp.ipynb", tmp_path / "in" / "somebody")
-    Log(tmp_path / "log.jsonl").write([Record(1, 1.0, 1.0, 1.0)])
+    Log(tmp_path / "log.jsonl").append([Record(1, 1.0, 1.0, 1.0)])
     write_trace(tmp_path / "trace.json", 1, [])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

@@ -53,7 +53,7 @@ class Log:
             raise self._cannot_be_written(error) from error
         self.seconds = earlier[-1].seconds if earlier else 0.0
 
-    def write(self, records: Iterable[Record]) -> None:
+    def append(self, records: Iterable[Record]) -> None:
         """Append the records, and return once they are in the file."""
         try:
             with self.path.open("a") as file:
@@ -140,7 +140,7 @@ class TensorboardLog:
         except OSError as error:
             raise LogError(f"{folder} cannot be written ({error.strerror}): give --log another folder") from error
 
-    def write(self, records: Iterable[Record]) -> None:
+    def append(self, records: Iterable[Record]) -> None:
         """Append the records, and return once they have been passed to the file."""
         for record in records:
             for name in ("loss", "tokens_per_second", "mfu"):
