@@ -153,7 +153,7 @@ def test_a_log_drops_what_the_checkpoint_has_not_seen_and_a_line_cut_short(tmp_p
     assert read_log(file) == records
     again = Log(file, after=3)
     assert again.seconds == 0.3
-    again.write([Record(4, 0.0, 1.0, 0.4)])
+    again.append([Record(4, 0.0, 1.0, 0.4)])
     assert [(record.update, record.loss) for record in read_log(file)] == [(1, 1), (2, 1 / 2), (3, 1 / 3), (4, 0.0)]
     Log(file)
     assert read_log(file) == []
