@@ -26,25 +26,10 @@ from course_lib.machine import cores, device
 from course_lib.version import __version__
 
 __all__ = [
-    "CannotSend",
-    "CollectivesDiffer",
-    "LaunchError",
-    "PeersLost",
-    "RankDied",
-    "RankFailed",
-    "RanksStuck",
-    "Run",
-    "__version__",
-    "class_question",
-    "cores",
-    "device",
-    "interrupt",
-    "join_class",
-    "launch",
-    "leave_class",
-    "slurm",
+    "CannotSend", "CollectivesDiffer", "LaunchError", "PeersLost", "RankDied", "RankFailed", "RanksStuck", "Run",
+    "__version__", "class_question", "cores", "device", "interrupt", "join_class", "launch", "leave_class", "slurm",
     "trace",
-]
+]  # fmt: skip
 
 events.subscribe(tell)  # reports to the class this desk has joined, if any
 

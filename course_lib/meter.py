@@ -6,7 +6,8 @@ Wrap the work in `meter`::
         update(model, batch)
     print(spent.calls, spent.sent_to, spent.saved_bytes)
 
-These are counts, not seconds, so they are the same on every machine, even a busy one.
+These are counts, not seconds, so they are the same on every machine, even a busy one. `saved_for_backward` and
+`most_alive` measure memory alone: what autograd saves for the backward pass, and the peak of a function's tensors.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ import math
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from course_lib.launchers import private_doors
 from course_lib.launchers.diagnosis import call_log
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 MOST_FORWARDS = 2000  # calls recorded per module class
 
@@ -118,33 +120,56 @@ def _watching_backward(spent: Spent) -> Iterator[None]:
 
 @contextmanager
 def _watching_saved_tensors(spent: Spent) -> Iterator[None]:
-    """Track what the autograd graph holds. A storage counts once, however many operations saved it."""
+    with saved_tensors(lambda tensor: not (tensor.is_leaf and tensor.requires_grad)) as saved:
+        try:
+            yield
+        finally:
+            spent.saved_bytes = saved.peak
+
+
+@dataclass
+class SavedBytes:
+    """Bytes that autograd holds for later backward passes: now, and at their peak."""
+
+    bytes: int = 0
+    peak: int = 0
+    _users: Counter[int] = field(default_factory=Counter, repr=False)  # per storage: several tensors may share one
+
+    def add(self, storage: int, size: int) -> None:
+        """Count a tensor that was saved; a storage counts once, however many operations saved it."""
+        self._users[storage] += 1
+        if self._users[storage] == 1:
+            self.bytes += size
+            self.peak = max(self.peak, self.bytes)
+
+    def remove(self, storage: int, size: int) -> None:
+        """Count a tensor that the graph has freed."""
+        self._users[storage] -= 1
+        if not self._users[storage]:
+            self.bytes -= size
+
+
+@contextmanager
+def saved_tensors(counts: Callable[[Tensor], bool]) -> Iterator[SavedBytes]:
+    """Yield the bytes that autograd saves inside this context, without those that it frees again.
+
+    `counts` says whether a tensor counts when it is saved.
+    """
     import torch
 
-    holders: Counter[int] = Counter()
-    held = 0
-
-    def let_go(storage: int, size: int) -> None:
-        nonlocal held
-        holders[storage] -= 1
-        if not holders[storage]:
-            del holders[storage]
-            held -= size
+    saved = SavedBytes()
 
     def pack(tensor: Tensor) -> _Saved:
-        nonlocal held
-        saved = _Saved(tensor)
-        if not (tensor.is_leaf and tensor.requires_grad):
+        wrapped = _Saved(tensor)
+        if counts(tensor):
             storage = tensor.untyped_storage()
             place, size = storage.data_ptr(), storage.nbytes()
-            holders[place] += 1
-            held += size if holders[place] == 1 else 0
-            spent.saved_bytes = max(spent.saved_bytes, held)
-            weakref.finalize(saved, let_go, place, size).atexit = False
-        return saved
+            saved.add(place, size)
+            weakref.finalize(wrapped, saved.remove, place, size).atexit = False
+        return wrapped
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved.tensor):
-        yield
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda wrapped: wrapped.tensor):
+        yield saved
 
 
 class _Saved:
@@ -152,3 +177,68 @@ class _Saved:
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
+
+
+T = TypeVar("T")
+
+
+@contextmanager
+def saved_for_backward(model: nn.Module, *others: Tensor) -> Iterator[SavedBytes]:
+    """Count the bytes that autograd saves inside this context, and those that it frees again.
+
+    The model's parameters and the tensors in `others` do not count. A sharded model has different parameters while a
+    block is gathered; we look at the ones it has *when* a tensor is saved.
+    """
+    known = {_storage(tensor) for tensor in others}
+    with saved_tensors(lambda tensor: _storage(tensor) not in known | _parameters_of(model)) as saved:
+        yield saved
+
+
+def most_alive(function: Callable[..., T], *arguments: Any) -> tuple[T, int]:
+    """Return a function's result, and the peak number of bytes of the tensors that it made.
+
+    This includes everything that autograd holds, and what `torch.utils.checkpoint` keeps for it.
+    """
+    from torch import Tensor
+
+    class Watch(private_doors.dispatch_mode()):
+        now, most = 0, 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.there: set[int] = set()
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            given = {private_doors.storage_id(one.untyped_storage()) for one in args if isinstance(one, Tensor)}
+            results = func(*args, **(kwargs or {}))
+            for one in results if isinstance(results, (list, tuple)) else [results]:
+                if isinstance(one, Tensor):
+                    self.track(one.untyped_storage(), given)
+            return results
+
+        def track(self, storage, given: set[int]) -> None:
+            place, size = private_doors.storage_id(storage), storage.nbytes()
+            if place not in self.there and place not in given:
+                self.there.add(place)
+                self.now += size
+                self.most = max(self.most, self.now)
+                weakref.finalize(storage, self.let_go, place, size)
+
+        def let_go(self, place: int, size: int) -> None:
+            self.there.discard(place)
+            self.now -= size
+
+    with Watch() as watch:
+        results = function(*arguments)
+    return results, watch.most
+
+
+def _parameters_of(model: nn.Module) -> set[int]:
+    """Return the storages of the model's parameters. Sharded ones (DTensors) live elsewhere while they are in use."""
+    from torch import nn
+
+    return {_storage(parameter) for parameter in model.parameters() if type(parameter) is nn.Parameter}
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -160,7 +160,7 @@ MUTATIONS = [
     ),
     Mutation(
         "every micro-batch sends its gradients",
-        "strategies/accumulation.py",
+        "strategies/ddp.py",
         "with contextlib.nullcontext() if is_last else without_sending():",
         "with contextlib.nullcontext():",
     ),
@@ -173,7 +173,7 @@ MUTATIONS = [
     Mutation(
         "the gradient of the state stops between chunks",
         "strategies/execution.py",
-        "self.state_gradients.pop(own, {}))",
+        "self.state_gradients.pop(key, {}))",
         "{})",
     ),
     Mutation(
@@ -184,15 +184,15 @@ MUTATIONS = [
     ),
     Mutation(
         "1F1B keeps one micro-batch too many",
-        "planning/schedules/named_schedules.py",
+        "planning/schedules.py",
         "rows = tuple(taking_turns(*work, ahead=stages - stage) for stage in range(stages))",
         "rows = tuple(taking_turns(*work, ahead=stages - stage + 1) for stage in range(stages))",
     ),
     Mutation(
         "links cost nothing in a simulation",
         "planning/simulation.py",
-        "times[giver][1] + costs.link",
-        "times[giver][1]",
+        "times[producer][1] + costs.link",
+        "times[producer][1]",
     ),
     Mutation(
         "a ring all-reduce has half its rounds",

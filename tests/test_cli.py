@@ -236,14 +236,14 @@ def test_a_package_that_misses_another_is_not_said_to_be_missing(folder):
 @pytest.mark.parametrize("words", [["run", "program.py:anything", "--slurm"], ["train", "ddp", "--slurm"]])
 def test_no_patience_is_endless_patience_on_a_cluster(words):
     options = cli.make_parser().parse_args([*words, "--peer-timeout", "0"])
-    place = cli.running.place_of(options)
+    place = cli.training.place_of(options)
     assert place is not None
     assert place.peer_timeout == options.peer_timeout == LONGEST_WAIT
 
 
 def test_more_ranks_than_one_machine_has_room_for_fit_a_cluster():
     options = cli.make_parser().parse_args(["run", "f.py:f", "--slurm", "--nodes", "16", "--ranks", "128"])
-    place = cli.running.place_of(options)
+    place = cli.training.place_of(options)
     assert place is not None
     assert place.ranks == 128
 
@@ -294,7 +294,7 @@ def test_a_damaged_checkpoint_is_named(folder, capsys, facts):
 
 
 def test_an_interrupt_beside_a_damaged_checkpoint_is_still_an_interrupt(folder):
-    from course_lib.training.launching import resume_hint
+    from course_lib.training.job import resume_hint
 
     (folder / "saved" / "update-00000005").mkdir(parents=True)
     (folder / "saved" / "update-00000005" / "training.json").write_text("")
@@ -321,7 +321,7 @@ def test_logs_of_the_same_name_are_told_apart(folder):
     paths = ["r1/run.jsonl", "r2/run.jsonl", "other.jsonl", "./other.jsonl"]
     for path in paths:
         Path(path).parent.mkdir(exist_ok=True)
-        Log(path).write([Record(1, 1.0, 1.0, 1.0)])
+        Log(path).append([Record(1, 1.0, 1.0, 1.0)])
     assert repr(losses(*paths)).endswith(": r1/run.jsonl, r2/run.jsonl, other")
     assert main(["plot", *paths, "--out", "loss.png"]) == 0
 
@@ -329,7 +329,7 @@ def test_logs_of_the_same_name_are_told_apart(folder):
 def test_every_log_gets_a_curve_and_its_name_is_no_mathematics(folder):
     paths = [f"run $\\{number}$.jsonl" for number in range(10)]
     for path in paths:
-        Log(path).write([Record(1, 1.0, 1.0, 1.0)])
+        Log(path).append([Record(1, 1.0, 1.0, 1.0)])
     picture = losses(*paths)
     assert len(picture.figure.axes[0].lines) == 10
     picture.png()

@@ -36,7 +36,7 @@ from course_lib.lab import laying_out
 from course_lib.launchers import torchrun
 from course_lib.launchers.tracing.trace_file import write_trace
 from course_lib.pictures.picture import Picture
-from course_lib.training import launching
+from course_lib.training import job as training_job
 from course_lib.training.log import Log, Record
 
 SECONDS = 5.0  # for one command
@@ -141,7 +141,7 @@ def cases(command: str) -> Iterator[tuple[list[str], bool]]:
             if flag:
                 yield [*whole, f"{action.option_strings[0]}={value}"], True  # a flag takes none
             elif action.option_strings:
-                needs = ["--slurm"] if action.dest in cli.running.SLURM_OPTIONS else []
+                needs = ["--slurm"] if action.dest in cli.training.SLURM_OPTIONS else []
                 yield [*whole, *needs, f"{action.option_strings[-1]}={value}"], must_refuse
             elif action.nargs == "*":
                 yield [*whole, value], False
@@ -179,16 +179,16 @@ def folder(tmp_path, monkeypatch) -> Path:
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "02_ddp.ipynb").write_text(json.dumps({"cells": [{"cell_type": "code", "source": CELL}]}))
     shutil.copy(tmp_path / "02_ddp.ipynb", tmp_path / "in" / "somebody")
-    Log(tmp_path / "log.jsonl").write([Record(1, 1.0, 1.0, 1.0)])
+    Log(tmp_path / "log.jsonl").append([Record(1, 1.0, 1.0, 1.0)])
     write_trace(tmp_path / "trace.json", 1, [])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(cli.training, "warm_up", lambda: None)
     monkeypatch.setattr(cli.grading, "warm_up", lambda: None)
-    monkeypatch.setattr(cli.doctor, "warm_up", lambda: None)
+    monkeypatch.setattr(cli.desk, "warm_up", lambda: None)
     monkeypatch.setattr(health, "launch", lambda *_, **__: [MEASURED])
     monkeypatch.setattr(torchrun, "launch", stub_of_launch)
-    monkeypatch.setattr(launching, "launch", stub_of_launch)
+    monkeypatch.setattr(training_job, "launch", stub_of_launch)
     monkeypatch.setattr(lab.os, "execve", opens)
     monkeypatch.setattr(laying_out, "course_folder", lambda: tmp_path / "in")  # a small one
     monkeypatch.setenv("HOME", str(tmp_path / "folder"))

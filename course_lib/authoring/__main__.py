@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from course_lib.authoring.refresh import NotStored, refresh
+from course_lib.authoring.refresh import NotStored, make_exercise, refresh
 from course_lib.course_files import BadNotebook, read
 
 COMMANDS = {
@@ -79,8 +79,6 @@ def run(options: argparse.Namespace) -> int:
     if options.command == "refresh":
         return for_each(options.files, lambda path: refresh(path, anyway=options.anyway))
     if options.command == "exercises":
-        from course_lib.authoring.exercises import make_exercise
-
         return for_each(options.files, make_exercise)
     if options.command == "slides":
         from course_lib.authoring.slides import mark

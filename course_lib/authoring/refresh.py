@@ -1,4 +1,4 @@
-"""Run a notebook from top to bottom and store what its cells print and draw.
+"""Run a notebook from top to bottom and store what its cells print and draw; make an exercise from a solution.
 
 A lesson's text talks about the times that its cells measure, and these are only meaningful if nothing else used the
 machine. Therefore `refresh` measures how busy the machine is before and after each run, and leaves the file alone if
@@ -9,6 +9,7 @@ Widgets and progress bars are not stored: without a running kernel, a stored wid
 
 from __future__ import annotations
 
+import json
 import os
 import sysconfig
 import tempfile
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_lib import trace
-from course_lib.course_files import PACKAGE, write_whole
+from course_lib.checks.notebooks import BEGIN, END, without_answers
+from course_lib.course_files import PACKAGE, BadNotebook, is_answer, read, source, write_whole
 from course_lib.launchers import launch
 from course_lib.machine import cores
 
@@ -136,3 +138,20 @@ def without_machine_paths(text: str) -> str:
     for folder in (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), str(PACKAGE.parent)):
         text = text.replace(f"{folder}/", "")
     return text
+
+
+def make_exercise(solution: Path) -> Path:
+    """Run a solution, write the exercise without the answers, run that as well, and return the path of the exercise.
+
+    The exercise has the same name as the solution and goes into the folder `exercises` next to the solution's folder.
+    Raises `BadNotebook` if the notebook contains no answers to remove, and `NotStored` if one of its cells fails.
+    """
+    if not any(BEGIN in source(cell) for cell in read(solution)["cells"] if is_answer(cell)):
+        raise BadNotebook(f"it is not a solution: none of its answer cells contains {BEGIN} and {END}")
+    refresh(solution, anyway=True)
+    exercise = solution.resolve().parent.parent / "exercises" / solution.name
+    exercise.parent.mkdir(exist_ok=True)
+    text = json.dumps(without_answers(read(solution)), indent=1, ensure_ascii=False)
+    exercise.write_text(text + "\n", encoding="utf-8")
+    refresh(exercise, anyway=True)
+    return exercise

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from course_lib import interrupt
-from course_lib.cli import classroom, desk, doctor, exchange, grading, running, teaching, training
+from course_lib.cli import desk, grading, teaching, training
 from course_lib.cli.arguments import BadUsage, Parser, complain, interrupted
 from course_lib.launchers.torchrun import leaving_at_once
 
@@ -66,7 +66,7 @@ def make_parser() -> Parser:
     parser = Parser(prog="course", description="Train an LSTM on many GPUs: the course's commands.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    for group in (doctor, desk, running, training, grading, exchange, classroom, teaching):
+    for group in (desk, training, grading, teaching):
         group.add_commands(commands)
     return parser
 

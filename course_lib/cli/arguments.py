@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from course_lib.launchers import Detached, LaunchError
 from course_lib.launchers.local import LONGEST_WAIT, MOST_RANKS
@@ -99,6 +99,21 @@ def words(text: str) -> str:
     return text
 
 
+def option(
+    command: argparse.ArgumentParser,
+    name: str,
+    what: str,
+    kind: Callable[[str], object] = words,
+    metavar: str | None = None,
+    **more: Any,
+) -> None:
+    """Add an option, or an argument without dashes, with `what` as its help. With `bool`, it is a switch."""
+    if kind is bool:
+        command.add_argument(name, action="store_true", help=what)
+    else:
+        command.add_argument(name, type=kind, metavar=metavar, help=what, **more)
+
+
 def sbatch_word(text: str) -> str:
     """Parse one line of text for the Slurm script, where a second line would be a command."""
     if not text.strip() or not text.isprintable():
@@ -182,8 +197,8 @@ HUNG_UP = 129  # the shell's exit status for a program killed by SIGHUP
 
 def complain(error: Exception | str, status: int = 1) -> int:
     """Print what is wrong and return the status. It is one line, except for errors that the user's own code raised."""
-    told = f"{type(error).__name__}: {error}" if isinstance(error, LaunchError) else one_line(str(error))
-    print(f"course: {told}", file=sys.stderr)
+    message = f"{type(error).__name__}: {error}" if isinstance(error, LaunchError) else one_line(str(error))
+    print(f"course: {message}", file=sys.stderr)
     return status
 
 

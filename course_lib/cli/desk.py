@@ -1,18 +1,24 @@
-"""`course lab` and `course update`: the course in JupyterLab, on your own desk."""
+"""`course doctor`, what this machine has; `course lab` and `course update`, the course in JupyterLab on your desk."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from functools import partial
 from pathlib import Path
 
-from course_lib.cli import arguments as take
-from course_lib.cli.arguments import complain
+from course_lib.cli import arguments as types
+from course_lib.cli.arguments import BadUsage, complain, interrupted, option
+from course_lib.cli.training import add_cluster_options, choose_backend, place_of
+from course_lib.launchers import LaunchError, torchrun, warm_up
+from course_lib.launchers.slurm import BadPlace
+from course_lib.launchers.torchrun import leaving_at_once
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
-    """Add `course lab` and `course update`."""
+    """Add `course doctor`, `course lab` and `course update`."""
+    _add_doctor(commands)
     lab = commands.add_parser(
         "lab",
         help="open the course in JupyterLab",
@@ -20,10 +26,10 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         "needed. What you write there is never overwritten.",
     )
     _add_desk(lab)
-    lab.add_argument("--no-browser", action="store_true", help="only print the address")
-    lab.add_argument("--port", type=take.port, default=8888, help="first port to try (default: 8888)")
-    lab.add_argument("--class", dest="class_", type=take.words, metavar="URL", help="join the class at this address")
-    lab.add_argument("--code", type=take.words, help="the class's code (default: ask)")
+    option(lab, "--no-browser", "only print the address", bool)
+    option(lab, "--port", "first port to try (default: 8888)", types.port, default=8888)
+    option(lab, "--class", "join the class at this address", metavar="URL", dest="class_")
+    option(lab, "--code", "the class's code (default: ask)")
     lab.add_argument("--name", help="the name that the class sees (default: ask)")
     lab.set_defaults(run=_lab)
 
@@ -39,7 +45,7 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
 
 def _add_desk(command: argparse.ArgumentParser) -> None:
     help_ = "the folder that you work in (default: work, in the course's folder or in the current one)"
-    command.add_argument("--desk", type=take.words, metavar="FOLDER", help=help_)
+    option(command, "--desk", help_, metavar="FOLDER")
 
 
 def _lab(options: argparse.Namespace) -> int:
@@ -47,7 +53,7 @@ def _lab(options: argparse.Namespace) -> int:
     from course_lib.lab import BadDesk, LabMissing, open_lab
 
     if options.class_ is None and (options.code is not None or options.name is not None):
-        raise take.BadUsage("--code and --name are for a class: give its address, too, with --class URL")
+        raise BadUsage("--code and --name are for a class: give its address, too, with --class URL")
     join = partial(_join, options) if options.class_ is not None else None
     try:
         return open_lab(port=options.port, browser=not options.no_browser, desk=options.desk, join=join)
@@ -73,7 +79,7 @@ def _join(options: argparse.Namespace, folder: Path) -> str:
 
 def _ask(option: str, question: str) -> str:
     if not sys.stdin.isatty():
-        raise take.BadUsage(f"{option} is missing: give {option}, or run this in a terminal, which asks for it")
+        raise BadUsage(f"{option} is missing: give {option}, or run this in a terminal, which asks for it")
     return input(question).strip()
 
 
@@ -85,3 +91,87 @@ def _update(options: argparse.Namespace) -> int:
     except BadDesk as error:
         return complain(error, status=2)
     return 0
+
+
+def _add_doctor(commands: argparse._SubParsersAction) -> None:
+    """Add `course doctor`."""
+    doctor = commands.add_parser(
+        "doctor",
+        help="show what this machine has and what will work on it; with --ranks, which rank is slow",
+        description="Show what this machine has, what will work on it, and what to do about the rest. With --ranks, "
+        "--slurm, or under torchrun: measure every rank's device, the links between all pairs, an all-reduce against "
+        "its prediction, reads of your data and the machines' clocks, and report which rank is slow. If one is, the "
+        "exit status is 1.",
+    )
+    option(doctor, "--ranks", "how many to measure (under torchrun, it decides)", types.ranks)
+    data = "time each rank reading its part of these files, twice"
+    option(doctor, "--data", data, metavar="FILE|FOLDER")
+    option(doctor, "--out", "draw the matrix of links", types.picture, "PICTURE.png")
+    add_cluster_options(doctor)
+    doctor.set_defaults(run=_doctor)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    if options.ranks or options.slurm or torchrun.started_by_torchrun():
+        return _examine_ranks(options)
+    for name in ("data", "out"):
+        if getattr(options, name) is not None:
+            raise BadUsage(f"--{name} is for a measurement of ranks; add --ranks N")
+    place_of(options)  # raises BadUsage for cluster options
+    return _examine_machine()
+
+
+def _examine_machine() -> int:
+    with leaving_at_once():
+        from course_lib.doctor import examine
+
+    report = examine()
+    print(report)
+    return 0 if report.course_can_run else 1
+
+
+def _examine_ranks(options: argparse.Namespace) -> int:
+    under_torchrun = torchrun.started_by_torchrun()
+    speaks = not under_torchrun or torchrun.speak_as_rank() == 0
+    try:
+        choose_backend(options)
+        place = place_of(options)
+        if options.data is not None and not place:
+            _check_data(options.data)
+        if not under_torchrun and not place:
+            warm_up()  # imports torch in the background, while this process does
+        with leaving_at_once():
+            from course_lib.doctor import health
+            from course_lib.doctor.health import complaints, health_text
+
+        plan = health.Plan(data=options.data)
+        if under_torchrun:
+            found = health.examine_as_rank(plan, options.peer_timeout)
+        else:
+            found = health.examine_ranks(plan, place.ranks if place else options.ranks, on=place)
+    except BadPlace as error:
+        return complain(error, status=2) if speaks else 2
+    except LaunchError as error:
+        return complain(error)
+    except KeyboardInterrupt:
+        return interrupted("; all ranks have been stopped") if speaks else 130
+    if found is None:
+        return 0
+    print(health_text(found))
+    if options.out is not None:
+        from course_lib import pictures
+
+        pictures.link_matrix({pair: times.link for pair, times in found.links.items()}, len(found.ranks)).save(
+            options.out
+        )
+    return 1 if complaints(found) else 0
+
+
+def _check_data(path: str) -> None:
+    """Raise `BadUsage` now, before ranks start, if no rank of this machine could read the data."""
+    if not os.path.isdir(path) and not os.path.isfile(path):
+        raise BadUsage(f"--data {path}: there is no such file or folder; give the one that the ranks will read")
+    if not os.access(path, os.R_OK):
+        raise BadUsage(
+            f"--data {path}: you have no permission to read it; give a different one, or change its permissions"
+        )

@@ -1,4 +1,4 @@
-"""`course slides` and `course agenda`: prepare a class."""
+"""`course class`, `course slides` and `course agenda`: prepare and hold a class."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import argparse
 import re
 from datetime import date
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from course_lib.cli import arguments as take
-from course_lib.cli.arguments import complain
+from course_lib.cli import arguments as types
+from course_lib.cli.arguments import complain, option
 from course_lib.launchers.torchrun import leaving_at_once
+
+if TYPE_CHECKING:
+    from course_lib.classroom.server import Options
 
 EXERCISE_MINUTES = 20  # per lesson, for --exercises without a number
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
-    """Add `course slides` and `course agenda`."""
+    """Add `course class`, `course slides` and `course agenda`."""
+    _add_class(commands)
     slides = commands.add_parser(
         "slides",
         help="export a lesson as slides, in one file that needs no network",
@@ -23,11 +28,9 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         "questions before their answers. Move with the arrow keys; p opens the presenter's view, with notes, a clock "
         "and the next slide.",
     )
-    slides.add_argument("lesson", type=take.words, metavar="LESSON", help="the lesson's number, like 06")
-    page = take.file_ending_in(".html", ".htm")
-    slides.add_argument(
-        "--out", type=page, metavar="FILE.html", help="default: NAME_OF_THE_LESSON.html, in the current folder"
-    )
+    option(slides, "lesson", "the lesson's number, like 06", metavar="LESSON")
+    page = types.file_ending_in(".html", ".htm")
+    option(slides, "--out", "default: NAME_OF_THE_LESSON.html, in the current folder", page, "FILE.html")
     slides.set_defaults(run=_slides)
 
     agenda = commands.add_parser(
@@ -36,23 +39,22 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         description="Make a timetable from the minutes of the lessons' sections: breaks after at most 90 minutes, "
         "lunch, exercises that fit. Whatever does not fit is listed at the end.",
     )
-    agenda.add_argument("--days", type=take.whole_number(1, 60, "a number of days"), default=1, help="default: 1")
-    agenda.add_argument("--from", type=_time, dest="begin", default=9 * 60 + 30, metavar="TIME", help="default: 9:30")
-    agenda.add_argument("--until", type=_time, default=17 * 60, metavar="TIME", help="default: 17:00")
-    agenda.add_argument("--lessons", type=take.words, default="00-09", help="like 00-07 or 00,02,06 (default: 00-09)")
-    agenda.add_argument(
+    option(agenda, "--days", "default: 1", types.whole_number(1, 60, "a number of days"), default=1)
+    option(agenda, "--from", "default: 9:30", _time, "TIME", dest="begin", default=9 * 60 + 30)
+    option(agenda, "--until", "default: 17:00", _time, "TIME", default=17 * 60)
+    option(agenda, "--lessons", "like 00-07 or 00,02,06 (default: 00-09)", default="00-09")
+    option(
+        agenda,
         "--exercises",
-        type=take.whole_number(1, 600, "minutes for each lesson,"),
+        f"add the exercises that fit into this many minutes after each lesson (no number: {EXERCISE_MINUTES})",
+        types.whole_number(1, 600, "minutes for each lesson,"),
+        "MINUTES",
         nargs="?",
         const=EXERCISE_MINUTES,
-        metavar="MINUTES",
-        help=f"add the exercises that fit into this many minutes after each lesson (no number: {EXERCISE_MINUTES})",
     )
-    agenda.add_argument("--date", type=_date, metavar="YYYY-MM-DD", help="the first day")
-    agenda.add_argument("--weekly", action="store_true", help="the days are a week apart")
-    agenda.add_argument(
-        "--out", type=take.output_file, metavar="FILE.md", help="write it to a file instead of printing it"
-    )
+    option(agenda, "--date", "the first day", _date, "YYYY-MM-DD")
+    option(agenda, "--weekly", "the days are a week apart", bool)
+    option(agenda, "--out", "write it to a file instead of printing it", types.output_file, "FILE.md")
     agenda.set_defaults(run=_agenda)
 
 
@@ -110,3 +112,80 @@ def _date(text: str) -> date:
         return date.fromisoformat(text.strip())
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text.strip() or repr(text)}: give a date, like 2027-03-01") from None
+
+
+def _add_class(commands: argparse._SubParsersAction) -> None:
+    """Add `course class`."""
+    command = commands.add_parser(
+        "class",
+        help="teach a class: see live what learners believe, where they are and who is stuck",
+        description="Teach a class: learners join with a code, and you see live what they believe, where they are and "
+        "who is stuck. Everything is saved in a record; start again with the same record to continue the class.",
+    )
+    option(command, "--port", "the server's port (default: 8899)", types.port, default=8899)
+    option(
+        command,
+        "--host",
+        "the address to listen on; 0.0.0.0 means all of this machine's (default: 127.0.0.1, this machine only)",
+        default="127.0.0.1",
+    )
+    option(command, "--record", "the class's record (default: class.db)", types.output_file, "FILE", default="class.db")
+    option(command, "--title", "the class's title")
+    option(command, "--tls", "encrypt with a certificate made for this class", bool)
+    option(command, "--address", "the address that learners use, if it is a proxy's", metavar="URL")
+    option(command, "--anonymous", "store no names: learners have numbers", bool)
+    option(command, "--no-browser", "only print the addresses", bool)
+    option(command, "--hub", "run as a JupyterHub service: see docs/deploy/jupyterhub", bool)
+    option(command, "--group", "the Hub group that may join (default: learners)", default="learners")
+    command.set_defaults(run=_hold)
+
+    inside = command.add_subparsers(metavar="report")
+    report = inside.add_parser(
+        "report",
+        help="after a class: a page and tables of what learners believed, tried and asked",
+        description="Write a page (index.html) and two tables (learners.csv, questions.csv) from a class's record.",
+    )
+    option(report, "record", "the class's record", metavar="RECORD")
+    option(report, "--out", "where to write; created if needed", metavar="FOLDER", required=True)
+    report.set_defaults(run=_report)
+
+
+def _hold(options: argparse.Namespace) -> int:
+    from course_lib.classroom.server import BadAddress, Options, serve
+    from course_lib.classroom.server.addresses import NoCertificate
+    from course_lib.classroom.server.record import BadRecord
+
+    given = {
+        name: getattr(options, name) for name in ("port", "host", "record", "title", "tls", "anonymous", "address")
+    }
+    try:
+        if options.hub:
+            return _hold_in_hub(Options(**given, browser=False), options.group)
+        return serve(Options(**given, browser=not options.no_browser))
+    except (BadRecord, BadAddress) as error:
+        return complain(error, status=2)
+    except NoCertificate as error:
+        return complain(error)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from course_lib.classroom.report import write_report
+    from course_lib.classroom.server.record import BadRecord
+
+    try:
+        write_report(Path(options.record), Path(options.out))
+    except BadRecord as error:
+        return complain(error, status=2)
+    print(f"written: {Path(options.out) / 'index.html'}, learners.csv and questions.csv")
+    return 0
+
+
+def _hold_in_hub(options: Options, group: str) -> int:
+    try:
+        from course_lib.classroom.server.hub import NoHub, serve_in_hub
+    except ModuleNotFoundError as error:
+        return complain(f"--hub needs {error.name}, which is not installed: pip install -e '.[hub]'")
+    try:
+        return serve_in_hub(options, learners=group)
+    except NoHub as error:
+        return complain(error, status=2)

@@ -1,16 +1,19 @@
-"""`course train`, and `course plot` and `course stragglers`, which show its logs and traces."""
+"""`course run` and `train`, here or on a Slurm cluster; `course plot` and `stragglers` read their logs and traces."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from course_lib.cli import arguments as take
-from course_lib.cli.arguments import BadUsage, complain, detached, interrupted
-from course_lib.cli.running import add_cluster_options, choose_backend, place_of
+from course_lib import machine
+from course_lib.cli import arguments as types
+from course_lib.cli.arguments import BadUsage, complain, detached, interrupted, option
 from course_lib.launchers import Detached, LaunchError, PeersLost, Run, Slurm, torchrun, warm_up
+from course_lib.launchers.local import MOST_RANKS
 from course_lib.launchers.process import stop
 from course_lib.launchers.process.stop import REQUEUE
 from course_lib.launchers.slurm import BadPlace
@@ -28,20 +31,17 @@ TRAIN_OPTIONS = (
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
-    """Add `course train`, `course plot` and `course stragglers`."""
+    """Add `course run`, `course train`, `course plot` and `course stragglers`."""
+    _add_run(commands)
     _add_train(commands)
     plot = commands.add_parser("plot", help="plot the loss of training runs from their logs")
-    plot.add_argument(
-        "logs", nargs="+", type=take.words, metavar="LOG", help="a file that `course train --log LOG` wrote"
-    )
-    plot.add_argument("--out", type=take.picture, required=True, metavar="PICTURE.png", help="where to draw it")
+    option(plot, "logs", "a file that `course train --log LOG` wrote", metavar="LOG", nargs="+")
+    option(plot, "--out", "where to draw it", types.picture, "PICTURE.png", required=True)
     plot.set_defaults(run=_plot)
     stragglers = commands.add_parser("stragglers", help="find the rank that the others wait for, from a trace of a run")
-    stragglers.add_argument(
-        "trace", type=take.words, metavar="TRACE", help="a file that `course train --profile` wrote"
-    )
+    option(stragglers, "trace", "a file that `course train --profile` wrote", metavar="TRACE")
     timeline = "draw the ranks' timeline: waiting for input, computation, exposed communication"
-    stragglers.add_argument("--out", type=take.picture, metavar="PICTURE.png", help=timeline)
+    option(stragglers, "--out", timeline, types.picture, "PICTURE.png")
     stragglers.set_defaults(run=_stragglers)
 
 
@@ -53,39 +53,39 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         "--checkpoint, SIGTERM, SIGUSR1, SIGHUP and --time-limit save a checkpoint and end the run with exit status "
         f"{REQUEUE}: continue it with --resume.",
     )
-    train.add_argument(
+    option(
+        train,
         "strategy",
-        type=take.words,
+        "single, ddp, accumulation, model, tensor, pipeline, hybrid, fsdp, or module:Class for your own",
         metavar="STRATEGY",
-        help="single, ddp, accumulation, model, tensor, pipeline, hybrid, fsdp, or module:Class for your own",
     )
     train.add_argument("arguments", nargs="*", default=[], metavar="NAME=VALUE", help="options for the strategy")
-    train.add_argument("--ranks", type=take.ranks, help="how many (default: 2, single: 1; under torchrun, it decides)")
-    train.add_argument(
+    option(train, "--ranks", "how many (default: 2, single: 1; under torchrun, it decides)", types.ranks)
+    option(
+        train,
         "--data",
-        type=take.words,
-        default="adding",
-        metavar="adding|text|FILE|FILE.py:FUNCTION",
-        help="default: the adding problem; your own function returns data with a length and batch(indices); a text "
+        "default: the adding problem; your own function returns data with a length and batch(indices); a text "
         "FILE is tokenized once, and its tokens are cached next to it, in FILE.tokens-..., or in ~/.cache/course",
+        metavar="adding|text|FILE|FILE.py:FUNCTION",
+        default="adding",
     )
-    train.add_argument(
+    option(
+        train,
         "--model",
-        type=take.words,
+        "your own model instead of an LSTM: a function that returns a list of blocks",
         metavar="FILE.py:FUNCTION",
-        help="your own model instead of an LSTM: a function that returns a list of blocks",
     )
     for name, kind, default, what in (
-        ("updates", take.count, 300, "how many optimizer steps"),
-        ("batch", take.count, 64, "global batch size: sequences of the adding problem per update, over all ranks"),
-        ("tokens", take.count, 4096, "global batch size for text: tokens per update, over all ranks"),
-        ("hidden", take.count, 64, "the hidden size of an LSTM layer"),
-        ("layers", take.count, 2, "how many LSTM layers"),
-        ("seed", take.seed, 0, "the seed of the weights and the data order"),
-        ("every", take.count, 50, "updates between checkpoints"),
-        ("learning-rate", take.learning_rate, 0.01, "Adam's learning rate"),
+        ("updates", types.count, 300, "how many optimizer steps"),
+        ("batch", types.count, 64, "global batch size: sequences of the adding problem per update, over all ranks"),
+        ("tokens", types.count, 4096, "global batch size for text: tokens per update, over all ranks"),
+        ("hidden", types.count, 64, "the hidden size of an LSTM layer"),
+        ("layers", types.count, 2, "how many LSTM layers"),
+        ("seed", types.seed, 0, "the seed of the weights and the data order"),
+        ("every", types.count, 50, "updates between checkpoints"),
+        ("learning-rate", types.learning_rate, 0.01, "Adam's learning rate"),
     ):
-        train.add_argument(f"--{name}", type=kind, default=default, help=f"{what} (default: {default})")
+        option(train, f"--{name}", f"{what} (default: {default})", kind, default=default)
     train.add_argument(
         "--precision",
         choices=("fp32", "bf16", "fp16"),
@@ -93,29 +93,29 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         help="the precision of the forward pass; weights stay in fp32, and fp16 scales the loss (default: fp32)",
     )
     folder = "save checkpoints there, and keep the last two"
-    train.add_argument("--checkpoint", type=take.words, metavar="FOLDER", help=folder)
+    option(train, "--checkpoint", folder, metavar="FOLDER")
     beside = "write checkpoints in the background, from a copy in memory, while training continues"
-    train.add_argument("--async-checkpoint", action="store_true", help=beside)
-    train.add_argument("--resume", action="store_true", help="continue from the folder's last checkpoint")
+    option(train, "--async-checkpoint", beside, bool)
+    option(train, "--resume", "continue from the folder's last checkpoint", bool)
     limit = "after this time, save a checkpoint and stop; continue with --resume"
-    train.add_argument("--time-limit", type=take.time_limit, metavar="SECONDS|H:MM:SS", help=limit)
+    option(train, "--time-limit", limit, types.time_limit, "SECONDS|H:MM:SS")
     # torchrun reads its script's options, too, and mistakes --log for an abbreviation of one of its own.
     log = (
         "write a line of JSON per update, for `course plot`, or, with tensorboard:DIR, for TensorBoard; can be given "
         "once for each; under torchrun, use --log-file"
     )
     train.add_argument(
-        "--log", "--log-file", action="append", default=[], type=take.words, metavar="FILE|tensorboard:DIR", help=log
+        "--log", "--log-file", action="append", default=[], type=types.words, metavar="FILE|tensorboard:DIR", help=log
     )
     recompute = "drop activations and recompute them in the backward pass (pipeline and hybrid)"
-    train.add_argument("--recompute", action="store_true", help=recompute)
+    option(train, "--recompute", recompute, bool)
     compiled = "compile every block except LSTM layers with torch.compile"
-    train.add_argument("--compile", action="store_true", help=compiled)
+    option(train, "--compile", compiled, bool)
     profile = "run some updates under PyTorch's profiler and write a trace of all ranks, for ui.perfetto.dev"
-    train.add_argument("--profile", type=take.words, metavar="FILE", help=profile)
+    option(train, "--profile", profile, metavar="FILE")
     add_cluster_options(train)
     shown = "with --slurm: print the script instead of submitting it"
-    train.add_argument("--print", action="store_true", help=shown)
+    option(train, "--print", shown, bool)
     train.set_defaults(run=_train)
 
 
@@ -127,7 +127,7 @@ def _train(options: argparse.Namespace) -> int:
         warm_up()  # imports torch in the background, while this process does
     with leaving_at_once():
         from course_lib.training.checkpoint.folder import CheckpointError
-        from course_lib.training.launching import launch_job, resume_hint, run_job_as_rank
+        from course_lib.training.job import launch_job, resume_hint, run_job_as_rank
         from course_lib.training.log import LogError
         from course_lib.training.metrics import NotFinite
         from course_lib.training.settings import BadSettings, Settings, split_logs
@@ -219,4 +219,119 @@ def _plot(options: argparse.Namespace) -> int:
         losses(*options.logs).save(options.out)
     except LogError as error:
         return complain(error, status=2)
+    return 0
+
+
+SLURM_OPTIONS = (
+    *("nodes", "gpus_per_node", "ranks_per_node", "cpus_per_rank", "memory"),
+    *("time", "partition", "account", "sbatch"),
+)
+
+
+def add_cluster_options(command: argparse.ArgumentParser) -> None:
+    """Add the options that say where a job runs."""
+    help_ = "on several machines, seconds a rank waits for the others before it gives up; 0 waits forever"
+    default = "default: PyTorch's, 10 to 30 minutes"
+    option(command, "--peer-timeout", f"{help_} ({default})", types.patience, "SECONDS")
+    backend = "how GPUs communicate; ranks that share a GPU need a newer NCCL (default: NCCL where possible)"
+    command.add_argument("--backend", choices=("nccl", "gloo"), help=backend)
+    options = command.add_argument_group(
+        "on a Slurm cluster", "wait in its queue, run on its nodes, show the output here"
+    )
+    option(options, "--slurm", "submit a job; the options below determine --ranks", bool)
+    for name, kind, metavar, what in (
+        ("nodes", types.count, "NODES", "how many (default: 2)"),
+        ("gpus-per-node", types.whole_number(0, 1000), "GPUS", "default: 8; 0 for none"),
+        ("ranks-per-node", types.count, "RANKS", "default: one per GPU"),
+        ("cpus-per-rank", types.count, "CORES", "default: 4 with a GPU, otherwise 1"),
+        ("memory", types.slurm_memory, "MEMORY", "per node, like 64G (default: the cluster's)"),
+        ("time", types.slurm_time, "TIME", "the job's time limit (default: 1:00:00, an hour)"),
+        ("partition", types.sbatch_word, "PARTITION", "default: the cluster's"),
+        ("account", types.sbatch_word, "ACCOUNT", "default: yours"),
+    ):
+        option(options, f"--{name}", what, kind, metavar)
+    options.add_argument(
+        "--sbatch", type=types.sbatch_word, action="append", metavar="OPTION", help="an extra option for sbatch"
+    )
+
+
+def choose_backend(options: argparse.Namespace) -> None:
+    """Set the backend for this process's ranks; raise `BadUsage` if they cannot use it."""
+    if not options.backend:
+        return
+    os.environ[machine.BACKEND] = options.backend
+    if options.backend == "nccl" and not options.slurm:
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", options.ranks or 2))
+        if trouble := machine.why_not_nccl(ranks):
+            raise BadUsage(f"--backend nccl: {trouble}")
+
+
+def place_of(options: argparse.Namespace, command: Sequence[str] = ()) -> Slurm | None:
+    """Return the cluster to run on, or None for this machine. Its nodes run `command`, unless a function is sent."""
+    given = {name: value for name in SLURM_OPTIONS if (value := getattr(options, name)) is not None}
+    if options.slurm:
+        extra = given.pop("sbatch", [])
+        place = Slurm(**given, options=extra, peer_timeout=options.peer_timeout, command=command)
+        if options.ranks:
+            place.check(options.ranks)
+        return place
+    if given:
+        raise BadUsage(f"--{next(iter(given)).replace('_', '-')} is for a Slurm cluster; add --slurm, or leave it out")
+    if (options.ranks or 0) > MOST_RANKS:
+        raise BadUsage(f"--ranks {options.ranks}: give a number of ranks from 1 to {MOST_RANKS}; a cluster has room")
+    return None
+
+
+def _add_run(commands: argparse._SubParsersAction) -> None:
+    """Add `course run`."""
+    run = commands.add_parser(
+        "run",
+        help="run a function from a file on several ranks",
+        usage="course run [OPTIONS] FILE.py:FUNCTION [NAME=VALUE ...] [-- WORD ...]",
+        description="Run a function from a file on several ranks. Under torchrun, this process is one of its ranks. "
+        "Everything after -- becomes sys.argv[1:], for a function that parses its own options: "
+        "course run train.py:main --ranks 4 -- --lr 3",
+    )
+    run.add_argument("target", type=types.words, metavar="FILE.py:FUNCTION")
+    run.add_argument("arguments", nargs="*", default=[], metavar="NAME=VALUE", help="arguments for the function")
+    option(run, "--ranks", "how many (default: 2; under torchrun, it decides)", types.ranks)
+    option(run, "--timeout", "seconds; 0 waits forever (default: 60)", types.seconds, default=60.0)
+    option(run, "--timeline", "draw the recorded spans to a file", types.picture, "PICTURE.png")
+    add_cluster_options(run)
+    run.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    try:
+        choose_backend(options)
+        if torchrun.started_by_torchrun():
+            run = torchrun.run_rank(
+                options.target,
+                options.arguments,
+                peer_timeout=options.peer_timeout,
+                record=options.timeline is not None,
+                argv=options.argv,
+            )
+        else:
+            place, timeout = place_of(options), options.timeout or None
+            ranks = place.ranks if place else options.ranks or 2
+            run = torchrun.run_job(
+                options.target, options.arguments, ranks=ranks, timeout=timeout, on=place, argv=options.argv
+            )
+    except (BadPlace, BadJob) as error:
+        return complain(error, status=2)
+    except Detached as error:
+        return detached(error)
+    except LaunchError as error:
+        return complain(error)
+    except KeyboardInterrupt:
+        return interrupted("; all ranks have been stopped")
+    if run is not None:
+        for rank, value in enumerate(run):
+            print(f"rank {rank} returned {value!r}")
+        print(f"{len(run)} {'rank' if len(run) == 1 else 'ranks'}, {run.seconds:.2f} s")
+        if options.timeline:
+            from course_lib import pictures
+
+            pictures.timeline(run).save(options.timeline)
     return 0

@@ -7,24 +7,7 @@ from course_lib.data.text import Corpus, CorpusError, ShardedText, Streams, Voca
 from course_lib.data.token_files import TokenFile, open_tokens
 
 __all__ = [
-    "AddingProblem",
-    "Batch",
-    "BucketedBatches",
-    "Corpus",
-    "CorpusError",
-    "Load",
-    "ShardedBatches",
-    "ShardedText",
-    "Streams",
-    "TokenFile",
-    "Vocabulary",
-    "at_last_padded_step",
-    "copied_ahead",
-    "load_of",
-    "next_token_batch",
-    "open_tokens",
-    "pack",
-    "pad",
-    "unpack",
-    "write_shards",
-]
+    "AddingProblem", "Batch", "BucketedBatches", "Corpus", "CorpusError", "Load", "ShardedBatches", "ShardedText",
+    "Streams", "TokenFile", "Vocabulary", "at_last_padded_step", "copied_ahead", "load_of", "next_token_batch",
+    "open_tokens", "pack", "pad", "unpack", "write_shards",
+]  # fmt: skip

@@ -3,6 +3,210 @@
 The code that needs PyTorch is in `doctor.health`, so you can import this package without it.
 """
 
-from course_lib.doctor.machine_report import Finding, Report, examine
+from __future__ import annotations
+
+import importlib.util
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+
+from course_lib import machine
+from course_lib.launchers import LaunchError, launch
+from course_lib.launchers.diagnosis import flight_recorder
+from course_lib.launchers.local import start_method
 
 __all__ = ["Finding", "Report", "examine"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. `advice` says what to do; `fatal` means that the course cannot run here."""
+
+    name: str
+    value: str
+    advice: str = ""
+    fatal: bool = False
+
+    @property
+    def mark(self) -> str:
+        return "FAIL" if self.fatal else "note" if self.advice else "ok"
+
+
+@dataclass
+class Report:
+    """All findings, in order."""
+
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def course_can_run(self) -> bool:
+        return not any(finding.fatal for finding in self.findings)
+
+    def __str__(self) -> str:
+        conclusion = "The course can run here." if self.course_can_run else "The course cannot run here yet."
+        return "\n".join([*lines_of(self.findings), "", conclusion])
+
+
+def lines_of(findings: Sequence[Finding]) -> list[str]:
+    """Return the findings as lines of a table, with each advice on a separate line."""
+    width = max((len(finding.name) for finding in findings), default=0)
+    lines = []
+    for finding in findings:
+        lines.append(f"  {finding.mark:<4}  {finding.name:<{width}}  {finding.value}")
+        if finding.advice:
+            lines.append(f"  {'':<4}  {'':<{width}}  -> {finding.advice}")
+    return lines
+
+
+OLDEST_PYTHON = (3, 10)
+BYTES_PER_RANK = 400 << 20  # a rank with torch loaded, a small model and its buffers
+
+
+def examine() -> Report:
+    """Examine this machine. If the course can run, finish with a real launch."""
+    report = Report([_python(), _torch()])
+    if report.course_can_run:
+        report.findings.append(_distributed())
+    report.findings += [_cores(), _memory(), _jupyter()]
+    if report.course_can_run:
+        report.findings += [_gpus(), *_nccl(), _ranks(), _grading(), _trial()]
+    return report
+
+
+def _python() -> Finding:
+    wanted = ".".join(map(str, OLDEST_PYTHON))
+    too_old = sys.version_info[:2] < OLDEST_PYTHON
+    advice = f"install Python {wanted} or newer" if too_old else ""
+    value = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    return Finding("Python", value, advice, too_old)
+
+
+def _torch() -> Finding:
+    wanted = ".".join(map(str, flight_recorder.FIRST_VERSION))
+    found = _version("torch")
+    if found is None:
+        return Finding("PyTorch", "missing", "run `pip install -e .` in the course's folder", fatal=True)
+    if tuple(int(part) for part in found.split(".")[:2]) < flight_recorder.FIRST_VERSION:
+        return Finding("PyTorch", found, f"the course needs {wanted} or newer: pip install --upgrade torch", fatal=True)
+    return Finding("PyTorch", found)
+
+
+def _distributed() -> Finding:
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_gloo_available():
+        advice = "this PyTorch was built without gloo: install the one from PyPI or conda-forge"
+        return Finding("collectives", "missing", advice, fatal=True)
+    backends = " and ".join(["gloo"] + (["NCCL"] if dist.is_nccl_available() else []))
+    if not flight_recorder.can_be_read():
+        return Finding("collectives", backends, flight_recorder.ADVICE)
+    return Finding("collectives", backends)
+
+
+def _cores() -> Finding:
+    cores = machine.cores()
+    advice = "with one core, ranks take turns: trust paced timelines, not measured times" if cores == 1 else ""
+    return Finding("cores", str(cores), advice)
+
+
+def _memory() -> Finding:
+    total = machine.memory_bytes()
+    if total is None:
+        return Finding("memory", "unknown")
+    advice = "low: use at most 2 ranks" if total < 3 << 30 else ""
+    return Finding("memory", f"{total / 2**30:.1f} GiB", advice)
+
+
+def _jupyter() -> Finding:
+    lab, kernel = _version("jupyterlab"), _version("ipykernel")
+    if lab and kernel:
+        return Finding("Jupyter", f"JupyterLab {lab}, kernel {kernel}")
+    missing = "JupyterLab" if kernel else "the Python kernel" if lab else "JupyterLab and the Python kernel"
+    return Finding("Jupyter", f"{missing} missing", "run `pip install -e .` to open the notebooks; jobs run without it")
+
+
+def _gpus() -> Finding:
+    import torch
+
+    if not machine.gpus():
+        return Finding("GPUs", "none: every lesson runs on the CPU")
+    if not torch.cuda.is_available():
+        advice = "CUDA does not initialize: update the driver, or set CUDA_VISIBLE_DEVICES= (empty) to use the CPU"
+        return Finding("GPUs", f"{machine.gpus()}, but this PyTorch cannot use them", advice)
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return Finding("GPUs", f"{len(names)} x {names[0]}" if len(set(names)) == 1 else ", ".join(names))
+
+
+def _nccl() -> list[Finding]:
+    """Report which NCCL is loaded, and whether ranks can share a GPU with it."""
+    if not machine.gpus() or machine.nccl_version() == (0,):
+        return []
+    loaded = ".".join(map(str, machine.nccl_version()))
+    if not (trouble := machine.why_not_nccl(machine.gpus() + 1)):
+        return [Finding("NCCL", f"{loaded}: ranks can share a GPU")]
+    how = f"`{machine.SHARING_COMMAND} course lab` changes that" if machine.SHARING_COMMAND in trouble else trouble
+    return [Finding("NCCL", f"{loaded}: one rank per GPU; {how}")]
+
+
+def _ranks() -> Finding:
+    """Report how many ranks make sense here, and with which backend."""
+    gpus = machine.gpus()
+    total = machine.memory_bytes()
+    most = min(8, total // 2 // BYTES_PER_RANK) if total else 4
+    if gpus:
+        own = f"up to {gpus} with a GPU each (NCCL)" if gpus > 1 else "1 with the GPU to itself (NCCL)"
+        over = "gloo" if machine.why_not_nccl(gpus + 1) else "NCCL"
+        return Finding("ranks", f"{own}; more ranks share GPUs over {over}: correct results, no speedup")
+    cores = machine.cores()
+    speed = f"up to {cores} run in parallel" if cores > 1 else "one at a time"
+    return Finding("ranks", f"{speed}; up to {max(2, most)} in paced runs (gloo)")
+
+
+def _grading() -> Finding:
+    """Report how safely you could grade a class here; only instructors need it."""
+    from course_lib.grading.protection import protections
+
+    found = protections()
+    sandbox = found[0]
+    if not sandbox.holds:
+        advice = f"{sandbox.otherwise} before you grade; learners need no sandbox"
+        return Finding("grading", "no sandbox for submissions", advice)
+    holding = sum(each.holds for each in found)
+    return Finding("grading", f"{holding} of {len(found)} protections hold; `course grade --explain` names them")
+
+
+def _trial() -> Finding:
+    """Launch two real ranks and run one all-reduce."""
+    began = time.monotonic()
+    try:
+        run = launch(_sum_of_ranks, ranks=2, timeout=60)
+    except LaunchError as error:
+        return Finding("trial launch", f"{type(error).__name__}: {error}", "the ranks cannot communicate", fatal=True)
+    cold = time.monotonic() - began
+    began = time.monotonic()
+    launch(_sum_of_ranks, ranks=2, timeout=60)
+    warm = time.monotonic() - began
+    if list(run) != [1.0, 1.0]:
+        return Finding("trial launch", f"all-reduce gave {list(run)}", "expected [1.0, 1.0]", fatal=True)
+    return Finding("trial launch", f"2 ranks by {start_method()}: {cold:.1f} s the first time, then {warm:.2f} s")
+
+
+def _sum_of_ranks() -> float:
+    import torch
+    import torch.distributed as dist
+
+    total = torch.tensor(float(dist.get_rank()), device=machine.device())
+    dist.all_reduce(total)
+    return total.item()
+
+
+def _version(package: str) -> str | None:
+    if importlib.util.find_spec(package) is None:
+        return None
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown version"

@@ -10,27 +10,14 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
-from course_lib.doctor.measuring import (
-    ROUNDS,
-    TRIES,
-    WORTH_TIMING,
-    DeviceRates,
-    PairTimes,
-    Reading,
-    all_reduce_sizes,
-    measure_all_reduces,
-    measure_device,
-    measure_pairs,
-    pairs_of,
-    read_share,
-    wait_for_all,
-    where_messages_lie,
-)
+from course_lib.doctor import measuring
+from course_lib.doctor.measuring import DeviceRates, PairTimes, Reading
 from course_lib.launchers import Run, Slurm, launch, private_doors, torchrun
 from course_lib.launchers.process import progress_bar
 from course_lib.launchers.process.progress_bar import Step
@@ -43,8 +30,8 @@ class Plan:
     """What to measure: reads of `data`, if given, and how many times to repeat each measurement."""
 
     data: str | None = None
-    tries: int = TRIES
-    rounds: int = ROUNDS
+    tries: int = measuring.TRIES
+    rounds: int = measuring.ROUNDS
 
 
 @dataclass(frozen=True)
@@ -65,10 +52,11 @@ class Health:
     """The measurements of all ranks."""
 
     ranks: list[RankHealth]
-    links: dict[tuple[int, int], PairTimes] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "links", {pair.ranks: pair for each in self.ranks for pair in each.pairs})
+    @cached_property
+    def links(self) -> dict[tuple[int, int], PairTimes]:
+        """The times of every pair of ranks, lower rank first."""
+        return {pair.ranks: pair for each in self.ranks for pair in each.pairs}
 
     def link(self, one: int, other: int) -> Link:
         """Return the link between two ranks."""
@@ -92,15 +80,15 @@ def measure_rank(plan: Plan, show: Callable[[Step], None] = progress_bar.send) -
     steps = _Steps(_count_of_steps(plan, ranks), show if rank == 0 else None)
     clock = -clock_skew(PrefixStore("doctor", private_doors.default_store()))
     steps.what = "matrix products and copies"
-    device = measure_device(steps.done, plan.tries)
-    wait_for_all()
+    device = measuring.measure_device(steps.done, plan.tries)
+    measuring.wait_for_all()
     steps.what = "links"
-    pairs = measure_pairs(steps.done, plan.rounds)
+    pairs = measuring.measure_pairs(steps.done, plan.rounds)
     steps.what = "all-reduce"
-    all_reduces = measure_all_reduces(steps.done, plan.tries) if ranks > 1 else []
+    all_reduces = measuring.measure_all_reduces(steps.done, plan.tries) if ranks > 1 else []
     steps.what = "reading"
-    reading = read_share(plan.data, rank, ranks) if plan.data is not None else None
-    over_gpus = where_messages_lie().type == "cuda"
+    reading = measuring.read_share(plan.data, rank, ranks) if plan.data is not None else None
+    over_gpus = measuring.where_messages_lie().type == "cuda"
     return RankHealth(rank, device, clock, pairs, all_reduces, over_gpus, reading)
 
 
@@ -120,8 +108,8 @@ def examine_as_rank(plan: Plan, peer_timeout: float | None = None) -> Health | N
 
 
 def _count_of_steps(plan: Plan, ranks: int) -> int:
-    sizes = len(all_reduce_sizes(where_messages_lie())) if ranks > 1 else 0
-    return 2 + plan.rounds * len(pairs_of(ranks)) + sizes
+    sizes = len(measuring.all_reduce_sizes(measuring.where_messages_lie())) if ranks > 1 else 0
+    return 2 + plan.rounds * len(measuring.pairs_of(ranks)) + sizes
 
 
 class _Steps:
@@ -161,7 +149,7 @@ def complaints(health: Health) -> list[Complaint]:
     return [*found, *by_links, *(one for one in _single_links(health) if not named & set(one.ranks))]
 
 
-def verdict(health: Health) -> str:
+def summary(health: Health) -> str:
     """Return the complaints as text, or a sentence that there are none."""
     found = complaints(health)
     if found:
@@ -195,7 +183,7 @@ def _reads(health: Health) -> Iterator[Complaint]:
         if reading.trouble:
             host = health.ranks[rank].device.host
             yield Complaint((rank,), f"Rank {rank} cannot read the data on {host}: {reading.trouble}.")
-    if len(readings) < 3 or any(reading.size < WORTH_TIMING for reading in readings):
+    if len(readings) < 3 or any(reading.size < measuring.WORTH_TIMING for reading in readings):
         return  # with only two, one may have found its part in the page cache
     rates = [reading.size / reading.first / 1e6 for reading in readings]
     for rank, rate in enumerate(rates):
@@ -212,9 +200,9 @@ def _slow_ends(health: Health) -> Iterator[Complaint]:
         for within, where in ((True, "in its machine"), (False, "to other machines")):
             pairs = _alike(health, within)
             own, others = [p for p in pairs if rank in p.ranks], [p for p in pairs if rank not in p.ranks]
-            if own and others and (told := _slower(own, others, SLOWER_LINKS)):
+            if own and others and (how := _slower(own, others, SLOWER_LINKS)):
                 best = "its only link" if len(own) == 1 else f"the best of its {len(own)} links"
-                yield Complaint((rank,), f"Rank {rank} has slow links: {best} {where} {told}.")
+                yield Complaint((rank,), f"Rank {rank} has slow links: {best} {where} {how}.")
                 break
 
 
@@ -223,8 +211,8 @@ def _single_links(health: Health) -> Iterator[Complaint]:
         pairs = _alike(health, within)
         for pair in pairs:
             others = [other for other in pairs if other is not pair]
-            if len(others) >= FEWEST_LINKS and (told := _slower([pair], others, SLOWER_PAIR)):
-                yield Complaint(pair.ranks, f"The link between ranks {pair.ranks[0]} and {pair.ranks[1]} {told}.")
+            if len(others) >= FEWEST_LINKS and (how := _slower([pair], others, SLOWER_PAIR)):
+                yield Complaint(pair.ranks, f"The link between ranks {pair.ranks[0]} and {pair.ranks[1]} {how}.")
 
 
 def _slower(own: Sequence[PairTimes], others: Sequence[PairTimes], limit: float) -> str:
@@ -248,3 +236,109 @@ def _alike(health: Health, within: bool) -> list[PairTimes]:
 def _median_without(values: Sequence[float], left_out: int) -> float | None:
     others = [value for place, value in enumerate(values) if place != left_out]
     return statistics.median(others) if others else None
+
+
+WIDEST_MATRIX = 16  # ranks: a wider matrix does not fit on a screen; use the picture
+LARGE_SKEW = 0.1  # seconds
+
+
+def health_text(health: Health) -> str:
+    """Return all tables, with the summary at the end."""
+    parts = [_ranks(health), _data(health), _links(health), _all_reduces(health), summary(health)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _ranks(health: Health) -> str:
+    head = ["rank", "host", "device", "matmul", "memory", "clock"]
+    rows = [
+        [
+            str(each.rank),
+            each.device.host,
+            each.device.name + (f" (shared by {each.device.shared_by})" if each.device.shared_by > 1 else ""),
+            f"{each.device.operations / 1e9:,.0f} GFLOP/s",
+            f"{each.device.copied / 1e9:,.1f} GB/s",
+            f"{each.clock * 1e3:+,.1f} ms" if each.clock else "0",
+        ]
+        for each in health.ranks
+    ]
+    on_cpu, on_gpu = (
+        "float32, per core; waiting for a core does not count",
+        "bfloat16; ranks that share a GPU take turns",
+    )
+    how = on_gpu if health.ranks[0].device.on_gpu else on_cpu
+    lines = [*_table(head, rows), f"matmul: in {how}; memory: bytes read and written by a copy"]
+    if late := max((each.clock for each in health.ranks), key=abs, default=0.0):
+        advice = ": synchronize the machines' clocks (chrony, NTP), or their logs will not line up"
+        lines.append(
+            f"clock: ahead of rank 0's machine; the largest offset is {late * 1e3:+,.1f} ms"
+            + (advice if abs(late) > LARGE_SKEW else "")
+        )
+    return "\n".join(lines)
+
+
+def _data(health: Health) -> str:
+    readings = [(each.rank, each.reading) for each in health.ranks if each.reading and not each.reading.trouble]
+    if not readings:
+        return ""
+    rows = [
+        [str(rank), f"{one.size / 1e6:,.1f} MB", *(f"{one.size / s / 1e6:,.0f} MB/s" for s in (one.first, one.again))]
+        for rank, one in readings
+    ]
+    cache = "The kernel could not be asked to forget the files: even the first read may come from memory"
+    if all(one.forgotten for _, one in readings):
+        cache = "The kernel was asked to forget the files before the first read"
+    more = "; the second read comes from memory (the page cache), like a later epoch if the data fits there"
+    return "\n".join([*_table(["rank", "its part", "read", "read again"], rows), cache + more])
+
+
+def _links(health: Health) -> str:
+    ranks = len(health.ranks)
+    if ranks < 2:
+        return ""
+    place = "from GPU to GPU (NCCL)" if health.ranks[0].over_gpus else "from host to host memory (gloo)"
+    if ranks > WIDEST_MATRIX:
+        return "\n".join([f"Links, {place}", *_extremes(health)])
+    latency = _matrix(health, lambda link: f"{link.latency * 1e6:,.0f}")
+    bandwidth = _matrix(health, lambda link: f"{link.bandwidth / 1e9:,.2f}")
+    return f"Links, {place}: latency in microseconds\n{latency}\n\nLinks, {place}: bandwidth in GB/s\n{bandwidth}"
+
+
+def _matrix(health: Health, value: Callable[[Link], str]) -> str:
+    numbers = range(len(health.ranks))
+    rows = [[str(row), *("-" if row == c else value(health.link(row, c)) for c in numbers)] for row in numbers]
+    return "\n".join(_table(["rank", *map(str, numbers)], rows))
+
+
+def _extremes(health: Health) -> list[str]:
+    """Return a table with the best, the median and the worst link."""
+    rows = []
+    for name, key in (("latency", lambda pair: pair.link.latency), ("bandwidth", lambda pair: -pair.link.bandwidth)):
+        ordered = sorted(health.links.values(), key=key)
+        for place, pair in (("best", ordered[0]), ("median", ordered[len(ordered) // 2]), ("worst", ordered[-1])):
+            rows.append([f"{place} {name}", f"ranks {pair.ranks[0]} and {pair.ranks[1]}", str(pair.link)])
+    return _table(["", "between", "link"], rows)
+
+
+def _all_reduces(health: Health) -> str:
+    measured = health.all_reduces()
+    if not measured:
+        return ""
+    rows = [
+        [
+            f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB",
+            f"{took * 1e3:,.2f} ms",
+            f"{expected * 1e3:,.2f} ms",
+            f"{took / expected:.1f}",
+        ]
+        for size, took, expected in measured
+    ]
+    head = ["all-reduce", "measured", "predicted", "ratio"]
+    more = "predicted: a ring over these links; it ignores the additions, and that ranks share cores and memory"
+    return "\n".join([*_table(head, rows), more])
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table with right-aligned columns, each as wide as its widest cell."""
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    aligned = ([cell.rjust(width) for cell, width in zip(row, widths, strict=True)] for row in [head, *rows])
+    return ["  " + "  ".join(cells) for cells in aligned]

@@ -70,7 +70,7 @@ def measure_pairs(after_each: Callable[[], None], rounds: int = ROUNDS) -> list[
     small, large = (torch.zeros(numbers, dtype=torch.uint8, device=place) for numbers in (SMALL, size))
     times: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
     connect(pairs_of(dist.get_world_size()))
-    for pair in _in_rounds(rounds):
+    for pair in rounds * pairs_of(dist.get_world_size()):
         wait_for_all()
         if rank in pair:
             of_small, of_large = times.setdefault(pair, ([], []))
@@ -89,11 +89,6 @@ def measure_pairs(after_each: Callable[[], None], rounds: int = ROUNDS) -> list[
 def large_size(place: torch.device) -> int:
     """Return the size in bytes of a message whose time is mostly bandwidth."""
     return 64 << 20 if place.type == "cuda" else 1 << 20
-
-
-def _in_rounds(rounds: int) -> Iterator[tuple[int, int]]:
-    for _ in range(rounds):
-        yield from pairs_of(dist.get_world_size())
 
 
 def round_trip(message: torch.Tensor, other: int, leads: bool) -> float:

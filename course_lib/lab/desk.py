@@ -105,10 +105,10 @@ def remember(desk: Desk, memory: Memory) -> None:
     """Save what is on the desk now."""
     notebooks = {path: [asdict(cell) for cell in cells] for path, cells in sorted(memory.notebooks.items())}
     known = {"format": FORMAT, "version": __version__, "notebooks": notebooks}
-    write(desk.memory, json.dumps(known, indent=1).encode())
+    write_to_desk(desk.memory, json.dumps(known, indent=1).encode())
 
 
-def write(path: Path, content: bytes) -> None:
+def write_to_desk(path: Path, content: bytes) -> None:
     """Write a file atomically. Raises `BadDesk` if it cannot be written."""
     try:
         write_whole(path, content)

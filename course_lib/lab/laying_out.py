@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from course_lib.course_files import BadNotebook, Notebook, course_folder, parse, read
-from course_lib.lab.desk import Desk, Memory, recall, remember, write
+from course_lib.lab.desk import Desk, Memory, recall, remember, write_to_desk
 from course_lib.lab.merge import LaidOut, Merged, is_changed, laid_out, merge, only_answers, without_outputs
 
 FOLDERS = ("notebooks", "exercises")
@@ -70,7 +70,7 @@ def _bring(desk: Desk, memory: Memory, name: str, ours: Notebook, update: bool, 
     """Put one notebook of the course on the desk."""
     place, before, new = desk.folder / name, memory.notebooks.get(name), laid_out(ours)
     if not place.exists():
-        write(place, _packed(ours))
+        write_to_desk(place, _packed(ours))
         done.added.append(name)
     elif before == new:
         return
@@ -79,7 +79,7 @@ def _bring(desk: Desk, memory: Memory, name: str, ours: Notebook, update: bool, 
         if yours is not None and not is_changed(yours, new):
             pass  # already up to date, although our record says otherwise
         elif yours is not None and before is not None and not is_changed(yours, before):
-            write(place, _packed(merge(yours, before, ours).notebook))
+            write_to_desk(place, _packed(merge(yours, before, ours).notebook))
             done.renewed[name] = 0
         elif update:
             _update(desk, name, yours, before, ours, done)
@@ -97,9 +97,9 @@ def _update(
     merged = _merged(yours, before, ours)
     if merged.undecided:
         beside = _free_name(place)
-        write(beside, place.read_bytes())
+        write_to_desk(beside, place.read_bytes())
         done.kept_beside[name] = f"{beside.parent.name}/{beside.name}"
-    write(place, _packed(merged.notebook))
+    write_to_desk(place, _packed(merged.notebook))
     done.renewed[name] = merged.kept
 
 

@@ -79,7 +79,7 @@ def merge(yours: Notebook, before: list[LaidOut], ours: Notebook) -> Merged:
     for index, cell in enumerate(yours["cells"]):
         old = old_of.get(index)
         if mine[index] is not NOBODY:
-            cells.take(cell, None if old is None else before[old], None if old is None else new_of.get(old))
+            cells.add(cell, None if old is None else before[old], None if old is None else new_of.get(old))
     removed = set(range(len(before))) - set(old_of.values())
     cells.remove({new_of[old]: before[old] for old in removed if old in new_of})
     return Merged({**ours, "cells": cells.in_order()}, cells.kept, cells.undecided)
@@ -108,7 +108,7 @@ class _Cells:
         self._last = -1
         self._ids = {cell.get("id") for cell in ours}
 
-    def take(self, cell: Cell, old: LaidOut | None, new: int | None) -> None:
+    def add(self, cell: Cell, old: LaidOut | None, new: int | None) -> None:
         """Add a learner's cell; `old` is its original, and `new` its index in the new notebook, or None without one."""
         changed = old is None or _hash(cell) != old.hash
         if new is not None:
@@ -141,7 +141,7 @@ class _Cells:
         return cells
 
     def _with_an_id(self, cell: Cell) -> Cell:
-        """Return the learner's cell with a new id if its own is missing or taken: ids must be unique."""
+        """Return the learner's cell with a new id if its own is missing or used: ids must be unique."""
         name = cell.get("id")
         if not isinstance(name, str) or name in self._ids:
             name = uuid.uuid4().hex[:8]
@@ -196,12 +196,12 @@ def _pairs_of_versions(before: list[LaidOut], now: list[LaidOut]) -> dict[int, i
     found by its place between two unchanged ones.
     """
     found = _pairs(before, now, "name", "hash")
-    taken, first = set(found.values()), 0
+    used, first = set(found.values()), 0
     while first < len(before):
         end = next((index for index in range(first, len(before)) if index in found), len(before))
         below = found[first - 1] + 1 if first else 0
         above = found[end] if end < len(before) else len(now)
-        free = [index for index in range(below, above) if index not in taken]
+        free = [index for index in range(below, above) if index not in used]
         if len(free) == end - first:
             found.update(zip(range(first, end), free, strict=True))
         first = end + 1

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from course_lib.course_files import PACKAGE
-from course_lib.lab.desk import Desk, write
+from course_lib.lab.desk import Desk, write_to_desk
 
 OURS = Path(__file__).resolve().parent / "jupyter"
 EXTENSIONS = PACKAGE / "classroom" / "learner" / "labextensions"  # plain JavaScript: nothing is built
@@ -54,7 +54,7 @@ def prepare_first_screen(desk: Desk) -> None:
     signature = hashlib.sha256(WORKSPACE.encode()).hexdigest()[:4]
     path = desk.jupyter / "workspaces" / f"{WORKSPACE}-{signature}.jupyterlab-workspace"
     if not path.exists():
-        write(path, json.dumps(_first_screen(), indent=1).encode())
+        write_to_desk(path, json.dumps(_first_screen(), indent=1).encode())
 
 
 def _first_screen() -> dict:

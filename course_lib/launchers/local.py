@@ -44,8 +44,8 @@ class Cluster(Protocol):
 # Imported once, in the fork server. torch imports `_dynamo` (two seconds) when a model is first wrapped or optimized;
 # a rank that has to import our strategies itself starts a tenth of a second later.
 PRELOADED = [
-    *("torch", "torch.distributed", "torch.distributed.checkpoint", "torch.nn.parallel", "torch._dynamo"),
-    *("course_lib.launchers.process.supervisor", "course_lib.training"),
+    *("torch", "torch.distributed", "torch.distributed.fsdp", "torch.nn.parallel", "torch._dynamo"),
+    *("course_lib.launchers.process.supervisor", "course_lib.training", "course_lib.training.checkpoint.planners"),
 ]
 MOST_RANKS = 64
 LONGEST_WAIT = 2_000_000  # seconds (three weeks); in milliseconds, it still fits the 32 bits that a system call takes

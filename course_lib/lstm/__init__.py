@@ -1,6 +1,5 @@
 """The model we train: an LSTM as a list of blocks, its losses, and its memory."""
 
-from course_lib.lstm.alive import most_alive, saved_for_backward
 from course_lib.lstm.memory import BatchSize, Memory, Savings, predict_block_memory, predict_memory, predict_with
 from course_lib.lstm.model import (
     Loss,
@@ -13,25 +12,10 @@ from course_lib.lstm.model import (
     squared_error,
 )
 from course_lib.lstm.pacing import OneNode, pace_blocks, pace_layers
+from course_lib.meter import most_alive, saved_for_backward
 
 __all__ = [
-    "BatchSize",
-    "Loss",
-    "Memory",
-    "OneNode",
-    "Savings",
-    "SequenceModel",
-    "State",
-    "States",
-    "cross_entropy",
-    "detach_states",
-    "lstm_model",
-    "most_alive",
-    "pace_blocks",
-    "pace_layers",
-    "predict_block_memory",
-    "predict_memory",
-    "predict_with",
-    "saved_for_backward",
-    "squared_error",
-]
+    "BatchSize", "Loss", "Memory", "OneNode", "Savings", "SequenceModel", "State", "States", "cross_entropy",
+    "detach_states", "lstm_model", "most_alive", "pace_blocks", "pace_layers", "predict_block_memory",
+    "predict_memory", "predict_with", "saved_for_backward", "squared_error",
+]  # fmt: skip

@@ -45,7 +45,7 @@ class BlockSize:
         return self.inputs * self.width + self.width if self.kind == PROJECTION else self.counted
 
     @property
-    def kept(self) -> int:
+    def saved(self) -> int:
         """How many numbers per step and sequence the backward pass needs."""
         return {LSTM: NUMBERS_PER_UNIT * self.width, PROJECTION: self.inputs}.get(self.kind, 0)
 
@@ -135,7 +135,7 @@ def predict_block_memory(
     """Return the memory for the block at this place. The first block's inputs are the batch, which does not count."""
     size = size_of(block)
     parameters = size.number_bytes * size.parameters
-    numbers = 0 if size.kind == PROJECTION and place == 0 else size.kept
+    numbers = 0 if size.kind == PROJECTION and place == 0 else size.saved
     activations = size.number_bytes * batch.steps * batch.sequences * numbers
     return Memory(parameters, parameters, optimizer_numbers * parameters, activations)
 
@@ -181,13 +181,15 @@ def predict_with(model: NumberedBlocks, batch: Batch | BatchSize, savings: Savin
     sizes = ModelSize(tuple(size_of(block) for _, block in model.numbered()))
     blocks = {place: predict_block_memory(place, block, batch, numbers) for place, block in model.numbered()}
     size = sizes.blocks[0].number_bytes
-    kept = _recomputed(sizes, batch, size) if savings.recompute else sum(each.activations for each in blocks.values())
+    activations = (
+        _recomputed(sizes, batch, size) if savings.recompute else sum(each.activations for each in blocks.values())
+    )
     parameters = sum(each.parameters for each in blocks.values()) * of_weight // size
     whole = {"parameters": parameters, "gradients": parameters, "optimizer": numbers * parameters}
     shared = {name: -(-whole[name] // savings.ranks) for name in SHARDED[savings.sharded]}
     if "parameters" in shared and savings.ranks > 1:
         shared["parameters"] += max(each.parameters for each in blocks.values()) * of_weight // size
-    return Memory(**{**whole, **shared}, activations=kept * of_activation // size)
+    return Memory(**{**whole, **shared}, activations=activations * of_activation // size)
 
 
 def _recomputed(model: ModelSize, batch: Batch | BatchSize, size: int) -> int:

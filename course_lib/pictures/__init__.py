@@ -1,52 +1,24 @@
 """Pictures of what a run returned. Each has a text description for readers who cannot see it."""
 
-from course_lib.pictures.bars import memory, placement, plan_bars
-from course_lib.pictures.curves import curves, losses, panels
-from course_lib.pictures.cuts import cut_edges, mesh, split_cell
+from course_lib.pictures.charts import curves, losses, memory, padding, panels, placement, plan_bars
+from course_lib.pictures.cuts import cut_edges, layer_by_time, mesh, split_cell
 from course_lib.pictures.gather_and_drop import gather_and_drop
-from course_lib.pictures.layer_by_time import layer_by_time
 from course_lib.pictures.links import link, link_matrix
-from course_lib.pictures.padding import padding
 from course_lib.pictures.picture import Picture
 from course_lib.pictures.schedule_chart import schedule
 from course_lib.pictures.timeline import comparison, messages, timeline
-from course_lib.pictures.widgets import (
-    explore_all_reduce,
-    explore_batches,
-    explore_memory,
-    explore_meshes,
-    explore_placement,
-    explore_scaling,
-    explore_schedules,
-    schedule_bench,
-)
+from course_lib.pictures.widgets.all_reduce import explore_all_reduce
+from course_lib.pictures.widgets.batches import explore_batches
+from course_lib.pictures.widgets.bench import schedule_bench
+from course_lib.pictures.widgets.memory import explore_memory
+from course_lib.pictures.widgets.meshes import explore_meshes
+from course_lib.pictures.widgets.placement import explore_placement
+from course_lib.pictures.widgets.scaling import explore_scaling
+from course_lib.pictures.widgets.schedules import explore_schedules
 
 __all__ = [
-    "Picture",
-    "comparison",
-    "curves",
-    "cut_edges",
-    "explore_all_reduce",
-    "explore_batches",
-    "explore_memory",
-    "explore_meshes",
-    "explore_placement",
-    "explore_scaling",
-    "explore_schedules",
-    "gather_and_drop",
-    "layer_by_time",
-    "link",
-    "link_matrix",
-    "losses",
-    "memory",
-    "mesh",
-    "messages",
-    "padding",
-    "panels",
-    "placement",
-    "plan_bars",
-    "schedule",
-    "schedule_bench",
-    "split_cell",
-    "timeline",
-]
+    "Picture", "comparison", "curves", "cut_edges", "explore_all_reduce", "explore_batches", "explore_memory",
+    "explore_meshes", "explore_placement", "explore_scaling", "explore_schedules", "gather_and_drop", "layer_by_time",
+    "link", "link_matrix", "losses", "memory", "mesh", "messages", "padding", "panels", "placement", "plan_bars",
+    "schedule", "schedule_bench", "split_cell", "timeline",
+]  # fmt: skip

@@ -1,9 +1,10 @@
-"""How a model is split over ranks: between blocks, inside an LSTM cell, and into a mesh of replicas and stages."""
+"""How a model is split over ranks: between blocks, inside an LSTM cell, into a mesh; and its cells, layer by time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -53,12 +54,7 @@ def cut_edges(model: SequenceModel, placement: Placement, batch: Batch | BatchSi
 
 
 def _draw_block(axes: Axes, place: int, rank: int, name: str) -> None:
-    corner = (place - BLOCK_WIDTH / 2, rank - BLOCK_HEIGHT / 2)
-    box = FancyBboxPatch(
-        corner, BLOCK_WIDTH, BLOCK_HEIGHT, boxstyle="round,pad=0,rounding_size=0.08", facecolor="white"
-    )
-    box.set_edgecolor(INK)
-    axes.add_patch(box)
+    _rounded_box(axes, place, rank, BLOCK_WIDTH, BLOCK_HEIGHT)
     axes.text(place, rank, name, ha="center", va="center", fontsize=9, color=INK)
 
 
@@ -72,9 +68,16 @@ def _draw_edge(axes: Axes, place: int, rank: int, next_rank: int, label: str) ->
     axes.text(*middle, label, ha="left", va="center", fontsize=8, color=INK)
 
 
-def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str, width: float) -> None:
-    style = {"arrowstyle": "-|>", "linewidth": width, "shrinkA": 0, "shrinkB": 0, "color": colour}
-    axes.annotate("", end, start, arrowprops=style)
+def _arrow(
+    axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str, width: float = 1.6, **style: Any
+) -> None:
+    look = {"arrowstyle": "-|>", "linewidth": width, "shrinkA": 0, "shrinkB": 0, "color": colour, **style}
+    axes.annotate("", end, start, arrowprops=look)
+
+
+def _rounded_box(axes: Axes, x: float, y: float, width: float, height: float) -> None:
+    look: dict[str, Any] = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": "white", "edgecolor": INK}
+    axes.add_patch(FancyBboxPatch((x - width / 2, y - height / 2), width, height, **look))
 
 
 def _dress(axes: Axes, blocks: int, ranks: int) -> None:
@@ -83,8 +86,7 @@ def _dress(axes: Axes, blocks: int, ranks: int) -> None:
     axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
     axes.set_xticks([])
     axes.tick_params(length=0, colors=INK)
-    for side in axes.spines.values():
-        side.set_visible(False)
+    axes.spines[:].set_visible(False)
 
 
 def _name(place: int, block: object) -> str:
@@ -119,11 +121,11 @@ def split_cell(hidden: int, ranks: int) -> Picture:
         axes.text(MATRIX - 0.12, top + 0.5, name, ha="right", va="center", color=INK)
     _column(axes, PARTS, middle, sizes, unit, gap=0.28)
     _column(axes, NEW, middle, sizes, unit, coloured=False)
-    _flow(axes, (OLD + THIN + 0.08, middle + 0.5), (MATRIX - 0.4, middle + 0.5), INK)
-    _flow(axes, (MATRIX + WIDE + 0.1, middle + 0.5), (PARTS - 0.1, middle + 0.5), INK)
+    _arrow(axes, (OLD + THIN + 0.08, middle + 0.5), (MATRIX - 0.4, middle + 0.5), INK)
+    _arrow(axes, (MATRIX + WIDE + 0.1, middle + 0.5), (PARTS - 0.1, middle + 0.5), INK)
     for rank in range(ranks):
         height = middle + (sum(sizes[:rank]) + sizes[rank] / 2) * unit + 0.28 * (rank - (ranks - 1) / 2)
-        _flow(axes, (PARTS + THIN + 0.08, height), (NEW - 0.08, middle + 0.5), COLOURS["communication"])
+        _arrow(axes, (PARTS + THIN + 0.08, height), (NEW - 0.08, middle + 0.5), COLOURS["communication"])
     _captions(axes, middle, ranks)
     handles = [
         Patch(facecolor=RANKS[rank], label=f"rank {rank}: {sizes[rank]} of {hidden} units") for rank in range(ranks)
@@ -152,11 +154,6 @@ def _column(
     for rank, size in enumerate(sizes):
         axes.add_patch(Rectangle((left, at), width, size * unit, facecolor=RANKS[rank], edgecolor=INK, linewidth=0.8))
         at += size * unit + gap
-
-
-def _flow(axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str) -> None:
-    style = {"arrowstyle": "-|>", "linewidth": 1.6, "shrinkA": 0, "shrinkB": 0, "color": colour}
-    axes.annotate("", end, start, arrowprops=style)
 
 
 def _captions(axes: Axes, middle: float, ranks: int) -> None:
@@ -189,30 +186,23 @@ def mesh(replicas: int, stages: int) -> Picture:
     """Draw replicas x stages ranks: messages along a row, sums of gradients within a column."""
     figure = Figure(figsize=(1.6 + 1.7 * stages, 1.2 + 0.85 * replicas), layout="constrained")
     axes = figure.subplots()
-    arrow = {"arrowstyle": "<|-|>", "linewidth": 1.8, "shrinkA": 0, "shrinkB": 0}
     for replica in range(replicas):
         for stage in range(stages):
-            corner = (stage - RANK_WIDTH / 2, replica - RANK_HEIGHT / 2)
-            box = FancyBboxPatch(
-                corner, RANK_WIDTH, RANK_HEIGHT, boxstyle="round,pad=0,rounding_size=0.08", facecolor="white"
-            )
-            box.set_edgecolor(INK)
-            axes.add_patch(box)
+            _rounded_box(axes, stage, replica, RANK_WIDTH, RANK_HEIGHT)
             axes.text(stage, replica, f"rank {replica * stages + stage}", ha="center", va="center", color=INK)
             if stage:
                 ends = (stage - 1 + RANK_WIDTH / 2, replica), (stage - RANK_WIDTH / 2, replica)
-                axes.annotate("", ends[1], ends[0], arrowprops={**arrow, "color": COLOURS["forward"]})
+                _arrow(axes, *ends, COLOURS["forward"], 1.8, arrowstyle="<|-|>")
             if replica:
                 ends = (stage, replica - 1 + RANK_HEIGHT / 2), (stage, replica - RANK_HEIGHT / 2)
-                axes.annotate("", ends[1], ends[0], arrowprops={**arrow, "color": COLOURS["communication"]})
+                _arrow(axes, *ends, COLOURS["communication"], 1.8, arrowstyle="<|-|>")
     axes.set_xlim(-0.6, stages - 0.4)
     axes.set_ylim(replicas - 0.5, -0.5)
     axes.set_xticks(range(stages), [f"stage {stage}" for stage in range(stages)])
     axes.set_yticks(range(replicas), [f"replica {replica}" for replica in range(replicas)])
     axes.xaxis.tick_top()
     axes.tick_params(length=0, colors=INK)
-    for side in axes.spines.values():
-        side.set_visible(False)
+    axes.spines[:].set_visible(False)
     handles = [
         Patch(color=COLOURS["forward"], label="activations, and their gradients back"),
         Patch(color=COLOURS["communication"], label="sum of the stage's gradients"),
@@ -220,3 +210,56 @@ def mesh(replicas: int, stages: int) -> Picture:
     figure.legend(handles=handles, loc="outside lower center", ncols=1, frameon=False)
     words = f"{replicas} replicas of {stages} stages on {replicas * stages} ranks"
     return Picture(figure, f"Mesh of {words}: messages along each row, gradients summed in each column")
+
+
+SIDE = 0.8  # the side of a cell, in units of the distance between two cells
+
+
+def layer_by_time(layers: int, steps: int, diagonal: int | None = None) -> Picture:
+    """Draw the grid: one row per layer, one column per step. Each cell shows the number of its diagonal, layer + step.
+
+    A cell needs its left neighbor (the layer's state) and the one above it (the input). The framed cells of one
+    `diagonal`, by default the longest in the middle, do not depend on each other.
+    """
+    if min(layers, steps) < 1:
+        raise ValueError(f"layers={layers}, steps={steps}: a grid needs at least one of each")
+    diagonals = layers + steps - 1
+    chosen = (diagonals - 1) // 2 if diagonal is None else diagonal
+    if not 0 <= chosen < diagonals:
+        raise ValueError(f"diagonal={chosen}: give one from 0 to {diagonals - 1}")
+    figure = Figure(figsize=(1.4 + 0.55 * steps, 1.2 + 0.5 * layers), layout="constrained")
+    axes = figure.subplots()
+    for layer in range(layers):
+        for step in range(steps):
+            _draw_cell(axes, layer, step, is_chosen=layer + step == chosen)
+            if step:
+                _arrow(axes, (step - 1 + SIDE / 2, layer), (step - SIDE / 2, layer), INK, 0.8, mutation_scale=7)
+            if layer:
+                _arrow(axes, (step, layer - 1 + SIDE / 2), (step, layer - SIDE / 2), INK, 0.8, mutation_scale=7)
+    axes.set_xlim(-0.6, steps - 0.4)
+    axes.set_ylim(layers - 0.5, -0.5)
+    axes.set_yticks(range(layers), [f"layer {layer + 1}" for layer in range(layers)])
+    axes.set_xticks(range(steps), [f"{step + 1}" for step in range(steps)])
+    axes.set_xlabel("time step", color=INK)
+    axes.tick_params(length=0, colors=INK)
+    axes.spines[:].set_visible(False)
+    framed = sum(0 <= chosen - layer < steps for layer in range(layers))
+    handles = [
+        Patch(
+            facecolor=COLOURS["forward"], label=f"diagonal {chosen + 1}: {framed} cells that need nothing of each other"
+        )
+    ]
+    figure.legend(handles=handles, loc="outside lower center", frameon=False)
+    return Picture(
+        figure,
+        f"{layers} layers x {steps} steps: {layers * steps} cells on {diagonals} diagonals. Each cell needs the one to "
+        f"its left and the one above. The {framed} cells of diagonal {chosen + 1} are marked: they can run together",
+    )
+
+
+def _draw_cell(axes: Axes, layer: int, step: int, is_chosen: bool) -> None:
+    colour = COLOURS["forward"] if is_chosen else "white"
+    corner = (step - SIDE / 2, layer - SIDE / 2)
+    axes.add_patch(Rectangle(corner, SIDE, SIDE, facecolor=colour, edgecolor=INK, linewidth=0.9))
+    ink = "white" if is_chosen else INK
+    axes.text(step, layer, str(layer + step + 1), ha="center", va="center", fontsize=9, color=ink)

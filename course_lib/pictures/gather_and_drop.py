@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 
 from course_lib.launchers.run import Run
 from course_lib.pictures.picture import COLOURS, INK, MEMORY, Picture
-from course_lib.pictures.timeline import rank_axes, time_unit
+from course_lib.pictures.timeline import draw_bar, rank_axes, time_unit
 from course_lib.trace import Span
 
 BARS = {
@@ -101,13 +101,7 @@ def _draw_blocks(axes: Axes, spans: Sequence[Span], blocks: list[str], scale: fl
         if span.name == "drop":
             axes.vlines(span.end * scale, row - 0.42, row + 0.42, color="black", linewidth=1.6, zorder=3)
             continue
-        axes.broken_barh(
-            [(span.start * scale, span.seconds * scale)],
-            (row - 0.38, 0.76),
-            facecolor=BARS[span.name],
-            edgecolor="white",
-            linewidth=0.6,
-        )
+        draw_bar(axes, span, (row - 0.38, 0.76), BARS[span.name], scale)
 
 
 def _draw_bytes(axes: Axes, held: _Bytes, scale: float, size: int) -> None:
@@ -115,8 +109,7 @@ def _draw_bytes(axes: Axes, held: _Bytes, scale: float, size: int) -> None:
     areas = [[value / size for value in values] for values in held.areas.values()]
     axes.stackplot(times, areas, colors=list(AREAS.values()), step="post", linewidth=0)
     axes.set_ylim(bottom=0)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _held(spans: Sequence[Span], block_bytes: Mapping[str, int], shards: int) -> _Bytes:

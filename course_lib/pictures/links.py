@@ -32,8 +32,7 @@ def link(link: Link) -> Picture:
     axes.set_xlabel("message size in bytes")
     axes.set_ylabel("milliseconds, one way")
     axes.set_title(f"measured (points) and fitted: {link}", loc="left", fontsize=10, color=INK)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
     return Picture(figure, "Message time against message size on two logarithmic axes: flat, then rising in a line")
 
 
@@ -82,8 +81,7 @@ def _draw(
     axes.xaxis.tick_top()
     axes.tick_params(length=0, colors=INK)
     axes.set_title(f"{title} (darker is worse)", loc="left", fontsize=10, color=INK)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    axes.spines[:].set_visible(False)
 
 
 def _describe(links: Links, ranks: int) -> str:

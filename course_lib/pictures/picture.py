@@ -42,6 +42,13 @@ def colours_for(names: list[str]) -> dict[str, str]:
     return {name: COLOURS[name] if name in COLOURS else OTHERS[strangers.index(name) % len(OTHERS)] for name in names}
 
 
+def block_name(number: int, blocks: int) -> tuple[str, str]:
+    """Return a block's short name and its key in `BLOCKS`: the input block, an LSTM layer, or the output block."""
+    if number == 0:
+        return "in", "way-in"
+    return ("out", "way-out") if number == blocks - 1 else (str(number), "layer")
+
+
 DPI = 144
 POINTS_PER_INCH = 72
 EMS_PER_INCH = 5.5  # in JupyterLab's font: about 650 pixels for nine inches

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from course_lib.pictures.picture import COLOURS, INK, MEMORY, Picture
 from course_lib.pictures.timeline import rank_axes, row_axes, time_unit
-from course_lib.planning.schedules import Schedule
+from course_lib.planning.schedule import Schedule
 from course_lib.planning.simulation import (
     NAMES,
     Simulation,

@@ -37,13 +37,8 @@ def timeline(run: Run | Sequence[Span] | str | Path, ranks: int | None = None) -
     figure = Figure(figsize=(9, 1.3 + 0.38 * ranks), layout="constrained")
     axes = figure.subplots()
     for span in sorted(spans, key=lambda span: -span.seconds):
-        axes.broken_barh(
-            [(span.start * scale, span.seconds * scale)],
-            (span.rank, 0.38) if _is_inside_another(span, spans) else (span.rank - 0.38, 0.76),
-            facecolor=colours[span.name],
-            edgecolor="white",
-            linewidth=0.6,
-        )
+        rows = (span.rank, 0.38) if _is_inside_another(span, spans) else (span.rank - 0.38, 0.76)
+        draw_bar(axes, span, rows, colours[span.name], scale)
     paced = any(span.paced for span in spans)
     rank_axes(axes, ranks, unit, paced)
     if names:
@@ -75,6 +70,12 @@ def _is_inside_another(span: Span, spans: Sequence[Span]) -> bool:
     )
 
 
+def draw_bar(axes: Axes, span: Span, rows: tuple[float, float], colour: str, scale: float) -> None:
+    """Draw a span as a bar; `rows` are its upper edge and its height."""
+    times = [(span.start * scale, span.seconds * scale)]
+    axes.broken_barh(times, rows, facecolor=colour, edgecolor="white", linewidth=0.6)
+
+
 def rank_axes(axes: Axes, ranks: int, unit: str, paced: bool, rows: str = "rank") -> None:
     """Format axes whose rows are ranks or stages and whose width is time."""
     row_axes(axes, ranks, rows)
@@ -87,8 +88,7 @@ def row_axes(axes: Axes, count: int, name: str) -> None:
     axes.set_ylim(count - 0.5, -0.5)
     axes.set_yticks(range(count), [f"{name} {row}" for row in range(count)])
     axes.tick_params(axis="y", length=0)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
 
 
 def time_unit(longest: float) -> tuple[str, float]:
@@ -139,13 +139,7 @@ def _of_rank(run: Run, rank: int) -> list[Span]:
 def _draw_span(axes: Axes, place: int, span: Span, colour: str, scale: float, labelled: bool) -> None:
     lower = span.name in ("communication", "send", "receive")
     bottom = place if lower else place - 0.4
-    axes.broken_barh(
-        [(span.start * scale, span.seconds * scale)],
-        (bottom, 0.4),
-        facecolor=colour,
-        edgecolor="white",
-        linewidth=0.6,
-    )
+    draw_bar(axes, span, (bottom, 0.4), colour, scale)
     if labelled and span.label:
         middle = (span.start + span.end) / 2 * scale
         axes.text(middle, bottom + 0.2, span.label, ha="center", va="center", fontsize=8, color=_ink_on(colour))
@@ -184,8 +178,8 @@ def messages(run: Run | Sequence[Span] | Mapping[str, Run], ranks: int | None = 
         axes.set_xlim(0, last * time_unit(last)[1] * 1.02 or 1)
         if axes is not rows[-1]:
             axes.set_xlabel("")
-    told = [f"{name}: " * bool(name) + _describe_messages(*each) for name, each in named.items()]
-    return Picture(figure, "; ".join(told))
+    descriptions = [f"{name}: " * bool(name) + _describe_messages(*each) for name, each in named.items()]
+    return Picture(figure, "; ".join(descriptions))
 
 
 def matched(spans: Sequence[Span]) -> list[Pair]:

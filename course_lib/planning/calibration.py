@@ -217,15 +217,15 @@ def seconds_in_a_row(function: Callable[[], object], at_least: float = 0.02, alo
     With `alone`, count only GPU time: all work is enqueued before the GPU starts.
     """
     function()  # warm-up: one-time work, like setting up libraries and memory, is not counted
-    calls, taken = 1, _timed(function, 1)
-    if taken > LONG:
-        return taken
+    calls, seconds = 1, _timed(function, 1)
+    if seconds > LONG:
+        return seconds
     if alone and device().type == "cuda":
         return min(_timed_alone(function, calls=5) for _ in range(2)) / 5
-    while taken < at_least:
-        calls = max(2 * calls, min(int(1.2 * calls * at_least / taken), 64 * calls))
-        taken = _timed(function, calls)
-    return min(taken, _timed(function, calls)) / calls
+    while seconds < at_least:
+        calls = max(2 * calls, min(int(1.2 * calls * at_least / seconds), 64 * calls))
+        seconds = _timed(function, calls)
+    return min(seconds, _timed(function, calls)) / calls
 
 
 def _timed(function: Callable[[], object], calls: int) -> float:

@@ -13,8 +13,17 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from course_lib import trace
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -81,37 +90,6 @@ def measure_link(sizes: Sequence[int] = SIZES, repeats: int = 15) -> Link:
     return fit(measured)
 
 
-def measure_all_reduce(ranks: int, sizes: Sequence[int] = (4_000, 400_000, 4_000_000), repeats: int = 7) -> Link:
-    """Return the link with which a ring of `ranks` ranks would be as fast as their measured all-reduce.
-
-    Ranks that share cores are slower in an all-reduce than two of them exchanging messages would suggest. The
-    `all_reduce_seconds` of this link account for that.
-    """
-    if ranks < 2:
-        raise ValueError(f"ranks={ranks}: an all-reduce needs at least two")
-    from course_lib.launchers import launch
-
-    measured = launch(_all_reduces, sizes, repeats, ranks=ranks)[0]
-    rounds = 2 * (ranks - 1)
-    return fit([(size / ranks, seconds / rounds) for size, seconds in measured])
-
-
-def _all_reduces(sizes: Sequence[int], repeats: int) -> list[tuple[int, float]]:
-    import torch
-    import torch.distributed as dist
-
-    measured = []
-    for size in sizes:
-        message, times = torch.zeros(size, dtype=torch.uint8), []
-        for _ in range(repeats + 1):
-            dist.barrier()
-            began = time.monotonic()
-            dist.all_reduce(message)
-            times.append(time.monotonic() - began)
-        measured.append((size, statistics.median(times[1:])))
-    return measured
-
-
 @dataclass(frozen=True)
 class AllReduceParts:
     """Seconds of an all-reduce of `size` bytes between two ranks, and of its parts, each on half of the bytes."""
@@ -168,12 +146,12 @@ def _time_parts(sizes: Sequence[int], repeats: int) -> list[list[float]]:
         )
         times: list[list[float]] = [[] for _ in parts]
         for _ in range(repeats + 1):
-            for part, taken in zip(parts, times, strict=True):
+            for part, seconds in zip(parts, times, strict=True):
                 dist.barrier()
                 began = time.monotonic()
                 part()
-                taken.append(time.monotonic() - began)
-        rows.append([min(taken[1:]) for taken in times])
+                seconds.append(time.monotonic() - began)
+        rows.append([min(seconds[1:]) for seconds in times])
     return rows
 
 
@@ -210,19 +188,17 @@ INSIDE = ("stages", "replicas")  # which of the two are neighboring ranks
 class Network:
     """GPUs in nodes: a fast link inside a node, a slower one between nodes. Ranks fill one node after another.
 
-    Every GPU has both links to itself, so GPUs do not slow each other down. If all-reduces were measured too,
-    `collective` is the link that was fitted to them.
+    Every GPU has both links to itself, so GPUs do not slow each other down.
     """
 
     inside: Link
     between: Link
     per_node: int
-    collective: Link | None = None
 
     @classmethod
-    def flat(cls, link: Link, collective: Link | None = None) -> Network:
+    def flat(cls, link: Link) -> Network:
         """Return a network with the same link between all ranks, as on a single machine."""
-        return cls(link, link, 1, collective)
+        return cls(link, link, 1)
 
     def orders(self, replicas: int, stages: int) -> tuple[str, ...]:
         """Return the rank orders that differ on this network: a replica's stages or a stage's replicas as neighbors."""
@@ -244,8 +220,6 @@ class Network:
 
     def all_reduce_seconds(self, size: float, ranks: int, per_node: int) -> float:
         """Return how long an all-reduce over `ranks` ranks takes, with `per_node` of them in each node."""
-        if self.collective:
-            return self.collective.all_reduce_seconds(size, ranks)
         return 2 * self._one_way(size, ranks, per_node)
 
     def gather_seconds(self, size: float, ranks: int, per_node: int) -> float:
@@ -270,3 +244,57 @@ def _pieces_round(link: Link, size: float, ranks: int) -> float:
     ring = (ranks - 1) * link.seconds(size / ranks)
     tree = math.ceil(math.log2(ranks)) * link.latency + size / link.bandwidth
     return min(ring, tree)
+
+
+class Sent:
+    """The handle of an all-reduce in flight, as `dist.all_reduce(tensor, async_op=True)` returns it."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.future = torch.futures.Future()
+
+    def wait(self) -> bool:
+        self.future.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        return self.future.done()
+
+    def get_future(self) -> torch.futures.Future[list[Tensor]]:
+        return self.future
+
+
+@contextmanager
+def paced_network(link: Link) -> Iterator[None]:
+    """Make `dist.all_reduce` on this rank take as long as a ring over `link`, and record it as `communication`.
+
+    Messages go one after another, in the order in which they start, while the caller continues. This intercepts only
+    calls from Python: for DistributedDataParallel's buckets, register a communication hook that calls
+    `dist.all_reduce`.
+    """
+    import torch.distributed as dist
+
+    real = dist.all_reduce
+
+    def all_reduce(tensor: Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
+        seconds = link.all_reduce_seconds(tensor.numel() * tensor.element_size(), dist.get_world_size(group))
+        sent, label = Sent(), trace.recorder.label
+
+        def send() -> None:
+            try:
+                with trace.span("communication", at_least=seconds, label=label):
+                    real(tensor, op, group=group)
+                sent.future.set_result([tensor])
+            except Exception as error:
+                sent.future.set_exception(error)
+
+        line.submit(send)
+        return sent if async_op else sent.wait() and None
+
+    with ThreadPoolExecutor(max_workers=1) as line:
+        dist.all_reduce = all_reduce
+        try:
+            yield
+        finally:
+            dist.all_reduce = real

@@ -1,18 +1,194 @@
-"""A plan is a mesh, an order of its ranks, and a schedule, with the predicted time and memory of an update.
+"""The work of one update, and a plan for it: a mesh, an order of its ranks and a schedule, with its time and memory.
 
-`explain` says why one plan is faster than another: it shows side by side where each spends the time of an update.
+`Work` knows how long each block takes for a piece of any size, and how many bytes it needs. `Pieces` says how a
+replica's work is cut: a schedule by name and size, prepared once and timed for many plans. `explain` says why one plan
+is faster than another: it shows side by side where each spends the time of an update.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
 
+from course_lib.lstm.memory import OPTIMIZERS, BatchSize, BlockSize, Memory, ModelSize, predict_block_memory, size_of
+from course_lib.planning.actions import Action
+from course_lib.planning.block_times import BlockSeconds, BlockTimes
 from course_lib.planning.placement import Placement
-from course_lib.planning.schedules import Schedule
-from course_lib.planning.simulation import ActionCosts
-from course_lib.planning.work import Pieces
+from course_lib.planning.schedule import Schedule
+from course_lib.planning.schedules import make_schedule
+from course_lib.planning.simulation import ActionCosts, Stopwatch
+
+if TYPE_CHECKING:
+    from course_lib.data import Batch
+    from course_lib.lstm.model import SequenceModel
+
+
+@dataclass(frozen=True)
+class Work:
+    """One update of a model on a batch of this many sequences and steps, on devices with known block times.
+
+    `optimizer` is the one used in training: it determines memory, and how long the optimizer step takes.
+    """
+
+    blocks: tuple[BlockSize, ...]
+    times: BlockTimes
+    sequences: int
+    steps: int
+    precision: str
+    optimizer: str
+    memory: tuple[Memory, ...]  # per block, for the whole batch
+    edges: tuple[int, ...]  # per block: bytes of its outputs, for the whole batch
+    _known: dict[tuple[BlockSize, int, int], BlockSeconds] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        model: SequenceModel | ModelSize,
+        batch: Batch | BatchSize,
+        times: BlockTimes,
+        *,
+        precision: str = "float32",
+        optimizer: str = "Adam",
+    ) -> Work:
+        """Return the work of training `model` on `batch`. The model is never run: its size is enough."""
+        if optimizer not in OPTIMIZERS:
+            raise ValueError(f"optimizer={optimizer!r}: choose {', '.join(OPTIMIZERS)}")
+        times.in_precision(precision)
+        numbered = [(place, size_of(block)) for place, block in model.numbered()]
+        numbers, blocks = OPTIMIZERS[optimizer], tuple(size for _, size in numbered)
+        memory = tuple(_memory(predict_block_memory(*each, batch, numbers), precision) for each in numbered)
+        cells = batch.steps * batch.sequences * blocks[0].number_bytes
+        edges = tuple(cells * size.width for size in blocks)
+        return cls(blocks, times, batch.sequences, batch.steps, precision, optimizer, memory, edges)
+
+    def seconds(self, place: int, pieces: int, chunks: int = 1) -> BlockSeconds:
+        """Return the block's time for one piece, if the sequences are cut into `pieces` and the steps into `chunks`."""
+        key = self.blocks[place], math.ceil(self.sequences / pieces), math.ceil(self.steps / chunks)
+        if key not in self._known:
+            self._known[key] = self.times.of(*key, self.precision)
+        return self._known[key]
+
+    def update_seconds(self, weight_bytes: float) -> float:
+        """Return how long the optimizer takes for this many bytes of weights."""
+        return self.times.update_seconds(weight_bytes / self._bytes_per_weight, self.optimizer, self.precision)
+
+    @property
+    def _bytes_per_weight(self) -> int:
+        return self.blocks[0].number_bytes
+
+    def weights(self, places: Iterable[int]) -> int:
+        """Return the bytes of these blocks' parameters."""
+        return sum(self.memory[place].parameters for place in places)
+
+    def states(self, places: Iterable[int]) -> int:
+        """Return the bytes of these blocks' parameters, gradients and optimizer state."""
+        return sum(each.parameters + each.gradients + each.optimizer for each in map(self.memory.__getitem__, places))
+
+    def activations(self, places: Iterable[int]) -> int:
+        """Return the bytes that these blocks' forward passes save, for the whole batch."""
+        return sum(self.memory[place].activations for place in places)
+
+
+def _memory(given: Memory, precision: str) -> Memory:
+    """Halve the activations under autocast, which saves them in bfloat16; the weights stay in float32."""
+    activations = given.activations // 2 if precision == "bfloat16" else given.activations
+    return Memory(given.parameters, given.gradients, given.optimizer, activations)
+
+
+Times = list[tuple[float, float]]  # (start, end) of each step, in the order of the stopwatch
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A schedule by name, stages, micro-batches and chunks, with or without recomputation."""
+
+    name: str
+    stages: int
+    micro_batches: int
+    chunks: int = 1
+    recompute: bool = False
+
+    @property
+    def prepared(self) -> Prepared:
+        return _prepared(self)
+
+    def __str__(self) -> str:
+        cut = f"{self.micro_batches} micro-batch{'es' * (self.micro_batches > 1)}"
+        cut += f" x {self.chunks} chunks" if self.chunks > 1 else ""
+        again = ", recomputed" if self.recompute else ""
+        return f"{self.name}, {cut}{again}" if self.stages > 1 else f"{cut}{again}"
+
+
+class Prepared:
+    """A schedule, its stopwatch, and everything about it that does not depend on costs."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule, self.stopwatch = schedule, Stopwatch(schedule)
+        self.held = [share.total for share in schedule.peak_share]  # per stage, as a share of the replica's batch
+
+    @cached_property
+    def inputs_held(self) -> list[float]:
+        """Per stage, the share of its inputs that it holds at once for recomputation."""
+        schedule = self.schedule
+        again = [any(action.kind == "R" for action in row) for row in schedule.stages]
+        most = [_most_under_way(row) if is_again else 0 for row, is_again in zip(schedule.stages, again, strict=True)]
+        return [count / schedule.pieces for count in most]
+
+    @cached_property
+    def finals(self) -> list[list[tuple[int, int]]]:
+        """Per stage, the step that makes each part's gradients final, in order: (position, number of that step)."""
+        last: dict[int, tuple[int, int]] = {}
+        for number, (stage, action) in enumerate(self.stopwatch.order):
+            if action.kind in "BW":
+                last[self.schedule.stage_map.position(stage, action.virtual)] = (number, stage)
+        found: list[list[tuple[int, int]]] = [[] for _ in self.schedule.stages]
+        for position, (number, stage) in sorted(last.items(), key=lambda item: item[1]):
+            found[stage].append((position, number))
+        return found
+
+    @cached_property
+    def _counts(self) -> list[tuple[int, Action, int]]:
+        """An example (stage, action) for each different cost, and how many actions cost the same."""
+        often = Counter(cost for _, cost, _ in self.stopwatch.steps)
+        return [(*example, often[cost]) for cost, example in enumerate(self.stopwatch.examples)]
+
+    def busy(self, costs: ActionCosts, kinds: str = "FBWR") -> list[float]:
+        """Return how long each stage spends on actions of these kinds."""
+        spent = [0.0] * len(self.schedule.stages)
+        for stage, action, often in self._counts:
+            if action.kind in kinds:
+                spent[stage] += often * costs.of(action, stage, self.schedule)
+        return spent
+
+    def ends(self, times: Times) -> list[float]:
+        """Return when each stage is done."""
+        done = [0.0] * len(self.schedule.stages)
+        for (stage, _), (_, end) in zip(self.stopwatch.order, times, strict=True):
+            done[stage] = max(done[stage], end)
+        return done
+
+
+@lru_cache(maxsize=512)  # comparing networks asks for the same schedules again and again
+def _prepared(pieces: Pieces) -> Prepared:
+    sizes = pieces.stages, pieces.micro_batches, pieces.chunks
+    return Prepared(make_schedule(pieces.name, *sizes, recompute=pieces.recompute))
+
+
+def _most_under_way(row: tuple[Action, ...]) -> int:
+    """Return the largest number of pieces whose forward pass is done and whose backward pass is not."""
+
+    def counts() -> Iterator[int]:
+        now = 0
+        for action in row:
+            now += (action.kind == "F") - (action.kind == "B")
+            yield now
+
+    return max(counts(), default=0)
+
 
 # What the time of an update is spent on. `Plan.parts` leaves out the parts that take no time.
 PARTS = (
@@ -32,7 +208,7 @@ class Plan:
     """A mesh of replicas x stages, or replicas x shards, and the predicted time of a step on the slowest rank.
 
     `costs` are the costs of one action, without the `overhead` of starting it. All-reduces and gathers count only where
-    computation does not hide them (`update_costs.py`), for replicas and shards alike.
+    computation does not hide them (`planner.py`), for replicas and shards alike.
     """
 
     replicas: int

@@ -6,20 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from course_lib.planning.schedules import (
-    Action,
-    Held,
-    Schedule,
-    Step,
-    Waiting,
-    as_far_as_it_goes,
-    checked_order,
-    fullest,
-    giver_of,
-    held_after_each,
-    peak_held,
-    who_waits,
-)
+from course_lib.planning.actions import Action, Held, Step, fullest, held_after_each, peak_held, producer_of
+from course_lib.planning.schedule import Schedule, Waiting, as_far_as_it_goes, checked_order, who_waits
 from course_lib.trace import Span
 
 Cost = float | Sequence[float]
@@ -55,7 +43,7 @@ class ActionCosts:
         if not isinstance(given, Sequence):
             return given
         by_position = schedule is not None and len(given) > len(schedule.stages)
-        return given[schedule.places.position(stage, action.virtual) if schedule and by_position else stage]
+        return given[schedule.stage_map.position(stage, action.virtual) if schedule and by_position else stage]
 
     def _given(self, kind: str, is_split: bool) -> Cost:
         if kind in ("F", "R"):
@@ -94,7 +82,7 @@ class ActionCosts:
 
     def check_for(self, schedule: Schedule) -> None:
         """Raise ValueError if a list of costs has neither one entry per stage nor one per position."""
-        stages, positions = schedule.places.stages, schedule.places.positions
+        stages, positions = schedule.stage_map.stages, schedule.stage_map.positions
         for name, given in vars(self).items():
             if isinstance(given, Sequence) and len(given) not in (stages, positions):
                 choices = "one per stage" + (f", or {positions}, one per position" if positions > stages else "")
@@ -240,17 +228,17 @@ class Stopwatch:
             if kind not in kinds:
                 self.examples.append((stage, action))
             cost = kinds.setdefault(kind, len(kinds))
-            giver = giver_of(action, stage, schedule.places)
-            over_link = giver is not None and giver[0] != stage
-            self.steps.append((stage, cost, number[giver] if giver and over_link else None))
+            producer = producer_of(action, stage, schedule.stage_map)
+            over_link = producer is not None and producer[0] != stage
+            self.steps.append((stage, cost, number[producer] if producer and over_link else None))
 
     def times(self, costs: ActionCosts) -> list[tuple[float, float]]:
         """Return (start, end) of each step: it starts once its stage is free and its message has arrived."""
         costs.check_for(self.schedule)
         each = [costs.of(action, stage, self.schedule) for stage, action in self.examples]
         free, times = [0.0] * len(self.schedule.stages), []
-        for stage, cost, giver in self.steps:
-            start = free[stage] if giver is None else max(free[stage], times[giver][1] + costs.link)
+        for stage, cost, producer in self.steps:
+            start = free[stage] if producer is None else max(free[stage], times[producer][1] + costs.link)
             free[stage] = end = start + each[cost]
             times.append((start, end))
         return times

@@ -138,8 +138,8 @@ class Strategy:
         if self.scaler is None:
             return True
         gradients = (parameter.grad for parameter in self.model.parameters())
-        own = [local_part(gradient) for gradient in gradients if gradient is not None]
-        return self.scaler.unscale(own, self.gradient_scale, self.device)
+        local = [local_part(gradient) for gradient in gradients if gradient is not None]
+        return self.scaler.unscale(local, self.gradient_scale, self.device)
 
     def clip_gradients(self) -> None:
         """Scale the gradient down to a norm of at most `clip`, measured over the *whole* model's gradient."""
@@ -149,8 +149,8 @@ class Strategy:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
             return
         elsewhere = self._counted_elsewhere  # collective: ranks without gradients must take part, too
-        some = next(self.model.parameters())
-        squares = torch.zeros((), dtype=some.dtype, device=some.device)
+        first = next(self.model.parameters())
+        squares = torch.zeros((), dtype=first.dtype, device=first.device)
         for name, shard in self.shards().items():
             if shard.tensor.grad is not None:  # a rank whose blocks are all frozen has no gradients
                 for offsets, piece in shard.pieces(of=shard.tensor.grad):

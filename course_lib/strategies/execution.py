@@ -15,7 +15,8 @@ from torch import Tensor
 
 from course_lib.data import Batch
 from course_lib.lstm.model import State, States, untouched
-from course_lib.planning.schedules import Action, Held, Schedule
+from course_lib.planning.actions import Action, Held
+from course_lib.planning.schedule import Schedule
 from course_lib.planning.simulation import NAMES
 from course_lib.strategies.mail import Mail, Routes
 from course_lib.strategies.point_to_point import gradient_of
@@ -54,10 +55,10 @@ class Execution:
         routes: Routes | None = None,
     ) -> None:
         self.stage, self.schedule, self.before_action = stage, schedule, before_action
-        self.actions = schedule.stages[stage.place]
+        self.actions = schedule.stages[stage.index]
         self.pieces = [piece.chunks(schedule.chunks) for piece in batch.micro_batches(schedule.micro_batches)]
         self.count, self.total = count.to(stage.dtype), torch.zeros((), dtype=stage.dtype, device=count.device)
-        self.mail = Mail(stage, routes or Routes(schedule, stage.place), self.pieces)
+        self.mail = Mail(stage, routes or Routes(schedule, stage.index), self.pieces)
         self.part_states = {
             (m, v): _states_of(virtual, states.get(m, {}))
             for m in range(schedule.micro_batches)
@@ -113,11 +114,11 @@ class Execution:
 
     def forward(self, action: Action) -> None:
         """Run one piece forward, and save its graph unless the piece will be recomputed."""
-        own, virtual = (action.micro_batch, action.virtual), self.stage.virtual[action.virtual]
-        inputs = self._piece(action).inputs if virtual.is_first else self.mail.take(action).requires_grad_()
-        again = (self.stage.place, action.piece) in self.schedule.recomputed
+        key, virtual = (action.micro_batch, action.virtual), self.stage.virtual[action.virtual]
+        inputs = self._piece(action).inputs if virtual.is_first else self.mail.receive(action).requires_grad_()
+        again = (self.stage.index, action.piece) in self.schedule.recomputed
         with self._working(action):
-            states = _leaves(self.part_states[own]) if action.chunk else self.part_states[own]
+            states = _leaves(self.part_states[key]) if action.chunk else self.part_states[key]
             if again:
                 self.beginnings[action.piece] = Beginning(inputs, states, _random_numbers(inputs))
             with torch.set_grad_enabled(not again):
@@ -125,7 +126,7 @@ class Execution:
             if virtual.is_last:
                 self.total += done.outputs.detach()
         self.mail.deliver(action, done.outputs)
-        self.part_states[own] = done.new_states
+        self.part_states[key] = done.new_states
         if not again:
             self.saved[action.piece] = done
 
@@ -138,14 +139,14 @@ class Execution:
 
     def backward(self, action: Action) -> None:
         """Run one piece backward, and send the gradient of its inputs to the stage before."""
-        own, virtual = (action.micro_batch, action.virtual), self.stage.virtual[action.virtual]
-        gradient = None if virtual.is_last else self.mail.take(action)
+        key, virtual = (action.micro_batch, action.virtual), self.stage.virtual[action.virtual]
+        gradient = None if virtual.is_last else self.mail.receive(action)
         saved = self.saved.pop(action.piece)
         with self._working(action):
-            saved.backward(1 / self.count if gradient is None else gradient, self.state_gradients.pop(own, {}))
+            saved.backward(1 / self.count if gradient is None else gradient, self.state_gradients.pop(key, {}))
             if action.chunk:
                 states = saved.states.items()
-                self.state_gradients[own] = {place: (gradient_of(h), gradient_of(c)) for place, (h, c) in states}
+                self.state_gradients[key] = {index: (gradient_of(h), gradient_of(c)) for index, (h, c) in states}
         if not virtual.is_first:
             self.mail.deliver(action, gradient_of(saved.inputs))
         if isinstance(saved, SplitPass):
@@ -165,7 +166,7 @@ class Execution:
             return WholePass.run(virtual.part, inputs, states, finish)
 
     def _is_split(self, action: Action) -> bool:
-        return (self.stage.place, action.piece) in self.schedule.split
+        return (self.stage.index, action.piece) in self.schedule.split
 
     def _piece(self, action: Action) -> Batch:
         return self.pieces[action.micro_batch][action.chunk]
@@ -177,12 +178,12 @@ class Execution:
 
 def _states_of(virtual: VirtualStage, states: States) -> States:
     """Return the states of the blocks in this part."""
-    return {place: states[place] for place, _ in virtual.part.numbered() if place in states}
+    return {index: states[index] for index, _ in virtual.part.numbered() if index in states}
 
 
 def _leaves(states: States) -> States:
     """Return the same states as leaves of a new graph, so that gradients arrive in their `.grad`."""
-    return {place: (h.detach().requires_grad_(), c.detach().requires_grad_()) for place, (h, c) in states.items()}
+    return {index: (h.detach().requires_grad_(), c.detach().requires_grad_()) for index, (h, c) in states.items()}
 
 
 def _random_numbers(where: Tensor) -> list[Tensor]:

@@ -12,31 +12,20 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from course_lib.data import Batch
 from course_lib.lstm.model import Loss, SequenceModel
 from course_lib.machine import device
-from course_lib.planning.placement import Placement
-from course_lib.planning.schedules import Schedule
-from course_lib.planning.simulation import ActionCosts
-from course_lib.strategies.base import (
-    MakeOptimizer,
-    StatesByMicroBatch,
-    Strategy,
-    blocks_of,
-    broadcast_weights,
-    sum_over_ranks,
-)
-from course_lib.strategies.pipeline import Execution, Schedules, Stage, cut_for
+from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, sum_over_ranks
+from course_lib.strategies.execution import Execution
+from course_lib.strategies.pipeline import Pipeline
 from course_lib.trace import span
 
 
-class Hybrid(Strategy):
-    """`replicas` pipelines side by side, on replicas x stages ranks.
+class Hybrid(Pipeline):
+    """`replicas` pipelines side by side, on replicas x stages ranks; the other options are those of `Pipeline`.
 
     Pieces of a replica's share flow through its stages. A stage accumulates its gradients, then sums them over the
     ranks that hold the same stage in the other replicas. The loss is divided once, by the count of the global batch, so
     gradients are *summed*. `inside` says which ranks are neighbors, and so in one node if they fit: the "stages" of a
     replica, or the "replicas" of a stage.
     """
-
-    applies_precision = True  # the stage applies it
 
     def __init__(
         self,
@@ -45,42 +34,22 @@ class Hybrid(Strategy):
         loss: Loss,
         *,
         replicas: int,
-        schedule: str | Schedule = "1f1b",
-        micro_batches: int = 4,
-        chunks: int = 1,
-        virtual: int | None = None,
-        recompute: bool = False,
-        placement: Placement | None = None,
-        pace: ActionCosts | None = None,
         inside: str = "stages",
         **options: Any,
     ) -> None:
         self.mesh = mesh_of(replicas, inside=inside)
-        self.replica, place = self.mesh.get_local_rank("replica"), self.mesh.get_local_rank("stage")
-        self.replicas, stages = replicas, self.mesh.size() // replicas
-        self.schedules = Schedules(schedule, stages, micro_batches, chunks, virtual, recompute, pace)
-        placement = placement or cut_for(self.schedules.places, len(model))
-        broadcast_weights(model)
-        stage_ranks = dist.get_process_group_ranks(self.mesh.get_group("stage"))
-        self.stage = Stage.of(
-            model,
-            placement,
-            place,
-            stage_ranks,
-            self.checked_loss,
-            pace,
-            self.schedules.places,
-            options.get("autocast"),
-        )
-        super().__init__(self.stage.part, optimizer, loss, **options)
+        self.replicas, self.replica = replicas, self.mesh.get_local_rank("replica")
+        super().__init__(model, optimizer, loss, **options)
         parts = [virtual.part for virtual in self.stage.virtual]
         for part in parts:
             part.one_call = None if self.replicas == 1 else False  # as in DDP: layer by layer, to send gradients early
-        self.model_group, self.replica_group = self.mesh.get_group("stage"), self.mesh.get_group("replica")
+        self.replica_group = self.mesh.get_group("replica")
         self.sum_over_replicas = GradientSum(parts, self.replica_group)
-        self.untried = blocks_of(model, self.model)
-        self.micro_batches, self.chunks = self.schedules.micro_batches, self.schedules.chunks
         self.shares, self.share_number = self.replicas, self.replica
+
+    def group_of_stages(self) -> dist.ProcessGroup:
+        """Return the ranks of this replica."""
+        return self.mesh.get_group("stage")
 
     def share(self, batch: Batch) -> Batch:
         """Return the replica's sequences, which are the same for all of its stages."""
@@ -88,7 +57,7 @@ class Hybrid(Strategy):
 
     def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
         count = sum_over_ranks(batch.mask.sum(), self.replica_group)
-        schedule, routes = self.schedules.of(batch, self.stage.place)
+        schedule, routes = self.schedules.of(batch, self.stage.index)
         started = self.sum_over_replicas.start
         self.execution = Execution(self.stage, schedule, batch, self.divisor(count), self.states, started, routes)
         self.sum_over_replicas.begin(list(self.execution.last_actions))

@@ -1,18 +1,35 @@
 """What the parts of a pipelined model exchange: activations go to the next part, gradients to the previous one.
 
-Parts on the same rank pass the tensor itself, detached from its graph; parts on different ranks send messages.
-`planning/messages.py` decides when a message is posted: never when waiting for it could block the rank that makes it.
+Parts on the same rank pass the tensor itself, detached from its graph; parts on different ranks send messages. When a
+stage posts its sends and receives decides whether a pipeline can deadlock.
+
+Over NCCL, a posted receive is a kernel that spins on the GPU until its message arrives. Anything that waits for the
+whole device waits for that kernel too: loading a kernel at its first use, allocating memory, synchronizing. If the
+message depends on work that this rank has not done yet, all ranks wait forever.
+
+This rule prevents it: put all actions of all stages into one order in which they can run. A stage posts a receive after
+its last action that precedes, in that order, the action that produces the message. Whatever a rank then waits for needs
+nothing more from that rank.
+
+Proof, by induction along the order. When an action's turn comes, earlier actions have produced its messages. A rank
+that waits for everything it has posted waits only for actions that precede its own next action, so its wait ends before
+its turn comes.
+
+A rank also posts its messages in this order, by the action that produces each one. All ranks agree on it, so one
+communicator can carry the messages of many pairs of ranks, in both directions.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from course_lib.data import Batch
-from course_lib.planning.messages import Message, postings_of, taker_of
-from course_lib.planning.schedules import Action, Schedule, giver_of
+from course_lib.planning.actions import Action, Layout, Step, producer_of
+from course_lib.planning.schedule import Schedule
+from course_lib.planning.simulation import ActionCosts, Stopwatch
 from course_lib.strategies.point_to_point import PendingSend
 from course_lib.strategies.stage import PendingMessage, Stage
 from course_lib.trace import span
@@ -21,12 +38,12 @@ from course_lib.trace import span
 class Routes:
     """For one stage of a schedule: where each message comes from and goes to, and when it is posted."""
 
-    def __init__(self, schedule: Schedule, place: int) -> None:
-        places, row = schedule.places, schedule.stages[place]
-        self.givers = {action: giver_of(action, place, places) for action in row}
-        self.takers = {action: taker_of(action, place, places) for action in row}
-        self.postings = postings_of(schedule)[place]
-        neighbors = {taker[0] for taker in self.takers.values() if taker}
+    def __init__(self, schedule: Schedule, index: int) -> None:
+        layout, row = schedule.stage_map, schedule.stages[index]
+        self.producers = {action: producer_of(action, index, layout) for action in row}
+        self.consumers = {action: consumer_of(action, index, layout) for action in row}
+        self.postings = postings_of(schedule)[index]
+        neighbors = {consumer[0] for consumer in self.consumers.values() if consumer}
         self.numbers = {
             stage: {action: number for number, action in enumerate(schedule.stages[stage])} for stage in neighbors
         }
@@ -40,34 +57,34 @@ class Mail:
         self.here: dict[Action, Tensor] = {}  # passed on this rank, by the action that takes it
         self.ready: dict[Action, Tensor] = {}  # to be sent, by the action that made it
         self.posted: dict[Action, PendingMessage] = {}  # receives, by the action that takes it
-        self.sent: dict[int, list[tuple[int, PendingSend]]] = defaultdict(list)  # with the index of its taker
+        self.sent: dict[int, list[tuple[int, PendingSend]]] = defaultdict(list)  # with the index of its consumer
 
-    def take(self, action: Action) -> Tensor:
+    def receive(self, action: Action) -> Tensor:
         """Return the tensor that `action` needs from a different part of the model."""
-        giver = self.routes.givers[action]
-        if giver is None:
-            raise ValueError(f"{action} on stage {self.stage.place} needs nothing from a different part of the model")
-        if giver[0] == self.stage.place:
+        producer = self.routes.producers[action]
+        if producer is None:
+            raise ValueError(f"{action} on stage {self.stage.index} needs nothing from a different part of the model")
+        if producer[0] == self.stage.index:
             return self.here.pop(action)
         with span("receive"):
             content = self.posted.pop(action).wait()
-        self._free(*giver)
+        self._free(*producer)
         return content
 
     def deliver(self, action: Action, tensor: Tensor) -> None:
         """Pass the result of `action` to the part of the model that needs it, if there is one."""
-        taker = self.routes.takers[action]
-        if taker is None:
+        consumer = self.routes.consumers[action]
+        if consumer is None:
             return
-        if taker[0] == self.stage.place:
-            self.here[taker[1]] = tensor.detach()
+        if consumer[0] == self.stage.index:
+            self.here[consumer[1]] = tensor.detach()
         else:
             self.ready[action] = tensor
 
     def post(self, actions_done: int) -> None:
         """Post the sends and receives that are due once this stage has done `actions_done` actions."""
         for message in self.routes.postings[actions_done]:
-            if message.source == self.stage.place:
+            if message.source == self.stage.index:
                 self._send(message)
             else:
                 piece = self.pieces[message.needed_by.micro_batch][message.needed_by.chunk]
@@ -100,3 +117,65 @@ class Mail:
             elif not sending.done:
                 waiting.append((number, sending))
         self.sent[source] = waiting
+
+
+SENT = ("F", "B")  # an activation goes to the next part of the model, a gradient to the one before
+TYPICAL = ActionCosts(forward=1.0, backward=2.0)
+
+
+@dataclass(frozen=True)
+class Message:
+    """The result of one action that an action on a different stage needs."""
+
+    source: int
+    made_by: Action
+    to: int
+    needed_by: Action
+
+    @property
+    def kind(self) -> str:
+        """`F` for activations, `B` for gradients."""
+        return self.made_by.kind
+
+
+Postings = tuple[tuple[Message, ...], ...]  # of one stage: before its first action, and after each action
+
+
+def postings_of(schedule: Schedule) -> tuple[Postings, ...]:
+    """Return, for each stage, the messages it starts to send or receive, in order: at the start and after each action.
+
+    The order of all actions is that of a run in which a backward pass takes as long as two forward passes. If real
+    times differ, a receive is posted a little earlier or later than its message arrives, and nothing else changes.
+    """
+    order = in_order_of_completion(schedule)
+    done = [0] * len(schedule.stages)  # how many actions each stage has done
+    posted: list[list[list[Message]]] = [[[] for _ in range(len(row) + 1)] for row in schedule.stages]
+    for stage, action in order:
+        done[stage] += 1
+        consumer = consumer_of(action, stage, schedule.stage_map)
+        if consumer is not None and consumer[0] != stage:
+            message = Message(stage, action, *consumer)
+            posted[stage][done[stage]].append(message)
+            posted[message.to][done[message.to]].append(message)
+    return tuple(tuple(map(tuple, row)) for row in posted)
+
+
+def in_order_of_completion(schedule: Schedule) -> list[Step]:
+    """Return all steps in the order in which they end; of two that tie, the one the other may need comes first."""
+    watch = Stopwatch(schedule)
+    times = watch.times(TYPICAL)
+
+    def key(index: int) -> tuple[float, int]:
+        stage, action = watch.order[index]
+        position = schedule.stage_map.position(stage, action.virtual)
+        return times[index][1], position if action.kind == "F" else -position
+
+    return [watch.order[index] for index in sorted(range(len(times)), key=key)]
+
+
+def consumer_of(action: Action, stage: int, layout: Layout) -> Step | None:
+    """Return the step that needs the result of `action`: at the next position for a forward, the previous otherwise."""
+    if action.kind not in SENT:
+        return None
+    found = (layout.after if action.kind == "F" else layout.before)(stage, action.virtual)
+    return found and (found[0], replace(action, virtual=found[1]))

@@ -15,17 +15,12 @@ from torch import Tensor
 
 from course_lib.data import Batch
 from course_lib.lstm.model import Loss, SequenceModel
+from course_lib.planning.actions import Layout
 from course_lib.planning.placement import Placement, equal_count
-from course_lib.planning.schedules import Layout, Schedule, check, make_schedule, with_recomputation
+from course_lib.planning.schedule import Schedule, check
+from course_lib.planning.schedules import make_schedule, with_recomputation
 from course_lib.planning.simulation import ActionCosts
-from course_lib.strategies.base import (
-    MakeOptimizer,
-    StatesByMicroBatch,
-    Strategy,
-    blocks_of,
-    broadcast_weights,
-    rank_and_ranks,
-)
+from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, Strategy, blocks_of, broadcast_weights
 from course_lib.strategies.execution import Execution
 from course_lib.strategies.mail import Routes
 from course_lib.strategies.stage import Stage
@@ -62,29 +57,27 @@ class Pipeline(Strategy):
         pace: ActionCosts | None = None,
         **options: Any,
     ) -> None:
-        rank, stages = rank_and_ranks()
-        self.schedules = Schedules(schedule, stages, micro_batches, chunks, virtual, recompute, pace)
-        placement = placement or cut_for(self.schedules.places, len(model))
+        group = self.group_of_stages()
+        ranks, index = dist.get_process_group_ranks(group), dist.get_rank(group)
+        self.schedules = Schedules(schedule, len(ranks), micro_batches, chunks, virtual, recompute, pace)
+        layout, autocast = self.schedules.layout, options.get("autocast")
+        placement = placement or cut_for(layout, len(model))
         broadcast_weights(model)
-        self.stage = Stage.of(
-            model,
-            placement,
-            rank,
-            range(stages),
-            self.checked_loss,
-            pace,
-            self.schedules.places,
-            options.get("autocast"),
-        )
+        self.stage = Stage.of(model, placement, index, ranks, self.checked_loss, pace, layout, autocast)
         super().__init__(self.stage.part, optimizer, loss, **options)
         self.untried = blocks_of(model, self.model)
-        self.model_group = dist.group.WORLD
+        self.model_group = group
         self.micro_batches, self.chunks = self.schedules.micro_batches, self.schedules.chunks
+
+    def group_of_stages(self) -> dist.ProcessGroup:
+        """Return the ranks that are the stages of this rank's pipeline: all of them."""
+        assert dist.group.WORLD is not None  # a launch brings it up
+        return dist.group.WORLD
 
     def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
         """Run all pieces of the batch. No weight changes before they are done."""
         count = batch.mask.sum()
-        schedule, routes = self.schedules.of(batch, self.stage.place)
+        schedule, routes = self.schedules.of(batch, self.stage.index)
         self.execution = Execution(self.stage, schedule, batch, self.divisor(count), self.states, routes=routes)
         total = self.execution.run()
         with span("communication"):
@@ -115,32 +108,32 @@ class Schedules:
             self._make = lru_cache(
                 lambda chunks: make_schedule(schedule, stages, micro_batches, chunks, virtual, recompute)
             )
-        self._route = lru_cache(lambda chunks, place: Routes(self._make(chunks), place))
+        self._route = lru_cache(lambda chunks, index: Routes(self._make(chunks), index))
         self.micro_batches, self.chunks = micro_batches, chunks
         made = self._make(chunks)  # refuse a wrong number here, not in the first step
         if pace:
             pace.check_for(made)
-        self.places = made.places
+        self.layout = made.stage_map
 
     @property
     def last_stage(self) -> int:
         """The stage that has the model's last part."""
-        return self.places.place(self.places.positions - 1)[0]
+        return self.layout.stage_at(self.layout.positions - 1)[0]
 
-    def of(self, batch: Batch, place: int) -> tuple[Schedule, Routes]:
-        """Return the schedule for this batch, and the message routes of the stage at `place`."""
+    def of(self, batch: Batch, index: int) -> tuple[Schedule, Routes]:
+        """Return the schedule for this batch, and the message routes of the stage at `index`."""
         chunks = min(self.chunks, batch.steps)
-        return self._make(chunks), self._route(chunks, place)
+        return self._make(chunks), self._route(chunks, index)
 
 
-def cut_for(places: Layout, blocks: int) -> Placement:
+def cut_for(layout: Layout, blocks: int) -> Placement:
     """Return a placement with equally many blocks in each part of the model."""
-    if places.virtual > 1 and places.positions > blocks:
+    if layout.virtual > 1 and layout.positions > blocks:
         raise ValueError(
-            f"{places.stages} stages of {places.virtual} virtual stages need {places.positions} blocks, and the model "
+            f"{layout.stages} stages of {layout.virtual} virtual stages need {layout.positions} blocks, and the model "
             f"has {blocks}: give it more layers, or the pipeline fewer virtual stages or ranks"
         )
-    return equal_count(blocks, places.positions)
+    return equal_count(blocks, layout.positions)
 
 
 def _check_given(schedule: Schedule, ranks: int, virtual: int | None) -> None:

@@ -16,11 +16,10 @@ from typing import Any
 import torch
 
 from course_lib.planning.placement import Placement
-from course_lib.planning.schedules import Schedule
+from course_lib.planning.schedule import Schedule
 from course_lib.planning.simulation import ActionCosts
-from course_lib.strategies.accumulation import Accumulation
 from course_lib.strategies.base import Single, Strategy
-from course_lib.strategies.ddp import DDP
+from course_lib.strategies.ddp import DDP, Accumulation
 from course_lib.strategies.fsdp import FSDP
 from course_lib.strategies.hybrid import Hybrid
 from course_lib.strategies.model_parallel import ModelParallel

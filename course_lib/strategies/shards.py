@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 NamedTensors = dict[str, Tensor]
 SAMPLED = 16
@@ -20,7 +22,12 @@ Offsets = tuple[int, ...]
 
 def local_part(tensor: Tensor) -> Tensor:
     """Return the part of a tensor on this rank: for a `DTensor`, which has the whole's shape, its local rows."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Return whether a tensor is a `DTensor`. Importing that class takes a second, and plain tensors don't need it."""
+    return hasattr(tensor, "to_local")
 
 
 class BadShards(ValueError):
@@ -105,9 +112,9 @@ def check_has_all(shards: Any, parameters: Mapping[str, Tensor], model_group: An
         if not isinstance(name, str):
             raise BadShards(f"shards() names a parameter {name!r}: give its name in the whole model, as text")
         _check_fits(name, shard)
-    told, here = {id(shard.tensor) for shard in shards.values()}, {id(each) for each in parameters.values()}
+    listed, here = {id(shard.tensor) for shard in shards.values()}, {id(each) for each in parameters.values()}
     for name, parameter in parameters.items():
-        if id(parameter) not in told:
+        if id(parameter) not in listed:
             raise BadShards(f"shards() leaves out {name}, which this rank has: give a Shard for each of its parameters")
     for name, shard in shards.items():
         if id(shard.tensor) not in here:

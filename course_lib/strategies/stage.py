@@ -17,8 +17,9 @@ from torch import Tensor
 from course_lib.data import Batch
 from course_lib.lstm.model import Loss, SequenceModel
 from course_lib.machine import device
+from course_lib.planning.actions import Action, Layout
 from course_lib.planning.placement import Placement, check_placement
-from course_lib.planning.schedules import Action, Layout, Schedule
+from course_lib.planning.schedule import Schedule
 from course_lib.planning.simulation import ActionCosts
 from course_lib.strategies.point_to_point import PendingReceive, PendingSend, connect, receive, send
 from course_lib.strategies.split_backward import Finish
@@ -48,7 +49,7 @@ class VirtualStage:
     @cached_property
     def blocks(self) -> list[SequenceModel]:
         """The same part, split into one model per block."""
-        return [self.part.part(place, place + 1) for place, _ in self.part.numbered()]
+        return [self.part.part(index, index + 1) for index, _ in self.part.numbered()]
 
     @cached_property
     def width_out(self) -> int:
@@ -62,7 +63,7 @@ class Stage:
     part: SequenceModel  # all of its blocks
     virtual: tuple[VirtualStage, ...]
     loss: Loss
-    place: int
+    index: int
     ranks: tuple[int, ...]  # of all stages, in order
     pace: ActionCosts | None
     groups: Mapping[Channel, Any]  # a process group for each, or None
@@ -73,30 +74,30 @@ class Stage:
         cls,
         model: SequenceModel,
         placement: Placement,
-        place: int,
+        index: int,
         ranks: Iterable[int],
         loss: Loss,
         pace: ActionCosts | None = None,
-        places: Layout | None = None,
+        layout: Layout | None = None,
         autocast: torch.dtype | None = None,
     ) -> Stage:
-        """Return the stage at `place` of the pipeline on `ranks`. Only its blocks move to the device.
+        """Return the stage at `index` of the pipeline on `ranks`. Only its blocks move to the device.
 
-        `placement` says which blocks are at which position. If `places` has virtual stages, there are more
+        `placement` says which blocks are at which position. If `layout` has virtual stages, there are more
         positions than ranks.
         """
         ranks = tuple(ranks)
-        places = places or Layout(len(ranks))
-        check_blocks(placement, model, places)
+        layout = layout or Layout(len(ranks))
+        check_blocks(placement, model, layout)
         widths, virtual = [block.width for _, block in model.numbered()], []
-        for number in range(places.virtual):
-            position = places.position(place, number)
+        for number in range(layout.virtual):
+            position = layout.position(index, number)
             start, stop = placement.parts[position]
             part = model.part(start, stop).to(device())
-            virtual.append(VirtualStage(part, position, places.positions, widths[start - 1] if start else 0))
+            virtual.append(VirtualStage(part, position, layout.positions, widths[start - 1] if start else 0))
         blocks = sorted(block for each in virtual for block in each.part.numbered())
         part = virtual[0].part if len(virtual) == 1 else SequenceModel(dict(blocks))
-        return cls(part, tuple(virtual), loss, place, ranks, pace, _groups(ranks, places), autocast)
+        return cls(part, tuple(virtual), loss, index, ranks, pace, _groups(ranks, layout), autocast)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -112,7 +113,7 @@ class Stage:
 
     def seconds_for(self, action: Action, schedule: Schedule) -> float:
         """Return the minimum duration of an action."""
-        return self.pace.of(action, self.place, schedule) if self.pace else 0.0
+        return self.pace.of(action, self.index, schedule) if self.pace else 0.0
 
     @property
     def link_seconds(self) -> float:
@@ -127,7 +128,7 @@ class Stage:
 
     def send(self, tensor: Tensor, kind: str, to: int) -> list[PendingSend]:
         """Start sending activations or gradients to the stage at `to`, along with the time if links are paced."""
-        peer, group, sends = self.ranks[to], self.groups[kind, self.place % 2 == 1], []
+        peer, group, sends = self.ranks[to], self.groups[kind, self.index % 2 == 1], []
         if self.link_seconds and tensor.numel():
             now = torch.tensor([time.monotonic()], dtype=torch.float64, device=tensor.device)
             sends.append(send(now, peer, TIME_TAGS[kind], group))
@@ -162,17 +163,17 @@ class PendingMessage:
         return content
 
 
-def check_blocks(placement: Placement, model: SequenceModel, places: Layout) -> None:
+def check_blocks(placement: Placement, model: SequenceModel, layout: Layout) -> None:
     """Refuse a placement that does not give each position of the pipeline consecutive blocks."""
-    if places.virtual > 1 and placement.stages != places.positions:
+    if layout.virtual > 1 and placement.stages != layout.positions:
         raise ValueError(
-            f"a placement on {placement.stages} parts for {places.stages} stages of {places.virtual} virtual stages: "
-            f"cut the model into {places.positions} consecutive parts, numbered from 0 in the model's order"
+            f"a placement on {placement.stages} parts for {layout.stages} stages of {layout.virtual} virtual stages: "
+            f"cut the model into {layout.positions} consecutive parts, numbered from 0 in the model's order"
         )
-    check_placement(placement, model, places.positions)
+    check_placement(placement, model, layout.positions)
 
 
-def _groups(ranks: tuple[int, ...], places: Layout) -> dict[Channel, Any]:
+def _groups(ranks: tuple[int, ...], layout: Layout) -> dict[Channel, Any]:
     """Return a process group for each channel with NCCL, which has no tags; None with backends that have them.
 
     There are four channels, however many stages there are. Messages in a channel keep their order, which is the same on
@@ -183,7 +184,7 @@ def _groups(ranks: tuple[int, ...], places: Layout) -> dict[Channel, Any]:
     if "cuda:nccl" not in dist.get_backend_config():
         return dict.fromkeys(channels)
     groups: dict[Channel, Any] = {channel: dist.new_group() for channel in channels}
-    stages = [places.place(position)[0] for position in range(places.positions)]
+    stages = [layout.stage_at(position)[0] for position in range(layout.positions)]
     forward = dict.fromkeys((a, b) for a, b in pairwise(stages) if a != b)
     pairs = {"F": forward, "B": [(b, a) for a, b in forward]}
     for (kind, odd), group in groups.items():

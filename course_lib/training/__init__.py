@@ -14,24 +14,7 @@ from course_lib.training.measurement import make_sharded, measure_memory, measur
 from course_lib.training.proof import Proof, same_as_one_process
 
 __all__ = [
-    "BatchReader",
-    "Checkpoint",
-    "CheckpointError",
-    "History",
-    "Position",
-    "Proof",
-    "Settings",
-    "epochs",
-    "evaluate",
-    "latest_checkpoint",
-    "load_checkpoint",
-    "make_sharded",
-    "measure_memory",
-    "measure_sharding",
-    "read_checkpoint",
-    "same_as_one_process",
-    "save_checkpoint",
-    "seconds_per_update",
-    "train",
-    "train_job",
-]
+    "BatchReader", "Checkpoint", "CheckpointError", "History", "Position", "Proof", "Settings", "epochs", "evaluate",
+    "latest_checkpoint", "load_checkpoint", "make_sharded", "measure_memory", "measure_sharding", "read_checkpoint",
+    "same_as_one_process", "save_checkpoint", "seconds_per_update", "train", "train_job",
+]  # fmt: skip

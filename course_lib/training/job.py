@@ -1,4 +1,4 @@
-"""The job that `course train` runs on every rank: a whole training run, with checkpoints and a log.
+"""The job that `course train` runs on every rank, here, on a cluster or under torchrun: a whole training run.
 
 launch(train_job, Settings("pipeline", updates=100, checkpoint="saved"), ranks=4, timeout=None)
 """
@@ -7,93 +7,54 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from course_lib import trace
 from course_lib.data import Batch
-from course_lib.launchers import torchrun
+from course_lib.launchers import RankFailed, Run, Slurm, launch, torchrun
 from course_lib.launchers.process import progress_bar, stop
 from course_lib.launchers.process.lifetime import seed_generators
 from course_lib.launchers.process.progress_bar import Progress
-from course_lib.launchers.tracing.profiler import profiled
-from course_lib.lstm.model import Loss, Recurrent, SequenceModel, untouched
+from course_lib.lstm.model import Loss, SequenceModel, untouched
 from course_lib.machine import device
 from course_lib.strategies import Strategy, make_strategy
 from course_lib.strategies.precision import GradientScaler
 from course_lib.strategies.registry import find_strategy, options_of
 from course_lib.training import tasks
 from course_lib.training.checkpoint import load_checkpoint, on_rank_0, save_checkpoint, writing_into
-from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError, Position
+from course_lib.training.checkpoint.folder import FACTS, Checkpoint, CheckpointError, Position, find_checkpoint
 from course_lib.training.checkpoint.lock import WriterLock
-from course_lib.training.checkpoint.saving import BackgroundSaver
 from course_lib.training.checkpoint.state import in_words, is_same_layout
-from course_lib.training.log import Log, TensorboardLog
-from course_lib.training.loop import BatchReader, StopAgreement, Update, updates_on
+from course_lib.training.checkpoint.storage import BackgroundSaver
+from course_lib.training.log import Log, LogError, TensorboardLog
+from course_lib.training.loop import (
+    BatchReader,
+    StopAgreement,
+    Update,
+    check_compiles,
+    compile_blocks,
+    profile_some,
+    updates_on,
+    with_input_waits,
+)
 from course_lib.training.metrics import MetricsLogger, NotFinite, check_weights, utilization_of
-from course_lib.training.own import check_runs
 from course_lib.training.settings import (
     BadSettings,
     Settings,
     check_can_be_made,
     check_memory,
     check_numbers,
+    check_settings,
     checkpoint_to_resume,
 )
-from course_lib.training.tasks import check_same_data, fingerprint_of_all_ranks, make_task
-
-
-def check_compiles(where: torch.device) -> None:
-    """Refuse a machine on which `torch.compile` finds no working compiler, before the run depends on it."""
-    try:
-        torch.compile(lambda numbers: numbers * 2 + 1)(torch.ones(2, device=where))
-    except Exception as error:  # from PyTorch, Triton, a C++ compiler, or the system
-        why = next(iter(str(error).splitlines()), "")
-        raise ValueError(f"--compile: no compiler works here ({type(error).__name__}: {why}); leave it out") from error
-
-
-def compile_blocks(model: SequenceModel) -> None:
-    """Compile every block's forward pass, except LSTM layers, at its first call. Names and weights don't change."""
-    for _, block in model.numbered():
-        if not isinstance(block, Recurrent):
-            block.forward = torch.compile(block.forward)
-
-
-SKIPPED = 3  # updates: the first ones allocate buffers, and are slow
-PROFILED = 5
-INPUT_WAIT = "input wait"
-
-
-def with_input_waits(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """Yield the same batches, and record how long the loop waits for each as a span, `input wait`.
-
-    The GPU may still be busy with the previous update, so only waiting that this does not hide costs time.
-    """
-    reader = iter(batches)
-    while True:
-        with trace.span(INPUT_WAIT, on_host=True):
-            batch = next(reader, None)
-        if batch is None:
-            return
-        yield batch
-
-
-def profile_some(updates: Iterator[Update], total: int) -> Iterator[Update]:
-    """Yield the same `total` updates, and profile a few of them, if possible not the first ones.
-
-    The profile includes what the caller does between two updates.
-    """
-    yield from islice(updates, max(0, min(SKIPPED, total - PROFILED)))
-    with profiled():
-        yield from islice(updates, PROFILED)
-    yield from updates
-
+from course_lib.training.tasks import check_same_data, fingerprint_of_all_ranks, make_task, prepare_data
+from course_lib.training.user_code import check_runs
 
 STREAMS = 1_000_003  # larger than any world size, so no two updates share a rank's seed
 
@@ -288,3 +249,61 @@ def _what_changes(saved: Checkpoint, same_layout: bool, settings: Settings) -> s
 def _scaler_notes(strategy: Strategy) -> dict[str, Any]:
     scaler = getattr(strategy, "scaler", None)  # the strategy may not be derived from ours
     return {"scaler": scaler.state()} if scaler else {}
+
+
+def launch_job(settings: Settings, ranks: int, on: Slurm | None = None) -> Run:
+    """Run the job on `ranks` ranks of this machine or a cluster. Raises BadSettings if a rank rejects the settings.
+
+    Raises NotFinite if the loss is not finite, and CheckpointError or LogError if the disk is full.
+    """
+    if on is not None and on.is_here():  # a node of a job, whose settings were checked at submission
+        return launch(train_job, settings, ranks=ranks, timeout=None, on=on)
+    check_settings(settings, ranks, may_restart=on is not None)
+    if on is None:
+        prepare_data(settings)
+    with _sentences_without_stacks(), _stopped_by_signals(settings, watches=on is not None):
+        return launch(train_job, settings, ranks=ranks, timeout=None, on=on)
+
+
+def run_job_as_rank(settings: Settings, peer_timeout: float | None = None) -> Run | None:
+    """Run the job as one of torchrun's ranks; rank 0 draws the progress bar. The other ranks return None."""
+    check_numbers(settings, int(os.environ["WORLD_SIZE"]))  # before the ranks connect, which takes a while
+    if os.environ["RANK"] == "0":
+        prepare_data(settings)
+    bar = progress_bar.Bar(sys.__stderr__)
+    try:
+        with _sentences_without_stacks(), _stopped_by_signals(settings):
+            return torchrun.run_here(
+                train_job, settings, show=bar.show, peer_timeout=peer_timeout, record=settings.profile
+            )
+    finally:
+        bar.close()
+
+
+def resume_hint(settings: Settings) -> str:
+    """Return the end of the sentence that says a run was interrupted."""
+    try:
+        saved, _ = find_checkpoint(settings.checkpoint, only=(FACTS,)) if settings.checkpoint else (None, [])
+    except (CheckpointError, OSError):
+        return ""  # resuming will report the problem
+    return f"; update {saved.position.updates} is saved, and --resume goes on from there" if saved else ""
+
+
+def _stopped_by_signals(settings: Settings, watches: bool = False) -> contextlib.AbstractContextManager[None]:
+    """Inside this context, signals ask the job to save a checkpoint and stop. Without checkpoints, they just end it.
+
+    A program that only watches a job does not stop it when its own terminal hangs up.
+    """
+    signals = stop.FROM_A_SCHEDULER if watches else stop.SIGNALS
+    return stop.asked_by_signals(*signals) if settings.checkpoint else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _sentences_without_stacks() -> Iterator[None]:
+    """For bad settings, a loss that is not finite, or a full disk, raise the error without the ranks' stack traces."""
+    try:
+        yield
+    except RankFailed as error:
+        if isinstance(error.exception, BadSettings | NotFinite | CheckpointError | LogError):
+            raise error.exception from None
+        raise

@@ -47,13 +47,13 @@ class Log:
         check_log(path)
         try:
             self.path.touch()
-            kept = [record for record in read_log(path) if record.update <= after]
-            os.truncate(self.path, _bytes_up_to(self.path, len(kept)))
+            earlier = [record for record in read_log(path) if record.update <= after]
+            os.truncate(self.path, _bytes_up_to(self.path, len(earlier)))
         except OSError as error:
             raise self._cannot_be_written(error) from error
-        self.seconds = kept[-1].seconds if kept else 0.0
+        self.seconds = earlier[-1].seconds if earlier else 0.0
 
-    def write(self, records: Iterable[Record]) -> None:
+    def append(self, records: Iterable[Record]) -> None:
         """Append the records, and return once they are in the file."""
         try:
             with self.path.open("a") as file:
@@ -140,7 +140,7 @@ class TensorboardLog:
         except OSError as error:
             raise LogError(f"{folder} cannot be written ({error.strerror}): give --log another folder") from error
 
-    def write(self, records: Iterable[Record]) -> None:
+    def append(self, records: Iterable[Record]) -> None:
         """Append the records, and return once they have been passed to the file."""
         for record in records:
             for name in ("loss", "tokens_per_second", "mfu"):

@@ -21,9 +21,12 @@ import torch.distributed as dist
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from course_lib import trace
 from course_lib.data import Batch
 from course_lib.data.samplers import Batches
 from course_lib.launchers.process import stop
+from course_lib.launchers.tracing.profiler import profiled
+from course_lib.lstm.model import Recurrent, SequenceModel
 from course_lib.strategies import Strategy
 
 REASONS = ("", "the time limit", *stop.SIGNALS)
@@ -168,3 +171,49 @@ def evaluate(strategy: Strategy, batches: Iterable[Batch]) -> float:
         batch_total, batch_count = strategy.loss(outputs, batch)
         total, count = total + batch_total.item(), count + int(batch_count)
     return total / max(1, count)
+
+
+def check_compiles(where: torch.device) -> None:
+    """Refuse a machine on which `torch.compile` finds no working compiler, before the run depends on it."""
+    try:
+        torch.compile(lambda numbers: numbers * 2 + 1)(torch.ones(2, device=where))
+    except Exception as error:  # from PyTorch, Triton, a C++ compiler, or the system
+        why = next(iter(str(error).splitlines()), "")
+        raise ValueError(f"--compile: no compiler works here ({type(error).__name__}: {why}); leave it out") from error
+
+
+def compile_blocks(model: SequenceModel) -> None:
+    """Compile every block's forward pass, except LSTM layers, at its first call. Names and weights don't change."""
+    for _, block in model.numbered():
+        if not isinstance(block, Recurrent):
+            block.forward = torch.compile(block.forward)
+
+
+SKIPPED = 3  # updates: the first ones allocate buffers, and are slow
+PROFILED = 5
+INPUT_WAIT = "input wait"
+
+
+def with_input_waits(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Yield the same batches, and record how long the loop waits for each as a span, `input wait`.
+
+    The GPU may still be busy with the previous update, so only waiting that this does not hide costs time.
+    """
+    reader = iter(batches)
+    while True:
+        with trace.span(INPUT_WAIT, on_host=True):
+            batch = next(reader, None)
+        if batch is None:
+            return
+        yield batch
+
+
+def profile_some(updates: Iterator[Update], total: int) -> Iterator[Update]:
+    """Yield the same `total` updates, and profile a few of them, if possible not the first ones.
+
+    The profile includes what the caller does between two updates.
+    """
+    yield from itertools.islice(updates, max(0, min(SKIPPED, total - PROFILED)))
+    with profiled():
+        yield from itertools.islice(updates, PROFILED)
+    yield from updates

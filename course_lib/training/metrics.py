@@ -214,7 +214,7 @@ class MetricsLogger:
         finite = list(takewhile(lambda record: math.isfinite(record.loss), records))  # JSON has no NaN
         for log in (self.log, self.board):
             if log:
-                log.write(finite)
+                log.append(finite)
         if self.show:
             self.show(Progress(last, self.of, self.loss, self.tokens_per_second, self.mfu))
 

@@ -93,12 +93,13 @@ def prove_all(
     strategy: Callable[..., Strategy],
     *,
     ranks: int,
-    model: Callable[[], SequenceModel],
-    batches: Sequence[Batch],
-    optimizer: MakeOptimizer,
-    loss: Loss,
+    **training: Any,
 ) -> list[Proof]:
-    """Return one proof for each set of options, tested one after another on the same ranks."""
+    """Return one proof for each set of options, tested one after another on the same ranks.
+
+    `training` is what `same_as_one_process` takes: the model, batches, optimizer and loss.
+    """
+    model, batches, optimizer, loss = (training[name] for name in ("model", "batches", "optimizer", "loss"))
     arguments = (strategy, model, batches, optimizer, loss)
     with own_random_numbers(), dropout_by_feature():
         _check_draws_nothing(_seeded(model, rank=0), batches[0])
@@ -138,8 +139,8 @@ def dropout_by_feature() -> Iterator[None]:
         if not training:
             return inputs
         width = inputs.shape[-1]
-        kept = torch.rand(width, generator=torch.Generator().manual_seed(width)) >= p
-        return inputs * kept.to(inputs) / max(1 - p, 1e-9)
+        mask = torch.rand(width, generator=torch.Generator().manual_seed(width)) >= p
+        return inputs * mask.to(inputs) / max(1 - p, 1e-9)
 
     with mock.patch.object(torch.nn.functional, "dropout", dropout):
         yield

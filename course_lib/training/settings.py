@@ -17,7 +17,7 @@ from course_lib.strategies.registry import find_strategy, options_of
 from course_lib.training.checkpoint.folder import FACTS, Checkpoint, CheckpointError, find_checkpoint
 from course_lib.training.checkpoint.lock import check_unlocked
 from course_lib.training.log import PREFIX, LogError, check_has_tensorboard, check_log
-from course_lib.training.own import names_a_function, own_function
+from course_lib.training.user_code import names_a_function, user_function
 
 BYTES_PER_NUMBER = 4
 TRAINED_NUMBERS = 4  # per parameter: the weight, its gradient, and two from Adam
@@ -114,9 +114,9 @@ def check_numbers(settings: Settings, ranks: int) -> None:
         if settings.tensorboard is not None:
             check_has_tensorboard()
         if names_a_function(settings.data):
-            own_function("data", settings.data)
+            user_function("data", settings.data)
         if settings.model is not None:
-            own_function("model", settings.model)
+            user_function("model", settings.model)
     except ValueError as error:
         raise BadSettings(str(error)) from error
     for name in ("updates", "batch", "tokens", "hidden", "layers", "every"):

@@ -32,8 +32,8 @@ from course_lib.launchers.process.lifetime import seed_generators
 from course_lib.lstm.model import Loss, SequenceModel, cross_entropy, lstm_model, squared_error
 from course_lib.training.checkpoint import on_rank_0
 from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError
-from course_lib.training.own import BadFunction, loss_for, names_a_function, own_data, own_model, sizes_of
 from course_lib.training.settings import BadSettings, Settings
+from course_lib.training.user_code import BadFunction, loss_for, names_a_function, sizes_of, user_data, user_model
 
 WINDOW = 32  # steps of a stream before the gradient stops
 
@@ -158,7 +158,7 @@ MOST_COMMON = 4_000  # words of a text in the vocabulary
 def make_task(settings: Settings) -> Task:
     """Return the dataset, its sampler, and a function that makes the model. Every rank must call this."""
     task = _task_of_data(settings)
-    return replace(task, model=partial(own_model, settings.model, task.sizes)) if settings.model else task
+    return replace(task, model=partial(user_model, settings.model, task.sizes)) if settings.model else task
 
 
 def prepare_data(settings: Settings) -> None:
@@ -184,7 +184,7 @@ def _task_of_data(settings: Settings) -> Task:
     if settings.data == "text":
         corpus = Corpus.from_python_docs(most_common=MOST_COMMON)
     elif names_a_function(settings.data):
-        corpus = own_data(settings.data)
+        corpus = user_data(settings.data)
         if not isinstance(corpus, Corpus | TokenFile):
             return _task_of_own_data(settings, corpus)
     else:

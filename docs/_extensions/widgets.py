@@ -22,9 +22,9 @@ from in_page import EXPLORERS  # noqa: E402
 from page_modules import WIDGETS, write_modules  # noqa: E402
 from pyodide_files import FILES, NoPyodide, pyodide_folder  # noqa: E402
 
-from course_lib.pictures.widgets import view  # noqa: E402
+from course_lib.pictures.widgets import explorer  # noqa: E402
 
-SHELL = Path(view.__file__).parent
+SHELL = Path(explorer.__file__).parent
 FOLDER = "_static/widgets"
 STILL = 'class="course-still"'
 
@@ -93,7 +93,7 @@ def copy_files(folder: Path) -> None:
         shutil.copyfile(pyodide_folder() / name, folder / "pyodide" / name)
     for file in (SHELL / "shell.js", WIDGETS / "run.js", WIDGETS / "worker.js"):
         shutil.copyfile(file, folder / file.name)
-    styles = (SHELL / "shell.css").read_text(), view.STYLE, (WIDGETS / "page.css").read_text()
+    styles = (SHELL / "shell.css").read_text(), explorer.PAGE_STYLE, (WIDGETS / "page.css").read_text()
     (folder / "widgets.css").write_text("\n".join(styles))
     write_modules(folder / "modules.zip")
 

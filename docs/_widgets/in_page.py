@@ -12,11 +12,11 @@ from typing import Any
 
 from course_lib.pictures.widgets.all_reduce import explore_all_reduce
 from course_lib.pictures.widgets.bench import schedule_bench
+from course_lib.pictures.widgets.explorer import View
 from course_lib.pictures.widgets.memory import explore_memory
 from course_lib.pictures.widgets.meshes import explore_meshes
 from course_lib.pictures.widgets.scaling import explore_scaling
 from course_lib.pictures.widgets.schedules import explore_schedules
-from course_lib.pictures.widgets.view import View
 
 EXPLORERS: dict[str, Callable[..., Any]] = {
     "explore_all_reduce": explore_all_reduce,
@@ -73,7 +73,7 @@ class Page:
         elif "places" in message:
             self.views[number].choose(message["places"])
         else:
-            self.views[number].told(message["tell"])
+            self.views[number].handle(message["tell"])
 
     def _answer(self, number: int, news: Mapping[str, Any]) -> None:
         self.post(json.dumps({"widget": number, "news": news}))

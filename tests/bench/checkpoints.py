@@ -22,7 +22,7 @@ from course_lib.lstm.model import cross_entropy, lstm_model
 from course_lib.strategies import DDP
 from course_lib.training.checkpoint import save_checkpoint
 from course_lib.training.checkpoint.folder import Position, latest_checkpoint
-from course_lib.training.checkpoint.saving import BackgroundSaver
+from course_lib.training.checkpoint.storage import BackgroundSaver
 from tests.bench.table import describe_machine, write_section
 
 WORDS, SAVES = 10_000, 5

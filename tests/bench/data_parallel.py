@@ -128,7 +128,7 @@ def data_parallel() -> str:
     rows = [
         f"| a bare DDP loop | {bare * 1000:.1f} | 1 x |",
         f"| `strategies/ddp.py` | {ours * 1000:.1f} | {ours / bare:.3f} x |",
-        f"| `strategies/accumulation.py`, 8 micro-batches | {once * 1000:.1f} | {once / bare:.2f} x |",
+        f"| `strategies/ddp.py`, 8 micro-batches | {once * 1000:.1f} | {once / bare:.2f} x |",
         f"| the same without `no_sync` | {every_time * 1000:.1f} | {every_time / once:.2f} x accumulation |",
     ]
     about = (

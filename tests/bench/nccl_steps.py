@@ -16,7 +16,8 @@ import torch.distributed as dist
 from course_lib import device, launch, machine, trace
 from course_lib.data import AddingProblem
 from course_lib.lstm.model import SequenceModel, lstm_model, squared_error
-from course_lib.planning.schedules import Schedule, make_schedule
+from course_lib.planning.schedule import Schedule
+from course_lib.planning.schedules import make_schedule
 from course_lib.planning.simulation import ActionCosts, makespan, measured, simulate
 from course_lib.strategies import DDP, FSDP, Pipeline, Strategy
 from course_lib.strategies.fsdp import sharded_modules

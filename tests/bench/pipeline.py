@@ -16,7 +16,8 @@ from course_lib import launch, trace
 from course_lib.data import AddingProblem, Batch
 from course_lib.lstm.model import SequenceModel, lstm_model, squared_error
 from course_lib.planning.placement import equal_count
-from course_lib.planning.schedules import Schedule, from_torch, make_schedule, naive, wavefront
+from course_lib.planning.schedule import Schedule
+from course_lib.planning.schedules import from_torch, make_schedule, naive, wavefront
 from course_lib.planning.simulation import ActionCosts, makespan, measured, simulate
 from course_lib.strategies import Pipeline
 from course_lib.strategies.execution import Execution
@@ -111,8 +112,8 @@ def both_executors(
     model = lstm_model(features=2, hidden=hidden, layers=6, outputs=1)
     make = from_torch if name in FIVE else make_schedule
     ours = make(name if name in FIVE else name.lower(), stages, micro_batches)
-    placement = equal_count(len(model), ours.places.positions)
-    stage = Stage.of(model, placement, rank, range(stages), squared_error, pace, ours.places)
+    placement = equal_count(len(model), ours.stage_map.positions)
+    stage = Stage.of(model, placement, rank, range(stages), squared_error, pace, ours.stage_map)
     theirs, routes = their_step(name, stage, batch, micro_batches, pace), Routes(ours, rank)
 
     def their_turn() -> None:

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from course_lib.lstm import BatchSize, lstm_model
 from course_lib.planning import Link, Network, Plan, Work, h200_block_times, one_f_one_b, plans
-from course_lib.training.plan_run import plan_seconds, unpaced_seconds
+from course_lib.training.measurement import plan_seconds, unpaced_seconds
 from tests.bench.table import describe_machine, write_section
 
 LINK = Link(20e-6, 12e9)

@@ -18,9 +18,8 @@ import torch.distributed as dist
 from course_lib import launch, machine
 from course_lib.cli import main
 from course_lib.doctor import measuring
-from course_lib.doctor.health import Complaint, Health, Plan, RankHealth, complaints, measure_rank
+from course_lib.doctor.health import Complaint, Health, Plan, RankHealth, complaints, health_text, measure_rank
 from course_lib.doctor.measuring import DeviceRates, PairTimes, Reading, pairs_of, read_share
-from course_lib.doctor.tables import health_text
 from course_lib.launchers.process.progress_bar import Step
 from tests.conftest import PATIENCE
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from course_lib import cli, doctor, machine
-from course_lib.doctor import machine_report
 from course_lib.launchers.diagnosis import flight_recorder
 
 
@@ -25,14 +24,14 @@ def test_a_healthy_machine_passes_with_a_real_launch(capsys):
     ],
 )
 def test_without_a_recent_torch_the_course_cannot_run(monkeypatch, missing, says):
-    monkeypatch.setattr(machine_report, "_version", missing)
+    monkeypatch.setattr(doctor, "_version", missing)
     report = doctor.examine()
     assert not report.course_can_run
     assert says in str(report)
 
 
 def test_without_jupyter_jobs_still_run(monkeypatch):
-    monkeypatch.setattr(machine_report, "_version", lambda name: "2.13.0" if name == "torch" else None)
+    monkeypatch.setattr(doctor, "_version", lambda name: "2.13.0" if name == "torch" else None)
     report = doctor.examine()
     assert report.course_can_run
     assert "JupyterLab and the Python kernel missing" in str(report)
@@ -40,9 +39,9 @@ def test_without_jupyter_jobs_still_run(monkeypatch):
 
 def test_ranks_that_cannot_talk_are_fatal(monkeypatch):
     def broken(*_, **__):
-        raise machine_report.LaunchError("no loopback")
+        raise doctor.LaunchError("no loopback")
 
-    monkeypatch.setattr(machine_report, "launch", broken)
+    monkeypatch.setattr(doctor, "launch", broken)
     assert not doctor.examine().course_can_run
 
 
@@ -66,13 +65,13 @@ def test_a_containers_limit_is_the_memory_there_is(monkeypatch, tmp_path, name):
 
 def test_without_a_sandbox_grading_is_not_called_ok(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    finding = machine_report._grading()
+    finding = doctor._grading()
     assert finding.mark == "note"
     assert "install bubblewrap" in finding.advice
 
 
 def test_a_pytorch_whose_recorder_cannot_be_read_is_noted(monkeypatch):
     monkeypatch.setattr(flight_recorder, "can_be_read", lambda: False)
-    finding = machine_report._distributed()
+    finding = doctor._distributed()
     assert finding.mark == "note"
     assert "ranks that call different collectives go unnoticed" in finding.advice

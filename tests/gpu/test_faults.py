@@ -172,7 +172,7 @@ def test_ranks_that_all_receive():
 
 
 def test_receives_that_are_posted_ahead_of_their_time_stop_a_pipeline():
-    """What our pipelines did, and what anybody's would on two GPUs: the reason for planning/messages.py."""
+    """What our pipelines did, and what anybody's would on two GPUs: the reason for strategies/mail.py."""
 
     def step():
         mail.postings_of = receives_posted_ahead

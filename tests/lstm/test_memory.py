@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from course_lib.lstm.alive import most_alive, saved_for_backward
+from course_lib.meter import most_alive, saved_for_backward
 
 BYTES = 8 * 1000  # of a vector of a thousand float64 numbers
 

@@ -10,7 +10,7 @@ from course_lib.lstm.memory import BatchSize, BlockSize, Savings, lstm_size, pre
 from course_lib.lstm.model import Recurrent, lstm_model
 from course_lib.pictures import explore_memory
 from course_lib.planning.block_times import h200_block_times
-from course_lib.planning.work import Work
+from course_lib.planning.plan import Work
 
 BATCH = BatchSize(steps=16, sequences=3)
 

@@ -9,7 +9,8 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from course_lib.planning.schedules import Action, Schedule, Step
+from course_lib.planning.actions import Action, Step
+from course_lib.planning.schedule import Schedule
 
 counts = st.integers(1, 3)
 few, one_part, none = st.integers(1, 2), st.just(1), st.just(0.0)

@@ -6,7 +6,7 @@ from math import log2
 
 import pytest
 
-from course_lib.planning.collectives import AllReduce, doubling, ring, through_root, ways_to_all_reduce
+from course_lib.pictures.widgets.all_reduce import AllReduce, doubling, ring, through_root, ways_to_all_reduce
 
 WAYS = [make(ranks) for ranks in range(2, 9) for make in (ring, through_root)] + [doubling(n) for n in (2, 4, 8)]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from course_lib.planning.messages import Message, postings_of
-from course_lib.planning.schedules import SCHEDULES, Schedule, make_schedule
+from course_lib.planning.schedule import Schedule
+from course_lib.planning.schedules import SCHEDULES, make_schedule
+from course_lib.strategies.mail import Message, postings_of
 from tests.planning.legal_schedules import any_legal_schedules
 
 

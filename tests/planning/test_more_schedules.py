@@ -10,24 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from course_lib.planning.actions import Action, Held, IllegalSchedule, Layout
+from course_lib.planning.schedule import Schedule, check
 from course_lib.planning.schedules import (
     SCHEDULES,
-    Action,
-    Held,
-    IllegalSchedule,
-    Layout,
-    Schedule,
-    check,
     gpipe,
     interleaved_one_f_one_b,
     looped_bfs,
     make_schedule,
     one_f_one_b,
+    rounds_of,
     with_recomputation,
     zero_bubble_h1,
     zero_bubble_v,
 )
-from course_lib.planning.schedules.named_schedules import rounds_of
 from course_lib.planning.simulation import ActionCosts, simulate
 from tests.planning.legal_schedules import any_legal_schedules, where
 
@@ -73,7 +69,7 @@ def test_every_stage_works_as_long_as_its_share_of_the_batch_takes(schedule: Sch
 @given(stage_counts, virtual_counts, st.sampled_from(["loop", "v"]))
 def test_parts_go_round_and_round_or_to_and_fro(stages: int, virtual: int, style: str):
     layout = Layout(stages, virtual, style)
-    places = [layout.place(position) for position in range(layout.positions)]
+    places = [layout.stage_at(position) for position in range(layout.positions)]
     assert places == [where(position, stages, style) for position in range(stages * virtual)]
     assert sorted(places) == list(product(range(stages), range(virtual)))
     for position, place in enumerate(places):

@@ -12,9 +12,9 @@ from course_lib.data import AddingProblem
 from course_lib.lstm.memory import BatchSize, predict_memory
 from course_lib.lstm.model import lstm_model
 from course_lib.planning import Network, Pieces, Placement, Plan, Work, best_of_each_way, explain, plans
-from course_lib.planning.network import Link, measure_all_reduce
+from course_lib.planning.network import Link
 from course_lib.planning.placement import CannotPlace
-from course_lib.planning.update_costs import _bytes
+from course_lib.planning.planner import _bytes
 from tests.planning.tables import even_times
 
 MODEL = lstm_model(features=2, hidden=16, layers=4, outputs=1)
@@ -204,12 +204,3 @@ def test_a_thousand_ranks_are_planned_from_a_model_that_is_never_built():
     made: list[Plan] = plans(work, 1024, network, micro_batches=(1, 4), memory=80 * 10**9)
     assert {plan.ranks for plan in made} == {1024}
     assert all(plan.bytes <= 80e9 for plan in made)
-
-
-def test_the_link_of_an_all_reduce_explains_its_time():
-    link = measure_all_reduce(2, sizes=(4_000, 32_000_000), repeats=5)
-    assert [piece for piece, _ in link.measured] == [2_000, 16_000_000]
-    for piece, seconds in link.measured:
-        assert link.all_reduce_seconds(2 * piece, 2) == pytest.approx(2 * seconds, rel=1e-3)
-    with pytest.raises(ValueError, match="ranks=1: an all-reduce needs at least two"):
-        measure_all_reduce(1)

@@ -15,20 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib.planning.schedules import (
-    SCHEDULES,
-    Action,
-    Held,
-    IllegalSchedule,
-    Schedule,
-    check,
-    dependencies,
-    gpipe,
-    naive,
-    one_f_one_b,
-    peak_held,
-    wavefront,
-)
+from course_lib.planning.actions import Action, Held, IllegalSchedule, peak_held
+from course_lib.planning.schedule import Schedule, check, dependencies
+from course_lib.planning.schedules import SCHEDULES, gpipe, naive, one_f_one_b, wavefront
 from course_lib.planning.simulation import (
     ActionCosts,
     TimedAction,

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib.planning.schedules import SCHEDULES, Action, IllegalSchedule, Schedule, check, make_schedule
-from course_lib.planning.search import find_schedule, lower_bound
-from course_lib.planning.search.bound import bound_of
-from course_lib.planning.search.orders import greedy_orders, improved, one_at_a_time, split_backwards
-from course_lib.planning.search.problem import Problem
+from course_lib.planning.actions import Action, IllegalSchedule
+from course_lib.planning.schedule import Schedule, check
+from course_lib.planning.schedules import SCHEDULES, make_schedule
+from course_lib.planning.search import bound_of, find_schedule, lower_bound
+from course_lib.planning.search_orders import Problem, greedy_orders, improved, one_at_a_time, split_backwards
 from course_lib.planning.simulation import ActionCosts, simulate
 from tests.planning.legal_schedules import legal_schedules, shares
 

@@ -7,15 +7,8 @@ from types import SimpleNamespace
 import pytest
 from torch.distributed.pipelining import schedules as library
 
-from course_lib.planning.schedules import (
-    Schedule,
-    check,
-    from_torch,
-    interleaved_one_f_one_b,
-    looped_bfs,
-    zero_bubble_h1,
-    zero_bubble_v,
-)
+from course_lib.planning.schedule import Schedule, check
+from course_lib.planning.schedules import from_torch, interleaved_one_f_one_b, looped_bfs, zero_bubble_h1, zero_bubble_v
 from course_lib.planning.simulation import ActionCosts, simulate
 
 THIRDS = ActionCosts(forward=1, backward=2)  # F, B and W take equally long

@@ -43,10 +43,10 @@ def _work(view: PageView, chance: Random) -> None:
     if chance.random() < 0.7:
         action = chance.choice(rows[stage])
         place = min(max(rows[stage].index(action) + chance.choice([-2, -1, 1, 2]), 0), len(rows[stage]) - 1)
-        view.told({"move": f"{stage}:{view.explorer.schedule.label(action)}", "to": place})
+        view.handle({"move": f"{stage}:{view.explorer.schedule.label(action)}", "to": place})
     else:
         with _short_searches():
-            view.told({"press": chance.choice(view.buttons).name})
+            view.handle({"press": chance.choice(view.buttons).name})
 
 
 @contextmanager

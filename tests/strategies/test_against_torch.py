@@ -27,8 +27,8 @@ def three_gradients(name: str) -> list[dict[str, torch.Tensor]]:
     batch = BATCH.__class__(BATCH.inputs.double(), BATCH.targets.double(), BATCH.lengths, BATCH.mask)
     ranks = dist.get_world_size()
     schedule = from_torch(name, ranks, MICRO_BATCHES)
-    placement = equal_count(len(model), schedule.places.positions)
-    stage = Stage.of(model, placement, dist.get_rank(), range(ranks), squared_error, places=schedule.places)
+    placement = equal_count(len(model), schedule.stage_map.positions)
+    stage = Stage.of(model, placement, dist.get_rank(), range(ranks), squared_error, layout=schedule.stage_map)
     steps = [
         their_step(name, stage, batch, MICRO_BATCHES),
         lambda: Execution(stage, schedule, batch, batch.mask.sum(), {}).run(),

@@ -16,7 +16,8 @@ from course_lib import RankFailed, launch, trace
 from course_lib.data import Corpus, Streams
 from course_lib.lstm.model import SequenceModel, cross_entropy, lstm_model
 from course_lib.planning.placement import Placement
-from course_lib.planning.schedules import SCHEDULES, Schedule, dependencies, make_schedule
+from course_lib.planning.schedule import Schedule, dependencies
+from course_lib.planning.schedules import SCHEDULES, make_schedule
 from course_lib.planning.simulation import ActionCosts, makespan, measured, simulate
 from course_lib.strategies import Hybrid, Pipeline
 from course_lib.strategies.execution import Execution
@@ -213,7 +214,7 @@ def one_gradient(wrong) -> bool:
         torch.manual_seed(0)
         whole, schedule = deep().double(), make_schedule("zb-v", 2, 3, 2)
         placement = Placement.of_cuts(8, [2, 4, 6])
-        stage = Stage.of(whole, placement, dist.get_rank(), range(2), cross_entropy, places=schedule.places)
+        stage = Stage.of(whole, placement, dist.get_rank(), range(2), cross_entropy, layout=schedule.stage_map)
         kind(stage, schedule, BATCHES[0], BATCHES[0].mask.sum(), {}).run()
         found.append({name: weight.grad for name, weight in stage.part.named_parameters()})
     return all(
@@ -254,7 +255,7 @@ class MixesUpMessages(Execution):
     """Takes messages as they come, whichever virtual stage they are for."""
 
     def __init__(self, stage, schedule, *given):
-        routes, place = Routes(schedule, stage.place), stage.place
+        routes, place = Routes(schedule, stage.index), stage.index
         taken = [message.needed_by for posted in routes.postings for message in posted if message.to == place]
         as_they_come = iter(sorted(taken, key=lambda action: (action.kind != "F", action.micro_batch, action.chunk)))
         routes.postings = tuple(

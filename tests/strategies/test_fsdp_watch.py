@@ -12,7 +12,7 @@ from course_lib.lstm.model import cross_entropy, lstm_model
 from course_lib.pictures import gather_and_drop
 from course_lib.planning.sharding import ShardedMemory, block_bytes, largest_share, predict_sharding
 from course_lib.strategies import FSDP
-from course_lib.strategies.fsdp_watch import GatherPace, GatherWatch
+from course_lib.strategies.fsdp import GatherPace, GatherWatch
 from course_lib.training.measurement import make_sharded, measure_sharding
 from course_lib.training.proof import prove_all
 from tests.strategies.test_accumulation import UNEVEN, VOCABULARY, adam, plain, tied

@@ -12,8 +12,10 @@ from course_lib import launch
 from course_lib.data import Batch, Corpus, Streams, pad
 from course_lib.launchers.diagnosis.call_log import CallLog
 from course_lib.lstm.model import SequenceModel, cross_entropy, lstm_model
+from course_lib.planning.actions import Action, IllegalSchedule
 from course_lib.planning.placement import Placement, round_robin
-from course_lib.planning.schedules import SCHEDULES, Action, IllegalSchedule, Schedule, gpipe, one_f_one_b
+from course_lib.planning.schedule import Schedule
+from course_lib.planning.schedules import SCHEDULES, gpipe, one_f_one_b
 from course_lib.planning.simulation import ActionCosts, measured
 from course_lib.strategies import Pipeline
 from course_lib.training import examples

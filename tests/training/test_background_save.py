@@ -18,7 +18,7 @@ from course_lib.strategies import make_strategy
 from course_lib.training import tasks
 from course_lib.training.checkpoint import load_checkpoint
 from course_lib.training.checkpoint.folder import CheckpointError, Position, latest_checkpoint
-from course_lib.training.checkpoint.saving import BackgroundSaver
+from course_lib.training.checkpoint.storage import BackgroundSaver
 from course_lib.training.job import train_job
 from course_lib.training.loop import BatchReader, updates_on
 from course_lib.training.settings import Settings

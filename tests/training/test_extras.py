@@ -9,8 +9,8 @@ import torch
 
 from course_lib.cli import main
 from course_lib.lstm.model import lstm_model
-from course_lib.training.job import check_compiles, compile_blocks
 from course_lib.training.log import LogError, Record, TensorboardLog, read_log
+from course_lib.training.loop import check_compiles, compile_blocks
 from course_lib.training.settings import BadSettings, Settings, check_numbers, split_logs
 
 SMALL = ["--hidden", "8", "--batch", "8", "--updates", "4"]
@@ -71,8 +71,8 @@ def test_without_tensorboard_the_package_is_named(capsys):
 def test_tensorboard_reads_what_was_written_and_not_what_was_dropped(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    TensorboardLog(str(tmp_path)).write([Record(update, 1 / update, 10.0, 0.0) for update in (1, 2, 3)])
-    TensorboardLog(str(tmp_path), after=2).write([Record(3, 0.5, 10.0, 0.0, 0.25)])
+    TensorboardLog(str(tmp_path)).append([Record(update, 1 / update, 10.0, 0.0) for update in (1, 2, 3)])
+    TensorboardLog(str(tmp_path), after=2).append([Record(3, 0.5, 10.0, 0.0, 0.25)])
     read = EventAccumulator(str(tmp_path)).Reload()
     assert [(event.step, event.value) for event in read.Scalars("loss")] == [(1, 1.0), (2, 0.5), (3, 0.5)]
     assert [event.value for event in read.Scalars("mfu")] == [0.25]

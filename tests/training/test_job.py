@@ -147,13 +147,13 @@ def test_the_reader_goes_on_with_the_batch_that_comes_next():
 def test_a_log_drops_what_the_checkpoint_has_not_seen_and_a_line_cut_short(tmp_path):
     file = tmp_path / "run.jsonl"
     records = [Record(update, 1 / update, 100.0, update / 10) for update in range(1, 6)]
-    Log(file).write(records)
+    Log(file).append(records)
     with file.open("a") as open_file:
         open_file.write('{"update": 6, "lo')
     assert read_log(file) == records
     again = Log(file, after=3)
     assert again.seconds == 0.3
-    again.write([Record(4, 0.0, 1.0, 0.4)])
+    again.append([Record(4, 0.0, 1.0, 0.4)])
     assert [(record.update, record.loss) for record in read_log(file)] == [(1, 1), (2, 1 / 2), (3, 1 / 3), (4, 0.0)]
     Log(file)
     assert read_log(file) == []
@@ -161,7 +161,7 @@ def test_a_log_drops_what_the_checkpoint_has_not_seen_and_a_line_cut_short(tmp_p
 
 def test_a_log_draws_itself_in_a_cell(tmp_path):
     file = tmp_path / "run.jsonl"
-    Log(file).write(Record(update, 1.0, 1.0, 1.0) for update in (1, 2))
+    Log(file).append(Record(update, 1.0, 1.0, 1.0) for update in (1, 2))
     assert "loss, mean of 20 updates against update: run" in repr(losses(file))
 
 

@@ -33,7 +33,7 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path):
 
 def test_a_log_behind_which_somebody_has_written_is_refused(tmp_path):
     file = tmp_path / "run.jsonl"
-    Log(file).write([ONE])
+    Log(file).append([ONE])
     with file.open("a") as open_file:
         open_file.write("and so on")
     with pytest.raises(LogError, match="is there and is not a log"):
@@ -51,7 +51,7 @@ def test_a_device_and_a_pipe_are_refused_and_left_as_they_are(tmp_path):
 
 def test_a_link_stays_a_link_and_its_file_is_what_counts(tmp_path):
     (tmp_path / "latest").symlink_to("run.jsonl")
-    Log(tmp_path / "latest").write([ONE])
+    Log(tmp_path / "latest").append([ONE])
     assert (tmp_path / "latest").is_symlink()
     assert read_log(tmp_path / "run.jsonl") == [ONE]
     (tmp_path / "run.jsonl").write_text("my notes\n")
@@ -61,7 +61,7 @@ def test_a_link_stays_a_link_and_its_file_is_what_counts(tmp_path):
 
 def test_files_beside_it_are_nobodys_business(tmp_path):
     (tmp_path / "run.jsonl.tmp").write_text("mine")
-    Log(tmp_path / "run.jsonl").write([ONE])
+    Log(tmp_path / "run.jsonl").append([ONE])
     Log(tmp_path / "run.jsonl", after=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.jsonl", "run.jsonl.tmp"]
     assert (tmp_path / "run.jsonl.tmp").read_text() == "mine"
@@ -80,6 +80,6 @@ def test_a_full_disk_is_said_in_a_sentence(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
     try:
         with pytest.raises(LogError, match=r"run.jsonl cannot be written \(File too large\): give --log another file"):
-            log.write([ONE])
+            log.append([ONE])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

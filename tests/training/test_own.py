@@ -12,7 +12,7 @@ from course_lib.cli import main
 from course_lib.data import AddingProblem, Corpus
 from course_lib.lstm.model import Embed, Project, Recurrent, SequenceModel
 from course_lib.training.log import read_log
-from course_lib.training.own import BadFunction, check_runs, names_a_function, own_data, own_model, sizes_of
+from course_lib.training.user_code import BadFunction, check_runs, names_a_function, sizes_of, user_data, user_model
 
 MINE = '''
 import torch
@@ -99,7 +99,7 @@ def test_what_a_rank_finds_out_is_one_sentence_too(here, capfd):
 
 
 def returning(monkeypatch, value):
-    monkeypatch.setattr("course_lib.training.own.own_function", lambda option, target: value)
+    monkeypatch.setattr("course_lib.training.user_code.user_function", lambda option, target: value)
 
 
 class NoWidth(nn.Linear):
@@ -121,7 +121,7 @@ NO_MODELS = [
 def test_what_is_no_list_of_blocks_gets_a_sentence(monkeypatch, function, says):
     returning(monkeypatch, function)
     with pytest.raises(BadFunction, match=re.escape("--model mine:blocks") + ".*" + re.escape(says)):
-        own_model("mine:blocks", {"features": 2, "hidden": 3})
+        user_model("mine:blocks", {"features": 2, "hidden": 3})
 
 
 class Bare(Project):
@@ -183,7 +183,7 @@ NO_DATA = [
 def test_what_is_no_data_gets_a_sentence(monkeypatch, function, says):
     returning(monkeypatch, function)
     with pytest.raises(BadFunction, match=re.escape("--data mine:data") + ".*" + re.escape(says)):
-        own_data("mine:data")
+        user_data("mine:data")
 
 
 def test_data_says_what_a_model_must_know(monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 
 from course_lib.lstm import BatchSize, lstm_model
 from course_lib.planning import Link, Network, Work, best_of_each_way, plans
-from course_lib.training.plan_run import plan_seconds
+from course_lib.training.measurement import plan_seconds
 from tests.planning.tables import even_times
 
 WORK = Work.of(

@@ -9,7 +9,7 @@ import pytest
 from course_lib import trace
 from course_lib.cli import main
 from course_lib.launchers.tracing.trace_file import read_trace
-from course_lib.training.job import PROFILED, with_input_waits
+from course_lib.training.loop import PROFILED, with_input_waits
 from tests.launchers.test_tracing import check_format, slices
 
 

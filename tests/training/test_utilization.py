@@ -80,7 +80,7 @@ def test_the_bar_and_the_log_say_it_where_it_is_known(tmp_path):
     )
     metrics.tokens_per_second = 1e5
     assert metrics.mfu == 0.2
-    metrics.log.write([Record(1, 0.5, 1e5, 1.0, metrics.mfu), Record(2, 0.5, 1e5, 2.0)])
+    metrics.log.append([Record(1, 0.5, 1e5, 1.0, metrics.mfu), Record(2, 0.5, 1e5, 2.0)])
     assert [record.mfu for record in read_log(tmp_path / "log")] == [0.2, None]
     assert "mfu" not in (tmp_path / "log").read_text().splitlines()[1]
     assert in_words(Progress(1, 10, 0.5, 1e5, 0.2)) == "1 of 10 updates, loss 0.5000, 100,000 tokens/s, MFU 20.0%"

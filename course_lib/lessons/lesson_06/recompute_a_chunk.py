@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
 from course_lib.lessons.symptoms import GRADIENT_OF_ONE_HALF, GRADIENT_STOPS, over_budget, says
-from course_lib.lstm.alive import most_alive
+from course_lib.meter import most_alive
 
 GRADIENTS, MEMORY = "the same gradients", "one chunk at a time"
 HIDDEN = 2

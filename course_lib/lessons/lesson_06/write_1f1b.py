@@ -6,7 +6,8 @@ from itertools import chain, zip_longest
 from random import Random
 
 from course_lib.checks.exercise import Case, Exercise, draw
-from course_lib.planning.schedules import Action, IllegalSchedule, Schedule, check, peak_held
+from course_lib.planning.actions import Action, IllegalSchedule, peak_held
+from course_lib.planning.schedule import Schedule, check
 from course_lib.planning.simulation import simulate
 
 

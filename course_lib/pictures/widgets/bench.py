@@ -10,27 +10,20 @@ from course_lib.pictures.widgets.bench_results import (
     PACE,
     after_the_end,
     bound_like,
+    comparison,
     known,
     run_paced,
     score_table,
     search_like,
     stuck_line,
-    verdict,
     who_waits,
     why_stuck,
 )
 from course_lib.pictures.widgets.explorer import Button, Explorer, choice, slider, whole_number
 from course_lib.pictures.widgets.svg import Drawing, text
-from course_lib.planning.schedules import (
-    SCHEDULES,
-    Action,
-    IllegalSchedule,
-    Schedule,
-    check,
-    fullest,
-    held_after_each,
-    make_schedule,
-)
+from course_lib.planning.actions import Action, IllegalSchedule, fullest, held_after_each
+from course_lib.planning.schedule import Schedule, check
+from course_lib.planning.schedules import SCHEDULES, make_schedule
 from course_lib.planning.simulation import (
     NAMES,
     ActionCosts,
@@ -241,7 +234,7 @@ class ScheduleBench(Explorer):
         if simulation is None:
             said = f"Stuck: {why_stuck(self.schedule)}. {who_waits(waiting, self.schedule)}"
         else:
-            said = verdict(simulation, known(self.schedule, self.costs))
+            said = comparison(simulation, known(self.schedule, self.costs))
         if self.ran and simulation:
             whole = makespan(self.ran)
             said += f" Measured: {whole * 1000:.0f} ms, {whole / PACE / simulation.makespan:.2f} times the simulated."

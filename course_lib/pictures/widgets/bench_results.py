@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from course_lib.pictures.widgets.svg import line, table, text
-from course_lib.planning.schedules import SCHEDULES, IllegalSchedule, Schedule, Waiting, check, make_schedule
+from course_lib.planning.actions import IllegalSchedule
+from course_lib.planning.schedule import Schedule, Waiting, check
+from course_lib.planning.schedules import SCHEDULES, make_schedule
 from course_lib.planning.search import find_schedule, lower_bound
 from course_lib.planning.simulation import ActionCosts, Simulation, TimedAction, makespan, measured, simulate
 
@@ -52,7 +54,7 @@ def _row(name: str, simulation: Simulation) -> list[str]:
     ]
 
 
-def verdict(yours: Simulation, others: Mapping[str, Simulation]) -> str:
+def comparison(yours: Simulation, others: Mapping[str, Simulation]) -> str:
     """Return what your schedule takes and holds, and which named schedules it beats, equals, or loses to."""
     facts = (
         f"It runs: makespan {yours.makespan:.4g}, bubble {yours.bubble:.1%}, "
@@ -166,7 +168,7 @@ def one_step(schedule: Schedule, costs: ActionCosts) -> None:
     from course_lib.lstm import lstm_model, squared_error
     from course_lib.strategies import Pipeline
 
-    parts = schedule.places.positions
+    parts = schedule.stage_map.positions
     model = lstm_model(features=2, hidden=8, layers=max(1, parts - 2), outputs=1)
     pace = ActionCosts(PACE * _number(costs.forward), PACE * _number(costs.backward))
     strategy = Pipeline(model, partial(torch.optim.SGD, lr=0.01), squared_error, schedule=schedule, pace=pace)

@@ -1,16 +1,18 @@
 """What all widgets have in common: controls with values, and a picture that is drawn from them.
 
-Everything is plain Python and can be used, tested and stored without a browser. In a notebook, `live.py` shows the same
-controls and the same picture.
+Everything is plain Python and can be used, tested and stored without a browser. In a notebook, `live_view` shows
+the same controls and the same picture.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from course_lib.pictures.widgets.svg import Drawing, element
+from course_lib.pictures.widgets.svg import Drawing, colours, element
 
 
 @dataclass(frozen=True)
@@ -161,10 +163,9 @@ class Explorer:
         """Return the widget for a notebook; None if `anywidget` is not installed."""
         if self._live is None:
             try:
-                from course_lib.pictures.widgets.live import LiveView
+                self._live = live_view()(self)
             except ImportError:
                 return None
-            self._live = LiveView(self)
         return self._live
 
     def _ipython_display_(self) -> None:
@@ -192,3 +193,128 @@ def whole_number(value: Any, name: str, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ValueError(f"{name}={value!r}: give a whole number from {low} to {high}")
     return value
+
+
+THEME = {name: f"var(--course-{name})" for name in ("ink", "faint", "idle", "paper", "line")}
+PAGE_STYLE = f".course-widget {{ {colours(THEME)} }}"  # the colors, which `shell.css` leaves out
+HERE = Path(__file__).parent
+
+
+class View:
+    """An explorer as a page sees it, in a notebook or on a website; `tell` is called with its new values, by name.
+
+    `shell.js` shows the page. Both sides refer to values by their indices in the lists of options.
+    """
+
+    def __init__(self, explorer: Explorer, tell: Callable[[Mapping[str, Any]], None], ranks: bool = True) -> None:
+        """Without `ranks`, no processes can be started, and buttons that would start them are left out."""
+        self.explorer, self.tell = explorer, tell
+        self.buttons = tuple(button for button in explorer.buttons if ranks or not button.ranks)
+
+    @property
+    def left_out(self) -> tuple[Button, ...]:
+        """The explorer's buttons that this view leaves out."""
+        return tuple(button for button in self.explorer.buttons if button not in self.buttons)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what never changes."""
+        buttons = [{"name": button.name, "label": button.label} for button in self.buttons]
+        return {"title": self.explorer.title, "help": self.explorer.help, "buttons": buttons}
+
+    def state(self) -> dict[str, Any]:
+        """Return what changes whenever the picture is redrawn."""
+        controls, values, drawing = self.explorer.controls, self.explorer.values, self.explorer.drawing
+        return {
+            "controls": [control.to_page() for control in controls.values()],
+            "places": {name: control.options.index(values[name]) for name, control in controls.items()},
+            "picture": drawing.in_page,
+            "below": drawing.below,
+            "said": drawing.words,
+        }
+
+    def choose(self, places: Mapping[str, int]) -> None:
+        """Apply the places of the page's controls."""
+        chosen = {}
+        for name, place in places.items():
+            options = self.explorer.controls[name].options
+            chosen[name] = options[min(place, len(options) - 1)]  # the page may not know yet that there are fewer
+        self.explorer.set(**chosen)
+
+    def handle(self, message: Mapping[str, Any]) -> None:
+        """Handle a move or a button press in the page."""
+        if "move" in message:
+            self.explorer.move(message["move"], message["to"])
+        elif "press" in message:
+            self._press(message["press"])
+
+    def _press(self, name: str) -> None:
+        """Press a button. The widget shows any error: no cell is waiting for the result, so no cell could show it."""
+        self.tell({"busy": next((button.slow for button in self.buttons if button.name == name), "")})
+        try:
+            self.explorer.press(name)
+        except KeyboardInterrupt:
+            self.tell({"said": "Interrupted."})
+        except Exception as error:
+            self.tell({"said": f"{type(error).__name__}: {error}"})
+        finally:
+            self.tell({"busy": ""})
+
+
+@cache
+def live_view() -> type[Any]:
+    """Return the class that shows an explorer in a notebook. Raises ImportError if `anywidget` is not installed.
+
+    A change goes to the kernel, is drawn there, and comes back as text. That takes a few milliseconds, but the page,
+    the stored picture and the tests share one drawing code.
+    """
+    import anywidget
+    import traitlets
+
+    class LiveView(anywidget.AnyWidget):
+        """The page's model of an explorer: see `View`."""
+
+        _esm = HERE / "shell.js"
+        _css = f"{(HERE / 'shell.css').read_text()}\n{PAGE_STYLE}"
+
+        title = traitlets.Unicode().tag(sync=True)
+        help = traitlets.Unicode().tag(sync=True)
+        controls = traitlets.List().tag(sync=True)
+        buttons = traitlets.List().tag(sync=True)
+        places = traitlets.Dict().tag(sync=True)
+        picture = traitlets.Unicode().tag(sync=True)
+        below = traitlets.Unicode().tag(sync=True)
+        said = traitlets.Unicode().tag(sync=True)
+        busy = traitlets.Unicode().tag(sync=True)
+
+        def __init__(self, explorer: Explorer) -> None:
+            super().__init__()
+            self._view, self._telling = View(explorer, self._tell), False
+            self._tell(self._view.facts())
+            self.show()
+            self.observe(self._chosen, names="places")
+            self.on_msg(self._received)
+
+        def __repr__(self) -> str:
+            """Return the text to show below the still picture where there are no widgets."""
+            return "Run this cell in a notebook to change what the picture shows."
+
+        def show(self) -> None:
+            """Send what the explorer has drawn."""
+            self._tell(self._view.state())
+
+        def _tell(self, news: Mapping[str, Any]) -> None:
+            """Send the changes in one message."""
+            self._telling = True
+            with self.hold_sync():
+                for name, value in news.items():
+                    setattr(self, name, value)
+            self._telling = False
+
+        def _chosen(self, change: Any) -> None:
+            if not self._telling:
+                self._view.choose(change["new"])
+
+        def _received(self, _: Any, message: dict[str, Any], __: Any) -> None:
+            self._view.handle(message)
+
+    return LiveView

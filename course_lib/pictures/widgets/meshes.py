@@ -20,9 +20,8 @@ from course_lib.pictures.widgets.svg import (
 from course_lib.planning.block_times import h200_block_times
 from course_lib.planning.network import Link, Network
 from course_lib.planning.placement import CannotPlace
-from course_lib.planning.plan import Plan
+from course_lib.planning.plan import Plan, Work
 from course_lib.planning.planner import best_of_each_way, plans
-from course_lib.planning.work import Work
 
 LEFT, WIDTH, TOP, ROW, TALL = 190, 300, 60, 30, 22
 STEPS, VOCABULARY = 128, 50_000

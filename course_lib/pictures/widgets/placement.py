@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from course_lib.pictures.picture import block_name
 from course_lib.pictures.widgets.explorer import Explorer, slider
 from course_lib.pictures.widgets.svg import CHARACTER, Drawing, box, line, memory_in_words, text, time_in_words
 from course_lib.planning.placement import BlockCost, Placement, balanced, step_cost
@@ -59,11 +60,11 @@ class PlacementExplorer(Explorer):
             ]
             shapes += [text(0, top + 24 + ROW * stage, f"stage {stage}") for stage in range(placement.stages)]
             top += ROW * placement.stages + 38
-        verdict = (
+        words = (
             f"Your slowest stage takes {_ratio(ours.seconds, theirs.seconds)} times the solver's, "
             f"your largest has {_ratio(ours.bytes, theirs.bytes)} times the memory of its largest."
         )
-        return Drawing("".join(shapes), MEMORY_LEFT + MEMORY_WIDTH + 60, top - 10, verdict)
+        return Drawing("".join(shapes), MEMORY_LEFT + MEMORY_WIDTH + 60, top - 10, words)
 
 
 def _ratio(ours: float, theirs: float) -> str:
@@ -83,7 +84,7 @@ def _bars(placement: Placement, values: Sequence[float], left: float, scale: flo
     """Draw one bar per stage, split into its blocks; the dashed line marks the longest."""
     shapes, ends = [], [left] * placement.stages
     for place, (stage, value) in enumerate(zip(placement.stage_of, values, strict=True)):
-        name, class_ = _block(place, len(values))
+        name, class_ = block_name(place, len(values))
         width, y = value * scale, top + 8 + ROW * stage
         shapes.append(box(ends[stage], y, max(0.0, width - 1), TALL, class_))
         if len(name) * CHARACTER + 4 <= width:
@@ -92,10 +93,3 @@ def _bars(placement: Placement, values: Sequence[float], left: float, scale: flo
     longest = max(ends)
     shapes.append(line(longest, top + 4, longest, top + 8 + ROW * placement.stages, "dashed"))
     return "".join(shapes)
-
-
-def _block(place: int, blocks: int) -> tuple[str, str]:
-    """Return the short name and the class of a block: the input block, an LSTM layer, or the output block."""
-    if place == 0:
-        return "in", "way-in"
-    return ("out", "way-out") if place == blocks - 1 else (str(place), "layer")

@@ -9,7 +9,8 @@ from collections.abc import Collection, Sequence
 
 from course_lib.pictures.widgets.explorer import Explorer, choice, slider
 from course_lib.pictures.widgets.svg import CHARACTER, Drawing, box, element, legend, line, text
-from course_lib.planning.schedules import SCHEDULES, Action, Held, make_schedule
+from course_lib.planning.actions import Action, Held
+from course_lib.planning.schedules import SCHEDULES, make_schedule
 from course_lib.planning.simulation import NAMES, ActionCosts, TimedAction, simulate
 
 LEFT, WIDTH = 66, 560  # the left edge and the width of the time axis

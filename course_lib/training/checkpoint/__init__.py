@@ -13,18 +13,10 @@ checkpoints that you, or someone you trust, have saved. The tensors themselves a
 """
 
 from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError, Position, latest_checkpoint
-from course_lib.training.checkpoint.loading import load_checkpoint
 from course_lib.training.checkpoint.lock import on_rank_0
-from course_lib.training.checkpoint.saving import BackgroundSaver, save_checkpoint, writing_into
+from course_lib.training.checkpoint.storage import BackgroundSaver, load_checkpoint, save_checkpoint, writing_into
 
 __all__ = [
-    "BackgroundSaver",
-    "Checkpoint",
-    "CheckpointError",
-    "Position",
-    "latest_checkpoint",
-    "load_checkpoint",
-    "on_rank_0",
-    "save_checkpoint",
-    "writing_into",
-]
+    "BackgroundSaver", "Checkpoint", "CheckpointError", "Position", "latest_checkpoint", "load_checkpoint",
+    "on_rank_0", "save_checkpoint", "writing_into",
+]  # fmt: skip

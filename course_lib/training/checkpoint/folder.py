@@ -191,10 +191,10 @@ def make_room(final: Path) -> Path:
 
 def _put_aside(damaged: Path) -> None:
     """Rename a damaged checkpoint so that it is never loaded."""
-    kept = damaged.with_suffix(".damaged")
-    if kept.exists():
-        shutil.rmtree(kept)
-    damaged.rename(kept)
+    aside = damaged.with_suffix(".damaged")
+    if aside.exists():
+        shutil.rmtree(aside)
+    damaged.rename(aside)
 
 
 def complete(final: Path, aside: Path, facts: dict[str, Any], sums: Mapping[str, str], keep: int) -> None:

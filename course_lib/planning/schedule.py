@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
-from course_lib.planning.schedules.actions import (
+from course_lib.planning.actions import (
     Action,
     Held,
     IllegalSchedule,
     Layout,
     Step,
     fullest,
-    giver_of,
     held_after_each,
     own_needs,
+    producer_of,
     why,
 )
 
@@ -94,7 +94,7 @@ class Schedule:
         return schedule
 
     @cached_property
-    def places(self) -> Layout:
+    def stage_map(self) -> Layout:
         """Which stage holds which part of the model."""
         return Layout(max(1, len(self.stages)), self.virtual, self.layout)
 
@@ -161,8 +161,8 @@ def dependencies(action: Action, stage: int, schedule: Schedule) -> list[Step]:
     """Return the steps that must be done before `stage` can do `action`. Other stages' results come over a link."""
     again = (stage, action.piece) in schedule.recomputed
     own = [(stage, needed) for needed in own_needs(action, schedule.chunks, again)]
-    giver = giver_of(action, stage, schedule.places)
-    return own if giver is None else [*own, giver]
+    producer = producer_of(action, stage, schedule.stage_map)
+    return own if producer is None else [*own, producer]
 
 
 def check(schedule: Schedule) -> None:
@@ -250,8 +250,8 @@ def _check_order(stage: int, schedule: Schedule) -> None:
     """Raise `IllegalSchedule` if an action precedes something that it needs from its own stage."""
     done: set[Action] = set()
     for action in schedule.stages[stage]:
-        for giver, needed in dependencies(action, stage, schedule):
-            if giver == stage and needed not in done:
+        for producer, needed in dependencies(action, stage, schedule):
+            if producer == stage and needed not in done:
                 early, late = schedule.label(action), schedule.label(needed)
                 raise IllegalSchedule(f"stage {stage} does {early} before {late}: {why(action, needed)}")
         done.add(action)

@@ -114,7 +114,7 @@ class Layout:
         turned = self.style == "v" and virtual % 2
         return virtual * self.stages + (self.stages - 1 - stage if turned else stage)
 
-    def place(self, position: int) -> tuple[int, int]:
+    def stage_at(self, position: int) -> tuple[int, int]:
         """Return (stage, virtual) of the part at this position."""
         virtual, within = divmod(position, self.stages)
         turned = self.style == "v" and virtual % 2
@@ -132,7 +132,7 @@ class Layout:
 @lru_cache(maxsize=65536)  # the planner asks for every action of every schedule it tries
 def _neighbour(layout: Layout, stage: int, virtual: int, way: int) -> tuple[int, int] | None:
     position = layout.position(stage, virtual) + way
-    return layout.place(position) if 0 <= position < layout.positions else None
+    return layout.stage_at(position) if 0 <= position < layout.positions else None
 
 
 @lru_cache(maxsize=65536)  # the planner asks for every action of every stage of every schedule it tries
@@ -145,20 +145,20 @@ def own_needs(action: Action, chunks: int, recomputed: bool = False) -> tuple[Ac
         return (Action("F", m, c, v),)
     if kind == "W":
         return (Action("B", m, c, v),)
-    kept = [Action("F", m, c, v), *([Action("R", m, c, v)] if recomputed else [])]
-    return (*kept, Action("B", m, c + 1, v)) if c < chunks - 1 else tuple(kept)
+    needed = [Action("F", m, c, v), *([Action("R", m, c, v)] if recomputed else [])]
+    return (*needed, Action("B", m, c + 1, v)) if c < chunks - 1 else tuple(needed)
 
 
 @lru_cache(maxsize=65536)
-def giver_of(action: Action, stage: int, places: Layout) -> Step | None:
+def producer_of(action: Action, stage: int, layout: Layout) -> Step | None:
     """Return the step at the neighboring position of the model whose result `action` needs; None if there is none.
 
     A result from a different stage comes over a link; at the tip of a V it is available at once.
     """
     if action.kind not in ("F", "B"):
         return None
-    giver = (places.before if action.kind == "F" else places.after)(stage, action.virtual)
-    return giver and (giver[0], Action(action.kind, action.micro_batch, action.chunk, giver[1]))
+    producer = (layout.before if action.kind == "F" else layout.after)(stage, action.virtual)
+    return producer and (producer[0], Action(action.kind, action.micro_batch, action.chunk, producer[1]))
 
 
 def why(action: Action, needed: Action) -> str:

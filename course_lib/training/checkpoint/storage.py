@@ -1,4 +1,6 @@
-"""Save a checkpoint: every rank writes its part into a temporary folder, which is renamed when all are done.
+"""Save a checkpoint, and load it into any strategy, on any number of ranks.
+
+Every rank writes its part into a temporary folder, which is renamed when all are done.
 
 With `BackgroundSaver`, `torch.distributed.checkpoint.async_save` does this while training continues. It first copies
 the state, which takes a moment; then a thread of each rank writes the copy to disk, hashes it, and renames the folder.
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -16,16 +19,21 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.state_dict_saver import async_save
-from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from course_lib.strategies import Strategy
 from course_lib.strategies.base import rank_and_ranks
-from course_lib.training.checkpoint.folder import CheckpointError, Position, complete, make_room, sums_of
+from course_lib.strategies.shards import NamedTensors
+from course_lib.training.checkpoint import state
+from course_lib.training.checkpoint.folder import (
+    Checkpoint,
+    CheckpointError,
+    Position,
+    complete,
+    find_checkpoint,
+    make_room,
+    sums_of,
+)
 from course_lib.training.checkpoint.lock import WriterLock, acquire_lock, on_rank_0
-from course_lib.training.checkpoint.state import Pieces, SavePieces, layout_of, parameters_of, parts_of, state_dict_of
 
 CHECKPOINTS_KEPT = 2
 
@@ -44,9 +52,12 @@ def save_checkpoint(
     It has a temporary name until the last byte is written, so a crash at any moment leaves the previous one to resume
     from. With a `lock`, which rank 0 holds, nothing is written into a folder that a different job has taken over.
     """
+    from course_lib.training.checkpoint import planners
+
     save = begin_save(strategy, folder, position, notes=notes, keep=keep, lock=lock)
     with save.explained():
-        dcp_save(state_dict_of(strategy), storage_writer=FileSystemWriter(save.aside), planner=SavePieces())
+        writer = planners.FileSystemWriter(save.aside)
+        planners.save(state.state_dict_of(strategy), storage_writer=writer, planner=planners.SavePieces())
     return save.finish()
 
 
@@ -64,6 +75,8 @@ class Save:
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
         """Inside this context, turn torch's error into a sentence, and delete the partial checkpoint to free disk."""
+        from course_lib.training.checkpoint.planners import CheckpointException
+
         try:
             yield
         except CheckpointException as error:  # raised on every rank, whichever failed
@@ -99,11 +112,11 @@ def begin_save(
     if keep < 1:
         raise ValueError(f"keep={keep}: at least the checkpoint that is saved is kept")
     final = Path(folder) / f"update-{position.updates:08d}"
-    parts = parts_of(strategy, sampled=True)
+    parts = state.parts_of(strategy, sampled=True)
     facts = {
         "position": asdict(position),
-        "layout": layout_of(strategy, parts),
-        "parameters": parameters_of(parts),
+        "layout": state.layout_of(strategy, parts),
+        "parameters": state.parameters_of(parts),
         "notes": notes or {},
         "optimizer": type(strategy.optimizer).__name__ if any(strategy.optimizer.state.values()) else "",
     }
@@ -152,13 +165,6 @@ def _sums_of_all_parts(aside: Path, group: dist.ProcessGroup | None) -> dict[str
     return {name: digest for sums in ours for name, digest in sums.items()}
 
 
-class PiecesWriter(FileSystemWriter):
-    """Copies `Pieces` before training continues; torch's writer would not know how."""
-
-    def stage(self, state_dict: dict[str, Pieces]) -> dict[str, Pieces]:
-        return {name: pieces.copied() for name, pieces in state_dict.items()}
-
-
 class BackgroundSaver:
     """Saves checkpoints like `save_checkpoint`, in the background. Every rank has one, and makes the same calls.
 
@@ -185,12 +191,14 @@ class BackgroundSaver:
         lock: WriterLock | None = None,
     ) -> None:
         """Start writing a checkpoint once the last one is complete. Raises the last one's error, if it failed."""
+        from course_lib.training.checkpoint import planners
+
         self.wait()
         save = begin_save(strategy, folder, position, notes=notes, lock=lock, group=self._group)
-        writing = async_save(
-            state_dict_of(strategy),
-            storage_writer=PiecesWriter(save.aside),
-            planner=SavePieces(),
+        writing = planners.async_save(
+            state.state_dict_of(strategy),
+            storage_writer=planners.PiecesWriter(save.aside),
+            planner=planners.SavePieces(),
             process_group=self._group,
         )
         self._pending = self._thread.submit(_finish, save, writing)
@@ -221,3 +229,69 @@ def _finish(save: Save, writing: Any) -> Path:
     with save.explained():
         writing.result()
     return save.finish()
+
+
+def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
+    """Load the latest checkpoint in `folder` into `strategy`, and return the checkpoint's description.
+
+    With the same layout, training then continues as if it had never stopped, bit for bit (on a GPU, as far as its
+    kernels are deterministic). With torch's DDP on three or more ranks, run one step *before* the load: DDP reorders
+    its messages after its first step, and with them the order in which three numbers are added.
+
+    If a checkpoint is damaged, a warning names it, and the one before it is loaded.
+
+    With a different layout, every rank keeps its current random numbers, and a carried state starts at zero. If each
+    rank had its own version of a buffer, like BatchNorm's, the first rank's is loaded. The learning rate is the new
+    optimizer's.
+    """
+    from course_lib.training.checkpoint import planners
+
+    checkpoint, damaged = on_rank_0(lambda: find_checkpoint(folder))
+    if checkpoint is None:
+        raise CheckpointError(f"there is no checkpoint in {folder}: give the folder that it was saved into")
+    found = checkpoint.path
+    if damaged and rank_and_ranks()[0] == 0:
+        warnings.warn(f"{', '.join(damaged)}: {found.name}, the one before, is loaded instead", stacklevel=2)
+    parts = state.parts_of(strategy)
+    state.check_same_model(checkpoint, state.parameters_of(parts))
+    state.check_same_optimizer(checkpoint, strategy)
+    same_layout = checkpoint.layout == state.layout_of(strategy, parts)
+    try:
+        saved = planners.FileSystemReader(found).read_metadata().state_dict_metadata
+    except Exception as error:  # a truncated pickle may raise anything
+        raise CheckpointError(f"{found} is damaged ({error}): remove it to resume from the one before") from error
+    state.check_same_slots(checkpoint, saved, strategy)
+    shards = strategy.shards()
+    wanted = {
+        state.copy_name(shard, same_layout) + f"model.{name}": state.Pieces.of(shard) for name, shard in shards.items()
+    }
+    slots: dict[str, NamedTensors] = {name: {} for name in shards}
+    for name, shard in shards.items():
+        prefix = state.copy_name(shard, same_layout) + f"optimizer.{name}."
+        for key, entry in saved.items():
+            slot = key.removeprefix(prefix)
+            if key.startswith(prefix) and "." not in slot:
+                slots[name][slot] = state.empty_slot(shard, name, slot, entry)
+                wanted[key] = state.Pieces.of(shard, slots[name][slot])
+    buffers = state.find_buffers(checkpoint, saved, strategy, same_layout)
+    own = {key: state.empty(saved[key]) for key in [*(state.own_keys(saved) if same_layout else ()), *buffers.values()]}
+    wanted |= {key: state.Pieces.whole(tensor) for key, tensor in own.items()}
+    try:
+        planners.load(wanted, storage_reader=planners.FileSystemReader(found), planner=planners.LoadPieces())
+    except planners.CheckpointException as error:
+        rank, (cause, _) = next(iter(error.failures.items()))
+        raise CheckpointError(
+            f"{found} is damaged (rank {rank}: {str(cause).splitlines()[0]}): remove it to resume from the one before"
+        ) from error
+    state.restore_optimizer(strategy, {shards[name].tensor: of_name for name, of_name in slots.items() if of_name})
+    state.restore_rank(strategy, own)
+    state.restore_buffers(strategy, {name: own[key] for name, key in buffers.items()})
+    strategy.updates = checkpoint.position.updates
+    if strategy.carry_state and not same_layout and rank_and_ranks()[0] == 0:
+        ours = state.layout_of(strategy, parts)
+        warnings.warn(
+            f"{checkpoint.path.name} was saved by {state.in_words(checkpoint.layout)}, and is loaded by "
+            f"{state.in_words(ours)}: the carried state begins at zero",
+            stacklevel=2,
+        )
+    return checkpoint

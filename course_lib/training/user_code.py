@@ -47,7 +47,7 @@ def names_a_function(text: str) -> bool:
     return bool(colon and place) and name.isidentifier()
 
 
-def own_function(option: str, target: str) -> Callable[..., Any]:
+def user_function(option: str, target: str) -> Callable[..., Any]:
     """Return the function that `--model` or `--data` names."""
     here = str(Path.cwd())
     if here not in sys.path:
@@ -55,14 +55,14 @@ def own_function(option: str, target: str) -> Callable[..., Any]:
     try:
         return find_function(target)
     except (BadJob, LaunchError) as error:
-        told = str(error).splitlines()[0]
-        raise BadFunction(f"--{option} {target}: {told.removeprefix(f'{target}: ')}") from error
+        reason = str(error).splitlines()[0]
+        raise BadFunction(f"--{option} {target}: {reason.removeprefix(f'{target}: ')}") from error
 
 
-def own_model(target: str, sizes: Mapping[str, int]) -> SequenceModel:
+def user_model(target: str, sizes: Mapping[str, int]) -> SequenceModel:
     """Return the model of the function's blocks. The function gets the sizes that it asks for by name."""
     name = f"--model {target}"
-    function = own_function("model", target)
+    function = user_function("model", target)
     asked = _parameters(function)
     if unknown := [each for each, parameter in asked.items() if each not in sizes and _is_needed(parameter)]:
         raise BadFunction(f"{name} takes {unknown[0]}: for this data it may take {', '.join(sizes)}")
@@ -76,10 +76,10 @@ def own_model(target: str, sizes: Mapping[str, int]) -> SequenceModel:
     return SequenceModel(dict(enumerate(made)))
 
 
-def own_data(target: str) -> Any:
+def user_data(target: str) -> Any:
     """Return the function's data, after checking that it has a length and batches."""
     name = f"--data {target}"
-    function = own_function("data", target)
+    function = user_function("data", target)
     if needed := [each for each, parameter in _parameters(function).items() if _is_needed(parameter)]:
         raise BadFunction(f"{name} takes {needed[0]}: it is called without arguments")
     data = _call(name, function)
@@ -120,7 +120,8 @@ def loss_for(data: Any) -> Loss:
 @torch.no_grad()
 def check_runs(model: SequenceModel, target: str, batch: Batch) -> None:
     """Run one sequence through the blocks, one by one, and refuse blocks that strategies cannot train."""
-    outputs, some = batch.rows([0]).inputs, batch.rows([0])
+    first = batch.rows([0])
+    outputs = first.inputs
     with untouched(model):
         for place, block in model.numbered():
             name = f"--model {target}: block {place} ({type(block).__name__})"
@@ -128,10 +129,10 @@ def check_runs(model: SequenceModel, target: str, batch: Batch) -> None:
             if not isinstance(returned, Sequence) or len(returned) != 2 or not isinstance(returned[0], Tensor):
                 raise BadFunction(f"{name} returned {_kind(returned)}: return (outputs, state)")
             outputs, state = returned
-            if tuple(outputs.shape) != (some.steps, 1, block.width):
+            if tuple(outputs.shape) != (first.steps, 1, block.width):
                 raise BadFunction(
-                    f"{name} returned outputs of shape {tuple(outputs.shape)} for {some.steps} steps of one sequence: "
-                    f"return (steps, sequences, width), here {(some.steps, 1, block.width)}"
+                    f"{name} returned outputs of shape {tuple(outputs.shape)} for {first.steps} steps of one sequence: "
+                    f"return (steps, sequences, width), here {(first.steps, 1, block.width)}"
                 )
             if state is not None and not (len(state) == 2 and all(isinstance(each, Tensor) for each in state)):
                 raise BadFunction(f"{name} returned another state than (h, c): return these two tensors, or None")
@@ -149,11 +150,11 @@ def _check_outputs(name: str, width: int, batch: Batch) -> None:
 def _check_block(name: str, place: int, block: Any) -> None:
     if not isinstance(block, nn.Module):
         raise BadFunction(f"{name}: block {place} is {_kind(block)}: return torch.nn.Modules")
-    told = f"{name}: block {place} ({type(block).__name__})"
+    which = f"{name}: block {place} ({type(block).__name__})"
     if type(getattr(block, "width", None)) is not int:
-        raise BadFunction(f"{told} has no width: give it one, the size of its outputs' last dimension")
+        raise BadFunction(f"{which} has no width: give it one, the size of its outputs' last dimension")
     if not any(parameter.requires_grad for parameter in block.parameters()):
-        raise BadFunction(f"{told} has nothing to train: put what it does into the block before or after it")
+        raise BadFunction(f"{which} has nothing to train: put what it does into the block before or after it")
 
 
 def _call(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -164,8 +165,8 @@ def _call(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) ->
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if not frame.filename.startswith((sys.prefix, os.path.dirname(__file__)))]
         where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
-        told = " ".join(str(error).split())
-        raise BadFunction(f"{name} raises {type(error).__name__}: {told}{where}") from error
+        message = " ".join(str(error).split())
+        raise BadFunction(f"{name} raises {type(error).__name__}: {message}{where}") from error
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

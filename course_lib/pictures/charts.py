@@ -1,0 +1,273 @@
+"""Bars of memory, stages and plans; line plots, like losses over updates; and the padding of batches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+
+import numpy
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from course_lib.data import Batch
+from course_lib.lstm.memory import Memory
+from course_lib.pictures.picture import BLOCKS, COLOURS, INK, MEMORY, OTHERS, SERIES, Picture, block_name
+from course_lib.pictures.timeline import row_axes, time_unit
+from course_lib.planning import Explanation, Plan
+from course_lib.planning.placement import BlockCost, Placement, step_cost
+from course_lib.planning.plan import PARTS
+from course_lib.training.log import LogError, Record, read_log
+
+
+def memory(bars: Mapping[str, Memory], budget: int | None = None) -> Picture:
+    """Draw one bar for each named `Memory`, split into parameters, gradients, optimizer and activations.
+
+    A dashed line marks the `budget` in bytes, if there is one.
+    """
+    unit, size_of_unit = ("GiB", 2**30) if max(bar.total for bar in bars.values()) >= 2**33 else ("MiB", 2**20)
+    figure = Figure(figsize=(8, 1.0 + 0.5 * len(bars)), layout="constrained")
+    axes = figure.subplots()
+    left = [0.0] * len(bars)
+    for part, colour in MEMORY.items():
+        sizes = [getattr(bar, part) / size_of_unit for bar in bars.values()]
+        axes.barh(list(bars), sizes, left=left, color=colour, edgecolor="white", label=part)
+        left = [start + size for start, size in zip(left, sizes, strict=True)]
+    if budget is not None:
+        axes.axvline(budget / size_of_unit, color=INK, linestyle="--", linewidth=1)
+        axes.annotate(" budget", (budget / size_of_unit, 1), xycoords=("data", "axes fraction"), va="bottom", color=INK)
+    axes.invert_yaxis()
+    axes.set_xlabel(unit, color=INK)
+    figure.legend(loc="outside upper right", ncols=len(MEMORY), frameon=False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    largest = {name: max(MEMORY, key=lambda part: getattr(bar, part)) for name, bar in bars.items()}
+    words = "Memory bars: " + ", ".join(f"{name} (most is {part})" for name, part in largest.items())
+    if budget is not None:
+        over = [name for name, bar in bars.items() if bar.total > budget]
+        words += f"; above the budget of {budget / size_of_unit:.3g} {unit}: {', '.join(over) or 'none'}"
+    return Picture(figure, words)
+
+
+CHARACTER = 0.02  # the share of the axes' width that one character of a block's name needs
+
+
+def placement(placements: Mapping[str, Placement], costs: Sequence[BlockCost]) -> Picture:
+    """Draw each named placement as one bar per stage, split into its blocks: time on the left, memory on the right.
+
+    The dashed lines mark the slowest stage, which sets the pace, and the largest, which must fit on a device.
+    """
+    steps = [step_cost(each, costs) for each in placements.values()]
+    unit, scale = time_unit(max(step.seconds for step in steps))
+    heights = [0.7 + 0.3 * each.stages for each in placements.values()]
+    figure = Figure(figsize=(9, 0.5 + sum(heights)), layout="constrained")
+    rows = figure.subplots(len(placements), 2, sharex="col", squeeze=False, height_ratios=heights)
+    for (left, right), each, step in zip(rows, placements.values(), steps, strict=True):
+        _draw_stages(left, each, [cost.seconds * scale for cost in costs], scale * max(s.seconds for s in steps))
+        _draw_stages(right, each, [cost.bytes / 2**20 for cost in costs], max(s.bytes for s in steps) / 2**20)
+        right.set_title(f"largest {step.bytes / 2**20:.3g} MiB", loc="left", fontsize=10, color=INK)
+    facts = [
+        f"{name}: {each.hops} {'hop' if each.hops == 1 else 'hops'}, slowest {step.seconds * scale:.3g} {unit}"
+        for (name, each), step in zip(placements.items(), steps, strict=True)
+    ]
+    for axes, fact in zip(rows[:, 0], facts, strict=True):
+        axes.set_title(fact, loc="left", fontsize=10, color=INK)
+    rows[-1, 0].set_xlabel(f"{unit} per step", color=INK)
+    rows[-1, 1].set_xlabel("MiB", color=INK)
+    largest = [f"{fact}, largest {step.bytes / 2**20:.3g} MiB" for fact, step in zip(facts, steps, strict=True)]
+    return Picture(figure, "Placements: " + "; ".join(largest))
+
+
+def _draw_stages(axes: Axes, placement: Placement, values: Sequence[float], room: float) -> None:
+    """Draw one bar per stage; `room` is the longest bar of all placements."""
+    ends = [0.0] * placement.stages
+    for place, (stage, value) in enumerate(zip(placement.stage_of, values, strict=True)):
+        name, kind = block_name(place, len(values))
+        axes.barh(stage, value, left=ends[stage], height=0.76, color=BLOCKS[kind], edgecolor="white", linewidth=1.2)
+        if value >= (len(name) + 1) * CHARACTER * room:
+            axes.text(
+                ends[stage] + value / 2, stage, name, ha="center", va="center_baseline", fontsize=8, color="black"
+            )
+        ends[stage] += value
+    axes.axvline(max(ends), color=INK, linestyle="--", linewidth=0.8)
+    axes.set_xlim(0, 1.03 * room or 1)
+    row_axes(axes, placement.stages, "stage")
+
+
+PART_COLOURS = {
+    "computing": COLOURS["forward"],
+    "recomputing": COLOURS["recompute"],
+    "starting actions": OTHERS[2],
+    "bubble": COLOURS["idle"],
+    "messages": COLOURS["receive"],
+    "gathering weights": OTHERS[0],
+    "summing gradients": COLOURS["communication"],
+    "updating weights": COLOURS["update"],
+}
+
+
+def plan_bars(plans: Sequence[Plan] | Explanation) -> Picture:
+    """Draw one bar for each plan, split by how an update spends its time: computing, bubble, messages, sums."""
+    shown = (plans.winner, plans.runner_up) if isinstance(plans, Explanation) else tuple(plans)
+    unit, scale = time_unit(max(plan.seconds for plan in shown))
+    figure = Figure(figsize=(9, 1.3 + 0.45 * len(shown)), layout="constrained")
+    axes = figure.subplots()
+    names = [f"{plan.mesh}{_order(plan)}\n{plan.pieces}" for plan in shown]
+    left = [0.0] * len(shown)
+    for part in PARTS:
+        sizes = [scale * plan.parts.get(part, 0.0) for plan in shown]
+        if any(sizes):
+            axes.barh(range(len(shown)), sizes, left=left, color=PART_COLOURS[part], edgecolor="white", label=part)
+        left = [start + size for start, size in zip(left, sizes, strict=True)]
+    axes.set_yticks(range(len(shown)), names, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel(f"{unit} per update, predicted", color=INK)
+    figure.legend(loc="outside upper center", ncols=4, frameon=False, fontsize=8)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    words = [f"{plan.mesh}{_order(plan)} {plan.seconds * scale:.3g} {unit}, {_spent(plan)}" for plan in shown]
+    return Picture(figure, "Where the time of an update goes: " + "; ".join(words))
+
+
+def _order(plan: Plan) -> str:
+    return f", {plan.inside} inside" if min(plan.replicas, plan.stages) > 1 else ""
+
+
+def _spent(plan: Plan) -> str:
+    return ", ".join(f"{seconds / plan.seconds:.0%} {part}" for part, seconds in plan.parts.items())
+
+
+Points = Sequence[tuple[float, float]]
+
+
+def curves(
+    series: Mapping[str, Points],
+    *,
+    x: str,
+    y: str,
+    lines: Mapping[str, float] | None = None,
+    computed: Collection[str] = (),
+    logarithmic: bool = False,
+    marks: bool = True,
+    top: float | None = None,
+) -> Picture:
+    """Draw one curve per name. `lines` are named reference heights; `top` cuts off the picture there.
+
+    Anything not measured is dashed: the heights, and the curves named in `computed`, so that others show through.
+    """
+    if unknown := [name for name in computed if name not in series]:
+        raise ValueError(f"computed={unknown}: name curves of this picture, {', '.join(series)}")
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    axes = figure.subplots()
+    _draw_lines(axes, series, x, marks, computed)
+    for name, height in (lines or {}).items():
+        axes.axhline(height, color=INK, linestyle="--", linewidth=1, label=name)
+    if logarithmic:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_ylim(0, top)
+    axes.set_ylabel(y, color=INK)
+    if len(series) + len(lines or {}) > 1:
+        axes.legend(frameon=False)
+    return Picture(figure, f"{y} against {x}: {', '.join([*series, *(lines or {})])}")
+
+
+def panels(series_of: Mapping[str, Mapping[str, Points]], *, y: str, top: float | None = None) -> Picture:
+    """Draw the same curves against several quantities: each `series_of[x]` is a panel, labeled with its x.
+
+    All panels have the same height, and a curve has the same color in each.
+    """
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    all_axes = figure.subplots(1, len(series_of), sharey=True, squeeze=False)[0]
+    for axes, (x, series) in zip(all_axes, series_of.items(), strict=True):
+        _draw_lines(axes, series, x, marks=False)
+    all_axes[0].set_ylim(0, top)
+    all_axes[0].set_ylabel(y, color=INK)
+    figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
+    names = ", ".join(next(iter(series_of.values())))
+    return Picture(figure, f"{y} against {' and against '.join(series_of)}: {names}")
+
+
+def _draw_lines(axes: Axes, series: Mapping[str, Points], x: str, marks: bool, computed: Collection[str] = ()) -> None:
+    for colour, (name, points) in zip(cycle(SERIES), series.items(), strict=False):
+        xs, ys = zip(*points, strict=True)
+        label = name.replace("$", r"\$")  # matplotlib would parse text between two dollar signs as math
+        style = "--" if name in computed else "o-" if marks else "-"
+        axes.plot(xs, ys, style, color=colour, label=label, markersize=4, linewidth=1.6)
+    axes.set_xlabel(x, color=INK)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def losses(*logs: str | Path, window: int = 20) -> Picture:
+    """Draw one curve for each log: the mean of the last `window` updates, as the axis label says."""
+    series = {label: _smoothed(read_log(log), window) for label, log in _labelled(logs).items()}
+    for label, log in _labelled(logs).items():
+        if not series[label]:
+            raise LogError(f"{log} has no records yet: wait for the first update")
+    return curves(series, x="update", y=f"loss, mean of {window} updates", marks=False)
+
+
+def _labelled(logs: Sequence[str | Path]) -> dict[str, Path]:
+    """Return the logs by name; by whole path if two logs have the same name."""
+    paths = list(dict.fromkeys(map(Path, logs)))
+    stems = Counter(path.stem for path in paths)
+    return {path.stem if stems[path.stem] == 1 else str(path): path for path in paths}
+
+
+def _smoothed(records: list[Record], window: int) -> list[tuple[float, float]]:
+    recent = [[record.loss for record in records[max(0, end - window) : end]] for end in range(1, len(records) + 1)]
+    return [(record.update, sum(each) / len(each)) for record, each in zip(records, recent, strict=True)]
+
+
+GAP = 2  # white rows between two batches
+
+
+def padding(panels: Mapping[str, Sequence[Batch]]) -> Picture:
+    """Draw one panel for each named list of batches: a row per sequence, a column per step, and padding in gray.
+
+    If only some valid steps count in the loss, dots mark them.
+    """
+    longest = max(batch.steps for batches in panels.values() for batch in batches)
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    for axes, (name, batches) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        _draw_batches(axes, batches, longest)
+        axes.set_title(f"{name}: {_share(batches):.0%} padding", loc="left", fontsize=10, color=INK)
+    handles = [Patch(facecolor=COLOURS["forward"], label="steps of a sequence")]
+    handles += [Patch(facecolor=COLOURS["idle"], label="padding")]
+    if any(_marked(batch) for batches in panels.values() for batch in batches):
+        handles += [Patch(facecolor=COLOURS["backward"], label="the step whose answer is read")]
+    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False)
+    shares = ", ".join(f"{name} {_share(batches):.0%}" for name, batches in panels.items())
+    return Picture(figure, f"Sequences of a batch, one per row, and the padding behind them: {shares} of the cells")
+
+
+def _draw_batches(axes: Axes, batches: Sequence[Batch], longest: int) -> None:
+    strips, dots, row = [], [], 0
+    for batch in batches:
+        valid = batch.valid.cpu().numpy().T
+        strip = numpy.ones((len(valid) + GAP, longest, 3))
+        strip[: len(valid), : batch.steps] = to_rgb(COLOURS["idle"])
+        strip[: len(valid), : batch.steps][valid] = to_rgb(COLOURS["forward"])
+        if _marked(batch):
+            dots += [(step, row + sequence) for step, sequence in batch.mask.nonzero().tolist()]
+        strips.append(strip)
+        row += len(strip)
+    axes.imshow(numpy.concatenate(strips)[:-GAP], aspect="auto", interpolation="nearest")
+    if dots:
+        axes.scatter(*zip(*dots, strict=True), s=22, color=COLOURS["backward"], edgecolor="white", linewidth=0.4)
+    axes.set_xlabel("step", color=INK)
+    axes.set_ylabel("sequence", color=INK)
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
+
+
+def _marked(batch: Batch) -> bool:
+    return bool((batch.mask != batch.valid).any())
+
+
+def _share(batches: Sequence[Batch]) -> float:
+    cells = sum(batch.steps * batch.sequences for batch in batches)
+    return 1 - sum(int(batch.lengths.sum()) for batch in batches) / cells
