@@ -43,8 +43,8 @@ def cases(seed: int) -> list[Case]:
         *(
             case("equal work", ranks, workers, _cut(dice, ranks * max(1, workers), pieces))
             for ranks, workers, pieces in (
-                (2, 0, (1, 4)),
-                (2, 2, (2, 6)),
+                (3, 0, (1, 9)),
+                (2, 2, (1, 6)),
                 (3, 1, (1, 9)),
                 (2, 3, (1, 5)),
                 (4, 4, (1, 8)),
@@ -54,8 +54,8 @@ def cases(seed: int) -> list[Case]:
 
 
 def _cut(dice: random.Random, readers: int, pieces: tuple[int, int]) -> list[int]:
-    """Return file sizes that can be split evenly: each reader's share, cut into pieces. Every careless plan exceeds the
-    limit, and all of those plans differ.
+    """Return file sizes that can be split evenly: each reader's share, cut into pieces. Careless plans exceed the
+    limit, and plans that are told different things differ.
     """
     while True:
         sizes = []
@@ -64,9 +64,9 @@ def _cut(dice: random.Random, readers: int, pieces: tuple[int, int]) -> list[int
             cuts = sorted(dice.sample(range(1, SHARE), many - 1))
             sizes += [end - start for start, end in zip([0, *cuts], [*cuts, SHARE], strict=True)]
         dice.shuffle(sizes)
-        plans = [plan(sizes, readers) for plan in CARELESS]
-        too_full = all(max(_loads(sizes, plan)) > MOST * SHARE for plan in plans)
-        if too_full and len(set(map(_whoever, plans))) == len(plans):
+        too_full = all(max(_loads(sizes, plan(sizes, readers))) > MOST * SHARE for plan in CARELESS)
+        kinds = [{_whoever(plan(sizes, readers)) for plan in kind} for kind in KINDS]
+        if too_full and len(set().union(*kinds)) == sum(map(len, kinds)):
             return sizes
 
 
@@ -88,6 +88,24 @@ def by_stretches(sizes: list[int], readers: int) -> list[list[int]]:
     return [list(range(start, end)) for start, end in pairwise(bounds)]
 
 
+def by_stretches_rounded_up(sizes: list[int], readers: int) -> list[list[int]]:
+    bounds = [-(-len(sizes) * reader // readers) for reader in range(readers + 1)]
+    return [list(range(start, end)) for start, end in pairwise(bounds)]
+
+
+def by_chunks(sizes: list[int], readers: int) -> list[list[int]]:
+    each = -(-len(sizes) // readers)
+    return [list(range(len(sizes)))[reader * each : (reader + 1) * each] for reader in range(readers)]
+
+
+def by_stretches_of_bytes(sizes: list[int], readers: int) -> list[list[int]]:
+    before, shares = 0, [[] for _ in range(readers)]
+    for file, size in enumerate(sizes):
+        shares[before * readers // sum(sizes)].append(file)
+        before += size
+    return shares
+
+
 def sorted_by_turns(sizes: list[int], readers: int) -> list[list[int]]:
     order = sorted(range(len(sizes)), key=lambda file: -sizes[file])
     return [order[reader::readers] for reader in range(readers)]
@@ -100,8 +118,16 @@ def to_and_fro(sizes: list[int], readers: int) -> list[list[int]]:
 
 
 def smallest_first(sizes: list[int], readers: int) -> list[list[int]]:
+    return to_whoever_has_least(sizes, readers, sorted(range(len(sizes)), key=lambda file: sizes[file]))
+
+
+def as_they_come(sizes: list[int], readers: int) -> list[list[int]]:
+    return to_whoever_has_least(sizes, readers, list(range(len(sizes))))
+
+
+def to_whoever_has_least(sizes: list[int], readers: int, order: list[int]) -> list[list[int]]:
     shares, loads = [[] for _ in range(readers)], [0] * readers
-    for file in sorted(range(len(sizes)), key=lambda file: sizes[file]):
+    for file in order:
         least = loads.index(min(loads))
         shares[least].append(file)
         loads[least] += sizes[file]
@@ -109,6 +135,8 @@ def smallest_first(sizes: list[int], readers: int) -> list[list[int]]:
 
 
 CARELESS: tuple[Callable, ...] = (by_number, by_stretches, sorted_by_turns, to_and_fro, smallest_first)
+IGNORE_SIZES: tuple[Callable, ...] = (by_number, by_stretches, by_stretches_rounded_up, by_chunks)
+KINDS = (IGNORE_SIZES, (sorted_by_turns, to_and_fro), (smallest_first,), (as_they_come,), (by_stretches_of_bytes,))
 
 
 def drive(answer, sizes: list[int], ranks: int, workers: int):
@@ -176,8 +204,8 @@ def ranks_read_the_same(case: Case, values: list) -> bool:
 
 
 def two_readers_alike(case: Case, values: list) -> bool:
-    """Some readers have exactly the same files, and some files have no reader: two readers get the same number. Give
-    the readers of rank 0 the first numbers, those of rank 1 the next, and so on.
+    """Some readers have exactly the same files, and some files have no reader. This is what you get if two readers get
+    the same number: give the readers of rank 0 the first numbers, those of rank 1 the next, and so on.
     """
     shares = [frozenset(share) for share in values[0]["shares"] if share]
     different = set(shares)
@@ -206,9 +234,15 @@ def does_not_look_at_sizes(case: Case, values: list) -> bool:
     """Every file is read once, but its number alone decides by which reader: the plan ignores file sizes. The others
     wait for the fullest reader at the end of the epoch.
     """
+    return any(_planned(case, values, plan) for plan in IGNORE_SIZES)
+
+
+def reads_stretches(case: Case, values: list) -> bool:
+    """Every file is read once, and every reader has files with consecutive numbers. Even the best plan of that kind may
+    be far from equal: give a reader any files, wherever they are in the list.
+    """
     shares = [sorted(share) for share in values[0]["shares"] if share]
-    stretches = all(share[-1] - share[0] == len(share) - 1 for share in shares)
-    return stretches or _planned(case, values, by_number)
+    return all(share[-1] - share[0] == len(share) - 1 for share in shares)
 
 
 def small_ones_first(case: Case, values: list) -> bool:
@@ -218,9 +252,16 @@ def small_ones_first(case: Case, values: list) -> bool:
     return _planned(case, values, smallest_first)
 
 
+def large_ones_late(case: Case, values: list) -> bool:
+    """Every file goes to the reader that has the least, in the order of their numbers: a large file that comes late
+    makes one reader's share too large. Which file is best placed first?
+    """
+    return _planned(case, values, as_they_come)
+
+
 def equally_many(case: Case, values: list) -> bool:
-    """The readers get the same number of files, give or take one. One large file may be as much as many small ones: the
-    bytes should be equal.
+    """The readers get the same number of files, give or take one, and yet one of them has far more bytes: a large file
+    may be as much as many small ones. Compare bytes, not files.
     """
     counts = [len(share) for share in values[0]["shares"]]
     once = set(_times(values).values()) == {1} and len(_times(values)) == len(case.inputs["sizes"])
@@ -263,6 +304,8 @@ EXERCISE = Exercise(
         reads_twice,
         does_not_look_at_sizes,
         small_ones_first,
+        large_ones_late,
+        reads_stretches,
         equally_many,
     ),
     errors={

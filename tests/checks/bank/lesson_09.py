@@ -111,6 +111,27 @@ def smallest_first(sizes, rank, ranks, worker, workers):
     return mine
 
 
+@wrong("09.1", says="a large file that comes late")
+def as_they_come(sizes, rank, ranks, worker, workers):
+    reader, readers = reader_of(rank, ranks, worker, workers)
+    loads, mine = [0] * readers, []
+    for file, size in enumerate(sizes):
+        least = loads.index(min(loads))
+        loads[least] += size
+        mine += [file] * (least == reader)
+    return mine
+
+
+@wrong("09.1", says="every reader has files with consecutive numbers")
+def stretches_of_equal_bytes(sizes, rank, ranks, worker, workers):
+    reader, readers = reader_of(rank, ranks, worker, workers)
+    total, before, mine = sum(sizes), 0, []
+    for file, size in enumerate(sizes):
+        mine += [file] * (before * readers // total == reader)
+        before += size
+    return mine
+
+
 @wrong("09.1", says="times in an epoch, by all readers together The same reader, asked twice")
 def another_plan_each_time(sizes, rank, ranks, worker, workers):
     reader, readers = reader_of(rank, ranks, worker, workers)
