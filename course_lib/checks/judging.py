@@ -6,12 +6,23 @@ from collections.abc import Callable
 
 from course_lib.checks.exercise import Case, Cost, Exercise, idea
 from course_lib.checks.inside.observe import Outcome
+from course_lib.checks.inside.transport import CHANGED, NEVER, USED
 from course_lib.checks.report import TOO_MUCH, Finding, Report, table_of
 from course_lib.launchers.diagnosis.errors import name_ranks
 
 NOT_ATTEMPTED = "NotImplementedError"
 FROM_WHOM = "Every receive needs one send, from the rank it names."
 MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+IN_FLIGHT = {
+    NEVER: "You begin a call and never wait for it. `isend`, `irecv` and a collective with `async_op=True` return at "
+    "once, before anything has arrived: a receive or a collective has filled your tensor only after `wait()`, and a "
+    "send may not even have left. Keep the handle that each call returns, and call `wait()` on every one of them.",
+    CHANGED: "You change a tensor while a call is still using it: which numbers travel, and which are in the tensor "
+    "afterwards, is a matter of luck. Between the call and `wait()`, leave the tensor alone: wait first, or work on "
+    "a copy.",
+    USED: "You compute with a tensor before it is filled. `irecv` and a collective with `async_op=True` return at "
+    "once; the numbers are there only after `wait()`. Here, the tensor holds nan until then.",
+}
 
 
 def assess(
@@ -51,6 +62,8 @@ def assess(
 def _what_is_wrong(exercise: Exercise, case: Case, outcome: Outcome) -> tuple[str | None, list[Cost]]:
     if outcome.kind != "returned":
         return outcome.shown or "it could not be run", []
+    if outcome.in_flight:
+        return _describe_flight(outcome), []
     try:
         values = outcome.decoded()
         if len(values) != case.ranks:
@@ -64,8 +77,20 @@ def _what_is_wrong(exercise: Exercise, case: Case, outcome: Outcome) -> tuple[st
     return what, costs
 
 
+def _describe_flight(outcome: Outcome) -> str:
+    fault = outcome.in_flight[0][0]
+    calls = sorted({call for found, call in outcome.in_flight if found == fault})
+    if fault == NEVER:
+        return f"when it has returned, ranks still have not waited for: {', '.join(calls)}"
+    if fault == CHANGED:
+        return f"a tensor was changed between the call and the wait: {', '.join(calls)}"
+    return "its values were computed from a tensor that a call had not filled yet"
+
+
 def _cause(exercise: Exercise, case: Case, outcome: Outcome) -> str:
     """Return why this case failed, or "" if the cause is unknown."""
+    if outcome.in_flight:
+        return IN_FLIGHT[outcome.in_flight[0][0]]
     if outcome.kind in ("stuck", "slow"):
         return explain_hang(outcome)
     if outcome.kind == "returned":

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.utils.data import DistributedSampler, TensorDataset
 
 from course_lib.data import ShardedBatches
-from tests.checks.bank import right, wrong
+from tests.checks.bank import CHANGES_IN_FLIGHT, NEVER_WAITS, USES_IN_FLIGHT, right, wrong
 
 # 02.1 Average the gradients by hand
 
@@ -23,6 +23,43 @@ def sums_a_flat_copy(model):
     dist.all_reduce(flat)
     for each, piece in zip(parameters, flat.split([each.numel() for each in parameters]), strict=True):
         each.grad.copy_(piece.view_as(each))
+
+
+@wrong("02.1", says=NEVER_WAITS)
+def waits_for_the_last_only(model):
+    work = None
+    for each in model.parameters():
+        if each.grad is not None:
+            each.grad /= dist.get_world_size()
+            work = dist.all_reduce(each.grad, async_op=True)
+    work.wait()
+
+
+@wrong("02.1", says=NEVER_WAITS)
+def waits_for_none(model):
+    for each in model.parameters():
+        if each.grad is not None:
+            each.grad /= dist.get_world_size()
+            dist.all_reduce(each.grad, async_op=True)
+
+
+@wrong("02.1", says=CHANGES_IN_FLIGHT)
+def divides_before_it_waits(model):
+    for each in model.parameters():
+        if each.grad is not None:
+            work = dist.all_reduce(each.grad, async_op=True)
+            each.grad /= dist.get_world_size()
+            work.wait()
+
+
+@wrong("02.1", says=USES_IN_FLIGHT)
+def takes_the_mean_before_it_waits(model):
+    for each in model.parameters():
+        if each.grad is not None:
+            work = dist.all_reduce(each.grad, async_op=True)
+            mean = each.grad / dist.get_world_size()
+            work.wait()
+            each.grad = mean
 
 
 @wrong("02.1", says="divided by the number of ranks a second time")
@@ -336,6 +373,23 @@ def averages_of_ranks_with_examples(total, count):
     return (both[0] / both[1]).item()
 
 
+@wrong("02.3", says=NEVER_WAITS)
+def waits_for_the_counts_only(total, count):
+    total, count = torch.tensor(total), torch.tensor(float(count))
+    dist.all_reduce(total, async_op=True)
+    dist.all_reduce(count, async_op=True).wait()
+    return (total / count).item()
+
+
+@wrong("02.3", says=USES_IN_FLIGHT)
+def waits_after_the_division(total, count):
+    both = torch.tensor([total, count], dtype=torch.float64)
+    work = dist.all_reduce(both, async_op=True)
+    mean = both[0] / both[1]
+    work.wait()
+    return mean.item()
+
+
 @wrong("02.3", says="the mean of its own examples")
 def its_own_mean(total, count):
     return total / count if count else float("nan")
@@ -514,6 +568,29 @@ def one_by_one_afterwards(model, loss, limit):
         if each.grad is not None:
             dist.all_reduce(each.grad)
             each.grad /= dist.get_world_size()
+
+
+@wrong("02.4", says=NEVER_WAITS)
+def never_waits_for_a_bucket(model, loss, limit):
+    class Hasty(Buckets):
+        def put_back(self):
+            for _, flat, parameters in self.sent:
+                for each, piece in zip(parameters, flat.split([each.numel() for each in parameters]), strict=True):
+                    each.grad.copy_(piece.view_as(each) / dist.get_world_size())
+
+    Hasty.run(model, loss, limit)
+
+
+@wrong("02.4", says=NEVER_WAITS)
+def waits_for_the_last_bucket_only(model, loss, limit):
+    class Hasty(Buckets):
+        def put_back(self):
+            self.sent[-1][0].wait()
+            for _, flat, parameters in self.sent:
+                for each, piece in zip(parameters, flat.split([each.numel() for each in parameters]), strict=True):
+                    each.grad.copy_(piece.view_as(each) / dist.get_world_size())
+
+    Hasty.run(model, loss, limit)
 
 
 @wrong("02.4", says="The backward pass stands still")
