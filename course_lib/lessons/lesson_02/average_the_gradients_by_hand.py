@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
 from course_lib.checks.private import by_rank
-from course_lib.lessons.symptoms import DIVIDED_TWICE, THE_SUM, says
+from course_lib.lessons.symptoms import DIVIDED_TWICE, THE_SUM, observed, says
 
 
 def cases(seed: int) -> list[Case]:
@@ -80,6 +80,7 @@ def _scaled(case: Case, factor: float) -> list[dict[str, Tensor]]:
     return [{name: factor * mean for name, mean in _means(case).items()}] * case.ranks
 
 
+@observed
 def made_the_update(case: Case, values: list[Any]) -> bool:
     """You have changed the parameters themselves, though the gradients are right. The update is the optimizer's job:
     leave the parameters as they are.
@@ -88,6 +89,7 @@ def made_the_update(case: Case, values: list[Any]) -> bool:
     return changed and _all_are(values, _scaled(case, 1))
 
 
+@observed
 def changed_the_parameters(case: Case, values: list[Any]) -> bool:
     """You have changed the parameters themselves. They are already equal on all ranks: `parameter.grad` is what
     differs, and what the ranks must agree on.
@@ -123,6 +125,7 @@ def stops_at_the_unused(case: Case, values: list[Any]) -> bool:
     return bool(after) and _all_are(values, right)
 
 
+@observed
 def nothing_changed(case: Case, values: list[Any]) -> bool:
     """The gradients are still each rank's own. An all-reduce changes the tensor you pass to it: pass `parameter.grad`
     itself, or copy the result back there.
@@ -145,6 +148,7 @@ def only_one_rank_has_the_mean(case: Case, values: list[Any]) -> bool:
     return sum(right) == 1
 
 
+@observed
 def makes_gradients_up(case: Case, values: list[Any]) -> bool:
     """A parameter that had no gradient has one now. The loss doesn't depend on it, so it must not be updated, not even
     with a zero gradient (Adam would move it): leave `grad` None.
@@ -153,6 +157,7 @@ def makes_gradients_up(case: Case, values: list[Any]) -> bool:
     return any(value["gradients"][name] is not None for value in values for name in unused)
 
 
+@observed
 def some_left_out(case: Case, values: list[Any]) -> bool:
     """Some parameters have the mean, others still have each rank's own gradient: your loop does not reach all of them.
     Average every parameter of `model.parameters()` that has a gradient; skip one without, and continue.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
+import time
 
 import numpy
 import torch
@@ -282,13 +284,36 @@ def sorts_its_share(count, rank, ranks, epoch, seed):
     return sorted(shuffled(count, seed, epoch)[rank::ranks].tolist())
 
 
-@wrong("02.2", says="The same examples stay together in every epoch")
+@wrong("02.2", says="Each rank has the same examples in every epoch")
 def shuffles_its_own_part(count, rank, ranks, epoch, seed):
     mine = torch.arange(count)[rank::ranks]
     return mine[shuffled(len(mine), seed, epoch)]
 
 
-@wrong("02.2", says="The same examples stay together in every epoch")
+@wrong("02.2", says="from a single shuffle that is turned a few places")
+def turns_one_shuffle(count, rank, ranks, epoch, seed):
+    order = shuffled(count, seed, 0).roll(-epoch)
+    return order[rank::ranks]
+
+
+@wrong("02.2", says="depends on the process that computes it")
+def by_the_hash_of_a_text(count, rank, ranks, epoch, seed):
+    order = list(range(count))
+    random.Random(hash(f"{seed}-{epoch}")).shuffle(order)
+    return order[rank::ranks]
+
+
+@wrong("02.2", says="depends on the process that computes it")
+def by_the_parents_id(count, rank, ranks, epoch, seed):
+    return shuffled(count, seed + os.getppid(), epoch)[rank::ranks]
+
+
+@wrong("02.2", says="depends on the process that computes it")
+def by_the_clock(count, rank, ranks, epoch, seed):
+    return shuffled(count, seed + int(time.time() // 600), epoch)[rank::ranks]
+
+
+@wrong("02.2", says="what one rank reads in epoch 0, another reads in epoch 1")
 def hands_the_parts_round(count, rank, ranks, epoch, seed):
     part = torch.arange(count)[(rank + epoch) % ranks :: ranks]
     return part[shuffled(len(part), seed, epoch)]
@@ -668,6 +693,36 @@ def forgets_the_last_bucket(model, loss, limit):
                 hook.remove()
 
     Unfinished.run(model, loss, limit)
+
+
+@wrong("02.4", says="a parameter without a gradient never is")
+def waits_for_whole_buckets(model, loss, limit):
+    """Buckets are packed beforehand; one with a parameter that gets no gradient never leaves."""
+    plan, size = [[]], 0
+    for parameter in reversed(list(model.parameters())):
+        size += parameter.nbytes
+        if size > limit:
+            plan.append([])
+            size = parameter.nbytes
+        plan[-1].append(parameter)
+    bucket_of = {parameter: bucket for bucket in plan for parameter in bucket}
+    missing, sent = {id(bucket): len(bucket) for bucket in plan}, []
+
+    def ready(parameter):
+        bucket = bucket_of[parameter]
+        missing[id(bucket)] -= 1
+        if not missing[id(bucket)]:
+            flat = torch.cat([each.grad.flatten() for each in bucket]) / dist.get_world_size()
+            sent.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+
+    hooks = [each.register_post_accumulate_grad_hook(ready) for each in model.parameters()]
+    loss.backward()
+    for work, flat, bucket in sent:
+        work.wait()
+        for each, piece in zip(bucket, flat.split([each.numel() for each in bucket]), strict=True):
+            each.grad = piece.view_as(each)
+    for hook in hooks:
+        hook.remove()
 
 
 @wrong("02.4", says="hooks of the first are still there")
