@@ -8,6 +8,7 @@ from random import Random
 import torch
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
+from course_lib.lessons.symptoms import observed
 
 FEW, MANY = 3, 60  # numbers of micro-batches, to see whether the work grows with them
 GROWTH = 2
@@ -129,6 +130,7 @@ def grows_with_the_micro_batches(case: Case, values: list) -> bool:
     return judge(case, values) is None and values[0][str(MANY)] > GROWTH * values[0][str(FEW)]
 
 
+@observed
 def grows_in_an_array(case: Case, values: list) -> bool:
     """The work your function does grows with the micro-batches, in an array or a list with an item for each. Every
     micro-batch but the first is one slot behind the previous one: `micro_batches - 1` slots, one multiplication.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
 from course_lib.checks.private import by_rank_inside
-from course_lib.lessons.symptoms import over_budget
+from course_lib.lessons.symptoms import observed, over_budget
 
 VALUES, STATE, BYTES = "the same as one process", "a share of the state", "no more bytes than needed"
 RATES, MOMENTUMS, STEPS = (0.05, 0.1, 0.2), (0.8, 0.9, 0.95), 3
@@ -191,6 +191,7 @@ def after_one_step(values: list) -> list[list[Tensor]]:
     return [list(of_ranks) for of_ranks in zip(*(value["parameters"][0] for value in values), strict=True)]
 
 
+@observed
 def nothing_happens(case: Case, values: list) -> bool:
     """The parameters are unchanged. The function you return is called after every backward pass: it must update the
     tensors in `parameters` in place.
@@ -217,6 +218,7 @@ def added_up_again(case: Case, values: list) -> bool:
     return any(on_all_ranks(values, one_process(case, times=times)) for times in (2, case.ranks))
 
 
+@observed
 def not_given_to_all(case: Case, values: list) -> bool:
     """After a step, each parameter is right on some rank and unchanged on another: its owner has updated it, and the
     others do not have it. After the update, every part goes from its owner to all the others.
@@ -243,6 +245,7 @@ def gradient_of_one_rank(case: Case, values: list) -> bool:
     )
 
 
+@observed
 def some_are_never_updated(case: Case, values: list) -> bool:
     """Some parameters are right, and others are unchanged on all ranks: no rank owns them, or their owner sends them
     before it has updated them. Which rank has the state of the last ones?
@@ -252,6 +255,7 @@ def some_are_never_updated(case: Case, values: list) -> bool:
     return bool(wrong) and all(differs(one, before) is None for one, before in wrong)
 
 
+@observed
 def only_their_own_ranks(case: Case, values: list) -> bool:
     """The ranks have different parameters after a step. All ranks must have the same parameters: the ones that the
     owners have updated.
@@ -280,6 +284,7 @@ def parts_of_unequal_size(case: Case, values: list) -> bool:
     return too_much(case, values) and case.part == STATE
 
 
+@observed
 def a_home_made_optimizer(case: Case, values: list) -> bool:
     """The parameters are right, but not because of `make_optimizer`: state that you keep elsewhere is state, too. Let
     the optimizers that it makes update the parameters, each number on one rank.

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, seeded
 from course_lib.lessons.lesson_08 import Diagnosed
+from course_lib.lessons.symptoms import observed
 
 CAUSES = ("start", "repeats", "own gradient", "other rate", "not applied", "sum", "group", "none")
 OF_ONE_RANK = ("start", "repeats", "own gradient", "other rate", "not applied")
@@ -172,6 +173,7 @@ def _truth(case: Case) -> tuple:
     return case.truth[0]
 
 
+@observed
 def a_later_fault(case: Case, values: list) -> bool:
     """This is a fault, too, but not the first one. An earlier update comes first; within an update, the first line of
     the table that is true.
@@ -180,6 +182,7 @@ def a_later_fault(case: Case, values: list) -> bool:
     return tuple(values[0]["found"]) in case.truth[1]
 
 
+@observed
 def sees_ghosts(case: Case, values: list) -> bool:
     """Nothing is wrong with this job. Ranks have different examples, so their losses and gradients differ; and sums of
     the same numbers in a different order differ in their last digits.
@@ -187,6 +190,7 @@ def sees_ghosts(case: Case, values: list) -> bool:
     return _truth(case)[2] == "none"
 
 
+@observed
 def sees_nothing(case: Case, values: list) -> bool:
     """Something is wrong with this job, and was not found. Check every step of every update: the initial weights, the
     examples, what happens to the gradients, and what happens to the weights.
@@ -194,6 +198,7 @@ def sees_nothing(case: Case, values: list) -> bool:
     return values[0]["found"][2] == "none"
 
 
+@observed
 def a_consequence(case: Case, values: list) -> bool:
     """This is a consequence: something was wrong in an earlier update, and since then weights differ, and so do losses
     and gradients. Find the first thing that does not follow from what came before it.
@@ -202,6 +207,7 @@ def a_consequence(case: Case, values: list) -> bool:
     return isinstance(update, int) and isinstance(first, int) and update > first
 
 
+@observed
 def too_early(case: Case, values: list) -> bool:
     """In this update all is still well. Different losses and gradients are not a fault: ranks have different examples.
     Neither are last digits that differ: they depend on the order of summation.
@@ -210,12 +216,14 @@ def too_early(case: Case, values: list) -> bool:
     return isinstance(update, int) and isinstance(first, int) and update < first
 
 
+@observed
 def one_for_all(case: Case, values: list) -> bool:
     """All ranks do the same wrong thing in this update: no rank is more to blame than others, and the rank is None."""
     found, right = values[0]["found"], _truth(case)
     return right[0] is None and found[0] is not None and found[1] == right[1]
 
 
+@observed
 def another_rank(case: Case, values: list) -> bool:
     """The update is right, but the rank is not. At the start: which rank's weights differ from all others? Later: which
     rank's numbers do not follow from the previous ones?
@@ -224,6 +232,7 @@ def another_rank(case: Case, values: list) -> bool:
     return found[0] != right[0] and found[1] == right[1]
 
 
+@observed
 def another_cause(case: Case, values: list) -> bool:
     """Rank and update are right, but the cause is not. Check the steps one by one: initial weights, examples, `used`
     from the gradients, weights from `used`.

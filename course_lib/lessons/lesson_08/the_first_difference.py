@@ -8,6 +8,7 @@ from collections.abc import Callable
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.lessons.lesson_08 import Diagnosed
 from course_lib.lessons.lesson_08._jobs import Step, run, state
+from course_lib.lessons.symptoms import observed
 
 CAUSES = ("returned", "busy", "mismatch", "extra", "skipped")
 OPS = ("all_reduce", "all_gather", "broadcast", "barrier")
@@ -156,6 +157,7 @@ def _sides(case: Case) -> list[int]:
     return [calls[place][1] for calls in (mine, usual) if place < len(calls)]
 
 
+@observed
 def blames_a_victim(case: Case, values: list) -> bool:
     """This rank does what most ranks do, and has made the same calls as they have: it is a victim. The rank to blame is
     the one whose calls differ from all others', whether it is waiting or not.
@@ -164,6 +166,7 @@ def blames_a_victim(case: Case, values: list) -> bool:
     return rank != _truth(case)[0] and rank in range(len(case.inputs["record"]))
 
 
+@observed
 def line_of_the_hang(case: Case, values: list) -> bool:
     """The rank is right, but the line is one where ranks wait at the end. That is where it was noticed, not where it
     went wrong: compare the calls from the beginning, and stop at the first difference.
@@ -172,6 +175,7 @@ def line_of_the_hang(case: Case, values: list) -> bool:
     return rank == _truth(case)[0] and line != _truth(case)[1] and line in _ends(case)
 
 
+@observed
 def line_of_the_other_side(case: Case, values: list) -> bool:
     """The rank is right, but the line is that of the other side. A skipped call has the line where the others made it;
     a call that only this rank made has this rank's line, and so does the place where it is busy.
@@ -180,11 +184,13 @@ def line_of_the_other_side(case: Case, values: list) -> bool:
     return rank == _truth(case)[0] and line != _truth(case)[1] and line in _sides(case)
 
 
+@observed
 def another_line(case: Case, values: list) -> bool:
     """The rank is right, but the line is not: neither of the two calls at the first difference is on it."""
     return values[0]["found"][0] == _truth(case)[0] and values[0]["found"][1] != _truth(case)[1]
 
 
+@observed
 def extra_for_skipped(case: Case, values: list) -> bool:
     """The rank is right. The call that it makes here is on a line where the others make calls as well, before this
     place or after it: it has left out theirs, and the line is the one where they made it.
@@ -193,6 +199,7 @@ def extra_for_skipped(case: Case, values: list) -> bool:
     return rank == _truth(case)[0] and cause == "extra" and _truth(case)[2] == "skipped"
 
 
+@observed
 def other_cause(case: Case, values: list) -> bool:
     """Rank and line are right, but the cause is not. Look again at the first difference: is there a call on both sides?
     If not: who has returned, and who is running? If so: is it the same collective, and do the others ever call it on

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
 from course_lib.checks.private import by_rank
 from course_lib.lessons.lesson_08 import mean_of_all
-from course_lib.lessons.symptoms import NO_MEAN_OF_NOTHING, a_mean_of_means, says
+from course_lib.lessons.symptoms import NO_MEAN_OF_NOTHING, a_mean_of_means, observed, says
 
 MANY = 1_000  # updates: more than a hard-coded guess would cover
 
@@ -87,6 +87,7 @@ def _stops_after(updates: int, others: Sequence[int], case: Case, values: list) 
     return few and updates < len(_means(case)) and updates not in others
 
 
+@observed
 def stops_at_a_zero(case: Case, values: list) -> bool:
     """The ranks stop at the first update whose losses add up to 0. Losses may be 0, and that is no sign that nobody has
     a batch: the *count* is.
@@ -95,6 +96,7 @@ def stops_at_a_zero(case: Case, values: list) -> bool:
     return zero is not None and all(len(value["losses"]) == zero for value in values)
 
 
+@observed
 def leaves_zeros_out(case: Case, values: list) -> bool:
     """Updates whose losses add up to 0 are missing from the list. A loss of 0 is a loss, and belongs into it."""
     right = [loss for loss in expected(case)[0]["losses"] if loss]
@@ -122,6 +124,7 @@ def as_many_as_rank_0(case: Case, values: list) -> bool:
     return _stops_after(first, [min(lengths), last], case, values)
 
 
+@observed
 def stops_too_early(case: Case, values: list) -> bool:
     """There are fewer losses than updates. This is what you get if the number of updates is a constant, or the number
     of batches on one rank: the longest may be any rank, so the ranks have to ask one another.
@@ -129,6 +132,7 @@ def stops_too_early(case: Case, values: list) -> bool:
     return any(len(value["losses"]) < len(_means(case)) for value in values)
 
 
+@observed
 def goes_on_too_long(case: Case, values: list) -> bool:
     """There are more losses than updates: after the last batch of the longest rank there is nothing to report. The
     ranks have to agree on the number of updates.
@@ -142,6 +146,7 @@ def not_a_number(case: Case, values: list) -> bool:
     return ran_out and any(float(loss) != float(loss) for value in values for loss in value["losses"])
 
 
+@observed
 def its_own_losses(case: Case, values: list) -> bool:
     """Each rank returns the losses of its own batches. An update has the examples of all ranks: add them up."""
     own = [[batch.mean().item() for batch in mine] for mine in case.inputs["batches"]]

@@ -7,6 +7,7 @@ import random
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.lessons.lesson_08 import Diagnosed
 from course_lib.lessons.lesson_08._jobs import Program, Step, run, state
+from course_lib.lessons.symptoms import observed
 
 CAUSES = ("returned", "busy", "all send", "all receive", "order")
 Job = tuple[list[list[Step]], dict[str, list[int]], list[int], str]  # programs, groups, ranks to blame, cause
@@ -220,6 +221,7 @@ def _truth(case: Case) -> tuple[dict[int, int | None], str]:
     return case.truth
 
 
+@observed
 def blames_victims_too(case: Case, values: list) -> bool:
     """These include the ranks to blame, but also others that only wait for them, or that no rank waits for. Follow the
     waits to their end, and name only the ranks where they end.
@@ -227,6 +229,7 @@ def blames_victims_too(case: Case, values: list) -> bool:
     return values[0]["found"][0].keys() > _truth(case)[0].keys()
 
 
+@observed
 def part_of_the_circle(case: Case, values: list) -> bool:
     """These are some ranks of the circle, but not all of it. A rank may wait for several others at once: all that it
     waits for, and that wait for it, directly or through others, belong to the circle.
@@ -235,11 +238,13 @@ def part_of_the_circle(case: Case, values: list) -> bool:
     return bool(found) and found < right
 
 
+@observed
 def names_nobody(case: Case, values: list) -> bool:
     """No rank is named, but every one of these jobs has a rank, or a circle of them, where all waiting ends."""
     return not values[0]["found"][0]
 
 
+@observed
 def blames_some_victims(case: Case, values: list) -> bool:
     """Some of these ranks are to blame, some only wait for them, and others that are to blame are missing. Follow *all*
     ranks that a rank waits for, to their end.
@@ -247,6 +252,7 @@ def blames_some_victims(case: Case, values: list) -> bool:
     return bool(values[0]["found"][0].keys() & _truth(case)[0].keys())
 
 
+@observed
 def blames_a_victim(case: Case, values: list) -> bool:
     """These ranks wait for another rank, and would go on if that one did. Which rank do they wait for, and what is it
     doing?
@@ -256,12 +262,14 @@ def blames_a_victim(case: Case, values: list) -> bool:
     return all(rank in ranks and case.inputs["record"][rank]["doing"] == "waiting" for rank in found)
 
 
+@observed
 def other_lines(case: Case, values: list) -> bool:
     """The ranks are right, but a line is not: it is the one in that rank's own row, or None if it has returned."""
     found, right = values[0]["found"][0], _truth(case)[0]
     return found.keys() == right.keys() and found != right
 
 
+@observed
 def other_cause(case: Case, values: list) -> bool:
     """Ranks and lines are right, but the cause is not. What do the ranks in the cycle do: do all of them send, do all
     receive, or is it neither?
@@ -269,6 +277,7 @@ def other_cause(case: Case, values: list) -> bool:
     return values[0]["found"][0] == _truth(case)[0] and len(_truth(case)[0]) > 1
 
 
+@observed
 def other_cause_of_one(case: Case, values: list) -> bool:
     """Rank and line are right, but the cause is not: has it returned, or is it running?"""
     return values[0]["found"][0] == _truth(case)[0]

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from course_lib.checks.exercise import Case, Exercise
+from course_lib.lessons.processes import as_process
+from course_lib.lessons.symptoms import observed
 
 MOST = 4 / 3  # times the fullest reader of the best plan: largest file first never needs more
 SHARE = 600  # bytes per reader in the best plan, for the cases made from one
@@ -140,15 +142,22 @@ KINDS = (IGNORE_SIZES, (sorted_by_turns, to_and_fro), (smallest_first,), (as_the
 
 
 def drive(answer, sizes: list[int], ranks: int, workers: int):
-    """Call the answer for each reader, like separate processes: with separate lists, in reverse order, then again."""
+    """Call the answer for each reader, like separate processes: with separate lists, in reverse order, then again; and
+    once more for all in one process.
+    """
 
-    def ask(rank: int, worker: int | None):
-        share = answer(list(sizes), rank, ranks, worker, workers)
-        return share if share is None else [int(file) for file in share]
+    def ask(rank: int, worker: int | None, process: int):
+        with as_process(process):
+            share = answer(list(sizes), rank, ranks, worker, workers)
+            return share if share is None else [int(file) for file in share]
 
     readers = [(rank, worker) for rank in range(ranks) for worker in (range(workers) if workers else [None])]
-    shares = [ask(*reader) for reader in reversed(readers)]
-    return {"shares": shares[::-1], "again": [ask(*reader) for reader in readers]}
+    shares = [ask(*reader, number) for number, reader in reversed(list(enumerate(readers)))]
+    return {
+        "shares": shares[::-1],
+        "again": [ask(*reader, number) for number, reader in enumerate(readers)],
+        "in one process": [ask(*reader, 0) for reader in readers],
+    }
 
 
 def judge(case: Case, values: list) -> str | None:
@@ -180,6 +189,16 @@ def _of_ranks(case: Case, shares: list) -> list[list]:
     return [shares[start : start + workers] for start in range(0, len(shares), workers)]
 
 
+@observed
+def depends_on_the_process(case: Case, values: list) -> bool:
+    """The plan depends on the process that makes it: on the hash of a text, which every Python process salts
+    differently, on a process id, a host name or a clock. Readers are separate processes, so each would plan something
+    else. Use nothing but the arguments.
+    """
+    return not asked_twice(case, values) and values[0]["shares"] != values[0]["in one process"]
+
+
+@observed
 def asked_twice(case: Case, values: list) -> bool:
     """The same reader, asked twice, returns different files: the plan changes each time. Readers are processes that do
     not communicate: each must arrive at the same plan from the same arguments.
@@ -187,6 +206,7 @@ def asked_twice(case: Case, values: list) -> bool:
     return list(map(sorted, values[0]["shares"])) != list(map(sorted, values[0]["again"]))
 
 
+@observed
 def workers_read_the_same(case: Case, values: list) -> bool:
     """The classic: the workers of a rank all read the same files. The epoch is too long by a factor of the number of
     workers, and every line comes that many times. Every *worker of every rank* is a reader.
@@ -195,6 +215,7 @@ def workers_read_the_same(case: Case, values: list) -> bool:
     return case.inputs["workers"] > 1 and all(share == mine[0] for mine in ranks for share in mine)
 
 
+@observed
 def ranks_read_the_same(case: Case, values: list) -> bool:
     """The workers of a rank share the files, but every rank does the same: each file is read once by every rank. Take
     the rank into account, too.
@@ -203,6 +224,7 @@ def ranks_read_the_same(case: Case, values: list) -> bool:
     return case.inputs["ranks"] > 1 and all(mine == ranks[0] for mine in ranks) and any(map(any, ranks[0]))
 
 
+@observed
 def two_readers_alike(case: Case, values: list) -> bool:
     """Some readers have exactly the same files, and some files have no reader. This is what you get if two readers get
     the same number: give the readers of rank 0 the first numbers, those of rank 1 the next, and so on.
@@ -214,6 +236,7 @@ def two_readers_alike(case: Case, values: list) -> bool:
     return apart and len(different) < len(shares) and len(read) < len(case.inputs["sizes"])
 
 
+@observed
 def leaves_files_out(case: Case, values: list) -> bool:
     """No file is read twice, but some are never read: perhaps the remainder of a division is left over. Assign those
     files, too.
@@ -222,6 +245,7 @@ def leaves_files_out(case: Case, values: list) -> bool:
     return max(read.values(), default=0) <= 1 and len(read) < len(case.inputs["sizes"])
 
 
+@observed
 def reads_twice(case: Case, values: list) -> bool:
     """Every file is read, but some by more than one reader: an epoch has those examples again. Each reader can know
     what the others take, if all compute the same plan.
@@ -237,6 +261,7 @@ def does_not_look_at_sizes(case: Case, values: list) -> bool:
     return any(_planned(case, values, plan) for plan in IGNORE_SIZES)
 
 
+@observed
 def reads_stretches(case: Case, values: list) -> bool:
     """Every file is read once, and every reader has files with consecutive numbers. Even the best plan of that kind may
     be far from equal: give a reader any files, wherever they are in the list.
@@ -259,6 +284,7 @@ def large_ones_late(case: Case, values: list) -> bool:
     return _planned(case, values, as_they_come)
 
 
+@observed
 def equally_many(case: Case, values: list) -> bool:
     """The readers get the same number of files, give or take one, and yet one of them has far more bytes: a large file
     may be as much as many small ones. Compare bytes, not files.
@@ -296,6 +322,7 @@ EXERCISE = Exercise(
     drive=drive,
     judge=judge,
     symptoms=(
+        depends_on_the_process,
         asked_twice,
         workers_read_the_same,
         ranks_read_the_same,
