@@ -24,8 +24,9 @@ IN_FLIGHT = {
     CHANGED: "You change a tensor while a call is still using it: which numbers travel, and which are in the tensor "
     "afterwards, is a matter of luck. Between the call and `wait()`, leave the tensor alone: wait first, or work on "
     "a copy.",
-    USED: "You compute with a tensor before it is filled. `irecv` and a collective with `async_op=True` return at "
-    "once; the numbers are there only after `wait()`. Here, the tensor holds nan until then.",
+    USED: "A tensor is used before it is filled. `irecv` and a collective with `async_op=True` return at once; the "
+    "numbers are there only after `wait()`. Here, the tensor holds nan until then. Call `wait()` before you compute "
+    "with it, or hand it on.",
 }
 
 

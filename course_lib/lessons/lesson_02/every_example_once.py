@@ -46,7 +46,7 @@ def drive(answer, count: int, seed: int):
     # The other seed is far away, because `seed + epoch` is a valid way to combine the two.
     calls = {"epoch 0": (0, 0), "epoch 1": (1, 0), "another seed": (0, 1000), "again": (0, 0)}
     with meter() as spent:
-        with as_process(rank):
+        with as_process(rank, answer):
             shares = {
                 name: list(map(int, answer(count, rank, ranks, epoch, seed + further)))
                 for name, (epoch, further) in calls.items()

@@ -80,7 +80,7 @@ def drive(answer, problems: list):
         return [list(map(int, batch)) for batch in answer(list(lengths), cells, rank, ranks)]
 
     with meter() as spent:
-        with as_process(rank):
+        with as_process(rank, answer):
             plans = [plan(*problem) for problem in problems]
         first = plan(*problems[0])
     return {"plans": plans, "in one process": first, "messages": sum(spent.calls.values()) + spent.messages}

@@ -35,7 +35,7 @@ class Banked:
 
 NEVER_WAITS = "You begin a call and never wait for it"
 CHANGES_IN_FLIGHT = "You change a tensor while a call is still using it"
-USES_IN_FLIGHT = "You compute with a tensor before it is filled"
+USES_IN_FLIGHT = "A tensor is used before it is filled"
 
 _answers: list[Banked] = []
 
