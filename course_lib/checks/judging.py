@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from course_lib.checks.exercise import Case, Cost, Exercise, idea
 from course_lib.checks.inside.observe import Outcome
+from course_lib.checks.inside.transport import CHANGED, NEVER, USED
 from course_lib.checks.report import TOO_MUCH, Finding, Report, table_of
 from course_lib.launchers.diagnosis.errors import name_ranks
 
 NOT_ATTEMPTED = "NotImplementedError"
 FROM_WHOM = "Every receive needs one send, from the rank it names."
 MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+UNPROVEN = "A single case can't prove it, but this is what you get if the following is your mistake. "
+MOST_TRIED = 4  # further cases of a part, to see whether a mistake shows in a second one
+IN_FLIGHT = {
+    NEVER: "You begin a call and never wait for it. `isend`, `irecv` and a collective with `async_op=True` return at "
+    "once, before anything has arrived: a receive or a collective has filled your tensor only after `wait()`, and a "
+    "send may not even have left. Keep the handle that each call returns, and call `wait()` on every one of them.",
+    CHANGED: "You change a tensor while a call is still using it: which numbers travel, and which are in the tensor "
+    "afterwards, is a matter of luck. Between the call and `wait()`, leave the tensor alone: wait first, or work on "
+    "a copy.",
+    USED: "A tensor is used before it is filled. `irecv` and a collective with `async_op=True` return at once; the "
+    "numbers are there only after `wait()`. Here, the tensor holds nan until then. Call `wait()` before you compute "
+    "with it, or hand it on.",
+}
 
 
 def assess(
@@ -44,13 +60,19 @@ def assess(
             return Report(exercise, attempted=False)
         what, costs = _what_is_wrong(exercise, case, outcome)
         if what:
-            findings[case.part] = Finding(case, outcome, what, _cause(exercise, case, outcome), tuple(costs))
+            findings[case.part] = Finding(case, outcome, what, costs=tuple(costs))
+    hung = any(finding.outcome.kind in ("stuck", "slow") for finding in findings.values())
+    more = outcome_of if after_a_hang or not hung else None
+    causes = {part: _cause(exercise, cases, finding, findings, more) for part, finding in findings.items()}
+    findings = {part: replace(finding, cause=causes[part]) for part, finding in findings.items()}
     return Report(exercise, True, findings, tuple(untried), tuple(costs))
 
 
 def _what_is_wrong(exercise: Exercise, case: Case, outcome: Outcome) -> tuple[str | None, list[Cost]]:
     if outcome.kind != "returned":
         return outcome.shown or "it could not be run", []
+    if outcome.in_flight:
+        return _describe_flight(outcome), []
     try:
         values = outcome.decoded()
         if len(values) != case.ranks:
@@ -64,17 +86,78 @@ def _what_is_wrong(exercise: Exercise, case: Case, outcome: Outcome) -> tuple[st
     return what, costs
 
 
-def _cause(exercise: Exercise, case: Case, outcome: Outcome) -> str:
+def _describe_flight(outcome: Outcome) -> str:
+    fault = outcome.in_flight[0][0]
+    calls = sorted({call for found, call in outcome.in_flight if found == fault})
+    if fault == NEVER:
+        return f"when it has returned, ranks still have not waited for: {', '.join(calls)}"
+    if fault == CHANGED:
+        return f"a tensor was changed between the call and the wait: {', '.join(calls)}"
+    return "its values were computed from a tensor that a call had not filled yet"
+
+
+def _cause(
+    exercise: Exercise,
+    cases: list[Case],
+    finding: Finding,
+    findings: dict[str, Finding],
+    outcome_of: Callable[[int], Outcome] | None,
+) -> str:
     """Return why this case failed, or "" if the cause is unknown."""
+    outcome = finding.outcome
+    if outcome.in_flight:
+        return IN_FLIGHT[outcome.in_flight[0][0]]
     if outcome.kind in ("stuck", "slow"):
         return explain_hang(outcome)
-    if outcome.kind == "returned":
-        values = outcome.decoded()
-        return next((idea(symptom) for symptom in exercise.symptoms if _shows(symptom, case, values)), "")
     if outcome.kind == "raised":
         message = f"{outcome.error}: {outcome.text}"
         return next((why for words, why in exercise.errors.items() if words in message), "")
-    return ""
+    if outcome.kind != "returned":
+        return ""
+    others = [other for other in findings.values() if other is not finding]
+    return _mistake(exercise, finding, _failures(exercise, cases, finding, others, outcome_of))
+
+
+def _mistake(exercise: Exercise, finding: Finding, others: Iterator[tuple[Case, list]]) -> str:
+    """Return the mistake that explains a failed case and at least one more, or else say that it is not proven.
+
+    One small case fits many mistakes: half of a sum of two is a mean, and clipping that does not bite is no clipping.
+    """
+    values = finding.outcome.decoded()
+    shown = [symptom for symptom in exercise.symptoms if _shows(symptom, finding.case, values)]
+    if shown and (finding.costs or getattr(shown[0], "observed", False)):
+        return idea(shown[0])
+    seen: Counter[Callable] = Counter()
+    for case, values in others:
+        seen.update(symptom for symptom in exercise.symptoms if _shows(symptom, case, values))
+        if shown and seen[shown[0]]:
+            break
+    twice = [symptom for symptom in shown if seen[symptom]]
+    twice += [symptom for symptom in exercise.symptoms if seen[symptom] > 1]
+    if twice:
+        return idea(twice[0])
+    return UNPROVEN + idea(shown[0]) if shown else ""
+
+
+def _failures(
+    exercise: Exercise,
+    cases: list[Case],
+    finding: Finding,
+    others: list[Finding],
+    outcome_of: Callable[[int], Outcome] | None,
+) -> Iterator[tuple[Case, list]]:
+    """Yield further cases whose values are wrong: those known from the other parts, then more of the same part."""
+    for other in others:
+        if other.outcome.kind == "returned" and not other.outcome.in_flight:
+            yield other.case, other.outcome.decoded()
+    of_part = [place for place, case in enumerate(cases) if case.part == finding.case.part]
+    later = [place for place in of_part if place > cases.index(finding.case)]
+    for place in later[:MOST_TRIED] if outcome_of else ():
+        outcome = outcome_of(place)
+        if outcome.kind != "returned":
+            return
+        if not outcome.in_flight and _what_is_wrong(exercise, cases[place], outcome)[0]:
+            yield cases[place], outcome.decoded()
 
 
 def _shows(symptom: Callable, case: Case, values: list) -> bool:

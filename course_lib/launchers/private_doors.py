@@ -71,6 +71,7 @@ def doors() -> dict[str, bool]:
         "torch.cuda": (torch.cuda, ("_sleep",)),
         "torch.utils._python_dispatch": (_python_dispatch, ("TorchDispatchMode",)),
         "UntypedStorage": (torch.UntypedStorage(), ("_cdata",)),
+        "Tensor": (torch.Tensor, ("_version",)),
         "Module": (torch.nn.Module(), ("_parameters", "_forward_hooks", "_forward_pre_hooks")),
         "atexit": (atexit, ("_clear", "_run_exitfuncs")),
         "threading": (threading, ("_shutdown",)),
@@ -237,6 +238,14 @@ def storage_id(storage: Any) -> int:
     (Empty storages all have the same address, but have no bytes to count.)
     """
     return getattr(storage, "_cdata", None) or storage.data_ptr()
+
+
+def writes_so_far(tensor: Any) -> int:
+    """Return how often a tensor, or any view of its storage, was changed in place. Needs `Tensor._version`.
+
+    If missing, and for an inference tensor, which doesn't count, it is always 0.
+    """
+    return 0 if tensor.is_inference() else getattr(tensor, "_version", 0)
 
 
 def has_forward_hooks(module: nn.Module) -> bool:

@@ -69,6 +69,12 @@ def says(words: str) -> Callable[[Symptom], Symptom]:
     return with_words
 
 
+def observed(symptom: Symptom) -> Symptom:
+    """Mark a symptom as one that says what was seen, not what it may come from: a single case is proof enough."""
+    symptom.observed = True  # pyright: ignore[reportFunctionMemberAccess]
+    return symptom
+
+
 def over_budget(judge: Judge, costs: Costs, case: Case, values: list[Any], *places: int) -> bool:
     """Return whether an answer is right but over budget in the costs at these `places` (default: in any cost)."""
     if judge(case, values):

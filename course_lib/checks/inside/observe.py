@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from course_lib.launchers.run import Run
 
 from .keeper import Keeper, Packed, Parcel, PerRank, hide_memory
 from .plain import decode, encode
+from .transport import CALLS, FAULTS, Transport, read
 
 SPAWNED = 10  # times the patience: a spawned rank imports what a forked one inherits from its server
 KINDS = {RankFailed: "raised", RankDied: "died", RanksStuck: "stuck", CollectivesDiffer: "differ"}
@@ -37,6 +37,7 @@ class Outcome:
 
     `values[rank]` is plain data, as `encode` writes it. `shown` is the launcher's message, for the learner.
     `states[rank]` says what a rank was doing when all were stuck: the state, the call, and the peers it waits for.
+    `in_flight` lists what ranks did wrong with calls that they had begun, as pairs of the fault and the call.
     """
 
     kind: str
@@ -47,6 +48,7 @@ class Outcome:
     line: int = 0
     shown: str = ""
     states: tuple = ()
+    in_flight: tuple = ()
 
     def decoded(self) -> list[Any]:
         """Return the ranks' values as tensors, numbers, text, lists and dicts."""
@@ -63,7 +65,10 @@ class Outcome:
         states = tuple(map(tuple, record["states"]))
         if not all(len(state) == 3 and state[0] in DOING and all(type(t) is str for t in state) for state in states):
             raise ValueError("this is not an outcome")
-        outcome = cls(**{**record, "values": tuple(record["values"]), "states": states})
+        in_flight = tuple(map(tuple, record["in_flight"]))
+        if not all(len(fault) == 2 and fault[0] in FAULTS and fault[1] in CALLS for fault in in_flight):
+            raise ValueError("this is not an outcome")
+        outcome = cls(**{**record, "values": tuple(record["values"]), "states": states, "in_flight": in_flight})
         outcome.decoded()
         return outcome
 
@@ -79,8 +84,24 @@ def observe(
     keeper: Keeper | None = None,
 ) -> Outcome:
     """Call `drive(answer, **inputs)` on `ranks` ranks and return the outcome. `quiet` hides what they print."""
+    with tempfile.TemporaryDirectory() as aside:
+        outcome = _observe(drive, answer, ranks, inputs, timeout, quiet, keeper, aside)
+        found = [fault for rank in range(ranks) for fault in read(Path(aside, f"{rank} in flight"))]
+    return outcome if outcome.kind == "returned" else replace(outcome, in_flight=tuple(map(tuple, found)))
+
+
+def _observe(
+    drive: Callable,
+    answer: Any,
+    ranks: int,
+    inputs: Inputs,
+    timeout: float,
+    quiet: bool,
+    keeper: Keeper | None,
+    aside: str,
+) -> Outcome:
     try:
-        run = _launch(drive, [(answer, inputs)], ranks, timeout, quiet, keeper=keeper)
+        run = _launch(drive, [(answer, inputs)], ranks, timeout, quiet, aside, keeper=keeper)
     except RankFailed as error:
         name, _, text = str(error).split("\n\n")[0].partition(" raised ")[2].partition(": ")
         frame = next((frame for frame in reversed(error.stack) if frame.file.startswith("<")), None)
@@ -94,7 +115,7 @@ def observe(
             shown=str(error),
             states=tuple((state.doing, state.collective or "", state.whom) for _, state in states),
         )
-    return Outcome("returned", values=tuple(value[0] for value in run))
+    return _of_values([value[0] for value in run])
 
 
 def _kind(error: LaunchError) -> str:
@@ -125,7 +146,7 @@ def observe_many(
     with tempfile.TemporaryDirectory() as aside:
         with contextlib.suppress(LaunchError):
             _launch(
-                drive, calls, ranks, timeout + 0.2 * len(calls), quiet=True, catch=catch, aside=aside, keeper=keeper
+                drive, calls, ranks, timeout + 0.2 * len(calls), True, aside, together=True, catch=catch, keeper=keeper
             )
         written = [_whole_lines(Path(aside, str(rank))) for rank in range(ranks)]
     outcomes = [_of_values(list(map(json.loads, values))) for values in zip(*written, strict=False)]
@@ -151,7 +172,8 @@ def _of_values(values: list[Any]) -> Outcome:
     raised = next((value for value in values if type(value) is dict and "raised" in value), None)
     if raised:
         return Outcome("raised", error=raised["raised"], text=raised["text"].split("\n\n")[0])
-    return Outcome("returned", values=tuple(values))
+    in_flight = tuple(tuple(fault) for value in values for fault in value["in_flight"])
+    return Outcome("returned", values=tuple(value["value"] for value in values), in_flight=in_flight)
 
 
 class Trial:
@@ -208,8 +230,10 @@ def _launch(
     ranks: int,
     timeout: float,
     quiet: bool,
+    aside: str,
+    *,
+    together: bool = False,
     catch: bool = False,
-    aside: str | None = None,
     keeper: Keeper | None = None,
 ) -> Run:
     patience = Patience.with_ranks(timeout * (SPAWNED if start_method() == "spawn" else 1), ranks)
@@ -217,11 +241,13 @@ def _launch(
         answers, given = [answer for answer, _ in calls], [inputs for _, inputs in calls]
         apart = [inputs for inputs in given if isinstance(inputs, PerRank)]
         inputs = keeper.hold(apart) if keeper else given
-        return launch(_on_rank, drive, answers, inputs, catch, aside, ranks=ranks, timeout=patience)
+        return launch(_on_rank, drive, answers, inputs, catch, aside, together, ranks=ranks, timeout=patience)
 
 
-def _on_rank(drive: Callable, answers: list, given: list | Parcel, catch: bool, aside: str | None) -> list[Any]:
-    """Return what `drive` returns for each call. With `aside`, also write each to a file, in case a later one hangs."""
+def _on_rank(
+    drive: Callable, answers: list, given: list | Parcel, catch: bool, aside: str, together: bool
+) -> list[Any]:
+    """Return what `drive` returns for each call. Also write each to a file in `aside`, in case a later one hangs."""
     import torch
     import torch.distributed as dist
 
@@ -229,21 +255,26 @@ def _on_rank(drive: Callable, answers: list, given: list | Parcel, catch: bool, 
         hide_memory()
         given = given.open(dist.get_rank())
         dist.barrier()  # no answer runs, and could ask for others' inputs, until all ranks have theirs
+    transport = Transport(Path(aside, f"{dist.get_rank()} in flight"))
+    transport.install()
     values = []
-    with open(Path(aside, str(dist.get_rank())) if aside else os.devnull, "w") as lines:
+    with open(Path(aside, str(dist.get_rank())), "w") as lines:
         for answer, inputs in zip(answers, given, strict=True):
             torch.manual_seed(dist.get_rank())  # ranks draw different random numbers, as in a real job
+            transport.begin_case()
             try:
-                values.append(encode(drive(_anew(answer) if aside else _unpacked(answer), **inputs)))
+                value = drive(_anew(answer) if together else _unpacked(answer), **inputs)
+                values.append({"value": encode(value), "in_flight": transport.faults(value)})
             except Exception as error:
                 raised = {"raised": type(error).__name__, "text": str(error)}
                 print(json.dumps(raised), file=lines, flush=True)
+                transport.note_dropped()
                 if not catch:
                     raise
                 values.append(raised)
             else:
                 print(json.dumps(values[-1]), file=lines, flush=True)
-            if aside:
+            if together:
                 dist.barrier()  # keeps ranks in the same case, so a hang shows at once
     return values
 

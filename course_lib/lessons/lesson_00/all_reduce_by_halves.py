@@ -11,7 +11,7 @@ from torch import Tensor
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, seeded
 from course_lib.checks.private import by_rank
 from course_lib.lessons.lesson_00 import neighbours
-from course_lib.lessons.symptoms import over_budget
+from course_lib.lessons.symptoms import observed, over_budget
 
 BYTES = 4  # per number
 
@@ -72,6 +72,7 @@ def _returned(values: list[Any]) -> list[Any]:
     return [value["the sum"] for value in values]
 
 
+@observed
 def nothing_returned(case: Case, values: list[Any]) -> bool:
     """Nothing is returned: the sum, a whole vector, must be returned on every rank."""
     return any(value is None for value in _returned(values))
@@ -137,6 +138,7 @@ def out_of_place(case: Case, values: list[Any]) -> bool:
     return all(differs(value.sort().values, right) is None for value in _returned(values))
 
 
+@observed
 def only_some_ranks(case: Case, values: list[Any]) -> bool:
     """Some ranks have the sum and others don't. Every rank needs it."""
     right = [differs(value, _sum(case)) is None for value in _returned(values)]

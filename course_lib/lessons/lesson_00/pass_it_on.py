@@ -11,7 +11,7 @@ import torch.distributed as dist
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw
 from course_lib.checks.private import by_rank
 from course_lib.lessons.lesson_00 import neighbours
-from course_lib.lessons.symptoms import over_budget
+from course_lib.lessons.symptoms import observed, over_budget
 
 
 def cases(seed: int) -> list[Case]:
@@ -70,6 +70,7 @@ def _returned(values: list[Any]) -> list[Any]:
     return [value["value"] for value in values]
 
 
+@observed
 def nothing_returned(case: Case, values: list[Any]) -> bool:
     """A rank returns nothing: `dist.recv` fills the tensor you pass to it. Return that tensor, on every rank."""
     return any(value is None for value in _returned(values))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
+from course_lib.lessons.symptoms import observed
 from course_lib.lstm.model import SequenceModel, detach_states, lstm_model
 
 
@@ -101,6 +102,7 @@ def carries_c_alone(case: Case, values: list[Any]) -> bool:
     return _losses_are(case, values, begin=c_alone)
 
 
+@observed
 def no_update(case: Case, values: list[Any]) -> bool:
     """The weights haven't changed: no update was made. Call `optimizer.step()` after the backward pass."""
     return differs(values[0]["weights"], case.inputs["weights"]) is None
@@ -121,18 +123,21 @@ def never_zeroes(case: Case, values: list[Any]) -> bool:
     return differs(values[0]["weights"], as_bent) is None and len(case.inputs["windows"]) > 1
 
 
+@observed
 def other_states(case: Case, values: list[Any]) -> bool:
     """The training is right, but the states that you return are not those in which the last window ended."""
     right = expected(case)[0]
     return all(differs(values[0][name], right[name]) is None for name in ("losses", "weights"))
 
 
+@observed
 def other_losses(case: Case, values: list[Any]) -> bool:
     """The training is right, but the losses that you return are not one number for each window, in order."""
     right = expected(case)[0]
     return all(differs(values[0][name], right[name]) is None for name in ("states", "weights"))
 
 
+@observed
 def nothing_returned(case: Case, values: list[Any]) -> bool:
     """You must return two things: the list of losses, and the states after the last window."""
     return values[0]["states"] is None

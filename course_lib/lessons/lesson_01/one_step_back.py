@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, seeded
-from course_lib.lessons.symptoms import Symptom, over_budget, says
+from course_lib.lessons.symptoms import Symptom, observed, over_budget, says
 
 SUMS, STATE, WEIGHTS = "to the sums", "to the inputs and the state", "to the weights"
 JUDGED = {SUMS: ("sums", "cell"), STATE: ("sums", "cell", "inputs", "hidden")}
@@ -46,15 +46,35 @@ def cases(seed: int) -> list[Case]:
 
 
 def drive(answer, given: dict[str, Tensor]):
+    """Return what the answer made, and how often it asked autograd, backward or forward."""
+    from torch.autograd import forward_ad
+
     from course_lib.meter import meter
 
-    with meter() as spent:
-        made = answer(**{name: tensor.clone() for name, tensor in given.items()})
-    return {"made": made, "backwards": spent.backwards, "kept": spent.saved_bytes}
+    enter, forwards, made = forward_ad.enter_dual_level, 0, None
+
+    def counted_enter():
+        nonlocal forwards
+        forwards += 1
+        return enter()
+
+    forward_ad.enter_dual_level = counted_enter
+    try:
+        with meter() as spent:
+            made = answer(**{name: tensor.clone() for name, tensor in given.items()})
+    except RuntimeError as error:
+        if "saved tensor hooks" not in str(error):  # the meter's, which `torch.func.vjp` refuses
+            raise
+        forwards += 1
+    finally:
+        forward_ad.enter_dual_level = enter
+    return {"made": made, "asked": spent.backwards + forwards, "kept": spent.saved_bytes}
 
 
 def judge(case: Case, values: list[Any]) -> str | None:
     made, right = values[0]["made"], expected(case)
+    if made is None and values[0]["asked"]:
+        return "it asks autograd for the gradients"
     for name in JUDGED[case.part]:
         if name not in made:
             return f"there is no {name!r} in what it returns"
@@ -65,7 +85,7 @@ def judge(case: Case, values: list[Any]) -> str | None:
 
 
 def costs(case: Case, values: list[Any]) -> list[Cost]:
-    calls = [Cost("calls of autograd", values[0]["backwards"], 0)] if values[0]["backwards"] else []
+    calls = [Cost("calls of autograd", values[0]["asked"], 0)] if values[0]["asked"] else []
     return [*calls, Cost("bytes that autograd kept", values[0]["kept"], 0)]
 
 
@@ -106,11 +126,12 @@ def _is(case: Case, values: list[Any], **bent: Any) -> bool:
     return differs({name: made[name] for name in ("sums", "cell")}, _back(case, **bent)) is None
 
 
+@observed
 def by_autograd(case: Case, values: list[Any]) -> bool:
-    """The gradients are right, but autograd has found them. Find them by hand: apply the chain rule backwards through
-    the four lines of the step.
+    """You let autograd find the gradients, in one of its forms. Find them by hand: apply the chain rule backwards
+    through the four lines of the step.
     """
-    return over_budget(judge, costs, case, values)
+    return bool(values[0]["asked"]) or over_budget(judge, costs, case, values)
 
 
 def forgets_grad_cell(case: Case, values: list[Any]) -> bool:
@@ -171,6 +192,7 @@ def mean_over_the_sequences(case: Case, values: list[Any]) -> bool:
     )
 
 
+@observed
 def one_bias_for_each_sequence(case: Case, values: list[Any]) -> bool:
     """The biases' gradients have a row for each sequence. A bias is one vector that all sequences share: sum over the
     sequences.
@@ -199,6 +221,7 @@ def new_state(case: Case, values: list[Any]) -> bool:
 def _only(gate: str, how: str) -> Symptom:
     """Return a symptom: of the four parts of the sums' gradient, only this one is wrong."""
 
+    @observed
     @says(f'Of the gradient of "sums", only the part of *{gate}* is wrong. {how}')
     def symptom(case: Case, values: list[Any]) -> bool:
         right, made = expected(case)["sums"].chunk(4, dim=-1), values[0]["made"]["sums"].chunk(4, dim=-1)

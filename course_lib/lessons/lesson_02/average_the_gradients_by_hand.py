@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
 from course_lib.checks.private import by_rank
-from course_lib.lessons.symptoms import DIVIDED_TWICE, THE_SUM, says
+from course_lib.lessons.symptoms import DIVIDED_TWICE, THE_SUM, observed, says
 
 
 def cases(seed: int) -> list[Case]:
@@ -46,28 +46,16 @@ def _random(shape: list[int], generator: torch.Generator) -> Tensor:
 
 
 def drive(answer, parameters: dict[str, Tensor], gradients: list[dict[str, Tensor]]):
-    from course_lib.meter import meter
-
     model = nn.Module()
     for name, values in parameters.items():
         model.register_parameter(name, nn.Parameter(values.clone()))
         if name in gradients[dist.get_rank()]:
             getattr(model, name).grad = gradients[dist.get_rank()][name].clone()
-    with meter() as spent:
-        answer(model)
-    model_now = {
+    answer(model)
+    return {
         "gradients": {name: parameter.grad for name, parameter in model.named_parameters()},
         "parameters": {name: parameter.detach() for name, parameter in model.named_parameters()},
     }
-    return {"model": model_now, "waited": spent.waits >= sum(spent.calls.values())}
-
-
-def judge(case: Case, values: list) -> str | None:
-    return same_as(expected)(case, _models(values))
-
-
-def _models(values: list) -> list[dict[str, Any]]:
-    return [value["model"] for value in values]
 
 
 def expected(case: Case) -> list:
@@ -84,7 +72,7 @@ def _means(case: Case) -> dict[str, Tensor]:
 
 def _all_are(values: list, right: list[dict[str, Tensor]]) -> bool:
     """Return whether every rank's gradients are these."""
-    found = [{name: value["gradients"][name] for name in right[rank]} for rank, value in enumerate(_models(values))]
+    found = [{name: value["gradients"][name] for name in right[rank]} for rank, value in enumerate(values)]
     return differs(found, right) is None
 
 
@@ -92,26 +80,21 @@ def _scaled(case: Case, factor: float) -> list[dict[str, Tensor]]:
     return [{name: factor * mean for name, mean in _means(case).items()}] * case.ranks
 
 
-def does_not_wait(case: Case, values: list[Any]) -> bool:
-    """Your function returns, or divides, while a collective is still running: what is in the tensor by then is a matter
-    of luck. With `async_op=True`, a call returns a work handle; call its `wait()` before you touch the tensor.
-    """
-    return not all(value["waited"] for value in values)
-
-
+@observed
 def made_the_update(case: Case, values: list[Any]) -> bool:
     """You have changed the parameters themselves, though the gradients are right. The update is the optimizer's job:
     leave the parameters as they are.
     """
-    changed = any(differs(value["parameters"], case.inputs["parameters"]) for value in _models(values))
+    changed = any(differs(value["parameters"], case.inputs["parameters"]) for value in values)
     return changed and _all_are(values, _scaled(case, 1))
 
 
+@observed
 def changed_the_parameters(case: Case, values: list[Any]) -> bool:
     """You have changed the parameters themselves. They are already equal on all ranks: `parameter.grad` is what
     differs, and what the ranks must agree on.
     """
-    return any(differs(value["parameters"], case.inputs["parameters"]) for value in _models(values))
+    return any(differs(value["parameters"], case.inputs["parameters"]) for value in values)
 
 
 @says(THE_SUM)
@@ -142,6 +125,7 @@ def stops_at_the_unused(case: Case, values: list[Any]) -> bool:
     return bool(after) and _all_are(values, right)
 
 
+@observed
 def nothing_changed(case: Case, values: list[Any]) -> bool:
     """The gradients are still each rank's own. An all-reduce changes the tensor you pass to it: pass `parameter.grad`
     itself, or copy the result back there.
@@ -160,25 +144,27 @@ def only_one_rank_has_the_mean(case: Case, values: list[Any]) -> bool:
     """One rank has the mean and the others don't: every rank makes the update, so every rank needs it. `dist.reduce`
     leaves the sum on one rank, `dist.all_reduce` on all of them.
     """
-    right = [differs(value, wanted) is None for value, wanted in zip(_models(values), expected(case), strict=True)]
+    right = [differs(value, wanted) is None for value, wanted in zip(values, expected(case), strict=True)]
     return sum(right) == 1
 
 
+@observed
 def makes_gradients_up(case: Case, values: list[Any]) -> bool:
     """A parameter that had no gradient has one now. The loss doesn't depend on it, so it must not be updated, not even
     with a zero gradient (Adam would move it): leave `grad` None.
     """
     unused = [name for name in case.inputs["parameters"] if name not in case.inputs["gradients"][0]]
-    return any(value["gradients"][name] is not None for value in _models(values) for name in unused)
+    return any(value["gradients"][name] is not None for value in values for name in unused)
 
 
+@observed
 def some_left_out(case: Case, values: list[Any]) -> bool:
     """Some parameters have the mean, others still have each rank's own gradient: your loop does not reach all of them.
     Average every parameter of `model.parameters()` that has a gradient; skip one without, and continue.
     """
     means, right = _means(case), 0
     for name, mean in means.items():
-        found = [value["gradients"][name] for value in _models(values)]
+        found = [value["gradients"][name] for value in values]
         averaged = differs(found, [mean] * case.ranks) is None
         if not averaged and differs(found, [each[name] for each in case.inputs["gradients"]]):
             return False
@@ -210,9 +196,8 @@ EXERCISE = Exercise(
     cases=cases,
     drive=drive,
     private={"gradients": by_rank},
-    judge=judge,
+    judge=same_as(expected),
     symptoms=(
-        does_not_wait,
         made_the_update,
         changed_the_parameters,
         stops_at_the_unused,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, seeded
 from course_lib.checks.private import by_rank_inside
-from course_lib.lessons.symptoms import DIVIDED_TWICE, THE_SUM, says
+from course_lib.lessons.symptoms import DIVIDED_TWICE, THE_SUM, observed, says
 
 BYTES = 8  # per number
 
@@ -19,17 +19,18 @@ BYTES = 8  # per number
 def cases(seed: int) -> list[Case]:
     generator = seeded(seed)
 
-    def case(part: str, ranks: int, widths: list[int], limit: int, updates: int = 1, spare: bool = False) -> Case:
+    def case(part: str, ranks: int, widths: list[int], limit: int, updates: int = 1, spare: int | None = None) -> Case:
         shapes = {}
-        for layer, (width, outputs) in enumerate(pairwise(widths)):
-            shapes |= {f"{layer}_weight": [outputs, width], f"{layer}_bias": [outputs]}
-        if spare:
-            shapes |= {"spare_weight": [widths[-1], widths[-1]], "spare_bias": [widths[-1]]}
+        for layer, (width, outputs) in enumerate([*pairwise(widths), (0, 0)]):
+            if layer == spare:
+                shapes |= {"spare_weight": [widths[-1], widths[-1]], "spare_bias": [widths[-1]]}
+            if outputs:
+                shapes |= {f"{layer}_weight": [outputs, width], f"{layer}_bias": [outputs]}
         weights = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
         inputs = torch.randn(updates, ranks, 3, widths[0], generator=generator, dtype=torch.float64)
         total = BYTES * sum(weight.numel() for weight in weights.values())
         says = f"{len(weights)} parameters of {total} bytes in all, buckets of {limit} bytes"
-        says += f", {updates} updates" * (updates > 1) + ", two parameters without gradient" * spare
+        says += f", {updates} updates" * (updates > 1) + ", two parameters without gradient" * (spare is not None)
         return Case(part, ranks, {"weights": weights, "inputs": inputs, "limit": limit}, says)
 
     return [
@@ -37,7 +38,10 @@ def cases(seed: int) -> list[Case]:
         case("the mean", 3, [3, 4, 2, 4], 128),
         case("the mean", 2, [2, 2, 2, 2, 2], 32),
         case("more than one update", 2, [3, 3, 3, 3], 96, updates=2),
-        case("more than one update", 2, [2] * 8, 64, updates=3, spare=True),
+        case("more than one update", 2, [2] * 8, 64, updates=3, spare=7),
+        case("more than one update", 2, [2] * 8, 96, updates=2, spare=7),
+        case("more than one update", 2, [2] * 8, 112, updates=2, spare=3),
+        case("more than one update", 3, [2] * 6, 80, updates=2, spare=0),
         case("buckets", 2, [4, 4, 4, 4, 4, 4], 320),
         case("buckets", 2, [1, 5, 2, 6, 1, 3, 3], 128),
         case("buckets", 3, [2] * 12, 96),
@@ -169,6 +173,7 @@ def _first_are(case: Case, values: list[Any], factor: float) -> bool:
     return all(differs(value[0]["gradients"], right) is None for value in values)
 
 
+@observed
 def no_backward(case: Case, values: list[Any]) -> bool:
     """There are no gradients: nobody has called `loss.backward()`. Register the hooks first, then call it."""
     return all(each is None for value in values for each in value[0]["gradients"].values())
@@ -192,6 +197,7 @@ def not_put_back(case: Case, values: list[Any]) -> bool:
     return sent and _own_in_first(case, values) == len(_gradients(case, 0)[0])
 
 
+@observed
 def never_sent(case: Case, values: list[Any]) -> bool:
     """Every rank still has its own gradients, because nothing was sent."""
     sent = any(not _is_mark(what) for what, _ in values[0][0]["events"])
@@ -200,7 +206,8 @@ def never_sent(case: Case, values: list[Any]) -> bool:
 
 def last_bucket_left(case: Case, values: list[Any]) -> bool:
     """Some gradients were averaged, others are still each rank's own: a bucket was never sent. The last one is rarely
-    full: when `backward()` has returned, send what is left.
+    full, and one that waits for a parameter without a gradient never is: when `backward()` has returned, send what is
+    left.
     """
     return _own_in_first(case, values) > 0
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw, same_as, seeded
 from course_lib.checks.private import by_rank
-from course_lib.lessons.symptoms import a_mean_of_means, says
+from course_lib.lessons.symptoms import a_mean_of_means, observed, says
 
 
 def cases(seed: int) -> list[Case]:
@@ -116,6 +116,7 @@ def whole_numbers(case: Case, values: list[Any]) -> bool:
     return any(_same(values, [sum(map(cut, totals)) / count] * case.ranks) for cut in (int, round))
 
 
+@observed
 def nothing_returned(case: Case, values: list[Any]) -> bool:
     """Your function returns nothing: the mean must be returned, on every rank."""
     return all(value is None for value in values)

@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 
 from course_lib.checks.exercise import Case, Cost, Exercise, draw
+from course_lib.lessons.processes import as_process
+from course_lib.lessons.symptoms import observed
 
 SHUFFLED = "a new order every epoch"
 
@@ -44,11 +46,13 @@ def drive(answer, count: int, seed: int):
     # The other seed is far away, because `seed + epoch` is a valid way to combine the two.
     calls = {"epoch 0": (0, 0), "epoch 1": (1, 0), "another seed": (0, 1000), "again": (0, 0)}
     with meter() as spent:
-        shares = {
-            name: list(map(int, answer(count, rank, ranks, epoch, seed + further)))
-            for name, (epoch, further) in calls.items()
-        }
-    return {"shares": shares, "said": sum(spent.calls.values()) + spent.messages}
+        with as_process(rank, answer):
+            shares = {
+                name: list(map(int, answer(count, rank, ranks, epoch, seed + further)))
+                for name, (epoch, further) in calls.items()
+            }
+        here = list(map(int, answer(count, rank, ranks, 0, seed)))
+    return {"shares": shares, "in one process": here, "said": sum(spent.calls.values()) + spent.messages}
 
 
 def judge(case: Case, values: list) -> str | None:
@@ -115,7 +119,7 @@ def _kept_together(shares: list[dict[str, list[int]]]) -> str | None:
 
 
 def costs(case: Case, values: list) -> list[Cost]:
-    return [Cost("messages and collectives of a rank, in 4 calls", max(value["said"] for value in values), 0)]
+    return [Cost("messages and collectives of a rank, in 5 calls", max(value["said"] for value in values), 0)]
 
 
 def repeats(case: Case, values: list[Any]) -> bool:
@@ -137,6 +141,15 @@ def drops_examples(case: Case, values: list[Any]) -> bool:
     return len(set(seen)) == len(seen) == count // case.ranks * case.ranks < count
 
 
+@observed
+def depends_on_the_process(case: Case, values: list[Any]) -> bool:
+    """The order depends on the process that computes it: on the hash of a text, which every Python process salts
+    differently, on a process id, a host name or a clock. Ranks of a real job are separate processes, so each would
+    have an order of its own. Seed a generator with numbers made from `seed` and `epoch` only.
+    """
+    return not _complete(case, values) and not _not_once([v["in one process"] for v in values], case.inputs["count"])
+
+
 def ranks_disagree(case: Case, values: list[Any]) -> bool:
     """The shares overlap: some examples come twice, others never. Each rank picks its places from an order of its own.
     The order must be the same on all ranks: draw it from a generator that is seeded with `seed` and `epoch` only.
@@ -147,6 +160,7 @@ def ranks_disagree(case: Case, values: list[Any]) -> bool:
     return each_once and sum(seen.values()) == count and len(seen) < count
 
 
+@observed
 def everybody_reads_all(case: Case, values: list[Any]) -> bool:
     """Every rank has all of the examples. A rank reads only its part of the order: every `ranks`-th place, or a
     contiguous range.
@@ -171,6 +185,7 @@ def rounds_the_share_up(case: Case, values: list[Any]) -> bool:
     return sizes == [min(most, max(0, count - rank * most)) for rank in range(case.ranks)] and sizes[-1] < most - 1
 
 
+@observed
 def epoch_does_nothing(case: Case, values: list[Any]) -> bool:
     """Every epoch has the same order. The epoch must change the seed, as `set_epoch` does for `DistributedSampler`."""
     return _complete(case, values) and all(v["shares"]["epoch 0"] == v["shares"]["epoch 1"] for v in values)
@@ -183,6 +198,7 @@ def seed_does_nothing(case: Case, values: list[Any]) -> bool:
     return _complete(case, values) and all(v["shares"]["epoch 0"] == v["shares"]["another seed"] for v in values)
 
 
+@observed
 def another_answer_each_time(case: Case, values: list[Any]) -> bool:
     """The order depends on something besides the arguments: on earlier random draws, or on a clock. A run that is
     restarted after a crash must read what it would have read.
@@ -190,19 +206,31 @@ def another_answer_each_time(case: Case, values: list[Any]) -> bool:
     return any(value["shares"]["again"] != value["shares"]["epoch 0"] for value in values)
 
 
+@observed
 def keeps_its_examples(case: Case, values: list[Any]) -> bool:
-    """The same examples stay together in every epoch, and only their order changes: they were split first and shuffled
-    afterwards. Shuffle all of them, then split.
+    """Each rank has the same examples in every epoch, and only their order changes. This is what you get if you split
+    first and shuffle afterwards. Shuffle all of them, anew in every epoch, then split.
+    """
+    own = (set(value["shares"]["epoch 0"]) == set(value["shares"]["epoch 1"]) for value in values)
+    return _complete(case, values) and case.part == SHUFFLED and all(own)
+
+
+@observed
+def swaps_whole_shares(case: Case, values: list[Any]) -> bool:
+    """The same examples stay together: what one rank reads in epoch 0, another reads in epoch 1. This is what you get
+    from a single shuffle that is turned a few places further in each epoch. Draw a new order in every epoch.
     """
     return _complete(case, values) and case.part == SHUFFLED and bool(_kept_together([v["shares"] for v in values]))
 
 
+@observed
 def sorts_its_share(case: Case, values: list[Any]) -> bool:
     """Each rank reads its examples sorted, whatever was shuffled before. Keep the order of the shuffle."""
     shares = [value["shares"][epoch] for value in values for epoch in ("epoch 0", "epoch 1")]
     return case.part == SHUFFLED and _complete(case, values) and any(map(_sorted, shares))
 
 
+@observed
 def not_shuffled(case: Case, values: list[Any]) -> bool:
     """The order is a regular one. Neighboring examples are often similar (the same speaker, the same book), and a batch
     of them is a bad sample: shuffle all examples, for instance with `torch.randperm`.
@@ -211,6 +239,7 @@ def not_shuffled(case: Case, values: list[Any]) -> bool:
     return case.part == SHUFFLED and _complete(case, values) and any(map(_even_steps, shares))
 
 
+@observed
 def asks_the_others(case: Case, values: list[Any]) -> bool:
     """The ranks talk to each other to agree on the order. They don't need to: the same seed gives the same order on
     every rank.
@@ -245,6 +274,7 @@ EXERCISE = Exercise(
         repeats,
         everybody_reads_all,
         drops_examples,
+        depends_on_the_process,
         ranks_disagree,
         another_answer_each_time,
         rounds_the_share_up,
@@ -254,6 +284,7 @@ EXERCISE = Exercise(
         epoch_does_nothing,
         seed_does_nothing,
         keeps_its_examples,
+        swaps_whole_shares,
         asks_the_others,
     ),
 )

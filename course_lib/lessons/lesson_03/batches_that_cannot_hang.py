@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import torch.distributed as dist
 
@@ -24,6 +25,8 @@ from course_lib.lessons.lesson_03._plans import (
     wrong_in,
     wrong_plan,
 )
+from course_lib.lessons.processes import as_process
+from course_lib.lessons.symptoms import observed
 
 MOST_CELLS = 60
 DRAWN = 12  # cases of one input, by number of ranks
@@ -72,12 +75,15 @@ def drive(answer, problems: list):
     from course_lib.meter import meter
 
     rank, ranks = dist.get_rank(), dist.get_world_size()
+
+    def plan(lengths, cells):
+        return [list(map(int, batch)) for batch in answer(list(lengths), cells, rank, ranks)]
+
     with meter() as spent:
-        plans = [
-            [list(map(int, batch)) for batch in answer(list(lengths), cells, rank, ranks)]
-            for lengths, cells in problems
-        ]
-    return {"plans": plans, "messages": sum(spent.calls.values()) + spent.messages}
+        with as_process(rank, answer):
+            plans = [plan(*problem) for problem in problems]
+        first = plan(*problems[0])
+    return {"plans": plans, "in one process": first, "messages": sum(spent.calls.values()) + spent.messages}
 
 
 def judge(case: Case, values: list) -> str | None:
@@ -97,6 +103,17 @@ def costs(case: Case, values: list) -> list[Cost]:
         for plan in plans_of(case, values)
     ]
     return [max(updates, key=lambda cost: (cost.spent - cost.budget, cost.spent)), *sent]
+
+
+@observed
+def depends_on_the_process(case: Case, values: list) -> bool:
+    """The plan depends on the process that makes it: on the hash of a text, which every Python process salts
+    differently, on a process id, a host name or a clock. Ranks of a real job are separate processes, so each would
+    plan something else. Use nothing but the arguments.
+    """
+    together = plans_of(case, values)[0]
+    alone = replace(together, parts=[value["in one process"] for value in values])
+    return wrong_in(together) is not None and wrong_in(alone) is None
 
 
 def has_returned_lengths(case: Case, values: list) -> bool:
@@ -270,6 +287,7 @@ EXERCISE = Exercise(
     judge=judge,
     costs=costs,
     symptoms=(
+        depends_on_the_process,
         has_returned_lengths,
         has_dropped_some,
         has_repeated_some,

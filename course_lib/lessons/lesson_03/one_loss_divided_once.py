@@ -11,7 +11,7 @@ from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw, seeded
 from course_lib.checks.private import by_rank
-from course_lib.lessons.symptoms import a_mean_of_means, says
+from course_lib.lessons.symptoms import a_mean_of_means, observed, says
 
 
 def cases(seed: int) -> list[Case]:
@@ -91,6 +91,7 @@ def _sums(cells: Tensor, mask: Tensor) -> Tensor:
     return cells.masked_fill(~mask, 0.0).flatten(1).sum(dim=1)
 
 
+@observed
 def has_cut_the_graph(case: Case, values: list) -> bool:
     """The value may be right, but `backward()` finds no way from it to the weights: it went through `item()`,
     `detach()` or `torch.tensor`. Only counts may leave the graph; the sum of losses must stay in it.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw, idea, same_as, seeded
+from course_lib.lessons.symptoms import observed
 
 
 def cases(seed: int) -> list[Case]:
@@ -78,6 +79,7 @@ def _is_right(case: Case, values: list) -> bool:
     return differs(values[0]["states"], expected(case)[0]["states"]) is None
 
 
+@observed
 def is_cut_from_the_graph(case: Case, values: list) -> bool:
     """The numbers are right, but no gradient flows through them: they were taken out of the graph (`detach`, `.data`,
     `.tolist()`). Index the tensor itself.
@@ -154,6 +156,7 @@ def has_averaged(case: Case, values: list) -> bool:
     return any(differs(values[0]["states"], way) is None for way in (total, total / lengths.clamp(min=1).unsqueeze(1)))
 
 
+@observed
 def has_picked_whole_steps(case: Case, values: list) -> bool:
     """One index picks whole steps: you get all sequences at the end of each one. Choose two things together, the step
     and the sequence.
@@ -161,6 +164,7 @@ def has_picked_whole_steps(case: Case, values: list) -> bool:
     return values[0]["states"].dim() > 2
 
 
+@observed
 def has_left_out_empty_ones(case: Case, values: list) -> bool:
     """There must be a row for every sequence of the batch, even for those without steps: theirs are zeros."""
     return len(values[0]["states"]) == int((case.inputs["lengths"] > 0).sum()) < len(case.inputs["lengths"])

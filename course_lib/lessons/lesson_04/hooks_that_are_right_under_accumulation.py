@@ -11,6 +11,7 @@ from torch import Tensor
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
 from course_lib.checks.private import by_rank
 from course_lib.lessons.lesson_04 import FEATURES, linear
+from course_lib.lessons.symptoms import observed
 
 NAMES = ("weight", "bias")
 
@@ -120,6 +121,7 @@ def has_averaged_the_last_pass(case: Case, values: list) -> bool:
     return _last_pass_is(case, values, lambda single: single[:, :, :-1].sum(dim=2) + single[:, :, -1].mean(dim=0))
 
 
+@observed
 def has_sent_nothing(case: Case, values: list) -> bool:
     """Nothing is sent in any backward pass. Your function is called once, before training, when there are no gradients
     yet: register a hook on each parameter, and let the hook send.
@@ -161,6 +163,7 @@ def has_divided_by_k(case: Case, values: list) -> bool:
     return _last_pass_is(case, values, lambda single: single.mean(dim=2).mean(dim=0))
 
 
+@observed
 def has_sent_every_time(case: Case, values: list) -> bool:
     """Every backward pass sends: k messages where one would do. Before the k-th pass, `.grad` must be this rank's own
     sum, and nothing is sent.
@@ -169,6 +172,7 @@ def has_sent_every_time(case: Case, values: list) -> bool:
     return k > 1 and all(calls for value in values for calls, _ in value["sent"])
 
 
+@observed
 def has_sent_in_the_first_pass(case: Case, values: list) -> bool:
     """The *first* pass of every k sends instead of the last: what is accumulated afterwards is never averaged. Count a
     pass before you check whether it is the k-th.

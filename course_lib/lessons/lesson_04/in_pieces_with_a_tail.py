@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, same_as, seeded
 from course_lib.lessons.lesson_04 import FEATURES, examples
-from course_lib.lessons.symptoms import over_budget
+from course_lib.lessons.symptoms import observed, over_budget
 
 HIDDEN = 32  # wide enough that its outputs are most of what autograd saves
 HELD = (
@@ -165,12 +165,14 @@ def has_joined_the_tail(case: Case, values: list) -> bool:
     return 0 < len(values[0]["losses"]) < len(expected(case)[0]["losses"])
 
 
+@observed
 def has_not_moved(case: Case, values: list) -> bool:
     """The weights haven't changed: no step was made, or the gradients were zeroed before it."""
     before = [parameter.detach() for parameter in network(case.inputs["weights"]).parameters()]
     return differs(values[0]["parameters"], before) is None
 
 
+@observed
 def has_returned_other_losses(case: Case, values: list) -> bool:
     """The training is right, but what you return is not: the loss of an update is the sum of its micro-batches' shares,
     not the share of one of them.

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, same_as, seeded
 from course_lib.checks.private import by_rank, on_first, on_last
+from course_lib.lessons.symptoms import observed
 
 WIDTH = 2
 
@@ -96,14 +97,16 @@ def costs(case: Case, values: list) -> list[Cost]:
     ]
 
 
+@observed
 def has_no_gradient_anywhere(case: Case, values: list) -> bool:
-    """No stage has a gradient, not even the last one, which needs none from other ranks: the backward pass began from
-    outputs that were detached from the stage. Detach only what you send, and start from the outputs that the stage
-    returned.
+    """No stage has a gradient, not even the last one, which needs none from other ranks. This is what you get if there
+    is no backward pass, or if it begins from outputs that are detached from the stage: detach only what you send, and
+    start from the outputs that the stage returned.
     """
     return all(gradient is None for value in values for gradient in value["gradients"].values())
 
 
+@observed
 def has_no_gradients(case: Case, values: list) -> bool:
     """The stages before the last have no gradient at all: nothing was sent back, or no backward pass continued from it.
     They would never learn, while the loss still falls, because the last stage makes the best of it.
@@ -112,8 +115,8 @@ def has_no_gradients(case: Case, values: list) -> bool:
 
 
 def has_more_than_it_should(case: Case, values: list) -> bool:
-    """Every gradient is a multiple of what it should be: several backward passes were added up in `.grad`, or the loss
-    was scaled. Each stage runs forward once and backward once, from the unscaled loss.
+    """Every gradient is a multiple of what it should be: several backward passes are added up in `.grad`, or the loss
+    is scaled. Each stage runs forward once and backward once, from the unscaled loss.
     """
     pairs = [(value["gradients"], right) for value, right in zip(values, expected(case), strict=True)]
     ratios = [gradient / right[name] for value, right in pairs for name, gradient in value.items()]
@@ -212,6 +215,7 @@ def has_sent_more(case: Case, values: list) -> bool:
     return judge(case, values) is None
 
 
+@observed
 def is_wrong_before_the_last_stage(case: Case, values: list) -> bool:
     """The last stage is right, but one before it is not: look at what crosses the edge between them. Forward, it is the
     outputs, detached; backward, it is the gradient of exactly these numbers, from which the backward pass continues.
@@ -219,6 +223,7 @@ def is_wrong_before_the_last_stage(case: Case, values: list) -> bool:
     return differs(values[-1]["gradients"], expected(case)[-1]) is None
 
 
+@observed
 def is_wrong_from_the_last_stage_on(case: Case, values: list) -> bool:
     """The gradients of the last stage are wrong, though it needs none from other ranks: look at what it receives, and
     at the loss from which it goes back.

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, seeded
-from course_lib.lessons.symptoms import over_budget
+from course_lib.lessons.symptoms import observed, over_budget
 
 GATES = 4
 WEIGHTS = ("weight_ih", "weight_hh", "bias")
@@ -157,15 +157,17 @@ def has_gates_in_another_order(case: Case, values: list) -> bool:
     return False
 
 
+@observed
 def has_kept_h_to_itself(case: Case, values: list) -> bool:
-    """The first step is right. At the next one, each rank's gates know only the h of its own units, but they need all
-    of it: gather after *every* step.
+    """The first step is right, and a later one is not. This is what you get if each rank's gates know only the h of its
+    own units, but they need all of it: gather after *every* step.
     """
     right = expected(case)
     first = all(differs(v["outputs"][0], r["outputs"][0]) is None for v, r in zip(values, right, strict=True))
     return first and any(differs(v["outputs"], r["outputs"]) for v, r in zip(values, right, strict=True))
 
 
+@observed
 def has_only_its_own_units(case: Case, values: list) -> bool:
     """The outputs have only this rank's units, or the gathered h in the wrong dimension. The ranks have different
     *units* of the same sequences: put them side by side, in the last dimension.
@@ -173,6 +175,7 @@ def has_only_its_own_units(case: Case, values: list) -> bool:
     return any(value["outputs"].shape != case.inputs["slopes"].shape for value in values)
 
 
+@observed
 def has_gathered_c(case: Case, values: list) -> bool:
     """You return all of c. Only that unit uses its c, so each rank keeps its own and never sends it. That is half of
     the state that never travels.
@@ -193,6 +196,7 @@ def _gradients_are_right(case: Case, values: list, names: tuple[str, ...]) -> bo
     return all(differs(v["gradients"][place], r["gradients"][place]) is None for place in places for v, r in pairs)
 
 
+@observed
 def has_no_gradient(case: Case, values: list) -> bool:
     """The outputs are right, but no gradient comes back through them: autograd knows nothing about messages, and what
     `all_gather` fills in is a constant to it. Define the backward pass of your gather with a `torch.autograd.Function`.
@@ -203,6 +207,17 @@ def has_no_gradient(case: Case, values: list) -> bool:
 def has_forgotten_the_inputs(case: Case, values: list) -> bool:
     """The weights' gradients are right. The gradient of `inputs` is only the part from this rank's own gates: every
     rank uses all inputs, so their gradient is a sum over the ranks.
+    """
+    if not _is_wrong_backward(case, values) or not _gradients_are_right(case, values, WEIGHTS):
+        return False
+    parts = torch.stack([value["gradients"][-1] for value in values])
+    return differs(parts.sum(dim=0), expected(case)[0]["gradients"][-1]) is None
+
+
+@observed
+def has_wrong_gradient_of_the_inputs(case: Case, values: list) -> bool:
+    """The weights' gradients are right, but that of `inputs` is not. Every rank's gates use all inputs, so their
+    gradient is a sum over the ranks, taken once.
     """
     return _is_wrong_backward(case, values) and _gradients_are_right(case, values, WEIGHTS)
 
@@ -230,8 +245,9 @@ def _last_step_off_by(case: Case, values: list, factor: float) -> bool:
 
 
 def has_not_summed_over_the_gates(case: Case, values: list) -> bool:
-    """What comes back to h through the next step's gates is a sum over *all* ranks: its units contribute to every
-    rank's gates. You take this rank's own, or a mean. The last step is right, but the earlier ones are not.
+    """The gradient of the last step is right, but those of earlier ones are not. What comes back to h through the next
+    step's gates is a sum over *all* ranks: its units contribute to every rank's gates. You take this rank's own, or a
+    mean.
     """
     return _is_wrong_backward(case, values) and _last_step_off_by(case, values, 1.0)
 
@@ -269,6 +285,7 @@ EXERCISE = Exercise(
         has_gathered_the_weights,
         has_sent_more_often,
         has_forgotten_the_inputs,
+        has_wrong_gradient_of_the_inputs,
         has_counted_the_output_once_per_rank,
         has_not_summed_over_the_gates,
     ),

@@ -9,6 +9,7 @@ from itertools import combinations_with_replacement, pairwise, starmap
 from operator import le, lt
 
 from course_lib.checks.exercise import Case, Exercise, draw, show
+from course_lib.lessons.symptoms import observed
 
 Parts = list[list[int]]
 DRAWN = 10
@@ -136,6 +137,7 @@ def _is_best_of(
     return parts in ways and cost(parts) == min(map(cost, ways))
 
 
+@observed
 def has_dealt_out_in_turn(case: Case, values: list) -> bool:
     """Activations go backwards through the devices, or back and forth. Each device gets one contiguous part of the
     model, and the devices follow each other in order; you choose only the cuts.
@@ -144,6 +146,7 @@ def has_dealt_out_in_turn(case: Case, values: list) -> bool:
     return sorted(blocks) == list(range(len(case.inputs["sizes"]))) != blocks
 
 
+@observed
 def has_given_up_too_soon(case: Case, values: list) -> bool:
     """There are placements that fit, but you return None: just because the *fastest* doesn't fit, or the one you found,
     doesn't mean that none does.
@@ -157,12 +160,14 @@ def has_left_room(case: Case, values: list) -> bool:
     return _is_best_of(case, values[0], partial(slowest, seconds), lambda way: fits(sizes, memory, way, lt))
 
 
+@observed
 def has_given_nothing(case: Case, values: list) -> bool:
     """Here no placement fits, and you return an empty list. Return None instead."""
     seconds, sizes, memory = case.inputs.values()
     return values[0] == [] and fastest(seconds, sizes, memory) is None
 
 
+@observed
 def has_never_given_up(case: Case, values: list) -> bool:
     """Here no placement fits, and you return one anyway: the job would run out of memory in its first step. Return
     None.
@@ -171,6 +176,7 @@ def has_never_given_up(case: Case, values: list) -> bool:
     return values[0] is not None and fastest(seconds, sizes, memory) is None
 
 
+@observed
 def has_ignored_the_memory(case: Case, values: list) -> bool:
     """The placement is fast, but one device cannot hold its blocks. Compare what they need with the memory of *that*
     device. Leave out the placements that do not fit before you choose.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
 from course_lib.checks.private import by_rank, on_first, on_last
-from course_lib.lessons.symptoms import GRADIENT_OF_ONE_HALF, GRADIENT_STOPS, says
+from course_lib.lessons.symptoms import GRADIENT_OF_ONE_HALF, GRADIENT_STOPS, observed, says
 
 HIDDEN, SEQUENCES = 2, 2
 FORWARD, BACK = "the state goes forward", "its gradient comes back"
@@ -157,15 +157,17 @@ def carries_half_of_the_state(case: Case, values: list) -> bool:
     return any(outputs_are(case, values, half) for half in halves)
 
 
+@observed
 def carries_across_ranks(case: Case, values: list) -> bool:
-    """Rank 0's outputs are right, rank 1's are not: rank 1 starts from rank 0's final state, or its inputs are not rank
-    0's outputs. The state stays on its stage; only outputs are sent.
+    """Rank 0's outputs are right, rank 1's are not: rank 1 starts from another state than its own last one, or its
+    inputs are not rank 0's outputs. The state stays on its stage; only outputs are sent.
     """
     right = one_process(case)
     wrong = differs(values[1]["outputs"], right[1]["outputs"])
     return wrong is not None and differs(values[0]["outputs"], right[0]["outputs"]) is None
 
 
+@observed
 def no_backward(case: Case, values: list) -> bool:
     """The parameters have no gradient: the backward pass is missing, or the graph is detached from the layer."""
     return case.part == BACK and all(gradient is None for value in values for gradient in value["parameters"])
@@ -199,6 +201,7 @@ def sends_the_first_chunk_first(case: Case, values: list) -> bool:
     return rank_0_with(case, values, [one.grad for one in reversed(inputs) if one.grad is not None])
 
 
+@observed
 def rank_0_gets_something_else(case: Case, values: list) -> bool:
     """Rank 1's gradients are right, rank 0's are not: what rank 0 receives for a chunk is not the gradient of its
     outputs for that chunk. It needs the gradient of rank 1's *inputs* for that chunk, last chunk first.
@@ -216,6 +219,7 @@ def in_another_order(case: Case, values: list) -> bool:
     return reverse and all(differs(value["parameters"], right["parameters"]) is None for value, right in pairs)
 
 
+@observed
 def one_too_many(case: Case, values: list) -> bool:
     """`carried` has one entry for every chunk but the first: that one starts from the zero state, which was not carried
     from anywhere. The state in which the last chunk ended goes nowhere.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import torch
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
+from course_lib.lessons.symptoms import observed
 
 FEW, MANY = 3, 60  # numbers of micro-batches, to see whether the work grows with them
 GROWTH = 2
+HUGE = 10**15  # no loop over so many comes to its end, and no array of so many fits
 
 
 def cases(seed: int) -> list[Case]:
@@ -29,7 +32,7 @@ def cases(seed: int) -> list[Case]:
 
     one, another, slow = seconds(4), seconds(8), [seconds(4), seconds(30), seconds(4)]
     return [
-        case("equal stages", 4, [one] * 2, [another] * 2),
+        case("equal stages", 4, [one] * 3, [another] * 3),
         case("equal stages", 8, [another] * 4, [another] * 4),
         case("equal stages", 1, [one] * 3, [another] * 3),
         case("equal stages", 5, [one], [another]),
@@ -47,7 +50,17 @@ def drive(answer, micro_batches: int, forward: list[float], backward: list[float
     if counted:
         answer(FEW, list(forward), list(backward))  # a warm-up call, so that imports are not counted
         seen |= {str(pieces): instructions(answer, pieces, forward, backward) for pieces in (FEW, MANY)}
+        if seen[str(MANY)] <= GROWTH * seen[str(FEW)]:  # instructions inside numpy are not counted
+            seen["huge"] = with_very_many(answer, forward, backward)
     return seen
+
+
+def with_very_many(answer, forward: list[float], backward: list[float]):
+    """Return the makespan of very many micro-batches, or the name of what was raised."""
+    try:
+        return float(answer(HUGE, list(forward), list(backward))[0])
+    except Exception as error:
+        return type(error).__name__
 
 
 def instructions(answer, micro_batches: int, forward: list[float], backward: list[float]) -> int:
@@ -72,7 +85,14 @@ def instructions(answer, micro_batches: int, forward: list[float], backward: lis
 
 
 def judge(case: Case, values: list) -> str | None:
-    return differs({name: values[0][name] for name in ("makespan", "bubble")}, expected(case))
+    difference = differs({name: values[0][name] for name in ("makespan", "bubble")}, expected(case))
+    huge = values[0].get("huge")
+    if difference or huge is None:
+        return difference
+    if isinstance(huge, str):
+        return f"for {HUGE:.0e} micro-batches it raised {huge}"
+    very_many = replace(case, inputs={**case.inputs, "micro_batches": HUGE})
+    return differs(huge, expected(very_many)["makespan"], f"for {HUGE:.0e} micro-batches, the makespan")
 
 
 def costs(case: Case, values: list) -> list[Cost]:
@@ -108,6 +128,14 @@ def grows_with_the_micro_batches(case: Case, values: list) -> bool:
     multiplication.
     """
     return judge(case, values) is None and values[0][str(MANY)] > GROWTH * values[0][str(FEW)]
+
+
+@observed
+def grows_in_an_array(case: Case, values: list) -> bool:
+    """The work your function does grows with the micro-batches, in an array or a list with an item for each. Every
+    micro-batch but the first is one slot behind the previous one: `micro_batches - 1` slots, one multiplication.
+    """
+    return values[0].get("huge") in ("MemoryError", "_ArrayMemoryError", "RuntimeError", "OverflowError", "ValueError")
 
 
 def in_the_other_order(case: Case, values: list) -> bool:
@@ -245,6 +273,7 @@ EXERCISE = Exercise(
     costs=costs,
     symptoms=(
         grows_with_the_micro_batches,
+        grows_in_an_array,
         in_the_other_order,
         pieces_as_long_as_the_batch,
         no_overlap,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
-from course_lib.lessons.symptoms import GRADIENT_OF_ONE_HALF, GRADIENT_STOPS, over_budget, says
+from course_lib.lessons.symptoms import GRADIENT_OF_ONE_HALF, GRADIENT_STOPS, observed, over_budget, says
 from course_lib.meter import most_alive
 
 GRADIENTS, MEMORY = "the same gradients", "one chunk at a time"
@@ -197,6 +197,7 @@ def added_up_twice(case: Case, values: list) -> bool:
     return any(has(values, {"parameters": [times * one for one in right]}, "parameters") for times in (2, 3))
 
 
+@observed
 def no_backward(case: Case, values: list) -> bool:
     """The parameters have no gradient: the backward pass is missing, or it went through a graph that does not include
     them. Nothing computed under `no_grad` has a graph.
@@ -209,6 +210,7 @@ def in_the_order_of_the_way_back(case: Case, values: list) -> bool:
     return has(values, {"of_inputs": one_process(case)["of_inputs"][::-1]}, "of_inputs")
 
 
+@observed
 def gradient_of_another_state(case: Case, values: list) -> bool:
     """All gradients are right except that of `state`: it is the gradient of the state from which the *first* chunk
     started, and comes out of the last backward pass.

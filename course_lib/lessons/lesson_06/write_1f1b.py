@@ -6,6 +6,7 @@ from itertools import chain, zip_longest
 from random import Random
 
 from course_lib.checks.exercise import Case, Exercise, draw
+from course_lib.lessons.symptoms import observed
 from course_lib.planning.actions import Action, IllegalSchedule, peak_held
 from course_lib.planning.schedule import Schedule, check
 from course_lib.planning.simulation import simulate
@@ -108,16 +109,19 @@ def needed(case: Case) -> list[int]:
     return [min(stages - stage, most, micro_batches) for stage in range(stages)]
 
 
+@observed
 def not_a_list_of_texts(case: Case, values: list) -> bool:
     """An action is a string, "F0", and a stage returns a list of them."""
     return any(not isinstance(action, str) or len(action) < 2 for row in values[0] for action in row)
 
 
+@observed
 def counts_from_one(case: Case, values: list) -> bool:
     """You number the micro-batches from 1. They are counted from 0: the first is `F0`."""
     return all(f"F{case.inputs['micro_batches']}" in row and "F0" not in row for row in values[0])
 
 
+@observed
 def more_than_there_are(case: Case, values: list) -> bool:
     """You do forwards of micro-batches that do not exist. If there are fewer micro-batches than a stage could start
     with, it starts with all of them.
@@ -126,6 +130,7 @@ def more_than_there_are(case: Case, values: list) -> bool:
     return max(numbers) >= case.inputs["micro_batches"]
 
 
+@observed
 def leaves_out_the_last(case: Case, values: list) -> bool:
     """The last micro-batches are left out on every stage. A stage's list has `2 * micro_batches` actions, whether or
     not the number of stages divides `micro_batches`.
@@ -134,6 +139,7 @@ def leaves_out_the_last(case: Case, values: list) -> bool:
     return all(action.micro_batch < last for row in rows_of(values) for action in row)
 
 
+@observed
 def last_backwards_missing(case: Case, values: list) -> bool:
     """All forwards are there, but some backwards are missing, so their gradients would be lost: when there are no
     forwards left to alternate with, do the rest of the backwards.
@@ -143,6 +149,7 @@ def last_backwards_missing(case: Case, values: list) -> bool:
     return all(f == everything for f, _ in counts) and any(b < everything for _, b in counts)
 
 
+@observed
 def backward_before_forward(case: Case, values: list) -> bool:
     """A stage starts the backward of a micro-batch that it has not seen. If a stage starts with `stages - stage - 1`
     forwards, it then alternates a *forward* and a backward, in this order.
@@ -153,14 +160,21 @@ def backward_before_forward(case: Case, values: list) -> bool:
     return any(forward in at and at[forward] > at[action] for at, action, forward in pairs)
 
 
+@observed
 def all_forwards_first(case: Case, values: list) -> bool:
     """This is GPipe: legal and as fast as 1F1B, but every stage holds every micro-batch. Do a micro-batch's backward as
     soon as possible: that frees its activations.
     """
     everything = case.inputs["micro_batches"]
-    return everything > 1 and all(first_forwards(row) == everything for row in rows_of(values))
+    rows = rows_of(values)
+    if everything < 2 or any(first_forwards(row) != everything for row in rows):
+        return False
+    schedule = Schedule("yours", tuple(map(tuple, rows)), everything)
+    check(schedule)  # raises if it is not even legal
+    return too_slow(schedule, case.inputs["stages"]) is None
 
 
+@observed
 def one_at_a_time(case: Case, values: list) -> bool:
     """Each micro-batch goes forward and back before the next one starts: in between, the stage has nothing to do. Start
     a stage with as many forwards as it takes for the first micro-batch to come back.
@@ -168,6 +182,7 @@ def one_at_a_time(case: Case, values: list) -> bool:
     return all(peak_held(row) == 1 for row in rows_of(values)) and max(needed(case)) > 1
 
 
+@observed
 def the_wrong_way_round(case: Case, values: list) -> bool:
     """A later stage starts with more forwards than an earlier one, and they wait for each other. The *first* stage's
     micro-batches have the longest way to go, so it starts with the most forwards.
@@ -176,6 +191,7 @@ def the_wrong_way_round(case: Case, values: list) -> bool:
     return ahead == sorted(ahead) and ahead[0] < ahead[-1]
 
 
+@observed
 def the_same_everywhere(case: Case, values: list) -> bool:
     """All stages start with the same number of forwards. The later the stage, the sooner it can start its backwards,
     and the stages before it wait for those: how far ahead a stage must run depends on its place.
@@ -184,6 +200,7 @@ def the_same_everywhere(case: Case, values: list) -> bool:
     return len(values[0]) > 1 and len(ahead) == 1 and len(set(needed(case))) > 1
 
 
+@observed
 def newest_first(case: Case, values: list) -> bool:
     """You do the backward of a *newer* micro-batch while an older one waits. The oldest comes back first; the newest
     still has to pass through all later stages, and everyone waits for it.
@@ -192,6 +209,7 @@ def newest_first(case: Case, values: list) -> bool:
     return any(order != sorted(order) for order in orders)
 
 
+@observed
 def ignores_the_limit(case: Case, values: list) -> bool:
     """This is correct 1F1B if there is enough memory. With `most` below the number of stages, the first stages must
     start with fewer forwards, and the pipeline gets slower: that is the price.
@@ -201,6 +219,7 @@ def ignores_the_limit(case: Case, values: list) -> bool:
     return max(held) > most and all(count <= stages - stage for stage, count in enumerate(held))
 
 
+@observed
 def too_few_to_start_with(case: Case, values: list) -> bool:
     """A stage starts with too few forwards, and then waits longer than necessary for its backwards. The first
     micro-batch has `stages - stage` stages to visit, including this one; a stage starts with fewer only if `most` is
@@ -209,6 +228,7 @@ def too_few_to_start_with(case: Case, values: list) -> bool:
     return any(first_forwards(row) < count for row, count in zip(rows_of(values), needed(case), strict=True))
 
 
+@observed
 def too_many_to_start_with(case: Case, values: list) -> bool:
     """A stage starts with more forwards than it needs. It holds more activations than necessary, and the stage before
     it waits for a gradient that could already have been sent. The last stage needs only one forward before its first

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, same_as, seeded
 from course_lib.checks.private import keep
 from course_lib.lessons.lesson_07 import bytes_put_in, own_group
-from course_lib.lessons.symptoms import CLIPPED_BY_ITS_OWN_NORM, CLIPPED_EACH_NUMBER, STRETCHED, says
+from course_lib.lessons.symptoms import CLIPPED_BY_ITS_OWN_NORM, CLIPPED_EACH_NUMBER, STRETCHED, observed, says
 
 LARGE = 500  # numbers in a parameter: far more than a rank may send
 BUDGET = 1000  # bytes
@@ -177,6 +177,7 @@ def always_to_the_limit(case: Case, values: list) -> bool:
     return 0 < norm < limit and gradients_are(case, values, clipped(gradients, limit / norm))
 
 
+@observed
 def nothing_is_left_of_zeros(case: Case, values: list) -> bool:
     """The gradient is all zeros, and so is its norm. You divide by it, and the result is nan. Divide only if the norm
     is above the limit.
@@ -185,6 +186,7 @@ def nothing_is_left_of_zeros(case: Case, values: list) -> bool:
     return norm_of(case.inputs["gradients"]) == 0 and any(not one.isfinite().all() for one in numbers)
 
 
+@observed
 def not_in_place(case: Case, values: list) -> bool:
     """The norm is right, but the gradients are unchanged: multiply `.grad` in place. A new tensor in a local variable
     changes nothing in the model.

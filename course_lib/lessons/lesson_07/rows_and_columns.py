@@ -7,6 +7,7 @@ from typing import Any
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw
 from course_lib.lessons.lesson_07 import table
+from course_lib.lessons.symptoms import observed
 
 GROUPS, NEIGHBOURS = ("row", "column"), ("before", "after")
 
@@ -129,6 +130,7 @@ def round_and_round(case: Case, values: list) -> bool:
     return any(are(case, values, name, ring) for name, ring in zip(NEIGHBOURS, rings, strict=True))
 
 
+@observed
 def nobody_is_none(case: Case, values: list) -> bool:
     """If there is no rank before or after, return None: any number would be taken for a rank."""
     wrong = wrong_neighbours(case, values)

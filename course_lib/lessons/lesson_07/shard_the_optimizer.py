@@ -12,17 +12,17 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
 from course_lib.checks.private import by_rank_inside
-from course_lib.lessons.symptoms import over_budget
+from course_lib.lessons.symptoms import observed, over_budget
 
 VALUES, STATE, BYTES = "the same as one process", "a share of the state", "no more bytes than needed"
-RATE, MOMENTUM, STEPS = 0.1, 0.9, 3
+RATES, MOMENTUMS, STEPS = (0.05, 0.1, 0.2), (0.8, 0.9, 0.95), 3
 SPARE = 1.1  # times the bytes that must be sent: pieces may be padded to one size
 
 Shape = tuple[int, ...]
 
 
 def cases(seed: int) -> list[Case]:
-    generator = seeded(seed)
+    generator, chance = seeded(seed), Random(seed)
 
     def case(part: str, ranks: int, shapes: list[Shape]) -> Case:
         def numbers() -> list[Tensor]:
@@ -31,6 +31,7 @@ def cases(seed: int) -> list[Case]:
         inputs = {
             "weights": numbers(),
             "gradients": [[numbers() for _ in range(ranks)] for _ in range(STEPS)],
+            "rates": (chance.choice(RATES), chance.choice(MOMENTUMS)),  # an answer cannot know them
         }
         sizes = ", ".join(" x ".join(map(str, shape)) for shape in shapes)
         one = "1 parameter" if len(shapes) == 1 else f"{len(shapes)} parameters"
@@ -55,34 +56,41 @@ def cases(seed: int) -> list[Case]:
 
 class Momentum:
     """The optimizer that `make_optimizer` returns: SGD with momentum. Its state exists from the first step on, as in
-    torch.optim.
+    torch.optim. `updated` counts the bytes that it, and copies of it, have updated.
     """
 
-    def __init__(self, tensors) -> None:
+    def __init__(self, tensors, rates: tuple[float, float], updated: list[int] | tuple = ()) -> None:
         self.tensors: list[Tensor] = list(tensors)
         self.state: dict[int, Tensor] = {}
+        self.rate, self.momentum = rates
+        self.note = getattr(updated, "append", lambda size: None)  # deepcopy keeps a bound built-in as it is
 
     @torch.no_grad()
     def step(self) -> None:
         for index, tensor in enumerate(self.tensors):
             if tensor.grad is not None:
                 speed = self.state.setdefault(index, torch.zeros_like(tensor))
-                speed.mul_(MOMENTUM).add_(tensor.grad)
-                tensor.sub_(RATE * speed)
+                speed.mul_(self.momentum).add_(tensor.grad)
+                tensor.sub_(self.rate * speed)
+                self.note(tensor.numel() * tensor.itemsize)
 
     def zero_grad(self) -> None:
         for tensor in self.tensors:
             tensor.grad = None
 
 
-def drive(answer, weights: list[Tensor], gradients: list[list[list[Tensor]]]):
+def drive(answer, weights: list[Tensor], gradients: list[list[list[Tensor]]], rates: tuple[float, float]):
+    """Return the parameters after each step, the bytes sent, and the state that this rank has: at the end, or as much
+    as it updates in a step, since an optimizer has a number of state for every number that it updates.
+    """
     from course_lib.meter import meter
 
     made: list[Momentum] = []
+    updated: list[int] = []
     parameters = [nn.Parameter(weight) for weight in weights]
 
     def make_optimizer(tensors) -> Momentum:
-        made.append(Momentum(tensors))
+        made.append(Momentum(tensors, rates, updated))
         return made[-1]
 
     step, seen = answer(parameters, make_optimizer), []
@@ -94,7 +102,7 @@ def drive(answer, weights: list[Tensor], gradients: list[list[list[Tensor]]]):
             seen.append([parameter.detach().clone() for parameter in parameters])
     kept = [speed.numel() * speed.itemsize for optimizer in made for speed in optimizer.state.values()]
     bytes_sent = sent(spent.as_data(), sum(scattered), dist.get_world_size())
-    return {"parameters": seen, "state": sum(kept), "bytes": bytes_sent / STEPS}
+    return {"parameters": seen, "state": max(sum(kept), sum(updated) // STEPS), "bytes": bytes_sent / STEPS}
 
 
 @contextmanager
@@ -139,7 +147,14 @@ def judge(case: Case, values: list) -> str | None:
             difference = differs(found, wanted, "parameters")
             if difference:
                 return f"rank {rank}, after step {step + 1}: {difference}"
+    if case.part == STATE and sum(value["state"] for value in values) < everything(case):
+        return "the parameters are right, but optimizers from `make_optimizer` have not updated all of them"
     return None
+
+
+def everything(case: Case) -> int:
+    """Return the bytes of all parameters, and of their state."""
+    return sum(weight.numel() * weight.itemsize for weight in case.inputs["weights"])
 
 
 def costs(case: Case, values: list) -> list[Cost]:
@@ -156,9 +171,10 @@ def costs(case: Case, values: list) -> list[Cost]:
 def one_process(case: Case, momentum: bool = True, times: float = 1.0) -> list[list[Tensor]]:
     """Return the parameters after each step in one process that uses the sum of all gradients, times `times`."""
     parameters = [weight.clone() for weight in case.inputs["weights"]]
-    optimizer, seen = Momentum(parameters), []
+    rates = case.inputs["rates"]
+    optimizer, seen = Momentum(parameters, rates), []
     for of_ranks in case.inputs["gradients"]:
-        optimizer = optimizer if momentum else Momentum(parameters)
+        optimizer = optimizer if momentum else Momentum(parameters, rates)
         for parameter, of_parameter in zip(parameters, zip(*of_ranks, strict=True), strict=True):
             parameter.grad = times * torch.stack(of_parameter).sum(0)
         optimizer.step()
@@ -175,6 +191,7 @@ def after_one_step(values: list) -> list[list[Tensor]]:
     return [list(of_ranks) for of_ranks in zip(*(value["parameters"][0] for value in values), strict=True)]
 
 
+@observed
 def nothing_happens(case: Case, values: list) -> bool:
     """The parameters are unchanged. The function you return is called after every backward pass: it must update the
     tensors in `parameters` in place.
@@ -183,8 +200,8 @@ def nothing_happens(case: Case, values: list) -> bool:
 
 
 def state_is_lost(case: Case, values: list) -> bool:
-    """The first step is right, but the others have no momentum: an optimizer that is created anew at every step has
-    lost its state. Create it once.
+    """The first step is right, but the others have no momentum. This is what you get if the optimizer is created anew
+    at every step and has lost its state: create it once.
     """
     return on_all_ranks(values, one_process(case, momentum=False))
 
@@ -195,17 +212,21 @@ def mean_of_the_ranks(case: Case, values: list) -> bool:
 
 
 def added_up_again(case: Case, values: list) -> bool:
-    """You update with a multiple of the sum: gradients that were already summed were summed once more."""
+    """You update with a multiple of the sum. This is what you get if gradients that are already summed are summed once
+    more.
+    """
     return any(on_all_ranks(values, one_process(case, times=times)) for times in (2, case.ranks))
 
 
+@observed
 def not_given_to_all(case: Case, values: list) -> bool:
-    """Each parameter is right on some rank and unchanged on another: its owner has updated it, but the others never got
-    it. After the update, every part goes from its owner to all the others.
+    """After a step, each parameter is right on some rank and unchanged on another: its owner has updated it, and the
+    others do not have it. After the update, every part goes from its owner to all the others.
     """
     pairs = zip(after_one_step(values), one_process(case)[0], case.inputs["weights"], strict=True)
     return all(
         any(differs(one, right) is None for one in of_ranks)
+        and any(differs(one, right) is not None for one in of_ranks)
         and all(differs(one, right) is None or differs(one, before) is None for one in of_ranks)
         for of_ranks, right, before in pairs
     )
@@ -218,12 +239,13 @@ def gradient_of_one_rank(case: Case, values: list) -> bool:
     gradients = zip(*case.inputs["gradients"][0], strict=True)
     every = zip(after_one_step(values), case.inputs["weights"], gradients, strict=True)
     return all(
-        any(differs(one, before - RATE * gradient) is None for gradient in of_all)
+        any(differs(one, before - case.inputs["rates"][0] * gradient) is None for gradient in of_all)
         for of_ranks, before, of_all in every
         for one in of_ranks
     )
 
 
+@observed
 def some_are_never_updated(case: Case, values: list) -> bool:
     """Some parameters are right, and others are unchanged on all ranks: no rank owns them, or their owner sends them
     before it has updated them. Which rank has the state of the last ones?
@@ -233,6 +255,7 @@ def some_are_never_updated(case: Case, values: list) -> bool:
     return bool(wrong) and all(differs(one, before) is None for one, before in wrong)
 
 
+@observed
 def only_their_own_ranks(case: Case, values: list) -> bool:
     """The ranks have different parameters after a step. All ranks must have the same parameters: the ones that the
     owners have updated.
@@ -244,16 +267,30 @@ def state_of_everything(case: Case, values: list) -> bool:
     """Every rank holds the state of all parameters, as in plain data parallelism. Create an optimizer for this rank's
     part alone; the other parts come from the other ranks.
     """
-    everything = sum(weight.numel() * weight.itemsize for weight in case.inputs["weights"])
-    return too_much(case, values) and case.part == STATE and all(value["state"] >= everything for value in values)
+    return too_much(case, values) and case.part == STATE and all(v["state"] >= everything(case) for v in values)
+
+
+def held_more_than_once(case: Case, values: list) -> bool:
+    """Some of the state is on more than one rank. Every number of it belongs to one rank, its owner."""
+    several = sum(value["state"] for value in values) > 1.1 * everything(case)
+    return too_much(case, values) and case.part == STATE and several
 
 
 def parts_of_unequal_size(case: Case, values: list) -> bool:
-    """The parts are unequal: the same number of parameters per rank is not the same amount of numbers. Give each
-    parameter, largest first, to the rank with the fewest numbers so far, or cut the numbers themselves into equal
-    pieces.
+    """The parts are unequal: one rank has more than its share and a largest parameter on top. (As many *parameters* on
+    each rank are not as many *numbers*.) Give each parameter, largest first, to the rank with the fewest numbers so
+    far, or cut the numbers themselves into equal pieces.
     """
     return too_much(case, values) and case.part == STATE
+
+
+@observed
+def a_home_made_optimizer(case: Case, values: list) -> bool:
+    """The parameters are right, but not because of `make_optimizer`: state that you keep elsewhere is state, too. Let
+    the optimizers that it makes update the parameters, each number on one rank.
+    """
+    wanted = one_process(case)
+    return case.part == STATE and on_all_ranks(values, wanted) and judge(case, values) is not None
 
 
 def sends_what_nobody_needs(case: Case, values: list) -> bool:
@@ -290,7 +327,9 @@ EXERCISE = Exercise(
     judge=judge,
     costs=costs,
     symptoms=(
+        a_home_made_optimizer,
         state_of_everything,
+        held_more_than_once,
         parts_of_unequal_size,
         sends_what_nobody_needs,
         nothing_happens,

@@ -12,7 +12,7 @@ from torch import Tensor
 from course_lib.checks.exercise import Case, Exercise, differs, seeded
 from course_lib.checks.private import by_rank
 from course_lib.lessons.lesson_08 import mean_of_all
-from course_lib.lessons.symptoms import NO_MEAN_OF_NOTHING, a_mean_of_means, says
+from course_lib.lessons.symptoms import NO_MEAN_OF_NOTHING, a_mean_of_means, observed, says
 
 
 def cases(seed: int) -> list[Case]:
@@ -81,6 +81,7 @@ def _reports_are(case: Case, values: list, right: list) -> bool:
     return differs(values[0][1], right) is None
 
 
+@observed
 def adds_nothing_up(case: Case, values: list) -> bool:
     """These are each rank's own gradients: nothing was summed, or the sum went into a different tensor than the one you
     return.
@@ -93,6 +94,7 @@ def means_instead_of_sums(case: Case, values: list) -> bool:
     return _sums_are(case, values, [list(case.inputs["gradients"].mean(dim=0))] * case.ranks)
 
 
+@observed
 def ranks_disagree(case: Case, values: list) -> bool:
     """The ranks have different sums for the same update. Matching all-reduce calls give the same result on all ranks:
     compare which calls each rank makes, and in which order.
@@ -100,16 +102,19 @@ def ranks_disagree(case: Case, values: list) -> bool:
     return any(differs(value[0], values[0][0]) for value in values[1:])
 
 
+@observed
 def everyone_reports(case: Case, values: list) -> bool:
     """Other ranks report as well, so the log has everything once per rank. All *evaluate*; only rank 0 reports."""
     return any(value[1] is not None and len(value[1]) for value in values[1:])
 
 
+@observed
 def reports_no_list(case: Case, values: list) -> bool:
     """A rank that does not report returns an *empty list* of reports."""
     return any(value[1] is None for value in values[1:])
 
 
+@observed
 def too_few_reports(case: Case, values: list) -> bool:
     """Rank 0 has fewer reports than there are updates. Report once after each update."""
     return len(values[0][1]) < len(case.inputs["errors"][0])
@@ -154,7 +159,8 @@ def over_all_updates(case: Case, values: list) -> bool:
 
 @says(NO_MEAN_OF_NOTHING)
 def not_a_number(case: Case, values: list) -> bool:
-    return any(float(report) != float(report) for report in values[0][1])
+    empty = any(not count for mine in case.inputs["errors"] for _, count in mine)
+    return empty and any(float(report) != float(report) for report in values[0][1])
 
 
 def evaluates_on_rank_0(gradients, errors):

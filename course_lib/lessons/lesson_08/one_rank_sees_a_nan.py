@@ -11,6 +11,7 @@ from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
 from course_lib.checks.private import by_rank
+from course_lib.lessons.symptoms import observed
 
 NAN, INF = float("nan"), float("inf")
 RATE = 0.1
@@ -80,6 +81,7 @@ def _finite(case: Case) -> list[bool]:
     return case.inputs["gradients"].isfinite().all(dim=2).all(dim=0).tolist()
 
 
+@observed
 def too_few(case: Case, values: list) -> bool:
     """There are fewer weights than updates. A bad gradient skips only *one* update, whose unchanged weights still
     belong in the list.
@@ -96,6 +98,7 @@ def same_tensor(case: Case, values: list) -> bool:
     return moved and _all_are(values, [right[-1]] * len(right))
 
 
+@observed
 def ranks_disagree(case: Case, values: list) -> bool:
     """The ranks' weights are no longer the same. All ranks must add up the same gradients and skip the same updates:
     decide together.
@@ -103,6 +106,7 @@ def ranks_disagree(case: Case, values: list) -> bool:
     return any(differs(value["weights"], values[0]["weights"]) for value in values[1:])
 
 
+@observed
 def infinite_is_no_nan(case: Case, values: list) -> bool:
     """An infinite gradient is not a nan, and after it the weights are no longer finite. Test for what is good:
     `isfinite`, on every rank.
@@ -111,6 +115,7 @@ def infinite_is_no_nan(case: Case, values: list) -> bool:
     return not gradients.isnan().any() and not _stay_finite(values)
 
 
+@observed
 def never_skips(case: Case, values: list) -> bool:
     """All ranks had a nan in the same update, and their weights are nan from then on. Look at the gradient before you
     use it.
@@ -130,6 +135,7 @@ def _stay_finite(values: list) -> bool:
     return all(bool(weights.isfinite().all()) for value in values for weights in value["weights"])
 
 
+@observed
 def made_up(case: Case, values: list) -> bool:
     """The weights changed in an update in which a rank's gradient was bad: zeros stood in for it, or the other ranks
     went on without it. When one rank's gradient is bad, all ranks skip the update.
@@ -139,6 +145,7 @@ def made_up(case: Case, values: list) -> bool:
     return any(not finite and differs(after, before) for before, after, finite in pairs)
 
 
+@observed
 def skips_too_much(case: Case, values: list) -> bool:
     """An update was skipped although all ranks' gradients were finite. A bad gradient in an earlier update says nothing
     about this one.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.lessons.lesson_08 import Diagnosed
+from course_lib.lessons.symptoms import observed
 
 CAUSES = ("straggler", "uneven batches", "data", "no overlap", "network", "fine")
 NOISE = 0.04  # relative variation of equal work, up or down
@@ -118,19 +119,31 @@ def _truth(case: Case) -> tuple[int | None, str]:
     return case.truth
 
 
+@observed
 def waiting_is_no_work(case: Case, values: list) -> bool:
     """There is a lot of communication in this timeline, but most of it is waiting. Only the rank that arrives *last*
     shows how long a transfer takes: it does not wait for any other rank.
     """
-    return values[0]["found"][1] in ("network", "no overlap") and _truth(case)[1] not in ("network", "no overlap")
+    waits = _truth(case)[0] is not None or _truth(case)[1] == "uneven batches"
+    return values[0]["found"][1] in ("network", "no overlap") and waits
 
 
+@observed
+def hidden_by_the_backward_pass(case: Case, values: list) -> bool:
+    """Communication is not what takes the time here: when the last rank has ended its backward pass, hardly any of it
+    is left. Add up where the time goes, for each rank and each name.
+    """
+    return values[0]["found"][1] in ("network", "no overlap") and _truth(case)[1] == "data"
+
+
+@observed
 def who_waits_most(case: Case, values: list) -> bool:
     """This rank waits for the slow one. The rank to blame is the one that waits *least*."""
     rank, right = values[0]["found"][0], _truth(case)[0]
     return None not in (rank, right) and rank != right
 
 
+@observed
 def once_the_last(case: Case, values: list) -> bool:
     """In every update some rank is last, but not the same one each time: the batch is long, the rank is not slow. Look
     at the updates one by one.
@@ -138,11 +151,13 @@ def once_the_last(case: Case, values: list) -> bool:
     return _truth(case)[1] == "uneven batches"
 
 
+@observed
 def always_the_last(case: Case, values: list) -> bool:
     """The long batches do not move from rank to rank: the same rank is the last in every update."""
     return values[0]["found"][1] == "uneven batches" and _truth(case)[0] is not None
 
 
+@observed
 def nobody_to_blame(case: Case, values: list) -> bool:
     """No rank is more than a few percent later than the others. If anything is wrong, it is wrong on all ranks: the
     rank is None.
@@ -150,16 +165,19 @@ def nobody_to_blame(case: Case, values: list) -> bool:
     return _truth(case)[0] is None and values[0]["found"][0] is not None
 
 
+@observed
 def slow_in_what(case: Case, values: list) -> bool:
     """The rank is right. In which spans is it slower than the others: does it compute, or does it load?"""
     return _truth(case)[0] is not None and values[0]["found"][0] == _truth(case)[0]
 
 
+@observed
 def begins_when(case: Case, values: list) -> bool:
     """The transfers take long. Do they begin while the backward pass still runs, or only after it?"""
     return {values[0]["found"][1], _truth(case)[1]} == {"network", "no overlap"}
 
 
+@observed
 def all_is_well(case: Case, values: list) -> bool:
     """Nothing is wrong here: loading is short, all ranks are ready at the same time, and nearly all communication is
     hidden behind the backward pass.
@@ -167,6 +185,7 @@ def all_is_well(case: Case, values: list) -> bool:
     return _truth(case)[1] == "fine"
 
 
+@observed
 def something_is_wrong(case: Case, values: list) -> bool:
     """Something takes a quarter of this run's time or more, and was not found. Add up where the time goes, for each
     rank and each name.
@@ -195,6 +214,7 @@ EXERCISE = Exercise(
     symptoms=(
         all_is_well,
         waiting_is_no_work,
+        hidden_by_the_backward_pass,
         who_waits_most,
         always_the_last,
         once_the_last,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, seeded
 from course_lib.lessons.lesson_08 import Diagnosed
+from course_lib.lessons.symptoms import observed
 
 CAUSES = ("start", "repeats", "own gradient", "other rate", "not applied", "sum", "group", "none")
 OF_ONE_RANK = ("start", "repeats", "own gradient", "other rate", "not applied")
@@ -35,17 +36,34 @@ class Fault:
 def cases(seed: int) -> list[Case]:
     dice, generator = random.Random(seed), seeded(seed)
 
+    def fault(cause: str, ranks: int, at: int, lasts: bool | None = None) -> Fault:
+        rank = dice.randrange(ranks) if cause in OF_ONE_RANK else None
+        lasts = cause != "repeats" and dice.random() < 0.6 if lasts is None else lasts
+        return Fault(cause, rank, None if cause == "none" else at, lasts)
+
     def job(part: str, cause: str, ranks: int, updates: int) -> Diagnosed:
         at = 0 if cause == "start" else dice.randrange(1 if cause == "repeats" else 0, updates)
-        rank = dice.randrange(ranks) if cause in OF_ONE_RANK else None
-        fault = Fault(cause, rank, None if cause == "none" else at, lasts=cause != "repeats" and dice.random() < 0.6)
-        record = train(fault, ranks, updates, dice, generator)
-        says = _in_words(record)
-        return Diagnosed(part, 1, {"record": record}, says, (fault.rank, fault.update, fault.cause))
+        return _job(part, [fault(cause, ranks, at)], ranks, updates)
+
+    def two(part: str, causes: tuple[str, str], ranks: int, at: tuple[int, int]) -> Diagnosed:
+        """Make a job with two faults, each of them in a single update; the first is the one to find."""
+        faults = [fault(cause, ranks, update, lasts=False) for cause, update in zip(causes, at, strict=True)]
+        return _job(part, faults, ranks, 4)
+
+    def _job(part: str, faults: list[Fault], ranks: int, updates: int) -> Diagnosed:
+        record = train(faults, ranks, updates, dice, generator)
+        first, *others = ((each.rank, each.update, each.cause) for each in faults)
+        return Diagnosed(part, 1, {"record": record}, _in_words(record), (first, others))
 
     return [
         *(job("one rank", cause, 3 + extra, 2 + 2 * extra) for extra in range(3) for cause in OF_ONE_RANK),
-        *(job("all ranks", cause, 4, updates) for updates in (2, 5) for cause in ("sum", "group")),
+        two("one rank", ("not applied", "repeats"), 3, (1, 3)),
+        two("one rank", ("other rate", "own gradient"), 4, (0, 2)),
+        two("one rank", ("repeats", "other rate"), 3, (2, 2)),
+        two("one rank", ("own gradient", "not applied"), 4, (1, 1)),
+        *(job("all ranks", cause, ranks, updates) for ranks, updates in ((4, 2), (5, 5)) for cause in ("sum", "group")),
+        two("all ranks", ("sum", "repeats"), 4, (1, 2)),
+        two("all ranks", ("group", "other rate"), 5, (1, 1)),
         *(job("all ranks", "none", ranks, updates) for ranks, updates in ((3, 2), (4, 6))),
     ]
 
@@ -67,7 +85,7 @@ def _in_words(record: dict) -> str:
     return "\n  ".join(lines)
 
 
-def train(fault: Fault, ranks: int, updates: int, dice: random.Random, generator: torch.Generator) -> dict:
+def train(faults: list[Fault], ranks: int, updates: int, dice: random.Random, generator: torch.Generator) -> dict:
     """Train a linear model on `ranks` simulated ranks, each with its own weights, and return a record of the run."""
     rate = dice.choice((0.05, 0.1, 0.2))
     size = ranks * updates * BATCH
@@ -75,17 +93,23 @@ def train(fault: Fault, ranks: int, updates: int, dice: random.Random, generator
     targets = inputs @ torch.tensor([1.0, -2.0], dtype=torch.float64) + 3.0
     order = torch.randperm(size, generator=generator).reshape(updates, ranks, BATCH).tolist()
     weights = [torch.randn(2, generator=generator, dtype=torch.float64)] * ranks
-    if fault.cause == "start" and fault.rank is not None:
-        weights[fault.rank] = torch.randn(2, generator=generator, dtype=torch.float64)
+    for fault in faults:
+        if fault.cause == "start" and fault.rank is not None:
+            weights[fault.rank] = torch.randn(2, generator=generator, dtype=torch.float64)
+    another_rate = dice.choice((0.5, 1.1, 2.0))
     start = [each.tolist() for each in weights]
     log = []
     for update in range(updates):
-        examples = [order[_place(fault, rank, update)][rank] for rank in range(ranks)]
+        examples = [
+            _repeated(dice, order, update, rank) if _hit(faults, "repeats", rank, update) else order[update][rank]
+            for rank in range(ranks)
+        ]
         off = [inputs[mine] @ weights[rank] - targets[mine] for rank, mine in enumerate(examples)]
         own = [2 * each @ inputs[mine] / BATCH for each, mine in zip(off, examples, strict=True)]
-        last_digits = 1 + 1e-13 * dice.choice((-1, 1))  # the order of summation changes the last digits
-        used = [_used(fault, rank, update, own) * last_digits for rank in range(ranks)]
-        weights = [weights[rank] - _rate(fault, rank, update, rate) * used[rank] for rank in range(ranks)]
+        last_digits = [1 + 1e-13 * dice.choice((-1, 1)) for _ in range(ranks)]  # the order of summation changes them
+        used = [_used(faults, rank, update, own) * last_digits[rank] for rank in range(ranks)]
+        rates = [rate * _times(faults, rank, update, another_rate) for rank in range(ranks)]
+        weights = [weights[rank] - rates[rank] * used[rank] for rank in range(ranks)]
         log.append(
             [
                 {
@@ -101,24 +125,31 @@ def train(fault: Fault, ranks: int, updates: int, dice: random.Random, generator
     return {"rate": rate, "start": start, "updates": log}
 
 
-def _place(fault: Fault, rank: int, update: int) -> int:
-    return update - 1 if fault.hits("repeats", rank, update) else update
+def _hit(faults: list[Fault], cause: str, rank: int, update: int) -> bool:
+    return any(fault.hits(cause, rank, update) for fault in faults)
 
 
-def _rate(fault: Fault, rank: int, update: int, rate: float) -> float:
-    if fault.hits("not applied", rank, update):
+def _repeated(dice: random.Random, order: list, update: int, rank: int) -> list[int]:
+    """Return a batch in which one example, or all, are those of some rank in an earlier update."""
+    earlier = order[dice.randrange(update)][dice.choice((rank, dice.randrange(len(order[0]))))]
+    return [*earlier] if dice.random() < 0.5 else [order[update][rank][0], *earlier[1:]]
+
+
+def _times(faults: list[Fault], rank: int, update: int, another_rate: float) -> float:
+    """Return the factor on a rank's rate."""
+    if _hit(faults, "not applied", rank, update):
         return 0.0
-    return rate / 2 if fault.hits("other rate", rank, update) else rate
+    return another_rate if _hit(faults, "other rate", rank, update) else 1.0
 
 
-def _used(fault: Fault, rank: int, update: int, own: Sequence[Tensor]) -> Tensor:
+def _used(faults: list[Fault], rank: int, update: int, own: Sequence[Tensor]) -> Tensor:
     """Return the gradient that a rank's optimizer uses."""
     everybody = torch.stack(list(own))
-    if fault.hits("own gradient", rank, update):
+    if _hit(faults, "own gradient", rank, update):
         return own[rank]
-    if fault.hits("sum", rank, update):
+    if _hit(faults, "sum", rank, update):
         return everybody.sum(dim=0)
-    if fault.hits("group", rank, update):
+    if _hit(faults, "group", rank, update):
         half = len(own) // 2
         return (everybody[:half] if rank < half else everybody[half:]).mean(dim=0)
     return everybody.mean(dim=0)
@@ -139,9 +170,19 @@ def judge(case: Case, values: list) -> str | None:
 
 def _truth(case: Case) -> tuple:
     assert isinstance(case, Diagnosed)
-    return case.truth
+    return case.truth[0]
 
 
+@observed
+def a_later_fault(case: Case, values: list) -> bool:
+    """This is a fault, too, but not the first one. An earlier update comes first; within an update, the first line of
+    the table that is true.
+    """
+    assert isinstance(case, Diagnosed)
+    return tuple(values[0]["found"]) in case.truth[1]
+
+
+@observed
 def sees_ghosts(case: Case, values: list) -> bool:
     """Nothing is wrong with this job. Ranks have different examples, so their losses and gradients differ; and sums of
     the same numbers in a different order differ in their last digits.
@@ -149,6 +190,7 @@ def sees_ghosts(case: Case, values: list) -> bool:
     return _truth(case)[2] == "none"
 
 
+@observed
 def sees_nothing(case: Case, values: list) -> bool:
     """Something is wrong with this job, and was not found. Check every step of every update: the initial weights, the
     examples, what happens to the gradients, and what happens to the weights.
@@ -156,6 +198,7 @@ def sees_nothing(case: Case, values: list) -> bool:
     return values[0]["found"][2] == "none"
 
 
+@observed
 def a_consequence(case: Case, values: list) -> bool:
     """This is a consequence: something was wrong in an earlier update, and since then weights differ, and so do losses
     and gradients. Find the first thing that does not follow from what came before it.
@@ -164,6 +207,7 @@ def a_consequence(case: Case, values: list) -> bool:
     return isinstance(update, int) and isinstance(first, int) and update > first
 
 
+@observed
 def too_early(case: Case, values: list) -> bool:
     """In this update all is still well. Different losses and gradients are not a fault: ranks have different examples.
     Neither are last digits that differ: they depend on the order of summation.
@@ -172,18 +216,23 @@ def too_early(case: Case, values: list) -> bool:
     return isinstance(update, int) and isinstance(first, int) and update < first
 
 
+@observed
 def one_for_all(case: Case, values: list) -> bool:
     """All ranks do the same wrong thing in this update: no rank is more to blame than others, and the rank is None."""
-    return _truth(case)[0] is None and values[0]["found"][0] is not None
+    found, right = values[0]["found"], _truth(case)
+    return right[0] is None and found[0] is not None and found[1] == right[1]
 
 
+@observed
 def another_rank(case: Case, values: list) -> bool:
     """The update is right, but the rank is not. At the start: which rank's weights differ from all others? Later: which
     rank's numbers do not follow from the previous ones?
     """
-    return values[0]["found"][0] != _truth(case)[0]
+    found, right = values[0]["found"], _truth(case)
+    return found[0] != right[0] and found[1] == right[1]
 
 
+@observed
 def another_cause(case: Case, values: list) -> bool:
     """Rank and update are right, but the cause is not. Check the steps one by one: initial weights, examples, `used`
     from the gradients, weights from `used`.
@@ -210,5 +259,14 @@ EXERCISE = Exercise(
     cases=cases,
     drive=drive,
     judge=judge,
-    symptoms=(sees_ghosts, sees_nothing, a_consequence, too_early, one_for_all, another_rank, another_cause),
+    symptoms=(
+        sees_ghosts,
+        sees_nothing,
+        a_later_fault,
+        a_consequence,
+        too_early,
+        one_for_all,
+        another_rank,
+        another_cause,
+    ),
 )

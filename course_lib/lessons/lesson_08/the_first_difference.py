@@ -8,6 +8,7 @@ from collections.abc import Callable
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.lessons.lesson_08 import Diagnosed
 from course_lib.lessons.lesson_08._jobs import Step, run, state
+from course_lib.lessons.symptoms import observed
 
 CAUSES = ("returned", "busy", "mismatch", "extra", "skipped")
 OPS = ("all_reduce", "all_gather", "broadcast", "barrier")
@@ -20,6 +21,7 @@ def cases(seed: int) -> list[Case]:
         *(("another collective", calls_another, 3 + place) for place in range(3)),
         *(("found out later", fault, 3 + place) for fault in (skips_once, evaluates_alone) for place in range(4)),
         *(("found out later", once_more, 3 + place) for place in range(2)),
+        *(("found out later", fault, 3 + place) for fault in (starts_anew, skips_at_once) for place in range(2)),
     ]
     return [_job(dice, part, fault, ranks) for part, fault, ranks in made]
 
@@ -28,13 +30,14 @@ def _job(dice: random.Random, part: str, fault: Callable, ranks: int) -> Diagnos
     """Return a job in which one rank deviates. If that is found out later, the line of the hang gives nothing away."""
     while True:
         case = _any_job(dice, part, fault, ranks)
-        if fault not in (skips_once, evaluates_alone) or not _ends(case) & set(_sides(case)):
+        if fault not in (skips_once, skips_at_once, evaluates_alone) or not _ends(case) & set(_sides(case)):
             return case
 
 
 def _any_job(dice: random.Random, part: str, fault: Callable, ranks: int) -> Diagnosed:
     body = _body(dice)
-    right = [Step("broadcast", 4, group="world"), *body * dice.randint(3, 5), Step("barrier", 40, group="world")]
+    before = [Step("broadcast", 4, group="world"), Step("all_reduce", 6, group="world")]
+    right = [*before, *body * dice.randint(3, 5), Step("barrier", 40, group="world")]
     wrong, line, cause = fault(dice, right, len(body))
     odd = dice.randrange(ranks)
     programs = [wrong if rank == odd else right for rank in range(ranks)]
@@ -87,19 +90,30 @@ def calls_another(dice: random.Random, right: list[Step], size: int) -> tuple[li
 
 def skips_once(dice: random.Random, right: list[Step], size: int) -> tuple[list[Step], int, str]:
     """Leave out one call of one update. The next call is of the same kind and takes its place."""
-    places = [place for place in range(1, len(right) - size) if right[place].op == right[place + 1].op]
+    places = [place for place in range(2, len(right) - size) if right[place].op == right[place + 1].op]
     place = dice.choice(places)
     return [*right[:place], *right[place + 1 :]], right[place].line, "skipped"
 
 
+def skips_at_once(dice: random.Random, right: list[Step], size: int) -> tuple[list[Step], int, str]:
+    """Leave out the first call of the first update: the line of the next one is one where no rank has been yet."""
+    return [*right[:2], *right[3:]], right[2].line, "skipped"
+
+
 def evaluates_alone(dice: random.Random, right: list[Step], size: int) -> tuple[list[Step], int, str]:
     """Add an all-reduce on a separate line after one update, or after every update from there on."""
-    updates = range(1 + size, len(right) - 1, size)
+    updates = range(2 + size, len(right) - 1, size)
     first, line = dice.choice(updates), dice.randrange(31, 39)
     hit = [place for place in updates if place >= first] if dice.random() < 0.5 else [first]
     extra = Step(right[first].op, line, group="world")
     wrong = [each for place, step in enumerate(right) for each in ([extra, step] if place in hit else [step])]
     return wrong, line, "extra"
+
+
+def starts_anew(dice: random.Random, right: list[Step], size: int) -> tuple[list[Step], int, str]:
+    """Make the call of line 6, which the others make only before the first update, instead of those of one update."""
+    first = dice.choice(range(2 + size, len(right) - 1, size))
+    return [*right[:first], right[1], *right[first + size :]], right[first].line, "skipped"
 
 
 def once_more(dice: random.Random, right: list[Step], size: int) -> tuple[list[Step], int, str]:
@@ -143,6 +157,7 @@ def _sides(case: Case) -> list[int]:
     return [calls[place][1] for calls in (mine, usual) if place < len(calls)]
 
 
+@observed
 def blames_a_victim(case: Case, values: list) -> bool:
     """This rank does what most ranks do, and has made the same calls as they have: it is a victim. The rank to blame is
     the one whose calls differ from all others', whether it is waiting or not.
@@ -151,6 +166,7 @@ def blames_a_victim(case: Case, values: list) -> bool:
     return rank != _truth(case)[0] and rank in range(len(case.inputs["record"]))
 
 
+@observed
 def line_of_the_hang(case: Case, values: list) -> bool:
     """The rank is right, but the line is one where ranks wait at the end. That is where it was noticed, not where it
     went wrong: compare the calls from the beginning, and stop at the first difference.
@@ -159,6 +175,7 @@ def line_of_the_hang(case: Case, values: list) -> bool:
     return rank == _truth(case)[0] and line != _truth(case)[1] and line in _ends(case)
 
 
+@observed
 def line_of_the_other_side(case: Case, values: list) -> bool:
     """The rank is right, but the line is that of the other side. A skipped call has the line where the others made it;
     a call that only this rank made has this rank's line, and so does the place where it is busy.
@@ -167,15 +184,26 @@ def line_of_the_other_side(case: Case, values: list) -> bool:
     return rank == _truth(case)[0] and line != _truth(case)[1] and line in _sides(case)
 
 
+@observed
 def another_line(case: Case, values: list) -> bool:
     """The rank is right, but the line is not: neither of the two calls at the first difference is on it."""
     return values[0]["found"][0] == _truth(case)[0] and values[0]["found"][1] != _truth(case)[1]
 
 
+@observed
+def extra_for_skipped(case: Case, values: list) -> bool:
+    """The rank is right. The call that it makes here is on a line where the others make calls as well, before this
+    place or after it: it has left out theirs, and the line is the one where they made it.
+    """
+    rank, _, cause = values[0]["found"]
+    return rank == _truth(case)[0] and cause == "extra" and _truth(case)[2] == "skipped"
+
+
+@observed
 def other_cause(case: Case, values: list) -> bool:
     """Rank and line are right, but the cause is not. Look again at the first difference: is there a call on both sides?
     If not: who has returned, and who is running? If so: is it the same collective, and do the others ever call it on
-    that line?
+    that line, before this place or after it?
     """
     return values[0]["found"][:2] == list(_truth(case)[:2])
 
@@ -197,5 +225,12 @@ EXERCISE = Exercise(
     cases=cases,
     drive=drive,
     judge=judge,
-    symptoms=(blames_a_victim, line_of_the_other_side, line_of_the_hang, another_line, other_cause),
+    symptoms=(
+        blames_a_victim,
+        extra_for_skipped,
+        line_of_the_other_side,
+        line_of_the_hang,
+        another_line,
+        other_cause,
+    ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -10,7 +11,7 @@ import torch.distributed as dist
 from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
 from course_lib.checks.private import by_rank
 from course_lib.lessons.lesson_08 import mean_of_all
-from course_lib.lessons.symptoms import NO_MEAN_OF_NOTHING, a_mean_of_means, says
+from course_lib.lessons.symptoms import NO_MEAN_OF_NOTHING, a_mean_of_means, observed, says
 
 MANY = 1_000  # updates: more than a hard-coded guess would cover
 
@@ -18,9 +19,15 @@ MANY = 1_000  # updates: more than a hard-coded guess would cover
 def cases(seed: int) -> list[Case]:
     generator, dice = seeded(seed), random.Random(seed)
 
-    def case(part: str, sizes: list[list[int]]) -> Case:
+    def case(part: str, sizes: list[list[int]], zero: int | None = None) -> Case:
+        """Make a case in which each rank has batches of these sizes; all losses of update `zero` are 0."""
         batches = [[torch.rand(size, generator=generator, dtype=torch.float64) for size in rank] for rank in sizes]
         says = f"batches of {sizes} examples" if sum(map(len, sizes)) < 40 else f"{list(map(len, sizes))} batches"
+        if zero is not None:
+            says += f"; all losses of update {zero}, counted from 0, are 0.0"
+            for mine in batches:
+                if zero < len(mine):
+                    mine[zero].zero_()
         return Case(part, len(sizes), {"batches": batches}, says)
 
     def drawn(*numbers: int) -> list[list[int]]:
@@ -31,8 +38,10 @@ def cases(seed: int) -> list[Case]:
         case("equally many", [[2, 2], [2, 2]]),
         case("equally many", drawn(3) * 3),
         case("equally many", drawn(most) * 2),
+        case("equally many", drawn(4) * 2, zero=1),
+        case("unequally many", [[3, 1], [2], [1, 4, 2, 1, 1]]),  # the shortest is neither the first nor the last
         case("unequally many", [[2, 2], [2]]),
-        case("unequally many", [[3, 1], [2], [1, 4, 2]]),
+        case("unequally many", [[2], [1, 3, 2, 1]], zero=2),
         case("unequally many", drawn(1, 4)),
         case("unequally many", drawn(5, 1)),
         case("unequally many", drawn(2, most, 3)),
@@ -72,33 +81,58 @@ def _losses_are(values: list, right: list) -> bool:
     return all(differs(value["losses"], right) is None for value in values)
 
 
-def _stops_after(updates: int, case: Case, values: list) -> bool:
-    losses = [value["losses"] for value in values]
-    few = all(len(mine) == updates for mine in losses)
-    return few and updates < len(_means(case))
+def _stops_after(updates: int, others: Sequence[int], case: Case, values: list) -> bool:
+    """Return whether all ranks stop after so many updates, and none of the `others` is that number, too."""
+    few = all(len(value["losses"]) == updates for value in values)
+    return few and updates < len(_means(case)) and updates not in others
+
+
+@observed
+def stops_at_a_zero(case: Case, values: list) -> bool:
+    """The ranks stop at the first update whose losses add up to 0. Losses may be 0, and that is no sign that nobody has
+    a batch: the *count* is.
+    """
+    zero = _first_zero(case)
+    return zero is not None and all(len(value["losses"]) == zero for value in values)
+
+
+@observed
+def leaves_zeros_out(case: Case, values: list) -> bool:
+    """Updates whose losses add up to 0 are missing from the list. A loss of 0 is a loss, and belongs into it."""
+    right = [loss for loss in expected(case)[0]["losses"] if loss]
+    return _first_zero(case) is not None and _losses_are(values, right)
+
+
+def _first_zero(case: Case) -> int | None:
+    """Return the first update whose losses are all 0."""
+    return next((update for update, losses in enumerate(_of_each_update(case)) if not losses.any()), None)
 
 
 def stops_at_the_shortest(case: Case, values: list) -> bool:
     """All ranks stop when the first has run out: nothing hangs, but the batches the others have left are never used. Go
     on as long as *any* rank has a batch.
     """
-    return _stops_after(min(map(len, case.inputs["batches"])), case, values)
+    first, *_, last = lengths = list(map(len, case.inputs["batches"]))
+    return _stops_after(min(lengths), [first, last], case, values)
 
 
 def as_many_as_rank_0(case: Case, values: list) -> bool:
     """All ranks make as many updates as rank 0 has batches. If another rank has more, those are lost. Ask all ranks:
     which all-reduce gives the largest of their numbers?
     """
-    return _stops_after(len(case.inputs["batches"][0]), case, values)
+    first, *_, last = lengths = list(map(len, case.inputs["batches"]))
+    return _stops_after(first, [min(lengths), last], case, values)
 
 
+@observed
 def stops_too_early(case: Case, values: list) -> bool:
-    """There are fewer losses than updates. No rank knows beforehand how many batches the longest rank has, and no
-    constant is large enough: the ranks have to ask one another.
+    """There are fewer losses than updates. This is what you get if the number of updates is a constant, or the number
+    of batches on one rank: the longest may be any rank, so the ranks have to ask one another.
     """
     return any(len(value["losses"]) < len(_means(case)) for value in values)
 
 
+@observed
 def goes_on_too_long(case: Case, values: list) -> bool:
     """There are more losses than updates: after the last batch of the longest rank there is nothing to report. The
     ranks have to agree on the number of updates.
@@ -108,9 +142,11 @@ def goes_on_too_long(case: Case, values: list) -> bool:
 
 @says(NO_MEAN_OF_NOTHING)
 def not_a_number(case: Case, values: list) -> bool:
-    return any(float(loss) != float(loss) for value in values for loss in value["losses"])
+    ran_out = any(None in update for update in _means(case))
+    return ran_out and any(float(loss) != float(loss) for value in values for loss in value["losses"])
 
 
+@observed
 def its_own_losses(case: Case, values: list) -> bool:
     """Each rank returns the losses of its own batches. An update has the examples of all ranks: add them up."""
     own = [[batch.mean().item() for batch in mine] for mine in case.inputs["batches"]]
@@ -174,6 +210,8 @@ EXERCISE = Exercise(
     judge=same_as(expected),
     symptoms=(
         its_own_losses,
+        stops_at_a_zero,
+        leaves_zeros_out,
         stops_at_the_shortest,
         as_many_as_rank_0,
         stops_too_early,

@@ -12,6 +12,7 @@ from typing import Any
 
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.lessons.lesson_08 import Diagnosed
+from course_lib.lessons.symptoms import observed
 
 CAUSES = ("died", "raised", "busy", "fewer", "more", "another call", "messages")
 PART_OF = {
@@ -109,18 +110,21 @@ def _blamed(case: Case, values: list) -> tuple[set, set]:
     return {rank for rank in found if isinstance(rank, int)}, set(_truth(case)[0])
 
 
+@observed
 def blames_victims_too(case: Case, values: list) -> bool:
     """These include the ranks to blame, but also others that are in trouble only because of them."""
     found, guilty = _blamed(case, values)
     return found > guilty
 
 
+@observed
 def one_of_two(case: Case, values: list) -> bool:
     """Two ranks wait for each other in a message, and this is one of them. Neither is more to blame: name both."""
     found, guilty = _blamed(case, values)
     return bool(found) and found < guilty
 
 
+@observed
 def blames_who_lost_a_peer(case: Case, values: list) -> bool:
     """This rank's last words are about a connection: it has lost another rank, which is not a cause. Which rank left
     before it, and how: with which exit code, after which exception, or after how many collectives?
@@ -130,8 +134,9 @@ def blames_who_lost_a_peer(case: Case, values: list) -> bool:
     return not found & guilty and any(LOST in ranks[rank]["log"] for rank in found if rank in range(len(ranks)))
 
 
+@observed
 def blames_who_is_done(case: Case, values: list) -> bool:
-    """This rank has made as many collectives as most, and exited cleanly: exit code 0. "To blame is the one who does
+    """This rank exited cleanly, with exit code 0, and others are to blame. "To blame is the one who does
     not wait" is not a rule: count, and look for the rank whose count differs from all others.
     """
     found, guilty = _blamed(case, values)
@@ -139,6 +144,7 @@ def blames_who_is_done(case: Case, values: list) -> bool:
     return not found & guilty and any(ranks[rank]["exit"] == 0 for rank in found if rank in range(len(ranks)))
 
 
+@observed
 def overlooks_messages(case: Case, values: list) -> bool:
     """Two ranks are in `send`, or two in `recv`: you can see it in their stacks. They wait for each other, and this
     rank, which has since started a different collective, waits for them.
@@ -147,6 +153,7 @@ def overlooks_messages(case: Case, values: list) -> bool:
     return bool(found) and not found & guilty and _truth(case)[1] == "messages"
 
 
+@observed
 def blames_who_waits(case: Case, values: list) -> bool:
     """This rank waits where most ranks wait, or for the ranks that should have arrived there: it is a victim. Compare
     the records side by side, number by number: which rank is the first to differ?
@@ -155,11 +162,13 @@ def blames_who_waits(case: Case, values: list) -> bool:
     return bool(found) and not found & guilty
 
 
+@observed
 def blames_nobody(case: Case, values: list) -> bool:
     """No rank is named, but each of these jobs has a rank to blame, or two that wait for each other."""
     return not _blamed(case, values)[0]
 
 
+@observed
 def counts_before_it_compares(case: Case, values: list) -> bool:
     """Before the counts diverge, there is a number at which one rank made a different call than the others, or a call
     with a different shape. The counts only follow from that: compare the calls first, then their number.
@@ -167,6 +176,7 @@ def counts_before_it_compares(case: Case, values: list) -> bool:
     return _truth(case)[1] == "another call" and values[0]["found"][1] in ("fewer", "more", "busy")
 
 
+@observed
 def busy_or_gone(case: Case, values: list) -> bool:
     """The rank is right, and has made fewer collectives. Why: is it still running, and what is on its stack? A rank
     that has exited is not busy.
@@ -174,6 +184,7 @@ def busy_or_gone(case: Case, values: list) -> bool:
     return _truth(case)[1] in ("busy", "fewer")
 
 
+@observed
 def other_cause(case: Case, values: list) -> bool:
     """The rank is right, but the cause is not. Exit code -9 is "died"; an exception that is not about a
     connection is "raised"; a stack in send or recv is a message; and one collective more than all others is "more".

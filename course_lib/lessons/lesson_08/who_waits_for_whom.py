@@ -7,6 +7,7 @@ import random
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.lessons.lesson_08 import Diagnosed
 from course_lib.lessons.lesson_08._jobs import Program, Step, run, state
+from course_lib.lessons.symptoms import observed
 
 CAUSES = ("returned", "busy", "all send", "all receive", "order")
 Job = tuple[list[list[Step]], dict[str, list[int]], list[int], str]  # programs, groups, ranks to blame, cause
@@ -34,6 +35,12 @@ def cases(seed: int) -> list[Case]:
         ("groups", _groups_in_a_ring(dice, 6)),
         ("groups", _mesh_of_two_rows(dice, 4, "order")),
         ("groups", _mesh_of_two_rows(dice, 6, "order")),
+        ("groups", _two_collectives(dice, 2)),
+        ("groups", _two_collectives(dice, 5)),
+        ("groups", _hub(dice, 3)),
+        ("groups", _hub(dice, 4)),
+        ("groups", _hub(dice, 6)),
+        ("groups", _message_and_group(dice, 4)),
     ]
     return [_case(dice, part, *job) for part, job in made]
 
@@ -135,6 +142,40 @@ def _groups_in_a_ring(dice: random.Random, ranks: int) -> Job:
     return [[calls[rank], calls[rank - 1]] for rank in range(ranks)], groups, list(range(ranks)), "order"
 
 
+def _two_collectives(dice: random.Random, ranks: int) -> Job:
+    """Make a job with one group, of which some ranks are in one collective and the rest in another."""
+    lines = dice.sample(range(5, 29), 2)
+    first, second = (Step(op, line, group="data") for op, line in zip(("all_reduce", "all_gather"), lines, strict=True))
+    turned = dice.randint(1, ranks - 1)
+    programs = [[first, second] if rank < turned else [second, first] for rank in range(ranks)]
+    return programs, {"data": list(range(ranks))}, list(range(ranks)), "order"
+
+
+def _hub(dice: random.Random, ranks: int) -> Job:
+    """Make a job in which the first rank waits for several others at once, and each of them for it: a circle that is
+    no simple cycle. The last rank only waits for one of them.
+    """
+    last = ranks - 1
+    spokes = [f"pair {rank}" for rank in range(1, ranks)]
+    groups = {"hub": list(range(last)) if ranks > 3 else list(range(ranks))}
+    groups |= {name: [0, rank] for rank, name in enumerate(spokes, 1)}
+    hub = Step("all_reduce", dice.randrange(5, 15), group="hub")
+    own = [Step("all_reduce", dice.randrange(15, 29), group=name) for name in spokes]
+    programs = [[hub, *own], *([call, hub] for call in own)]
+    if ranks == 3:
+        return programs, groups, [0, 1, 2], "order"
+    programs[last] = [own[-1]]  # it has nothing to do with the hub's group: a victim
+    return programs, groups, list(range(last)), "order"
+
+
+def _message_and_group(dice: random.Random, ranks: int) -> Job:
+    """Make a job in which one rank waits for a message from a rank that waits for it in a barrier."""
+    receive = Step("recv", dice.randrange(5, 15), peer=1)
+    barrier = Step("barrier", 30, group="everyone")
+    programs = [[receive, barrier], [barrier, Step("send", 33, peer=0)], *([[barrier]] * (ranks - 2))]
+    return programs, {"everyone": list(range(ranks))}, [0, 1], "order"
+
+
 def _mesh_of_two_rows(dice: random.Random, ranks: int, cause: str) -> Job:
     """Make a job that calls rows, then columns. Two ranks at opposite corners reverse the order; or one rank is
     missing.
@@ -180,6 +221,7 @@ def _truth(case: Case) -> tuple[dict[int, int | None], str]:
     return case.truth
 
 
+@observed
 def blames_victims_too(case: Case, values: list) -> bool:
     """These include the ranks to blame, but also others that only wait for them, or that no rank waits for. Follow the
     waits to their end, and name only the ranks where they end.
@@ -187,26 +229,47 @@ def blames_victims_too(case: Case, values: list) -> bool:
     return values[0]["found"][0].keys() > _truth(case)[0].keys()
 
 
+@observed
 def part_of_the_circle(case: Case, values: list) -> bool:
-    """These are some ranks of a cycle, but not all of it. They wait for each other, and none is more to blame than the
-    others: name them all.
+    """These are some ranks of the circle, but not all of it. A rank may wait for several others at once: all that it
+    waits for, and that wait for it, directly or through others, belong to the circle.
     """
     found, right = values[0]["found"][0].keys(), _truth(case)[0].keys()
     return bool(found) and found < right
 
 
+@observed
+def names_nobody(case: Case, values: list) -> bool:
+    """No rank is named, but every one of these jobs has a rank, or a circle of them, where all waiting ends."""
+    return not values[0]["found"][0]
+
+
+@observed
+def blames_some_victims(case: Case, values: list) -> bool:
+    """Some of these ranks are to blame, some only wait for them, and others that are to blame are missing. Follow *all*
+    ranks that a rank waits for, to their end.
+    """
+    return bool(values[0]["found"][0].keys() & _truth(case)[0].keys())
+
+
+@observed
 def blames_a_victim(case: Case, values: list) -> bool:
     """These ranks wait for another rank, and would go on if that one did. Which rank do they wait for, and what is it
     doing?
     """
-    return values[0]["found"][0].keys() != _truth(case)[0].keys()
+    ranks = range(len(case.inputs["record"]))
+    found = values[0]["found"][0].keys()
+    return all(rank in ranks and case.inputs["record"][rank]["doing"] == "waiting" for rank in found)
 
 
+@observed
 def other_lines(case: Case, values: list) -> bool:
     """The ranks are right, but a line is not: it is the one in that rank's own row, or None if it has returned."""
-    return values[0]["found"][0] != _truth(case)[0]
+    found, right = values[0]["found"][0], _truth(case)[0]
+    return found.keys() == right.keys() and found != right
 
 
+@observed
 def other_cause(case: Case, values: list) -> bool:
     """Ranks and lines are right, but the cause is not. What do the ranks in the cycle do: do all of them send, do all
     receive, or is it neither?
@@ -214,6 +277,7 @@ def other_cause(case: Case, values: list) -> bool:
     return values[0]["found"][0] == _truth(case)[0] and len(_truth(case)[0]) > 1
 
 
+@observed
 def other_cause_of_one(case: Case, values: list) -> bool:
     """Rank and line are right, but the cause is not: has it returned, or is it running?"""
     return values[0]["found"][0] == _truth(case)[0]
@@ -241,9 +305,11 @@ EXERCISE = Exercise(
     symptoms=(
         blames_victims_too,
         part_of_the_circle,
-        blames_a_victim,
+        names_nobody,
         other_lines,
         other_cause,
         other_cause_of_one,
+        blames_some_victims,
+        blames_a_victim,
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from course_lib.checks.exercise import Case, Exercise, differs, same_as
+from course_lib.lessons.symptoms import observed
 
 
 def cases(seed: int) -> list[Case]:
@@ -71,6 +72,7 @@ def _is(values: list, right: list[int]) -> bool:
     return differs(values[0]["staleness"], right) is None
 
 
+@observed
 def one_for_each_event(case: Case, values: list) -> bool:
     """The list is too long or too short: return one number for each *push*, in order, and none for a pull."""
     return len(values[0]["staleness"]) != len(_ages(case))

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 
 from course_lib.checks.exercise import Case, Exercise, differs
+from course_lib.lessons.symptoms import observed
 
 EPOCHS = 4
 
@@ -125,6 +126,7 @@ def another_epoch(case: Case, values: list) -> bool:
     return any(_is(case, values, _batches(case)[other * each + updates % each]) for other in range(EPOCHS))
 
 
+@observed
 def not_dealt_out(case: Case, values: list) -> bool:
     """A rank trains on the whole batch. The batch belongs to all ranks together: each takes its share."""
     batch = _batches(case)[case.inputs["saved"]["updates"]]
@@ -141,14 +143,33 @@ def rest_left_out(case: Case, values: list) -> bool:
     return len(read) == divided < len(batch) and set(read) < set(batch)
 
 
+@observed
 def some_on_no_rank(case: Case, values: list) -> bool:
     """Some examples of the batch are on no rank. Rank r has places r, r + ranks, r + 2 x ranks and so on, to the end of
     the batch.
     """
     batch, read = _batches(case)[case.inputs["saved"]["updates"]], _all_of(values)
-    return len(set(read)) == len(read) and set(read) < set(batch)
+    return bool(read) and len(set(read)) == len(read) and set(read) < set(batch)
 
 
+def an_update_too_many(case: Case, values: list) -> bool:
+    """You count one update too many in an epoch that `batch` divides: `n // batch + 1` is right only if there is a
+    remainder. Round up: `-(-n // batch)`.
+    """
+    orders, batch, updates = case.inputs["orders"], case.inputs["batch"], case.inputs["saved"]["updates"]
+    epoch, number = divmod(updates, len(orders[0]) // batch + 1)
+    return not len(orders[0]) % batch and _is(case, values, orders[epoch][number * batch : (number + 1) * batch])
+
+
+@observed
+def nothing_is_left(case: Case, values: list) -> bool:
+    """No rank has an example, but there is always a next batch: after the last one of an epoch comes the first of the
+    next. How many updates does an epoch have?
+    """
+    return not _all_of(values)
+
+
+@observed
 def filled_up(case: Case, values: list) -> bool:
     """The batch is filled up with examples of the next epoch. An epoch's last batch may be smaller, and the next batch
     starts a new epoch.
@@ -157,6 +178,7 @@ def filled_up(case: Case, values: list) -> bool:
     return len(batch) < case.inputs["batch"] == len(read) and not Counter(batch) - Counter(read)
 
 
+@observed
 def in_stretches(case: Case, values: list) -> bool:
     """The batch is right, but it is split into contiguous pieces, one per rank. That makes the same update, but here
     rank r has places r, r + ranks, and so on.
@@ -238,6 +260,7 @@ EXERCISE = Exercise(
         rest_left_out,
         filled_up,
         leaves_out_the_small_batch,
+        an_update_too_many,
         counts_examples,
         repeats_the_last_update,
         skips_one,
@@ -245,5 +268,6 @@ EXERCISE = Exercise(
         always_the_first_order,
         another_epoch,
         some_on_no_rank,
+        nothing_is_left,
     ),
 )

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from course_lib.checks.exercise import Case, Exercise
+from course_lib.lessons.processes import as_process
+from course_lib.lessons.symptoms import observed
 
 MOST = 4 / 3  # times the fullest reader of the best plan: largest file first never needs more
 SHARE = 600  # bytes per reader in the best plan, for the cases made from one
@@ -43,8 +45,8 @@ def cases(seed: int) -> list[Case]:
         *(
             case("equal work", ranks, workers, _cut(dice, ranks * max(1, workers), pieces))
             for ranks, workers, pieces in (
-                (2, 0, (1, 4)),
-                (2, 2, (2, 6)),
+                (3, 0, (1, 9)),
+                (2, 2, (1, 6)),
                 (3, 1, (1, 9)),
                 (2, 3, (1, 5)),
                 (4, 4, (1, 8)),
@@ -54,8 +56,8 @@ def cases(seed: int) -> list[Case]:
 
 
 def _cut(dice: random.Random, readers: int, pieces: tuple[int, int]) -> list[int]:
-    """Return file sizes that can be split evenly: each reader's share, cut into pieces. Every careless plan exceeds the
-    limit, and all of those plans differ.
+    """Return file sizes that can be split evenly: each reader's share, cut into pieces. Careless plans exceed the
+    limit, and plans that are told different things differ.
     """
     while True:
         sizes = []
@@ -64,9 +66,9 @@ def _cut(dice: random.Random, readers: int, pieces: tuple[int, int]) -> list[int
             cuts = sorted(dice.sample(range(1, SHARE), many - 1))
             sizes += [end - start for start, end in zip([0, *cuts], [*cuts, SHARE], strict=True)]
         dice.shuffle(sizes)
-        plans = [plan(sizes, readers) for plan in CARELESS]
-        too_full = all(max(_loads(sizes, plan)) > MOST * SHARE for plan in plans)
-        if too_full and len(set(map(_whoever, plans))) == len(plans):
+        too_full = all(max(_loads(sizes, plan(sizes, readers))) > MOST * SHARE for plan in CARELESS)
+        kinds = [{_whoever(plan(sizes, readers)) for plan in kind} for kind in KINDS]
+        if too_full and len(set().union(*kinds)) == sum(map(len, kinds)):
             return sizes
 
 
@@ -88,6 +90,24 @@ def by_stretches(sizes: list[int], readers: int) -> list[list[int]]:
     return [list(range(start, end)) for start, end in pairwise(bounds)]
 
 
+def by_stretches_rounded_up(sizes: list[int], readers: int) -> list[list[int]]:
+    bounds = [-(-len(sizes) * reader // readers) for reader in range(readers + 1)]
+    return [list(range(start, end)) for start, end in pairwise(bounds)]
+
+
+def by_chunks(sizes: list[int], readers: int) -> list[list[int]]:
+    each = -(-len(sizes) // readers)
+    return [list(range(len(sizes)))[reader * each : (reader + 1) * each] for reader in range(readers)]
+
+
+def by_stretches_of_bytes(sizes: list[int], readers: int) -> list[list[int]]:
+    before, shares = 0, [[] for _ in range(readers)]
+    for file, size in enumerate(sizes):
+        shares[before * readers // sum(sizes)].append(file)
+        before += size
+    return shares
+
+
 def sorted_by_turns(sizes: list[int], readers: int) -> list[list[int]]:
     order = sorted(range(len(sizes)), key=lambda file: -sizes[file])
     return [order[reader::readers] for reader in range(readers)]
@@ -100,8 +120,16 @@ def to_and_fro(sizes: list[int], readers: int) -> list[list[int]]:
 
 
 def smallest_first(sizes: list[int], readers: int) -> list[list[int]]:
+    return to_whoever_has_least(sizes, readers, sorted(range(len(sizes)), key=lambda file: sizes[file]))
+
+
+def as_they_come(sizes: list[int], readers: int) -> list[list[int]]:
+    return to_whoever_has_least(sizes, readers, list(range(len(sizes))))
+
+
+def to_whoever_has_least(sizes: list[int], readers: int, order: list[int]) -> list[list[int]]:
     shares, loads = [[] for _ in range(readers)], [0] * readers
-    for file in sorted(range(len(sizes)), key=lambda file: sizes[file]):
+    for file in order:
         least = loads.index(min(loads))
         shares[least].append(file)
         loads[least] += sizes[file]
@@ -109,18 +137,27 @@ def smallest_first(sizes: list[int], readers: int) -> list[list[int]]:
 
 
 CARELESS: tuple[Callable, ...] = (by_number, by_stretches, sorted_by_turns, to_and_fro, smallest_first)
+IGNORE_SIZES: tuple[Callable, ...] = (by_number, by_stretches, by_stretches_rounded_up, by_chunks)
+KINDS = (IGNORE_SIZES, (sorted_by_turns, to_and_fro), (smallest_first,), (as_they_come,), (by_stretches_of_bytes,))
 
 
 def drive(answer, sizes: list[int], ranks: int, workers: int):
-    """Call the answer for each reader, like separate processes: with separate lists, in reverse order, then again."""
+    """Call the answer for each reader, like separate processes: with separate lists, in reverse order, then again; and
+    once more for all in one process.
+    """
 
-    def ask(rank: int, worker: int | None):
-        share = answer(list(sizes), rank, ranks, worker, workers)
-        return share if share is None else [int(file) for file in share]
+    def ask(rank: int, worker: int | None, process: int):
+        with as_process(process):
+            share = answer(list(sizes), rank, ranks, worker, workers)
+            return share if share is None else [int(file) for file in share]
 
     readers = [(rank, worker) for rank in range(ranks) for worker in (range(workers) if workers else [None])]
-    shares = [ask(*reader) for reader in reversed(readers)]
-    return {"shares": shares[::-1], "again": [ask(*reader) for reader in readers]}
+    shares = [ask(*reader, number) for number, reader in reversed(list(enumerate(readers)))]
+    return {
+        "shares": shares[::-1],
+        "again": [ask(*reader, number) for number, reader in enumerate(readers)],
+        "in one process": [ask(*reader, 0) for reader in readers],
+    }
 
 
 def judge(case: Case, values: list) -> str | None:
@@ -152,6 +189,16 @@ def _of_ranks(case: Case, shares: list) -> list[list]:
     return [shares[start : start + workers] for start in range(0, len(shares), workers)]
 
 
+@observed
+def depends_on_the_process(case: Case, values: list) -> bool:
+    """The plan depends on the process that makes it: on the hash of a text, which every Python process salts
+    differently, on a process id, a host name or a clock. Readers are separate processes, so each would plan something
+    else. Use nothing but the arguments.
+    """
+    return not asked_twice(case, values) and values[0]["shares"] != values[0]["in one process"]
+
+
+@observed
 def asked_twice(case: Case, values: list) -> bool:
     """The same reader, asked twice, returns different files: the plan changes each time. Readers are processes that do
     not communicate: each must arrive at the same plan from the same arguments.
@@ -159,6 +206,7 @@ def asked_twice(case: Case, values: list) -> bool:
     return list(map(sorted, values[0]["shares"])) != list(map(sorted, values[0]["again"]))
 
 
+@observed
 def workers_read_the_same(case: Case, values: list) -> bool:
     """The classic: the workers of a rank all read the same files. The epoch is too long by a factor of the number of
     workers, and every line comes that many times. Every *worker of every rank* is a reader.
@@ -167,6 +215,7 @@ def workers_read_the_same(case: Case, values: list) -> bool:
     return case.inputs["workers"] > 1 and all(share == mine[0] for mine in ranks for share in mine)
 
 
+@observed
 def ranks_read_the_same(case: Case, values: list) -> bool:
     """The workers of a rank share the files, but every rank does the same: each file is read once by every rank. Take
     the rank into account, too.
@@ -175,9 +224,10 @@ def ranks_read_the_same(case: Case, values: list) -> bool:
     return case.inputs["ranks"] > 1 and all(mine == ranks[0] for mine in ranks) and any(map(any, ranks[0]))
 
 
+@observed
 def two_readers_alike(case: Case, values: list) -> bool:
-    """Some readers have exactly the same files, and some files have no reader: two readers get the same number. Give
-    the readers of rank 0 the first numbers, those of rank 1 the next, and so on.
+    """Some readers have exactly the same files, and some files have no reader. This is what you get if two readers get
+    the same number: give the readers of rank 0 the first numbers, those of rank 1 the next, and so on.
     """
     shares = [frozenset(share) for share in values[0]["shares"] if share]
     different = set(shares)
@@ -186,6 +236,7 @@ def two_readers_alike(case: Case, values: list) -> bool:
     return apart and len(different) < len(shares) and len(read) < len(case.inputs["sizes"])
 
 
+@observed
 def leaves_files_out(case: Case, values: list) -> bool:
     """No file is read twice, but some are never read: perhaps the remainder of a division is left over. Assign those
     files, too.
@@ -194,6 +245,7 @@ def leaves_files_out(case: Case, values: list) -> bool:
     return max(read.values(), default=0) <= 1 and len(read) < len(case.inputs["sizes"])
 
 
+@observed
 def reads_twice(case: Case, values: list) -> bool:
     """Every file is read, but some by more than one reader: an epoch has those examples again. Each reader can know
     what the others take, if all compute the same plan.
@@ -206,9 +258,16 @@ def does_not_look_at_sizes(case: Case, values: list) -> bool:
     """Every file is read once, but its number alone decides by which reader: the plan ignores file sizes. The others
     wait for the fullest reader at the end of the epoch.
     """
+    return any(_planned(case, values, plan) for plan in IGNORE_SIZES)
+
+
+@observed
+def reads_stretches(case: Case, values: list) -> bool:
+    """Every file is read once, and every reader has files with consecutive numbers. Even the best plan of that kind may
+    be far from equal: give a reader any files, wherever they are in the list.
+    """
     shares = [sorted(share) for share in values[0]["shares"] if share]
-    stretches = all(share[-1] - share[0] == len(share) - 1 for share in shares)
-    return stretches or _planned(case, values, by_number)
+    return all(share[-1] - share[0] == len(share) - 1 for share in shares)
 
 
 def small_ones_first(case: Case, values: list) -> bool:
@@ -218,9 +277,17 @@ def small_ones_first(case: Case, values: list) -> bool:
     return _planned(case, values, smallest_first)
 
 
+def large_ones_late(case: Case, values: list) -> bool:
+    """Every file goes to the reader that has the least, in the order of their numbers: a large file that comes late
+    makes one reader's share too large. Which file is best placed first?
+    """
+    return _planned(case, values, as_they_come)
+
+
+@observed
 def equally_many(case: Case, values: list) -> bool:
-    """The readers get the same number of files, give or take one. One large file may be as much as many small ones: the
-    bytes should be equal.
+    """The readers get the same number of files, give or take one, and yet one of them has far more bytes: a large file
+    may be as much as many small ones. Compare bytes, not files.
     """
     counts = [len(share) for share in values[0]["shares"]]
     once = set(_times(values).values()) == {1} and len(_times(values)) == len(case.inputs["sizes"])
@@ -255,6 +322,7 @@ EXERCISE = Exercise(
     drive=drive,
     judge=judge,
     symptoms=(
+        depends_on_the_process,
         asked_twice,
         workers_read_the_same,
         ranks_read_the_same,
@@ -263,6 +331,8 @@ EXERCISE = Exercise(
         reads_twice,
         does_not_look_at_sizes,
         small_ones_first,
+        large_ones_late,
+        reads_stretches,
         equally_many,
     ),
     errors={

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from itertools import chain
 
 from course_lib.checks.exercise import Case, Exercise
+from course_lib.lessons.processes import as_process
+from course_lib.lessons.symptoms import observed
 
 Batches = list[list[int]]  # one worker's batches, step by step
 
@@ -37,15 +39,21 @@ def cases(seed: int) -> list[Case]:
     ]
 
 
-def drive(answer: Callable, order: list[int], batch: int, workers: int) -> list[Batches]:
-    def ask(worker: int) -> Batches:
-        return [[int(example) for example in share] for share in answer(list(order), batch, worker, workers)]
+def drive(answer: Callable, order: list[int], batch: int, workers: int) -> dict[str, list[Batches]]:
+    """Call the answer for each worker, like separate processes, and once more for all in one process."""
 
-    return [ask(worker) for worker in reversed(range(workers))][::-1]
+    def ask(worker: int, process: int) -> Batches:
+        with as_process(process):
+            return [[int(example) for example in share] for share in answer(list(order), batch, worker, workers)]
+
+    return {
+        "shares": [ask(worker, worker) for worker in reversed(range(workers))][::-1],
+        "in one process": [ask(worker, 0) for worker in range(workers)],
+    }
 
 
 def judge(case: Case, values: list) -> str | None:
-    given, order = values[0], case.inputs["order"]
+    given, order = values[0]["shares"], case.inputs["order"]
     seen = Counter(chain.from_iterable(chain.from_iterable(given)))
     for example in order:
         if seen[example] != 1:
@@ -84,9 +92,20 @@ def _global_batches(case: Case) -> Batches:
 
 
 def _seen(values: list) -> Counter:
-    return Counter(chain.from_iterable(chain.from_iterable(values[0])))
+    return Counter(chain.from_iterable(chain.from_iterable(values[0]["shares"])))
 
 
+@observed
+def depends_on_the_process(case: Case, values: list) -> bool:
+    """The plan depends on the process that makes it: on the hash of a text, which every Python process salts
+    differently, on a process id, a host name or a clock. Workers are separate processes, so each would plan something
+    else. Use nothing but the arguments.
+    """
+    alone = [{**values[0], "shares": values[0]["in one process"]}]
+    return judge(case, alone) is None
+
+
+@observed
 def gives_everything_to_everybody(case: Case, values: list) -> bool:
     """Every worker gets every example: that is `AutoShardPolicy.OFF`, and each example counts once per worker. Take
     this worker's part of each batch: every `workers`-th example, starting at place `worker`.
@@ -95,27 +114,32 @@ def gives_everything_to_everybody(case: Case, values: list) -> bool:
     return case.inputs["workers"] > 1 and all(seen[each] == case.inputs["workers"] for each in case.inputs["order"])
 
 
+@observed
 def drops_the_rest(case: Case, values: list) -> bool:
-    """The remainder is dropped (`drop_remainder`): those examples are never used. The last batch is just smaller."""
+    """No example comes twice, but some are never used. This is what you get if the remainder is dropped, as
+    `drop_remainder` does: the last batch is just smaller.
+    """
     seen = _seen(values)
     return max(seen.values(), default=1) <= 1 and len(seen) < len(case.inputs["order"])
 
 
+@observed
 def repeats_to_fill(case: Case, values: list) -> bool:
-    """Some examples come twice, to make all shares equal: they weigh twice as much. A share may be smaller, or even
-    empty.
+    """All examples are used, but some come more than once, and weigh more. This is what you get if shares are filled up
+    to make them equal: a share may be smaller, or even empty.
     """
     seen = _seen(values)
     return all(seen[each] >= 1 for each in case.inputs["order"]) and max(seen.values()) > 1
 
 
+@observed
 def leaves_empty_shares_out(case: Case, values: list) -> bool:
     """A worker whose part of the last batch is empty has no step for it. It must still take part in that update, with
     nothing: keep the empty list.
     """
     right = len(_global_batches(case))
-    steps = [len(batches) for batches in values[0]]
-    return max(steps) == right > min(steps) and all(all(batches) for batches in values[0])
+    steps = [len(batches) for batches in values[0]["shares"]]
+    return max(steps) == right > min(steps) and all(all(batches) for batches in values[0]["shares"])
 
 
 def shards_before_batching(case: Case, values: list) -> bool:
@@ -128,21 +152,23 @@ def shards_before_batching(case: Case, values: list) -> bool:
     each = -(-len(order) // workers)
     stretches = [order[worker * each : (worker + 1) * each] for worker in range(workers)]
     return any(
-        values[0] == [[own[at : at + size] for at in range(0, len(own), size)] for own in shares]
+        values[0]["shares"] == [[own[at : at + size] for at in range(0, len(own), size)] for own in shares]
         for shares in (by_turns, stretches)
         for size in sizes
     )
 
 
+@observed
 def deals_whole_batches(case: Case, values: list) -> bool:
     """Each worker gets whole batches: one step of all workers is several batches of one process. Each worker should
     take a part of *every* batch.
     """
     whole = {tuple(sorted(batch)) for batch in _global_batches(case)}
-    given = [tuple(sorted(share)) for batches in values[0] for share in batches if share]
+    given = [tuple(sorted(share)) for batches in values[0]["shares"] for share in batches if share]
     return case.inputs["workers"] > 1 and bool(given) and all(share in whole for share in given)
 
 
+@observed
 def is_lopsided(case: Case, values: list) -> bool:
     """The batches are right, but one worker has a much larger part than another: all wait for it in each step. Shares
     of a batch differ by one example at most.
@@ -167,6 +193,7 @@ EXERCISE = Exercise(
     drive=drive,
     judge=judge,
     symptoms=(
+        depends_on_the_process,
         gives_everything_to_everybody,
         drops_the_rest,
         repeats_to_fill,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw, seeded
 from course_lib.checks.private import by_rank
-from course_lib.lessons.symptoms import a_mean_of_means, says
+from course_lib.lessons.symptoms import a_mean_of_means, observed, says
 
 
 def cases(seed: int) -> list[Case]:
@@ -76,6 +76,7 @@ def _sums(slopes: Tensor, mask: Tensor) -> Tensor:
     return (slopes * mask).sum(dim=(1, 2))
 
 
+@observed
 def has_cut_the_graph(case: Case, values: list) -> bool:
     """The loss went through `all_reduce`, `item()` or `detach()`, and backward cannot reach the weights. Only the
     *count* goes through the all-reduce: the gradients are summed later.

@@ -12,7 +12,7 @@ from torch import Tensor
 from course_lib.checks.exercise import Case, differs
 from course_lib.lessons.lesson_11 import adam, after, batches_of, loss_of, model_of
 from course_lib.lessons.lesson_11._twin import blocks_on, in_one_process, seen_by, stages_of
-from course_lib.lessons.symptoms import CLIPPED_BY_ITS_OWN_NORM, COUNTED_ON_EVERY_STAGE, says
+from course_lib.lessons.symptoms import CLIPPED_BY_ITS_OWN_NORM, COUNTED_ON_EVERY_STAGE, observed, says
 
 # The effect of a wrong answer on the gradient of the first update, measured by the weight of each sequence. The
 # gradient is a weighted sum of the sequences' gradients, so the weights can be recovered. A weight of 1 is right:
@@ -72,6 +72,7 @@ def factor(case: Case, values: list[Any]) -> float:
     return weights[0] if alike else 0.0
 
 
+@observed
 def no_model_group(case: Case, values: list[Any]) -> bool:
     """Each rank reports only its own stage. `self.model_group` is the group of ranks that hold one model together, the
     stages of a replica: the base class uses it to assemble the whole model, compute its norm, and save it.
@@ -81,6 +82,7 @@ def no_model_group(case: Case, values: list[Any]) -> bool:
     )
 
 
+@observed
 def whole_model_everywhere(case: Case, values: list[Any]) -> bool:
     """Ranks have the whole model: that is data parallelism. A rank should hold, and give to the optimizer, only the
     blocks of its stage: `model.part(start, stop)`.
@@ -89,6 +91,7 @@ def whole_model_everywhere(case: Case, values: list[Any]) -> bool:
     return stages_of(case) > 1 and any(set(value["holds"]) == whole for value in values)
 
 
+@observed
 def column_by_column(case: Case, values: list[Any]) -> bool:
     """The table of ranks is numbered column by column: the stages of a replica are far apart, although they communicate
     at every micro-batch. Number it row by row: `replica, stage = divmod(rank, stages)`.
@@ -99,6 +102,7 @@ def column_by_column(case: Case, values: list[Any]) -> bool:
     return min(stages, replicas) > 1 and rows and first == sorted(first)
 
 
+@observed
 def weights_not_agreed(case: Case, values: list[Any]) -> bool:
     """The ranks do not begin with rank 0's weights: each created its model from a different seed. Broadcast the weights
     over *all* ranks before you cut the model: `broadcast_weights(model)`.
@@ -106,6 +110,7 @@ def weights_not_agreed(case: Case, values: list[Any]) -> bool:
     return not starts_right(case, values)
 
 
+@observed
 def replicas_not_summed(case: Case, values: list[Any]) -> bool:
     """A replica sees only its own sequences: its gradients are not summed over the replicas, or are summed over the
     wrong ranks. The ranks that hold the same stage are in a column of the table.
@@ -114,6 +119,7 @@ def replicas_not_summed(case: Case, values: list[Any]) -> bool:
     return any(any(near(w, 0) for w in each) and not all(near(w, 0) for w in each) for each in zip(*ranks, strict=True))
 
 
+@observed
 def sequences_left_out(case: Case, values: list[Any]) -> bool:
     """Some sequences do not count at all, on any rank: the last micro-batch is dropped, or no replica gets the tail.
     Every sequence of the batch belongs to one replica and to one of its micro-batches.
@@ -123,6 +129,7 @@ def sequences_left_out(case: Case, values: list[Any]) -> bool:
     return any(lost) and not all(lost)
 
 
+@observed
 def gradients_not_added_up(case: Case, values: list[Any]) -> bool:
     """The gradients of the stages disagree on which sequences there were: a stage loses a micro-batch's contribution,
     or gets the gradient of a different micro-batch. Each stage must sum the gradients of all micro-batches.
@@ -154,6 +161,7 @@ def divided_by_micro_batches(case: Case, values: list[Any]) -> bool:
     return micro_batches > 1 and near(factor(case, values) * micro_batches, 1)
 
 
+@observed
 def divided_by_another_number(case: Case, values: list[Any]) -> bool:
     """The gradient points in the right direction, but is too long or too short: the sum of losses is not divided by the
     count of the global batch. That is `mask.sum()`, summed over the replicas; divide once.
@@ -161,14 +169,16 @@ def divided_by_another_number(case: Case, values: list[Any]) -> bool:
     return factor(case, values) != 0
 
 
+@observed
 def mean_of_means(case: Case, values: list[Any]) -> bool:
-    """Not every step weighs the same: this is a mean of means. The loss is divided per replica or per micro-batch, and
-    these do not all count the same number of steps. Add up sums and counts, and divide once, by the count of the global
-    batch.
+    """Not every step weighs the same. This is what you get from a mean of means, if the loss is divided per replica or
+    per micro-batch: these do not all count the same number of steps. Add up sums and counts, and divide once, by the
+    count of the global batch.
     """
     return bool(first_weights(case, values))
 
 
+@observed
 def last_stage_alone(case: Case, values: list[Any]) -> bool:
     """The last stage's gradients are right, but those of an earlier stage are not: look at what it receives in the
     backward pass. It should be the gradient of the activations that it sent, for the same micro-batch, and already
@@ -186,6 +196,7 @@ def last_stage_alone(case: Case, values: list[Any]) -> bool:
     return fits[-1] and not all(fits)
 
 
+@observed
 def wrong_loss(case: Case, values: list[Any]) -> bool:
     """The gradients are right, but `step` reports the wrong loss: it should be that of the global batch, on every rank.
     Only last stages have a sum of losses; add these up over all ranks, and the base class divides by the count.
@@ -229,6 +240,7 @@ def not_clipped(case: Case, values: list[Any]) -> bool:
     return bool(found) and norm > case.inputs["job"]["clip"] and near(found[0] * case.inputs["job"]["clip"] / norm, 1)
 
 
+@observed
 def wrong_norm(case: Case, values: list[Any]) -> bool:
     """All stages shrink by the same factor, but it is the wrong one: the norm is not that of the whole gradient. Count
     every parameter once, not once for each replica, and after the sum over the replicas. Squares add up, norms do not.
@@ -238,9 +250,10 @@ def wrong_norm(case: Case, values: list[Any]) -> bool:
     return bool(found) and not near(found[0], 1)
 
 
+@observed
 def clipped_too_early(case: Case, values: list[Any]) -> bool:
-    """Clipping has changed the direction of the gradient: you clip each replica or micro-batch separately. Clip once,
-    after everything has been summed.
+    """With `clip`, the gradient has the wrong direction. This is what you get if each replica or micro-batch is clipped
+    separately: clip once, after everything has been summed.
     """
     started = case.inputs["job"]["clip"] is not None and starts_right(case, values)
     return started and case.inputs["job"]["cut"] is None and not factors_of_stages(case, values)

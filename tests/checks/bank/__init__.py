@@ -33,6 +33,10 @@ class Banked:
         return self.answer.__name__
 
 
+NEVER_WAITS = "You begin a call and never wait for it"
+CHANGES_IN_FLIGHT = "You change a tensor while a call is still using it"
+USES_IN_FLIGHT = "A tensor is used before it is filled"
+
 _answers: list[Banked] = []
 
 

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.lessons.lesson_00 import exchange, neighbours
-from tests.checks.bank import right, wrong
+from tests.checks.bank import CHANGES_IN_FLIGHT, NEVER_WAITS, right, wrong
 
 # 00.1 Pass it on
 
@@ -17,6 +17,34 @@ def returns_its_own(number):
     mine, theirs = torch.tensor([number]), torch.tensor([0])
     exchange(mine, right, theirs, left)
     return mine
+
+
+@wrong("00.1", says=NEVER_WAITS)
+def drops_its_send(number):
+    left, right = neighbours()
+    theirs = torch.zeros(1)
+    dist.isend(torch.tensor([float(number)]), right)
+    dist.recv(theirs, left)
+    return theirs.item()
+
+
+@wrong("00.1", says=NEVER_WAITS)
+def never_waits_for_its_receive(number):
+    left, right = neighbours()
+    theirs = torch.tensor([-1.0])
+    receiving = dist.irecv(theirs, left)
+    dist.send(torch.tensor([float(number)]), right)
+    return theirs if receiving else None
+
+
+@wrong("00.1", says=CHANGES_IN_FLIGHT)
+def receives_into_what_it_sends(number):
+    left, right = neighbours()
+    both = torch.tensor([number])
+    sending = dist.isend(both, right)
+    dist.recv(both, left)
+    sending.wait()
+    return both
 
 
 @wrong("00.1", says="that is a chain")
@@ -211,6 +239,27 @@ def receives_into_too_little(vector):
     half = torch.empty(max(1, len(vector) // 2), dtype=vector.dtype)
     dist.recv(half, partner)
     begun.wait()
+    return vector
+
+
+@wrong("00.2", says=NEVER_WAITS)
+def waits_for_no_send(vector):
+    for distance in _distances():
+        arriving = torch.empty_like(vector)
+        dist.isend(vector, dist.get_rank() ^ distance)
+        dist.recv(arriving, dist.get_rank() ^ distance)
+        vector = vector + arriving
+    return vector
+
+
+@wrong("00.2", says=CHANGES_IN_FLIGHT)
+def adds_to_what_it_sends(vector):
+    for distance in _distances():
+        arriving = torch.empty_like(vector)
+        sending = dist.isend(vector, dist.get_rank() ^ distance)
+        dist.recv(arriving, dist.get_rank() ^ distance)
+        vector += arriving
+        sending.wait()
     return vector
 
 

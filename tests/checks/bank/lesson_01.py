@@ -69,17 +69,17 @@ def by_autograd(backward, inputs, hidden, cell, weight_ih, weight_hh, bias_ih, b
     return dict(zip(["sums", *leaves], backward(loss, [sums, *leaves.values()]), strict=True))
 
 
-@wrong("01.1", says="autograd has found them")
+@wrong("01.1", says="You let autograd find the gradients")
 def asks_autograd(**given):
     return by_autograd(torch.autograd.grad, **given)
 
 
-@wrong("01.1", says="autograd has found them")
+@wrong("01.1", says="You let autograd find the gradients")
 def asks_autograd_by_another_name(**given):
     return by_autograd(grad, **given)
 
 
-@wrong("01.1", says="autograd has found them")
+@wrong("01.1", says="You let autograd find the gradients")
 def calls_backward(**given):
     def backward(loss, of):
         of[0].retain_grad()
@@ -87,6 +87,53 @@ def calls_backward(**given):
         return [each.grad for each in of]
 
     return by_autograd(backward, **given)
+
+
+def loss_of(inputs, hidden, cell, weight_ih, weight_hh, bias_ih, bias_hh, more, grad_hidden, grad_cell):
+    sums = inputs @ weight_ih.T + bias_ih + hidden @ weight_hh.T + bias_hh + more
+    enter, forget, new, leave = sums.chunk(4, dim=-1)
+    new_cell = forget.sigmoid() * cell + enter.sigmoid() * new.tanh()
+    return (leave.sigmoid() * new_cell.tanh() * grad_hidden).sum() + (new_cell * grad_cell).sum()
+
+
+def one_number_at_a_time(slope, **given):
+    """The gradient of every input, from the slope of the loss in every direction."""
+    given["more"] = torch.zeros(len(given["inputs"]), len(given["bias_ih"]), dtype=torch.float64)
+    found = {}
+    for name in [name for name in given if not name.startswith("grad_")]:
+        found[name] = torch.zeros_like(given[name])
+        for place in range(given[name].numel()):
+            direction = torch.zeros_like(given[name])
+            direction.view(-1)[place] = 1.0
+            found[name].view(-1)[place] = slope(
+                lambda value, name=name: loss_of(**(given | {name: value})), given[name], direction
+            )
+    return found | {"sums": found["more"]}
+
+
+@wrong("01.1", says="You let autograd find the gradients")
+def by_forward_mode(**given):
+    def slope(function, value, direction):
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(value, direction)
+            return torch.autograd.forward_ad.unpack_dual(function(dual)).tangent
+
+    return one_number_at_a_time(slope, **given)
+
+
+@wrong("01.1", says="You let autograd find the gradients")
+def by_jvp(**given):
+    return one_number_at_a_time(lambda f, value, direction: torch.func.jvp(f, (value,), (direction,))[1], **given)
+
+
+@wrong("01.1", says="You let autograd find the gradients")
+def by_vjp(**given):
+    given["more"] = torch.zeros(len(given["inputs"]), len(given["bias_ih"]), dtype=torch.float64)
+    found = {}
+    for name in [name for name in given if not name.startswith("grad_")]:
+        _, back = torch.func.vjp(lambda value, name=name: loss_of(**(given | {name: value})), given[name])
+        (found[name],) = back(torch.tensor(1.0, dtype=torch.float64))
+    return found | {"sums": found["more"]}
 
 
 @wrong("01.1", says="`grad_cell`, is missing")

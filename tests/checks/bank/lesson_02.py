@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
+import time
 
 import numpy
 import torch
@@ -11,7 +13,7 @@ import torch.distributed as dist
 from torch.utils.data import DistributedSampler, TensorDataset
 
 from course_lib.data import ShardedBatches
-from tests.checks.bank import right, wrong
+from tests.checks.bank import CHANGES_IN_FLIGHT, NEVER_WAITS, USES_IN_FLIGHT, right, wrong
 
 # 02.1 Average the gradients by hand
 
@@ -23,6 +25,43 @@ def sums_a_flat_copy(model):
     dist.all_reduce(flat)
     for each, piece in zip(parameters, flat.split([each.numel() for each in parameters]), strict=True):
         each.grad.copy_(piece.view_as(each))
+
+
+@wrong("02.1", says=NEVER_WAITS)
+def waits_for_the_last_only(model):
+    work = None
+    for each in model.parameters():
+        if each.grad is not None:
+            each.grad /= dist.get_world_size()
+            work = dist.all_reduce(each.grad, async_op=True)
+    work.wait()
+
+
+@wrong("02.1", says=NEVER_WAITS)
+def waits_for_none(model):
+    for each in model.parameters():
+        if each.grad is not None:
+            each.grad /= dist.get_world_size()
+            dist.all_reduce(each.grad, async_op=True)
+
+
+@wrong("02.1", says=CHANGES_IN_FLIGHT)
+def divides_before_it_waits(model):
+    for each in model.parameters():
+        if each.grad is not None:
+            work = dist.all_reduce(each.grad, async_op=True)
+            each.grad /= dist.get_world_size()
+            work.wait()
+
+
+@wrong("02.1", says=USES_IN_FLIGHT)
+def takes_the_mean_before_it_waits(model):
+    for each in model.parameters():
+        if each.grad is not None:
+            work = dist.all_reduce(each.grad, async_op=True)
+            mean = each.grad / dist.get_world_size()
+            work.wait()
+            each.grad = mean
 
 
 @wrong("02.1", says="divided by the number of ranks a second time")
@@ -245,13 +284,36 @@ def sorts_its_share(count, rank, ranks, epoch, seed):
     return sorted(shuffled(count, seed, epoch)[rank::ranks].tolist())
 
 
-@wrong("02.2", says="The same examples stay together in every epoch")
+@wrong("02.2", says="Each rank has the same examples in every epoch")
 def shuffles_its_own_part(count, rank, ranks, epoch, seed):
     mine = torch.arange(count)[rank::ranks]
     return mine[shuffled(len(mine), seed, epoch)]
 
 
-@wrong("02.2", says="The same examples stay together in every epoch")
+@wrong("02.2", says="from a single shuffle that is turned a few places")
+def turns_one_shuffle(count, rank, ranks, epoch, seed):
+    order = shuffled(count, seed, 0).roll(-epoch)
+    return order[rank::ranks]
+
+
+@wrong("02.2", says="depends on the process that computes it")
+def by_the_hash_of_a_text(count, rank, ranks, epoch, seed):
+    order = list(range(count))
+    random.Random(hash(f"{seed}-{epoch}")).shuffle(order)
+    return order[rank::ranks]
+
+
+@wrong("02.2", says="depends on the process that computes it")
+def by_the_parents_id(count, rank, ranks, epoch, seed):
+    return shuffled(count, seed + os.getppid(), epoch)[rank::ranks]
+
+
+@wrong("02.2", says="depends on the process that computes it")
+def by_the_clock(count, rank, ranks, epoch, seed):
+    return shuffled(count, seed + int(time.time() // 600), epoch)[rank::ranks]
+
+
+@wrong("02.2", says="what one rank reads in epoch 0, another reads in epoch 1")
 def hands_the_parts_round(count, rank, ranks, epoch, seed):
     part = torch.arange(count)[(rank + epoch) % ranks :: ranks]
     return part[shuffled(len(part), seed, epoch)]
@@ -334,6 +396,23 @@ def averages_of_ranks_with_examples(total, count):
     both = torch.tensor([total / max(count, 1), float(count > 0)], dtype=torch.float64)
     dist.all_reduce(both)
     return (both[0] / both[1]).item()
+
+
+@wrong("02.3", says=NEVER_WAITS)
+def waits_for_the_counts_only(total, count):
+    total, count = torch.tensor(total), torch.tensor(float(count))
+    dist.all_reduce(total, async_op=True)
+    dist.all_reduce(count, async_op=True).wait()
+    return (total / count).item()
+
+
+@wrong("02.3", says=USES_IN_FLIGHT)
+def waits_after_the_division(total, count):
+    both = torch.tensor([total, count], dtype=torch.float64)
+    work = dist.all_reduce(both, async_op=True)
+    mean = both[0] / both[1]
+    work.wait()
+    return mean.item()
 
 
 @wrong("02.3", says="the mean of its own examples")
@@ -516,6 +595,29 @@ def one_by_one_afterwards(model, loss, limit):
             each.grad /= dist.get_world_size()
 
 
+@wrong("02.4", says=NEVER_WAITS)
+def never_waits_for_a_bucket(model, loss, limit):
+    class Hasty(Buckets):
+        def put_back(self):
+            for _, flat, parameters in self.sent:
+                for each, piece in zip(parameters, flat.split([each.numel() for each in parameters]), strict=True):
+                    each.grad.copy_(piece.view_as(each) / dist.get_world_size())
+
+    Hasty.run(model, loss, limit)
+
+
+@wrong("02.4", says=NEVER_WAITS)
+def waits_for_the_last_bucket_only(model, loss, limit):
+    class Hasty(Buckets):
+        def put_back(self):
+            self.sent[-1][0].wait()
+            for _, flat, parameters in self.sent:
+                for each, piece in zip(parameters, flat.split([each.numel() for each in parameters]), strict=True):
+                    each.grad.copy_(piece.view_as(each) / dist.get_world_size())
+
+    Hasty.run(model, loss, limit)
+
+
 @wrong("02.4", says="The backward pass stands still")
 def waits_in_the_hook(model, loss, limit):
     class Waiting(Buckets):
@@ -591,6 +693,36 @@ def forgets_the_last_bucket(model, loss, limit):
                 hook.remove()
 
     Unfinished.run(model, loss, limit)
+
+
+@wrong("02.4", says="a parameter without a gradient never is")
+def waits_for_whole_buckets(model, loss, limit):
+    """Buckets are packed beforehand; one with a parameter that gets no gradient never leaves."""
+    plan, size = [[]], 0
+    for parameter in reversed(list(model.parameters())):
+        size += parameter.nbytes
+        if size > limit:
+            plan.append([])
+            size = parameter.nbytes
+        plan[-1].append(parameter)
+    bucket_of = {parameter: bucket for bucket in plan for parameter in bucket}
+    missing, sent = {id(bucket): len(bucket) for bucket in plan}, []
+
+    def ready(parameter):
+        bucket = bucket_of[parameter]
+        missing[id(bucket)] -= 1
+        if not missing[id(bucket)]:
+            flat = torch.cat([each.grad.flatten() for each in bucket]) / dist.get_world_size()
+            sent.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+
+    hooks = [each.register_post_accumulate_grad_hook(ready) for each in model.parameters()]
+    loss.backward()
+    for work, flat, bucket in sent:
+        work.wait()
+        for each, piece in zip(bucket, flat.split([each.numel() for each in bucket]), strict=True):
+            each.grad = piece.view_as(each)
+    for hook in hooks:
+        hook.remove()
 
 
 @wrong("02.4", says="hooks of the first are still there")

@@ -232,6 +232,14 @@ def with_empty_ones(batches, ranks):
     return batches + [[] for _ in range(-len(batches) % ranks)]
 
 
+@wrong("03.3", says="depends on the process that makes it")
+def shuffles_by_the_hash_of_a_name(lengths, cells, rank, ranks):
+    order = list(range(len(lengths)))
+    random.Random(hash("batches")).shuffle(order)
+    order.sort(key=lambda index: -lengths[index])
+    return with_empty_ones(filled(lengths, order, cells), ranks)[rank::ranks]
+
+
 @wrong("03.3", says="deal these out one by one")
 def deals_out_batches(lengths, cells, rank, ranks):
     return filled(lengths, longest_first(lengths), cells)[rank::ranks]

@@ -292,6 +292,15 @@ def clips_then_sums(model, optimizer, micro_batches, count, limit):
 
 
 @wrong("04.2", says="Each rank clips its own gradient")
+def clips_then_sums_and_returns_its_own_norm(model, optimizer, micro_batches, count, limit):
+    backward_of_all(model, micro_batches, count)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), limit)
+    sum_over_ranks(model)
+    optimizer.step()
+    return norm
+
+
+@wrong("04.2", says="Each rank clips its own gradient")
 def clips_before_and_after(model, optimizer, micro_batches, count, limit):
     backward_of_all(model, micro_batches, count)
     nn.utils.clip_grad_norm_(model.parameters(), limit)

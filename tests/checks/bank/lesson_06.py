@@ -109,6 +109,33 @@ def only_fills(micro_batches, forward, backward):
     return makespan, 1 - sum(forward + backward) / (len(forward) * makespan)
 
 
+@wrong("06.1", says="in an array or a list with an item for each")
+def slots_in_an_array(micro_batches, forward, backward):
+    import numpy as np
+
+    slots = np.ones(micro_batches - 1)
+    makespan = sum((sum(costs) + (slots * max(costs)).sum()) / micro_batches for costs in (forward, backward))
+    return makespan, 1 - sum(forward + backward) / (len(forward) * makespan)
+
+
+@wrong("06.1", says="in an array or a list with an item for each")
+def slots_in_a_list(micro_batches, forward, backward):
+    makespan = sum(
+        (sum(costs) + sum([max(costs)] * (micro_batches - 1))) / micro_batches for costs in (forward, backward)
+    )
+    return makespan, 1 - sum(forward + backward) / (len(forward) * makespan)
+
+
+@wrong("06.1", says="a loop that does not end, or work that takes very long")
+def short_when_traced(micro_batches, forward, backward):
+    import sys
+
+    if sys.gettrace() is None:
+        return plays_it_through(micro_batches, forward, backward)
+    makespan = gpipe_makespan(micro_batches, forward, backward)
+    return makespan, 1 - sum(forward + backward) / (len(forward) * makespan)
+
+
 @right("06.1")
 def in_float32(micro_batches, forward, backward):
     import torch

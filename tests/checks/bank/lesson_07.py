@@ -536,7 +536,7 @@ def averaged_gradients(parameters, make_optimizer):
     return sharded(parameters, make_optimizer, after=lambda parameter: parameter.grad.div_(dist.get_world_size()))
 
 
-@wrong("07.4", says="the others never got it")
+@wrong("07.4", says="and the others do not have it")
 def never_broadcast(parameters, make_optimizer):
     return sharded(parameters, make_optimizer, give=False)
 
@@ -616,6 +616,75 @@ def owners_broadcast_alone(parameters, make_optimizer):
 @wrong("07.4", says="return a function?")
 def returns_no_function(parameters, make_optimizer):
     sharded(parameters, make_optimizer)
+
+
+@wrong("07.4", says="Every rank holds the state of all parameters")
+def state_in_a_copy(parameters, make_optimizer):
+    import copy
+
+    optimizer = copy.deepcopy(make_optimizer(parameters))
+    optimizer.tensors = list(parameters)
+
+    def step():
+        for parameter in parameters:
+            dist.all_reduce(parameter.grad)
+        optimizer.step()
+
+    return step
+
+
+@wrong("07.4", says="Every rank holds the state of all parameters")
+def state_put_aside(parameters, make_optimizer):
+    optimizer, aside = make_optimizer(parameters), {}
+
+    def step():
+        for parameter in parameters:
+            dist.all_reduce(parameter.grad)
+        optimizer.state = dict(aside)
+        optimizer.step()
+        aside.update(optimizer.state)
+        optimizer.state = {}
+
+    return step
+
+
+@wrong("07.4", says="not because of `make_optimizer`")
+def own_momentum(parameters, make_optimizer):
+    """Find out both rates with a number, and keep the speeds in a list."""
+    trial = torch.zeros(1)
+    optimizer = make_optimizer([trial])
+    trial.grad = torch.ones(1)
+    optimizer.step()
+    rate = -trial.item()
+    optimizer.step()
+    momentum = -trial.item() / rate - 2
+    optimizer.state.clear()
+    speeds = [torch.zeros_like(parameter) for parameter in parameters]
+
+    def step():
+        with torch.no_grad():
+            for parameter, speed in zip(parameters, speeds, strict=True):
+                dist.all_reduce(parameter.grad)
+                speed.mul_(momentum).add_(parameter.grad)
+                parameter.sub_(rate * speed)
+
+    return step
+
+
+@wrong("07.4", says="Some of the state is on more than one rank")
+def all_on_two_of_them(parameters, make_optimizer):
+    """The ranks but the last keep everything; the last one keeps its own part, and gets the rest."""
+    rank, last, owner = dist.get_rank(), dist.get_world_size() - 1, owners(parameters)
+    optimizer = make_optimizer(parameters if rank < last else owned(parameters, owner))
+
+    def step():
+        for parameter in parameters:
+            dist.all_reduce(parameter.grad)
+        optimizer.step()
+        for parameter, whose in zip(parameters, owner, strict=True):
+            dist.broadcast(parameter.data, whose)
+
+    return step
 
 
 @right("07.4")

@@ -316,6 +316,36 @@ def one_too_many(batches):
     return [loss if loss == loss else 0.0 for loss in map(loss_of, padded(batches, agreed(len(batches)) + 1))]
 
 
+@wrong("08.2", says="The ranks stop at the first update whose losses add up to 0")
+def until_the_loss_is_zero(batches):
+    losses, mine = [], iter(batches)
+    while True:
+        batch = next(mine, torch.empty(0))
+        both = torch.tensor([float(batch.sum()), len(batch)], dtype=torch.float64)
+        dist.all_reduce(both)
+        if both[0] == 0:
+            return losses
+        losses.append((both[0] / both[1]).item())
+
+
+@wrong("08.2", says="Updates whose losses add up to 0 are missing")
+def leaves_zeros_out(batches):
+    return [loss for loss in map(loss_of, padded(batches, agreed(len(batches)))) if loss]
+
+
+@wrong("08.2", says="There are fewer losses than updates.")
+def last_rank_knows(batches):
+    updates = [len(batches)]
+    dist.broadcast_object_list(updates, src=dist.get_world_size() - 1)
+    return [loss_of(batch) for batch in padded(batches, updates[0])[: updates[0]]]
+
+
+@wrong("08.2", says="There are fewer losses than updates.")
+def one_fewer(batches):
+    updates = agreed(len(batches))
+    return [loss_of(batch) for batch in padded(batches, updates)[: max(1, updates - 1)]][:updates]
+
+
 @right("08.2")
 def until_nobody_has_any(batches):
     losses, mine = [], iter(batches)
@@ -653,6 +683,28 @@ def last_difference(record):
     return (found[0], last[1], found[2]) if found[2] == "extra" else found
 
 
+@wrong("08.4", says="before this place or after it")
+def later_for_never(record):
+    odd, usual = odd_and_usual(record)
+    mine = record[odd]["calls"]
+    place = first_difference(mine, usual)
+    found = diagnosed(record)
+    if found[2] == "skipped" and mine[place][1] not in [line for _, line in usual[place:]]:
+        return odd, mine[place][1], "extra"
+    return found
+
+
+@wrong("08.4", says="before this place or after it")
+def earlier_for_never(record):
+    odd, usual = odd_and_usual(record)
+    mine = record[odd]["calls"]
+    place = first_difference(mine, usual)
+    found = diagnosed(record)
+    if found[2] == "skipped" and mine[place][1] not in [line for _, line in usual[:place]]:
+        return odd, mine[place][1], "extra"
+    return found
+
+
 @right("08.4")
 def by_pairs(record):
     from itertools import zip_longest
@@ -757,7 +809,7 @@ def path_and_circle(record):
         path.append(following[0])
 
 
-@wrong("08.5", says="not all of it")
+@wrong("08.5", says="of the circle, but not all of it")
 def most_awaited(record):
     awaited = [other for rank in range(len(record)) for other in waits_for(record, rank)]
     return told(record, [max(set(awaited), key=awaited.count)])
@@ -809,6 +861,63 @@ def all_members_are_missing(record):
         reach.append(found)
     needed = set().union(*reach)
     return told(record, [rank for rank in needed if all(rank in reach[other] for other in reach[rank])])
+
+
+def walk_from_the_first(record, chosen):
+    """Follow one awaited rank at a time, and return the ranks of the cycle, or the rank at the end."""
+    rank = next(rank for rank, each in enumerate(record) if each["doing"] == "waiting")
+    path = [rank]
+    while following := waits_for(record, path[-1]):
+        other = chosen(following)
+        if other in path:
+            return path[path.index(other) :]
+        path.append(other)
+    return path[-1:]
+
+
+@wrong("08.5", says="These are some ranks of the circle, but not all of it")
+def first_of_those_awaited(record):
+    return told(record, sorted(walk_from_the_first(record, min)))
+
+
+@wrong("08.5", says="These are some ranks of the circle, but not all of it")
+def last_of_those_awaited(record):
+    return told(record, sorted(walk_from_the_first(record, max)))
+
+
+@wrong("08.5", says="No rank is named")
+def one_group_is_one_call(record):
+    def needs(rank):
+        me = record[rank]
+        if me["doing"] != "waiting":
+            return set()
+        if me["group"] is None:
+            return {me["peer"]}
+        return {other for other in me["members"] if record[other]["group"] != me["group"]}
+
+    reach = [needs(rank) for rank in range(len(record))]
+    for _ in record:
+        reach = [mine.union(*(reach[other] for other in mine)) for mine in reach]
+    needed = set().union(*reach)
+    roots = [rank for rank in needed if all(rank in reach[other] for other in reach[rank])]
+    return told(record, roots) if roots else ({}, "order")
+
+
+@wrong("08.5", says="of the circle, but not all of it")
+def pairs_that_wait_for_each_other(record):
+    ranks = range(len(record))
+    idle = [rank for rank in ranks if record[rank]["doing"] != "waiting"]
+    if idle:
+        return told(record, circle_or_end(record))
+    pairs = [{a, b} for a in ranks for b in waits_for(record, a) if a in waits_for(record, b)]
+    return told(record, sorted(pairs[0]) if pairs else circle_or_end(record))
+
+
+@wrong("08.5", says="Ranks and lines are right, but the cause is not")
+def any_receive_is_all_receive(record):
+    lines, cause = told(record, circle_or_end(record))
+    ops = {record[rank]["op"] for rank in lines}
+    return lines, "all receive" if cause == "order" and "recv" in ops and "send" not in ops else cause
 
 
 @right("08.5")
@@ -876,7 +985,7 @@ def found_fault(record, alike=alike, skip=()):
             return None, update, "sum" if alike(used[0].tolist(), own.sum(dim=0).tolist()) else "group"
         moved = before - record["rate"] * used
         for rank in range(len(ranks)):
-            if not alike(after[rank].tolist(), moved[rank].tolist()):
+            if "moved" not in skip and not alike(after[rank].tolist(), moved[rank].tolist()):
                 still = alike(after[rank].tolist(), before[rank].tolist())
                 return rank, update, "not applied" if still else "other rate"
         before = after
@@ -950,6 +1059,53 @@ def one_update_early(record):
 def different_losses(record):
     rank, update, cause = found_fault(record)
     return (0, 0, "own gradient") if cause == "none" else (rank, update, cause)
+
+
+@wrong("08.6", says="is a fault, too, but not the first one")
+def cause_after_cause(record):
+    """Look for one cause in all updates, then for the next."""
+    steps = {"start": "start", "repeats": "repeats", "not applied": "moved", "other rate": "moved"}
+    for cause in ("start", "repeats", "own gradient", "sum", "group", "not applied", "other rate"):
+        skip = {"start", "repeats", "used", "moved"} - {steps.get(cause, "used")}
+        for updates in range(1, len(record["updates"]) + 1):
+            found = found_fault({**record, "updates": record["updates"][:updates]}, skip=skip)
+            if found[2] == cause:
+                return found
+    return None, None, "none"
+
+
+@wrong("08.6", says="is a fault, too, but not the first one")
+def weights_before_examples(record):
+    """In each update: first the weights, then the gradients, then the examples."""
+    for skip in (("start", "repeats", "used"), ("start", "repeats", "moved")):
+        found = found_fault(record, skip=skip)
+        right = found_fault(record)
+        if found[2] != "none" and found[1] == right[1] and right[2] != "start":
+            return found
+    return found_fault(record)
+
+
+@wrong("08.6", says="was not found")
+def only_the_update_before(record):
+    """An example counts as a repetition only if the same rank had it in the last update."""
+    found = found_fault(record)
+    if found[2] != "repeats":
+        return found
+    rank, update, _ = found
+    mine, before = (set(record["updates"][place][rank]["examples"]) for place in (update, update - 1))
+    return found if mine & before else found_fault(record, skip=("repeats",))
+
+
+@wrong("08.6", says="the cause is not")
+def half_the_rate(record):
+    """Any change by more than the rate is called "own gradient"."""
+    rank, update, cause = found_fault(record)
+    if cause == "other rate":
+        old = record["updates"][update - 1][rank]["weights"] if update else record["start"][rank]
+        mine = record["updates"][update][rank]
+        if abs(mine["weights"][0] - old[0]) > record["rate"] * abs(mine["used"][0]):
+            return rank, update, "own gradient"
+    return rank, update, cause
 
 
 @right("08.6")

@@ -111,11 +111,61 @@ def smallest_first(sizes, rank, ranks, worker, workers):
     return mine
 
 
+@wrong("09.1", says="a large file that comes late")
+def as_they_come(sizes, rank, ranks, worker, workers):
+    reader, readers = reader_of(rank, ranks, worker, workers)
+    loads, mine = [0] * readers, []
+    for file, size in enumerate(sizes):
+        least = loads.index(min(loads))
+        loads[least] += size
+        mine += [file] * (least == reader)
+    return mine
+
+
+@wrong("09.1", says="every reader has files with consecutive numbers")
+def stretches_of_equal_bytes(sizes, rank, ranks, worker, workers):
+    reader, readers = reader_of(rank, ranks, worker, workers)
+    total, before, mine = sum(sizes), 0, []
+    for file, size in enumerate(sizes):
+        mine += [file] * (before * readers // total == reader)
+        before += size
+    return mine
+
+
 @wrong("09.1", says="times in an epoch, by all readers together The same reader, asked twice")
 def another_plan_each_time(sizes, rank, ranks, worker, workers):
     reader, readers = reader_of(rank, ranks, worker, workers)
     order = random.sample(range(len(sizes)), len(sizes))
     return order[reader::readers]
+
+
+def planned_by_chance(sizes, reader, readers, seed):
+    """A right plan of readers that are numbered by chance: it is right if all of them have the same seed."""
+    numbers = random.Random(seed).sample(range(readers), readers)
+    heap = [(0, number, []) for number in range(readers)]
+    for size, file in sorted(zip(sizes, range(len(sizes)), strict=True), reverse=True):
+        load, number, files = heapq.heappop(heap)
+        heapq.heappush(heap, (load + size, number, [*files, file]))
+    return next(files for _, number, files in heap if number == numbers[reader])
+
+
+@wrong("09.1", says="The plan depends on the process that makes it")
+def by_the_hash_of_a_text(sizes, rank, ranks, worker, workers):
+    return planned_by_chance(sizes, *reader_of(rank, ranks, worker, workers), hash(f"epoch of {len(sizes)} files"))
+
+
+@wrong("09.1", says="The plan depends on the process that makes it")
+def by_the_parent(sizes, rank, ranks, worker, workers):
+    import os
+
+    return planned_by_chance(sizes, *reader_of(rank, ranks, worker, workers), os.getppid())
+
+
+@wrong("09.1", says="The plan depends on the process that makes it")
+def by_the_hour(sizes, rank, ranks, worker, workers):
+    import time
+
+    return planned_by_chance(sizes, *reader_of(rank, ranks, worker, workers), time.time() // 3600)
 
 
 @right("09.1")
@@ -236,6 +286,12 @@ def rank_0_gets_all(orders, batch, saved, rank, ranks):
 @wrong("09.2", says="are on no rank")
 def only_one_each(orders, batch, saved, rank, ranks):
     return batch_at(orders, batch, saved["updates"])[rank : rank + 1]
+
+
+@wrong("09.2", says="You count one update too many in an epoch that `batch` divides")
+def one_more_update(orders, batch, saved, rank, ranks):
+    epoch, number = divmod(saved["updates"], len(orders[0]) // batch + 1)
+    return orders[epoch][number * batch : (number + 1) * batch][rank::ranks]
 
 
 @right("09.2")

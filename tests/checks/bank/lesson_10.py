@@ -184,12 +184,12 @@ def everything(order, batch, worker, workers):
     return [order[start : start + batch] for start in range(0, len(order), batch)]
 
 
-@wrong("10.3", says="The remainder is dropped")
+@wrong("10.3", says="some are never used. This is what you get if the remainder is dropped")
 def drop_remainder(order, batch, worker, workers):
     return [order[start : start + batch][worker::workers] for start in range(0, len(order) - batch + 1, batch)]
 
 
-@wrong("10.3", says="Some examples come twice")
+@wrong("10.3", says="some come more than once")
 def filled_up(order, batch, worker, workers):
     each = -(-batch // workers)
     batches = [order[start : start + batch] for start in range(0, len(order), batch)]
@@ -238,6 +238,13 @@ def one_does_it_all(order, batch, worker, workers):
 def by_number(order, batch, worker, workers):
     batches = [order[start : start + batch] for start in range(0, len(order), batch)]
     return [[place for place in range(len(part)) if place % workers == worker] for part in batches]
+
+
+@wrong("10.3", says="The plan depends on the process that makes it")
+def turned_by_a_hash(order, batch, worker, workers):
+    """Each worker's part of a batch begins at a place that the hash of a text says."""
+    first = hash("first worker") + worker
+    return [order[start : start + batch][first % workers :: workers] for start in range(0, len(order), batch)]
 
 
 @right("10.3")

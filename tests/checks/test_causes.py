@@ -1,0 +1,76 @@
+"""A mistake is stated as a fact only if a second case shows it."""
+
+from __future__ import annotations
+
+from course_lib.checks.exercise import Case, Exercise
+from course_lib.checks.inside.observe import Outcome
+from course_lib.checks.inside.transport import CHANGED, NEVER
+from course_lib.checks.judging import IN_FLIGHT, UNPROVEN, assess
+from course_lib.lessons.symptoms import observed
+
+
+def doubled(case, values):
+    """This is twice the number."""
+    return values == [2 * case.inputs["number"]]
+
+
+def squared(case, values):
+    """This is the square of the number."""
+    return values == [case.inputs["number"] ** 2]
+
+
+@observed
+def nothing(case, values):
+    """Nothing is returned."""
+    return values == [None]
+
+
+def told(answer, numbers, in_flight=()):
+    """The cause that is told of an answer, if the numbers of one part, or of several, should come back as they are."""
+    parts = numbers if isinstance(numbers, dict) else {"a part": numbers}
+    cases = [Case(part, 1, {"number": number}, "") for part, of_part in parts.items() for number in of_part]
+    exercise = Exercise(
+        number="99.1",
+        title="",
+        answer="",
+        level="",
+        minutes=1,
+        parts=dict.fromkeys(parts, 1),
+        read="",
+        hints=(),
+        cases=lambda seed: cases,
+        drive=answer,
+        judge=lambda case, values: None if values == [case.inputs["number"]] else "wrong",
+        symptoms=(nothing, doubled, squared),
+    )
+    outcomes = [Outcome("returned", (answer(case.inputs["number"]),), in_flight=in_flight) for case in cases]
+    report = assess(exercise, cases, outcomes.__getitem__)
+    return report.findings[next(iter(parts))].cause
+
+
+def test_a_mistake_that_two_cases_show_is_a_fact():
+    assert told(lambda number: 2 * number, [3, 5]) == "This is twice the number."
+    assert told(lambda number: 2 * number, {"one": [3], "two": [5]}) == "This is twice the number."
+
+
+def test_a_neighbor_that_fits_the_first_case_alone_is_not_told():
+    assert told(lambda number: number**2, [2, 5]) == "This is the square of the number."
+    assert told(lambda number: number**2, {"one": [2], "two": [5]}) == "This is the square of the number."
+
+
+def test_a_mistake_that_one_case_shows_is_only_possible():
+    assert told(lambda number: 2 * number, [3]) == UNPROVEN + "This is twice the number."
+    assert told(lambda number: 2 * number if number == 3 else 9, [3, 5]) == UNPROVEN + "This is twice the number."
+
+
+def test_what_two_later_cases_show_explains_the_first_one_too():
+    assert told(lambda number: 2 * number if number > 3 else 1, [3, 5, 7]) == "This is twice the number."
+
+
+def test_what_was_seen_needs_no_second_case():
+    assert told(lambda number: None, [3]) == "Nothing is returned."
+
+
+def test_a_wait_that_is_missing_is_told_before_anything_else():
+    assert told(lambda number: 2 * number, [3, 5], ((NEVER, "isend"), (CHANGED, "isend"))) == IN_FLIGHT[NEVER]
+    assert told(lambda number: number, [3, 5], ((CHANGED, "isend"),)) == IN_FLIGHT[CHANGED], "though the value is right"
