@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from course_lib.classroom.lock import hold_lock
+
 FILE = Path(".course", "class.sqlite3")
 LOCK = Path(".course", "channel.lock")
 MOST_WAITING = 5000  # events; beyond that, the oldest are dropped
@@ -84,14 +86,8 @@ class Outbox:
 
 
 def only_one(folder: Path) -> sqlite3.Connection | None:
-    """Return a lock on sending for a desk, or None if another process holds it. It ends with the process."""
-    file = sqlite3.connect(folder / LOCK, timeout=0, isolation_level=None, check_same_thread=False)
-    try:
-        file.execute("begin exclusive")
-    except sqlite3.OperationalError:
-        file.close()
-        return None
-    return file
+    """Return the lock on sending for a desk, or None if another process holds it."""
+    return hold_lock(folder / LOCK)
 
 
 def _opened(path: Path) -> sqlite3.Connection:

@@ -56,7 +56,7 @@ class Room:
         """Return a new token for the instructor's page, which stays valid after a restart of the server."""
         token = secrets.token_urlsafe(32)
         self._instructors.add(hashed(token))
-        self._keep([("INSERT INTO instructors VALUES (?, ?)", (hashed(token), time.time()))])
+        self._keep([("INSERT OR REPLACE INTO instructors VALUES (?, ?)", (hashed(token), time.time()))])
         return token
 
     def is_instructor(self, token: str) -> bool:
