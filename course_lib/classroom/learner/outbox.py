@@ -53,10 +53,14 @@ class Outbox:
         self._file.execute("insert or ignore into events (learner, id, event) values (?, ?, ?)", row)
         self._file.execute("delete from events where place <= (select max(place) from events) - ?", (MOST_WAITING,))
 
-    def waiting(self, learner: str) -> list[dict[str, Any]]:
-        """Return this learner's events that the class has not saved, oldest first."""
-        rows = self._file.execute("select event from events where learner = ? order by place", (learner,))
-        return [json.loads(event) for (event,) in rows]
+    def waiting(self, learner: str, most: int = -1) -> list[dict[str, Any]]:
+        """Return this learner's events that the class has not saved, oldest first: all, or at most `most`."""
+        query = "select event from events where learner = ? order by place limit ?"
+        return [json.loads(event) for (event,) in self._file.execute(query, (learner, most))]
+
+    def count(self, learner: str) -> int:
+        """Return the number of this learner's events that the class has not saved."""
+        return self._file.execute("select count(*) from events where learner = ?", (learner,)).fetchone()[0]
 
     def remove(self, ids: Iterable[str]) -> None:
         """Delete events that the class has saved or refused."""
