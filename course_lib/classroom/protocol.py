@@ -2,7 +2,8 @@
 
 A learner posts `{"code", "name"}` to /join and gets `{"learner", "secret", "class", "name"}`. On /channel, with that
 secret, the learner sends `{"events": [...]}` and the class answers with any of `kept` (ids), `refused` (reasons by id),
-`slowed` (a sentence) and `state` (what the class is asked, and whether this learner's hand is up).
+`slowed` (a sentence) and `state` (what the class is asked, and whether this learner's hand is up). While `state` has a
+`trouble`, the class cannot save anything: it accepts no events, and the learner sends them again when that is over.
 
 Events are untrusted: we remove control characters, cut long texts, and accept only numbers and headings that the course
 has. The record stores the cleaned event.
@@ -29,11 +30,13 @@ LARGEST_MESSAGE = 1 << 20  # bytes
 
 # Limits per learner and in total. In a class of two days, each learner sends a few hundred events.
 EVENTS_A_SECOND, BURST = 40, 1000  # after the burst, events are accepted at this rate
+BYTES_A_SECOND, BURST_OF_BYTES = 64 << 10, 2 << 20  # and so are the bytes of their messages
 MOST_EVENTS = 10_000  # per learner
-MOST_BYTES = 4 << 20  # per learner
-MOST_BYTES_IN_ALL = 1 << 30  # in the record
-MOST_LEARNERS = 2000
+MOST_BYTES = 4 << 20  # per learner, while the record is less than half full
+MOST_BYTES_IN_ALL = 1 << 30  # in the record; the other half of it is for `MOST_LEARNERS`, the same for each
+MOST_LEARNERS = 2000  # who can come back; when there are more, whoever did least and is not here has to join again
 MOST_CHANNELS = 8  # per learner: a desk has a channel per kernel
+MOST_CHANNELS_IN_ALL = 1900  # fewer than learners, so that someone can always make room
 
 UNKNOWN_SECRET = 4401  # close code after which a learner must join again
 ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -47,27 +50,32 @@ def clean_text(text: Any, longest: int = LONGEST_TEXT, *, lines: bool = False) -
     """Return user text on one line, without control characters and bidirectional overrides."""
     if not isinstance(text, str):
         return ""
-    text = text[: 4 * longest]
-    if text.isprintable() and not lines:  # most are
-        return " ".join(text.split())[:longest]
+    text = text[: longest if lines else 4 * longest]
     allowed = "\n\t" if lines else ""
-    kept = (letter if _is_written(letter) or letter in allowed else " " for letter in text)
-    joined = "".join(kept)
-    return (joined if lines else " ".join(joined.split()))[:longest]
+    if not text.translate(dict.fromkeys(map(ord, allowed))).isprintable():  # most are
+        text = "".join(letter if _is_written(letter) or letter in allowed else " " for letter in text)
+    return text if lines else " ".join(text.split())[:longest]
 
 
 def _is_written(letter: str) -> bool:
     return unicodedata.category(letter)[0] != "C" and letter not in "\u2028\u2029"
 
 
+def event_id(event: Any) -> str:
+    """Return an event's id. Raises `Refused` if it has none."""
+    found = event.get("id") if isinstance(event, dict) else None
+    if not isinstance(found, str) or not ID.fullmatch(found):
+        raise Refused("an event needs an id, a string of 32 hexadecimal digits")
+    return found
+
+
 def clean(event: Any, content: Content) -> Event:
     """Return the cleaned event. Raises `Refused` with the reason if it is not valid."""
-    if not isinstance(event, dict) or not ID.fullmatch(str(event.get("id"))):
-        raise Refused("an event needs an id of 32 hexadecimal digits")
+    identity = event_id(event)
     kind = event.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise Refused(f"an event is one of {', '.join(KINDS)}")
-    return {"id": event["id"], "kind": kind, "at": _time(event.get("at")), **KINDS[kind](event, content)}
+    return {"id": identity, "kind": kind, "at": _time(event.get("at")), **KINDS[kind](event, content)}
 
 
 def _time(value: Any) -> float:
@@ -95,9 +103,10 @@ def _revealed(event: Event, content: Content) -> Event:
 
 
 def _checked(event: Event, content: Content) -> Event:
-    exercise = content.exercises.get(str(event.get("number")))
+    number = event.get("number")
+    exercise = content.exercises.get(number) if isinstance(number, str) else None
     if exercise is None:
-        raise Refused(f"there is no exercise {clean_text(event.get('number'), 20)!r}")
+        raise Refused(f"there is no exercise {clean_text(number, 20)!r}")
     part = event.get("part")
     return {
         "number": exercise.number,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from course_lib.classroom import learner
 from course_lib.classroom.learner.channel import start_channel
 from tests.browser.lab import end_with_us, free_port, wait
+from tests.classroom.serving import class_here
 from tests.classroom.small_class import CODE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -91,3 +93,17 @@ def in_another_process(code: str, desk: Path, **variables: str) -> subprocess.Po
     environment.update({"PYTHONPATH": str(ROOT), **variables})
     words = [sys.executable, "-c", code]
     return subprocess.Popen(words, cwd=desk, env=environment, stdout=subprocess.PIPE, text=True, preexec_fn=end_with_us)
+
+
+@pytest.fixture
+def in_class(tmp_path):
+    """A function that plays a scene, a coroutine, in a class that is open."""
+
+    def play(scene, **given):
+        async def whole():
+            async with class_here(tmp_path / "class.db", **given) as served:
+                return await scene(served)
+
+        return asyncio.run(whole())
+
+    return play

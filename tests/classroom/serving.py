@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest, HTTPResponse
-from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from course_lib.classroom.content import content
 from course_lib.classroom.server import make_application
 from course_lib.classroom.server.addresses import Address, certificate_names, encrypted, fingerprint, own_certificate
-from course_lib.classroom.server.guards import LARGEST_BODY
+from course_lib.classroom.server.guards import Server
 from course_lib.classroom.server.room import Room
 from tests.conftest import PATIENCE
 
@@ -161,11 +160,7 @@ async def class_here(record: Path, *, tls: bool = False, **given: Any) -> AsyncI
     room = Room(record, content(), **given)
     room.deliver_in(asyncio.get_running_loop())
     application = make_application(room, address)
-    server = HTTPServer(
-        application,
-        max_body_size=LARGEST_BODY,
-        ssl_options=encrypted(*files) if files else None,
-    )
+    server = Server(application, ssl_options=encrypted(*files) if files else None)
     server.add_sockets([socket])
     served = Served(address.base, room.code, room.new_token(), room=room, settings=application.settings)
     try:
@@ -178,12 +173,12 @@ async def class_here(record: Path, *, tls: bool = False, **given: Any) -> AsyncI
 
 
 @contextmanager
-def class_in_a_process(record: Path, *words: str, port: int = 0) -> Iterator[Served]:
+def class_in_a_process(record: Path, *words: str, port: int = 0, stderr: Any = None) -> Iterator[Served]:
     """`course class`, which a test may kill."""
     command = [sys.executable, "-m", "course_lib", "class", "--no-browser", "--record", str(record)]
     command += ["--port", str(port or free_port()), *words]
     env = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=record.parent)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=env, cwd=record.parent)
     try:
         yield _announced(process)
     finally:

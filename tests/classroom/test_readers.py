@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from course_lib.classroom.server import instructor, learners
-from course_lib.classroom.server.record import Record, read
 from tests.classroom.serving import class_here, enter
 from tests.conftest import PATIENCE
 
@@ -102,21 +101,3 @@ def test_a_page_that_follows_is_told_of_a_change(tmp_path):
             writer.close()
 
     asyncio.run(play())
-
-
-def test_a_full_disk_keeps_acknowledgements_back_until_there_is_room(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("course_lib.classroom.server.record.RETRY", 0.01)
-    record = Record(tmp_path / "class.db")
-    told: list[str] = []
-    record.deliver = lambda waiting: [then() for then in waiting]
-    (most,) = record._connection.execute("PRAGMA max_page_count=1").fetchone()
-    record.write(
-        [("INSERT INTO about VALUES (?, ?)", (str(n), "x" * 5000)) for n in range(3)], lambda: told.append("kept")
-    )
-    while "trying again" not in capsys.readouterr().err:
-        pass
-    assert (told, most > 0) == ([], True)
-    record._connection.execute("PRAGMA max_page_count=100000")
-    record.close()
-    assert told == ["kept"]
-    assert read(tmp_path / "class.db", "SELECT count(*) FROM about") == [(3,)]

@@ -23,8 +23,8 @@ from course_lib.classroom.learner.outbox import FILE, Outbox, only_one
 LOOK = 0.2  # seconds between checks of the outbox
 TURN = 5.0  # seconds until a process tries again to become the sender
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0  # seconds before reconnecting
-ANSWER = 20.0  # seconds after which an unacknowledged event is sent again
-BATCH = 50  # events per message
+ANSWER = 20.0  # seconds to wait for an acknowledgement before reconnecting
+BATCH, LARGEST_BATCH = 50, protocol.LARGEST_MESSAGE // 4  # events and characters per message
 ALIVE = 20.0  # seconds between pings
 
 
@@ -90,12 +90,19 @@ class Channel(threading.Thread):
 
 
 class Conversation:
-    """One connection, from opening to closing."""
+    """One connection, from opening to closing.
+
+    One message at a time is on its way, so that events arrive in order even if the connection breaks: on the next one,
+    we begin with the oldest that was not acknowledged.
+    """
 
     def __init__(self, folder: Path, member: Membership, outbox: Outbox, stopped: threading.Event) -> None:
         self.folder, self.member, self.outbox, self.stopped = folder, member, outbox, stopped
         self.was_heard = False
-        self._sent: dict[str, float] = {}  # unacknowledged event -> time sent
+        self._sent: set[str] = set()  # ids of unacknowledged events
+        self._sent_at = 0.0
+        self._in_trouble = False  # the class can save nothing: wait until it says that it can
+        self._look_again = asyncio.Event()
 
     async def hold(self) -> int | None:
         """Run until the connection closes. Returns the close code of the class, if any."""
@@ -131,22 +138,37 @@ class Conversation:
         seen = None
         try:
             while not self.stopped.is_set() and read(self.folder) == self.member:
+                if self._sent and time.monotonic() - self._sent_at > ANSWER:
+                    return
                 version = self.outbox.version()
-                if version != seen or self._sent:
-                    await self._send_new(connection)
-                seen = version
-                await asyncio.sleep(LOOK)
+                if (version != seen or self._look_again.is_set()) and not self._sent and not self._in_trouble:
+                    self._look_again.clear()
+                    seen = version
+                    await self._send_next(connection)
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._look_again.wait(), LOOK)
         finally:
             connection.close()
 
-    async def _send_new(self, connection: Any) -> None:
-        now = time.monotonic()
-        waiting = self.outbox.waiting(self.member.learner)
-        new = [event for event in waiting if now - self._sent.get(event["id"], -ANSWER) >= ANSWER]
-        for first in range(0, len(new), BATCH):
-            batch = new[first : first + BATCH]
+    async def _send_next(self, connection: Any) -> None:
+        """Send the oldest events, as many as fit into a message."""
+        batch, size = [], 0
+        for event in self.outbox.waiting(self.member.learner, BATCH):
+            size += len(json.dumps(event))
+            if size > LARGEST_BATCH and batch:
+                break
+            batch.append(event)
+        if size > protocol.LARGEST_MESSAGE - 100 and len(batch) == 1:
+            return self._refused({batch[0]["id"]: "this is too large for the class"})
+        if batch:
+            self._sent, self._sent_at = {event["id"] for event in batch}, time.monotonic()
             await connection.write_message(json.dumps({"events": batch}))
-            self._sent.update({event["id"]: now for event in batch})
+
+    def _refused(self, reasons: dict[str, str]) -> None:
+        self.outbox.remove(reasons)
+        self._look_again.set()
+        last = list(reasons)[-1]
+        self.outbox.add_news(self.member.learner, refused={"id": last, "why": str(reasons[last])})
 
     def _hear(self, message: str | bytes) -> None:
         try:
@@ -157,11 +179,15 @@ class Conversation:
             return  # a newer server may send messages that we do not know
         self.was_heard = True
         self.outbox.remove(done)
-        for each in done:
-            self._sent.pop(each, None)
+        self._sent.difference_update(done)
         news: dict[str, Any] = {"reached": True, "unknown": False}
         if isinstance(state, dict):
             news["state"] = state
-        if refused:
-            news["refused"] = {"id": next(reversed(refused)), "why": str(list(refused.values())[-1])}
+            self._in_trouble = bool(state.get("trouble"))
+        if self._in_trouble:
+            self._sent.clear()  # what was sent last was not accepted
+        if not self._sent and not self._in_trouble:
+            self._look_again.set()
         self.outbox.add_news(self.member.learner, **news)
+        if refused:
+            self._refused(refused)

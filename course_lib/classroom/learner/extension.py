@@ -54,7 +54,7 @@ def news_of(folder: Path) -> dict[str, Any]:
     start_channel(folder)  # the learner may have joined from a notebook
     with Outbox.of(folder) as outbox:
         said = outbox.news(member.learner)
-        waiting = len(outbox.waiting(member.learner))
+        waiting = outbox.count(member.learner)
     shown = {"reached": bool(said.get("reached")), "unknown": bool(said.get("unknown")), "waiting": waiting}
     return {"joined": True, "class": member.title, "state": said.get("state"), "refused": said.get("refused"), **shown}
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from course_lib.classroom.lock import hold_lock
+
 FILE = Path(".course", "class.sqlite3")
 LOCK = Path(".course", "channel.lock")
 MOST_WAITING = 5000  # events; beyond that, the oldest are dropped
@@ -51,10 +53,14 @@ class Outbox:
         self._file.execute("insert or ignore into events (learner, id, event) values (?, ?, ?)", row)
         self._file.execute("delete from events where place <= (select max(place) from events) - ?", (MOST_WAITING,))
 
-    def waiting(self, learner: str) -> list[dict[str, Any]]:
-        """Return this learner's events that the class has not saved, oldest first."""
-        rows = self._file.execute("select event from events where learner = ? order by place", (learner,))
-        return [json.loads(event) for (event,) in rows]
+    def waiting(self, learner: str, most: int = -1) -> list[dict[str, Any]]:
+        """Return this learner's events that the class has not saved, oldest first: all, or at most `most`."""
+        query = "select event from events where learner = ? order by place limit ?"
+        return [json.loads(event) for (event,) in self._file.execute(query, (learner, most))]
+
+    def count(self, learner: str) -> int:
+        """Return the number of this learner's events that the class has not saved."""
+        return self._file.execute("select count(*) from events where learner = ?", (learner,)).fetchone()[0]
 
     def remove(self, ids: Iterable[str]) -> None:
         """Delete events that the class has saved or refused."""
@@ -84,14 +90,8 @@ class Outbox:
 
 
 def only_one(folder: Path) -> sqlite3.Connection | None:
-    """Return a lock on sending for a desk, or None if another process holds it. It ends with the process."""
-    file = sqlite3.connect(folder / LOCK, timeout=0, isolation_level=None, check_same_thread=False)
-    try:
-        file.execute("begin exclusive")
-    except sqlite3.OperationalError:
-        file.close()
-        return None
-    return file
+    """Return the lock on sending for a desk, or None if another process holds it."""
+    return hold_lock(folder / LOCK)
 
 
 def _opened(path: Path) -> sqlite3.Connection:

@@ -31,6 +31,7 @@ function showTop(state) {
   say(place.here, state.here);
   say(place.learners, `of ${state.learners} who have joined`);
   place.slower.hidden = !state.slower;
+  say(place.record, state.trouble);
   say(place["slower-count"], `Slower, please: ${state.slower}`);
 }
 

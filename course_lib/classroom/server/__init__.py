@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import signal
 import socket
+import sys
 import webbrowser
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tornado.httpserver import HTTPServer
 from tornado.ioloop import PeriodicCallback
 from tornado.netutil import bind_sockets
 from tornado.web import Application
@@ -20,12 +21,12 @@ from tornado.web import Application
 from course_lib.classroom import protocol
 from course_lib.classroom.content import content
 from course_lib.classroom.server.addresses import Address, certificate_names, encrypted, fingerprint, own_certificate
-from course_lib.classroom.server.guards import LARGEST_BODY
+from course_lib.classroom.server.guards import Server
 from course_lib.classroom.server.instructor import PAGES, Action, Changes, Files, Page, State, Stream, TokenLogin
 from course_lib.classroom.server.learners import Channel, Channels, Join
 from course_lib.classroom.server.room import Room
 
-IDLE = 60.0  # seconds until an idle browser connection is closed
+MOST_FILES = 4096  # more than `MOST_CHANNELS_IN_ALL` and `MOST_UNKNOWN`
 PING = 60.0  # seconds between pings; a learner who is gone is noticed after two, a slow one is not dropped
 LOOK_EVERY = 5000  # milliseconds between checks for learners who do not read
 ACTIONS = "ask|close|reveal|lower|faster"
@@ -34,6 +35,7 @@ OPEN = (
     "the class; start with --tls to encrypt it.\n"
 )
 ALONE = "Only this machine can reach it; use --host 0.0.0.0 --tls to let others on your network in.\n"
+FEW = "On Windows, a class takes about 400 learners at a time: Python cannot watch more than 512 connections there.\n"
 
 
 class BadAddress(ValueError):
@@ -55,13 +57,13 @@ class Options:
 
 
 def serve(options: Options) -> int:
-    """Serve a class until interrupted."""
-    asyncio.run(_serve(options))
-    return 0
+    """Serve a class until interrupted. Returns 1 if something could not be saved at the end."""
+    return 0 if asyncio.run(_serve(options)) else 1
 
 
-async def _serve(options: Options) -> None:
+async def _serve(options: Options) -> bool:
     sockets = _listen(options)
+    _allow_many_connections()
     room = Room(Path(options.record), content(), title=options.title or "", anonymous=options.anonymous)
     try:
         room.deliver_in(asyncio.get_running_loop())
@@ -69,11 +71,9 @@ async def _serve(options: Options) -> None:
         files = own_certificate(Path(options.record), certificate_names(options.host)) if options.tls else None
         mark = fingerprint(files[0]) if files else ""
         address = Address(options.host, sockets[0].getsockname()[1], mark, options.address or "")
-        server = HTTPServer(
+        server = Server(
             make_application(room, address),
-            max_body_size=LARGEST_BODY,
             ssl_options=encrypted(*files) if files else None,
-            idle_connection_timeout=IDLE,
             xheaders=bool(options.address),  # trust the proxy's headers for client address and protocol
         )
         server.add_sockets(sockets)
@@ -81,10 +81,21 @@ async def _serve(options: Options) -> None:
         _announce(options, room, address, token)
         if options.browser:
             webbrowser.open(address.instructors(token))
-        await _interrupted()
+        await interrupted()
         server.stop()
     finally:
-        room.close()
+        saved = room.close()
+    return saved
+
+
+def _allow_many_connections() -> None:
+    """Raise this process's limit of open files, which is 256 on macOS; there is none on Windows."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
 def _listen(options: Options) -> list[socket.socket]:
@@ -153,11 +164,14 @@ def _announce(options: Options, room: Room, address: Address, token: str) -> Non
         print(OPEN)
     if address.is_loopback and not address.given:
         print(ALONE)
+    if sys.platform == "win32":
+        print(FEW)
     print("Ctrl-C ends it.", flush=True)
 
 
-async def _interrupted() -> None:
+async def interrupted() -> None:
+    """Wait for Ctrl-C or SIGTERM."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop.set))  # asyncio's own are not on Windows
     await stop.wait()

@@ -12,6 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tornado import httputil
+from tornado.httpserver import HTTPServer
+from tornado.iostream import IOStream
 from tornado.web import HTTPError, RequestHandler
 
 from course_lib.classroom.protocol import Refused
@@ -27,6 +29,32 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 LARGEST_BODY = 16_384  # bytes of a request body
+IDLE = 60.0  # seconds until an idle browser connection is closed, or one that does not send its whole headers
+SLOWEST_BODY = 15.0  # seconds in which a body must arrive
+MOST_UNKNOWN = 500  # connections of people who have shown neither a learner's secret nor the instructor's cookie
+
+
+class Server(HTTPServer):
+    """A server whose connections cannot be used up by people who connect and send nothing, or very slowly."""
+
+    def initialize(self, *args: Any, **given: Any) -> None:
+        self._unknown: list[IOStream] = []
+        limits = {"max_body_size": LARGEST_BODY, "idle_connection_timeout": IDLE, "body_timeout": SLOWEST_BODY}
+        super().initialize(*args, **limits, **given)
+
+    def handle_stream(self, stream: IOStream, address: tuple) -> None:
+        """Take a connection. If there are too many, the one that has been open longest without a login is closed."""
+        self._unknown.append(stream)
+        if len(self._unknown) > MOST_UNKNOWN:
+            self._unknown = [one for one in self._unknown if not one.closed() and not hasattr(one, "is_trusted")]
+        if len(self._unknown) > MOST_UNKNOWN:
+            self._unknown.pop(0).close()
+        super().handle_stream(stream, address)
+
+
+def trust(stream: Any) -> None:
+    """Keep this connection, however many others there are."""
+    stream.is_trusted = True
 
 
 class Guarded(RequestHandler):

@@ -9,20 +9,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import signal
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from jupyterhub.services.auth import HubOAuth, HubOAuthCallbackHandler, HubOAuthenticated
-from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, Finish, HTTPError, RequestHandler
 
 from course_lib.classroom.content import content
-from course_lib.classroom.server import Options, make_application
+from course_lib.classroom.server import Options, interrupted, make_application
 from course_lib.classroom.server.addresses import Address
-from course_lib.classroom.server.guards import LARGEST_BODY, Guarded
+from course_lib.classroom.server.guards import Guarded, Server
 from course_lib.classroom.server.instructor import Page
 from course_lib.classroom.server.members import Learner
 from course_lib.classroom.server.room import Room
@@ -112,17 +110,10 @@ async def _serve(options: Options, instructors: str, learners: str) -> None:
         room.deliver_in(asyncio.get_running_loop())
         login = HubLogin(HubOAuth.instance(), instructors, learners)
         application = make_hub_application(room, Address(host, port, given=given), login, prefix=prefix)
-        server = HTTPServer(application, max_body_size=LARGEST_BODY, xheaders=True)  # behind the Hub's proxy
+        server = Server(application, xheaders=True)  # behind the Hub's proxy
         server.add_sockets(bind_sockets(port, host))
         print(f"{room.title}: {given}, for the Hub's group {instructors}; {learners} can join", flush=True)
-        await _ended()
+        await interrupted()
         server.stop()
     finally:
         room.close()
-
-
-async def _ended() -> None:
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    await stop.wait()

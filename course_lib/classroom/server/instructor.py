@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,12 +14,13 @@ from tornado.util import TimeoutError
 from tornado.web import Finish, StaticFileHandler
 
 from course_lib.classroom.protocol import Refused
-from course_lib.classroom.server.guards import HEADERS, Guarded, refuse_strangers
+from course_lib.classroom.server.guards import HEADERS, Guarded, refuse_strangers, trust
 from course_lib.classroom.server.members import Learner
-from course_lib.classroom.server.room import Room
+from course_lib.classroom.server.room import NotSaved, Room
 
 PAGES = Path(__file__).resolve().parent.parent / "pages"
 CHANGES_EVERY = 0.25  # minimum seconds between snapshots
+PAUSE = 10  # times as long as a snapshot takes: a large one must not slow down the class
 STILL_THERE = 15.0  # seconds between keep-alives: proxies close idle connections
 SLOWEST_READER = timedelta(seconds=60)
 A_WEEK = 7
@@ -29,7 +31,7 @@ class Changes:
 
     def __init__(self, room: Room, address: str) -> None:
         self._room, self._address = room, address
-        self._text, self._is_old, self._told_at = "", True, 0.0
+        self._text, self._is_old, self._told_at, self._took = "", True, 0.0, 0.0
         self._waking: asyncio.TimerHandle | None = None
         self._next: asyncio.Future[None] | None = None
 
@@ -38,7 +40,8 @@ class Changes:
         self._is_old = True
         if self._waking is None and self._next is not None:
             loop = asyncio.get_running_loop()
-            self._waking = loop.call_at(max(loop.time(), self._told_at + CHANGES_EVERY), self._tell)
+            pause = max(CHANGES_EVERY, PAUSE * self._took)
+            self._waking = loop.call_at(max(loop.time(), self._told_at + pause), self._tell)
 
     def _tell(self) -> None:
         self._waking, self._told_at = None, asyncio.get_running_loop().time()
@@ -55,8 +58,9 @@ class Changes:
     def snapshot(self) -> str:
         """Return the snapshot as JSON, cached until the next change."""
         if self._is_old:
+            began = time.perf_counter()
             self._text = json.dumps({**self._room.snapshot(), "address": self._address}, ensure_ascii=False)
-            self._is_old = False
+            self._is_old, self._took = False, time.perf_counter() - began
         return self._text
 
 
@@ -131,6 +135,7 @@ class Stream(ForInstructors):
 
     async def get(self) -> None:
         changes: Changes = self.settings["changes"]
+        trust(self.request.connection.stream)  # pyright: ignore
         self.set_header("Content-Type", "text/event-stream; charset=utf-8")
         self.set_header("X-Accel-Buffering", "no")
         try:
@@ -159,6 +164,8 @@ class Action(ForInstructors):
             done = await self.room.act(kind, **{str(name): value for name, value in self.body().items()})
         except Refused as error:
             self.refuse(400, str(error))
+        except NotSaved as error:
+            self.refuse(503, f"This was not saved: {error}.")
         else:
             self.finish({"asked": done["asked"]} if "asked" in done else {})
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Iterable
 from typing import Any
 
@@ -13,13 +14,16 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from course_lib.classroom import protocol
 from course_lib.classroom.protocol import Refused
-from course_lib.classroom.server.guards import Guarded, is_same_origin, refuse_strangers
+from course_lib.classroom.server.guards import Guarded, is_same_origin, refuse_strangers, trust
 from course_lib.classroom.server.members import Learner, TooManyTries, WrongCode
-from course_lib.classroom.server.room import Room
+from course_lib.classroom.server.room import NotSaved, Room
 
 SLOWEST_READER = 60.0  # seconds until we drop a learner who does not read; the client reconnects
 COME_BACK_LATER = 1013
-SLOWED = f"more than {protocol.EVENTS_A_SECOND} events a second: what you send is accepted at that rate"
+SLOWED = (
+    f"more than {protocol.EVENTS_A_SECOND} events or {protocol.BYTES_A_SECOND >> 10} KiB a second: what you send is "
+    "accepted at that rate"
+)
 
 
 class Join(Guarded):
@@ -35,6 +39,8 @@ class Join(Guarded):
             self.refuse(429, str(error))
         except WrongCode as error:
             self.refuse(403, str(error))
+        except NotSaved as error:
+            self.refuse(503, f"nobody can join at the moment: {error}; try again later")
         except Refused as error:
             self.refuse(400, str(error))
         else:
@@ -45,11 +51,27 @@ class Join(Guarded):
         return await self.settings["login"].let_in(self)
 
 
+class Allowance:
+    """How many events and bytes a learner may send now, over all channels: a burst, and then so many a second."""
+
+    def __init__(self) -> None:
+        self._events, self._bytes, self._since = float(protocol.BURST), float(protocol.BURST_OF_BYTES), time.monotonic()
+
+    def spend(self, events: int, size: int) -> float:
+        """Count a message. Returns for how many seconds it has to wait; negative or zero if it does not."""
+        now = time.monotonic()
+        passed, self._since = now - self._since, now
+        self._events = min(self._events + passed * protocol.EVENTS_A_SECOND, float(protocol.BURST)) - events
+        self._bytes = min(self._bytes + passed * protocol.BYTES_A_SECOND, float(protocol.BURST_OF_BYTES)) - size
+        return max(-self._events / protocol.EVENTS_A_SECOND, -self._bytes / protocol.BYTES_A_SECOND)
+
+
 class Channels:
     """The open channels of a class. Each channel queues what it has to send, and only the newest state."""
 
     def __init__(self, room: Room) -> None:
         self._room, self._of = room, dict[str, set[Channel]]()
+        self._allowances: dict[str, Allowance] = defaultdict(Allowance)
 
     def add(self, channel: Channel) -> bool:
         """Add a channel. Returns False if this learner has too many."""
@@ -58,6 +80,10 @@ class Channels:
             return False
         own.add(channel)
         self._room.here[channel.learner] += 1
+        if self._room.here.total() > protocol.MOST_CHANNELS_IN_ALL:
+            others = [learner for learner, open_ in self._of.items() if open_ and learner != channel.learner]
+            for one in list(self._of[min(others, key=self._room.events_of)]):
+                one.drop()
         return True
 
     def remove(self, channel: Channel) -> None:
@@ -65,6 +91,12 @@ class Channels:
         if channel in own:
             own.remove(channel)
             self._room.here[channel.learner] -= 1
+            if not own:
+                del self._of[channel.learner]  # whoever comes back is the last in line
+
+    def allowance(self, learner: str) -> Allowance:
+        """Return what a learner may send; a new channel does not renew it."""
+        return self._allowances[learner]
 
     def drop_who_does_not_read(self) -> None:
         """Drop channels that have not read for `SLOWEST_READER` seconds. Called periodically."""
@@ -75,7 +107,7 @@ class Channels:
     def tell(self, learners: Iterable[str] | None) -> None:
         """Send their state to these learners, or to all if None."""
         for learner in list(self._of) if learners is None else learners:
-            for channel in self._of.get(learner, ()):
+            for channel in list(self._of.get(learner, ())):
                 channel.tell_state()
 
 
@@ -96,7 +128,6 @@ class Channel(WebSocketHandler):
         self._kept: list[str] = []
         self._refused: dict[str, str] = {}
         self._slowed = self._state_is_new = False
-        self._allowance, self._allowed_at = float(protocol.BURST), time.monotonic()
 
     def prepare(self) -> None:
         refuse_strangers(self.request, self.settings["host_names"])
@@ -116,6 +147,7 @@ class Channel(WebSocketHandler):
             self.learner = ""
             self.close(COME_BACK_LATER, "this learner has too many channels")
             return
+        trust(self.ws_connection.stream)  # pyright: ignore
         self.set_nodelay(True)
         self.room.changed(())
         self.tell_state()
@@ -126,7 +158,7 @@ class Channel(WebSocketHandler):
         if not self.learner or events is None:
             self.close(1007, 'send {"events": [...]}')
             return None
-        wait = self._too_early_by(len(events))
+        wait = self.channels.allowance(self.learner).spend(len(events), len(message))
         if wait > 0:
             return self._take_later(events, wait)
         self._take(events)
@@ -136,11 +168,15 @@ class Channel(WebSocketHandler):
         self._slowed = True
         self._send()
         await asyncio.sleep(wait)
-        self._take(events)
+        if self.ws_connection is not None:  # else they come again, in order, on the next channel
+            self._take(events)
 
     def _take(self, events: list[Any]) -> None:
         kept: list[str] = []
-        found, refused = self.room.take(self.learner, events, lambda: self._acknowledge(kept, refused))
+        try:
+            found, refused = self.room.take(self.learner, events, lambda: self._acknowledge(kept, refused))
+        except NotSaved:
+            return self.tell_state()  # which says so; the learner sends them again
         kept += found
 
     def tell_state(self) -> None:
@@ -157,13 +193,6 @@ class Channel(WebSocketHandler):
         self._kept += kept
         self._refused.update(refused)
         self._send()
-
-    def _too_early_by(self, events: int) -> float:
-        """Return by how many seconds these events exceed the rate limit; negative or zero if they do not."""
-        now = time.monotonic()
-        earned = (now - self._allowed_at) * protocol.EVENTS_A_SECOND
-        self._allowance, self._allowed_at = min(self._allowance + earned, float(protocol.BURST)) - events, now
-        return -self._allowance / protocol.EVENTS_A_SECOND
 
     def _send(self) -> None:
         """Send what is pending, unless a message is in flight; then it is sent afterwards."""

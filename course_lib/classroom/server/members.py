@@ -7,21 +7,23 @@ import hmac
 import secrets
 import time
 import unicodedata
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib.classroom.protocol import LONGEST_NAME, MOST_LEARNERS, Refused, clean_text
+from course_lib.classroom.protocol import LONGEST_NAME, Refused, clean_text
 from course_lib.classroom.server.record import Statement, read
 
 # Letters that are easy to read aloud and copy from a screen: no 0/O or 1/l/i, and no vowels, so no words.
 CODE_LETTERS = "23456789bcdfghjkmnpqrstvwxz"
-CODE_LENGTH = 8
-# 27 ** 8 = 2.8e11 codes (38 bits). At 120 wrong tries a minute in total, 16 weeks of guessing day and night cover 2e7
-# of them, a chance of one in 14,000; a day has one in 1.6 million.
-TRIES_FROM_ONE_ADDRESS, TRIES_IN_ALL, MINUTE = 30, 120, 60.0
+CODE_LENGTH = 10
+# 27 ** 10 = 2.1e14 codes (48 bits). We check every code, so that wrong ones never keep out the right one: the limit to
+# guessing is our own speed. 16 weeks, day and night, at 1,500 codes a second cover 1.5e10 of them: one in 14,000.
+FASTEST_GUESSING = 1500  # codes a second
+TRIES_FROM_ONE_ADDRESS, TRIES_IN_ALL, MINUTE = 30, 120, 60.0  # wrong codes, before we only say: wait a minute
 MOST_ADDRESSES = 10_000
+FORGOTTEN = "forgotten "  # instead of a hash: this learner has to join again
 TOKEN_LIVES = 7 * 24 * 3600.0  # seconds that an instructor's token is valid
 
 
@@ -41,12 +43,13 @@ class Learner:
     name: str
     account: str = ""  # on the Hub, if any
     hash: str = ""  # of the secret
+    address: str = ""  # where they joined from; never saved
 
 
 def new_code() -> str:
-    """Return a random code for a class, like k7mt-2x9q."""
+    """Return a random code for a class, like k7mt2-x9qbf."""
     letters = "".join(secrets.choice(CODE_LETTERS) for _ in range(CODE_LENGTH))
-    return f"{letters[:4]}-{letters[4:]}"
+    return f"{letters[:5]}-{letters[5:]}"
 
 
 def hashed(secret: str) -> str:
@@ -68,27 +71,19 @@ class Tries:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._all: deque[float] = deque()
+        self._all: deque[float] = deque(maxlen=TRIES_IN_ALL + 1)
         self._by_address: dict[str, deque[float]] = {}
 
-    def refuse_if_too_many(self, address: str) -> None:
-        """Raise `TooManyTries` if there were too many wrong codes in the last minute."""
-        since = self._clock() - MINUTE
-        for tries, most in (
-            (self._all, TRIES_IN_ALL),
-            (self._by_address.get(address, deque()), TRIES_FROM_ONE_ADDRESS),
-        ):
-            while tries and tries[0] < since:
-                tries.popleft()
-            if len(tries) >= most:
-                raise TooManyTries("too many wrong codes in the last minute: wait a minute, then try again")
-
     def count(self, address: str) -> None:
-        """Count one wrong try."""
+        """Count one wrong code. Raises `TooManyTries` if there were too many in the last minute."""
         if len(self._by_address) >= MOST_ADDRESSES:
             self._by_address.clear()  # the total still limits everyone
-        for tries in (self._all, self._by_address.setdefault(address, deque())):
-            tries.append(self._clock())
+        now = self._clock()
+        own = self._by_address.setdefault(address, deque(maxlen=TRIES_FROM_ONE_ADDRESS + 1))
+        for tries in (self._all, own):
+            tries.append(now)
+            if len(tries) == tries.maxlen and tries[0] > now - MINUTE:
+                raise TooManyTries("too many wrong codes in the last minute: check the code; the right one still works")
 
 
 class Members:
@@ -104,7 +99,7 @@ class Members:
             self._add(Learner(*row))
 
     def __len__(self) -> int:
-        return len(self._by_learner)
+        return len(self._by_hash)
 
     def __contains__(self, learner: object) -> bool:
         return learner in self._by_learner
@@ -117,18 +112,34 @@ class Members:
         """Return a learner's display name."""
         return self._by_learner[learner].name
 
-    def join(self, name: str, account: str = "") -> tuple[Learner, str, list[Statement]]:
+    def join(self, name: str, account: str = "", address: str = "") -> tuple[Learner, str, list[Statement]]:
         """Return a new learner, their secret, and the SQL that saves both. A Hub account always is the same learner."""
         known = self._by_account.get(account) if account else None
-        if known is None and len(self) >= MOST_LEARNERS:
-            raise Refused(f"the class is full: it takes {MOST_LEARNERS} learners")
-        learner = known or Learner(secrets.token_hex(8), self._free_name(name), account)
+        learner = known or Learner(secrets.token_hex(8), self._free_name(name), account, address=address)
         secret = secrets.token_urlsafe(32)
         self._by_hash.pop(learner.hash, None)  # joining again replaces the secret
         learner.hash = hashed(secret)
         self._add(learner)
         row = (learner.learner, learner.name, learner.hash, account, time.time())
         return learner, secret, [("INSERT OR REPLACE INTO learners VALUES (?, ?, ?, ?, ?)", row)]
+
+    def make_room(self, is_here: Callable[[str], bool], events: Callable[[str], int]) -> list[Statement]:
+        """Forget the secret of the learner who did least and is not here: of those who did nothing, the first to join
+        from the address with the most of them. Returns the SQL; what the learner did stays in the record.
+        """
+        away = [learner for learner in self._by_hash.values() if not is_here(learner.learner)]
+        if not away:
+            raise Refused(f"the class is full: {len(self)} learners are here")
+        idle = Counter(learner.address for learner in away if not events(learner.learner))
+        chosen = min(away, key=lambda learner: (events(learner.learner), -idle[learner.address]))
+        del self._by_hash[chosen.hash]
+        if events(chosen.learner):
+            chosen.hash = f"{FORGOTTEN}{chosen.learner}"
+            return [("UPDATE learners SET hash = ? WHERE learner = ?", (chosen.hash, chosen.learner))]
+        del self._by_learner[chosen.learner]
+        self._names.discard(_alike(chosen.name))
+        self._by_account.pop(chosen.account, None)
+        return [("DELETE FROM learners WHERE learner = ?", (chosen.learner,))]
 
     def forget_names(self) -> list[Statement]:
         """Replace all names by numbers. Returns the SQL that removes them from the record."""
@@ -151,7 +162,9 @@ class Members:
         return free
 
     def _add(self, learner: Learner) -> None:
-        self._by_hash[learner.hash] = self._by_learner[learner.learner] = learner
+        self._by_learner[learner.learner] = learner
+        if not learner.hash.startswith(FORGOTTEN):
+            self._by_hash[learner.hash] = learner
         self._names.add(_alike(learner.name))
         if learner.account:
             self._by_account[learner.account] = learner

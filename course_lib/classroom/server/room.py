@@ -24,7 +24,12 @@ from course_lib.classroom.server.record import Record, Statement, event_statemen
 from course_lib.classroom.server.tally import INSTRUCTOR, ROUNDS, Tally
 
 RECORD_IS_FULL = "the class's record is full: nothing more is kept"
+KEEP_IT = "it cannot save anything now; what you do is kept and sent later"
 ABOUT = "INSERT OR REPLACE INTO about VALUES (?, ?)"
+
+
+class NotSaved(RuntimeError):
+    """Nothing can be saved at the moment; the message says why."""
 
 
 class Room:
@@ -39,6 +44,7 @@ class Room:
         self.tally = Tally(content)
         self.here: Counter[str] = Counter()  # open channels per learner
         self.changed: Callable[[Iterable[str] | None], None] = lambda _: None
+        self._unsaved: set[asyncio.Future[None]] = set()  # of those who wait until something is saved
         self._seen: dict[str, set[bytes]] = defaultdict(set)  # event ids per learner
         self._bytes: Counter[str] = Counter()
         self._bytes_in_all = 0
@@ -56,7 +62,7 @@ class Room:
         """Return a new token for the instructor's page, which stays valid after a restart of the server."""
         token = secrets.token_urlsafe(32)
         self._instructors.add(hashed(token))
-        self._keep([("INSERT INTO instructors VALUES (?, ?)", (hashed(token), time.time()))])
+        self._keep([("INSERT OR REPLACE INTO instructors VALUES (?, ?)", (hashed(token), time.time()))])
         return token
 
     def is_instructor(self, token: str) -> bool:
@@ -65,46 +71,45 @@ class Room:
 
     async def join(self, code: str, name: str, address: str) -> tuple[Learner, str]:
         """Admit a learner who knows the code. Returns the secret, of which we store only a hash."""
-        self.members.tries.refuse_if_too_many(address)
         if not same_code(code, self.code):
             self.members.tries.count(address)
             raise WrongCode("this is not the code of the class: check it and try again")
-        return await self.let_in(name)
+        return await self.let_in(name, address=address)
 
-    async def let_in(self, name: str, account: str = "") -> tuple[Learner, str]:
+    async def let_in(self, name: str, account: str = "", address: str = "") -> tuple[Learner, str]:
         """Admit a learner whom a code or a Hub has authenticated."""
-        learner, secret, statements = self.members.join(name, account)
-        await self._kept(statements)
+        self._refuse_if_in_trouble()
+        room = []
+        if len(self.members) >= protocol.MOST_LEARNERS:
+            room = self.members.make_room(lambda learner: self.here[learner] > 0, self.events_of)
+        learner, secret, statements = self.members.join(name, account, address)
+        await self._kept([*room, *statements])
         self.changed(())
         return learner, secret
 
     def take(self, learner: str, events: list[Any], then: Callable[[], None]) -> tuple[list[str], dict[str, str]]:
         """Count a learner's events. Returns the ids that are saved once `then` is called, and the refusals by id."""
+        self._refuse_if_in_trouble()
         kept, refused, statements, touched = [], {}, [], set()
         for sent in events:
             try:
-                event = self._accept(learner, sent)
+                identity = protocol.event_id(sent)
+                if bytes.fromhex(identity) not in self._seen[learner]:
+                    event, hands = self._accept(learner, sent), len(self.tally.hands)
+                    statements.append(self._count(learner, event))
+                    touched |= {learner} if event["kind"] in ("answered", "stuck", "showed") else set()
+                    touched |= {*self.tally.hands} if len(self.tally.hands) != hands else set()  # a line moves up
             except Refused as refusal:
-                refused[protocol.clean_text(str(sent.get("id") if isinstance(sent, dict) else ""), 40)] = str(refusal)
-                continue
-            kept.append(event["id"])
-            if not self._has(learner, event):
-                statements.append(self._count(learner, event))
-                touched |= self._whose_state_changes(learner, event)
+                refused[protocol.clean_text(sent.get("id") if isinstance(sent, dict) else "", 40)] = str(refusal)
+            else:
+                kept.append(identity)
         self.record.write(statements, then)
         if statements:
             self.changed(touched)
         return kept, refused
 
-    def _whose_state_changes(self, learner: str, event: Event) -> set[str]:
-        if event["kind"] in ("stuck", "showed"):
-            return {learner, *self.tally.hands}  # their places in line change
-        return {learner} if event["kind"] == "answered" else set()
-
     def _accept(self, learner: str, sent: Any) -> Event:
         event = {**protocol.clean(sent, self.content), "received": time.time()}
-        if self._has(learner, event):
-            return event
         if event["kind"] == "answered":
             asking = self.tally.askings.get(event["asked"])
             if asking is None or not asking.open:
@@ -112,14 +117,17 @@ class Room:
             event["said"] = protocol.answer(asking.number, event["said"], self.content)
         if len(self._seen[learner]) >= protocol.MOST_EVENTS:
             raise Refused(f"the class keeps {protocol.MOST_EVENTS} events of a learner, and these were sent already")
-        if self._bytes[learner] >= protocol.MOST_BYTES:
-            raise Refused(f"the class keeps {protocol.MOST_BYTES} bytes of a learner, and these were sent already")
         if self._bytes_in_all >= protocol.MOST_BYTES_IN_ALL:
             raise Refused(RECORD_IS_FULL)
+        half = protocol.MOST_BYTES_IN_ALL // 2  # of the record is for what each learner can count on
+        share = protocol.MOST_BYTES if self._bytes_in_all < half else half // protocol.MOST_LEARNERS
+        if self._bytes[learner] >= share:
+            raise Refused(f"the class keeps {share} bytes of a learner, and these were sent already")
         return event
 
     async def act(self, kind: str, **details: Any) -> Event:
-        """Carry out an instructor's action. Raises `Refused` if it is not possible."""
+        """Carry out an instructor's action. Raises `Refused` if it is impossible, `NotSaved` if it cannot be saved."""
+        self._refuse_if_in_trouble()
         event = {"id": secrets.token_hex(16), "kind": kind, "received": time.time(), **self._action(kind, details)}
         statement = self._count(INSTRUCTOR, event)
         await self._kept([statement])
@@ -142,19 +150,26 @@ class Room:
 
     def state(self, learner: str) -> dict[str, Any]:
         """Return the state to send to a learner."""
-        return view.learner_state(self.tally, self.content, learner, self.title)
+        state = view.learner_state(self.tally, self.content, learner, self.title)
+        return {**state, "trouble": KEEP_IT if self.record.trouble else ""}
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state to show to the instructor."""
         about = {"class": self.title, "code": self.code, "learners": len(self.members), "here": len(+self.here)}
+        about["trouble"] = self.record.trouble or self.record.notice
         return {**about, **view.snapshot(self.tally, self.content, self.members.name)}
 
-    def close(self) -> None:
-        """Write what is queued, and close the record."""
-        self.record.close()
+    def close(self) -> bool:
+        """Write what is queued and close the record. Returns whether everything was saved."""
+        return self.record.close()
 
-    def _has(self, learner: str, event: Event) -> bool:
-        return bytes.fromhex(event["id"]) in self._seen[learner]
+    def events_of(self, learner: str) -> int:
+        """Return how many events of a learner the class has."""
+        return len(self._seen.get(learner, ()))
+
+    def _refuse_if_in_trouble(self) -> None:
+        if self.record.trouble:
+            raise NotSaved(self.record.trouble)
 
     def _count(self, learner: str, event: Event) -> Statement:
         """Count an event and return the SQL that saves it."""
@@ -177,12 +192,24 @@ class Room:
                 loop.call_soon_threadsafe(_call_all, waiting)
 
         self.record.deliver = deliver
+        self.record.troubled = lambda: deliver([self._tell_of_trouble])
+
+    def _tell_of_trouble(self) -> None:
+        """Tell everyone that nothing can be saved, or that it can again. Nobody waits for a disk to have room."""
+        for waiting in self._unsaved if self.record.trouble else ():
+            if not waiting.done():
+                waiting.set_exception(NotSaved(self.record.trouble))
+        self.changed(None)
 
     async def _kept(self, statements: list[Statement]) -> None:
-        """Write statements and wait until they are on disk."""
+        """Write statements and wait until they are on disk. Raises `NotSaved` if they cannot be written now."""
         done = asyncio.get_running_loop().create_future()
-        self.record.write(statements, lambda: done.set_result(None))
-        await asyncio.shield(done)
+        self._unsaved.add(done)
+        self.record.write(statements, lambda: None if done.done() else done.set_result(None))
+        try:
+            await asyncio.shield(done)
+        finally:
+            self._unsaved.discard(done)
 
 
 def _call_all(waiting: list[Callable[[], None]]) -> None:

@@ -177,7 +177,7 @@
       const { stuck = false, line = 0 } = news.state || {};
       const sign = news.unknown
         ? "This class does not know you any more: join it again"
-        : news.reached ? "connected" : "not reached now; what you do is kept and sent later";
+        : news.reached ? (news.state && news.state.trouble) || "connected" : "not reached now; what you do is kept and sent later";
       const status = element("span", { class: "course-class-sign", "data-reached": String(news.reached) },
         element("span", { class: "course-class-dot", "aria-hidden": "true" }), `${news.class}: ${sign}`);
       const help = element("button", {

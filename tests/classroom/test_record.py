@@ -1,0 +1,258 @@
+"""A record that is lost, or has no room, while a class is running: nothing acknowledged is missing, and it is said."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shutil
+import sqlite3
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from course_lib.classroom.server import record as records
+from course_lib.classroom.server.record import INTACT, BadRecord, Record, event_statement, read, read_events
+from tests.classroom.serving import event_of
+from tests.conftest import PATIENCE
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch):
+    monkeypatch.setattr(records, "RETRY", 0.01)
+
+
+class Writing:
+    """Writes events and remembers which of them the record acknowledged."""
+
+    def __init__(self, path: Path) -> None:
+        self.record = Record(path)
+        self.record.deliver = lambda waiting: [then() for then in waiting]
+        self.kept: list[str] = []
+
+    def write(self, count: int = 1, size: int = 10) -> threading.Event:
+        """Write events; returns what is set when the last is acknowledged."""
+        done = threading.Event()
+        for _ in range(count):
+            event = {**event_of(kind="showed", source="x" * size), "received": 0.0}
+            statement = event_statement("ada", event)
+            self.record.write([statement], lambda event=event: (self.kept.append(event["id"]), done.set()))
+        return done
+
+    def acknowledged(self, count: int = 1, size: int = 10) -> None:
+        """Write events and wait until they are acknowledged."""
+        until = len(self.kept) + count
+        while len(self.kept) < until:
+            assert self.write(count, size).wait(PATIENCE)
+
+    def read_back(self) -> list[str]:
+        assert self.record.close()
+        return [event["id"] for _, event in read_events(self.record.path)]
+
+
+def deleted(path: Path) -> None:
+    path.unlink()
+
+
+def all_deleted(path: Path) -> None:
+    for file in path.parent.glob("class.db*"):
+        file.unlink()
+
+
+def replaced(path: Path) -> None:
+    foreign(path.with_name("another.db")).replace(path)
+
+
+def overwritten(path: Path) -> None:
+    shutil.copyfile(foreign(path.with_name("another.db")), path)  # the same file, with other content
+
+
+def emptied(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def log_deleted(path: Path) -> None:
+    path.with_name("class.db-wal").unlink()
+
+
+def log_emptied(path: Path) -> None:
+    os.truncate(path.with_name("class.db-wal"), 0)
+
+
+def foreign(path: Path) -> Path:
+    Record(path).close()
+    return path
+
+
+LOSSES = (deleted, all_deleted, replaced, overwritten, emptied, log_deleted, log_emptied)
+
+
+@pytest.mark.parametrize(
+    ("lose", "already_in_the_file"), [*((lose, False) for lose in LOSSES), *((lose, True) for lose in LOSSES[:-1])]
+)
+def test_a_record_that_is_lost_is_noticed_and_nothing_acknowledged_is_missing(tmp_path, lose, already_in_the_file):
+    writing = Writing(tmp_path / "class.db")
+    writing.acknowledged(300, size=1000)
+    if already_in_the_file:
+        writing.record.fold_in()
+        writing.acknowledged(20)
+    lose(tmp_path / "class.db")
+    writing.acknowledged(20)
+    assert "class.db was deleted or changed by another program" in writing.record.notice
+    recorded = writing.read_back()
+    assert len(recorded) == len(set(recorded))
+    assert set(writing.kept) <= set(recorded)
+
+
+@pytest.mark.parametrize("lose", [replaced, overwritten])
+def test_the_file_that_took_its_place_stays_as_it_is(tmp_path, lose):
+    writing = Writing(tmp_path / "class.db")
+    writing.acknowledged(50, size=1000)
+    lose(tmp_path / "class.db")
+    before = (tmp_path / "class.db").read_bytes()
+    writing.acknowledged(50, size=1000)
+    assert writing.record.path.name == "class-2.db"
+    assert f"start with {tmp_path / 'class-2.db'} from now on" in writing.record.notice
+    assert writing.read_back()
+    assert (tmp_path / "class.db").read_bytes() == before
+    assert read(tmp_path / "class.db", INTACT) == [(0, None, 0, "ok")]  # no log of ours is read with it
+
+
+def test_a_record_that_is_deleted_while_nobody_writes_is_there_again(tmp_path):
+    writing = Writing(tmp_path / "class.db")
+    writing.acknowledged(5)
+    told = threading.Event()
+    writing.record.troubled = told.set
+    (tmp_path / "class.db").unlink()
+    assert told.wait(PATIENCE)
+    assert len(list(read_events(tmp_path / "class.db"))) >= 5
+    assert writing.record.close()
+
+
+@pytest.mark.parametrize("touch", [os.utime, lambda path: read(path, "SELECT * FROM events")])
+def test_a_record_that_was_only_looked_at_stays_where_it_is(tmp_path, touch):
+    writing = Writing(tmp_path / "class.db")
+    writing.acknowledged(5)
+    touch(tmp_path / "class.db")
+    writing.acknowledged(5)
+    assert (writing.record.notice, writing.record.path.name) == ("", "class.db")
+    assert len(writing.read_back()) >= 10
+
+
+def test_what_cannot_be_recovered_ends_acknowledgements_in_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "CACHE", 1)  # nothing of the file is in memory
+    writing = Writing(tmp_path / "class.db")
+    writing.acknowledged(300, size=5000)
+    writing.record.fold_in()
+    writing.acknowledged(1)
+    told = threading.Event()
+    writing.record.troubled = told.set
+    overwritten(tmp_path / "class.db")
+    kept = len(writing.kept)
+    assert not writing.write().is_set()
+    assert told.wait(PATIENCE)
+    assert "nothing is saved or acknowledged" in writing.record.trouble
+    assert not writing.record.close()
+    assert len(writing.kept) == kept
+
+
+@contextmanager
+def small_disk(folder: Path, size: str = "400k"):
+    """A file system that is soon full; only root may mount one."""
+    folder.mkdir()
+    if sys.platform != "linux" or os.system(f"mount -t tmpfs -o size={size} tmpfs {folder} 2>/dev/null"):
+        pytest.skip("mounting a small file system takes Linux and root")
+    try:
+        yield folder
+    finally:
+        os.system(f"umount -l {folder}")
+
+
+def test_a_full_disk_is_told_and_what_was_not_acknowledged_is_when_there_is_room(tmp_path, capsys):
+    with small_disk(tmp_path / "disk") as disk:
+        writing = Writing(disk / "class.db")
+        writing.acknowledged(5)
+        told = threading.Event()
+        writing.record.troubled = told.set
+        fill(disk / "ballast")
+        done = writing.write(count=20, size=5000)
+        assert told.wait(PATIENCE)
+        assert "cannot be written (database or disk is full)" in writing.record.trouble
+        assert not done.is_set()
+        (disk / "ballast").unlink()
+        assert done.wait(PATIENCE)
+        assert set(writing.kept) <= set(writing.read_back())
+    printed = capsys.readouterr().err
+    assert "course class: " in printed
+    assert "saving again; nothing is missing" in printed
+
+
+def fill(path: Path) -> None:
+    """Take all the room that is left."""
+    with path.open("wb", buffering=0) as file:
+        for size in (4096, 1):
+            while True:
+                try:
+                    file.write(b"x" * size)
+                except OSError:
+                    break
+
+
+class FullDisk(io.StringIO):
+    """Where a terminal's output goes that was sent to a file on a full disk."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [sqlite3.OperationalError("disk I/O error"), sqlite3.DatabaseError("malformed"), OSError(errno.EIO, "broken")],
+)
+def test_no_error_ends_the_writer_in_silence_not_even_where_nothing_can_be_printed(tmp_path, monkeypatch, error):
+    writing = Writing(tmp_path / "class.db")
+    told = threading.Event()
+    writing.record.troubled = told.set
+    failing = [error]
+
+    def fail(statements):
+        if failing:
+            raise failing[0]
+        return records_together(statements)
+
+    records_together = records.together
+    monkeypatch.setattr(records, "together", fail)
+    monkeypatch.setattr(sys, "stderr", FullDisk())
+    done = writing.write()
+    assert told.wait(PATIENCE)
+    assert str(error) in writing.record.trouble
+    failing.clear()
+    assert done.wait(PATIENCE)
+    assert writing.read_back() == writing.kept
+
+
+def test_a_record_on_a_full_disk_does_not_begin(tmp_path):
+    with small_disk(tmp_path / "disk") as disk:
+        fill(disk / "ballast")
+        with pytest.raises(BadRecord, match="free some space, or give another file"):
+            Record(disk / "class.db")
+
+
+@pytest.mark.parametrize("is_freed", [True, False])
+def test_closing_saves_what_waits_if_there_is_room_and_else_says_that_it_could_not(tmp_path, capsys, is_freed):
+    writing = Writing(tmp_path / "class.db")
+    writing.acknowledged()
+    writing.record._connection.execute("PRAGMA max_page_count=1")
+    told = threading.Event()
+    writing.record.troubled = told.set
+    writing.write(count=20, size=5000)
+    assert told.wait(PATIENCE)
+    assert len(writing.kept) == 1
+    if is_freed:
+        writing.record._connection.execute("PRAGMA max_page_count=100000")
+    assert writing.record.close() == is_freed
+    assert len(writing.kept) == len(list(read_events(tmp_path / "class.db"))) == (21 if is_freed else 1)
+    assert ("Learners keep what is missing" in capsys.readouterr().err) != is_freed
