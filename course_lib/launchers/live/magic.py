@@ -12,6 +12,7 @@ The ranks are the notebook's `team`, a variable like any other: `team[2]["loss"]
 from __future__ import annotations
 
 import contextlib
+import html
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -163,7 +164,7 @@ def load(shell: InteractiveShell) -> None:
         except KeyError:
             with contextlib.suppress(LaunchError):
                 if (team := magics.on_rank_0()) and (text := team.describe(oname)):
-                    return {"text/plain": text}
+                    return {"text/plain": text, "text/html": f"<pre>{html.escape(text)}</pre>"}
             raise
 
     shell.Completer.custom_matchers.append(names_on_rank_0)
