@@ -10,6 +10,7 @@ from course_lib.launchers.diagnosis.errors import (
     RankFailed,
     RanksStuck,
 )
+from course_lib.launchers.live.team import Team, ranks
 from course_lib.launchers.local import launch, warm_up
 from course_lib.launchers.run import Run
 from course_lib.launchers.slurm.cluster import Slurm, slurm
@@ -25,7 +26,9 @@ __all__ = [
     "RanksStuck",
     "Run",
     "Slurm",
+    "Team",
     "launch",
+    "ranks",
     "slurm",
     "warm_up",
 ]

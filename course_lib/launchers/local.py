@@ -45,7 +45,8 @@ class Cluster(Protocol):
 # a rank that has to import our strategies itself starts a tenth of a second later.
 PRELOADED = [
     *("torch", "torch.distributed", "torch.distributed.fsdp", "torch.nn.parallel", "torch._dynamo"),
-    *("course_lib.launchers.process.supervisor", "course_lib.training", "course_lib.training.checkpoint.planners"),
+    *("course_lib.launchers.process.supervisor", "course_lib.launchers.live.rank"),
+    *("course_lib.training", "course_lib.training.checkpoint.planners"),
 ]
 MOST_RANKS = 64
 LONGEST_WAIT = 2_000_000  # seconds (three weeks); in milliseconds, it still fits the 32 bits that a system call takes
@@ -78,28 +79,14 @@ def launch(
     """
     patience = timeout if isinstance(timeout, Patience) else None
     seconds = timeout.seconds if isinstance(timeout, Patience) else timeout
-    _check(fn, ranks, seconds)
+    _check(fn, ranks)
+    check_timeout(seconds)
     _check_framework(framework, on, profile)
-    _check_seed(seed)
     if on is not None:
         on.check(ranks)
-    elif ranks > MOST_RANKS:
-        raise ValueError(
-            f"ranks={ranks}: at most {MOST_RANKS} ranks on one machine; use torchrun on several, or on=slurm(...)"
-        )
     try:
-        spec = messages.LaunchSpec(
-            call=messages.pack_call(fn, args, kwargs),
-            ranks=ranks,
-            environment=dict(os.environ),
-            folder=_working_folder(),
-            sources=cell_sources(),
-            here=range(ranks),
-            argv=_arguments(),
-            profile=bool(profile),
-            framework=framework,
-            seed=seed,
-        )
+        more = {"profile": bool(profile), "framework": framework}
+        spec = spec_of(fn, args, kwargs, ranks=ranks, seed=seed, here=on is None, **more)
         if on is not None:
             return on.run(spec, seconds)
         with _supervised(spec) as (supervisor, pid):
@@ -109,6 +96,32 @@ def launch(
         raise
     except KeyboardInterrupt:
         raise Interrupted() from None
+
+
+def spec_of(
+    fn: Callable, args: tuple, kwargs: dict[str, Any], *, ranks: int, seed: int | None, here: bool = True, **more: Any
+) -> messages.LaunchSpec:
+    """Return what a supervisor needs to run a call on ranks that start in this process's folder and environment.
+
+    `here` means that they all run on this machine, `more` are further fields of the specification.
+    """
+    _check(fn, ranks)
+    _check_seed(seed)
+    if here and ranks > MOST_RANKS:
+        raise ValueError(
+            f"ranks={ranks}: at most {MOST_RANKS} ranks on one machine; use torchrun on several, or on=slurm(...)"
+        )
+    return messages.LaunchSpec(
+        call=messages.pack_call(fn, args, kwargs),
+        ranks=ranks,
+        environment=dict(os.environ),
+        folder=_working_folder(),
+        sources=cell_sources(),
+        here=range(ranks),
+        argv=_arguments(),
+        seed=seed,
+        **more,
+    )
 
 
 def warm_up(modules: Sequence[str] = PRELOADED) -> None:
@@ -162,7 +175,7 @@ def _arguments() -> list[str]:
     return list(sys.argv[:1] if in_a_kernel else sys.argv)
 
 
-def _check(fn: Any, ranks: Any, timeout: Any) -> None:
+def _check(fn: Any, ranks: Any) -> None:
     if INSIDE_A_RANK in os.environ:
         raise LaunchError(
             f"launch() was called on rank {os.environ[INSIDE_A_RANK]}: a rank cannot launch ranks. "
@@ -174,6 +187,10 @@ def _check(fn: Any, ranks: Any, timeout: Any) -> None:
         raise TypeError(f"ranks={ranks!r}: give the number of ranks as a whole number, for example ranks=4")
     if ranks < 1:
         raise ValueError(f"ranks={ranks}: a launch needs at least one rank")
+
+
+def check_timeout(timeout: Any) -> None:
+    """Raise if this is not a limit in seconds, or None."""
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real)):
         raise TypeError(f"timeout={timeout!r}: give a number of seconds, or None to wait forever")
     if timeout is not None and not 0 < float(timeout) <= LONGEST_WAIT:

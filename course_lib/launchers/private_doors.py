@@ -129,6 +129,16 @@ def backend_of(group: Any, place: device) -> Any:
     return group._get_backend(place)
 
 
+def goes_over_nccl(group: Any, arguments: tuple) -> bool:
+    """Return whether a call goes over NCCL: its first tensor is on a GPU, and the group uses NCCL for those."""
+    first: Any = arguments
+    while type(first) in (list, tuple) and first:
+        first = first[0]
+    if not getattr(first, "is_cuda", False):
+        return False
+    return "nccl" in type(backend_of(group, first.device)).__name__.lower()
+
+
 def sequence_number(group_or_backend: Any) -> int:
     """Return how many collectives a group or backend has started. Needs `_get_sequence_number_for_group`.
 

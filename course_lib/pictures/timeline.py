@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from course_lib.launchers.live.team import Team
 from course_lib.launchers.run import Run
 from course_lib.launchers.tracing.events import exposed_communication
 from course_lib.launchers.tracing.trace_file import read_trace, spans_in
@@ -19,9 +21,9 @@ from course_lib.trace import Span
 LETTERS_IN_A_ROW = 55  # in a legend
 
 
-def timeline(run: Run | Sequence[Span] | str | Path, ranks: int | None = None) -> Picture:
-    """Draw what a run recorded, rank 0 on top; time starts at the first span. A list of spans needs its number of
-    `ranks`.
+def timeline(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None = None) -> Picture:
+    """Draw what a run recorded, or the last cell of a team, rank 0 on top; time starts at the first span. A list of
+    spans needs its number of `ranks`.
 
     You can also draw a trace file from `run.trace(FILE)` or `course train --profile FILE`; with a profile, the picture
     shows exposed communication, which no computation hides.
@@ -48,8 +50,9 @@ def timeline(run: Run | Sequence[Span] | str | Path, ranks: int | None = None) -
     return Picture(figure, _describe(names, ranks, paced))
 
 
-def spans_of(run: Run | Sequence[Span] | str | Path, ranks: int | None) -> tuple[list[Span], int]:
+def spans_of(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None) -> tuple[list[Span], int]:
     """Return the spans of a run, of a trace file, or the given ones, and the number of ranks."""
+    run = last_run(run)
     if isinstance(run, str | Path):
         count, spans = spans_in(read_trace(run))
         return spans, count
@@ -59,6 +62,15 @@ def spans_of(run: Run | Sequence[Span] | str | Path, ranks: int | None) -> tuple
     if ranks is None:
         raise ValueError("spans alone do not say how many ranks there were: give ranks=4, or the whole run")
     return list(run), ranks
+
+
+def last_run(run: Any) -> Any:
+    """Return the run of a team's last cell; anything else as it is."""
+    if not isinstance(run, Team):
+        return run
+    if run.last is None:
+        raise ValueError("this team has not run a cell yet: there is nothing to draw")
+    return run.last
 
 
 def _is_inside_another(span: Span, spans: Sequence[Span]) -> bool:
@@ -160,7 +172,7 @@ def _describe_comparison(rows: Mapping[str, list[Span]], rank: int, unit: str, s
 Pair = tuple[Span, Span]  # a send and its matching receive
 
 
-def messages(run: Run | Sequence[Span] | Mapping[str, Run], ranks: int | None = None) -> Picture:
+def messages(run: Run | Team | Sequence[Span] | Mapping[str, Run], ranks: int | None = None) -> Picture:
     """Draw each message of a run. Several runs, by name, are stacked on one time axis.
 
     The n-th `send` from a to b matches the n-th `receive` on b from a. Time starts at the first message of a run.

@@ -125,6 +125,8 @@ class CallLog:
         self._begun: dict[str, int] = {}
         self._ended: dict[tuple[str, int], float] = {}  # wall-clock time at which the wait for a call returned
         self._generations = [0]  # when each default group was created, in nanoseconds
+        self._first_generation = 0
+        self._since = 0  # when a live rank's task began, in nanoseconds: what finished before is not part of it
 
     def install(self) -> None:
         """Start logging what goes through Python's process groups, for the rest of the process's life."""
@@ -144,11 +146,20 @@ class CallLog:
         """Note that the default group was destroyed and re-created, so names and numbers start over."""
         self._generations.append(time.time_ns())
 
+    def start_task(self) -> None:
+        """Leave out from now on what is finished. Numbers go on, so that an unfinished call can still be matched."""
+        self._since = time.time_ns()
+        self._messages.clear()
+
+    def start_over(self, generation: int) -> None:
+        """Forget everything: live ranks have made a new default group, the `generation`-th since they began."""
+        for each in (self._details, self._messages, self._sent, self._works, self._waits, self._begun, self._ended):
+            each.clear()
+        self._first_generation, self._generations = generation, [time.time_ns()]
+
     def record(self, wait_of: int | None = None, busy_elsewhere: bool = False) -> Record:
         """Return a snapshot of everything known now. `wait_of` is the thread whose wait counts as the rank's."""
         calls = self.calls()
-        for call in calls:
-            self._begun[call.group] = max(call.number, self._begun.get(call.group, 0))
         wait = self._wait(calls, wait_of) if wait_of is not None else None
         return Record(calls, list(self._messages), dict(self._begun), dict(self._sent), wait, not busy_elsewhere)
 
@@ -157,15 +168,25 @@ class CallLog:
         incarnations: dict[str, list[int]] = {}
         found = []
         for entry in flight_recorder.entries():
-            generation = sum(made <= entry.get("time_created_ns", 0) for made in self._generations) - 1
+            created = entry.get("time_created_ns", 0)
+            generation = self._generation(created)
+            if generation < self._first_generation:
+                continue
             name = f"{generation}/{next(iter(entry.get('process_group', ('',))), '')}"
             name += NCCL if flight_recorder.is_nccl(entry) else ""
             ids = incarnations.setdefault(name, [])
             if entry.get("pg_id") not in ids:
                 ids.append(entry.get("pg_id", 0))
             group = f"{name}/{ids.index(entry.get('pg_id', 0))}"
-            found.append(self._call(group, entry))
+            call = self._call(group, entry)
+            self._begun[group] = max(call.number, self._begun.get(group, 0))
+            if created >= self._since or not call.finished:
+                found.append(call)
         return found
+
+    def _generation(self, created: int) -> int:
+        """Return which default group existed at this time, counted from the first."""
+        return self._first_generation + sum(made <= created for made in self._generations) - 1
 
     def pending(self) -> str | None:
         """Return the op of the newest collective that this process has started but not finished."""
@@ -212,7 +233,7 @@ class CallLog:
         first = next(iter(flight_recorder.on_gpu()), None)
         if first is None:
             return None, False
-        generation = sum(made <= first.get("time_created_ns", 0) for made in self._generations) - 1
+        generation = self._generation(first.get("time_created_ns", 0))
         group = f"{generation}/{next(iter(first.get('process_group', ('',))), '')}{NCCL}/0"
         ranks = self._members().get(group, ())
         begun, op = first["state"] == "started", flight_recorder.op_of(first)
@@ -252,7 +273,7 @@ class CallLog:
         return {self._group(group, over_nccl): ranks for group, ranks in known for over_nccl in (False, True)}
 
     def _group(self, group: Any, over_nccl: bool = False) -> str:
-        return f"{len(self._generations) - 1}/{group.group_name}{NCCL if over_nccl else ''}/0"
+        return f"{self._first_generation + len(self._generations) - 1}/{group.group_name}{NCCL if over_nccl else ''}/0"
 
     def _note_collective(self, op: str, group: Any, work: Any, arguments: tuple, keywords: Mapping[str, Any]) -> None:
         self.moves += 1
@@ -262,7 +283,7 @@ class CallLog:
             if type(argument).__name__.endswith("Options"):
                 options = argument
         root = getattr(options, "rootRank", None)
-        over_nccl = _goes_over_nccl(group, arguments)
+        over_nccl = private_doors.goes_over_nccl(group, arguments)
         counter = private_doors.backend_of(group, sys.modules["torch"].device("cuda")) if over_nccl else group
         name, order = self._group(group, over_nccl), private_doors.sequence_number(counter)
         splits = None
@@ -283,7 +304,7 @@ class CallLog:
             return
         (tensor, *_), peer, tag = arguments[:3]
         ranks = private_doors.ranks_of_group(group)
-        over_nccl = tensor.is_cuda and _goes_over_nccl(group, arguments)
+        over_nccl = tensor.is_cuda and private_doors.goes_over_nccl(group, arguments)
         # NCCL ignores tags and matches messages by their order.
         line = (kind, self._group(group, over_nccl), ranks[peer] if ranks else peer, 0 if over_nccl else tag)
         self._sent[line] += 1
@@ -317,16 +338,6 @@ _installed: list[CallLog] = []
 def of_this_process() -> CallLog | None:
     """Return the log of this rank, or None if this process is not a rank."""
     return _installed[-1] if _installed else None
-
-
-def _goes_over_nccl(group: Any, arguments: tuple) -> bool:
-    """Return whether a call goes over NCCL: its first tensor is on a GPU, and the group uses NCCL for those."""
-    first: Any = arguments
-    while type(first) in (list, tuple) and first:
-        first = first[0]
-    if not getattr(first, "is_cuda", False):
-        return False
-    return "nccl" in type(private_doors.backend_of(group, first.device)).__name__.lower()
 
 
 def _name_of_reduction(op: Any) -> str:

@@ -14,7 +14,7 @@ If ranks should have made the same call and did not, `first_difference` finds wh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -110,14 +110,14 @@ class Deadlock:
     needs: Mapping[int, frozenset[int]]
     returned: frozenset[int]
 
-    def describe(self) -> str:
-        """Return who waits for whom, as a sentence without a period."""
+    def describe(self, idle: Collection[int] = ()) -> str:
+        """Return who waits for whom, as a sentence without a period. `idle` are ranks that do not run this cell."""
         if self.returned:
             groups: dict[tuple[str, frozenset[int]], list[int]] = {}
             for rank, needed in sorted(self.needs.items()):
                 if missing := needed & self.returned:
                     groups.setdefault((self.waits[rank].op, missing), []).append(rank)
-            return "; ".join(_in_vain(ranks, op, sorted(missing)) for (op, missing), ranks in groups.items())
+            return "; ".join(_in_vain(ranks, op, sorted(missing), idle) for (op, missing), ranks in groups.items())
         return ", ".join(f"rank {rank} waits for {name_ranks(sorted(self.needs[rank]))}" for rank in self._circle())
 
     def culprits(self, ranks: int) -> tuple[int, ...]:
@@ -185,9 +185,12 @@ def awaited_ranks(records: Mapping[int, Record], where: Mapping[int, Where]) -> 
     return awaited if 2 * len(awaited) < len(where) else ()
 
 
-def _in_vain(ranks: list[int], op: str, missing: list[int]) -> str:
-    wait, have = "waits" if len(ranks) == 1 else "wait", "has" if len(missing) == 1 else "have"
-    return f"{name_ranks(ranks)} {wait} in {op} for {name_ranks(missing)}, which {have} returned"
+def _in_vain(ranks: list[int], op: str, missing: list[int], idle: Collection[int]) -> str:
+    wait, one = "waits" if len(ranks) == 1 else "wait", len(missing) == 1
+    why = f"{'has' if one else 'have'} returned"
+    if set(missing) <= set(idle):
+        why = f"{'does' if one else 'do'} not run this cell"
+    return f"{name_ranks(ranks)} {wait} in {op} for {name_ranks(missing)}, which {why}"
 
 
 def _needs(rank: int, wait: Wait, records: Mapping[int, Record], gone: set[int]) -> set[int]:

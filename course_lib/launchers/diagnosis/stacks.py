@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from types import FrameType, TracebackType
 
-ENTRY_POINTS = ("course_lib/launchers/process/rank.py", "course_lib/launchers/torchrun.py")
+ENTRY_POINTS = (
+    "course_lib/launchers/process/rank.py",
+    "course_lib/launchers/live/rank.py",
+    "course_lib/launchers/live/cell.py",
+    "course_lib/launchers/torchrun.py",
+)
 CHECKS = "/course_lib/(checks|lessons)/"
 ON_THE_WAY = (
     "course_lib/launchers/diagnosis/call_log.py",
@@ -29,6 +34,7 @@ COLLECTIVE_MODULES = (
 )
 ONLY_LOOKS = ("get_", "_get_", "is_", "_is_")  # get_rank and similar functions, which never block
 # PyTorch's Python code that calls collectives in C++: DistributedDataParallel compares shapes across ranks there.
+DONE = {"returned": "has returned", "idle": "does not run this cell"}
 TALKS_IN_C = r"/torch/(distributed|nn/parallel)/"
 
 
@@ -51,6 +57,7 @@ class Frame:
 class Where:
     """What a rank is doing: `waiting` in a collective, `running` its own code, `stopped` by a signal, or `returned`.
 
+    `idle` means that it has no part in this cell.
     `computing` means that its GPU has not reached the next collective; its Python may be ahead, or waiting for the GPU.
 
     `whom` says which ranks it waits for, unless it waits for all of them: `for rank 1`, `with ranks 0 and 1`.
@@ -68,8 +75,8 @@ class Where:
         return (self.doing, self.collective, self.frame and (self.frame.file, self.frame.line), self.group)
 
     def __str__(self) -> str:
-        if self.doing == "returned":
-            return "has returned"
+        if self.doing in DONE:
+            return DONE[self.doing]
         if self.doing == "waiting":
             what = f"waits in {self.collective}" + (f" {self.whom}" if self.whom else "")
         elif self.doing == "computing":

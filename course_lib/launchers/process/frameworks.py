@@ -55,11 +55,16 @@ def close_to_other_machines() -> int:
 
 def listening_sockets() -> Iterator[socket.socket]:
     """Yield a copy of every TCP socket this process listens on, whatever code opened it. Each is closed after use."""
+    return (one for one in internet_sockets() if one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def internet_sockets() -> Iterator[socket.socket]:
+    """Yield a copy of every TCP or UDP socket of this process, whatever code opened it. Each is closed after use."""
     for number in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):  # closed in the meantime
             if stat.S_ISSOCK(os.fstat(number).st_mode):
                 with socket.socket(fileno=os.dup(number)) as copy:
-                    if copy.family in INTERNET and copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    if copy.family in INTERNET:
                         yield copy
 
 

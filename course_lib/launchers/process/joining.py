@@ -112,8 +112,18 @@ def _torchruns_store() -> Store:
     return PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
-def accept_second_init(store: Store, *, timeout: float | None, on_new_group: Callable[[], None] = lambda: None) -> None:
-    """Replace `init_process_group`. `store` is the one from the rendezvous; `timeout` is that of the existing group."""
+def accept_second_init(
+    store: Store,
+    *,
+    timeout: float | None,
+    on_new_group: Callable[[], None] = lambda: None,
+    every_time: bool = False,
+) -> list[Any]:
+    """Replace `init_process_group`. `store` is the one from the rendezvous; `timeout` is that of the existing group.
+
+    With `every_time`, not only the first call is accepted while the group is up: a cell may run twice. Returns a list
+    of the groups that were destroyed but are kept alive.
+    """
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
 
@@ -126,7 +136,7 @@ def accept_second_init(store: Store, *, timeout: float | None, on_new_group: Cal
         asked = inspect.signature(make_group).bind(*arguments, **keywords)
         _check(asked.arguments)
         if dist.is_initialized():
-            if answered:
+            if answered and not every_time:
                 return make_group(*arguments, **keywords)  # PyTorch raises: this is one call too many
             answered = True
             return _compare_backends(asked.arguments.get("backend"), dist.get_backend_config())
@@ -144,11 +154,11 @@ def accept_second_init(store: Store, *, timeout: float | None, on_new_group: Cal
         on_new_group()
 
     private_doors.replace_in_torch("init_process_group", init_process_group)
-    _keep_destroyed_groups()
+    return _keep_destroyed_groups()
 
 
-def _keep_destroyed_groups() -> None:
-    """Keep every group alive until its process ends.
+def _keep_destroyed_groups() -> list[Any]:
+    """Keep every group alive until its process ends, in the list that this returns.
 
     If a gloo group is destroyed while a DistributedDataParallel model still refers to it, it is freed with the model.
     The thread that frees it holds the GIL and waits for the group's threads, which need the GIL to release their last
@@ -165,6 +175,7 @@ def _keep_destroyed_groups() -> None:
         destroy(*arguments, **keywords)
 
     private_doors.replace_in_torch("destroy_process_group", destroy_process_group)
+    return kept
 
 
 def _check(asked: dict[str, Any]) -> None:

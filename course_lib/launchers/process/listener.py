@@ -21,7 +21,7 @@ from course_lib.launchers.diagnosis.errors import (
     odd_ones_out,
 )
 from course_lib.launchers.diagnosis.stacks import Where
-from course_lib.launchers.process import messages, stop
+from course_lib.launchers.process import messages, orders, stop
 from course_lib.launchers.process.frameworks import is_noise
 from course_lib.launchers.process.patience import Deadline, WallTime
 from course_lib.launchers.process.progress_bar import Bar, LiveLine, record_of
@@ -73,12 +73,13 @@ class Listener:
         self.began = time.monotonic()
         self.look_at = float("inf")  # when to ask the ranks where they are, if none of them prints anything
         self.asked: set[int] = set()  # ranks that were asked and have not answered
+        self.idle: set[int] = set()  # ranks that have no part in this
         self.live = LiveLine()
         self.output = Output(self.live)
 
     def result(self) -> Run:
         """Return the finished run, or raise what went wrong, with the output so far attached."""
-        with stop.request.passed_on(lambda reason: self._order(messages.Stop(reason))):
+        with stop.request.passed_on(lambda reason: self._order(orders.Stop(reason))):
             return self._result()
 
     def _result(self) -> Run:
@@ -86,12 +87,12 @@ class Listener:
             self._listen(WallTime(self.start_within), until=lambda: len(self.started) == self.ranks or self._faulty())
             self._listen_to_the_end()
             if self._faulty():
-                self._listen(WallTime(self.grace), until=lambda: len(self.raised) + len(self.died) == self.ranks)
+                self._listen(WallTime(self.grace), until=lambda: not self.busy())
                 self._ask_where()
                 raise self._verdict()
             if len(self.returned) < self.ranks:
                 raise self._stuck()
-            self._order(messages.DISMISS)
+            self._let_go()
             return self._run()
         except KeyboardInterrupt:
             raise self._interrupted() from None
@@ -122,6 +123,15 @@ class Listener:
             if self._faulty():
                 return
 
+    def _let_go(self) -> None:
+        """Dismiss the ranks, which have all returned."""
+        self._order(orders.DISMISS)
+
+    def busy(self) -> set[int]:
+        """Return the ranks that have neither returned nor raised nor died."""
+        done = {report.rank for report in (*self.raised, *self.died)}
+        return set(range(self.ranks)) - done - self.returned.keys()
+
     def _faulty(self) -> bool:
         return bool(self.raised or self.died or self.disagreement or self.deadlock or self.trouble)
 
@@ -131,7 +141,7 @@ class Listener:
             return verdict(self.raised, self.died, self.located, self.disagreement)
         if self.deadlock:
             where = self._everywhere()
-            because = all_alike(where) or self.deadlock.describe()
+            because = all_alike(where) or self.deadlock.describe(self.idle)
             odd = self.deadlock.culprits(self.ranks) or odd_ones_out(where) or self.deadlock.most_awaited()
             return RanksStuck(where=where, because=because, odd=sorted(odd))
         return LaunchError(self.trouble)
@@ -166,7 +176,7 @@ class Listener:
             self._show_where()
         self.asked = set(range(self.ranks)) - self.returned.keys()
         self.look_at = time.monotonic() + LOOK_EVERY
-        self._order(messages.LOOK)
+        self._order(orders.LOOK)
 
     def _show_where(self) -> None:
         """Show in one line where the ranks are."""
@@ -223,10 +233,10 @@ class Listener:
         self._listen(WallTime(ANSWERS_WITHIN), until=lambda: not self.asked - dead)  # answers to earlier questions
         self.asked = set()
         self.located = {rank: where for rank, where in self.located.items() if rank in dead}
-        self._order(messages.LOCATE)
+        self._order(orders.LOCATE)
         self._listen(WallTime(ANSWERS_WITHIN), until=lambda: len(self.located.keys() | dead) == self.ranks)
 
-    def _order(self, order: str | messages.Stop) -> None:
+    def _order(self, order: Any) -> None:
         with contextlib.suppress(OSError):  # if the supervisor is gone, we find out when we listen
             self.supervisor.send(order)
 

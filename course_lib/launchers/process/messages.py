@@ -37,6 +37,15 @@ def pack_call(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> bytes:
         raise CannotSend(f"{_name(fn)} cannot be sent to the ranks: {error}") from error
 
 
+def pack_names(values: dict[str, Any]) -> bytes:
+    """Pickle values for names on the ranks. Raises `CannotSend` naming the one that cannot be pickled."""
+    try:
+        return _dumps(values, cuda_tensors_land=_on_this_rank)
+    except Exception as error:
+        wrong = [f"{name!r} cannot be sent to the ranks: {why}" for name in values if (why := _why_not(values[name]))]
+        raise CannotSend("; ".join(wrong) or str(error)) from error
+
+
 def pack_value(value: Any) -> bytes:
     """Pickle a returned value. Raises `CannotSend` naming the part of it that cannot be pickled."""
     try:
@@ -189,6 +198,9 @@ class LaunchSpec:
     profile: bool = False  # record with PyTorch's profiler
     framework: str = "torch"  # through which the ranks connect
     seed: int | None = None  # rank 2 uses seed + 2; None: every rank gets an unpredictable seed
+    live: bool = False  # the call serves cells until the ranks are dismissed; it takes the rank's process and folder
+    generation: int = 0  # of the process group that a rank joins first: live ranks make new ones
+    idle: float | None = None  # seconds without a task after which live ranks are ended
     rendezvous: Rendezvous | None = None  # None: all ranks are on this machine and use a file
 
 
@@ -241,6 +253,7 @@ class Returned:
     profile: Profile | None = None
     stopped: bool = False  # it returned early because it was asked to stop
     core_waits: list[tuple[float, float]] = field(default_factory=list)  # (time, seconds waited for a core by then)
+    task: int = 0  # of a live rank: the task that this report is about
 
     def later(self, seconds: float) -> Returned:
         """Return the same report on a clock that is `seconds` ahead."""
@@ -267,6 +280,7 @@ class Raised:
     exception: bytes | None
     spans: list[Span]
     record: Record
+    task: int = 0
 
 
 @dataclass(frozen=True)
@@ -289,6 +303,7 @@ class Located:
     rank: int
     where: Where
     record: Record | None
+    task: int | None = None
 
 
 @dataclass(frozen=True)
@@ -306,17 +321,3 @@ class Channel(Protocol):
     def recv(self) -> Any: ...
 
     def poll(self, seconds: float | None, /) -> bool: ...
-
-
-@dataclass(frozen=True)
-class Stop:
-    """A request to the ranks to save their state and return."""
-
-    reason: str
-
-
-# Other orders from the notebook to the supervisor, and from the supervisor to a rank.
-LOCATE = "where are you?"
-LOOK = "where are you, if you can say?"  # the supervisor does not signal ranks that cannot answer
-DISMISS = "you may go"
-STILL_HERE = "I am still listening"

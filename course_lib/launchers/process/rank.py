@@ -33,16 +33,8 @@ from course_lib.launchers.process.lifetime import (
     seed_generators,
     stand_alone,
 )
-from course_lib.launchers.process.messages import (
-    DISMISS,
-    LOCATE,
-    LaunchSpec,
-    Located,
-    Raised,
-    Returned,
-    Started,
-    Stop,
-)
+from course_lib.launchers.process.messages import LaunchSpec, Located, Raised, Returned, Started
+from course_lib.launchers.process.orders import DISMISS, LOCATE, Stop
 from course_lib.launchers.tracing.events import clock_skew
 from course_lib.launchers.tracing.profiler import profiled, take_collectives, take_profile
 
@@ -71,12 +63,19 @@ def main(rank: int, spec: LaunchSpec, folder: str, control: Connection, stdout: 
             store, peer_timeout = _meet(rank, spec, folder)
             roster = PeerRoster(store, rank, spec.ranks) if spec.rendezvous else None
             rank_process.log.install()
-            accept_second_init(store, timeout=peer_timeout, on_new_group=rank_process.log.new_generation)
+            rank_process.destroyed_groups = accept_second_init(
+                store, timeout=peer_timeout, on_new_group=rank_process.log.new_generation, every_time=spec.live
+            )
             skew = clock_skew(store) if spec.rendezvous else 0.0
         else:
             frameworks.join(spec.framework, rank)
         messages.send_cells_to_workers()
-        rank_process.run(spec.call, profile=spec.profile, skew=skew)
+        if spec.live:
+            serve, _, _ = messages.unpack(spec.call)
+            rank_process.log.start_over(spec.generation)
+            serve(rank_process, folder)
+        else:
+            rank_process.run(spec.call, profile=spec.profile, skew=skew)
     except BaseException as error:
         rank_process.report((roster and roster.explain(error)) or error)
         run_exit_functions()
@@ -86,9 +85,15 @@ def main(rank: int, spec: LaunchSpec, folder: str, control: Connection, stdout: 
 def _meet(rank: int, spec: LaunchSpec, folder: str) -> tuple[Store, float | None]:
     """Join the other ranks. Returns the store used for the rendezvous, and how long a rank waits for a peer."""
     if spec.rendezvous is None:
-        return join_process_group(rank, spec.ranks, store_file=os.path.join(folder, "store"), peer_timeout=A_DAY), A_DAY
+        file = store_file(folder, spec.generation)
+        return join_process_group(rank, spec.ranks, store_file=file, peer_timeout=A_DAY), A_DAY
     peer_timeout = spec.rendezvous.peer_timeout
     return join_process_group(rank, spec.ranks, peer_timeout=peer_timeout), peer_timeout
+
+
+def store_file(folder: str, generation: int) -> str:
+    """Return the file over which ranks on one machine make their process group, or the next one after it."""
+    return os.path.join(folder, f"store.{generation}")
 
 
 class RankProcess:
@@ -98,7 +103,10 @@ class RankProcess:
         self.rank, self._control, self._process = rank, control, os.getpid()
         self._sending = threading.RLock()
         self.log = CallLog()
-        self._returned = False
+        self.destroyed_groups: list[Any] = []  # still alive
+        self.obey: Callable[[Any], None] = lambda order: None  # called from a thread with orders for live ranks
+        self.task = 0  # of a live rank: the one it works on
+        self.returned = False
         self._place: tuple | None = None
         self._looks = 0
         self.dismissed = threading.Event()
@@ -111,7 +119,7 @@ class RankProcess:
         """Run the pickled call and report its value and times. `skew` is how far rank 0's clock is ahead of ours."""
         fn, args, kwargs = messages.unpack(call)
         messages.fill_main_module(fn)
-        self._send(Started(self.rank, compared=flight_recorder.can_be_read()))
+        self.announce()
         with profiled() if profile else contextlib.nullcontext():
             began = time.monotonic()
             trace.recorder.look_at_core()
@@ -119,16 +127,32 @@ class RankProcess:
             wait_for_gpu()
             trace.recorder.look_at_core()
             ended = time.monotonic()
-        self._returned = True
+        self.returned = True
         if os.getpid() != self._process:
             leave_as_child()
         end_program()
-        packed = messages.pack_value(value)
+        self.finish(messages.pack_value(value), began, ended, skew)
+
+    def start(self, task: int) -> None:
+        """Begin a task of a live rank: spans and calls before it don't belong to it."""
+        self.task, self.returned = task, False
+        trace.recorder.start(self.rank)
+        self.log.start_task()
+
+    def finish(self, packed: bytes, began: float, ended: float, skew: float = 0.0) -> None:
+        """Report a pickled value, and everything that was recorded meanwhile."""
+        self.returned = True
+        if os.getpid() != self._process:
+            leave_as_child()
         record = self._record()
         recorded = {"collectives": take_collectives(self.rank, record.calls), "profile": take_profile()}
-        recorded |= {"stopped": stop.request.obeyed, "core_waits": trace.recorder.core_waits}
+        recorded |= {"stopped": stop.request.obeyed, "core_waits": trace.recorder.core_waits, "task": self.task}
         report = Returned(self.rank, packed, trace.recorder.spans, record, began, ended, **recorded)
         self._send(report.later(skew) if skew else report)
+
+    def announce(self) -> None:
+        """Report that the process group is up and that this rank's work begins."""
+        self._send(Started(self.rank, compared=flight_recorder.can_be_read()))
 
     def report(self, error: BaseException) -> None:
         """Report an exception to the supervisor, with the learner's lines of the stack."""
@@ -139,7 +163,9 @@ class RankProcess:
         stack = [] if isinstance(error, (CannotSend, PeersLost)) else stack_of_exception(error.__traceback__)
         name, text = type(error).__qualname__, _text_of(error)
         trace.recorder.read(wait=False)  # the GPU may never reach the end of the last spans
-        self._send(Raised(self.rank, at, name, text, stack, _packed(error), trace.recorder.spans, self._record()))
+        spans, record = trace.recorder.spans, self._record()
+        self.returned = True
+        self._send(Raised(self.rank, at, name, text, stack, _packed(error), spans, record, self.task))
 
     def _answer(self) -> None:
         """Answer the supervisor, and report a long wait unasked. If the supervisor is gone, end this process."""
@@ -152,22 +178,25 @@ class RankProcess:
             except (EOFError, OSError):
                 os._exit(1)
             if message == LOCATE:
-                self._send(Located(self.rank, *self._look()))
+                self._send(Located(self.rank, *self._look(), self.task))
             elif isinstance(message, Stop):
                 stop.request.ask(message.reason)
             elif message == DISMISS:
                 self.dismissed.set()
+                self.obey(message)
                 return
+            else:
+                self.obey(message)
 
     def _mention_long_wait(self) -> None:
         """Report where the rank waits and its record, once, if the main thread has not moved since the last look."""
-        place = None if self._returned else self._moment()
+        place = None if self.returned else self._moment()
         looks = self._looks + 1 if place == self._place else 0
         self._place, self._looks = place, looks
         if place and looks == 1:
             here, record = self._look()
             if here.doing == "waiting":
-                self._send(Located(self.rank, here, record))
+                self._send(Located(self.rank, here, record, self.task))
 
     def _speak_before_abort(self) -> Any:
         """Report which collectives were called before `abort()` ends this process.
@@ -180,7 +209,7 @@ class RankProcess:
 
         @ctypes.CFUNCTYPE(None, ctypes.c_int)
         def last_words(_: int) -> None:
-            self._send(Located(self.rank, *self._look()))
+            self._send(Located(self.rank, *self._look(), self.task))
 
         libc = ctypes.CDLL(None)
         libc.signal.restype = ctypes.c_void_p
@@ -189,7 +218,7 @@ class RankProcess:
 
     def _look(self) -> tuple[Where, Record]:
         """Return where the rank is and its record. If it moved in between, the record has no wait."""
-        if self._returned:
+        if self.returned:
             return Where("returned"), self._record()
         frame, before = _frame_of_main_thread(), self._moment()
         stack = stack_of_frame(frame) if frame else []

@@ -13,29 +13,28 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from course_lib import machine
-from course_lib.launchers.diagnosis.stacks import Frame, Where, stack_of_dump, where
+from course_lib.launchers.diagnosis.stacks import Where, where
 from course_lib.launchers.process import frameworks
-from course_lib.launchers.process import rank as rank_module
 from course_lib.launchers.process.folders import sweep_temporary_folders, temporary_folder
-from course_lib.launchers.process.lifetime import LineReader
 from course_lib.launchers.process.limits import CannotStart, explain_failure
 from course_lib.launchers.process.messages import (
-    DISMISS,
-    LOCATE,
-    LOOK,
     Died,
     LaunchSpec,
     Lines,
     Located,
-    Stop,
+    Raised,
+    Returned,
     SupervisorFailed,
     Unfinished,
 )
+from course_lib.launchers.process.orders import DISMISS, LOCATE, LOOK, Interrupt, Kill, Revive, Task
+from course_lib.launchers.process.rank_handle import RankHandle
 
 if TYPE_CHECKING:
     from multiprocessing.connection import _ConnectionBase as Connection  # pipes have a different class on Windows
@@ -45,6 +44,7 @@ TICK = 0.05  # how often to check whether a rank has died: its pipes may stay op
 ANSWER_WITHIN = 1.0  # a rank that takes longer to answer is holding the GIL
 SHOW_EVERY = 0.2  # seconds between two looks at the ranks' unfinished lines
 LEAVE_WITHIN = 2.0  # how long a dismissed rank may take to end its threads
+IDLE = "the ranks were ended, with their variables, because they had nothing to do for {:g} s: team.restart()"
 
 
 def supervise(spec: LaunchSpec, notebook: Connection, start_method: str) -> None:
@@ -58,7 +58,7 @@ def supervise(spec: LaunchSpec, notebook: Connection, start_method: str) -> None
             try:
                 _start(team, spec, folder, start_method)
                 sweep_temporary_folders()
-                _serve(team, line)
+                _serve(team, line, Idleness(spec.idle), lambda spec: _revive(team, spec, folder, start_method))
             finally:
                 _end(team)
     except HungUp:
@@ -106,84 +106,43 @@ def _start(team: list[RankHandle], spec: LaunchSpec, folder: str, start_method: 
     # The type stubs know a context's class only if its method is a literal.
     context = cast("ForkContext | SpawnContext", multiprocessing.get_context(start_method))
     for rank in spec.here:
+        if any(member.rank == rank for member in team):
+            continue
         try:
             team.append(RankHandle(rank, spec, folder, context))
         except (OSError, MemoryError) as error:
             raise CannotStart(f"rank {rank} of {spec.ranks} could not be started: {explain_failure(error)}") from error
 
 
-class RankHandle:
-    """One rank, as its supervisor sees it: a process and three pipes."""
-
-    def __init__(self, rank: int, spec: LaunchSpec, folder: str, context: ForkContext | SpawnContext) -> None:
-        self.rank = rank
-        self.dump = Path(folder, f"stack.{rank}")
-        self.alive = True
-        self.control: Connection
-        self.control, control = context.Pipe()
-        stdout_reader, stdout = context.Pipe(duplex=False)
-        stderr_reader, stderr = context.Pipe(duplex=False)
-        ends = (control, stdout, stderr)
-        self.process = context.Process(target=rank_module.main, args=(rank, spec, folder, *ends), name=f"rank {rank}")
-        self.process.start()
-        assert self.process.pid is not None  # set by start()
-        self.pid = self.process.pid
-        for end in ends:
-            end.close()
-        self.readers = [LineReader(stdout_reader), LineReader(stderr_reader)]
-        # Becomes readable when the rank ends, even if other processes still hold its pipes.
-        self.death: int | None = None
-        with contextlib.suppress(OSError, AttributeError):  # not Linux, an old kernel, or a sandbox that forbids it
-            self.death = os.pidfd_open(self.pid)
-
-    def exitcode(self) -> int | None:
-        """Return the rank's exit code, or None. Does not reap it: while it is a zombie, its pid is not reused."""
-        if not hasattr(os, "waitid"):
-            return self.process.exitcode
-        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if ended is None:
-            return None
-        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-
-    def control_has_more(self) -> bool:
-        """Return whether there are unread messages from the rank."""
-        try:
-            return self.control.poll(0)
-        except OSError:
-            return False
-
-    def stack(self) -> list[Frame]:
-        """Return the stack that `faulthandler` last dumped for this rank."""
-        return stack_of_dump(self.dump.read_text(errors="replace")) if self.dump.exists() else []
-
-    def drain(self, notebook: LineToNotebook) -> None:
-        """Forward everything the rank has printed so far."""
-        for reader in self.readers:
-            _pass_on(notebook, self.rank, reader.read_all())
-
-    def is_stopped(self) -> bool:
-        """Return whether a signal has stopped the rank. If so, neither it nor its faulthandler can answer."""
-        try:
-            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
-        except OSError:
-            return False
-
-    def kill(self) -> None:
-        """End the rank and every process in its group."""
-        with contextlib.suppress(OSError, AttributeError):
-            os.killpg(self.pid, signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            self.process.kill()
-
-    def reap(self) -> None:
-        """Reap the process after it was killed or has exited."""
-        self.process.join()
-        if self.death is not None:
-            os.close(self.death)
-            self.death = None
+def _revive(team: list[RankHandle], spec: LaunchSpec, folder: str, start_method: str) -> None:
+    """Start the ranks that have ended again."""
+    for member in [member for member in team if not member.alive]:
+        member.close()
+        team.remove(member)
+    _start(team, spec, folder, start_method)
 
 
-def _serve(team: list[RankHandle], notebook: LineToNotebook) -> None:
+class Idleness:
+    """How long live ranks have had nothing to do."""
+
+    def __init__(self, limit: float | None) -> None:
+        self.limit, self._busy, self._since = limit, set(), time.monotonic()
+
+    def note(self, message: Any, team: list[RankHandle]) -> None:
+        """Take note of an order to the ranks, or of a report from one."""
+        if isinstance(message, Task):
+            self._busy = {member.rank for member in team if member.alive}
+        elif isinstance(message, (Returned, Raised, Died)):
+            self._busy.discard(message.rank)
+        self._since = time.monotonic()
+
+    def is_over(self) -> bool:
+        return self.limit is not None and not self._busy and time.monotonic() - self._since > self.limit
+
+
+def _serve(
+    team: list[RankHandle], notebook: LineToNotebook, idle: Idleness, revive: Callable[[LaunchSpec], None]
+) -> None:
     """Forward messages in both directions until the notebook dismisses the ranks."""
     unanswered: dict[int, float] = {}
     begun = BegunLines()
@@ -198,19 +157,29 @@ def _serve(team: list[RankHandle], notebook: LineToNotebook) -> None:
                 member, reader = readers[ready]
                 _pass_on(notebook, member.rank, reader.read())
             elif ready in controls:
-                _pass_report(controls[ready], notebook, unanswered)
+                _pass_report(controls[ready], notebook, unanswered, idle)
             elif (order := notebook.recv()) == LOCATE:
                 unanswered = {m.rank: time.monotonic() + ANSWER_WITHIN for m in team if m.alive}
                 _tell(team, LOCATE)
-            elif order == LOOK:
-                _tell(team, LOCATE)
-            elif isinstance(order, Stop):
-                _tell(team, order)
             elif order == DISMISS:
                 return _dismiss(team)
+            elif isinstance(order, Revive):
+                revive(order.spec)
+            elif isinstance(order, Kill):
+                for member in team:
+                    if member.rank in order.ranks:
+                        member.kill()
+            else:
+                if isinstance(order, Interrupt):
+                    _wake_stopped(team)
+                idle.note(order, team)
+                _tell(team, LOCATE if order == LOOK else order)
         begun.pass_on(team, notebook)
-        _look_for_the_dead(team, notebook)
+        _look_for_the_dead(team, notebook, idle)
         _ask_the_silent(team, notebook, unanswered)
+        if idle.is_over():
+            notebook.send(SupervisorFailed(IDLE.format(idle.limit)))
+            return _dismiss(team)
 
 
 class BegunLines:
@@ -233,7 +202,7 @@ class BegunLines:
                     notebook.send(Unfinished(member.rank, text))
 
 
-def _pass_report(member: RankHandle, notebook: LineToNotebook, unanswered: dict[int, float]) -> bool:
+def _pass_report(member: RankHandle, notebook: LineToNotebook, unanswered: dict[int, float], idle: Idleness) -> bool:
     """Forward a report from a rank. Returns False if the connection is broken."""
     try:
         report = member.control.recv()
@@ -241,7 +210,8 @@ def _pass_report(member: RankHandle, notebook: LineToNotebook, unanswered: dict[
         return False  # the rank is dying, and its exit code will say how
     if isinstance(report, Located):
         unanswered.pop(member.rank, None)
-    member.drain(notebook)
+    idle.note(report, [])
+    _pass_on(notebook, member.rank, member.drain())
     notebook.send(report)
     return True
 
@@ -251,15 +221,17 @@ def _pass_on(notebook: LineToNotebook, rank: int, lines: list[str]) -> None:
         notebook.send(Lines(rank, lines))
 
 
-def _look_for_the_dead(team: list[RankHandle], notebook: LineToNotebook) -> None:
+def _look_for_the_dead(team: list[RankHandle], notebook: LineToNotebook, idle: Idleness) -> None:
     for member in team:
         if member.alive and (exitcode := member.exitcode()) is not None:
             member.alive = False
             member.kill()  # processes it left behind may hold its pipes
-            while member.control_has_more() and _pass_report(member, notebook, {}):
+            while member.control_has_more() and _pass_report(member, notebook, {}, idle):
                 pass
-            member.drain(notebook)
-            notebook.send(Died(member.rank, exitcode, member.stack(), at=time.monotonic()))
+            _pass_on(notebook, member.rank, member.drain())
+            death = Died(member.rank, exitcode, member.stack(), at=time.monotonic())
+            idle.note(death, team)
+            notebook.send(death)
 
 
 def _ask_the_silent(team: list[RankHandle], notebook: LineToNotebook, unanswered: dict[int, float]) -> None:
@@ -278,7 +250,15 @@ def _ask_the_silent(team: list[RankHandle], notebook: LineToNotebook, unanswered
         notebook.send(Located(rank, where(member.stack()), record=None))
 
 
-def _tell(team: list[RankHandle], order: str | Stop) -> None:
+def _wake_stopped(team: list[RankHandle]) -> None:
+    """Let ranks that a signal has stopped go on, so that they can react."""
+    for member in team:
+        if member.alive and hasattr(signal, "SIGCONT"):
+            with contextlib.suppress(OSError):
+                os.kill(member.pid, signal.SIGCONT)
+
+
+def _tell(team: list[RankHandle], order: Any) -> None:
     for member in team:
         with contextlib.suppress(OSError):
             member.control.send(order)

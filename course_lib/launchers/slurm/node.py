@@ -24,7 +24,6 @@ from course_lib.launchers.diagnosis.errors import RankDied, RankFailed
 from course_lib.launchers.local import supervisor_of
 from course_lib.launchers.process import stop
 from course_lib.launchers.process.messages import (
-    STILL_HERE,
     Channel,
     Died,
     LaunchSpec,
@@ -32,9 +31,9 @@ from course_lib.launchers.process.messages import (
     Raised,
     Rendezvous,
     Returned,
-    Stop,
     SupervisorFailed,
 )
+from course_lib.launchers.process.orders import STILL_HERE, Stop
 from course_lib.launchers.process.progress_bar import Bar, record_of
 from course_lib.launchers.slurm.nodes import MessageFile, message_files, orders
 from course_lib.launchers.slurm.queue import address_of_first_node

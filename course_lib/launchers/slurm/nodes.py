@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.launchers.diagnosis.errors import LaunchError
-from course_lib.launchers.process.messages import STILL_HERE
+from course_lib.launchers.process.orders import STILL_HERE
 from course_lib.launchers.process.stop import REQUEUE
 from course_lib.launchers.slurm.queue import SlurmJob, State
 from course_lib.launchers.slurm.script import Place

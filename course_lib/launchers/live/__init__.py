@@ -1,0 +1,1 @@
+"""Ranks that stay between cells: each keeps its variables, and the process group survives a failed cell."""

@@ -1,0 +1,144 @@
+"""A cell for live ranks: which names it uses, how a rank runs it, and what is shown for each rank."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import linecache
+import symtable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from course_lib.launchers.process import messages
+from course_lib.launchers.run import Run
+
+MOST_LETTERS = 20_000  # of a value that is shown
+MOST_BYTES = 1 << 20  # of a value that comes back without being asked for
+WIDEST = 120  # columns of a notebook's output
+
+
+def parse(code: str, name: str) -> ast.Module:
+    """Return the parsed cell. `name` stands for its file. Raises SyntaxError."""
+    return ast.parse(code, name)
+
+
+def names_in(code: str, name: str = "<cell>") -> tuple[list[str], set[str]]:
+    """Return the names that a cell reads before it assigns them, in order, and the names that it assigns."""
+    used: dict[str, None] = {}
+    bound: set[str] = set()
+    for statement in parse(code, name).body:
+        reads, writes = _reads_and_writes(statement)
+        reads_first = isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr))
+        hidden = bound if reads_first else bound | writes
+        used |= dict.fromkeys(each for each in reads if each not in hidden)
+        bound |= writes
+    return [each for each in used if not hasattr(builtins, each)], bound
+
+
+def _reads_and_writes(statement: ast.stmt) -> tuple[list[str], set[str]]:
+    """Return the global names that one statement reads, also inside the functions it defines, and those it assigns."""
+    table = symtable.symtable(ast.unparse(statement), "<cell>", "exec")
+    top = {symbol.get_name(): symbol for symbol in table.get_symbols()}
+    writes = {name for name, symbol in top.items() if symbol.is_assigned() or symbol.is_imported()}
+    reads = [name for name, symbol in top.items() if symbol.is_referenced()]
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+        reads.append(statement.target.id)
+    for child in _descendants(table):
+        reads += [symbol.get_name() for symbol in child.get_symbols() if symbol.is_global() and symbol.is_referenced()]
+    return reads, writes
+
+
+def _descendants(table: symtable.SymbolTable) -> list[symtable.SymbolTable]:
+    return [found for child in table.get_children() for found in (child, *_descendants(child))]
+
+
+def execute(code: str, name: str, namespace: dict[str, Any]) -> Any:
+    """Run a cell and return its last expression, or None if it ends with a statement or a semicolon."""
+    linecache.cache[name] = source_entry(code, name)
+    tree = parse(code, name)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, name, "exec"), namespace)
+    if not isinstance(last, ast.Expr):
+        return None
+    value = eval(compile(ast.Expression(last.value), name, "eval"), namespace)
+    return None if code.rstrip().endswith(";") else value
+
+
+def source_entry(code: str, name: str) -> tuple:
+    """Return the `linecache` entry of a cell, so that tracebacks show its lines."""
+    return (len(code), None, code.splitlines(keepends=True), name)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a rank's last expression looks like, and the value itself if it is small and can be sent."""
+
+    text: str | None = None
+    packed: bytes | None = None
+
+
+def show(value: Any) -> Shown:
+    """Return how a value looks on this rank, and its pickled form if it has at most a megabyte."""
+    if value is None:
+        return Shown()
+    text = repr(value)
+    text = text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]} ..."
+    if hasattr(value, "state_dict") or getattr(value, "nbytes", 0) > MOST_BYTES:
+        return Shown(text)
+    try:
+        packed = messages.pack_value(value)
+    except messages.CannotSend:
+        return Shown(text)
+    return Shown(text, packed if len(packed) <= MOST_BYTES else None)
+
+
+@dataclass(frozen=True)
+class OnRank:
+    """Stands for a value that stayed on its rank: it is large, or cannot be sent. `team.pull("_")` asks for it."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, repr=False)
+class CellRun(Run):
+    """What a cell's last expression was on each rank: `run[2]` is rank 2's. Prints them side by side.
+
+    It has everything that a `Run` has. A rank that did not run the cell has None.
+    """
+
+    texts: Mapping[int, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return side_by_side(self.texts) if self.texts else f"CellRun of {len(self)} ranks, without a value"
+
+
+def unpack_shown(shown: Shown | None) -> Any:
+    """Return the value that a rank has sent, or its stand-in."""
+    if shown is None or shown.text is None:
+        return None
+    return OnRank(shown.text) if shown.packed is None else messages.unpack(shown.packed)
+
+
+def side_by_side(texts: Mapping[int, str]) -> str:
+    """Return the ranks' texts: one line per rank, or columns if a text has several lines and they fit."""
+    heads = {rank: f"rank {rank}" for rank in texts}
+    blocks = {rank: text.splitlines() or [""] for rank, text in sorted(texts.items())}
+    width = max(map(len, heads.values()))
+    if all(len(lines) == 1 for lines in blocks.values()):
+        return "\n".join(f"{heads[rank]:<{width}}  {lines[0]}" for rank, lines in blocks.items())
+    columns = [[heads[rank], *lines] for rank, lines in blocks.items()]
+    if sum(max(map(len, column)) + 3 for column in columns) - 3 <= WIDEST:
+        return _in_columns(columns)
+    return "\n".join("\n".join(column) for column in columns)
+
+
+def _in_columns(columns: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in columns]
+    height = max(map(len, columns))
+    rows = [[column[row] if row < len(column) else "" for column in columns] for row in range(height)]
+    padded = (" | ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in padded)

@@ -1,0 +1,158 @@
+"""The notebook's side of one task of live ranks: it listens as `launch` does, and saves what can be saved."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+from course_lib.launchers.diagnosis.call_log import Record
+from course_lib.launchers.diagnosis.errors import Interrupted, LaunchError
+from course_lib.launchers.diagnosis.stacks import Where
+from course_lib.launchers.process import messages, orders
+from course_lib.launchers.process.listener import SUPERVISOR_IS_GONE, Listener, run_of
+from course_lib.launchers.process.patience import WallTime
+from course_lib.launchers.run import Run
+
+REACT_WITHIN = 5.0  # seconds that a rank may take to leave a task; Python code takes milliseconds
+ASK_AGAIN = 0.5  # seconds between two interrupts: code may catch the first one
+LARGE = 1 << 15  # bytes
+REPORTS = (messages.Returned, messages.Raised, messages.Located)
+
+
+class TaskListener(Listener):
+    """Listens to one task. Ranks that are not `wanted` have nothing to do in it, and return at once."""
+
+    stopped = "the cell was stopped on all ranks"
+
+    def __init__(
+        self,
+        supervisor: messages.Channel,
+        ranks: int,
+        timeout: float | None,
+        number: int,
+        wanted: Collection[int],
+        dead: Collection[int],
+    ) -> None:
+        super().__init__(supervisor, ranks, timeout)
+        self.number, self.wanted = number, wanted
+        self.started = set(range(ranks))
+        self.idle = set(range(ranks)) - set(wanted)
+        nothing = messages.pack_value((None, []))
+        self.returned = {rank: messages.Returned(rank, nothing, [], Record(), 0.0, 0.0) for rank in dead}
+        self.aborted = False
+        self._sender: threading.Thread | None = None
+
+    def send(self, order: Any) -> None:
+        """Send an order, in a thread if it is large: the supervisor may be waiting for us to read what ranks print."""
+        before = self._sender
+        if before is not None and before.is_alive():
+            order = before, order
+        elif not isinstance(order, orders.Task) or len(order.call) < LARGE:
+            return super()._order(order)
+        self._sender = threading.Thread(target=self._send_after, args=(order,), daemon=True)
+        self._sender.start()
+
+    def _send_after(self, order: Any) -> None:
+        if isinstance(order, tuple):
+            before, order = order
+            before.join()
+        super()._order(order)
+
+    _order = send
+
+    def _take(self, message: Any) -> None:
+        if isinstance(message, REPORTS) and message.task not in (None, self.number):
+            return  # about an earlier task
+        super()._take(message)
+
+    def _let_go(self) -> None:
+        """Keep the ranks."""
+
+    def _run(self) -> Run:
+        reports = [self.returned[rank] for rank in range(self.ranks)]
+        took_part = [self.returned[rank] for rank in self.wanted]
+        seconds = max(report.ended for report in took_part) - min(report.began for report in took_part)
+        return run_of([messages.unpack(report.value) for report in reports], took_part, seconds, self.output.lines)
+
+    def _everywhere(self) -> dict[int, Where]:
+        return super()._everywhere() | dict.fromkeys(self.idle, Where("idle"))
+
+    def _verdict(self) -> LaunchError:
+        error = super()._verdict()
+        error.args = (str(error).replace("before its function returned", "before the cell ended"),)
+        return error
+
+    def _interrupted(self) -> Interrupted:
+        error = super()._interrupted()
+        return Interrupted(error.when, error.where, then=self.stopped)
+
+    def wait_for_start(self) -> None:
+        """Wait until all ranks have joined the process group; raise if one cannot."""
+        self.started.clear()
+        self._listen(WallTime(self.start_within), until=lambda: len(self.started) == self.ranks or self._faulty())
+        if self._faulty():
+            raise self._verdict()
+        if len(self.started) < self.ranks:
+            raise self._stuck()
+
+    def take_what_is_there(self) -> None:
+        """Process the messages that have come since the last task, such as a rank's death."""
+        try:
+            while self.supervisor.poll(0):
+                self._take(self.supervisor.recv())
+        except (EOFError, ConnectionError):
+            self.trouble = self.trouble or SUPERVISOR_IS_GONE
+
+    def end_task(self) -> None:
+        """Make every rank leave the task. Ranks that cannot are killed, and are in `died` afterwards.
+
+        Ranks that compute are interrupted as by Ctrl-C. If a rank waits for others, the process group is aborted.
+        """
+        waits = any(self.located.get(rank, Where("waiting")).doing == "waiting" for rank in self.busy())
+        until = time.monotonic() + REACT_WITHIN
+        while self.busy() and time.monotonic() < until:
+            self.aborted = self.aborted or waits
+            self._order(orders.Interrupt(abort=waits))
+            self._listen(WallTime(ASK_AGAIN), until=lambda: not self.busy())
+            waits = True
+        if stubborn := self.busy():
+            self.end(stubborn)
+
+    def end(self, ranks: Collection[int]) -> None:
+        """Kill these ranks, and wait until they have ended."""
+        self._order(orders.Kill(tuple(ranks)))
+        self._listen(WallTime(self.start_within), until=lambda: {report.rank for report in self.died} >= set(ranks))
+
+    def out_of_step(self) -> bool:
+        """Return whether the ranks' next collectives or messages would not match, because their numbers differ."""
+        records = {report.rank: report.record for report in (*self.returned.values(), *self.raised)}
+        return self.aborted or out_of_step(records)
+
+
+def out_of_step(records: dict[int, Record]) -> bool:
+    """Return whether a collective or a message was begun by some of its ranks only."""
+    groups = {group for record in records.values() for group in record.begun}
+    for group in groups:
+        counts = {record.begun[group] for record in records.values() if group in record.begun}
+        everybody = group.split("/")[1].partition(" ")[0] in ("", "0", "default_pg")
+        if len(counts) > 1 or (everybody and any(group not in record.begun for record in records.values())):
+            return True
+    sent = {(rank, line): count for rank, record in records.items() for line, count in record.sent.items()}
+    answer = {"send": "recv", "recv": "send"}
+    return any(
+        sent.get((peer, (answer[kind], group, rank, tag)), 0) != count
+        for (rank, (kind, group, peer, tag)), count in sent.items()
+        if peer in records
+    )
+
+
+def listen(listener: TaskListener, recover: Callable[[TaskListener], str], finish: Callable[[Run], Run]) -> Run:
+    """Return `finish` of the finished task. If it fails, what `recover` returns is added to the error's message."""
+    try:
+        return finish(listener.result())
+    except (LaunchError, Interrupted) as error:
+        if after := recover(listener):
+            error.args = (f"{error}\n\n{after}",)
+        raise

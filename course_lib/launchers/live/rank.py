@@ -1,0 +1,232 @@
+"""What runs inside a live rank: it does one task after another, and its variables stay in the main module.
+
+A task is a call whose first argument is the `LiveRank`. A thread takes orders meanwhile: to leave the task, the main
+thread gets the signal of Ctrl-C, and waits in the process group end because its connections are cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import linecache
+import os
+import queue
+import rlcompleter
+import signal
+import socket
+import sys
+import threading
+import time
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from course_lib import machine
+from course_lib.launchers import private_doors
+from course_lib.launchers.live import cell
+from course_lib.launchers.process import messages, orders
+from course_lib.launchers.process.frameworks import internet_sockets
+from course_lib.launchers.process.joining import A_DAY, join_process_group
+from course_lib.launchers.process.rank import RankProcess, store_file, wait_for_gpu
+
+GIVEN = frozenset({"rank", "world_size", "device", "dist", "torch"})  # names that are there from the start
+
+
+def serve(process: RankProcess, folder: str) -> None:
+    """Do tasks until this rank is dismissed."""
+    LiveRank(process, folder).serve()
+
+
+class LiveRank:
+    """One live rank: its variables, its tasks, and the way out of a task."""
+
+    def __init__(self, process: RankProcess, folder: str) -> None:
+        import torch
+        import torch.distributed as dist
+
+        self.process, self.folder = process, folder
+        self._tasks: queue.SimpleQueue[orders.Task | None] = queue.SimpleQueue()
+        self._in_task = False
+        main = types.ModuleType("__main__")
+        sys.modules["__main__"] = main
+        self.names: dict[str, Any] = vars(main)
+        self.names |= {"rank": process.rank, "world_size": dist.get_world_size(), "device": machine.device()}
+        self.names |= {"dist": dist, "torch": torch}
+        process.obey = self._obey
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self._leave_task)
+
+    def serve(self) -> None:
+        """Do tasks until there are no more."""
+        self.process.returned = True  # it has nothing to do yet
+        self.process.announce()
+        while (task := self._tasks.get()) is not None:
+            self._do(task)
+
+    def _do(self, task: orders.Task) -> None:
+        self.process.start(task.number)
+        try:
+            began = time.monotonic()
+            value = self._value_of(task)
+            self.process.finish(messages.pack_value((value, self._public_names())), began, time.monotonic())
+        except BaseException as error:
+            self._in_task = False
+            self.process.report(error)
+
+    def _value_of(self, task: orders.Task) -> Any:
+        """Run a task's call. Ctrl-C's signal counts only in here."""
+        try:
+            self._in_task = True
+            call, arguments, keywords = messages.unpack(task.call)
+            value = call(self, *arguments, **keywords)
+            wait_for_gpu()
+            return value
+        except SystemExit as leaving:
+            if leaving.code not in (None, 0):
+                raise
+            return None
+        finally:
+            self._in_task = False
+
+    def _leave_task(self, *_: object) -> None:
+        if self._in_task:
+            raise KeyboardInterrupt
+
+    def _obey(self, order: Any) -> None:
+        """Take an order, in the thread that answers the supervisor."""
+        if isinstance(order, orders.Task):
+            self._tasks.put(order)
+        elif order == orders.DISMISS:
+            self._tasks.put(None)
+        elif isinstance(order, orders.Interrupt):
+            if order.abort:
+                abort_groups()
+            main = threading.main_thread().ident
+            if self._in_task and main is not None and hasattr(signal, "pthread_kill"):
+                signal.pthread_kill(main, signal.SIGINT)
+
+    def _public_names(self) -> list[str]:
+        return sorted(name for name in self.names if not name.startswith("_"))
+
+
+def run_cell(
+    rank: LiveRank, ranks: Sequence[int], code: str, name: str, values: bytes, sources: Mapping[str, tuple]
+) -> cell.Shown | None:
+    """Run a cell, if this is one of `ranks`. `values` holds what the notebook sends for names that are missing here."""
+    if rank.process.rank not in ranks:
+        return None
+    linecache.cache.update(sources)
+    for each, value in messages.unpack(values).items():
+        rank.names.setdefault(each, value)
+    value = cell.execute(code, name, rank.names)
+    if value is not None:
+        rank.names["_"] = value
+    return cell.show(value)
+
+
+def push(rank: LiveRank, ranks: Sequence[int], values: bytes) -> None:
+    """Assign names on this rank, if it is one of `ranks`."""
+    if rank.process.rank in ranks:
+        rank.names.update(messages.unpack(values))
+
+
+def pull(rank: LiveRank, ranks: Sequence[int], name: str) -> Any:
+    """Return the value of a name, if this is one of `ranks`."""
+    if rank.process.rank not in ranks:
+        return None
+    if name not in rank.names:
+        raise NameError(f"there is no {name!r} on this rank")
+    return rank.names[name]
+
+
+def nothing(rank: LiveRank, ranks: Sequence[int]) -> None:
+    """Report the names on this rank, as every task does."""
+
+
+def complete(rank: LiveRank, ranks: Sequence[int], text: str) -> list[str]:
+    """Return how `text` can go on, a name or a path of attributes, as far as rank 0 knows."""
+    if rank.process.rank not in ranks:
+        return []
+    completer = rlcompleter.Completer(rank.names)
+    found = completer.attr_matches(text) if "." in text else completer.global_matches(text)
+    return sorted({match.rstrip("( ") for match in found})
+
+
+def describe(rank: LiveRank, ranks: Sequence[int], name: str) -> str:
+    """Return what `name?` shows for a name, or a path of attributes: signature, type, value and docstring."""
+    if rank.process.rank not in ranks:
+        return ""
+    first, *path = name.split(".")
+    if first not in rank.names:
+        return ""
+    value = rank.names[first]
+    for attribute in path:
+        value = getattr(value, attribute)
+    lines = [f"Type:      {type(value).__name__} (on rank 0)"]
+    with contextlib.suppress(TypeError, ValueError):
+        lines.insert(0, f"Signature: {name}{inspect.signature(value)}")
+    if not callable(value):
+        lines.append(f"Value:     {cell.show(value).text}")
+    return "\n".join([*lines, f"Docstring: {inspect.getdoc(value) or 'none'}"])
+
+
+def rejoin(rank: LiveRank, ranks: Sequence[int], generation: int) -> list[str]:
+    """Make a new process group with all ranks. Returns the names of variables that still hold an old one.
+
+    Groups that were destroyed the time before are freed only now, when their threads have nothing left to do: a thread
+    that has work to release needs the GIL, which the thread that frees the group holds.
+    """
+    import torch.distributed as dist
+
+    process = rank.process
+    process.destroyed_groups.clear()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    for old in range(max(0, generation - 2), generation):
+        with contextlib.suppress(OSError):
+            os.unlink(store_file(rank.folder, old))
+    file = store_file(rank.folder, generation)
+    join_process_group(process.rank, int(os.environ["WORLD_SIZE"]), store_file=file, peer_timeout=A_DAY)
+    process.log.start_over(generation)
+    return [name for name, value in rank.names.items() if not name.startswith("_") and _holds_group(value)]
+
+
+def _holds_group(value: Any) -> bool:
+    """Return whether a variable holds a process group: itself, as a wrapper of a model does, or in an attribute."""
+    import torch.distributed as dist
+
+    kinds = ("DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel", "DeviceMesh")
+    attributes = list(vars(value).values()) if hasattr(value, "__dict__") and not isinstance(value, type) else []
+    found = [value, *([] if isinstance(value, types.ModuleType) else attributes)]
+    return any(
+        isinstance(each, dist.ProcessGroup) or {c.__name__ for c in type(each).__mro__} & {*kinds} for each in found
+    )
+
+
+def abort_groups() -> None:
+    """Make every wait in a process group of this process end with an error, on all ranks if all of them do this.
+
+    NCCL's backend can be aborted. gloo's cannot, but it notices connections that close: those that were accepted by a
+    socket on which this process listens. The rank at the other end closes nothing and notices, too.
+    """
+    import torch
+
+    for group in private_doors.process_groups():
+        with contextlib.suppress(Exception):
+            backend = private_doors.backend_of(group, torch.device("cuda"))
+            if "nccl" in type(backend).__name__.lower():
+                backend.abort()
+    for one in _accepted():
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
+
+
+def _accepted() -> Iterator[socket.socket]:
+    listens = {one.getsockname()[1] for one in internet_sockets() if _listens(one)}
+    for one in internet_sockets():
+        if not _listens(one) and one.getsockname()[1] in listens:
+            yield one
+
+
+def _listens(one: socket.socket) -> bool:
+    return bool(one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))

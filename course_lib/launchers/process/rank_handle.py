@@ -1,0 +1,95 @@
+"""One rank, as its supervisor sees it: a process and its pipes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from course_lib.launchers.diagnosis.stacks import Frame, stack_of_dump
+from course_lib.launchers.process import rank as rank_module
+from course_lib.launchers.process.lifetime import LineReader
+from course_lib.launchers.process.messages import LaunchSpec
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import _ConnectionBase as Connection  # pipes have a different class on Windows
+    from multiprocessing.context import ForkContext, SpawnContext
+
+
+class RankHandle:
+    """One rank, as its supervisor sees it: a process and three pipes."""
+
+    def __init__(self, rank: int, spec: LaunchSpec, folder: str, context: ForkContext | SpawnContext) -> None:
+        self.rank = rank
+        self.dump = Path(folder, f"stack.{rank}")
+        self.alive = True
+        self.control: Connection
+        self.control, control = context.Pipe()
+        stdout_reader, stdout = context.Pipe(duplex=False)
+        stderr_reader, stderr = context.Pipe(duplex=False)
+        ends = (control, stdout, stderr)
+        self.process = context.Process(target=rank_module.main, args=(rank, spec, folder, *ends), name=f"rank {rank}")
+        self.process.start()
+        assert self.process.pid is not None  # set by start()
+        self.pid = self.process.pid
+        for end in ends:
+            end.close()
+        self.readers = [LineReader(stdout_reader), LineReader(stderr_reader)]
+        # Becomes readable when the rank ends, even if other processes still hold its pipes.
+        self.death: int | None = None
+        with contextlib.suppress(OSError, AttributeError):  # not Linux, an old kernel, or a sandbox that forbids it
+            self.death = os.pidfd_open(self.pid)
+
+    def exitcode(self) -> int | None:
+        """Return the rank's exit code, or None. Does not reap it: while it is a zombie, its pid is not reused."""
+        if not hasattr(os, "waitid"):
+            return self.process.exitcode
+        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+    def control_has_more(self) -> bool:
+        """Return whether there are unread messages from the rank."""
+        try:
+            return self.control.poll(0)
+        except OSError:
+            return False
+
+    def stack(self) -> list[Frame]:
+        """Return the stack that `faulthandler` last dumped for this rank."""
+        return stack_of_dump(self.dump.read_text(errors="replace")) if self.dump.exists() else []
+
+    def drain(self) -> list[str]:
+        """Return every line that the rank has printed and that was not read yet."""
+        return [line for reader in self.readers for line in reader.read_all()]
+
+    def is_stopped(self) -> bool:
+        """Return whether a signal has stopped the rank. If so, neither it nor its faulthandler can answer."""
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        """End the rank and every process in its group."""
+        with contextlib.suppress(OSError, AttributeError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            self.process.kill()
+
+    def reap(self) -> None:
+        """Reap the process after it was killed or has exited."""
+        self.process.join()
+        if self.death is not None:
+            os.close(self.death)
+            self.death = None
+
+    def close(self) -> None:
+        """Reap the process and close our ends of its pipes, because a new one takes its place."""
+        self.reap()
+        self.process.close()
+        for pipe in (self.control, *(reader.pipe for reader in self.readers)):
+            pipe.close()

@@ -1,0 +1,378 @@
+"""Live ranks keep their variables between cells, and every fault of a cell is named as by `launch`.
+
+After each test, the same team must run another cell that communicates.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from course_lib import CannotSend, CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck, ranks
+from course_lib.launchers.live.cell import OnRank, names_in, side_by_side
+from course_lib.launchers.process.patience import descendants
+from tests.conftest import PATIENCE, wait_until
+
+slow = pytest.mark.slow
+TOGETHER = "together = torch.ones(1); dist.all_reduce(together); int(together)"
+
+
+@pytest.fixture(scope="module")
+def the_team():
+    with ranks(4) as team:
+        yield team
+
+
+@pytest.fixture
+def team(the_team):
+    """The team, with `x` on every rank, which a test must not lose on the ranks that live."""
+    the_team.run("import ctypes, os, signal, time; x = torch.ones(3)")
+    yield the_team
+    lost = set(the_team.dead)
+    if lost:
+        the_team.restart()
+    assert list(the_team.run(TOGETHER)) == [4, 4, 4, 4]
+    kept = [rank for rank in range(4) if rank not in lost]
+    assert all("x" in the_team.names[rank] for rank in kept)
+
+
+def test_variables_stay_and_the_last_expression_comes_from_every_rank(team):
+    run = team.run("y = 10 * rank\ny + 1")
+    assert list(run) == [1, 11, 21, 31]
+    assert repr(run) == "rank 0  1\nrank 1  11\nrank 2  21\nrank 3  31"
+    assert list(team.run("y += 1; y")) == [1, 11, 21, 31]
+    assert team[2]["y"] == 21
+    assert team.pull("y") == [1, 11, 21, 31]
+    assert team.run("z = 1").texts == {}
+    assert team.run("rank;").texts == {}
+
+
+def test_the_process_group_is_up_and_the_given_names_are_there(team):
+    run = team.run("dist.get_rank() == rank and dist.get_world_size() == world_size and str(device)")
+    assert list(run) == ["cpu"] * 4
+    assert list(team.run("dist.init_process_group('gloo'); dist.init_process_group('gloo'); 1")) == [1] * 4
+
+
+def test_a_cell_on_some_ranks_leaves_the_others_alone(team):
+    team.run("only = rank", [1, 3])
+    assert list(team.run("'only' in globals()")) == [False, True, False, True]
+    assert team.pull("only", [1, 3]) == [1, 3]
+    assert repr(team.run("rank", [1, 3])) == "rank 1  1\nrank 3  3"
+    with pytest.raises(NameError, match=r"there is no 'only' on ranks 0 and 2"):
+        team.pull("only")
+    with pytest.raises(IndexError, match="this team has the ranks 0 to 3"):
+        team.run("1", [4])
+
+
+def test_values_are_pushed_and_pulled_as_they_are(team):
+    team.push(lr=0.5, weights=torch.arange(3.0))
+    team.push(2, lr=0.25)
+    team[1]["lr"] = 0.125
+    assert team.pull("lr") == [0.5, 0.125, 0.25, 0.5]
+    assert torch.equal(team[3]["weights"], torch.arange(3.0))
+    with pytest.raises(CannotSend, match="'lock' cannot be sent to the ranks"):
+        team.push(lock=threading.Lock())
+    team.run("lock = __import__('threading').Lock()")
+    with pytest.raises(CannotSend, match=r"rank 0: .*cannot be sent back"):
+        team.pull("lock")
+
+
+def test_a_value_that_is_large_or_cannot_travel_is_shown_and_stays(team):
+    run = team.run("torch.zeros(1_000_000)")
+    assert isinstance(run[0], OnRank)
+    assert repr(run[0]).startswith("tensor([0., 0., 0.")
+    assert team.pull("_", [1])[0].shape == (1_000_000,)
+    assert isinstance(team.run("torch.nn.Linear(2, 2)")[0], OnRank)
+
+
+def test_names_that_are_missing_are_sent_along_and_the_output_says_so(team, capsys):
+    here = {"step": lambda a: a + 1, "rate": 0.1, "unused": threading.Lock()}
+    assert team.run("step(rank) * rate", names=here)[3] == pytest.approx(0.4)
+    assert capsys.readouterr().out == "[team] sent from the notebook: step, rate\n"
+    team.run("step(rank) * rate", names=here)
+    assert capsys.readouterr().out == ""
+    assert team.run("step(rank) * rate", names={**here, "rate": 0.2})[3] == pytest.approx(0.4)
+    said = "[team] rate has changed here, but not on the ranks: team.push(rate=rate) sends it again\n"
+    assert capsys.readouterr().out == said
+    team.run("rate = 0.3", names=here)
+    team.run("rate", names={"rate": 0.7})
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "used", "assigned"),
+    [
+        ("x = x + 1", ["x"], {"x"}),
+        ("x = 1\nx + y", ["y"], {"x"}),
+        ("x += 1", ["x"], {"x"}),
+        ("for i in items: print(i)", ["items"], {"i"}),
+        ("import numpy as np\nnp.ones(n)", ["n"], {"np"}),
+        ("def f(a): return a + b\nf(c)", ["b", "c"], {"f"}),
+        ("with open(p) as file: text = file.read()", ["p"], {"file", "text"}),
+        ("[i * k for i in range(3)]", ["k"], set()),
+        ("class A(B):\n    def m(self): return D", ["B", "D"], {"A"}),
+    ],
+)
+def test_a_cell_needs_the_names_it_reads_before_it_assigns_them(code, used, assigned):
+    assert names_in(code) == (used, assigned)
+
+
+def test_values_of_several_lines_stand_side_by_side():
+    assert side_by_side({0: "a\nbb", 1: "c"}) == "rank 0 | rank 1\na      | c\nbb     |"
+    assert side_by_side({0: "a" * 70 + "\n", 2: "b" * 70 + "\nb"}).splitlines()[:2] == ["rank 0", "a" * 70]
+
+
+def test_what_ranks_print_is_tagged(team, capsys):
+    run = team.run("print('hello', flush=True)", [2])
+    assert run.output == [(2, "hello")]
+    assert "[rank 2] hello" in capsys.readouterr().out
+
+
+def test_an_error_names_the_rank_and_the_cells_own_line(team):
+    with pytest.raises(RankFailed) as caught:
+        team.run("y = 1\nif rank == 2:\n    bad = 1 / 0\nafter = 2")
+    assert caught.value.rank == 2
+    assert isinstance(caught.value.exception, ZeroDivisionError)
+    assert "line 3, in <module>\n    bad = 1 / 0" in str(caught.value)
+    assert "course_lib" not in str(caught.value)
+    assert "process group" not in str(caught.value)  # nobody waited, so it is the same one
+    assert list(team.run("'after' in globals()")) == [True, True, False, True]
+
+
+def test_an_error_of_all_ranks_names_them_and_their_group_stays(team):
+    with pytest.raises(RankFailed, match=r"rank 0 raised NameError(?s:.*)ranks 1, 2 and 3 raised too") as caught:
+        team.run("dist.all_reduce(x); nonsense")
+    assert "process group" not in str(caught.value)
+
+
+FAULTS = {
+    "one raises": ("if rank == 3: raise ValueError('no data')\ndist.all_reduce(x)", RankFailed, "rank 3 raised Value"),
+    "one skips": (
+        "if rank != 2: dist.all_reduce(x)",
+        RanksStuck,
+        "ranks 0, 1 and 3 wait in all_reduce for rank 2, which has returned",
+    ),
+    "one does more": (
+        "if rank == 2: dist.all_reduce(x)",
+        RanksStuck,
+        "rank 2 waits in all_reduce for ranks 0, 1 and 3, which have returned",
+    ),
+    "all receive": ("dist.recv(x, (rank + 1) % 4)", RanksStuck, "every rank waits in recv, and no rank sends"),
+    "all send": ("dist.send(x, (rank + 1) % 4)", RanksStuck, "every rank waits in send, and no rank receives"),
+    "recv without send": (
+        "if rank == 1: dist.recv(x, 0)",
+        RanksStuck,
+        "rank 1 waits in recv for rank 0, which has returned",
+    ),
+    "another collective": (
+        "dist.broadcast(x, 0) if rank == 2 else dist.all_reduce(x)",
+        CollectivesDiffer,
+        "rank 2 is the odd one out",
+    ),
+    "backward of DDP": (
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))\nloss = model(x).sum()\n"
+        "if rank != 1: loss.backward()",
+        RanksStuck,
+        "ranks 0, 2 and 3 wait in all_reduce for rank 1, which has returned",
+    ),
+    "a killed rank": (
+        "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()",
+        RankDied,
+        "rank 1 was killed by SIGKILL",
+    ),
+    "another shape": (
+        "dist.all_reduce(torch.ones(5) if rank == 2 else x)",
+        CollectivesDiffer,
+        "rank 2  all_reduce of float32 [5]",
+    ),
+    "another dtype": (
+        "dist.all_reduce(x.int() if rank == 2 else x)",
+        CollectivesDiffer,
+        "rank 2  all_reduce of int32 [3]",
+    ),
+    "exit": ("if rank == 1: os._exit(3)\ndist.barrier()", RankDied, "rank 1 ended with exit code 3"),
+    "segmentation fault": ("if rank == 1: ctypes.string_at(0)\ndist.barrier()", RankDied, "killed by SIGSEGV"),
+    "a message that does not fit": (
+        "dist.send(torch.ones(4), 1) if rank == 0 else dist.recv(torch.ones(2), 0) if rank == 1 else None",
+        CollectivesDiffer,
+        "a message does not fit where it is received",
+    ),
+    "work begun earlier": (
+        "if rank != 1:\n    work = dist.all_reduce(x, async_op=True)\n    work.wait()",
+        RanksStuck,
+        "rank 0  waits in all_reduce at",
+    ),
+}
+IN_CORE = {"one raises", "one skips", "all receive", "another collective", "backward of DDP", "a killed rank"}
+
+
+@pytest.mark.parametrize("name", [name if name in IN_CORE else pytest.param(name, marks=slow) for name in FAULTS])
+def test_a_fault_is_named_as_by_launch_and_the_team_lives_on(team, name):
+    code, kind, says = FAULTS[name]
+    with pytest.raises(kind) as caught:
+        team.run(code, timeout=None)
+    assert says in str(caught.value)
+    if team.dead:
+        assert "has ended, and its variables are lost; ranks " in str(caught.value)
+        assert "team.restart() starts it again" in str(caught.value)
+    else:
+        assert "The process group was aborted and made anew; all variables are kept" in str(caught.value)
+        assert ("made again: here, model" in str(caught.value).replace("a device mesh: here", "made again: here")) == (
+            name == "backward of DDP"
+        )
+
+
+STUCK = {
+    "endless loop": "while rank == 3: pass\ndist.barrier()",
+    "sleep": "rank == 3 and time.sleep(9999)\ndist.barrier()",
+    "stopped": "rank == 3 and os.kill(os.getpid(), signal.SIGSTOP)\ndist.barrier()",
+    "C holds the lock": "rank == 3 and ctypes.PyDLL(None).sleep(9999)\ndist.barrier()",
+}
+
+
+@pytest.mark.parametrize("name", ["endless loop", *(pytest.param(name, marks=slow) for name in [*STUCK][1:])])
+def test_a_rank_that_does_not_come_is_named_after_the_timeout(team, name):
+    with pytest.raises(RanksStuck) as caught:
+        team.run(STUCK[name], timeout=2)
+    assert caught.value.odd == (3,)
+    assert "not finished after 2 s; rank 3 is the odd one out" in str(caught.value)
+    assert team.dead == ({3} if name == "C holds the lock" else set())  # no signal reaches it there
+
+
+def test_ranks_that_do_not_run_a_cell_cannot_be_waited_for(team):
+    with pytest.raises(RanksStuck, match="ranks 0 and 1 wait in all_reduce for ranks 2 and 3, which do not run this"):
+        team.run("dist.all_reduce(x)", [0, 1], timeout=None)
+
+
+def test_a_message_can_cross_two_cells(team):
+    team.run("work = dist.isend(x * 7, 1)", 0)
+    assert team.run("dist.recv(x, 0); int(x[0])", 1)[1] == 7
+    team.run("work.wait()", 0)
+
+
+def test_a_rank_that_died_is_missed_by_name_until_it_is_started_again(team):
+    team.run("kept = rank")
+    with pytest.raises(RankDied):
+        team.run("rank == 2 and os._exit(1)")
+    with pytest.raises(LaunchError, match=r"Rank 2 has ended(?s:.*)this needs it"):
+        team.run("kept")
+    assert repr(team).startswith("Team of 4 ranks; rank 2 has ended: team.restart()")
+    assert team.run("kept", [0, 1, 3]).texts == {0: "0", 1: "1", 3: "3"}
+    team.restart()
+    assert list(team.run("x = rank; 'kept' in globals()")) == [True, True, False, True]
+
+
+def test_a_rank_that_dies_between_cells_is_noticed(team):
+    victim = team.run("os.getpid()", 1)[1]
+    os.kill(victim, signal.SIGKILL)
+    assert wait_until(lambda: not Path(f"/proc/{victim}/exe").exists())
+    with pytest.raises((LaunchError, RankDied), match="ank 1 "):
+        team.run("rank")
+    assert team.dead == {1}
+
+
+def test_a_restart_of_one_rank_takes_its_variables_alone(team):
+    team.run("kept = rank")
+    team.restart(2)
+    assert list(team.run("x = rank; 'kept' in globals()")) == [True, True, False, True]
+
+
+def test_a_wrapper_of_an_aborted_group_says_that_it_must_be_made_again(team):
+    team.run("model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))")
+    with pytest.raises(RanksStuck, match="a device mesh: here, model"):
+        team.run("if rank: dist.barrier()")
+    with pytest.raises(RankFailed, match="usually belongs to a group from before the process group was last made anew"):
+        team.run("model(x).sum().backward()")
+    team.run("model = torch.nn.parallel.DistributedDataParallel(model.module); model(x).sum().backward()")
+
+
+def test_the_timeline_of_the_last_cell_can_be_drawn(team):
+    from course_lib import pictures
+
+    team.run(
+        "from course_lib import trace\n"
+        "with trace.span('send', peer=(rank + 1) % 4), trace.span('receive', peer=(rank - 1) % 4):\n"
+        "    work = dist.isend(x, (rank + 1) % 4)\n    dist.recv(torch.empty(3), (rank - 1) % 4)\n    work.wait()"
+    )
+    assert "Messages between 4 ranks: 4, over the links 0 to 1" in pictures.messages(team).alt
+    assert pictures.timeline(team).alt
+    assert {span.rank for span in team.last.spans} == {0, 1, 2, 3}
+    team.run("dist.all_reduce(x)")
+    assert len(team.last.collectives) == 4
+    assert team.last.spans == []
+
+
+def test_code_that_is_no_text_and_a_closed_team_are_refused_with_a_sentence():
+    with pytest.raises(ValueError, match="ranks=0: a launch needs at least one rank"):
+        ranks(0)
+    with ranks(1) as team, pytest.raises(TypeError, match=r"team\.run takes code as text"):
+        team.run(print)
+    with pytest.raises(LaunchError, match="this team is closed"):
+        team.run("1")
+    assert repr(team) == "Team of 1 rank, closed"
+
+
+def test_a_team_that_is_closed_or_forgotten_or_idle_leaves_nothing():
+    before, files = _processes(), _files()
+    teams = [ranks(2), ranks(2), ranks(2, idle=0.3)]
+    teams[0].close()
+    del teams[1]
+    gc.collect()
+    idle = teams[1]
+    assert wait_until(lambda: _processes() == before, PATIENCE), _processes() - before
+    with pytest.raises(LaunchError, match=r"ended, with their variables, because they had nothing to do for 0.3 s"):
+        idle.run("1")
+    idle.restart()
+    assert list(idle.run("rank")) == [0, 1]
+    idle.close()
+    assert wait_until(lambda: _processes() == before and _files() == files, PATIENCE)
+
+
+@pytest.mark.parametrize("cells", [40, pytest.param(500, marks=slow)])
+def test_many_cells_of_which_one_in_five_fails_leave_no_growth(cells):
+    """Counted are files and threads of the ranks and files of the supervisor, in the first half and at the end."""
+    chance = random.Random(7)
+    before = _processes()
+    places = "('self/fd', 'self/task', f'{os.getppid()}/fd')"  # the last one is the supervisor's
+    count = f"import os; dist.barrier(); [len(os.listdir(f'/proc/{{each}}')) for each in {places}]"
+    faults = [code for name, (code, *_) in FAULTS.items() if name not in ("backward of DDP", "segmentation fault")]
+    with ranks(2) as team:
+        team.run("import ctypes, os, signal, time; x = torch.ones(3)")
+        sizes, failed = [], 0
+        for number in range(cells):
+            if number % 5 == 3:
+                code = chance.choice(faults).replace("rank == 3", "rank == 1").replace("% 4", "% 2")
+                code = code.replace("rank != 2", "rank != 1").replace("rank == 2", "rank == 1")
+                try:
+                    team.run(code)
+                except LaunchError:
+                    failed += 1
+                if team.dead:
+                    team.restart()
+                    team.run("import ctypes, os, signal, time; x = torch.ones(3)")
+            else:
+                assert list(team.run(f"dist.all_reduce(torch.ones(9)); {number}")) == [number, number]
+            if number % 5 == 4:
+                sizes.append([number for one in team.run(count) for number in one])
+        assert failed == cells // 5
+        early, late = (max(map(max, part)) for part in (sizes[: len(sizes) // 2], sizes[-len(sizes) // 4 :]))
+        assert late <= early + 8, sizes  # a rank that was started again begins with the files of its supervisor
+    assert wait_until(lambda: _processes() == before, PATIENCE)
+
+
+def _processes() -> set[int]:
+    """The processes that descend from the fork server of this process."""
+    from multiprocessing import forkserver
+
+    return set(descendants(forkserver._forkserver._forkserver_pid))
+
+
+def _files() -> int:
+    return len(os.listdir("/proc/self/fd"))
