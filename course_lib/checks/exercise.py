@@ -24,6 +24,7 @@ RELATIVE, ABSOLUTE = 2e-5, 1e-7
 EXACT = 1e-12
 MOST_SHOWN = 8  # a larger tensor is summarized
 T = TypeVar("T")
+WORDS = slice(24, 24 + 624 * 8)  # bytes of a generator's state: the words of its Mersenne Twister, 8 bytes each
 LEVELS = ("warm-up", "exercise", "build")
 
 
@@ -255,5 +256,10 @@ def draw(make: Callable[[random.Random], T], count: int, seed: int) -> list[T]:
 
 
 def seeded(seed: int) -> torch.Generator:
-    """Return a random generator for inputs."""
-    return torch.Generator().manual_seed(seed)
+    """Return a random generator for inputs. All bits of the seed count, where `manual_seed` uses only the lowest 32."""
+    generator = torch.Generator().manual_seed(seed % 2**32)
+    if seed >= 2**32:
+        state, chance = generator.get_state(), random.Random(seed)
+        state[WORDS].view(torch.int64).copy_(torch.tensor([chance.getrandbits(32) for _ in range(624)]))
+        generator.set_state(state)
+    return generator

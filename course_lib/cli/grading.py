@@ -89,6 +89,7 @@ def _grade(options: argparse.Namespace) -> int:
         from course_lib.grading.grader import grade
         from course_lib.grading.platforms import BadStudents
         from course_lib.grading.sandbox import NoSandbox
+        from course_lib.grading.secret import BadSecret
         from course_lib.grading.submissions import BadSubmissions
 
         if options.explain:
@@ -105,6 +106,6 @@ def _grade(options: argparse.Namespace) -> int:
         }
         try:
             print(grade(**given))
-        except (BadSubmissions, BadStudents, NoSandbox, NoGradebook) as error:
+        except (BadSubmissions, BadStudents, BadSecret, NoSandbox, NoGradebook) as error:
             return complain(error, status=2)
     return 0

@@ -6,7 +6,7 @@ import hashlib
 import os
 import pickle
 import queue
-import secrets
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,7 +17,6 @@ from course_lib import checks, lessons, machine
 from course_lib.checks import exercises
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.notebooks import BadNotebook
-from course_lib.course_files import write_whole
 from course_lib.grading import sandbox
 from course_lib.grading.children import Allowance, Child, ChildFailed
 from course_lib.grading.gradebook import check_gradebook, write_gradebook
@@ -27,10 +26,11 @@ from course_lib.grading.pages import page, write_pages
 from course_lib.grading.platforms import read_students, write_platform_table
 from course_lib.grading.records import Mark, Record
 from course_lib.grading.runs import Runs
+from course_lib.grading.secret import derive, secret_of_class, secret_of_number, seed_of_inputs
 from course_lib.grading.submissions import BadSubmissions, SubmittedNotebook, file_name, find_submissions
 from course_lib.version import __version__
 
-SEED = 20  # seeds the inputs in tests; each class draws a different seed
+SEED = 20  # for tests; each class draws a secret of its own
 
 
 def grade(
@@ -56,8 +56,8 @@ def grade(
         sandbox.check_sandbox()
         for folder in filter(sandbox.shows, map(Path, (submissions, out))):
             raise BadSubmissions(f"{folder}: every submission can read what lies there; use another place")
-    seed = seed_of_class(Path(out)) if seed is None else seed
-    grader = Grader(Path(out), seed=seed, sandboxed=not no_sandbox, jobs=jobs)
+    secret = secret_of_class(Path(out)) if seed is None else secret_of_number(seed)
+    grader = Grader(Path(out), secret=secret, sandboxed=not no_sandbox, jobs=jobs)
     records = grader.grade(handed, again=again)
     grader.write(records)
     if gradebook:
@@ -68,17 +68,6 @@ def grade(
     notebooks = sum(bool(record.notebook) for record in records)
     problems = f"; {troubled} had problems with a whole notebook" if troubled else ""
     return f"{notebooks} notebooks of {graded} students: {out}/index.html, {out}/grades.csv{problems}{told}"
-
-
-def seed_of_class(out: Path) -> int:
-    """Return the seed of the inputs that a class is graded on. It is drawn once and saved next to the results."""
-    path = out / "seed.txt"
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        seed = secrets.randbelow(2**31)
-    write_whole(path, f"{seed}\n", mode=0o600)
-    return seed
 
 
 def _check_out(out: Path, submissions: Path) -> None:
@@ -92,11 +81,12 @@ def _check_out(out: Path, submissions: Path) -> None:
 class Grader:
     """Grades notebooks, several at a time. The expected results never leave this process."""
 
-    def __init__(self, out: Path, *, seed: int = SEED, sandboxed: bool = True, jobs: int | None = None) -> None:
-        self.out, self.seed = out, seed
+    def __init__(
+        self, out: Path, *, secret: bytes | None = None, sandboxed: bool = True, jobs: int | None = None
+    ) -> None:
+        self.out, self._secret = out, secret_of_number(SEED) if secret is None else secret
         self.runs = Runs(jobs or machine.cores(), Limits(), sandboxed=sandboxed)
         self._stop = self.runs.stop
-        self._cases: dict[str, list[Case]] = {e.number: e.cases(seed) for e in exercises().values()}
         self._checks = {e.lesson: _digest_of_checks(e.lesson) for e in exercises().values()}
         cloudpickle.register_pickle_by_value(lessons)  # ship `drive` by value: the sandbox has no lessons
 
@@ -172,12 +162,12 @@ class Grader:
     def _grade_one(self, handed: SubmittedNotebook, content: bytes, key: str, child: Child) -> Record:
         ours = self._exercises(handed)
         cells = child.do(read_cells, content)
-        ended = self._run(cells, ours)
+        cases = self.cases_of(handed.student, content, ours)
+        ended = self._run(cells, ours, cases)
         if self._stop.is_set():
             raise CancelledError  # an unfinished run is not graded
         numbers = [exercise.number for exercise in ours]
-        cases = pickle.dumps({number: self._cases[number] for number in numbers})
-        seen = child.do(judge, numbers, cases, cells, ended.lines, ended.reason)
+        seen = child.do(judge, numbers, pickle.dumps(cases), cells, ended.lines, ended.reason)
         marks = [Mark(**mark) for mark in seen["marks"]]
         problems = " ".join([*seen["problems"], *_of_others(handed)])
         return Record(handed.student, handed.notebook, key, marks, problems, ended.by_clock)
@@ -191,13 +181,19 @@ class Grader:
     def _exercises(self, handed: SubmittedNotebook) -> list[Exercise]:
         return [exercise for exercise in exercises().values() if exercise.lesson == handed.lesson]
 
-    def _run(self, cells: list[str], ours: list[Exercise]) -> sandbox.SandboxResult:
-        return self.runs.run(cells, ours, self._cases)
+    def cases_of(self, student: str, content: bytes, ours: Iterable[Exercise]) -> dict[str, list[Case]]:
+        """Return the cases of these exercises for one submission. No other submission gets the same inputs."""
+        return {e.number: e.cases(seed_of_inputs(self._secret, e.number, student, content)) for e in ours}
+
+    def _run(
+        self, cells: list[str], ours: Sequence[Exercise], cases: Mapping[str, Sequence[Case]]
+    ) -> sandbox.SandboxResult:
+        return self.runs.run(cells, ours, cases)
 
     def _key(self, handed: SubmittedNotebook, content: bytes) -> str:
         """Return a hash that changes whenever the marks might."""
-        about = f"{self.seed} {__version__} {self._checks[handed.lesson]} {handed.other_names}"
-        return hashlib.sha256(content + about.encode()).hexdigest()
+        about = (handed.student, __version__, self._checks[handed.lesson], handed.other_names)
+        return derive(self._secret, "record", content, *about).hex()
 
 
 def _of_others(handed: SubmittedNotebook) -> list[str]:

@@ -149,7 +149,7 @@ def graded(tmp_path_factory) -> dict[str, Record]:
         hand_in(folder / "in", name, with_first_cell(EXERCISE, SEARCH + right, last=textwrap.dedent(text)))
     hand_in(folder / "in", "a lookup table", with_first_cell(EXERCISE, "", last=lookup_table()))
     hand_in(folder / "in", "ada", SOLUTION)
-    records = patient_grader(folder / "out", seed=123_456_789).grade(find_submissions(folder / "in"))
+    records = patient_grader(folder / "out", secret=b"of this class").grade(find_submissions(folder / "in"))
     return {record.student: record for record in records}
 
 
