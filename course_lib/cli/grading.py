@@ -36,7 +36,12 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     )
     grade.add_argument("--jobs", type=take.count, help="how many notebooks at a time (default: one per core)")
     grade.add_argument("--seed", type=take.seed, help="the seed of the test inputs, to use your own set")
+    grade.add_argument(
+        "--part", type=take.part, metavar="K/N", help="grade only the K-th of N fixed parts of the students, as 3/8"
+    )
+    grade.add_argument("--merge", action="store_true", help="join the parts that were graded with --part")
     grade.add_argument("--again", action="store_true", help="grade everything again")
+    grade.add_argument("--flagged", action="store_true", help="grade again what is flagged")
     grade.add_argument(
         "--gradebook",
         type=take.words,
@@ -101,6 +106,10 @@ def _grade(options: argparse.Namespace) -> int:
             raise BadUsage("grade: give SUBMISSIONS, a folder, and --out GRADES, a different one")
         if options.students and not options.csv:
             raise BadUsage("grade --students: say with --csv moodle or --csv canvas where the file comes from")
+        if options.part and (options.merge or options.gradebook or options.csv):
+            raise BadUsage("grade --part: --merge, --gradebook and --csv are for afterwards, when all parts are graded")
+        if options.merge and (options.again or options.flagged):
+            raise BadUsage("grade --merge: it runs no submission; give --again or --flagged with --part")
         given = {
             name: value for name, value in vars(options).items() if name not in ("run", "argv", "words", "explain")
         }

@@ -26,6 +26,17 @@ class Mark:
     def points(self) -> int:
         return sum(self.parts.values())
 
+    def is_possible(self) -> bool:
+        """Whether an exercise can earn these points. A file may say anything, such as 1000 or NaN."""
+        most = exercises()[self.number].parts
+        return (
+            self.parts.keys() == most.keys()
+            and all(type(earned) is int and 0 <= earned <= most[part] for part, earned in self.parts.items())
+            and all(type(text) is str for said in (self.remarks, self.causes) for text in said.values())
+            and {*self.remarks, *self.causes, *self.by_clock} <= most.keys()
+            and type(self.attempted) is bool
+        )
+
 
 @dataclass(frozen=True)
 class Record:
@@ -64,12 +75,22 @@ class Record:
         """Build a record from the fields that `asdict` returned."""
         return cls(**{**fields, "marks": [Mark(**mark) for mark in fields["marks"]]})
 
+    def is_possible(self) -> bool:
+        """Whether grading could have made this record: texts, and for every part whole points up to its maximum."""
+        texts = (self.student, self.notebook, self.key, self.problem)
+        numbers = [mark.number for mark in self.marks]
+        return (
+            all(type(text) is str for text in texts)
+            and type(self.stopped_by_clock) is bool
+            and len(set(numbers)) == len(numbers)
+            and all(mark.is_possible() for mark in self.marks)
+        )
+
     @classmethod
     def known(cls, path: Path, key: str) -> Record | None:
         """Return the record in this file if it is intact and has this key, else None."""
         try:
             record = cls.load(path)
-            fits = all(mark.parts.keys() == exercises()[mark.number].parts.keys() for mark in record.marks)
+            return record if record.key == key and record.is_possible() else None
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
-        return record if fits and record.key == key else None
