@@ -82,7 +82,7 @@ def observe(
     try:
         run = _launch(drive, [(answer, inputs)], ranks, timeout, quiet, keeper=keeper)
     except RankFailed as error:
-        name, _, text = str(error).split("\n\n")[0].partition(" raised ")[2].partition(": ")
+        name, text = error.raised[0], error.raised[1].split("\n\n")[0]
         frame = next((frame for frame in reversed(error.stack) if frame.file.startswith("<")), None)
         place = {} if frame is None else {"cell": frame.file, "line": frame.line}
         return Outcome("raised", error=name, text=text, shown=_account(error, name, text, ranks), **place)
