@@ -187,6 +187,13 @@ def test_a_submission_that_a_clock_stopped_is_run_again_as_a_whole_and_flagged_i
     assert run_02(Limits()).by_clock
 
 
+def test_a_submission_that_slept_is_not_run_again(monkeypatch):
+    """It would sleep again: no machine is too busy for that."""
+    given = scripted(monkeypatch, sandbox.SandboxResult([SLOW, OTHER], "it ran for more than 60 s", True, rested=True))
+    assert run_02(Limits()).by_clock
+    assert len(given) == 1
+
+
 def test_what_no_clock_has_stopped_is_run_once(monkeypatch):
     given = scripted(monkeypatch, sandbox.SandboxResult([RETURNED, OTHER, END]))
     assert not run_02(Limits()).by_clock
@@ -194,12 +201,12 @@ def test_what_no_clock_has_stopped_is_run_once(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_mark_that_a_clock_decided_is_flagged_and_tried_again_the_next_time(tmp_path, monkeypatch):
+def test_a_mark_that_a_clock_decided_is_flagged_and_tried_again_when_that_is_asked_for(tmp_path, monkeypatch):
     hand_in(tmp_path / "in", "ada", SOLUTION)
     stopped = sandbox.SandboxResult([], "it ran for more than 60 s", True)
     given = scripted(monkeypatch, *[stopped] * 4)
-    for times in (2, 4):
-        (record,) = Grader(tmp_path / "out").grade(find_submissions(tmp_path / "in"))
+    for flagged, times in ((False, 2), (False, 2), (True, 4)):
+        (record,) = Grader(tmp_path / "out").grade(find_submissions(tmp_path / "in"), flagged=flagged)
         assert record.flagged
         assert record.stopped_by_clock
         assert len(given) == times
