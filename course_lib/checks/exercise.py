@@ -40,11 +40,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Cost:
-    """What an answer spent on something, and the budget the exercise allows."""
+    """What an answer spent on something, and the budget the exercise allows.
+
+    Less than `at_least` is not thrift: no answer can do without, so grading takes it that the meter was blinded.
+    """
 
     what: str
     spent: float
     budget: float
+    at_least: float = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,7 @@ class Exercise:
     hanging: Callable | None = None  # a wrong answer that hangs, for the tests
     timeout: float = 2.5
     modules: tuple[str, ...] = ()  # slow imports that its ranks need
+    shares_files: bool = False  # whether its ranks need a common folder, for a checkpoint for example
     private: Mapping[str, Share] = field(default_factory=dict)  # inputs of which each rank gets only its share
 
     @property

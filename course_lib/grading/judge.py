@@ -15,6 +15,7 @@ from course_lib.checks import exercises
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.runner import END
+from course_lib.checks.inside.watch import NOTICED
 from course_lib.checks.judging import Finding, assess
 from course_lib.checks.notebooks import code_of
 from course_lib.course_files import parse
@@ -24,6 +25,7 @@ from course_lib.grading.records import Mark, Record
 LONGEST_LINE = 1 << 20  # bytes of output per case
 MOST_PROBLEMS = 10
 LONGEST_TEXT = 2000  # characters of anything we report
+NOT_MEASURED = "Not measured: {}. It earns nothing until your instructor has looked at the code."
 MOST_NAMES = 4  # different exceptions that one notebook is told
 NAMED = {
     *("AssertionError", "AttributeError", "ImportError", "IndexError", "KeyError", "ModuleNotFoundError", "NameError"),
@@ -120,10 +122,33 @@ def _mark(exercise: Exercise, cases: list[Case], outcomes: dict[tuple[str, int],
     attempted = report.attempted and any(look_up(place).kind != "missing" for place in range(len(cases)))
     if not attempted:
         return Mark(exercise.number, report.earned, attempted=False)
+    earned = dict(report.earned)
     remarks = {part: _short(remark(finding, names)) for part, finding in report.findings.items()}
+    blinded = {
+        case.part: noticed for place, case in enumerate(cases) if (noticed := _noticed(exercise, case, look_up(place)))
+    }
+    not_measured = [part for part in blinded if is_metered(exercise) and earned[part]]
+    for part in not_measured:
+        earned[part], remarks[part] = 0, NOT_MEASURED.format(NOTICED.get(blinded[part], "something is odd"))
     causes = {part: _short(finding.cause) for part, finding in report.findings.items() if finding.cause}
     by_clock = [part for part, finding in report.findings.items() if finding.outcome.kind == "slow"]
-    return Mark(exercise.number, report.earned, remarks, causes=causes, by_clock=by_clock)
+    return Mark(exercise.number, earned, remarks, causes=causes, by_clock=by_clock, not_measured=not_measured)
+
+
+def _noticed(exercise: Exercise, case: Case, outcome: Outcome) -> str:
+    """Return what makes the meters unbelievable: what was noticed on a rank, or costs that no answer can do without."""
+    if outcome.noticed or outcome.kind != "returned" or not exercise.costs:
+        return outcome.noticed
+    try:
+        costs = exercise.costs(case, outcome.decoded())
+    except Exception:  # wrong in another way, too
+        return ""
+    return "too little" if any(cost.spent < cost.at_least for cost in costs) else ""
+
+
+def is_metered(exercise: Exercise) -> bool:
+    """Whether points depend on what a meter counts next to the answer."""
+    return exercise.costs is not None or "meter" in exercise.drive.__code__.co_names
 
 
 def believable(outcome: Outcome, case: Case) -> Outcome:

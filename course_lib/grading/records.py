@@ -21,6 +21,7 @@ class Mark:
     attempted: bool = True
     causes: dict[str, str] = field(default_factory=dict)  # by part, for known mistakes
     by_clock: list[str] = field(default_factory=list)  # parts that hit a time limit
+    not_measured: list[str] = field(default_factory=list)  # parts that earn nothing until the instructor has looked
 
     @property
     def points(self) -> int:
@@ -33,7 +34,7 @@ class Mark:
             self.parts.keys() == most.keys()
             and all(type(earned) is int and 0 <= earned <= most[part] for part, earned in self.parts.items())
             and all(type(text) is str for said in (self.remarks, self.causes) for text in said.values())
-            and {*self.remarks, *self.causes, *self.by_clock} <= most.keys()
+            and {*self.remarks, *self.causes, *self.by_clock, *self.not_measured} <= most.keys()
             and type(self.attempted) is bool
         )
 
@@ -51,8 +52,8 @@ class Record:
 
     @property
     def flagged(self) -> bool:
-        """Whether a time limit decided any of it: a busy machine may have cost points."""
-        return self.stopped_by_clock or any(mark.by_clock for mark in self.marks)
+        """Whether a time limit decided any of it, or something could not be measured: the points may be too few."""
+        return self.stopped_by_clock or any(mark.by_clock or mark.not_measured for mark in self.marks)
 
     @property
     def points(self) -> int:

@@ -98,4 +98,4 @@ def _task(exercise: Exercise, cases: Sequence[Case]) -> Task:
         (case.part, case.ranks, [pickle.dumps(exercise.inputs_of(case, rank)) for rank in range(case.ranks)])
         for case in cases
     ]
-    return Task(exercise.number, exercise.answer, cloudpickle.dumps(exercise.drive), settings)
+    return Task(exercise.number, exercise.answer, cloudpickle.dumps(exercise.drive), settings, exercise.shares_files)

@@ -12,14 +12,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from course_lib.launchers import CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck, launch
+from course_lib.launchers import CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck, launch, private_doors
 from course_lib.launchers.diagnosis.stacks import describe_stack, own_frames
 from course_lib.launchers.local import start_method
 from course_lib.launchers.process.patience import Patience
 from course_lib.launchers.run import Run
 
 from .keeper import Keeper, Packed, Parcel, PerRank, hide_memory
+from .own_folder import keep_to_own_folder
 from .plain import decode, encode
+from .watch import Watch
 
 SPAWNED = 10  # times the patience: a spawned rank imports what a forked one inherits from its server
 KINDS = {RankFailed: "raised", RankDied: "died", RanksStuck: "stuck", CollectivesDiffer: "differ"}
@@ -37,6 +39,7 @@ class Outcome:
 
     `values[rank]` is plain data, as `encode` writes it. `shown` is the launcher's message, for the learner.
     `states[rank]` says what a rank was doing when all were stuck: the state, the call, and the peers it waits for.
+    `noticed` is a word of `NOTICED` if the answer blinded a meter, so that what was counted is not to be believed.
     """
 
     kind: str
@@ -47,6 +50,7 @@ class Outcome:
     line: int = 0
     shown: str = ""
     states: tuple = ()
+    noticed: str = ""
 
     def decoded(self) -> list[Any]:
         """Return the ranks' values as tensors, numbers, text, lists and dicts."""
@@ -57,7 +61,7 @@ class Outcome:
         """Return the outcome from the dict that `asdict` made. Raises `ValueError` if the record is anything else."""
         if type(record) is not dict or record.keys() != asdict(cls("")).keys():
             raise ValueError("this is not an outcome")
-        texts = [record[name] for name in ("kind", "error", "text", "cell", "shown")]
+        texts = [record[name] for name in ("kind", "error", "text", "cell", "shown", "noticed")]
         if not (all(type(text) is str for text in texts) and type(record["line"]) is int):
             raise ValueError("this is not an outcome")
         states = tuple(map(tuple, record["states"]))
@@ -94,7 +98,7 @@ def observe(
             shown=str(error),
             states=tuple((state.doing, state.collective or "", state.whom) for _, state in states),
         )
-    return Outcome("returned", values=tuple(value[0] for value in run))
+    return _of_values([value[0] for value in run])
 
 
 def _kind(error: LaunchError) -> str:
@@ -151,7 +155,9 @@ def _of_values(values: list[Any]) -> Outcome:
     raised = next((value for value in values if type(value) is dict and "raised" in value), None)
     if raised:
         return Outcome("raised", error=raised["raised"], text=raised["text"].split("\n\n")[0])
-    return Outcome("returned", values=tuple(values))
+    noticed = [value for value in values if type(value) is dict and "noticed" in value]
+    plain = tuple(value["value"] if value in noticed else value for value in values)
+    return Outcome("returned", values=plain, noticed=noticed[0]["noticed"] if noticed else "")
 
 
 class Trial:
@@ -216,7 +222,7 @@ def _launch(
     with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
         answers, given = [answer for answer, _ in calls], [inputs for _, inputs in calls]
         apart = [inputs for inputs in given if isinstance(inputs, PerRank)]
-        inputs = keeper.hold(apart) if keeper else given
+        inputs = keeper.hold(apart, confined=all(each.confined for each in apart)) if keeper else given
         return launch(_on_rank, drive, answers, inputs, catch, aside, ranks=ranks, timeout=patience)
 
 
@@ -225,16 +231,25 @@ def _on_rank(drive: Callable, answers: list, given: list | Parcel, catch: bool, 
     import torch
     import torch.distributed as dist
 
+    claim, watch = None, None
     if isinstance(given, Parcel):
         hide_memory()
-        given = given.open(dist.get_rank())
-        dist.barrier()  # no answer runs, and could ask for others' inputs, until all ranks have theirs
+        claim, watch = given.claim(dist.get_rank()), Watch()
+        dist.barrier()  # no answer runs, and could ask for others' inputs, until all ranks have claimed theirs
     values = []
     with open(Path(aside, str(dist.get_rank())) if aside else os.devnull, "w") as lines:
-        for answer, inputs in zip(answers, given, strict=True):
+        if isinstance(given, Parcel) and given.confined:
+            keep_to_own_folder(*_files_of_store())
+        for place, answer in enumerate(answers):
             torch.manual_seed(dist.get_rank())  # ranks draw different random numbers, as in a real job
+            if watch:
+                watch.begin()
             try:
-                values.append(encode(drive(_anew(answer) if aside else _unpacked(answer), **inputs)))
+                unpacked = _anew(answer) if aside else _unpacked(answer)
+                if watch:
+                    watch.unpacked()
+                inputs = claim.next_case() if claim else given[place]
+                values.append(_watched(encode(drive(unpacked, **inputs)), watch))
             except Exception as error:
                 raised = {"raised": type(error).__name__, "text": str(error)}
                 print(json.dumps(raised), file=lines, flush=True)
@@ -246,6 +261,19 @@ def _on_rank(drive: Callable, answers: list, given: list | Parcel, catch: bool, 
             if aside:
                 dist.barrier()  # keeps ranks in the same case, so a hang shows at once
     return values
+
+
+def _files_of_store() -> list[str]:
+    """Return the file behind the default store, if it has one: ranks need it to create process groups."""
+    store: Any = private_doors.default_store()
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return [store.path] if hasattr(store, "path") else []
+
+
+def _watched(value: Any, watch: Watch | None) -> Any:
+    """Return a value, and beside it what the watch has noticed, if it has."""
+    return {"value": value, "noticed": noticed} if watch and (noticed := watch.noticed()) else value
 
 
 def _anew(answer: Any) -> Any:

@@ -48,6 +48,7 @@ class Task:
     answer: str
     drive: bytes
     cases: list[tuple[str, int, list[bytes]]]  # part, ranks, and the inputs of each rank
+    shares_files: bool = False  # whether its ranks need a common folder
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,8 @@ def _launch_all(submission: Submission, answers: dict[str, bytes], sender: Any) 
         _remember_lines(cell, f"<cell {index}>")
     keeper = Keeper()
     for task in submission.tasks:
-        cases = [(ranks, PerRank(inputs)) for _, ranks, inputs in task.cases]
+        confined = __name__ == IN_A_SANDBOX and not task.shares_files
+        cases = [(ranks, PerRank(inputs, confined)) for _, ranks, inputs in task.cases]
         answer = answers.get(task.answer)
         drive, packed = cloudpickle.loads(task.drive), Packed(answer or b"")
         trial = Trial(drive, packed, cases, submission.timeout, keeper, told=False)
