@@ -33,7 +33,9 @@ class Guard:
         assert isinstance(process.stdout, BufferedReader)
         self._stdin, self._stdout = process.stdin, process.stdout
         self.group = group
-        self._time = FairTime(limits.patience, lambda: family(process.pid), group and group.cpu_seconds)
+        self._time = FairTime(
+            limits.patience, lambda: family(process.pid), group and group.cpu_seconds, most_disk=limits.seconds
+        )
         self._rest, self._looked = 0.0, (0.0, 0.0)  # seconds of rest; time and CPU time when we last looked
         threading.Thread(target=self._watch, daemon=True).start()
 

@@ -56,7 +56,7 @@ class Parcel:
 class Claim:
     """A rank's connection to the keeper, from which it gets its inputs, one case after the other."""
 
-    def __init__(self, keeper: Connection) -> None:
+    def __init__(self, keeper: Any) -> None:
         self._keeper = keeper
 
     def next_case(self) -> dict[str, Any]:

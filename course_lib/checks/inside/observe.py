@@ -231,7 +231,7 @@ def _on_rank(drive: Callable, answers: list, given: list | Parcel, catch: bool, 
     import torch
     import torch.distributed as dist
 
-    claim, watch = None, None
+    claim, watch, cases = None, None, [] if isinstance(given, Parcel) else given
     if isinstance(given, Parcel):
         hide_memory()
         claim, watch = given.claim(dist.get_rank()), Watch()
@@ -248,7 +248,7 @@ def _on_rank(drive: Callable, answers: list, given: list | Parcel, catch: bool, 
                 unpacked = _anew(answer) if aside else _unpacked(answer)
                 if watch:
                     watch.unpacked()
-                inputs = claim.next_case() if claim else given[place]
+                inputs = claim.next_case() if claim else cases[place]
                 values.append(_watched(encode(drive(unpacked, **inputs)), watch))
             except Exception as error:
                 raised = {"raised": type(error).__name__, "text": str(error)}

@@ -43,12 +43,12 @@ class Watch:
     def __init__(self) -> None:
         import torch.distributed as dist
 
-        self._dist = dist
+        self._dist: Any = dist  # some of what we ask it for is not in its list of names
         self._log = call_log.of_this_process()
         self._seen: set[str] = set()
         self._watch_stores()
         self._watch_threads()
-        self._level = dist.get_debug_level()
+        self._level = self._dist.get_debug_level()
         self._classes = [dist.ProcessGroup, dist.Work, *self._stores(), threading.Thread]
         self._methods = self._current_methods()
         self.begin()
@@ -125,10 +125,10 @@ class Watch:
         start, seen = threading.Thread.start, self._seen
 
         @functools.wraps(start)
-        def noted(thread: threading.Thread) -> None:
-            if type(thread).__module__ != "tqdm._monitor":  # a progress bar
+        def noted(self: threading.Thread) -> None:
+            if type(self).__module__ != "tqdm._monitor":  # a progress bar
                 seen.add("thread")
-            start(thread)
+            start(self)
 
         threading.Thread.start = noted
 
