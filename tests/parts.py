@@ -54,7 +54,7 @@ REST: dict[str, Part] = {
     "faults": Part(("tests/launchers", "tests/foreign", "tests/doctor"), 7),
     "banks": Part((*CHECKS, "tests/checks/test_predictions.py"), 25),
     "grading": Part(
-        ("tests/checks", "tests/classroom"),
+        ("tests/checks", "tests/grading", "tests/classroom"),
         8,
         without=(*CHECKS, "tests/checks/test_predictions.py"),
     ),

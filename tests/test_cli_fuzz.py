@@ -199,7 +199,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(cli, "make_parser", cache(cli.make_parser))
     monkeypatch.setattr(grader, "Grader", StubOfGrader)
     monkeypatch.setattr(grader.sandbox, "check_sandbox", lambda: None)
-    monkeypatch.setattr(grader, "seed_of_class", lambda _: 1)
+    monkeypatch.setattr(grader, "secret_of_class", lambda _: b"1")
     monkeypatch.setattr(grader, "write_gradebook", lambda *_: None)
     for name in ("exchange.release", "exchange.collect"):
         monkeypatch.setattr(

@@ -24,6 +24,7 @@ RELATIVE, ABSOLUTE = 2e-5, 1e-7
 EXACT = 1e-12
 MOST_SHOWN = 8  # a larger tensor is summarized
 T = TypeVar("T")
+WORDS = slice(24, 24 + 624 * 8)  # bytes of a generator's state: the words of its Mersenne Twister, 8 bytes each
 LEVELS = ("warm-up", "exercise", "build")
 
 
@@ -39,11 +40,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Cost:
-    """What an answer spent on something, and the budget the exercise allows."""
+    """What an answer spent on something, and the budget the exercise allows.
+
+    Less than `at_least` is not thrift: no answer can do without, so grading takes it that the meter was blinded.
+    """
 
     what: str
     spent: float
     budget: float
+    at_least: float = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +75,7 @@ class Exercise:
     hanging: Callable | None = None  # a wrong answer that hangs, for the tests
     timeout: float = 2.5
     modules: tuple[str, ...] = ()  # slow imports that its ranks need
+    shares_files: bool = False  # whether its ranks need a common folder, for a checkpoint for example
     private: Mapping[str, Share] = field(default_factory=dict)  # inputs of which each rank gets only its share
 
     @property
@@ -255,5 +261,10 @@ def draw(make: Callable[[random.Random], T], count: int, seed: int) -> list[T]:
 
 
 def seeded(seed: int) -> torch.Generator:
-    """Return a random generator for inputs."""
-    return torch.Generator().manual_seed(seed)
+    """Return a random generator for inputs. All bits of the seed count, where `manual_seed` uses only the lowest 32."""
+    generator = torch.Generator().manual_seed(seed % 2**32)
+    if seed >= 2**32:
+        state, chance = generator.get_state(), random.Random(seed)
+        state[WORDS].view(torch.int64).copy_(torch.tensor([chance.getrandbits(32) for _ in range(624)]))
+        generator.set_state(state)
+    return generator

@@ -63,6 +63,14 @@ seed = whole_number(0, LARGEST_SEED)
 port = whole_number(1, 65_535)
 
 
+def part(text: str) -> tuple[int, int]:
+    """Parse a part of a class, like 3/8."""
+    found = re.fullmatch(r"(\d{1,5})/(\d{1,5})", text, re.ASCII)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise _refusal(text, "give the number of a part and how many there are, like 3/8")
+    return int(found[1]), int(found[2])
+
+
 def ranks(text: str) -> int:
     """Parse a number of ranks. `place_of` checks the limit for one machine, once it knows where they run."""
     try:

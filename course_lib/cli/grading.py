@@ -31,7 +31,10 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     option(grade, "--explain", "show what protects this machine from submissions, and exit", bool)
     option(grade, "--jobs", "how many notebooks at a time (default: one per core)", types.count)
     option(grade, "--seed", "the seed of the test inputs, to use your own set", types.seed)
+    option(grade, "--part", "grade only the K-th of N fixed parts of the students, as 3/8", types.part, metavar="K/N")
+    option(grade, "--merge", "join the parts that were graded with --part", bool)
     option(grade, "--again", "grade everything again", bool)
+    option(grade, "--flagged", "grade again what is flagged", bool)
     option(grade, "--gradebook", "nbgrader's database, for example sqlite:///gradebook.db", metavar="DATABASE")
     grade.add_argument(
         "--csv", choices=("moodle", "canvas"), help="also write the table that this platform imports, into GRADES"
@@ -76,6 +79,7 @@ def _grade(options: argparse.Namespace) -> int:
         from course_lib.grading.grader import grade
         from course_lib.grading.platforms import BadStudents
         from course_lib.grading.sandbox import NoSandbox
+        from course_lib.grading.secret import BadSecret
         from course_lib.grading.submissions import BadSubmissions
 
         if options.explain:
@@ -87,12 +91,16 @@ def _grade(options: argparse.Namespace) -> int:
             raise BadUsage("grade: give SUBMISSIONS, a folder, and --out GRADES, a different one")
         if options.students and not options.csv:
             raise BadUsage("grade --students: say with --csv moodle or --csv canvas where the file comes from")
+        if options.part and (options.merge or options.gradebook or options.csv):
+            raise BadUsage("grade --part: --merge, --gradebook and --csv are for afterwards, when all parts are graded")
+        if options.merge and (options.again or options.flagged):
+            raise BadUsage("grade --merge: it runs no submission; give --again or --flagged with --part")
         given = {
             name: value for name, value in vars(options).items() if name not in ("run", "argv", "words", "explain")
         }
         try:
             print(grade(**given))
-        except (BadSubmissions, BadStudents, NoSandbox, NoGradebook) as error:
+        except (BadSubmissions, BadStudents, BadSecret, NoSandbox, NoGradebook) as error:
             return complain(error, status=2)
     return 0
 

@@ -45,6 +45,11 @@ class Group:
             return next((int(line.split()[1]) / 1e6 for line in self._lines("cpu.stat") if "usage_usec" in line), None)
         return next((int(line) / 1e9 for line in self._lines("cpuacct.usage")), None)
 
+    def memory(self) -> int:
+        """Return the bytes of memory that its processes use, without the page cache, which the kernel can take back."""
+        lines = [line.split() for line in self._lines("memory.stat")]
+        return sum(int(value) for name, value in lines if name in ("total_rss", "total_shmem"))
+
     def remove(self) -> None:
         """Remove the group. The kernel takes a moment to empty it after its processes have died."""
         deadline = time.monotonic() + 2

@@ -88,5 +88,5 @@ def _add_marks(book, name: str, record: Record) -> None:
     book.update_or_create_submission(name, record.student)
     for mark in record.marks:
         grade = book.find_grade(check_id(mark.number), name, name, record.student)
-        grade.auto_score, grade.needs_manual_grade = float(mark.points), False
+        grade.auto_score, grade.needs_manual_grade = float(mark.points), bool(mark.not_measured)
     book.db.commit()

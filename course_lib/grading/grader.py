@@ -6,7 +6,7 @@ import hashlib
 import os
 import pickle
 import queue
-import secrets
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,20 +17,21 @@ from course_lib import checks, lessons, machine
 from course_lib.checks import exercises
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.notebooks import BadNotebook
-from course_lib.course_files import write_whole
 from course_lib.grading import sandbox
 from course_lib.grading.children import Allowance, Child, ChildFailed
 from course_lib.grading.gradebook import check_gradebook, write_gradebook
 from course_lib.grading.judge import judge, read_cells, render
 from course_lib.grading.limits import Limits
 from course_lib.grading.pages import page, write_pages
+from course_lib.grading.parts import Part, read_parts, write_part
 from course_lib.grading.platforms import read_students, write_platform_table
 from course_lib.grading.records import Mark, Record
 from course_lib.grading.runs import Runs
+from course_lib.grading.secret import derive, secret_of_class, secret_of_number, seed_of_inputs
 from course_lib.grading.submissions import BadSubmissions, SubmittedNotebook, file_name, find_submissions
 from course_lib.version import __version__
 
-SEED = 20  # seeds the inputs in tests; each class draws a different seed
+SEED = 20  # for tests; each class draws a secret of its own
 
 
 def grade(
@@ -39,26 +40,36 @@ def grade(
     jobs: int | None = None,
     seed: int | None = None,
     again: bool = False,
+    flagged: bool = False,
     gradebook: str | None = None,
     csv: str | None = None,
     students: str | None = None,
     no_sandbox: bool = False,
+    part: tuple[int, int] | None = None,
+    merge: bool = False,
 ) -> str:
-    """Grade a folder of submissions, write the results to `out`, and return a summary to print."""
+    """Grade a folder of submissions, write the results to `out`, and return a summary to print.
+
+    With `part`, grade only those students and write their records; with `merge`, join the records of all parts.
+    """
     if jobs is not None and jobs < 1:
         raise BadSubmissions(f"--jobs {jobs}: give 1 or more")
     _check_out(Path(out), Path(submissions))
-    handed = find_submissions(Path(submissions))
+    ours = Part(*part) if part else None
+    handed = find_submissions(Path(submissions), ours and ours.has)
     if gradebook:
         check_gradebook(gradebook)
     known = read_students(students, csv) if csv and students else None
-    if not no_sandbox:
+    if not no_sandbox and not merge:
         sandbox.check_sandbox()
         for folder in filter(sandbox.shows, map(Path, (submissions, out))):
             raise BadSubmissions(f"{folder}: every submission can read what lies there; use another place")
-    seed = seed_of_class(Path(out)) if seed is None else seed
-    grader = Grader(Path(out), seed=seed, sandboxed=not no_sandbox, jobs=jobs)
-    records = grader.grade(handed, again=again)
+    secret = secret_of_class(Path(out)) if seed is None else secret_of_number(seed)
+    grader = Grader(Path(out), secret=secret, sandboxed=not no_sandbox, jobs=jobs)
+    records = grader.merged(handed) if merge else grader.grade(handed, again=again, flagged=flagged)
+    if ours:
+        write_part(Path(out), ours, grader.checks, records)
+        return f"part {ours}: {len({record.student for record in records})} students: {ours.file(Path(out))}"
     grader.write(records)
     if gradebook:
         write_gradebook(records, gradebook)
@@ -68,17 +79,6 @@ def grade(
     notebooks = sum(bool(record.notebook) for record in records)
     problems = f"; {troubled} had problems with a whole notebook" if troubled else ""
     return f"{notebooks} notebooks of {graded} students: {out}/index.html, {out}/grades.csv{problems}{told}"
-
-
-def seed_of_class(out: Path) -> int:
-    """Return the seed of the inputs that a class is graded on. It is drawn once and saved next to the results."""
-    path = out / "seed.txt"
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        seed = secrets.randbelow(2**31)
-    write_whole(path, f"{seed}\n", mode=0o600)
-    return seed
 
 
 def _check_out(out: Path, submissions: Path) -> None:
@@ -92,16 +92,20 @@ def _check_out(out: Path, submissions: Path) -> None:
 class Grader:
     """Grades notebooks, several at a time. The expected results never leave this process."""
 
-    def __init__(self, out: Path, *, seed: int = SEED, sandboxed: bool = True, jobs: int | None = None) -> None:
-        self.out, self.seed = out, seed
+    def __init__(
+        self, out: Path, *, secret: bytes | None = None, sandboxed: bool = True, jobs: int | None = None
+    ) -> None:
+        self.out, self._secret = out, secret_of_number(SEED) if secret is None else secret
         self.runs = Runs(jobs or machine.cores(), Limits(), sandboxed=sandboxed)
         self._stop = self.runs.stop
-        self._cases: dict[str, list[Case]] = {e.number: e.cases(seed) for e in exercises().values()}
         self._checks = {e.lesson: _digest_of_checks(e.lesson) for e in exercises().values()}
         cloudpickle.register_pickle_by_value(lessons)  # ship `drive` by value: the sandbox has no lessons
 
-    def grade(self, handed: list[SubmittedNotebook], *, again: bool = False) -> list[Record]:
-        """Grade what is new, with a progress bar, and return all records in the order of `handed`."""
+    def grade(self, handed: list[SubmittedNotebook], *, again: bool = False, flagged: bool = False) -> list[Record]:
+        """Grade what is new, with a progress bar, and return all records in the order of `handed`.
+
+        With `flagged`, also grade again what is flagged; with `again`, everything.
+        """
         from tqdm.auto import tqdm
 
         self._stop.clear()
@@ -113,7 +117,7 @@ class Grader:
         def one(each: SubmittedNotebook) -> Record:
             child = children.get()
             try:
-                return self._record(each, child, again)
+                return self._record(each, child, again, flagged)
             finally:
                 children.put(child)
 
@@ -127,6 +131,24 @@ class Grader:
             finally:
                 for child in ours:
                     child.end()
+
+    @property
+    def checks(self) -> str:
+        """A digest of the secret and of everything that decides marks: parts of a class must agree on it."""
+        return derive(self._secret, "checks", __version__, *self._checks.values()).hex()
+
+    def merged(self, handed: list[SubmittedNotebook]) -> list[Record]:
+        """Return the records of all submissions from the parts of the class, in the order of `handed`."""
+        found, records = read_parts(self.out, self.checks), []
+        for each in handed:
+            record = found.get((each.student, each.notebook))
+            if record is None or record.key != self._key_of(each):
+                raise BadSubmissions(
+                    f"{each.student}: {each.notebook or 'the folder'} is not in the parts as it is now: it was handed "
+                    "in or changed after its part was graded. Run that part again, then merge"
+                )
+            records.append(record)
+        return records
 
     def write(self, records: list[Record]) -> None:
         """Write the pages and tables. A child renders each student's page; if that fails, the page says why."""
@@ -144,7 +166,7 @@ class Grader:
         finally:
             child.end()
 
-    def _record(self, handed: SubmittedNotebook, child: Child, again: bool) -> Record:
+    def _record(self, handed: SubmittedNotebook, child: Child, again: bool, flagged: bool) -> Record:
         """Return the saved record of a submission, or grade it. A broken submission affects no other one."""
         if handed.trouble:
             return Record(handed.student, handed.notebook, "", [], handed.trouble)
@@ -155,7 +177,7 @@ class Grader:
         path = self.out / "records" / file_name(handed.student) / f"{file_name(handed.notebook)}.json"
         key = self._key(handed, content)  # hash the bytes we grade: the file may change meanwhile
         known = None if again else Record.known(path, key)
-        if known and not known.flagged:  # retry anything that hit a time limit
+        if known and not (flagged and known.flagged):
             return known
         try:
             record = self._grade_one(handed, content, key, child)
@@ -163,41 +185,54 @@ class Grader:
         except CancelledError:
             raise
         except BadNotebook as error:
-            return self._nothing(handed, f"{error}.")
+            return self._nothing(handed, f"{error}.", key)
         except Exception as error:
             why = str(error) if isinstance(error, ChildFailed) else f"{type(error).__name__} in the grader itself"
-            return self._nothing(handed, f"It could not be graded: {why}.")
+            return self._nothing(handed, f"It could not be graded: {why}.", key)
         return record
 
     def _grade_one(self, handed: SubmittedNotebook, content: bytes, key: str, child: Child) -> Record:
         ours = self._exercises(handed)
         cells = child.do(read_cells, content)
-        ended = self._run(cells, ours)
+        cases = self.cases_of(handed.student, content, ours)
+        ended = self._run(cells, ours, cases)
         if self._stop.is_set():
             raise CancelledError  # an unfinished run is not graded
         numbers = [exercise.number for exercise in ours]
-        cases = pickle.dumps({number: self._cases[number] for number in numbers})
-        seen = child.do(judge, numbers, cases, cells, ended.lines, ended.reason)
+        seen = child.do(judge, numbers, pickle.dumps(cases), cells, ended.lines, ended.reason)
         marks = [Mark(**mark) for mark in seen["marks"]]
         problems = " ".join([*seen["problems"], *_of_others(handed)])
         return Record(handed.student, handed.notebook, key, marks, problems, ended.by_clock)
 
-    def _nothing(self, handed: SubmittedNotebook, problem: str) -> Record:
+    def _nothing(self, handed: SubmittedNotebook, problem: str, key: str = "") -> Record:
         """Return the record of a notebook that cannot be graded. It is not saved, so the next run tries again."""
         ours = self._exercises(handed)
         marks = [Mark(e.number, dict.fromkeys(e.parts, 0), attempted=False) for e in ours]
-        return Record(handed.student, handed.notebook, "", marks, " ".join([problem, *_of_others(handed)]))
+        return Record(handed.student, handed.notebook, key, marks, " ".join([problem, *_of_others(handed)]))
 
     def _exercises(self, handed: SubmittedNotebook) -> list[Exercise]:
         return [exercise for exercise in exercises().values() if exercise.lesson == handed.lesson]
 
-    def _run(self, cells: list[str], ours: list[Exercise]) -> sandbox.SandboxResult:
-        return self.runs.run(cells, ours, self._cases)
+    def cases_of(self, student: str, content: bytes, ours: Iterable[Exercise]) -> dict[str, list[Case]]:
+        """Return the cases of these exercises for one submission. No other submission gets the same inputs."""
+        return {e.number: e.cases(seed_of_inputs(self._secret, e.number, student, content)) for e in ours}
+
+    def _run(
+        self, cells: list[str], ours: Sequence[Exercise], cases: Mapping[str, Sequence[Case]]
+    ) -> sandbox.SandboxResult:
+        return self.runs.run(cells, ours, cases)
+
+    def _key_of(self, handed: SubmittedNotebook) -> str:
+        """Return the key that the record of this submission has now; "" if there is no notebook that can be read."""
+        try:
+            return "" if handed.trouble else self._key(handed, handed.content())
+        except BadNotebook:
+            return ""
 
     def _key(self, handed: SubmittedNotebook, content: bytes) -> str:
         """Return a hash that changes whenever the marks might."""
-        about = f"{self.seed} {__version__} {self._checks[handed.lesson]} {handed.other_names}"
-        return hashlib.sha256(content + about.encode()).hexdigest()
+        about = (handed.student, __version__, self._checks[handed.lesson], handed.other_names)
+        return derive(self._secret, "record", content, *about).hex()
 
 
 def _of_others(handed: SubmittedNotebook) -> list[str]:

@@ -15,6 +15,8 @@ from course_lib.grading.limits import Limits, uses_more_than
 from course_lib.launchers.process.patience import FairTime, descendants, family
 
 TOO_MUCH_MEMORY = "it used too much memory"
+AT_WORK = 0.1  # of a core: whoever uses less is resting
+LONG = 5.0  # seconds of rest, less than any time limit on an answer
 
 
 class Guard:
@@ -31,7 +33,10 @@ class Guard:
         assert isinstance(process.stdout, BufferedReader)
         self._stdin, self._stdout = process.stdin, process.stdout
         self.group = group
-        self._time = FairTime(limits.patience, lambda: family(process.pid), group and group.cpu_seconds)
+        self._time = FairTime(
+            limits.patience, lambda: family(process.pid), group and group.cpu_seconds, most_disk=limits.seconds
+        )
+        self._rest, self._looked = 0.0, (0.0, 0.0)  # seconds of rest; time and CPU time when we last looked
         threading.Thread(target=self._watch, daemon=True).start()
 
     def converse(self, job: bytes) -> list[bytes]:
@@ -47,6 +52,17 @@ class Guard:
             self.reason = self.reason or TOO_MUCH_MEMORY
         *whole, _ = bytes(said).split(b"\n")
         return whole
+
+    def rested(self) -> bool:
+        """Whether it slept, or waited for itself, for so long that this decided a time limit."""
+        return self._rest > LONG
+
+    def _note_rest(self) -> None:
+        work = self._time.work
+        passed, used = work.seconds - self._looked[0], work.cpu - self._looked[1]
+        if passed >= 1:
+            self._rest += passed if used < AT_WORK * passed else 0.0
+            self._looked = (work.seconds, work.cpu)
 
     def end(self) -> None:
         """Kill everything: when the sandbox's first process dies, all the others die with it."""
@@ -76,11 +92,15 @@ class Guard:
                 self._stop(TOO_MUCH_MEMORY)
             elif self.stop.wait(0.1):
                 self._stop("somebody interrupted it")
+            self._note_rest()
 
     def _uses_too_much_memory(self) -> bool:
-        if self.group:
+        inside = list(descendants(self.process.pid))
+        if self.group and self.group.version == 2:  # counts what waits in sockets, too
             return self.group.out_of_memory()
-        return uses_more_than(self.limits.total_memory, list(descendants(self.process.pid)))
+        if self.group and self.group.out_of_memory():
+            return True
+        return uses_more_than(self.limits.total_memory, inside, self.group and self.group.memory())
 
     def _stop(self, reason: str) -> None:
         self.reason = self.reason or reason

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import pickle
 import warnings
@@ -16,6 +15,7 @@ from course_lib.checks import exercises
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.runner import END
+from course_lib.checks.inside.watch import NOTICED
 from course_lib.checks.judging import Finding, assess
 from course_lib.checks.notebooks import code_of
 from course_lib.course_files import parse
@@ -25,6 +25,12 @@ from course_lib.grading.records import Mark, Record
 LONGEST_LINE = 1 << 20  # bytes of output per case
 MOST_PROBLEMS = 10
 LONGEST_TEXT = 2000  # characters of anything we report
+NOT_MEASURED = "Not measured: {}. It earns nothing until your instructor has looked at the code."
+MOST_NAMES = 4  # different exceptions that one notebook is told
+NAMED = {
+    *("AssertionError", "AttributeError", "ImportError", "IndexError", "KeyError", "ModuleNotFoundError", "NameError"),
+    *("RecursionError", "RuntimeError", "TypeError", "UnboundLocalError", "ValueError", "ZeroDivisionError"),
+}
 
 
 def read_cells(content: bytes) -> list[str]:
@@ -35,8 +41,9 @@ def read_cells(content: bytes) -> list[str]:
 def judge(numbers: list[str], packed_cases: bytes, cells: list[str], lines: list[bytes], reason: str) -> dict[str, Any]:
     """Return the marks for these exercises, and problems with the whole notebook, from the sandbox's output."""
     cases: dict[str, list[Case]] = pickle.loads(packed_cases)
-    outcomes, problems = what_was_seen(lines, reason, cells)
-    marks = [_mark(exercises()[number], cases[number], outcomes) for number in numbers]
+    names = Names()
+    outcomes, problems = what_was_seen(lines, reason, cells, names)
+    marks = [_mark(exercises()[number], cases[number], outcomes, names) for number in numbers]
     return {"marks": [asdict(mark) for mark in marks], "problems": [_short(problem) for problem in problems]}
 
 
@@ -45,8 +52,24 @@ def render(student: str, records: list[dict[str, Any]]) -> str:
     return page(student, [Record.of_fields(fields) for fields in records])
 
 
+class Names:
+    """The exceptions that a notebook is told. The submission chooses what it raises, and could spell its inputs:
+    we name only common ones, and only the first few.
+    """
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def of(self, error: str) -> str:
+        """Return the name of the exception if we tell it, else "an exception"."""
+        if error in NAMED and len(self._told | {error}) <= MOST_NAMES:
+            self._told.add(error)
+            return error
+        return "an exception"
+
+
 def what_was_seen(
-    lines: list[bytes], reason: str, cells: list[str]
+    lines: list[bytes], reason: str, cells: list[str], names: Names | None = None
 ) -> tuple[dict[tuple[str, int], Outcome], list[str]]:
     """Return the outcomes by exercise and case, and a list of problems. The lines are untrusted."""
     outcomes: dict[tuple[str, int], Outcome] = {}
@@ -61,7 +84,7 @@ def what_was_seen(
         try:
             record = json.loads(line)
             if "cell" in record:
-                raised = raised or _raised(record["error"])
+                raised = raised or _raised(record["error"], names or Names())
             else:
                 outcomes[str(record["number"]), int(record["case"])] = Outcome.of_record(record["outcome"])
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, RuntimeError, OverflowError):
@@ -80,19 +103,18 @@ def syntax_errors(cells: list[str]) -> list[str]:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             lines, at = cell.splitlines(), getattr(error, "lineno", None) or 0
             where = f" at “{lines[at - 1].strip()[:100]}”" if 0 < at <= len(lines) else ""
-            found.append(f"Code cell {number} raised {error_name(type(error).__name__)}{where}.")
+            found.append(f"Code cell {number} raised {type(error).__name__}{where}.")
     return found[:MOST_PROBLEMS]
 
 
-def _raised(error: Any) -> str:
+def _raised(error: Any, names: Names) -> str:
     """Say what a cell raised. We omit its number: only the submission knows it, and could use it to leak data."""
-    name = error_name(str(error))
-    if name in ("SyntaxError", "IndentationError", "TabError"):
+    if str(error) in ("SyntaxError", "IndentationError", "TabError"):
         return ""
-    return f"One of its cells raised {name}: restart the kernel and run all cells to see which."
+    return f"One of its cells raised {names.of(str(error))}: restart the kernel and run all cells to see which."
 
 
-def _mark(exercise: Exercise, cases: list[Case], outcomes: dict[tuple[str, int], Outcome]) -> Mark:
+def _mark(exercise: Exercise, cases: list[Case], outcomes: dict[tuple[str, int], Outcome], names: Names) -> Mark:
     def look_up(place: int) -> Outcome:
         return believable(outcomes.get((exercise.number, place), Outcome("missing")), cases[place])
 
@@ -100,10 +122,33 @@ def _mark(exercise: Exercise, cases: list[Case], outcomes: dict[tuple[str, int],
     attempted = report.attempted and any(look_up(place).kind != "missing" for place in range(len(cases)))
     if not attempted:
         return Mark(exercise.number, report.earned, attempted=False)
-    remarks = {part: _short(remark(finding)) for part, finding in report.findings.items()}
+    earned = dict(report.earned)
+    remarks = {part: _short(remark(finding, names)) for part, finding in report.findings.items()}
+    blinded = {
+        case.part: noticed for place, case in enumerate(cases) if (noticed := _noticed(exercise, case, look_up(place)))
+    }
+    not_measured = [part for part in blinded if is_metered(exercise) and earned[part]]
+    for part in not_measured:
+        earned[part], remarks[part] = 0, NOT_MEASURED.format(NOTICED.get(blinded[part], "something is odd"))
     causes = {part: _short(finding.cause) for part, finding in report.findings.items() if finding.cause}
     by_clock = [part for part, finding in report.findings.items() if finding.outcome.kind == "slow"]
-    return Mark(exercise.number, report.earned, remarks, causes=causes, by_clock=by_clock)
+    return Mark(exercise.number, earned, remarks, causes=causes, by_clock=by_clock, not_measured=not_measured)
+
+
+def _noticed(exercise: Exercise, case: Case, outcome: Outcome) -> str:
+    """Return what makes the meters unbelievable: what was noticed on a rank, or costs that no answer can do without."""
+    if outcome.noticed or outcome.kind != "returned" or not exercise.costs:
+        return outcome.noticed
+    try:
+        costs = exercise.costs(case, outcome.decoded())
+    except Exception:  # wrong in another way, too
+        return ""
+    return "too little" if any(cost.spent < cost.at_least for cost in costs) else ""
+
+
+def is_metered(exercise: Exercise) -> bool:
+    """Whether points depend on what a meter counts next to the answer."""
+    return exercise.costs is not None or "meter" in exercise.drive.__code__.co_names
 
 
 def believable(outcome: Outcome, case: Case) -> Outcome:
@@ -114,14 +159,14 @@ def believable(outcome: Outcome, case: Case) -> Outcome:
     return replace(outcome, states=tuple(states))
 
 
-def remark(finding: Finding) -> str:
+def remark(finding: Finding, names: Names) -> str:
     """Return what a student may know of a failed case: the idea, but no inputs or expected values, and no number that
     the submission could choose, because that could leak the seed of the inputs.
     """
     outcome = finding.outcome
     text = {
         "returned": "It returns something else than the exercise asks for.",
-        "raised": f"It raises {error_name(outcome.error)}.",
+        "raised": f"It raises {names.of(outcome.error)}.",
         "stuck": "Its ranks wait forever.",
         "slow": "It was stopped because it took too long.",
         "died": "One of its ranks ends its process.",
@@ -133,12 +178,6 @@ def remark(finding: Finding) -> str:
     if not finding.cause:
         return text
     return finding.cause if outcome.kind == "returned" else f"{text} {finding.cause}"
-
-
-def error_name(name: str) -> str:
-    """Return the name of a built-in exception; a custom name could carry a message out of the sandbox."""
-    known = getattr(builtins, name, None)
-    return name if isinstance(known, type) and issubclass(known, BaseException) else "an exception"
 
 
 def _short(text: str) -> str:

@@ -38,17 +38,20 @@ class Limits:
         }
 
 
-SOCKET = 212_992  # bytes that a socket may buffer: the kernel's default limit
+SOCKET = 212_992  # bytes that a socket may buffer: the kernel's default limit, for all but TCP
 SOCKETS = re.compile(r"^sockets: used (\d+)$", re.MULTILINE)
+QUEUES = re.compile(r"^ *\d+: \S+ \S+ [0-9A-F]{2} ([0-9A-F]{8}):([0-9A-F]{8}) ", re.MULTILINE)
 
 
-def uses_more_than(limit: int, pids: list[int]) -> bool:
+def uses_more_than(limit: int, pids: list[int], counted: int | None = None) -> bool:
     """Whether these processes use more memory than `limit`. Shared memory counts once; socket buffers count, too.
 
-    The quick sum counts shared memory once per process. The exact sum makes the kernel walk all pages, so we compute it
-    only if the quick sum exceeds the limit.
+    `counted` is what a control group says of their memory. Without one, the quick sum counts shared memory once per
+    process. The exact sum makes the kernel walk all pages, so we compute it only if the quick sum exceeds the limit.
     """
-    sockets = sockets_of(pids[-1]) * SOCKET if pids else 0
+    sockets = max(sockets_of(pids[-1]) * SOCKET, queued_in(pids[-1])) if pids else 0
+    if counted is not None:
+        return counted + sockets > limit
     return sum(map(own_and_shared, pids)) + sockets > limit and sum(map(proportional, pids)) + sockets > limit
 
 
@@ -69,6 +72,17 @@ def sockets_of(pid: int) -> int:
         return 0
     found = SOCKETS.search(_read(f"/proc/{pid}/net/sockstat"))
     return int(found[1]) if found else 0
+
+
+def queued_in(pid: int) -> int:
+    """Return the bytes that wait in the TCP sockets of a process's network namespace; 0 if it is not a sandbox's.
+
+    TCP sockets grow their buffers to megabytes on their own.
+    """
+    if _network(pid) == _network(os.getpid()):
+        return 0
+    tables = (_read(f"/proc/{pid}/net/{name}") for name in ("tcp", "tcp6"))
+    return sum(int(each, 16) for table in tables for queues in QUEUES.findall(table) for each in queues)
 
 
 def _network(pid: int) -> str:

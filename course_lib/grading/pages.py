@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from course_lib.checks import exercises, markup
+from course_lib.course_files import write_whole
 from course_lib.grading import summary
 from course_lib.grading.records import Mark, Record
 from course_lib.grading.submissions import file_name
@@ -54,13 +55,6 @@ def write_pages(records: list[Record], out: Path, make: Callable[[str, list[Reco
         write_whole(folder / page_name(student.name), (make or page)(student.name, student.records))
     write_whole(out / "index.html", class_page(records))
     write_whole(out / "grades.csv", table(records))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write to a temporary file and rename it, so readers see either the old page or the complete new one."""
-    aside = path.with_name(f".{path.name}.tmp")
-    aside.write_bytes(text.encode())
-    aside.replace(path)
 
 
 def page(student: str, records: list[Record]) -> str:

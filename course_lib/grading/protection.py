@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib import machine
+from course_lib.checks.inside import own_folder
 from course_lib.grading import cgroups, sandbox, seccomp
 from course_lib.grading.limits import Limits
 
@@ -52,6 +53,11 @@ def protections() -> list[Protection]:
         ),
         Protection("no namespaces and no mounts inside", "nested: no" in inside, "submissions can create them here"),
         Protection("only /tmp and /dev/shm are writable, 64 MB each", "written: no" in inside, "others are, too"),
+        Protection(
+            "the ranks of a submission share no files (Landlock)",
+            own_folder.version() > 0,
+            "this kernel has no Landlock; ranks can exchange files that no meter counts",
+        ),
         Protection("keyrings are out of reach", "keyring: no" in inside, "submissions share your keyring"),
         Protection("each submission has its own user id", alone, "only root can assign one; all of them have yours"),
         Protection(

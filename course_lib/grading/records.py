@@ -21,10 +21,22 @@ class Mark:
     attempted: bool = True
     causes: dict[str, str] = field(default_factory=dict)  # by part, for known mistakes
     by_clock: list[str] = field(default_factory=list)  # parts that hit a time limit
+    not_measured: list[str] = field(default_factory=list)  # parts that earn nothing until the instructor has looked
 
     @property
     def points(self) -> int:
         return sum(self.parts.values())
+
+    def is_possible(self) -> bool:
+        """Whether an exercise can earn these points. A file may say anything, such as 1000 or NaN."""
+        most = exercises()[self.number].parts
+        return (
+            self.parts.keys() == most.keys()
+            and all(type(earned) is int and 0 <= earned <= most[part] for part, earned in self.parts.items())
+            and all(type(text) is str for said in (self.remarks, self.causes) for text in said.values())
+            and {*self.remarks, *self.causes, *self.by_clock, *self.not_measured} <= most.keys()
+            and type(self.attempted) is bool
+        )
 
 
 @dataclass(frozen=True)
@@ -40,8 +52,8 @@ class Record:
 
     @property
     def flagged(self) -> bool:
-        """Whether a time limit decided any of it: a busy machine may have cost points."""
-        return self.stopped_by_clock or any(mark.by_clock for mark in self.marks)
+        """Whether a time limit decided any of it, or something could not be measured: the points may be too few."""
+        return self.stopped_by_clock or any(mark.by_clock or mark.not_measured for mark in self.marks)
 
     @property
     def points(self) -> int:
@@ -64,12 +76,22 @@ class Record:
         """Build a record from the fields that `asdict` returned."""
         return cls(**{**fields, "marks": [Mark(**mark) for mark in fields["marks"]]})
 
+    def is_possible(self) -> bool:
+        """Whether grading could have made this record: texts, and for every part whole points up to its maximum."""
+        texts = (self.student, self.notebook, self.key, self.problem)
+        numbers = [mark.number for mark in self.marks]
+        return (
+            all(type(text) is str for text in texts)
+            and type(self.stopped_by_clock) is bool
+            and len(set(numbers)) == len(numbers)
+            and all(mark.is_possible() for mark in self.marks)
+        )
+
     @classmethod
     def known(cls, path: Path, key: str) -> Record | None:
         """Return the record in this file if it is intact and has this key, else None."""
         try:
             record = cls.load(path)
-            fits = all(mark.parts.keys() == exercises()[mark.number].parts.keys() for mark in record.marks)
+            return record if record.key == key and record.is_possible() else None
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
-        return record if fits and record.key == key else None

@@ -1,4 +1,7 @@
-"""Run submissions in sandboxes, several at a time. One that hits a time limit is rerun alone, with more time."""
+"""Run submissions in sandboxes, several at a time. One that hits a time limit is rerun alone, with more time.
+
+Unless it rested: a busy machine can slow down only what computes, so an answer that sleeps would sleep again.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ class Runs:
         with self._slots:
             first = self._run(cells, ours, cases, 1.0)
         whole, slow = first.by_clock or stopped_cell(first), slow_exercises(first)
-        if self.stop.is_set() or not (whole or slow):
+        if self.stop.is_set() or first.rested or not (whole or slow):
             return dataclasses.replace(first, by_clock=whole)
         again = self._run_alone(cells, [each for each in ours if whole or each.number in slow], cases)
         lines = again.lines if whole else first.lines + again.lines  # of two lines for a case, the last counts
@@ -95,4 +98,4 @@ def _task(exercise: Exercise, cases: Sequence[Case]) -> Task:
         (case.part, case.ranks, [pickle.dumps(exercise.inputs_of(case, rank)) for rank in range(case.ranks)])
         for case in cases
     ]
-    return Task(exercise.number, exercise.answer, cloudpickle.dumps(exercise.drive), settings)
+    return Task(exercise.number, exercise.answer, cloudpickle.dumps(exercise.drive), settings, exercise.shares_files)

@@ -44,6 +44,9 @@ class SandboxResult:
     lines: list[bytes]
     reason: str = ""
     by_clock: bool = False  # whether a time limit was the only reason
+    rested: bool = (
+        False  # whether it used little CPU in the time it had: a rerun on a quieter machine would do the same
+    )
 
 
 def run(
@@ -79,7 +82,7 @@ def run(
         guard.end()
         if group:
             group.remove()
-    return SandboxResult(lines, guard.reason, guard.by_clock)
+    return SandboxResult(lines, guard.reason, guard.by_clock, guard.rested())
 
 
 def where(sandboxed: bool) -> str:

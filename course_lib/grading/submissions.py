@@ -12,6 +12,7 @@ import stat
 import sys
 import unicodedata
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +58,7 @@ class SubmittedNotebook:
 
     student: str
     path: Path
+    folder: Path  # the student's
     others: tuple[Path, ...] = ()
     trouble: str = ""  # why there is no notebook to grade, if so
 
@@ -75,9 +77,8 @@ class SubmittedNotebook:
     def content(self) -> bytes:
         """Return the file's bytes. Raises `BadNotebook` if it is not a regular file or is too large."""
         try:
-            # Do not follow a link to someone else's file, and do not block on a pipe.
-            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-        except OSError:
+            descriptor = open_inside(self.folder, self.path)
+        except (OSError, ValueError):
             raise BadNotebook(NO_FILE) from None
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
@@ -89,9 +90,30 @@ class SubmittedNotebook:
         return content
 
 
-def find_submissions(folder: Path) -> list[SubmittedNotebook]:
+def open_inside(folder: Path, path: Path) -> int:
+    """Open a file below a student's folder for reading. Raises `OSError` if the folder, or any on the way, is a link.
+
+    They were folders when we scanned them, and may have become links to someone else's files since. So we open one
+    after the other, each relative to the last one, and never resolve a path as a whole.
+    """
+    kind = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # do not block on a pipe
+    names = [folder.name, *path.relative_to(folder).parts]
+    if os.open not in os.supports_dir_fd:
+        return os.open(path, kind)
+    here = os.open(folder.parent, os.O_RDONLY)
+    for last, name in zip([False] * (len(names) - 1) + [True], names, strict=True):
+        try:
+            there = os.open(name, kind if last else kind | os.O_DIRECTORY, dir_fd=here)
+        finally:
+            os.close(here)
+        here = there
+    return here
+
+
+def find_submissions(folder: Path, wanted: Callable[[str], bool] | None = None) -> list[SubmittedNotebook]:
     """Return one notebook per student and lesson. Each folder directly inside `folder` is a student.
 
+    `wanted` says by name which students to look at; by default, all of them.
     Of several notebooks, the least nested one with the shortest name wins, which skips copies of earlier days.
     """
     if not folder.is_dir():
@@ -99,8 +121,9 @@ def find_submissions(folder: Path) -> list[SubmittedNotebook]:
     lessons = {exercise.lesson for exercise in exercises().values()}
     found: list[SubmittedNotebook] = []
     for student, path in _students(folder):
-        found += _of_student(student, path, lessons)
-    if all(each.trouble for each in found):
+        if wanted is None or wanted(student):
+            found += _of_student(student, path, lessons)
+    if wanted is None and all(each.trouble for each in found):
         raise BadSubmissions(
             f"{folder} has no exercises in it: it should have a folder for each student, and in it their notebooks, "
             "under the names they had in exercises/"
@@ -122,14 +145,18 @@ def _students(folder: Path) -> list[tuple[str, Path]]:
 def _of_student(student: str, folder: Path, lessons: set[str]) -> list[SubmittedNotebook]:
     """Return a notebook per lesson, or one entry that says why there is none."""
     if folder.is_symlink():
-        return [SubmittedNotebook(student, folder, trouble="Not graded: the folder is a link to another place.")]
+        return [
+            SubmittedNotebook(student, folder, folder, trouble="Not graded: the folder is a link to another place.")
+        ]
     by_lesson: dict[str, list[Path]] = {}
     notebooks = [path for path in files_below(folder) if path.suffix == ".ipynb" and path.stem[:2] in lessons]
     for path in sorted(notebooks, key=lambda path: (len(path.parts), len(path.name), path)):
         by_lesson.setdefault(path.stem[:2], []).append(path)
     if not by_lesson and not folder.name.startswith("."):
-        return [SubmittedNotebook(student, folder, trouble=NOTHING)]
-    return [SubmittedNotebook(student, first, tuple(others)) for _, (first, *others) in sorted(by_lesson.items())]
+        return [SubmittedNotebook(student, folder, folder, trouble=NOTHING)]
+    return [
+        SubmittedNotebook(student, first, folder, tuple(others)) for _, (first, *others) in sorted(by_lesson.items())
+    ]
 
 
 def files_below(student: Path) -> list[Path]:

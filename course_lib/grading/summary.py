@@ -17,7 +17,7 @@ LEFT_OUT = "-"  # shown instead of points for an exercise not attempted
 
 @dataclass(frozen=True)
 class Flag:
-    """A result that a time limit decided, to be retried on the next run."""
+    """A result to look at: a time limit decided it, or what it costs could not be measured."""
 
     where: str  # notebook or exercise
     what: str  # "the whole notebook", or the parts
@@ -97,9 +97,11 @@ def points_in_all(numbers: list[str]) -> int:
 
 
 def flags_of(record: Record) -> list[Flag]:
-    """Return everything in a notebook that a time limit decided."""
+    """Return everything in a notebook that a time limit decided or that could not be measured."""
     whole = [Flag(record.notebook, "the whole notebook")] if record.stopped_by_clock else []
-    return whole + [Flag(mark.number, ", ".join(mark.by_clock)) for mark in record.marks if mark.by_clock]
+    late = [Flag(mark.number, ", ".join(mark.by_clock)) for mark in record.marks if mark.by_clock]
+    blind = [Flag(mark.number, f"not measured: {', '.join(mark.not_measured)}") for mark in record.marks]
+    return whole + late + [flag for flag, mark in zip(blind, record.marks, strict=True) if mark.not_measured]
 
 
 def lost_parts(mark: Mark) -> list[str]:
@@ -123,7 +125,9 @@ def mistakes(students: list[Student]) -> list[Mistake]:
     found: dict[tuple[str, str], dict[str, str]] = {}
     for student in students:
         for mark in student.marks.values():
-            lost = [part for part in lost_parts(mark) if mark.attempted and part not in mark.by_clock]
+            lost = [
+                part for part in lost_parts(mark) if mark.attempted and part not in (*mark.by_clock, *mark.not_measured)
+            ]
             for part in lost:
                 who = found.setdefault((mark.number, mark.causes.get(part, "")), {})
                 who.setdefault(student.name, mark.remarks.get(part, ""))

@@ -89,16 +89,17 @@ def megabytes() -> float:
 def one_submission() -> tuple[float, float, float]:
     """Seconds until a submission's cells have run, for each case after that, and for a case outside a sandbox."""
     ours = [exercise for exercise in exercises().values() if exercise.lesson == "02"]
-    cells, count = code_of(SOLUTION), sum(len(exercise.cases(SEED)) for exercise in ours)
+    cases = {exercise.number: exercise.cases(SEED) for exercise in ours}
+    cells, count = code_of(SOLUTION), sum(map(len, cases.values()))
     grader = Grader(Path(tempfile.gettempdir()))
-    assert len(grader._run(cells, ours).lines) == count + 1
+    assert len(grader._run(cells, ours, cases).lines) == count + 1
     launch(int, ranks=2)
     starts, each, outside = [], [], []
     for _ in range(ROUNDS):
-        start, whole = seconds(grader._run, cells, []), seconds(grader._run, cells, ours)
+        start, whole = seconds(grader._run, cells, [], {}), seconds(grader._run, cells, ours, cases)
         starts.append(start)
         each.append((whole - start) / count)
-        tries = [(e, answer_to(e), case) for e in ours for case in e.cases(SEED)]
+        tries = [(e, answer_to(e), case) for e in ours for case in cases[e.number]]
         spent = [seconds(observe, e.drive, answer, c.ranks, c.inputs, TIMEOUT) for e, answer, c in tries]
         outside.append(statistics.mean(spent))
     return statistics.median(starts), statistics.median(each), statistics.median(outside)

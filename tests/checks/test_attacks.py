@@ -459,7 +459,7 @@ def test_the_whole_project_is_hidden_also_where_it_lies_in_what_is_shown(tmp_pat
 def test_what_protects_the_machine_is_told_a_line_each(monkeypatch):
     need_a_sandbox()
     lines = protection.explain().splitlines()
-    assert len(lines) == 10
+    assert len(lines) == 11
     holds = {line[7:].split(":")[0]: line.split()[0] for line in lines[1:-1]}
     for what in ("submissions run in a sandbox", "no namespaces and no mounts inside", "keyrings are out of reach"):
         assert holds[what] == "yes", lines

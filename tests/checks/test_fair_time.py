@@ -187,6 +187,33 @@ def test_a_submission_that_a_clock_stopped_is_run_again_as_a_whole_and_flagged_i
     assert run_02(Limits()).by_clock
 
 
+def test_waits_for_the_disk_count_once_they_are_more_than_any_submission_needs(monkeypatch):
+    """Whoever drops what was read from the cache and reads it again waits for the disk for as long as they like."""
+    from course_lib.launchers.process import patience
+
+    now = [0.0]
+    monkeypatch.setattr(patience.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(patience, "threads", lambda _: ["/proc/1/task/1"])
+    monkeypatch.setattr(patience, "run_and_delay", lambda _: (1.0, 0.0))
+    monkeypatch.setattr(patience, "state", lambda _: "D")
+    monkeypatch.setattr(patience, "cpu_seconds", lambda _: 0.0)
+    limited, patient = patience.WorkClock(lambda: [1], most_disk=10), patience.WorkClock(lambda: [1])
+    limited._sees = patient._sees = True
+    for _ in range(30):
+        now[0] += 1.0
+        limited.look()
+        patient.look()
+    assert patient.seconds == pytest.approx(0, abs=2)
+    assert limited.seconds == pytest.approx(20, abs=2)
+
+
+def test_a_submission_that_slept_is_not_run_again(monkeypatch):
+    """It would sleep again: no machine is too busy for that."""
+    given = scripted(monkeypatch, sandbox.SandboxResult([SLOW, OTHER], "it ran for more than 60 s", True, rested=True))
+    assert run_02(Limits()).by_clock
+    assert len(given) == 1
+
+
 def test_what_no_clock_has_stopped_is_run_once(monkeypatch):
     given = scripted(monkeypatch, sandbox.SandboxResult([RETURNED, OTHER, END]))
     assert not run_02(Limits()).by_clock
@@ -194,12 +221,12 @@ def test_what_no_clock_has_stopped_is_run_once(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_mark_that_a_clock_decided_is_flagged_and_tried_again_the_next_time(tmp_path, monkeypatch):
+def test_a_mark_that_a_clock_decided_is_flagged_and_tried_again_when_that_is_asked_for(tmp_path, monkeypatch):
     hand_in(tmp_path / "in", "ada", SOLUTION)
     stopped = sandbox.SandboxResult([], "it ran for more than 60 s", True)
     given = scripted(monkeypatch, *[stopped] * 4)
-    for times in (2, 4):
-        (record,) = Grader(tmp_path / "out").grade(find_submissions(tmp_path / "in"))
+    for flagged, times in ((False, 2), (False, 2), (True, 4)):
+        (record,) = Grader(tmp_path / "out").grade(find_submissions(tmp_path / "in"), flagged=flagged)
         assert record.flagged
         assert record.stopped_by_clock
         assert len(given) == times

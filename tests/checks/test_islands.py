@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import re
-import stat
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
@@ -19,7 +18,7 @@ from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.runner import END
 from course_lib.grading.children import Allowance, Child, ChildFailed
 from course_lib.grading.gradebook import by_assignment
-from course_lib.grading.grader import SEED, Grader, grade, seed_of_class
+from course_lib.grading.grader import SEED, Grader, grade
 from course_lib.grading.judge import what_was_seen
 from course_lib.grading.pages import write_pages
 from course_lib.grading.records import Mark, Record
@@ -258,11 +257,6 @@ def test_a_second_download_belongs_to_the_same_assignment():
     records = [Record(name, name, "", [mark]) for name in ("02_ddp (1)", "02_ddp", "02_ddp-Copy1")]
     records.append(Record("ben", "", "", [], "Nothing was handed in"))
     assert [(name, len(ours)) for name, ours in by_assignment(records).items()] == [("02_ddp", 3)]
-
-
-def test_the_seed_of_a_class_is_for_nobody_else_to_read(tmp_path):
-    seed_of_class(tmp_path)
-    assert stat.S_IMODE((tmp_path / "seed.txt").stat().st_mode) == 0o600
 
 
 def test_what_a_page_says_of_an_error_has_no_number_of_the_submissions_choosing():

@@ -66,7 +66,7 @@ ON_A_RANK = {
             for thing in gc.get_objects():
                 if type(thing).__name__ == "Parcel":
                     try:
-                        parts = [thing.open(rank)[0] for rank in range(ranks)]
+                        parts = [thing.claim(rank).next_case() for rank in range(ranks)]
                         return result([part["totals"][r] for r, part in enumerate(parts)],
                                       [part["counts"][r] for r, part in enumerate(parts)])
                     except (OSError, EOFError):
@@ -149,7 +149,7 @@ def graded(tmp_path_factory) -> dict[str, Record]:
         hand_in(folder / "in", name, with_first_cell(EXERCISE, SEARCH + right, last=textwrap.dedent(text)))
     hand_in(folder / "in", "a lookup table", with_first_cell(EXERCISE, "", last=lookup_table()))
     hand_in(folder / "in", "ada", SOLUTION)
-    records = patient_grader(folder / "out", seed=123_456_789).grade(find_submissions(folder / "in"))
+    records = patient_grader(folder / "out", secret=b"of this class").grade(find_submissions(folder / "in"))
     return {record.student: record for record in records}
 
 
@@ -225,12 +225,14 @@ def numbers(value: object) -> list:
 def test_inputs_are_handed_to_each_rank_once():
     keeper = Keeper()
     parcel = keeper.hold([PerRank([pickle.dumps({"x": 10 * case + rank}) for rank in range(2)]) for case in range(3)])
-    assert [given["x"] for given in parcel.open(1)] == [1, 11, 21]
-    with pytest.raises(EOFError):
-        parcel.open(1)
-    with pytest.raises(EOFError):
-        Parcel(parcel.address, "guessed").open(0)
-    assert [given["x"] for given in parcel.open(0)] == [0, 10, 20]
+    claim = parcel.claim(1)
+    for token in (parcel, Parcel(parcel.address, "guessed")):
+        with pytest.raises(EOFError):
+            token.claim(1)
+    assert [claim.next_case()["x"] for _ in range(3)] == [1, 11, 21]
+    with pytest.raises((EOFError, OSError)):
+        claim.next_case()
+    assert parcel.claim(0).next_case()["x"] == 0
 
 
 class Evil:

@@ -27,3 +27,6 @@ def reveal(number: str, came_out: object) -> None:
 
 def progress() -> None:
     """Do nothing: grading keeps its own records."""
+
+
+STAND_INS = {each.__name__: each for each in (check, hint, solution, predict, reveal, progress)}

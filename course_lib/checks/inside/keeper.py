@@ -1,4 +1,6 @@
-"""Hand each rank its own inputs, once, before any code of the submission runs on it."""
+"""Hand each rank its own inputs, once. It claims them before any code of the submission runs on it, and gets those of a
+case when the answer is unpacked.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,18 @@ from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
 WITHIN = 60.0  # seconds for a rank to identify itself
+CLAIMED = b"claimed"
 
 
 @dataclass(frozen=True)
 class PerRank:
-    """The inputs of one case, pickled separately for each rank, so that only that rank reads them."""
+    """The inputs of one case, pickled separately for each rank, so that only that rank reads them.
+
+    If `confined`, ranks share no files while they work on it.
+    """
 
     inputs: Sequence[bytes]
+    confined: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,12 +42,27 @@ class Parcel:
 
     address: Any
     token: str
+    confined: bool = False  # whether each rank keeps to a folder of its own
 
-    def open(self, rank: int) -> list[dict[str, Any]]:
-        """Return this rank's inputs, case by case. The keeper hands them out only once."""
-        with Client(self.address) as keeper:
-            keeper.send_bytes(json.dumps([self.token, rank]).encode())
-            return [pickle.loads(inputs) for inputs in pickle.loads(keeper.recv_bytes())]
+    def claim(self, rank: int) -> Claim:
+        """Claim this rank's inputs. Nobody else can claim them after that, and they stay with the keeper for now."""
+        keeper = Client(self.address)
+        keeper.send_bytes(json.dumps([self.token, rank]).encode())
+        if keeper.recv_bytes() != CLAIMED:
+            raise EOFError("the keeper has said something else")
+        return Claim(keeper)
+
+
+class Claim:
+    """A rank's connection to the keeper, from which it gets its inputs, one case after the other."""
+
+    def __init__(self, keeper: Any) -> None:
+        self._keeper = keeper
+
+    def next_case(self) -> dict[str, Any]:
+        """Return the inputs of the next case. Call this once the answer is unpacked: that runs its code, too."""
+        self._keeper.send_bytes(b"next")
+        return pickle.loads(self._keeper.recv_bytes())
 
 
 class Keeper:
@@ -48,19 +70,16 @@ class Keeper:
 
     def __init__(self) -> None:
         self._listener = Listener(backlog=128)
-        self._held: dict[tuple[str, int], bytes] = {}
+        self._held: dict[tuple[str, int], list[bytes]] = {}
         self._lock = threading.Lock()
         threading.Thread(target=self._serve, daemon=True).start()
 
-    def hold(self, cases: Sequence[PerRank]) -> Parcel:
+    def hold(self, cases: Sequence[PerRank], *, confined: bool = False) -> Parcel:
         """Hold the inputs of these cases for the ranks of one launch only, and return the parcel to open there."""
         token = secrets.token_hex(16)
         with self._lock:
-            self._held = {
-                (token, rank): pickle.dumps([case.inputs[rank] for case in cases])
-                for rank in range(len(cases[0].inputs))
-            }
-        return Parcel(self._listener.address, token)
+            self._held = {(token, rank): [case.inputs[rank] for case in cases] for rank in range(len(cases[0].inputs))}
+        return Parcel(self._listener.address, token, confined)
 
     def _serve(self) -> None:
         while True:
@@ -78,7 +97,10 @@ class Keeper:
                     with self._lock:
                         parcel = self._held.pop((token, rank), None)
                     if parcel is not None:
-                        connection.send_bytes(parcel)
+                        connection.send_bytes(CLAIMED)
+                        for inputs in parcel:
+                            connection.recv_bytes(1000)
+                            connection.send_bytes(inputs)
         except (OSError, EOFError, ValueError, TypeError):
             pass  # the caller was not a rank
 

@@ -11,15 +11,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from course_lib.launchers import CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck, launch
+from course_lib.launchers import CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck, launch, private_doors
 from course_lib.launchers.diagnosis.stacks import describe_stack, own_frames
 from course_lib.launchers.local import start_method
 from course_lib.launchers.process.patience import Patience
 from course_lib.launchers.run import Run
 
 from .keeper import Keeper, Packed, Parcel, PerRank, hide_memory
+from .own_folder import keep_to_own_folder
 from .plain import decode, encode
 from .transport import CALLS, FAULTS, Transport, read
+from .watch import Watch
 
 SPAWNED = 10  # times the patience: a spawned rank imports what a forked one inherits from its server
 KINDS = {RankFailed: "raised", RankDied: "died", RanksStuck: "stuck", CollectivesDiffer: "differ"}
@@ -38,6 +40,7 @@ class Outcome:
     `values[rank]` is plain data, as `encode` writes it. `shown` is the launcher's message, for the learner.
     `states[rank]` says what a rank was doing when all were stuck: the state, the call, and the peers it waits for.
     `in_flight` lists what ranks did wrong with calls that they had begun, as pairs of the fault and the call.
+    `noticed` is a word of `NOTICED` if the answer blinded a meter, so that what was counted is not to be believed.
     """
 
     kind: str
@@ -49,6 +52,7 @@ class Outcome:
     shown: str = ""
     states: tuple = ()
     in_flight: tuple = ()
+    noticed: str = ""
 
     def decoded(self) -> list[Any]:
         """Return the ranks' values as tensors, numbers, text, lists and dicts."""
@@ -59,7 +63,7 @@ class Outcome:
         """Return the outcome from the dict that `asdict` made. Raises `ValueError` if the record is anything else."""
         if type(record) is not dict or record.keys() != asdict(cls("")).keys():
             raise ValueError("this is not an outcome")
-        texts = [record[name] for name in ("kind", "error", "text", "cell", "shown")]
+        texts = [record[name] for name in ("kind", "error", "text", "cell", "shown", "noticed")]
         if not (all(type(text) is str for text in texts) and type(record["line"]) is int):
             raise ValueError("this is not an outcome")
         states = tuple(map(tuple, record["states"]))
@@ -103,7 +107,7 @@ def _observe(
     try:
         run = _launch(drive, [(answer, inputs)], ranks, timeout, quiet, aside, keeper=keeper)
     except RankFailed as error:
-        name, _, text = str(error).split("\n\n")[0].partition(" raised ")[2].partition(": ")
+        name, text = error.raised[0], error.raised[1].split("\n\n")[0]
         frame = next((frame for frame in reversed(error.stack) if frame.file.startswith("<")), None)
         place = {} if frame is None else {"cell": frame.file, "line": frame.line}
         return Outcome("raised", error=name, text=text, shown=_account(error, name, text, ranks), **place)
@@ -173,7 +177,8 @@ def _of_values(values: list[Any]) -> Outcome:
     if raised:
         return Outcome("raised", error=raised["raised"], text=raised["text"].split("\n\n")[0])
     in_flight = tuple(tuple(fault) for value in values for fault in value["in_flight"])
-    return Outcome("returned", values=tuple(value["value"] for value in values), in_flight=in_flight)
+    noticed = next((value["noticed"] for value in values if value["noticed"]), "")
+    return Outcome("returned", values=tuple(value["value"] for value in values), in_flight=in_flight, noticed=noticed)
 
 
 class Trial:
@@ -240,7 +245,7 @@ def _launch(
     with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
         answers, given = [answer for answer, _ in calls], [inputs for _, inputs in calls]
         apart = [inputs for inputs in given if isinstance(inputs, PerRank)]
-        inputs = keeper.hold(apart) if keeper else given
+        inputs = keeper.hold(apart, confined=all(each.confined for each in apart)) if keeper else given
         return launch(_on_rank, drive, answers, inputs, catch, aside, together, ranks=ranks, timeout=patience)
 
 
@@ -251,20 +256,31 @@ def _on_rank(
     import torch
     import torch.distributed as dist
 
+    claim, watch, cases = None, None, [] if isinstance(given, Parcel) else given
     if isinstance(given, Parcel):
         hide_memory()
-        given = given.open(dist.get_rank())
-        dist.barrier()  # no answer runs, and could ask for others' inputs, until all ranks have theirs
+        claim = given.claim(dist.get_rank())
     transport = Transport(Path(aside, f"{dist.get_rank()} in flight"))
     transport.install()
+    if claim:
+        watch = Watch()  # after the transport, whose methods it must not take for the answer's
+        dist.barrier()  # no answer runs, and could ask for others' inputs, until all ranks have claimed theirs
     values = []
     with open(Path(aside, str(dist.get_rank())), "w") as lines:
-        for answer, inputs in zip(answers, given, strict=True):
+        if isinstance(given, Parcel) and given.confined:
+            keep_to_own_folder(*_files_of_store(), *transport.files())
+        for place, answer in enumerate(answers):
             torch.manual_seed(dist.get_rank())  # ranks draw different random numbers, as in a real job
             transport.begin_case()
+            if watch:
+                watch.begin()
             try:
-                value = drive(_anew(answer) if together else _unpacked(answer), **inputs)
-                values.append({"value": encode(value), "in_flight": transport.faults(value)})
+                unpacked = _anew(answer) if together else _unpacked(answer)
+                if watch:
+                    watch.unpacked()
+                value = drive(unpacked, **(claim.next_case() if claim else cases[place]))
+                noticed = watch.noticed() if watch else ""
+                values.append({"value": encode(value), "in_flight": transport.faults(value), "noticed": noticed})
             except Exception as error:
                 raised = {"raised": type(error).__name__, "text": str(error)}
                 print(json.dumps(raised), file=lines, flush=True)
@@ -277,6 +293,14 @@ def _on_rank(
             if together:
                 dist.barrier()  # keeps ranks in the same case, so a hang shows at once
     return values
+
+
+def _files_of_store() -> list[str]:
+    """Return the file behind the default store, if it has one: ranks need it to create process groups."""
+    store: Any = private_doors.default_store()
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return [store.path] if hasattr(store, "path") else []
 
 
 def _anew(answer: Any) -> Any:

@@ -138,6 +138,10 @@ class CallLog:
         """Return the number of messages on each line."""
         return Counter(self._sent)
 
+    def name_of(self, group: Any) -> str:
+        """Return the name that a group over gloo has in this log."""
+        return self._group(group)
+
     def messages_since(self, before: Mapping[tuple[str, str, int, int], int]) -> list[Message]:
         """Return the messages after the counts in `before`. Only the last 2000 are still in the log."""
         return [message for message in self._messages if message.number > before.get(message.line, 0)]

@@ -29,7 +29,10 @@ class CannotSend(LaunchError, TypeError):
 
 
 class RankFailed(LaunchError):
-    """A rank raised an exception. `rank` is the one to blame; `exception` is what it raised, if it could be sent."""
+    """A rank raised an exception. `rank` is the one to blame; `exception` is what it raised, if it could be sent.
+
+    `raised` is the name of the exception's type and its text, which can always be sent.
+    """
 
     def __init__(
         self,
@@ -39,8 +42,10 @@ class RankFailed(LaunchError):
         exception: BaseException | None = None,
         stack: Sequence[Frame] = (),
         also: Sequence[int] = (),
+        raised: tuple[str, str] = ("", ""),
     ) -> None:
         self.rank, self.exception, self.stack, self.also = rank, exception, tuple(stack), tuple(also)
+        self.raised = raised
         text = f"rank {rank} raised {message}"
         if stack:
             text += "\n\n" + describe_stack(stack)

@@ -9,6 +9,7 @@ descendants come from /proc, on systems that have it.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -133,8 +134,9 @@ class FairTime:
         patience: Patience,
         processes: Callable[[], Iterable[int]],
         cpu: Callable[[], float | None] | None = None,
+        most_disk: float = math.inf,
     ) -> None:
-        self.patience, self.work = patience, WorkClock(processes)
+        self.patience, self.work = patience, WorkClock(processes, most_disk)
         self._cpu = cpu or (lambda: None)  # a count that includes processes that have ended
 
     def look_again_in(self) -> float:
@@ -158,8 +160,9 @@ class WorkClock:
     state: runnable in two samples in a row, without having run. What we count that way is not counted again at the end.
     """
 
-    def __init__(self, processes: Callable[[], Iterable[int]]) -> None:
+    def __init__(self, processes: Callable[[], Iterable[int]], most_disk: float = math.inf) -> None:
         self._processes = processes
+        self._disk_left = most_disk  # seconds: whoever waits longer for the disk than this does so on purpose
         self._began = self._last = time.monotonic()
         self._sees = Path("/proc/self/schedstat").exists()
         self._threads: dict[str, _Thread] = {}
@@ -177,13 +180,15 @@ class WorkClock:
 
     def _look_at_threads(self, passed: float) -> float:
         """Return how many of the `passed` seconds a thread was kept from working."""
-        processes, found, kept = list(self._processes()), {}, 0.0
+        processes, found, kept, disk = list(self._processes()), {}, 0.0, 0.0
         first = self._cpu_before is None
         for path in (thread for pid in processes for thread in threads(pid)):
             if account := run_and_delay(path):
                 before = self._threads.get(path) or _Thread(*(account if first else (0.0, 0.0)))
                 found[path], lost = before.after(*account, state(path), passed)
-                kept += lost
+                kept += lost if found[path].state != "D" or self._disk_left > 0 else 0.0
+                disk = max(disk, lost if found[path].state == "D" else 0.0)
+        self._disk_left -= disk
         self._threads = found
         used = sum(map(cpu_seconds, processes))
         self._cpu_before = used if self._cpu_before is None else self._cpu_before

@@ -44,7 +44,8 @@ def _rank_failed(causes: Sequence[Raised]) -> LaunchError:
         return CannotSend(f"rank {first.rank}: {first.text}")
     message = f"{first.type_name}: {first.text}" if first.text else first.type_name
     also = sorted(report.rank for report in causes if report is not first)
-    return RankFailed(message, rank=first.rank, exception=_exception(first), stack=first.stack, also=also)
+    raised, exception = (first.type_name, first.text), _exception(first)
+    return RankFailed(message, rank=first.rank, exception=exception, stack=first.stack, also=also, raised=raised)
 
 
 def _collectives_differ(

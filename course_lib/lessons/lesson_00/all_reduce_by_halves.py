@@ -59,8 +59,8 @@ def costs(case: Case, values: list[Any]) -> list[Cost]:
     sent = max(sum(each["sent_to"].values()) for each in spent)
     return [
         Cost("collectives of a rank", max(sum(each["calls"].values()) for each in spent), 0),
-        Cost("messages sent by a rank", max(each["messages"] for each in spent), 2 * rounds),
-        Cost("bytes sent by a rank", sent, 2 * (case.ranks - 1) * piece * BYTES),
+        Cost("messages sent by a rank", max(each["messages"] for each in spent), 2 * rounds, at_least=1),
+        Cost("bytes sent by a rank", sent, 2 * (case.ranks - 1) * piece * BYTES, at_least=piece * BYTES),
     ]
 
 

@@ -121,7 +121,7 @@ def costs(case: Case, values: list[Any]) -> list[Cost]:
     limit, timelines = case.inputs["limit"], [value[0]["events"] for value in values]
     sizes = [[size for what, size in events if not _is_mark(what)] for events in timelines]
     return [
-        Cost("all-reduces", max(map(len, sizes)), 2 * -(-total // limit)),
+        Cost("all-reduces", max(map(len, sizes)), 2 * -(-total // limit), at_least=1),
         Cost("bytes in the largest of them", max(size for each in sizes for size in (0, *each)), limit),
         Cost("waits before the last gradient is ready", max(_waits(events) for events in timelines), 0),
         Cost("all-reduces begun after the last gradient is ready", max(_late(events) for events in timelines), 2),

@@ -100,7 +100,7 @@ def costs(case: Case, values: list) -> list[Cost]:
     payload = max(sum(numbers for (_, numbers), last in rank if last) for rank in sent)
     return [
         Cost("messages in passes before the k-th", before, 0),
-        Cost("bytes that a rank sends in the k-th passes", payload, 8 * (FEATURES + 1) * updates),
+        Cost("bytes that a rank sends in the k-th passes", payload, 8 * (FEATURES + 1) * updates, at_least=8),
     ]
 
 

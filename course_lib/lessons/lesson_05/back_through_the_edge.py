@@ -90,7 +90,7 @@ def costs(case: Case, values: list) -> list[Cost]:
     most, budget = max(((value, edge) for value, edge in of_ranks), key=lambda both: both[0]["messages"] - both[1])
     return [
         Cost("runs of a stage", max(value["runs"] for value in values), 1),
-        Cost("messages that a rank sends", most["messages"], budget),
+        Cost("messages that a rank sends", most["messages"], budget, at_least=min(1, budget)),
         Cost("bytes that it sends", most["bytes"], budget * size),
         Cost("messages to or from a rank that is no neighbour", max(far), 0),
         Cost("collectives", max(sum(value["collectives"].values()) for value in values), 0),

@@ -255,6 +255,7 @@ EXERCISE = Exercise(
         "cut off and resumed": 4,
         "budget": 2,
     },
+    shares_files=True,
     read_in="07",
     read="2 · The same as one process",
     read_for={
