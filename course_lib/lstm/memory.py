@@ -172,7 +172,9 @@ class Savings:
 def predict_with(model: NumberedBlocks, batch: Batch | BatchSize, savings: Savings | None = None) -> Memory:
     """Return what one rank needs for a step on its `batch`. Without savings, this equals `predict_memory`.
 
-    Recomputation keeps the inputs of each layer, and recomputes the rest of *one* layer at a time in the backward pass.
+    Autocast keeps a copy of every weight in half precision until the backward pass has used it; here it counts as part
+    of the activations. Recomputation keeps the inputs of each layer, and recomputes the rest of *one* layer at a time
+    in the backward pass.
     With sharded parameters, a rank stores its piece, plus the largest block, whole, while that block runs.
     """
     savings = savings or Savings()
@@ -189,7 +191,8 @@ def predict_with(model: NumberedBlocks, batch: Batch | BatchSize, savings: Savin
     shared = {name: -(-whole[name] // savings.ranks) for name in SHARDED[savings.sharded]}
     if "parameters" in shared and savings.ranks > 1:
         shared["parameters"] += max(each.parameters for each in blocks.values()) * of_weight // size
-    return Memory(**{**whole, **shared}, activations=activations * of_activation // size)
+    copies = parameters * of_activation // of_weight if of_activation < of_weight else 0
+    return Memory(**{**whole, **shared}, activations=activations * of_activation // size + copies)
 
 
 def _recomputed(model: ModelSize, batch: Batch | BatchSize, size: int) -> int:

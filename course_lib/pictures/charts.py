@@ -150,11 +150,14 @@ def curves(
     y: str,
     lines: Mapping[str, float] | None = None,
     computed: Collection[str] = (),
-    logarithmic: bool = False,
+    logarithmic: bool | str = False,
     marks: bool = True,
     top: float | None = None,
+    verticals: Mapping[str, float] | None = None,
 ) -> Picture:
     """Draw one curve per name. `lines` are named reference heights; `top` cuts off the picture there.
+
+    `logarithmic` makes the x-axis logarithmic, or both axes if it is "both". `verticals` are named places on the x-axis.
 
     Anything not measured is dashed: the heights, and the curves named in `computed`, so that others show through.
     """
@@ -165,14 +168,21 @@ def curves(
     _draw_lines(axes, series, x, marks, computed)
     for name, height in (lines or {}).items():
         axes.axhline(height, color=INK, linestyle="--", linewidth=1, label=name)
+    for name, place in (verticals or {}).items():
+        axes.axvline(place, color=INK, linestyle=":", linewidth=1.4, label=name)
     if logarithmic:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_ylim(0, top)
+    if logarithmic == "both":
+        axes.set_yscale("log", base=10)
+        axes.yaxis.set_major_formatter("{x:g}")
+    else:
+        axes.set_ylim(0, top)
     axes.set_ylabel(y, color=INK)
-    if len(series) + len(lines or {}) > 1:
+    names = [*series, *(lines or {}), *(verticals or {})]
+    if len(names) > 1:
         axes.legend(frameon=False)
-    return Picture(figure, f"{y} against {x}: {', '.join([*series, *(lines or {})])}")
+    return Picture(figure, f"{y} against {x}: {', '.join(names)}")
 
 
 def panels(series_of: Mapping[str, Mapping[str, Points]], *, y: str, top: float | None = None) -> Picture:

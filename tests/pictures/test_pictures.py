@@ -248,6 +248,14 @@ def test_a_computed_curve_is_dashed_and_must_be_one_of_those_drawn():
         curves(points, x="ranks", y="speed", computed=["fit"])
 
 
+def test_both_axes_can_be_logarithmic_and_a_place_be_marked():
+    picture = curves({"steps": [(1, 10), (64, 500)]}, x="n", y="µs", logarithmic="both", verticals={"the knee": 8})
+    (axes,) = picture.figure.axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    assert list(axes.lines[1].get_xdata()) == [8, 8]
+    assert picture.alt == "µs against n: steps, the knee"
+
+
 def test_panels_share_their_height_and_a_curve_keeps_its_colour():
     losses = {"slow": [(0, 1.0), (1, 0.5)], "fast": [(0, 1.0), (1, 0.2)]}
     times = {name: [(2 * x, y) for x, y in points] for name, points in losses.items()}
