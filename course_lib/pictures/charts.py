@@ -157,7 +157,7 @@ def curves(
 ) -> Picture:
     """Draw one curve per name. `lines` are named reference heights; `top` cuts off the picture there.
 
-    `logarithmic` makes the x-axis logarithmic, or both axes if it is "both". `verticals` are named places on the x-axis.
+    `logarithmic` makes the x-axis logarithmic, or both axes if it is "both". `verticals` are named places on x.
 
     Anything not measured is dashed: the heights, and the curves named in `computed`, so that others show through.
     """
