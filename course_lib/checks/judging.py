@@ -106,7 +106,10 @@ def _cause(
     """Return why this case failed, or "" if the cause is unknown."""
     outcome = finding.outcome
     if outcome.in_flight:
-        return IN_FLIGHT[outcome.in_flight[0][0]]
+        ahead = [symptom for symptom in exercise.symptoms if getattr(symptom, "ahead_of_waits", False)]
+        values = outcome.decoded()
+        shown = [symptom for symptom in ahead if _shows(symptom, finding.case, values)]
+        return idea(shown[0]) if shown else IN_FLIGHT[outcome.in_flight[0][0]]
     if outcome.kind in ("stuck", "slow"):
         return explain_hang(outcome)
     if outcome.kind == "raised":

@@ -75,6 +75,12 @@ def observed(symptom: Symptom) -> Symptom:
     return symptom
 
 
+def ahead_of_waits(symptom: Symptom) -> Symptom:
+    """Mark an observed symptom as the reason why calls were begun that nobody waits for: it is told instead of that."""
+    symptom.ahead_of_waits = True  # pyright: ignore[reportFunctionMemberAccess]
+    return observed(symptom)
+
+
 def over_budget(judge: Judge, costs: Costs, case: Case, values: list[Any], *places: int) -> bool:
     """Return whether an answer is right but over budget in the costs at these `places` (default: in any cost)."""
     if judge(case, values):

@@ -76,6 +76,14 @@ def nothing_returned(case: Case, values: list[Any]) -> bool:
     return any(value is None for value in _returned(values))
 
 
+def all_the_way_round(case: Case, values: list[Any]) -> bool:
+    """The numbers went all the way round the ring, and every rank has its own again. One step is enough: send your
+    number once, and return what arrives.
+    """
+    sent = min(value["spent"]["messages"] for value in values)
+    return sent >= case.ranks and differs(_returned(values), _shifted(case, 0)) is None
+
+
 def its_own(case: Case, values: list[Any]) -> bool:
     """This is the rank's own number: receive into a second tensor, and return that one."""
     return differs(_returned(values), _shifted(case, 0)) is None
@@ -157,6 +165,7 @@ EXERCISE = Exercise(
         a_collective,
         sent_to_others,
         nothing_returned,
+        all_the_way_round,
         its_own,
         the_other_way_round,
         all_have_the_same,

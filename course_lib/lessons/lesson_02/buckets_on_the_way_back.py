@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, seeded
 from course_lib.checks.private import by_rank_inside
-from course_lib.lessons.symptoms import DIVIDED_TWICE, THE_SUM, observed, says
+from course_lib.lessons.symptoms import DIVIDED_TWICE, THE_SUM, ahead_of_waits, observed, says
 
 BYTES = 8  # per number
 
@@ -221,11 +221,14 @@ def _own_in_first(case: Case, values: list[Any]) -> int:
     )
 
 
+@ahead_of_waits
 def hooks_left_behind(case: Case, values: list[Any]) -> bool:
-    """The first update is right and a later one is not: hooks of the first are still there and run again, with their
-    old state. Keep the handle that `register_post_accumulate_grad_hook` returns, and `remove()` it.
+    """The first update is right, and a later one begins more all-reduces than it: hooks of the first are still there
+    and run again, with their old state. Keep the handle that `register_post_accumulate_grad_hook` returns, and
+    `remove()` it.
     """
-    return len(values[0]) > 1 and _first_are(case, values, 1)
+    first, *later = [sum(not _is_mark(what) for what, _ in update["events"]) for update in values[0]]
+    return max(later, default=0) > first and _first_are(case, values, 1)
 
 
 def everything_afterwards(case: Case, values: list[Any]) -> bool:

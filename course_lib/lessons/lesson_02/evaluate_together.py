@@ -92,7 +92,17 @@ def divides_by_its_own_count(case: Case, values: list[Any]) -> bool:
     whole, counts = sum(case.inputs["totals"]), case.inputs["counts"]
     filled = [(value, count) for value, count in zip(values, counts, strict=True) if count]
     factors = (1, case.ranks)
+    if len({count for _, count in filled}) == 1:
+        return False  # equal counts don't tell whose it is
     return any(all(differs(value, whole / (factor * count)) is None for value, count in filled) for factor in factors)
+
+
+def divides_by_one_count(case: Case, values: list[Any]) -> bool:
+    """You divide the sum of all losses by the count of a single rank, the same one everywhere: the largest, perhaps.
+    It is a mean over the examples of all ranks: add up their counts.
+    """
+    whole, counts = sum(case.inputs["totals"]), {count for count in case.inputs["counts"] if count}
+    return len(counts) > 1 and any(_same(values, [whole / count] * case.ranks) for count in counts)
 
 
 def own_sum_by_all(case: Case, values: list[Any]) -> bool:
@@ -157,6 +167,7 @@ EXERCISE = Exercise(
         the_sum,
         divides_by_the_ranks,
         divides_by_its_own_count,
+        divides_by_one_count,
         own_sum_by_all,
         whole_numbers,
         only_one_knows,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw, seeded
 from course_lib.checks.private import by_rank
-from course_lib.lessons.symptoms import a_mean_of_means, observed, says
+from course_lib.lessons.symptoms import NO_MEAN_OF_NOTHING, a_mean_of_means, observed, says
 
 
 def cases(seed: int) -> list[Case]:
@@ -99,11 +99,19 @@ def has_cut_the_graph(case: Case, values: list) -> bool:
     return any(not isinstance(value["gradients"], Tensor) for value in values)
 
 
-def has_multiplied_by_the_mask(case: Case, values: list) -> bool:
-    """Zero times nan is nan, and so is zero times infinity: one bad cell of padding spoils the sum, though the mask is
-    0 there. Select the steps that count, `losses[mask]`, instead of multiplying the others by 0.
+@says(NO_MEAN_OF_NOTHING)
+def has_divided_by_nothing(case: Case, values: list) -> bool:
+    empty = [not mask.any() for mask in case.inputs["mask"]]
+    nans = [bool(value["losses"].isnan()) for value in values]
+    return any(empty) and nans == empty
+
+
+def has_let_padding_in(case: Case, values: list) -> bool:
+    """One bad cell of padding spoils the result: you add it, or multiply it by a mask of 0. Zero times nan is nan, and
+    so is zero times infinity. Select the steps that count, `losses[mask]`, instead of multiplying the others by 0.
     """
-    return case.part != "uneven counts" and bool(_mean(values, "losses").isnan() or _mean(values, "gradients").isnan())
+    found = _mean(values, "losses"), _mean(values, "gradients")
+    return not case.inputs["rest"].isfinite().all() and not all(number.isfinite() for number in found)
 
 
 @says(a_mean_of_means("a step", "rank"))
@@ -199,7 +207,8 @@ EXERCISE = Exercise(
     judge=judge,
     symptoms=(
         has_cut_the_graph,
-        has_multiplied_by_the_mask,
+        has_divided_by_nothing,
+        has_let_padding_in,
         is_a_mean_of_means,
         returns_the_loss_of_all,
         has_forgotten_the_ranks,

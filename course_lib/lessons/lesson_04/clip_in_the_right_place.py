@@ -12,7 +12,7 @@ from torch import Tensor
 from course_lib.checks.exercise import Case, Exercise, differs, draw, same_as, seeded
 from course_lib.checks.private import by_rank
 from course_lib.lessons.lesson_04 import FEATURES, examples, linear, whole
-from course_lib.lessons.symptoms import CLIPPED_EACH_NUMBER, STRETCHED, says
+from course_lib.lessons.symptoms import CLIPPED_EACH_NUMBER, STRETCHED, observed, says
 
 RATE = 0.5
 ALL, NORM = "the gradient of all", "the norm of all"
@@ -115,6 +115,23 @@ def _whole(case: Case) -> Tensor:
 def has_kept_to_itself(case: Case, values: list) -> bool:
     """Every rank updates with its own gradient: nothing was sent, and the replicas drift apart. Add the gradients up
     over the ranks before you clip.
+    """
+    own = list(zip(_steps(case, values), case.inputs["micro_batches"], strict=True))
+
+    def like(count_of: Callable[[list], int | None], limit: float) -> bool:
+        return all(
+            differs(step, clipped(gradient_of(case, pieces, count_of(pieces)), limit)) is None for step, pieces in own
+        )
+
+    counts: tuple[Callable[[list], int | None], ...] = (lambda _: None, lambda pieces: len(whole(pieces)[0]))
+    return any(like(count, limit) for count in counts for limit in (case.inputs["limit"], float("inf")))
+
+
+@observed
+def has_drifted_apart(case: Case, values: list) -> bool:
+    """The ranks step with different gradients, so their weights drift apart, and they train different models from then
+    on. After the sum over the ranks, every rank must have the same gradient, for *every* parameter, and shorten it by
+    the same factor.
     """
     return any(differs(step, _steps(case, values)[0]) for step in _steps(case, values))
 
@@ -261,6 +278,7 @@ EXERCISE = Exercise(
     judge=judge,
     symptoms=(
         has_kept_to_itself,
+        has_drifted_apart,
         has_averaged_once_more,
         has_stretched,
         has_clipped_its_own,

@@ -174,8 +174,8 @@ def has_not_moved(case: Case, values: list) -> bool:
 
 @observed
 def has_returned_other_losses(case: Case, values: list) -> bool:
-    """The training is right, but what you return is not: the loss of an update is the sum of its micro-batches' shares,
-    not the share of one of them.
+    """The training is right, but the losses that you return are not. Return one number for each update, the tail's
+    included: the sum of its micro-batches' shares.
     """
     return differs(values[0]["parameters"], expected(case)[0]["parameters"]) is None and judge(case, values) is not None
 
@@ -274,6 +274,7 @@ EXERCISE = Exercise(
     judge=judge,
     costs=costs,
     symptoms=(
+        has_returned_other_losses,
         has_updated_for_every_piece,
         has_lost_the_tail,
         has_joined_the_tail,
@@ -287,6 +288,5 @@ EXERCISE = Exercise(
         has_joined_the_pieces,
         has_held_several_graphs,
         has_run_more_passes,
-        has_returned_other_losses,
     ),
 )

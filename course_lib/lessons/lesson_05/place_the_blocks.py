@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +13,8 @@ from course_lib.checks.exercise import Case, Exercise, draw, show
 from course_lib.lessons.symptoms import observed
 
 Parts = list[list[int]]
+Problem = tuple[list[list[int]], list[int], list[int]]  # seconds, sizes, memory
+Rule = tuple[Callable[[Parts], float], Callable[[Parts], bool]]  # what an answer minimizes, and among which placements
 DRAWN = 10
 MOST_BLOCKS, MOST_DEVICES = 8, 4
 
@@ -25,6 +28,7 @@ def cases(seed: int) -> list[Case]:
         return [case(part, *problem) for problem in draw(make, DRAWN, seed)]
 
     return [
+        case("the fastest", [[9, 1, 1, 2], [7, 3, 6, 4], [6, 5, 2, 1]], [5, 1, 7, 1], [20, 20, 20]),
         case("the fastest", [[2, 2, 2, 9], [1, 1, 1, 7]], [3, 1, 1, 1], [9, 9]),
         case("the fastest", [[1, 1], [9, 9], [1, 1]], [1, 1], [9, 9, 9]),
         *some("the fastest", with_room),
@@ -75,14 +79,33 @@ def too_small(chance: random.Random) -> tuple[list[list[int]], list[int], list[i
             return seconds, sizes, memory
 
 
+def probes() -> list[Problem]:
+    """Return problems that tell one goal from another: an answer's mistake is named if it explains all of them."""
+    chance = random.Random(5)
+    own = [[[chance.randint(1, 9) for _ in range(5)] for _ in range(devices)] for devices in (3, 3, 2, 3, 2, 3)]
+    sizes = [[chance.randint(1, 9) for _ in range(5)] for _ in own]
+    return [(seconds, size, [sum(size)] * len(seconds)) for seconds, size in zip(own, sizes, strict=True)]
+
+
 def drive(answer, seconds: list[list[int]], sizes: list[int], memory: list[int]):
-    parts = answer(seconds, sizes, memory)
-    return None if parts is None else [list(map(int, part)) for part in parts]
+    """Return the parts, and those of the probes, or False for a probe on which the answer raised something."""
+
+    def ask(*problem):
+        parts = answer(*copy.deepcopy(problem))
+        return None if parts is None else [list(map(int, part)) for part in parts]
+
+    def try_it(*problem):
+        try:
+            return ask(*problem)
+        except Exception:
+            return False
+
+    return {"parts": ask(seconds, sizes, memory), "probes": [try_it(*probe) for probe in probes()]}
 
 
 def judge(case: Case, values: list) -> str | None:
     seconds, sizes, memory = case.inputs.values()
-    (parts,), best = values, fastest(seconds, sizes, memory)
+    parts, best = values[0]["parts"], fastest(seconds, sizes, memory)
     if parts is None or best is None:
         return None if parts is best else f"it is {show(parts)}, it should be {best and 'a placement: there is one'}"
     if sum(map(len, parts)) != len(sizes) or len(parts) != len(memory):
@@ -126,11 +149,16 @@ def fastest(seconds: list[list[int]], sizes: list[int], memory: list[int], withi
     return min(fitting, key=partial(slowest, seconds), default=None)
 
 
-def _is_best_of(
-    case: Case, parts: Parts | None, cost: Callable[[Parts], float], allowed: Callable[[Parts], bool]
-) -> bool:
+def _follows(case: Case, values: list, rule: Callable[..., Rule]) -> bool:
+    """Return whether the answer follows a rule, `rule(seconds, sizes, memory)`, here and in all probes."""
+    here: Problem = (case.inputs["seconds"], case.inputs["sizes"], case.inputs["memory"])
+    pairs = [(here, values[0]["parts"]), *zip(probes(), values[0]["probes"], strict=True)]
+    return all(parts is not False and _is_best_of(problem, parts, *rule(*problem)) for problem, parts in pairs)
+
+
+def _is_best_of(problem: Problem, parts: Parts | None, cost: Callable, allowed: Callable) -> bool:
     """Return whether this placement minimizes `cost` among the `allowed` placements."""
-    _, sizes, memory = case.inputs.values()
+    _, sizes, memory = problem
     ways = list(filter(allowed, all_parts(len(sizes), len(memory))))
     if parts is None or not ways:
         return parts is None and not ways
@@ -142,7 +170,7 @@ def has_dealt_out_in_turn(case: Case, values: list) -> bool:
     """Activations go backwards through the devices, or back and forth. Each device gets one contiguous part of the
     model, and the devices follow each other in order; you choose only the cuts.
     """
-    blocks = [block for part in values[0] or [] for block in part]
+    blocks = [block for part in values[0]["parts"] or [] for block in part]
     return sorted(blocks) == list(range(len(case.inputs["sizes"]))) != blocks
 
 
@@ -151,20 +179,20 @@ def has_given_up_too_soon(case: Case, values: list) -> bool:
     """There are placements that fit, but you return None: just because the *fastest* doesn't fit, or the one you found,
     doesn't mean that none does.
     """
-    return values[0] is None
+    return values[0]["parts"] is None
 
 
+@observed
 def has_left_room(case: Case, values: list) -> bool:
     """A device that is *exactly* full is refused. Blocks fit if they need no more than the device's memory."""
-    seconds, sizes, memory = case.inputs.values()
-    return _is_best_of(case, values[0], partial(slowest, seconds), lambda way: fits(sizes, memory, way, lt))
+    return _follows(case, values, lambda s, z, m: (partial(slowest, s), lambda way: fits(z, m, way, lt)))
 
 
 @observed
 def has_given_nothing(case: Case, values: list) -> bool:
     """Here no placement fits, and you return an empty list. Return None instead."""
     seconds, sizes, memory = case.inputs.values()
-    return values[0] == [] and fastest(seconds, sizes, memory) is None
+    return values[0]["parts"] == [] and fastest(seconds, sizes, memory) is None
 
 
 @observed
@@ -173,7 +201,7 @@ def has_never_given_up(case: Case, values: list) -> bool:
     None.
     """
     seconds, sizes, memory = case.inputs.values()
-    return values[0] is not None and fastest(seconds, sizes, memory) is None
+    return values[0]["parts"] is not None and fastest(seconds, sizes, memory) is None
 
 
 @observed
@@ -184,71 +212,80 @@ def has_ignored_the_memory(case: Case, values: list) -> bool:
     seconds, sizes, memory = case.inputs.values()
     best = fastest(seconds, sizes, memory)
     return (
-        not fits(sizes, memory, values[0])
+        not fits(sizes, memory, values[0]["parts"])
         and best is not None
-        and slowest(seconds, values[0]) <= slowest(seconds, best)
+        and slowest(seconds, values[0]["parts"]) <= slowest(seconds, best)
     )
 
 
+@observed
 def has_taken_one_limit_for_all(case: Case, values: list) -> bool:
     """Every device has a memory of its own, but you apply one device's limit to all of them."""
-    seconds, sizes, memory = case.inputs.values()
-    limits = {max(memory), min(memory), memory[0]}
-    others = ([limit] * len(memory) for limit in limits if len(set(memory)) > 1 and limit < sum(sizes))
-    pace = partial(slowest, seconds)
-    return any(_is_best_of(case, values[0], pace, lambda way, other=other: fits(sizes, other, way)) for other in others)
+    if len(set(case.inputs["memory"])) == 1:
+        return False
+
+    def like(limit: Callable) -> bool:
+        if limit(case.inputs["memory"]) >= sum(case.inputs["sizes"]):  # it limits nothing
+            return False
+        return _follows(
+            case, values, lambda s, z, m: (partial(slowest, s), lambda way: fits(z, [limit(m)] * len(m), way))
+        )
+
+    return any(map(like, (min, max, lambda memory: memory[0])))
 
 
+@observed
 def has_used_every_device(case: Case, values: list) -> bool:
     """You try only placements in which every device has a block, even a slow one that all others then wait for; with
     fewer blocks than devices, there are none. A device may stay empty: try those placements, too.
     """
-    seconds, sizes, memory = case.inputs.values()
-    return _is_best_of(case, values[0], partial(slowest, seconds), lambda way: all(way) and fits(sizes, memory, way))
+    return _follows(case, values, lambda s, z, m: (partial(slowest, s), lambda way: all(way) and fits(z, m, way)))
 
 
+@observed
 def has_taken_the_devices_for_alike(case: Case, values: list) -> bool:
     """You balance as if all devices were alike. Device `d` takes `seconds[d][b]` for block `b`: what matters is the
     time of each device's blocks on *that* device.
     """
-    seconds, sizes, memory = case.inputs.values()
-    means = [sum(column) for column in zip(*seconds, strict=True)]
-    rows = [row for row in (*seconds, means) if [row] * len(memory) != seconds]
 
-    def like(row: list[int], full: bool) -> bool:
-        pace = partial(slowest, [row] * len(memory))
-        return _is_best_of(case, values[0], pace, lambda way: fits(sizes, memory, way) and (all(way) or not full))
+    def like(row: Callable, full: bool) -> bool:
+        def rule(seconds: list[list[int]], sizes: list[int], memory: list[int]) -> Rule:
+            pace = partial(slowest, [row(seconds)] * len(memory))
+            return pace, lambda way: fits(sizes, memory, way) and (all(way) or not full)
 
+        return _follows(case, values, rule)
+
+    rows = (lambda s: s[0], lambda s: s[-1], lambda s: [sum(column) / len(s) for column in zip(*s, strict=True)])
     return any(like(row, full) for row in rows for full in (False, True))
 
 
+@observed
 def has_made_the_sum_small(case: Case, values: list) -> bool:
     """The *sum* of all devices' seconds is minimal. In a pipeline, the devices work at the same time, and all wait for
     the slowest: minimize its seconds.
     """
-    seconds, sizes, memory = case.inputs.values()
-
-    def total(way: Parts) -> int:
-        return sum(times(seconds, way))
-
-    differ = len(set(map(total, all_parts(len(sizes), len(memory))))) > 1
-    return differ and _is_best_of(case, values[0], total, lambda way: fits(sizes, memory, way))
+    return _follows(case, values, lambda s, z, m: (lambda way: sum(times(s, way)), lambda way: fits(z, m, way)))
 
 
+@observed
 def has_balanced_the_memory(case: Case, values: list) -> bool:
     """You minimize the memory of the fullest device. Memory only has to fit: the exercise asks for the fastest of all
     placements that fit.
     """
-    _, sizes, memory = case.inputs.values()
-    return _is_best_of(case, values[0], partial(slowest, [sizes] * len(memory)), lambda way: fits(sizes, memory, way))
+    return _follows(case, values, lambda s, z, m: (partial(slowest, [z] * len(m)), lambda way: fits(z, m, way)))
 
 
+@observed
 def has_counted_blocks(case: Case, values: list) -> bool:
-    """Equally many blocks on each device are equal work only if blocks and devices are alike. Compare their seconds."""
-    counts = [len(part) for part in values[0]]
-    if len(counts) != len(case.inputs["memory"]):
-        return False
-    return max(counts) - min(counts) <= 1
+    """There are equally many blocks on each device, give or take one: that is equal work only if blocks and devices are
+    alike. Compare their seconds.
+    """
+
+    def counts(way: Parts) -> int:
+        return max(map(len, way)) - min(map(len, way))
+
+    here = len(values[0]["parts"]) == len(case.inputs["memory"])
+    return here and all(counts(parts) <= 1 for parts in (values[0]["parts"], *values[0]["probes"]))
 
 
 def has_filled_one_after_the_other(case: Case, values: list) -> bool:
@@ -258,8 +295,18 @@ def has_filled_one_after_the_other(case: Case, values: list) -> bool:
     _, sizes, memory = case.inputs.values()
     return all(
         not after or sum(sizes[block] for block in [*part, after[0]]) > memory[device]
-        for device, (part, after) in enumerate(pairwise(values[0]))
+        for device, (part, after) in enumerate(pairwise(values[0]["parts"]))
     )
+
+
+@observed
+def is_not_the_fastest(case: Case, values: list) -> bool:
+    """The placement fits, but another one that fits is faster. All devices wait for the slowest: compare whole
+    placements by the seconds of their slowest device, all its blocks together, and take the one with the fewest.
+    """
+    parts, sizes, memory = values[0]["parts"], case.inputs["sizes"], case.inputs["memory"]
+    in_order = [block for part in parts for block in part] == list(range(len(sizes)))
+    return in_order and len(parts) == len(memory) and fits(sizes, memory, parts)
 
 
 EXERCISE = Exercise(
@@ -295,5 +342,6 @@ EXERCISE = Exercise(
         has_balanced_the_memory,
         has_counted_blocks,
         has_filled_one_after_the_other,
+        is_not_the_fastest,
     ),
 )

@@ -147,7 +147,7 @@ def drive(answer, sizes: list[int], ranks: int, workers: int):
     """
 
     def ask(rank: int, worker: int | None, process: int):
-        with as_process(process):
+        with as_process(process, answer):
             share = answer(list(sizes), rank, ranks, worker, workers)
             return share if share is None else [int(file) for file in share]
 

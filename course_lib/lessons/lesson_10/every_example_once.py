@@ -43,7 +43,7 @@ def drive(answer: Callable, order: list[int], batch: int, workers: int) -> dict[
     """Call the answer for each worker, like separate processes, and once more for all in one process."""
 
     def ask(worker: int, process: int) -> Batches:
-        with as_process(process):
+        with as_process(process, answer):
             return [[int(example) for example in share] for share in answer(list(order), batch, worker, workers)]
 
     return {

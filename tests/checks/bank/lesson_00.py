@@ -19,6 +19,17 @@ def returns_its_own(number):
     return mine
 
 
+@wrong("00.1", says="went all the way round the ring")
+def passes_on_until_its_own_comes_back(number):
+    left, right = neighbours()
+    mine = torch.tensor([number])
+    for _ in range(dist.get_world_size()):
+        theirs = torch.zeros_like(mine)
+        exchange(mine, right, theirs, left)
+        mine = theirs
+    return mine
+
+
 @wrong("00.1", says=NEVER_WAITS)
 def drops_its_send(number):
     left, right = neighbours()

@@ -427,6 +427,14 @@ def divides_by_the_ranks(total, count):
     return total.item() / dist.get_world_size()
 
 
+@wrong("02.3", says="by the count of a single rank")
+def divides_by_the_largest_count(total, count):
+    total, most = torch.tensor(total, dtype=torch.float64), torch.tensor(count)
+    dist.all_reduce(total)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    return (total / most).item()
+
+
 @wrong("02.3", says="This is the sum of all losses")
 def sum_of_all(total, count):
     total = torch.tensor(total, dtype=torch.float64)

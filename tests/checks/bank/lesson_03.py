@@ -147,6 +147,13 @@ def sums_everything(losses, mask):
     return losses.nan_to_num().sum() * dist.get_world_size() / _total(mask.sum())
 
 
+@wrong("03.2", says="divided by its count of 0")
+def weighs_its_own_mean(losses, mask):
+    count, own = mask.sum(), mask.sum()
+    dist.all_reduce(count)
+    return losses[mask].mean() * own * dist.get_world_size() / count
+
+
 @wrong("03.2", says="Zero times nan is nan")
 def where_after_the_product(losses, mask):
     weights = mask.double() / _total(mask.sum())

@@ -167,6 +167,24 @@ def forgets_to_zero(model, optimizer, micro_batches, k):
 
 
 @wrong("04.1", says="The training is right")
+def returns_a_loss_for_each_piece(model, optimizer, micro_batches, k):
+    losses = []
+
+    def share(errors, pieces):
+        losses.append((errors.sum() / examples_of(pieces)).item())
+        return errors.sum() / examples_of(pieces)
+
+    accumulated(model, optimizer, updates_of(micro_batches, k), share)
+    return losses
+
+
+@wrong("04.1", says="the tail's included")
+def forgets_the_loss_of_the_tail(model, optimizer, micro_batches, k):
+    losses = accumulated(model, optimizer, updates_of(micro_batches, k), lambda e, p: e.sum() / examples_of(p))
+    return losses[: len(micro_batches) // k]
+
+
+@wrong("04.1", says="The training is right")
 def returns_the_last_piece(model, optimizer, micro_batches, k):
     losses = []
     for pieces in updates_of(micro_batches, k):
@@ -329,6 +347,15 @@ def mean_over_ranks(model, optimizer, micro_batches, count, limit):
     for parameter in model.parameters():
         parameter.grad.div_(dist.get_world_size())
         dist.all_reduce(parameter.grad)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), limit)
+    optimizer.step()
+    return norm
+
+
+@wrong("04.2", says="The ranks step with different gradients")
+def sends_the_weight_only(model, optimizer, micro_batches, count, limit):
+    backward_of_all(model, micro_batches, count)
+    dist.all_reduce(model.weight.grad)
     norm = nn.utils.clip_grad_norm_(model.parameters(), limit)
     optimizer.step()
     return norm

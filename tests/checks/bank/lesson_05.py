@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.checks.bank import right, wrong
+from tests.checks.bank import NEVER_WAITS, right, wrong
 
 # --- 05.1 Back through the edge ---
 
@@ -188,6 +188,41 @@ def goes_back_twice(stage, inputs, loss, shape):
         dist.send(back.contiguous(), rank - 1)
 
 
+@wrong("05.1", says=NEVER_WAITS)
+def sends_and_forgets(stage, inputs, loss, shape):
+    """Both ways with `isend`, and nobody waits for it."""
+    rank = dist.get_rank()
+    if inputs is None:
+        inputs = received_from(rank - 1, shape).requires_grad_()
+    outputs = stage(inputs)
+    if loss is None:
+        dist.isend(outputs.detach().contiguous(), rank + 1)
+    (loss(outputs) if loss else outputs).backward(None if loss else received_from(rank + 1, shape))
+    if rank:
+        dist.isend(inputs.grad.contiguous(), rank - 1)
+
+
+@wrong("05.1", says=NEVER_WAITS)
+def gradient_sent_and_forgotten(stage, inputs, loss, shape):
+    rank = dist.get_rank()
+    inputs, outputs = there(stage, inputs, shape)
+    (loss(outputs) if loss else outputs).backward(None if loss else received_from(rank + 1, shape))
+    if rank:
+        dist.isend(inputs.grad.contiguous(), rank - 1)
+
+
+@wrong("05.1", says=NEVER_WAITS)
+def gradient_received_and_forgotten(stage, inputs, loss, shape):
+    rank = dist.get_rank()
+    inputs, outputs = there(stage, inputs, shape)
+    gradient = torch.zeros(shape, dtype=torch.float64)
+    if loss is None:
+        dist.irecv(gradient, rank + 1)
+    (loss(outputs) if loss else outputs).backward(None if loss else gradient)
+    if rank:
+        dist.send(inputs.grad.contiguous(), rank - 1)
+
+
 @right("05.1")
 def with_autograd_grad(stage, inputs, loss, shape):
     rank = dist.get_rank()
@@ -358,7 +393,7 @@ def first_fit(seconds, sizes, memory):
     return parts
 
 
-@wrong("05.2", says="Equally many blocks")
+@wrong("05.2", says="equally many blocks")
 def equally_many(seconds, sizes, memory):
     each, extra = divmod(len(sizes), len(memory))
     bounds = [device * each + min(device, extra) for device in range(len(memory) + 1)]
@@ -371,7 +406,7 @@ def leaves_empty_devices_out(seconds, sizes, memory):
     return parts and [part for part in parts if part]
 
 
-@wrong("05.2", says="A device may stay empty")
+@wrong("05.2", says="as if all devices were alike")
 def with_the_library(seconds, sizes, memory):
     from course_lib.planning import BlockCost, CannotPlace, balanced
 
@@ -381,6 +416,26 @@ def with_the_library(seconds, sizes, memory):
     except CannotPlace:
         return None
     return [placement.blocks_of(device) for device in range(len(memory))]
+
+
+@wrong("05.2", says="another one that fits is faster")
+def slowest_block(seconds, sizes, memory):
+    """Make the slowest block of any device as fast as possible."""
+    ways = all_placements(len(sizes), len(memory))
+    fitting = [w for w in ways if all(n <= m for n, m in zip(needs(sizes, w), memory, strict=True))]
+    blocks = [[max((own[b] for b in part), default=0) for own, part in zip(seconds, w, strict=True)] for w in fitting]
+    return min(zip(map(max, blocks), fitting, strict=True), default=(0, None))[1]
+
+
+@wrong("05.2", says="another one that fits is faster")
+def smallest_difference(seconds, sizes, memory):
+    """Make the slowest and the fastest device as equal as possible."""
+    return best(seconds, sizes, memory, cost=lambda times: max(times) - min(times))
+
+
+@wrong("05.2", says="another one that fits is faster")
+def least_squares(seconds, sizes, memory):
+    return best(seconds, sizes, memory, cost=lambda times: sum(time**2 for time in times))
 
 
 @right("05.2")

@@ -7,7 +7,7 @@ from itertools import chain
 import torch
 import torch.distributed as dist
 
-from tests.checks.bank import right, wrong
+from tests.checks.bank import NEVER_WAITS, right, wrong
 
 # 06.1 Count the bubble
 
@@ -477,6 +477,16 @@ def backward_twice(layer, chunks, gradients):
     for parameter in layer.parameters():
         parameter.grad += parameter.grad.clone()
     return outputs, carried
+
+
+@wrong("06.3", says=NEVER_WAITS)
+def sent_and_forgotten(layer, chunks, gradients):
+    kept = forwards(layer, chunks, leaves)
+    carried = backwards(kept, gradients, (0, 1))
+    if dist.get_rank() == 1:
+        for inputs, _, _, _ in reversed(kept):
+            dist.isend(inputs.grad.contiguous(), 0)
+    return [outputs.detach() for _, _, outputs, _ in kept], carried
 
 
 @right("06.3")

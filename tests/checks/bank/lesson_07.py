@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from tests.checks.bank import right, wrong
+from tests.checks.bank import NEVER_WAITS, right, wrong
 
 # 07.1 Rows and columns
 
@@ -206,7 +206,7 @@ def mean_of_means(model, count, replicas):
     model.weight.grad /= replicas
 
 
-@wrong("07.2", says="divided its zeros by its own count")
+@wrong("07.2", says="divides its zeros by its own count")
 def mean_of_means_with_nan(model, count, replicas):
     group = column_group(replicas)
     weight = summed(count, group)
@@ -261,6 +261,14 @@ def table_of_all_stages(model, count, replicas):
     mine[: len(model.weight)], mine[-1] = model.weight.grad, count
     dist.all_reduce(table)
     model.weight.grad = mine[: len(model.weight)] / mine[-1]
+
+
+@wrong("07.2", says=NEVER_WAITS)
+def summed_and_forgotten(model, count, replicas):
+    group, total = column_group(replicas), torch.tensor(count)
+    dist.all_reduce(total, group=group)
+    dist.all_reduce(model.weight.grad, group=group, async_op=True)
+    model.weight.grad /= total
 
 
 @right("07.2")
@@ -422,6 +430,13 @@ def only_where_it_is_large(model, limit, row, column):
 @wrong("07.3", says="is None")
 def returns_nothing(model, limit, row, column):
     scale(model, summed(squares_of(model), row).sqrt(), limit)
+
+
+@wrong("07.3", says=NEVER_WAITS)
+def squares_never_awaited(model, limit, row, column):
+    squares = squares_of(model)
+    dist.all_reduce(squares, group=row, async_op=True)
+    return scale(model, squares.sqrt(), limit)
 
 
 @right("07.3")
@@ -685,6 +700,19 @@ def all_on_two_of_them(parameters, make_optimizer):
             dist.broadcast(parameter.data, whose)
 
     return step
+
+
+@wrong("07.4", says=NEVER_WAITS)
+def given_and_forgotten(parameters, make_optimizer):
+    owner = owners(parameters)
+    step = sharded(parameters, make_optimizer, owner, give=False)
+
+    def step_and_give():
+        step()
+        for parameter, whose in zip(parameters, owner, strict=True):
+            dist.broadcast(parameter.data, whose, async_op=True)
+
+    return step_and_give
 
 
 @right("07.4")

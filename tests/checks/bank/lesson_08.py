@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from tests.checks.bank import right, wrong
+from tests.checks.bank import NEVER_WAITS, right, wrong
 
 # 08.1 One rank reports, all evaluate
 
@@ -138,6 +138,17 @@ def reduced_a_copy(gradients, errors):
     for gradient in gradients:
         dist.all_reduce(gradient.clone())
     reports = [(both[0] / both[1]).item() for both in [both_of_all(*error) for error in errors]]
+    return gradients, reports if dist.get_rank() == 0 else []
+
+
+@wrong("08.1", says=NEVER_WAITS)
+def only_the_last_awaited(gradients, errors):
+    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
+    reports = []
+    for error in errors:
+        total, count = both_of_all(*error)
+        reports.append((total / count).item())
+    works[-1].wait()
     return gradients, reports if dist.get_rank() == 0 else []
 
 
@@ -346,6 +357,16 @@ def one_fewer(batches):
     return [loss_of(batch) for batch in padded(batches, updates)[: max(1, updates - 1)]][:updates]
 
 
+@wrong("08.2", says=NEVER_WAITS)
+def losses_never_awaited(batches):
+    losses = []
+    for batch in padded(batches, agreed(len(batches))):
+        both = torch.tensor([float(batch.sum()), len(batch)], dtype=torch.float64)
+        dist.all_reduce(both, async_op=True)
+        losses.append((both[0] / both[1]).item())
+    return losses
+
+
 @right("08.2")
 def until_nobody_has_any(batches):
     losses, mine = [], iter(batches)
@@ -532,6 +553,19 @@ def skips_after_the_sum(weight, gradients, rate):
         gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
         dist.all_reduce(gradient)
         if good:
+            weight = weight - rate * gradient / dist.get_world_size()
+        weights.append(weight)
+    return weights
+
+
+@wrong("08.3", says=NEVER_WAITS)
+def sum_never_awaited(weight, gradients, rate):
+    weights = []
+    for gradient in gradients:
+        bad = torch.tensor(int(not is_good(gradient)))
+        dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+        if not bad:
+            dist.all_reduce(gradient, async_op=True)
             weight = weight - rate * gradient / dist.get_world_size()
         weights.append(weight)
     return weights

@@ -15,7 +15,7 @@ from course_lib.lstm.model import SequenceModel
 from course_lib.planning.placement import Placement
 from course_lib.planning.schedules import gpipe, naive
 from course_lib.strategies import DDP, Hybrid, Shard, Strategy, broadcast_weights, sum_over_ranks
-from tests.checks.bank import right, wrong
+from tests.checks.bank import NEVER_WAITS, right, wrong
 from tests.checks.tried import names_in
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks need not read the notebook for it
@@ -189,6 +189,13 @@ class KeepsTheWholeModel(MyHybrid):
     def __init__(self, model, *arguments, **options):
         super().__init__(model, *arguments, **options)
         self.whole = [model]
+
+
+@wrong("11.1", says=NEVER_WAITS)
+class NeverWaitsForTheSum(MyHybrid):
+    def reduce_gradients(self):
+        for parameter in self.model.parameters():
+            dist.all_reduce(parameter.grad, group=self.same_stage, async_op=True)
 
 
 @right("11.1")
