@@ -184,14 +184,14 @@ def test_files_of_the_learners_own_are_never_touched(desk, newer):
 
 
 def test_a_desk_that_could_not_be_finished_is_finished_the_next_time(tmp_path, monkeypatch):
-    real, place = desks.write, Desk(tmp_path / "desk")
+    real, place = desks.write_to_desk, Desk(tmp_path / "desk")
 
     def full(path: Path, content: bytes) -> None:
         if path.name.startswith("05"):
             raise BadDesk(f"{path} cannot be written: No space left on device")
         real(path, content)
 
-    monkeypatch.setattr("course_lib.lab.laying_out.write", full)
+    monkeypatch.setattr("course_lib.lab.laying_out.write_to_desk", full)
     with pytest.raises(BadDesk, match="No space left"):
         lay_out(place)
     monkeypatch.undo()
@@ -218,7 +218,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_the_old_file_whole(tmp_path, monke
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(BadDesk, match="cannot be written: No space left on device; what you wrote is as it was"):
-        desks.write(path, b"new")
+        desks.write_to_desk(path, b"new")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("notebook.ipynb", "old")]
 
 
