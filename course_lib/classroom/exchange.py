@@ -25,6 +25,7 @@ from course_lib.course_files import (
     parse,
     read,
     source,
+    write_whole,
 )
 from course_lib.grading.submissions import LARGEST, as_text, file_name, files_below
 
@@ -60,7 +61,7 @@ def release(folder: Path, lessons: Sequence[str] = ()) -> list[str]:
         if place.exists() and _is_begun_file(place, read(path)):
             raise BadExchange(f"{place} has answers in it that somebody wrote: give another folder")
     for path in paths:
-        write(folder / path.stem / path.name, path.read_bytes())
+        write_whole(folder / path.stem / path.name, path.read_bytes())
     return [path.stem for path in paths]
 
 
@@ -83,15 +84,6 @@ def is_begun(notebook: Notebook, exercise: Notebook) -> bool:
     handed_out = {_name(cell): _squeezed(source(cell)) for cell in exercise["cells"] if is_answer(cell)}
     now = {_name(cell): _squeezed(source(cell)) for cell in notebook["cells"] if _name(cell) in handed_out}
     return any(handed_out[name] != text for name, text in now.items()) or not now
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file atomically: to a temporary file, then rename it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.tmp")
-    aside.unlink(missing_ok=True)
-    aside.write_bytes(content)
-    aside.replace(path)
 
 
 def _is_begun_file(path: Path, exercise: Notebook) -> bool:
@@ -227,7 +219,7 @@ def _take(each: Source, given: Path, place: Path, exercise: Path, done: Collecte
     elif place.is_file() and place.stat().st_mtime > changed:
         done.newer_here.append(f"{each.student}/{place.name}")
     else:
-        write(place, content)
+        write_whole(place, content)
         os.utime(place, (changed, changed))
         done.taken.setdefault(each.student, []).append(place.stem)
     return True

@@ -101,6 +101,7 @@ def assert_all_is_there(learners, record) -> None:
     assert not kept - recorded
 
 
+@pytest.mark.slow  # `test_record.py` deletes records, and `test_restart.py` kills a class under load
 def test_a_record_that_is_deleted_under_load_has_all_that_was_acknowledged(tmp_path):
     record = tmp_path / "class.db"
 
@@ -116,6 +117,7 @@ def test_a_record_that_is_deleted_under_load_has_all_that_was_acknowledged(tmp_p
     assert_all_is_there(learners, record)
 
 
+@pytest.mark.slow  # `test_record.py` fills a disk
 def test_a_disk_that_fills_up_under_load_keeps_all_that_was_acknowledged(tmp_path):
     with small_disk(tmp_path / "disk", "2m") as disk:
 
@@ -174,6 +176,7 @@ sys.exit(serve(Options(port=int(sys.argv[1]), record=sys.argv[2], browser=False)
 """
 
 
+@pytest.mark.slow  # `test_starting.py` holds a record with the same lock
 @pytest.mark.skipif(sys.platform == "win32", reason="ends the class by a signal of Unix")
 def test_a_class_is_served_where_there_is_only_what_windows_has(tmp_path):
     words = [sys.executable, "-c", WITHOUT_UNIX, str(port := free_port()), str(tmp_path / "class.db")]

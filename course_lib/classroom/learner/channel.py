@@ -102,7 +102,7 @@ class Conversation:
         self._sent: set[str] = set()  # ids of unacknowledged events
         self._sent_at = 0.0
         self._in_trouble = False  # the class can save nothing: wait until it says that it can
-        self._look_again = asyncio.Event()
+        self._look_again = False
 
     async def hold(self) -> int | None:
         """Run until the connection closes. Returns the close code of the class, if any."""
@@ -141,12 +141,10 @@ class Conversation:
                 if self._sent and time.monotonic() - self._sent_at > ANSWER:
                     return
                 version = self.outbox.version()
-                if (version != seen or self._look_again.is_set()) and not self._sent and not self._in_trouble:
-                    self._look_again.clear()
-                    seen = version
+                if (version != seen or self._look_again) and not self._sent and not self._in_trouble:
+                    self._look_again, seen = False, version
                     await self._send_next(connection)
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._look_again.wait(), LOOK)
+                await asyncio.sleep(LOOK)
         finally:
             connection.close()
 
@@ -166,7 +164,7 @@ class Conversation:
 
     def _refused(self, reasons: dict[str, str]) -> None:
         self.outbox.remove(reasons)
-        self._look_again.set()
+        self._look_again = True
         last = list(reasons)[-1]
         self.outbox.add_news(self.member.learner, refused={"id": last, "why": str(reasons[last])})
 
@@ -187,7 +185,7 @@ class Conversation:
         if self._in_trouble:
             self._sent.clear()  # what was sent last was not accepted
         if not self._sent and not self._in_trouble:
-            self._look_again.set()
+            self._look_again = True
         self.outbox.add_news(self.member.learner, **news)
         if refused:
             self._refused(refused)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from course_lib.course_files import write_whole
 
 FILE = Path(".course", "class.json")
 KEYS = {"url": "url", "learner": "learner", "secret": "secret", "title": "class", "fingerprint": "fingerprint"}
@@ -40,15 +41,8 @@ class Membership:
 
     def write(self, folder: Path) -> None:
         """Write the file atomically, readable only by its owner."""
-        path = folder / FILE
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        with contextlib.suppress(FileNotFoundError):
-            aside.unlink()
         words = {key: getattr(self, name) for name, key in KEYS.items()}
-        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(words, file, indent=1)
-        aside.replace(path)
+        write_whole(folder / FILE, json.dumps(words, indent=1), mode=0o600)
 
 
 def read(folder: Path) -> Membership | None:
