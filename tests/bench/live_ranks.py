@@ -95,11 +95,11 @@ for name, code in faults.items():
     seconds, said = timed(lambda: cell(HEAD + code))
     lives = after_fault()
     found["faults"][name] = [seconds, said, lives]
+    print(json.dumps(found), flush=True)
     if not lives:
         end()
         first_cell()
 end()
-print(json.dumps(found))
 """
 OURS = """
 HEAD = "%%ranks --timeout 8\\n"
@@ -154,7 +154,7 @@ def measure(contender: str, rounds: int) -> dict[str, Any]:
         done = subprocess.run(command, cwd=Path.cwd(), env=environment, capture_output=True, text=True, timeout=3000)
     if done.returncode:
         raise RuntimeError(f"the contender failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads([line for line in done.stdout.splitlines() if line.startswith('{"first"')][-1])
 
 
 def is_named(name: str, said: str) -> bool:
