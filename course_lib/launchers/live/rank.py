@@ -23,12 +23,13 @@ from typing import Any
 
 from course_lib import machine
 from course_lib.launchers import private_doors
-from course_lib.launchers.live import cell
+from course_lib.launchers.live import cell, large
 from course_lib.launchers.process import messages, orders
 from course_lib.launchers.process.frameworks import internet_sockets
 from course_lib.launchers.process.joining import A_DAY, join_process_group
 from course_lib.launchers.process.rank import RankProcess, store_file, wait_for_gpu
 
+Packed = bytes | large.PickleFile
 GIVEN = frozenset({"rank", "world_size", "device", "dist", "torch"})  # names that are there from the start
 
 
@@ -110,13 +111,13 @@ class LiveRank:
 
 
 def run_cell(
-    rank: LiveRank, ranks: Sequence[int], code: str, name: str, values: bytes, sources: Mapping[str, tuple]
+    rank: LiveRank, ranks: Sequence[int], values: Packed, code: str, name: str, sources: Mapping[str, tuple]
 ) -> cell.Shown | None:
     """Run a cell, if this is one of `ranks`. `values` holds what the notebook sends for names that are missing here."""
     if rank.process.rank not in ranks:
         return None
     linecache.cache.update(sources)
-    for each, value in messages.unpack(values).items():
+    for each, value in messages.unpack(large.received(values)).items():
         rank.names.setdefault(each, value)
     value = cell.execute(code, name, rank.names)
     if value is not None:
@@ -124,10 +125,10 @@ def run_cell(
     return cell.show(value)
 
 
-def push(rank: LiveRank, ranks: Sequence[int], values: bytes) -> None:
+def push(rank: LiveRank, ranks: Sequence[int], values: Packed) -> None:
     """Assign names on this rank, if it is one of `ranks`."""
     if rank.process.rank in ranks:
-        rank.names.update(messages.unpack(values))
+        rank.names.update(messages.unpack(large.received(values)))
 
 
 def pull(rank: LiveRank, ranks: Sequence[int], name: str) -> Any:
@@ -136,7 +137,7 @@ def pull(rank: LiveRank, ranks: Sequence[int], name: str) -> Any:
         return None
     if name not in rank.names:
         raise NameError(f"there is no {name!r} on this rank")
-    return rank.names[name]
+    return large.lay_down(rank.names[name], rank.folder)
 
 
 def nothing(rank: LiveRank, ranks: Sequence[int]) -> None:

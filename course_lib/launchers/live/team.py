@@ -21,6 +21,7 @@ from course_lib.launchers import local
 from course_lib.launchers.diagnosis.errors import LaunchError, name_ranks
 from course_lib.launchers.diagnosis.lost_peers import CONSEQUENCE
 from course_lib.launchers.diagnosis.stacks import cell_sources
+from course_lib.launchers.live import large
 from course_lib.launchers.live import rank as on_rank
 from course_lib.launchers.live.cell import CellRun, Shown, names_in, source_entry, unpack_shown
 from course_lib.launchers.live.listening import TaskListener, listen
@@ -109,7 +110,8 @@ class Team:
         self._sources |= sources.keys()
         limit = self.timeout if timeout == -1.0 else timeout
         local.check_timeout(limit)
-        run = self._do(on_rank.run_cell, chosen, code, file, values, sources, timeout=limit)
+        with large.sent(values) as packed:
+            run = self._do(on_rank.run_cell, chosen, packed, code, file, sources, timeout=limit)
         shown: dict[int, Shown] = {rank: run[rank] for rank in chosen}
         self.last = CellRun(
             **vars(run) | {"values": tuple(unpack_shown(shown.get(rank)) for rank in range(len(self)))},
@@ -119,7 +121,8 @@ class Team:
 
     def push(self, ranks: int | Iterable[int] | None = None, /, **values: Any) -> None:
         """Assign these names on all ranks, or on some: `team.push(lr=0.1)`, `team.push(2, lr=0.1)`."""
-        self._do(on_rank.push, self._ranks(ranks), messages.pack_names(values))
+        with large.sent(messages.pack_names(values)) as packed:
+            self._do(on_rank.push, self._ranks(ranks), packed)
         self._sent |= {name: _reference(value) for name, value in values.items()}
 
     def pull(self, name: str, ranks: int | Iterable[int] | None = None) -> list[Any]:
@@ -129,7 +132,7 @@ class Team:
         if missing:
             raise NameError(f"there is no {name!r} on {name_ranks(missing)}")
         run = self._do(on_rank.pull, chosen, name)
-        return [run[rank] for rank in chosen]
+        return [large.take_up(run[rank]) for rank in chosen]
 
     def restart(self, ranks: int | Iterable[int] | None = None) -> None:
         """Start the ranks that have ended again, or those given, without variables. The others keep theirs."""

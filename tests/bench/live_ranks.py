@@ -1,0 +1,217 @@
+"""Ranks that stay between cells: `%%ranks` beside the nbdistributed extension, in one run.
+
+Each contender gets the same cells in an IPython shell of its own: first cell, a cell with an all-reduce, a tensor of
+100 MB, and ten faults. It has named a fault if its output has the rank to blame and the line of the cell. After a
+fault, it gets a cell that communicates; if that does not work, it starts again.
+
+    pip install nbdistributed
+    python -m tests.bench.live_ranks
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.bench.table import describe_machine, write_section
+
+MEGABYTES = 100
+FAULTS: dict[str, tuple[str, int, str]] = {  # code, the rank to blame, the line to show
+    "one rank raises": ("if rank == 1:\n    raise ValueError('no data')", 1, "raise ValueError"),
+    "one raises, the others wait": (
+        "if rank == 1:\n    raise ValueError('no data')\ndist.barrier()",
+        1,
+        "raise ValueError",
+    ),
+    "one skips a collective": ("if rank != 1:\n    dist.all_reduce(x)", 1, "dist.all_reduce(x)"),
+    "one calls it once more": ("if rank == 1:\n    dist.all_reduce(x)", 1, "dist.all_reduce(x)"),
+    "another collective": (
+        "if rank == 1:\n    dist.broadcast(x, 0)\nelse:\n    dist.all_reduce(x)",
+        1,
+        "dist.broadcast(x, 0)",
+    ),
+    "another shape": ("y = torch.ones(5 if rank == 1 else 4)\ndist.all_reduce(y)", 1, "dist.all_reduce(y)"),
+    "all receive": ("dist.recv(x, (rank + 1) % world_size)", 0, "dist.recv(x"),
+    "one is killed": (
+        "import os, signal\nif rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()",
+        1,
+        "SIGKILL",
+    ),
+    "one exits": ("import os\nif rank == 1:\n    os._exit(3)\ndist.barrier()", 1, "exit code 3"),
+    "one never comes": ("while rank == 1:\n    pass\ndist.barrier()", 1, "while rank == 1:"),
+}
+# What both contenders run in. nbdistributed ends workers with `pkill -f`, which must not reach anybody else's.
+DRIVER = """
+import json, os, statistics, sys, time
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+shell = InteractiveShell.instance()
+faults, rounds, megabytes = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+GOOD = "together = torch.ones(1); dist.all_reduce(together); int(together.item()) * 1111"
+
+def cell(text):
+    with capture_output() as got:
+        done = shell.run_cell(text)
+    for error in (done.error_in_exec, done.error_before_exec):
+        got._stdout.write(str(error) if error else "")
+    if done.result is not None:
+        got._stdout.write(repr(done.result))
+    return got.stdout + got.stderr
+
+def works():
+    return cell(HEAD + GOOD).count("2222") >= 2
+
+def read_bytes():
+    return int(open("/proc/self/io").read().split()[1])
+
+def timed(go):
+    began = time.monotonic()
+    value = go()
+    return time.monotonic() - began, value
+
+def first_cell():
+    begin()
+    return any(works() for _ in range(3))
+
+found = {}
+found["first"], found["began"] = timed(first_cell)
+found["cells"] = [timed(works)[0] for _ in range(rounds)]
+cell(HEAD + f"big = torch.zeros({megabytes} * 250_000)")
+before = read_bytes()
+found["pull"], size = timed(lambda: pull("big").nbytes)
+found["bytes"] = read_bytes() - before
+assert size == megabytes * 1_000_000, size
+found["faults"] = {}
+for name, code in faults.items():
+    cell(HEAD + "x = torch.ones(4)")
+    seconds, said = timed(lambda: cell(HEAD + code))
+    lives = after_fault()
+    found["faults"][name] = [seconds, said, lives]
+    print(json.dumps(found), flush=True)
+    if not lives:
+        end()
+        first_cell()
+end()
+"""
+OURS = """
+HEAD = "%%ranks --timeout 8\\n"
+def begin():
+    import course_lib
+    course_lib.load_ipython_extension(shell)
+    cell("%%ranks 2\\n1")
+def pull(name):
+    return shell.user_ns["team"][1][name]
+def after_fault():
+    if shell.user_ns["team"].dead:
+        cell("%ranks restart")
+    return works()
+def end():
+    cell("%ranks close")
+"""
+THEIRS = """
+HEAD = "%%distributed\\n"
+from nbdistributed.magic import DistributedMagic
+def begin():
+    DistributedMagic._process_manager = DistributedMagic._comm_manager = None
+    shell.register_magics(DistributedMagic)
+    shell.run_line_magic("load_ext", "nbdistributed")
+    manager().shell.run_line_magic("dist_init", "-n 2")
+def manager():
+    return shell.magics_manager.registry["DistributedMagic"]
+def pull(name):
+    return manager()._comm_manager.send_to_ranks([1], "get_var", name)[1]["value"]
+def after_fault():
+    return works()
+def end():
+    for process in manager()._process_manager.processes:
+        process.kill()
+        process.wait()
+    manager()._comm_manager.running = False
+"""
+
+
+def measure(contender: str, rounds: int) -> dict[str, Any]:
+    """Run one contender in a fresh process, and return what was measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        harmless = Path(folder, "pkill")
+        harmless.write_text("#!/bin/sh\n")
+        harmless.chmod(0o755)
+        script = Path(folder, "contender.py")
+        imports, rest = DRIVER.split("def works", 1)
+        script.write_text(f"{imports}\n{contender}\ndef works{rest}")
+        path = os.pathsep.join([folder, str(Path(sys.executable).parent), os.environ["PATH"]])
+        faults = {name: code for name, (code, _, _) in FAULTS.items()}
+        command = [sys.executable, script, json.dumps(faults), str(rounds), str(MEGABYTES)]
+        environment = {**os.environ, "PATH": path, "IPYTHONDIR": folder, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=Path.cwd(), env=environment, capture_output=True, text=True, timeout=3000)
+    if done.returncode:
+        raise RuntimeError(f"the contender failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    return json.loads([line for line in done.stdout.splitlines() if line.startswith('{"first"')][-1])
+
+
+def is_named(name: str, said: str) -> bool:
+    """Whether the output has the rank to blame, and the line of the cell or how the rank ended."""
+    _, rank, line = FAULTS[name]
+    return f"rank {rank} " in said.lower().replace(":", " ") and line in said
+
+
+def main() -> None:
+    """Measure, print and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--raw", type=Path, help="also write everything that was said, as JSON")
+    options = parser.parse_args()
+    found = {name: measure(code, options.rounds) for name, code in (("%%ranks", OURS), ("nbdistributed", THEIRS))}
+    if options.raw:
+        options.raw.write_text(json.dumps(found, indent=1))
+    write_section("Live ranks", _tables(found))
+
+
+def _tables(found: dict[str, dict[str, Any]]) -> str:
+    ours, theirs = found.values()
+    rows = [
+        ("two ranks started, first cell done, s", "first", 1),
+        ("a cell with an all-reduce, ms (median)", "cells", 1000),
+        (f"pulling a tensor of {MEGABYTES} MB, s", "pull", 1),
+        ("bytes read for it, MB", "bytes", 1e-6),
+    ]
+    lines = [
+        "Ranks that stay between cells, in an IPython shell; two ranks over gloo.",
+        "",
+        f"On {describe_machine()}.",
+        "",
+        "| | `%%ranks` | nbdistributed 0.1.0 | ratio |",
+        "|---|--:|--:|--:|",
+    ]
+    for text, key, unit in rows:
+        pair = [_middle(each[key]) * unit for each in (ours, theirs)]
+        lines.append(f"| {text} | {pair[0]:.3g} | {pair[1]:.3g} | {pair[1] / pair[0]:.1f} |")
+    lines += [
+        "",
+        "| fault | `%%ranks`: named, s | goes on | nbdistributed: named, s | goes on |",
+        "|---|---|---|---|---|",
+    ]
+    for name in FAULTS:
+        cells = []
+        for each in (ours, theirs):
+            seconds, said, lives = each["faults"][name]
+            cells += [f"{'yes' if is_named(name, said) else 'no'}, {seconds:.1f}", "yes" if lives else "no"]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    counts = [sum(is_named(name, each["faults"][name][1]) for name in FAULTS) for each in (ours, theirs)]
+    return "\n".join([*lines, f"| all, named | {counts[0]} of {len(FAULTS)} | | {counts[1]} of {len(FAULTS)} | |"])
+
+
+def _middle(value: float | list[float]) -> float:
+    return sorted(value)[len(value) // 2] if isinstance(value, list) else value
+
+
+if __name__ == "__main__":
+    main()
