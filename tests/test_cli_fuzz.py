@@ -240,7 +240,12 @@ class StubOfGrader:
     def __init__(self, *_, **__):
         pass
 
+    checks = ""
+
     def grade(self, *_, **__):
+        return []
+
+    def merged(self, *_):
         return []
 
     def write(self, *_):

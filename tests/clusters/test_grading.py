@@ -35,7 +35,7 @@ def test_an_array_of_jobs_gives_the_marks_of_one_go(on_cluster, monkeypatch):
     script = SCRIPT.read_text()
     assert "PARTS=8" in script
     Path("array.sbatch").write_text(script.replace("PARTS=8", "PARTS=2"))
-    submit = ["sbatch", "--wait", "--array=1-2", "--cpus-per-task=1", "--mem=0", "array.sbatch"]
+    submit = ["sbatch", "--wait", "--array=1-2", "--cpus-per-task=1", "--mem=0", "--time=50", "array.sbatch"]
     done = subprocess.run(submit, capture_output=True, text=True, timeout=5 * PATIENCE)
     logs = [path.read_text() for path in sorted(Path().glob("grade-*.log"))]
     assert done.returncode == 0, (done.stderr, logs)
