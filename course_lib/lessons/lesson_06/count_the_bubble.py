@@ -46,11 +46,12 @@ def cases(seed: int) -> list[Case]:
 
 def drive(answer, micro_batches: int, forward: list[float], backward: list[float], counted: bool):
     makespan, bubble = answer(micro_batches, list(forward), list(backward))
-    seen = {"makespan": float(makespan), "bubble": float(bubble)}
+    seen: dict[str, float | str] = {"makespan": float(makespan), "bubble": float(bubble)}
     if counted:
         answer(FEW, list(forward), list(backward))  # a warm-up call, so that imports are not counted
-        seen |= {str(pieces): instructions(answer, pieces, forward, backward) for pieces in (FEW, MANY)}
-        if seen[str(MANY)] <= GROWTH * seen[str(FEW)]:  # instructions inside numpy are not counted
+        few, many = (instructions(answer, pieces, forward, backward) for pieces in (FEW, MANY))
+        seen |= {str(FEW): few, str(MANY): many}
+        if many <= GROWTH * few:  # instructions inside numpy are not counted
             seen["huge"] = with_very_many(answer, forward, backward)
     return seen
 
