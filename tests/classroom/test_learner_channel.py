@@ -93,6 +93,8 @@ def test_the_next_connection_begins_with_the_oldest_that_was_not_acknowledged(de
     async def broken_off(talking, wire):
         await until(lambda: wire.sent)
         talking._hear(json.dumps({"kept": ids[:7]}))
+        with Outbox.of(desk) as of_another_kernel:
+            put(of_another_kernel, 1)
         await asyncio.sleep(0.1)
         assert len(wire.sent) == 1
 
