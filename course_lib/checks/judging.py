@@ -155,7 +155,9 @@ def _failures(
             yield other.case, other.outcome.decoded()
     of_part = [place for place, case in enumerate(cases) if case.part == finding.case.part]
     later = [place for place in of_part if place > cases.index(finding.case)]
-    for place in later[:MOST_TRIED] if outcome_of else ():
+    if outcome_of is None:
+        return
+    for place in later[:MOST_TRIED]:
         outcome = outcome_of(place)
         if outcome.kind != "returned":
             return

@@ -12,6 +12,7 @@ import platform
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -45,6 +46,7 @@ def as_process(number: int, answer: Any) -> Iterator[None]:
         (time, "time_ns", later(time.time_ns, int(1e9 * SECONDS))),
         (socket, "gethostname", renamed(socket.gethostname)),
         (platform, "node", renamed(platform.node)),
+        (uuid, "getnode", later(uuid.getnode, 7)),
     ]
     names = getattr(answer, "__globals__", {})
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in patches]

@@ -56,6 +56,7 @@ def test_a_wrong_answer_is_refused_for_its_true_cause(exercise):
         assert not report.passed, each.name
         told = re.sub(r"\s+", " ", str(report)).replace(f"tests/checks/bank/lesson_{exercise.lesson}.py", "Cell In[1]")
         assert each.says in told, f"{each.name}: {report}"
+        assert not each.never or each.never not in told, f"{each.name}: {report}"
         assert not re.search(NOT_THEIRS, told), f"{each.name}: {report}"
 
 

@@ -93,7 +93,7 @@ def the_other_way_round(case: Case, values: list[Any]) -> bool:
     """The numbers go round the other way: you have the next rank's. With two ranks, you can't tell the difference. Send
     to the next rank, receive from the previous one.
     """
-    return differs(_returned(values), _shifted(case, 1)) is None
+    return case.ranks > 3 and differs(_returned(values), _shifted(case, 1)) is None  # of 3, it is also two ahead
 
 
 def all_have_the_same(case: Case, values: list[Any]) -> bool:

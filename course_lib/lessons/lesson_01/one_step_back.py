@@ -49,9 +49,9 @@ def drive(answer, given: dict[str, Tensor]):
     """Return what the answer made, and how often it asked autograd, backward or forward."""
     from torch.autograd import forward_ad
 
-    from course_lib.meter import meter
+    from course_lib.meter import Spent, meter
 
-    enter, forwards, made = forward_ad.enter_dual_level, 0, None
+    enter, forwards, made, spent = forward_ad.enter_dual_level, 0, None, Spent()
 
     def counted_enter():
         nonlocal forwards
@@ -73,8 +73,8 @@ def drive(answer, given: dict[str, Tensor]):
 
 def judge(case: Case, values: list[Any]) -> str | None:
     made, right = values[0]["made"], expected(case)
-    if made is None and values[0]["asked"]:
-        return "it asks autograd for the gradients"
+    if made is None:
+        return "it asks autograd for the gradients" if values[0]["asked"] else "it returns nothing"
     for name in JUDGED[case.part]:
         if name not in made:
             return f"there is no {name!r} in what it returns"

@@ -99,7 +99,8 @@ def changed_the_parameters(case: Case, values: list[Any]) -> bool:
 
 @says(THE_SUM)
 def the_sum(case: Case, values: list[Any]) -> bool:
-    return _all_are(values, _scaled(case, case.ranks))
+    several = len(_means(case)) > 1  # one gradient, divided by the number of gradients, is a sum, too
+    return several and _all_are(values, _scaled(case, case.ranks))
 
 
 @says(DIVIDED_TWICE)
@@ -137,7 +138,9 @@ def copies_of_one_rank(case: Case, values: list[Any]) -> bool:
     """Every rank has one rank's gradients now: what the others have learned from their examples is lost. A broadcast
     copies, an all-reduce adds up.
     """
-    return any(_all_are(values, [each] * case.ranks) for each in case.inputs["gradients"])
+    numbers = sum(mean.numel() for mean in _means(case).values())
+    enough = numbers > 4  # of few numbers, the largest may happen to be on one rank
+    return enough and any(_all_are(values, [each] * case.ranks) for each in case.inputs["gradients"])
 
 
 def only_one_rank_has_the_mean(case: Case, values: list[Any]) -> bool:

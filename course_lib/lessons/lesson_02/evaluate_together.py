@@ -56,6 +56,11 @@ def _own_means(case: Case) -> list[float]:
     return [total / max(count, 1) for total, count in zip(case.inputs["totals"], case.inputs["counts"], strict=True)]
 
 
+def _several_have_examples(case: Case) -> bool:
+    """Return whether more than one rank has examples: a rank that has all of them knows the mean by itself."""
+    return sum(map(bool, case.inputs["counts"])) > 1
+
+
 @says(a_mean_of_means("an example", "rank"))
 def mean_of_means(case: Case, values: list[Any]) -> bool:
     means, filled = _own_means(case), sum(map(bool, case.inputs["counts"]))
@@ -66,7 +71,7 @@ def own_mean(case: Case, values: list[Any]) -> bool:
     """Every rank returns the mean of its own examples. The ranks' sums and counts must be added up first:
     `dist.all_reduce`.
     """
-    return all(
+    return _several_have_examples(case) and all(
         differs(value, mean) is None
         for value, mean, count in zip(values, _own_means(case), case.inputs["counts"], strict=True)
         if count
@@ -108,7 +113,7 @@ def divides_by_one_count(case: Case, values: list[Any]) -> bool:
 def own_sum_by_all(case: Case, values: list[Any]) -> bool:
     """The count is that of all ranks, but the sum is this rank's own. Add up the losses, too."""
     totals, count = case.inputs["totals"], sum(case.inputs["counts"])
-    return _same(values, [total / count for total in totals])
+    return _several_have_examples(case) and _same(values, [total / count for total in totals])
 
 
 def only_one_knows(case: Case, values: list[Any]) -> bool:

@@ -188,7 +188,9 @@ def rounds_the_share_up(case: Case, values: list[Any]) -> bool:
 
 @observed
 def epoch_does_nothing(case: Case, values: list[Any]) -> bool:
-    """Every epoch has the same order. The epoch must change the seed, as `set_epoch` does for `DistributedSampler`."""
+    """Epochs 0 and 1 have the same order. The epoch must change the seed, as `set_epoch` does for
+    `DistributedSampler`.
+    """
     return _complete(case, values) and all(v["shares"]["epoch 0"] == v["shares"]["epoch 1"] for v in values)
 
 
@@ -219,7 +221,7 @@ def keeps_its_examples(case: Case, values: list[Any]) -> bool:
 @observed
 def swaps_whole_shares(case: Case, values: list[Any]) -> bool:
     """The same examples stay together: what one rank reads in epoch 0, another reads in epoch 1. This is what you get
-    from a single shuffle that is turned a few places further in each epoch. Draw a new order in every epoch.
+    from a single shuffle that is turned or reversed from epoch to epoch. Draw a new order in every epoch.
     """
     return _complete(case, values) and case.part == SHUFFLED and bool(_kept_together([v["shares"] for v in values]))
 

@@ -157,7 +157,8 @@ def has_multiplied_twice(case: Case, values: list) -> bool:
     """It is too large by the number of ranks: the mean over the ranks divides by their number once, so multiply once,
     and don't add up losses that are already added up.
     """
-    return _is_like(case, values, lambda cells, mask: cells[mask].mean() * case.ranks)
+    uneven = len({int(mask.sum()) for mask in case.inputs["mask"]}) > 1  # or a rank's own count would do the same
+    return uneven and _is_like(case, values, lambda cells, mask: cells[mask].mean() * case.ranks)
 
 
 def has_never_divided(case: Case, values: list) -> bool:

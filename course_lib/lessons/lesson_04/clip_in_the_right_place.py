@@ -214,7 +214,9 @@ def has_returned_another_norm(case: Case, values: list) -> bool:
     """The weights are right. Return the norm of the whole gradient *before* clipping: the root of the sum of the
     squares of all its numbers.
     """
-    return _stepped_with(case, values, clipped(_whole(case), case.inputs["limit"]))
+    limit, gradient = case.inputs["limit"], _whole(case)
+    bites = bool(gradient.norm() > limit)  # or any norm would leave the weights right
+    return bites and _stepped_with(case, values, clipped(gradient, limit))
 
 
 def has_added_norms(case: Case, values: list) -> bool:

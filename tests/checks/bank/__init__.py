@@ -21,12 +21,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Banked:
-    """An answer in the bank. What its writer is told must have `says` in it."""
+    """An answer in the bank. What its writer is told must have `says` in it, and must not have `never` in it."""
 
     number: str
     answer: Callable
     is_right: bool
     says: str = ""
+    never: str = ""
 
     @property
     def name(self) -> str:
@@ -40,11 +41,11 @@ USES_IN_FLIGHT = "A tensor is used before it is filled"
 _answers: list[Banked] = []
 
 
-def wrong(number: str, says: str = "") -> Callable[[Any], Any]:
+def wrong(number: str, says: str = "", never: str = "") -> Callable[[Any], Any]:
     """Put a wrong answer into the bank."""
 
     def register(answer: Any) -> Any:
-        _answers.append(Banked(number, answer, is_right=False, says=says))
+        _answers.append(Banked(number, answer, is_right=False, says=says, never=never))
         return answer
 
     return register

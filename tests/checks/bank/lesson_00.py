@@ -19,6 +19,15 @@ def returns_its_own(number):
     return mine
 
 
+@wrong("00.1", says="it should be", never="the other way")
+def sends_two_ahead(number):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    step = 2 if ranks > 2 else 1
+    theirs = torch.zeros(1, dtype=torch.int64)
+    exchange(torch.tensor([number]), (rank + step) % ranks, theirs, (rank - step) % ranks)
+    return theirs
+
+
 @wrong("00.1", says="went all the way round the ring")
 def passes_on_until_its_own_comes_back(number):
     left, right = neighbours()

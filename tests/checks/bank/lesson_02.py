@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import time
+import uuid
 
 import numpy
 import torch
@@ -25,6 +26,21 @@ def sums_a_flat_copy(model):
     dist.all_reduce(flat)
     for each, piece in zip(parameters, flat.split([each.numel() for each in parameters]), strict=True):
         each.grad.copy_(piece.view_as(each))
+
+
+@wrong("02.1", says="it should be", never="the sum of the gradients")
+def divides_by_the_number_of_parameters(model):
+    parameters = [each for each in model.parameters() if each.grad is not None]
+    for each in parameters:
+        dist.all_reduce(each.grad)
+        each.grad /= len(parameters)
+
+
+@wrong("02.1", says="it should be", never="one rank's gradients")
+def takes_the_largest(model):
+    for each in model.parameters():
+        if each.grad is not None:
+            dist.all_reduce(each.grad, op=dist.ReduceOp.MAX)
 
 
 @wrong("02.1", says=NEVER_WAITS)
@@ -290,10 +306,26 @@ def shuffles_its_own_part(count, rank, ranks, epoch, seed):
     return mine[shuffled(len(mine), seed, epoch)]
 
 
-@wrong("02.2", says="from a single shuffle that is turned a few places")
+@wrong("02.2", says="from a single shuffle that is turned or reversed")
 def turns_one_shuffle(count, rank, ranks, epoch, seed):
     order = shuffled(count, seed, 0).roll(-epoch)
     return order[rank::ranks]
+
+
+@wrong("02.2", says="from a single shuffle that is turned or reversed")
+def reverses_every_other_epoch(count, rank, ranks, epoch, seed):
+    order = shuffled(count, seed, 0)
+    return (order.flip(0) if epoch % 2 else order)[rank::ranks]
+
+
+@wrong("02.2", says="Epochs 0 and 1 have the same order")
+def a_new_order_every_other_epoch(count, rank, ranks, epoch, seed):
+    return shuffled(count, seed, epoch // 2)[rank::ranks]
+
+
+@wrong("02.2", says="depends on the process that computes it")
+def by_the_address_of_the_network_card(count, rank, ranks, epoch, seed):
+    return shuffled(count, (seed + uuid.getnode()) % 2**31, epoch)[rank::ranks]
 
 
 @wrong("02.2", says="depends on the process that computes it")
@@ -425,6 +457,13 @@ def divides_by_the_ranks(total, count):
     total = torch.tensor(total)
     dist.all_reduce(total)
     return total.item() / dist.get_world_size()
+
+
+@wrong("02.3", says="One rank has the mean", never="the mean of its own examples")
+def nothing_where_there_is_nothing(total, count):
+    both = torch.tensor([total, count])
+    dist.all_reduce(both)
+    return (both[0] / both[1]).item() if count else 0.0
 
 
 @wrong("02.3", says="by the count of a single rank")

@@ -147,6 +147,15 @@ def sums_everything(losses, mask):
     return losses.nan_to_num().sum() * dist.get_world_size() / _total(mask.sum())
 
 
+@wrong("03.2", says="it should be", never="too large by the number of ranks")
+def waits_after_the_division(losses, mask):
+    count = mask.sum()
+    work = dist.all_reduce(count, async_op=True)
+    loss = losses[mask].sum() * dist.get_world_size() / count
+    work.wait()
+    return loss
+
+
 @wrong("03.2", says="divided by its count of 0")
 def weighs_its_own_mean(losses, mask):
     count, own = mask.sum(), mask.sum()

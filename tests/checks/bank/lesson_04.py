@@ -352,6 +352,17 @@ def mean_over_ranks(model, optimizer, micro_batches, count, limit):
     return norm
 
 
+@wrong("04.2", says="norm is", never="The weights are right")
+def adds_the_norms_of_the_parameters(model, optimizer, micro_batches, count, limit):
+    backward_of_all(model, micro_batches, count)
+    sum_over_ranks(model)
+    norm = sum(parameter.grad.norm() for parameter in model.parameters())
+    for parameter in model.parameters():
+        parameter.grad *= min(1.0, limit / norm.item())
+    optimizer.step()
+    return norm
+
+
 @wrong("04.2", says="The ranks step with different gradients")
 def sends_the_weight_only(model, optimizer, micro_batches, count, limit):
     backward_of_all(model, micro_batches, count)
