@@ -160,9 +160,11 @@ def measure(contender: str, rounds: int, *, faults: bool = True) -> dict[str, An
 
 
 def is_named(name: str, said: str) -> bool:
-    """Whether the output has the rank to blame, and the line of the cell or how the rank ended."""
-    _, rank, line = FAULTS[name]
-    return f"rank {rank} " in said.lower().replace(":", " ") and line in said
+    """Whether the output has the rank to blame, and the line of the cell (its text or number) or how the rank ended."""
+    code, rank, line = FAULTS[name]
+    number = next((at for at, text in enumerate(code.splitlines(), 1) if line in text), None)
+    has_line = line in said or f'"<string>", line {number}' in said
+    return f"rank {rank} " in said.lower().replace(":", " ") and has_line
 
 
 def main() -> None:
