@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -52,7 +51,8 @@ def timeline(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None = 
 
 def spans_of(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None) -> tuple[list[Span], int]:
     """Return the spans of a run, of a trace file, or the given ones, and the number of ranks."""
-    run = last_run(run)
+    if isinstance(run, Team):
+        run = last_run(run)
     if isinstance(run, str | Path):
         count, spans = spans_in(read_trace(run))
         return spans, count
@@ -64,13 +64,11 @@ def spans_of(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None) -
     return list(run), ranks
 
 
-def last_run(run: Any) -> Any:
-    """Return the run of a team's last cell; anything else as it is."""
-    if not isinstance(run, Team):
-        return run
-    if run.last is None:
+def last_run(team: Team) -> Run:
+    """Return the run of a team's last cell."""
+    if team.last is None:
         raise ValueError("this team has not run a cell yet: there is nothing to draw")
-    return run.last
+    return team.last
 
 
 def _is_inside_another(span: Span, spans: Sequence[Span]) -> bool:

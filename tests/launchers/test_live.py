@@ -111,6 +111,7 @@ def test_names_that_are_missing_are_sent_along_and_the_output_says_so(team, caps
     assert team.run("step(rank) * rate", names=here)[3] == pytest.approx(0.4)
     assert capsys.readouterr().out == "[team] sent from the notebook: step, rate\n"
     team.run("step(rank) * rate", names=here)
+    team.run("step(rank) * rate", names={**here, "rate": float("0.1")})  # as when its cell runs again
     assert capsys.readouterr().out == ""
     assert team.run("step(rank) * rate", names={**here, "rate": 0.2})[3] == pytest.approx(0.4)
     said = "[team] rate has changed here, but not on the ranks: team.push(rate=rate) sends it again\n"

@@ -65,7 +65,7 @@ def parse_line(line: str) -> Line:
 class RanksMagics(Magics):
     """The magics, and what they add to the shell: completion and `?` for names on rank 0."""
 
-    shell: InteractiveShell
+    shell: InteractiveShell  # pyright: ignore[reportIncompatibleVariableOverride]  (never None once registered)
 
     @line_cell_magic("ranks")
     def ranks(self, line: str, cell: str | None = None) -> CellRun | Team | None:
@@ -147,7 +147,7 @@ def load(shell: InteractiveShell) -> None:
         team = magics.on_rank_0()
         if team is None or not context.full_text.lstrip().startswith("%%rank"):
             return {"completions": []}
-        text = re.search(r"[\w.]*$", context.text_until_cursor)[0]
+        text = re.split(r"[^\w.]", context.text_until_cursor)[-1]
         found: list[str] = []
         with contextlib.suppress(LaunchError):
             found = team.complete(text)

@@ -55,7 +55,7 @@ class Team:
         self.last: CellRun | None = None
         self.dead: set[int] = set()  # ranks that have ended; `restart` starts them again
         self.names: dict[int, set[str]] = {}  # the names on each rank
-        self._sent: dict[str, Any] = {}  # what the notebook's names were when they were sent
+        self._sent: dict[str, Sent] = {}  # what the notebook's names were when they were sent
         self._sources: set[str] = set()
         self._number = self._generation = 0
         self._busy = threading.Lock()
@@ -113,17 +113,17 @@ class Team:
         with large.sent(values) as packed:
             run = self._do(on_rank.run_cell, chosen, packed, code, file, sources, timeout=limit)
         shown: dict[int, Shown] = {rank: run[rank] for rank in chosen}
-        self.last = CellRun(
-            **vars(run) | {"values": tuple(unpack_shown(shown.get(rank)) for rank in range(len(self)))},
-            texts=MappingProxyType({rank: one.text for rank, one in shown.items() if one.text is not None}),
-        )
+        fields: dict[str, Any] = dict(vars(run))
+        fields["values"] = tuple(unpack_shown(shown.get(rank)) for rank in range(len(self)))
+        fields["texts"] = MappingProxyType({rank: one.text for rank, one in shown.items() if one.text is not None})
+        self.last = CellRun(**fields)
         return self.last
 
     def push(self, ranks: int | Iterable[int] | None = None, /, **values: Any) -> None:
         """Assign these names on all ranks, or on some: `team.push(lr=0.1)`, `team.push(2, lr=0.1)`."""
         with large.sent(messages.pack_names(values)) as packed:
             self._do(on_rank.push, self._ranks(ranks), packed)
-        self._sent |= {name: _reference(value) for name, value in values.items()}
+        self._sent |= {name: Sent(value) for name, value in values.items()}
 
     def pull(self, name: str, ranks: int | Iterable[int] | None = None) -> list[Any]:
         """Return a variable's value on every rank, or on some, in order. Tensors come as tensors on the CPU."""
@@ -271,7 +271,7 @@ class Team:
         there = [self.names.get(rank, on_rank.GIVEN) for rank in chosen]
         send = {name: here[name] for name in used if name in here and any(name not in names for names in there)}
         changed = [
-            name for name in used if name in self._sent and name in here and _reference(here[name]) != self._sent[name]
+            name for name in used if name in self._sent and name in here and not self._sent[name].is_still(here[name])
         ]
         packed = messages.pack_names(send)
         if send:
@@ -279,28 +279,27 @@ class Team:
         for name in changed:
             if name not in send:
                 print(f"[team] {name} has changed here, but not on the ranks: team.push({name}={name}) sends it again")
-        self._sent |= {name: _reference(here[name]) for name in (*send, *changed)}
+        self._sent |= {name: Sent(here[name]) for name in (*send, *changed)}
         self._sent = {name: value for name, value in self._sent.items() if name not in assigned}
         return packed
 
 
-class _Same:
-    """Compares by identity, and keeps no large object alive."""
+PLAIN = (int, float, complex, bool, str, bytes, type(None))
+
+
+class Sent:
+    """A value that was sent, to find out whether the notebook has another one now. Keeps no large object alive."""
 
     def __init__(self, value: Any) -> None:
         try:
             self._get = weakref.ref(value)
-        except TypeError:
+        except TypeError:  # numbers, text, lists
             self._get = lambda: value
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self._get() is not None and self._get() is other._get()
-
-    __hash__ = None
-
-
-def _reference(value: Any) -> _Same:
-    return _Same(value)
+    def is_still(self, value: Any) -> bool:
+        """Return whether this is the same object, or an equal number or text."""
+        sent = self._get()
+        return sent is value or (type(sent) is type(value) and isinstance(value, PLAIN) and sent == value)
 
 
 def _end(supervisor: messages.Channel, stack: contextlib.ExitStack) -> None:
