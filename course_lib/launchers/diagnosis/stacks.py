@@ -93,7 +93,7 @@ def stack_of_exception(tb: TracebackType | None) -> list[Frame]:
 
 
 def stack_of_frame(frame: FrameType) -> list[Frame]:
-    """Return the frames of a running thread, oldest first, without the launcher's own; none if they change meanwhile."""
+    """Return a running thread's frames, oldest first, without the launcher's own; none if they change meanwhile."""
     try:
         return _from_summaries(traceback.extract_stack(frame))
     except AttributeError:  # CPython gave us a frame that the thread has just left
