@@ -73,6 +73,8 @@ def _room(room: str) -> str:
     rows = [f"| `{path.stem}` | {_first_line(_file_of(path))} |" for path in _parts(PACKAGE / room)]
     modules = "\n".join(["", "## Its modules", "", "| module | |", "|---|---|", *rows, ""]) if rows else ""
     imported = IMPORTED if "__all__" in _file(room).read_text() else ""
+    borrowed = [name for name, module in _imported(_file(room)).items() if not module.startswith(f"course_lib.{room}")]
+    imported += f"   :exclude-members: {', '.join(borrowed)}\n" if imported and borrowed else ""  # they have a page
     return ROOM.format(room=room, imported=imported, modules=modules)
 
 

@@ -35,7 +35,7 @@ def folder(tmp_path, monkeypatch) -> Path:
                 right = sum(totals) / max(sum(counts), 1)
                 value = right if cells == ["right"] or (cells == ["half"] and 0 not in counts) else right + 1
                 outcome = {"kind": "returned", "values": [value] * case.ranks, "error": "", "text": "", "cell": ""}
-                outcome |= {"line": 0, "shown": "", "states": []}
+                outcome |= {"line": 0, "shown": "", "states": [], "in_flight": [], "noticed": ""}
                 said.append(json.dumps({"number": number, "case": place, "outcome": outcome}).encode())
         return SandboxResult([*said, END])
 

@@ -8,6 +8,7 @@ until the instructor has looked.
 from __future__ import annotations
 
 import functools
+import inspect
 import signal
 import sys
 import threading
@@ -114,7 +115,8 @@ class Watch:
 
         @functools.wraps(method)
         def noted(*arguments: Any, **keywords: Any) -> Any:
-            caller = Path(sys._getframe(1).f_code.co_filename)
+            frame = inspect.currentframe()
+            caller = Path(frame.f_back.f_code.co_filename if frame and frame.f_back else "")
             if caller.name not in ALLOWED and "course_lib" not in caller.parts:
                 seen.add("store")
             return method(*arguments, **keywords)

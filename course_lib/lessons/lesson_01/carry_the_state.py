@@ -159,7 +159,7 @@ EXERCISE = Exercise(
     level="exercise",
     minutes=10,
     parts={"one window": 1, "windows": 3},
-    read="5 · Text, and the state that is carried",
+    read="6 · Text, and the state that is carried",
     hints=(
         "What does the model need to begin a window where the previous one ended? It returned it to you.",
         "The values of the state carry over; their history does not. On which line does the history end?",

@@ -238,7 +238,7 @@ EXERCISE = Exercise(
     level="exercise",
     minutes=20,
     parts={SUMS: 2, STATE: 1, WEIGHTS: 1},
-    read="7 · The cell, by hand",
+    read="5 · How busy is the device?",
     hints=(
         "Run the step forward first, and keep the four gates, the new cell and its `tanh`.",
         "How does the loss change with the new cell? In two ways: `grad_cell`, and through "

@@ -210,7 +210,7 @@ EXERCISE = Exercise(
     level="build",
     minutes=15,
     parts={"one micro-batch": 1, "several micro-batches": 3, "several updates": 1},
-    read="4 · Broken on purpose: two published hooks",
+    read="4 · Broken on purpose: two hooks",
     hints=(
         "`register_hook` gives you the gradient of one backward pass, before it is added to `.grad`. Which hook comes "
         "after that?",
