@@ -14,7 +14,7 @@ BIN    := $(VENV)/bin
 LEARN  := $(VENV)/.ready-to-learn
 READY  := $(VENV)/.ready
 
-PARTS := faults banks grading browser clusters site long
+PARTS := faults live banks grading browser clusters site long
 TESTS := $(PARTS:%=test-%)
 
 .PHONY: lab test test-all $(TESTS) style lint bench notebooks exercises teaching site links setup clean

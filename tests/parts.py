@@ -50,15 +50,17 @@ class Part:
 
 
 CHECKS = ("tests/checks/test_bank.py", "tests/checks/test_mutants.py", "tests/checks/test_exercises.py")
+LIVE = ("tests/launchers/test_live.py", "tests/launchers/test_live_kernel.py")
 REST: dict[str, Part] = {
-    "faults": Part(("tests/launchers", "tests/foreign", "tests/doctor"), 7),
-    "banks": Part((*CHECKS, "tests/checks/test_predictions.py"), 25),
+    "faults": Part(("tests/launchers", "tests/foreign", "tests/doctor"), 7, without=LIVE),
+    "live": Part(LIVE, 15),
+    "banks": Part((*CHECKS, "tests/checks/test_predictions.py"), 30),
     "grading": Part(
         ("tests/checks", "tests/grading", "tests/classroom"),
         8,
         without=(*CHECKS, "tests/checks/test_predictions.py"),
     ),
-    "browser": Part(("tests/browser", "tests/lab"), 10, depends=("docs/teaching",), workers=2),
+    "browser": Part(("tests/browser", "tests/lab"), 15, depends=("docs/teaching",), workers=2),
     "clusters": Part(("tests/clusters", "tests/deploy"), 6, depends=("docs/deploy",)),
     "site": Part(("tests/site",), 3, depends=("docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
 }

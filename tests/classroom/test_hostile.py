@@ -231,6 +231,7 @@ FIELDS = (
 )
 
 
+@pytest.mark.slow
 def test_no_event_whatever_it_holds_ends_a_channel_or_keeps_others_of_its_message_out(in_class):
     kinds = [*protocol.KINDS, "ask"]
     events = [
