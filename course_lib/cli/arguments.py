@@ -108,7 +108,7 @@ def words(text: str) -> str:
 
 
 def option(
-    command: argparse.ArgumentParser,
+    command: argparse.ArgumentParser | argparse._ArgumentGroup,
     name: str,
     what: str,
     kind: Callable[[str], object] = words,
