@@ -40,9 +40,10 @@ def progress_file(tmp_path, monkeypatch) -> Path:
 
 
 def cells_of(lesson: str) -> list[str]:
-    """The code of a lesson, without what only draws."""
+    """The code of a lesson, without what only draws, and without cells for live ranks, which only IPython can run."""
     notebook = read_notebook(ROOT / "notebooks" / f"{LESSONS[lesson].name}.ipynb")
-    return [source(cell) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    found = [source(cell) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    return [cell for cell in found if not cell.startswith("%")]
 
 
 def place_of(cells: list[str], call: str) -> int:
