@@ -15,7 +15,7 @@ from course_lib.launchers.private_doors import COLLECTIVES, doors
 
 LIBRARY = Path(course_lib.__file__).parent
 DOCUMENTED = {"os._exit"}
-ONLY_A_TYPE = {"argparse._SubParsersAction", "multiprocessing.connection._ConnectionBase"}
+ONLY_A_TYPE = {"argparse._ArgumentGroup", "argparse._SubParsersAction", "multiprocessing.connection._ConnectionBase"}
 # The runner of the sandbox has doors of its own: it ends the servers that a submission was forked from.
 EXCEPT = {"launchers/private_doors.py", "checks/inside/runner.py"}
 
