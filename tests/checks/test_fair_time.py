@@ -94,7 +94,7 @@ def spins():
 
 
 def waits_beside_a_thread():
-    """Who has another thread might be helped by it: that it waits for ever cannot be proven."""
+    """Who has another thread might be helped by it: that it waits forever cannot be proven."""
     import threading
 
     threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()

@@ -27,7 +27,7 @@ from tests.conftest import PATIENCE, Kernel
 VOID = {"meta", "br", "img", "input", "link", "hr"}
 SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 STUCK = (
-    "the ranks wait for ever; rank 0 waits in all_reduce for rank 1, which has returned\n\n"
+    "the ranks wait forever; rank 0 waits in all_reduce for rank 1, which has returned\n\n"
     "  rank 0  waits in all_reduce at Cell In[2], line 5: dist.all_reduce(loss)\n  rank 1  has returned"
 )
 
@@ -93,7 +93,7 @@ def test_a_box_has_points_parts_the_case_the_cause_and_where_to_read(in_exercise
 def test_ranks_that_wait_are_a_table():
     box = as_box(failing(STUCK, kind="stuck"))
     assert '<th scope="row">1</th><td>has returned</td>' in box
-    assert "<pre>the ranks wait for ever; rank 0 waits in all_reduce for rank 1, which has returned</pre>" in box
+    assert "<pre>the ranks wait forever; rank 0 waits in all_reduce for rank 1, which has returned</pre>" in box
 
 
 def test_costs_stand_beside_their_budget():

@@ -276,7 +276,7 @@ except RanksStuck as error:
 """
     )
     assert f"odd: {odd}\n" in cell.text, cell.message or cell.text
-    assert "the ranks wait for ever; " in cell.text
+    assert "the ranks wait forever; " in cell.text
     assert says in cell.text
 
 

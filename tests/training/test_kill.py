@@ -75,7 +75,7 @@ def name_of(update: int) -> str:
 
 
 def hold_in_save(folder: Path, name: str) -> None:
-    """Let this rank stop for ever where it writes its part of this checkpoint, and say so."""
+    """Let this rank stop forever where it writes its part of this checkpoint, and say so."""
     write = dcp.FileSystemWriter.write_data
 
     def write_or_wait(writer, *given):

@@ -128,7 +128,7 @@ class RanksStuck(LaunchError):
     def __init__(self, *, where: dict[int, Where], because: str = "", spent: str = "", odd: Sequence[int] = ()) -> None:
         self.where, self.proven = where, bool(because)
         self.odd = tuple(odd) or odd_ones_out(where)
-        head = f"the ranks wait for ever; {because}" if because else f"not finished after {spent}; {self._verdict()}"
+        head = f"the ranks wait forever; {because}" if because else f"not finished after {spent}; {self._verdict()}"
         super().__init__(f"{head}\n\n{_table(where)}")
 
     def _verdict(self) -> str:

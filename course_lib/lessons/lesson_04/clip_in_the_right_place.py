@@ -202,8 +202,8 @@ def has_stretched(case: Case, values: list) -> bool:
 
 
 def has_taken_another_kind_of_norm(case: Case, values: list) -> bool:
-    """This is another norm: the largest absolute value of the gradient, or the sum of the absolute values. Clip by the
-    root of the sum of the squares of all its numbers, and return that.
+    """This is a different norm: the largest absolute value of the gradient, or the sum of the absolute values. Clip by
+    the root of the sum of the squares of all its numbers, and return that.
     """
     sizes = _whole(case).abs()
     other = _is_norm(values, sizes.max()) or _is_norm(values, sizes.sum())

@@ -64,7 +64,7 @@ def judge(case: Case, values: list) -> str | None:
         return None
     steps = [len(batches) for batches in given]
     if len(set(steps)) > 1:
-        return f"the workers have {steps} steps: whoever has more waits for the others for ever"
+        return f"the workers have {steps} steps: whoever has more waits for the others forever"
     if case.part == "equally many steps":
         return None
     return _batches_differ(case, given)

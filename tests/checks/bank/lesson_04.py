@@ -439,7 +439,7 @@ def norm_after_clipping(model, optimizer, micro_batches, count, limit):
     return norm_of(model)
 
 
-@wrong("04.2", says="This is another norm")
+@wrong("04.2", says="This is a different norm")
 def largest_number_as_norm(model, optimizer, micro_batches, count, limit):
     backward_of_all(model, micro_batches, count)
     sum_over_ranks(model)
