@@ -1,8 +1,7 @@
 """`python -m course_lib ...` is `course ...`, also under torchrun."""
 
-import sys
-
 from course_lib.cli import main
+from course_lib.launchers.torchrun import leave
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from course_lib import trace
 from course_lib.launchers.diagnosis.call_log import CallLog, Record
@@ -33,6 +33,7 @@ from course_lib.launchers.process.joining import (
     accept_second_init,
     join_process_group,
 )
+from course_lib.launchers.process.lifetime import end_program
 from course_lib.launchers.process.listener import run_of
 from course_lib.launchers.process.messages import Returned
 from course_lib.launchers.process.rank import wait_for_gpu
@@ -130,6 +131,18 @@ def speak_as_rank() -> int:
         atexit.register(stream.finish)
     sys.stdout, sys.stderr = streams
     return rank
+
+
+def leave(status: int) -> NoReturn:
+    """End this program; a rank of a torchrun job skips the interpreter's teardown after everything else a program does.
+
+    There, threads of gloo may still be dropping tensors: a rank that had finished was seen to abort with "terminate
+    called without an active exception", and torchrun counted the whole job as failed.
+    """
+    if not started_by_torchrun():
+        sys.exit(status)
+    end_program()
+    os._exit(status)
 
 
 def run_here(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from torch.distributed import HashStore
 from course_lib.launchers.target import BadJob, find_function, parse
 from course_lib.launchers.torchrun import TaggedStream, _gather
 
+JOB = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 PROGRAM = """
 import torch
 import torch.distributed as dist
@@ -157,3 +159,24 @@ def test_the_last_line_needs_no_newline():
     tagged.finish()
     tagged.finish()
     assert stream.getvalue() == "[rank 3] one\n[rank 3] two\n"
+
+
+LEAVING = """
+import atexit, threading
+from course_lib.launchers.torchrun import leave
+
+class Kept:
+    def __del__(self):
+        print("torn down")
+
+kept = Kept()
+atexit.register(print, "atexit")
+threading.Timer(0.1, print, ["thread"]).start()
+leave(3)
+"""
+
+
+@pytest.mark.parametrize(("job", "said"), [({}, "thread atexit torn down"), (JOB, "thread atexit")])
+def test_a_rank_of_torchrun_ends_as_a_program_does_but_without_the_interpreters_teardown(job, said):
+    done = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True, env=os.environ | job)
+    assert (done.returncode, done.stdout.replace("\n", " ").strip()) == (3, said), done.stderr
