@@ -343,13 +343,17 @@ def test_a_team_that_is_closed_or_forgotten_or_idle_leaves_nothing():
     del teams[1]
     gc.collect()
     idle = teams[1]
-    assert wait_until(lambda: _processes() == before, PATIENCE), _processes() - before
+    assert wait_until(lambda: _processes() <= before, PATIENCE), _processes() - before
     with pytest.raises(LaunchError, match=r"ended, with their variables, because they had nothing to do for 0.3 s"):
         idle.run("1")
     idle.restart()
     assert list(idle.run("rank")) == [0, 1]
     idle.close()
-    assert wait_until(lambda: _processes() == before and _files() == files, PATIENCE)
+    assert wait_until(lambda: _processes() <= before and _files() <= files, PATIENCE), (
+        _processes() - before,
+        _files(),
+        files,
+    )
 
 
 @pytest.mark.parametrize("cells", [40, pytest.param(500, marks=slow)])
@@ -381,7 +385,7 @@ def test_many_cells_of_which_one_in_five_fails_leave_no_growth(cells):
         assert failed == cells // 5
         early, late = (max(map(max, part)) for part in (sizes[: len(sizes) // 2], sizes[-len(sizes) // 4 :]))
         assert late <= early + 8, sizes  # a rank that was started again begins with the files of its supervisor
-    assert wait_until(lambda: _processes() == before, PATIENCE)
+    assert wait_until(lambda: _processes() <= before, PATIENCE), _processes() - before
 
 
 def _processes() -> set[int]:
