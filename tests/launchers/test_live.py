@@ -337,6 +337,8 @@ def test_code_that_is_no_text_and_a_closed_team_are_refused_with_a_sentence():
 
 
 def test_a_team_that_is_closed_or_forgotten_or_idle_leaves_nothing():
+    ranks(1).close()  # starts the fork server
+    gc.collect()
     before, files = _processes(), _files()
     teams = [ranks(2), ranks(2), ranks(2, idle=0.3)]
     teams[0].close()
