@@ -96,6 +96,10 @@ START = "import sys, importlib; sys.path.insert(0, sys.argv[1]); importlib.impor
 
 def check_sandbox() -> None:
     """Raise `NoSandbox` if submissions cannot run safely."""
+    if not sys.platform.startswith("linux"):
+        raise NoSandbox(
+            "the sandbox for submissions needs Linux: grade on a Linux machine, in a container or, on Windows, in WSL"
+        )
     for program in ("bwrap", "setpriv") if os.geteuid() == 0 else ("bwrap",):
         if shutil.which(program) is None:
             raise NoSandbox(
