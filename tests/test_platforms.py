@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -28,14 +30,14 @@ from course_lib.cli import main
 for module in pkgutil.walk_packages(course_lib.__path__, "course_lib."):
     if not module.name.endswith(("__main__", "server.hub")):  # the Hub's library does not run on Windows
         importlib.import_module(module.name)
-for words in (["grade", "submitted"], ["check", "missing.ipynb"], ["progress"], ["agenda"]):
+for words in (["grade", "submitted", "--out", "grades"], ["check", "missing.ipynb"], ["progress"], ["agenda"]):
     print("status", main(words))
 """
 
 
 @pytest.mark.slow
 def test_without_posix_everything_imports_and_what_cannot_work_says_so(tmp_path):
-    (tmp_path / "submitted").mkdir()
+    shutil.copytree(Path(__file__).parent / "checks" / "example_class", tmp_path / "submitted")
     done = subprocess.run([sys.executable, "-c", WITHOUT_POSIX], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stdout.splitlines() if line.startswith("status")] == [
