@@ -132,9 +132,19 @@ def other_states(case: Case, values: list[Any]) -> bool:
 
 @observed
 def other_losses(case: Case, values: list[Any]) -> bool:
-    """The training is right, but the losses that you return are not one number for each window, in order."""
+    """The training is right, but the losses that you return are not. Return a list with one number for each window, in
+    order: the loss that you went back from, as it was before the update.
+    """
     right = expected(case)[0]
     return all(differs(values[0][name], right[name]) is None for name in ("states", "weights"))
+
+
+def without_momentum(case: Case, values: list[Any]) -> bool:
+    """The updates are those of plain SGD, but this optimizer has momentum. How to update is the optimizer's business:
+    call `optimizer.step()`.
+    """
+    plain = drive(_carried, **case.inputs | {"momentum": 0.0})["weights"]
+    return bool(case.inputs["momentum"]) and differs(values[0]["weights"], plain) is None
 
 
 @observed
@@ -177,6 +187,7 @@ EXERCISE = Exercise(
         carries_c_alone,
         updates_at_the_end,
         never_zeroes,
+        without_momentum,
         other_states,
         other_losses,
     ),

@@ -46,7 +46,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def drive(answer, given: dict[str, Tensor]):
-    """Return what the answer made, and how often it asked autograd, backward or forward."""
+    """Return what the answer made, how often it asked autograd, backward or forward, and which arguments it changed."""
     from torch.autograd import forward_ad
 
     from course_lib.meter import Spent, meter
@@ -58,17 +58,19 @@ def drive(answer, given: dict[str, Tensor]):
         forwards += 1
         return enter()
 
+    arguments = {name: tensor.clone() for name, tensor in given.items()}
     forward_ad.enter_dual_level = counted_enter
     try:
         with meter() as spent:
-            made = answer(**{name: tensor.clone() for name, tensor in given.items()})
+            made = answer(**arguments)
     except RuntimeError as error:
         if "saved tensor hooks" not in str(error):  # the meter's, which `torch.func.vjp` refuses
             raise
         forwards += 1
     finally:
         forward_ad.enter_dual_level = enter
-    return {"made": made, "asked": spent.backwards + forwards, "kept": spent.saved_bytes}
+    changed = [name for name, tensor in arguments.items() if not torch.equal(tensor, given[name])]
+    return {"made": made, "asked": spent.backwards + forwards, "kept": spent.saved_bytes, "changed": changed}
 
 
 def judge(case: Case, values: list[Any]) -> str | None:
@@ -81,7 +83,8 @@ def judge(case: Case, values: list[Any]) -> str | None:
         difference = differs(made[name], right[name], f"gradient of {name!r}")
         if difference:
             return difference
-    return None
+    changed = values[0]["changed"]
+    return f"it has changed {', '.join(changed)}, which it was given" if changed else None
 
 
 def costs(case: Case, values: list[Any]) -> list[Cost]:
@@ -132,6 +135,14 @@ def by_autograd(case: Case, values: list[Any]) -> bool:
     through the four lines of the step.
     """
     return bool(values[0]["asked"]) or over_budget(judge, costs, case, values)
+
+
+@observed
+def changes_an_argument(case: Case, values: list[Any]) -> bool:
+    """You change a tensor that you were given, in place (`+=`, or a method with an underscore at its end), and the
+    caller still needs it as it was. Make a new tensor instead.
+    """
+    return bool(values[0]["changed"])
 
 
 def forgets_grad_cell(case: Case, values: list[Any]) -> bool:
@@ -254,6 +265,7 @@ EXERCISE = Exercise(
     costs=costs,
     symptoms=(
         by_autograd,
+        changes_an_argument,
         new_state,
         forgets_grad_cell,
         forgets_the_way_through_hidden,

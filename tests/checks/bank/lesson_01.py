@@ -211,6 +211,13 @@ def transposed_weights(**given):
     return made | {name: made[name].T for name in ("weight_ih", "weight_hh")}
 
 
+@wrong("01.1", says="You change a tensor that you were given")
+def adds_to_grad_cell(**given):
+    *_, leave, shown = forwards(**{name: each for name, each in given.items() if not name.startswith("grad_")})
+    given["grad_cell"] += given["grad_hidden"] * leave * (1 - shown**2)
+    return backwards(given, grad_new_cell=given["grad_cell"])
+
+
 @wrong("01.1", says="is the new cell, from the forward pass")
 def goes_forwards(inputs, hidden, cell, grad_hidden, grad_cell, **weights):
     enter, forget, new, leave, shown = forwards(inputs, hidden, cell, **weights)
@@ -368,7 +375,35 @@ def returns_the_first_states(model, optimizer, windows):
     return trains(model, optimizer, windows, returns=lambda losses, _: (losses, first))
 
 
-@wrong("01.2", says="not one number for each window")
+@wrong("01.2", says="as it was before the update", never="one number for each window, in order.")
+def losses_after_the_updates(model, optimizer, windows):
+    states, losses = {}, []
+    for inputs, targets in windows:
+        optimizer.zero_grad()
+        outputs, ended = model(inputs, states)
+        (outputs - targets).square().mean().backward()
+        optimizer.step()
+        losses.append((model(inputs, states)[0] - targets).square().mean().item())
+        states = detach_states(ended)
+    return losses, states
+
+
+@wrong("01.2", says="The updates are those of plain SGD")
+def updates_by_hand(model, optimizer, windows):
+    states, losses = {}, []
+    for inputs, targets in windows:
+        model.zero_grad()
+        outputs, states = model(inputs, detach_states(states))
+        loss = (outputs - targets).square().mean()
+        loss.backward()
+        losses.append(loss.item())
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= optimizer.param_groups[0]["lr"] * parameter.grad
+    return losses, states
+
+
+@wrong("01.2", says="one number for each window")
 def returns_the_mean_loss(model, optimizer, windows):
     return trains(model, optimizer, windows, returns=lambda losses, states: (sum(losses) / len(losses), states))
 
