@@ -1343,7 +1343,7 @@ def own_end(ranks):
 
 def in_messages(ranks):
     found = [rank for rank, left in ranks.items() if " in send\n" in left["stack"] or " in recv\n" in left["stack"]]
-    return (found, "messages") if found else None
+    return (found, "messages") if len(found) > 1 else None
 
 
 def by_name(ranks):
@@ -1395,7 +1395,7 @@ def the_last_call_first(text):
     ranks = taken_apart(text)
     tops = {rank: left["stack"].splitlines()[1].split()[-1] for rank, left in ranks.items() if left["stack"]}
     pair = sorted(rank for rank, top in tops.items() if top in ("send", "recv"))
-    return own_end(ranks) or ((pair, "messages") if pair else by_name(ranks) or by_count(ranks))
+    return own_end(ranks) or ((pair, "messages") if len(pair) > 1 else by_name(ranks) or by_count(ranks))
 
 
 @wrong("08.8", says="it has lost another rank")
@@ -1405,7 +1405,7 @@ def first_traceback(text):
     return (loud[:1], "raised") if loud else question_after_question(text)
 
 
-@wrong("08.8", says='"To blame is the one who does not wait" is not a rule')
+@wrong("08.8", says='"The rank to blame is the one that does not wait" is not a rule')
 def whoever_ended_well(text):
     ranks = taken_apart(text)
     done = [rank for rank, left in ranks.items() if left["end"] == "exit code 0"]
@@ -1434,16 +1434,30 @@ def counts_only_of_a_job(text):
     return own_end(ranks) or in_messages(ranks) or by_name(shapes) or by_count(ranks)
 
 
-@wrong("08.8", says="is it still running, and what is on its stack?")
+@wrong("08.8", says="is it still running, and what is at the top of its stack?")
 def fewer_is_fewer(text):
     ranks, cause = question_after_question(text)
     return ranks, "fewer" if cause == "busy" else cause
 
 
-@wrong("08.8", says="is it still running, and what is on its stack?")
+@wrong("08.8", says="is it still running, and what is at the top of its stack?")
 def always_busy(text):
     ranks, cause = question_after_question(text)
     return ranks, "busy" if cause == "fewer" else cause
+
+
+@wrong("08.8", says="nor is one that waits for a message")
+def busy_if_it_still_runs(text):
+    guilty, cause = question_after_question(text)
+    running = taken_apart(text)[guilty[0]]["end"] == "still running"
+    return guilty, "busy" if cause in ("busy", "fewer") and running else cause
+
+
+@wrong("08.8", says='"messages" takes two that wait for each other')
+def one_alone_in_a_message(text):
+    ranks = taken_apart(text)
+    alone = [rank for rank, left in ranks.items() if " in recv\n" in left["stack"]]
+    return (alone, "messages") if alone else question_after_question(text)
 
 
 @wrong("08.8", says='Exit code -9 is "died"')
