@@ -49,8 +49,9 @@ def drive(answer, micro_batches: int, forward: list[float], backward: list[float
     slower, _ = answer(micro_batches, [2 * time for time in forward], [2 * time for time in backward])
     seen: dict[str, float | str] = {"makespan": float(makespan), "bubble": float(bubble), "slower": float(slower)}
     if counted:
-        answer(FEW + 1, list(forward), list(backward))  # a warm-up call, so that imports are not counted
-        few, many = (instructions(answer, pieces, forward, backward) for pieces in (FEW, MANY))
+        others = [3 * time for time in forward], [3 * time for time in backward]  # not asked yet: it may remember
+        answer(FEW + 1, *others)  # a warm-up call, so that imports are not counted
+        few, many = (instructions(answer, pieces, *others) for pieces in (FEW, MANY))
         seen |= {str(FEW): few, str(MANY): many}
         if many <= GROWTH * few:  # instructions inside numpy are not counted
             seen["huge"] = with_very_many(answer, forward, backward)
@@ -208,7 +209,10 @@ def bubble_of_equal_stages(case: Case, values: list) -> bool:
     share of stages * makespan is not work?
     """
     pieces, stages = case.inputs["micro_batches"], len(case.inputs["forward"])
-    return makespan_is_right(case, values) and near(values[0]["bubble"], (stages - 1) / (pieces + stages - 1))
+    differ = not near(values[0]["bubble"], expected(case)["bubble"])
+    return (
+        makespan_is_right(case, values) and differ and near(values[0]["bubble"], (stages - 1) / (pieces + stages - 1))
+    )
 
 
 def not_the_slowest(case: Case, values: list) -> bool:
