@@ -838,3 +838,22 @@ def with_autograd_grad_again(layer, chunks, state, gradients):
         for parameter, more in zip(parameters, found[3:], strict=True):
             parameter.grad += more
     return outputs, of_inputs[::-1], of_state
+
+
+@wrong("06.4", says="The parameters have the gradient of a single chunk")
+def zero_grad_before_every_chunk(layer, chunks, state, gradients):
+    begins, outputs = [state], []
+    with torch.no_grad():
+        for chunk in chunks:
+            output, end = layer(chunk, begins[-1])
+            begins.append(end)
+            outputs.append(output)
+    of_inputs, back = [], []
+    for chunk, begin, gradient in zip(chunks[::-1], begins[-2::-1], gradients[::-1], strict=True):
+        layer.zero_grad()
+        inputs, start = chunk.detach().requires_grad_(), [part.detach().requires_grad_() for part in begin]
+        output, end = layer(inputs, tuple(start))
+        torch.autograd.backward([output, *end[: len(back)]], [gradient, *back])
+        of_inputs.insert(0, inputs.grad)
+        back = [part.grad for part in start]
+    return outputs, of_inputs, back
