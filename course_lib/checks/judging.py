@@ -15,6 +15,7 @@ from course_lib.launchers.diagnosis.errors import name_ranks
 NOT_ATTEMPTED = "NotImplementedError"
 FROM_WHOM = "Every receive needs one send, from the rank it names."
 MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+IN_OTHERS = "Other cases fail, too, and there this is what you see. "
 UNPROVEN = "A single case can't prove it, but this is what you get if the following is your mistake. "
 MOST_TRIED = 4  # further cases of a part, to see whether a mistake shows in a second one
 IN_FLIGHT = {
@@ -135,10 +136,10 @@ def _mistake(exercise: Exercise, finding: Finding, others: Iterator[tuple[Case, 
         seen.update(symptom for symptom in exercise.symptoms if _shows(symptom, case, values))
         if shown and seen[shown[0]]:
             break
-    twice = [symptom for symptom in shown if seen[symptom]]
-    twice += [symptom for symptom in exercise.symptoms if seen[symptom] > 1]
-    if twice:
+    if twice := [symptom for symptom in shown if seen[symptom]]:
         return idea(twice[0])
+    if elsewhere := [symptom for symptom in exercise.symptoms if seen[symptom] > 1]:
+        return IN_OTHERS + idea(elsewhere[0])
     return UNPROVEN + idea(shown[0]) if shown else ""
 
 

@@ -39,6 +39,10 @@ GRADIENT_OF_ONE_HALF = (
     "You pass back the gradient of one half of the state but not of the other. Both h and c were carried forward, so "
     "both have a gradient."
 )
+CHANGES_WHAT_IT_WAS_GIVEN = (
+    "You change what you were given: `sort`, `pop`, `+=` or a copy in place changes the caller's own, and whoever uses "
+    "it next finds something else there. Work on a copy, or make something new."
+)
 STRETCHED = "A gradient below the limit is scaled up to it. Clipping only ever shrinks: the factor is never above 1."
 CLIPPED_EACH_NUMBER = (
     "The gradient is clipped number by number, as `clip_grad_value_` does: every single number above the limit is cut "

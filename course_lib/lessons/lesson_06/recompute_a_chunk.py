@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from random import Random
 
 import torch
@@ -189,6 +190,18 @@ def recomputed_from_elsewhere(case: Case, values: list) -> bool:
     return False
 
 
+def of_one_chunk_alone(case: Case, values: list) -> bool:
+    """The parameters have the gradient of a single chunk: those of the others were overwritten or set to zero. Let
+    `.grad` accumulate over all chunks.
+    """
+    weights, chunks, state, gradients, _ = case.inputs.values()
+    layer, so_far = layer_of(weights), []
+    layer.weight_hh_l0.register_post_accumulate_grad_hook(lambda weight: so_far.append(weight.grad.clone()))
+    recomputed(layer, chunks, tuple(state), gradients)
+    alone = [so_far[0], *(after - before for before, after in pairwise(so_far))]
+    return len(chunks) > 1 and any(differs(values[0]["parameters"][1], one) is None for one in alone)
+
+
 def added_up_twice(case: Case, values: list) -> bool:
     """The parameters' gradients are a multiple of what they should be: they were accumulated in more than one backward
     pass, the recomputed one and another. `.grad` accumulates.
@@ -263,6 +276,7 @@ EXERCISE = Exercise(
         gradient_stops,
         gradient_of_one_half,
         recomputed_from_elsewhere,
+        of_one_chunk_alone,
         added_up_twice,
         in_the_order_of_the_way_back,
         gradient_of_another_state,

@@ -26,7 +26,7 @@ def cases(seed: int) -> list[Case]:
     limited = draw(sizes, 12, seed)
     roomy = [(stages, pieces, stages + most) for stages, pieces, most in draw(sizes, 8, seed + 1)]
     parts = {
-        "it can run": [(2, 3, 2), (1, 2, 1), (3, 1, 3), (5, 2, 5), (4, 6, 2), *limited[:6]],
+        "it can run": [(2, 3, 2), (1, 2, 1), (3, 1, 3), (5, 2, 5), (4, 6, 2), (3, 12, 3), *limited[:6]],
         "as fast as GPipe": [(3, 5, 3), (2, 4, 2), (4, 4, 9), (4, 2, 4), *roomy[:4]],
         "less memory than GPipe": [(3, 6, 3), (2, 5, 2), (4, 7, 4), (3, 9, 5), *roomy[4:]],
         "a limit on memory": [(3, 4, 2), (5, 7, 2), (4, 5, 1), (6, 8, 4), (5, 3, 4), (2, 5, 7), *limited[6:]],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 
 import torch
 import torch.distributed as dist
@@ -203,6 +204,46 @@ def each_by_its_own_factor(case: Case, values: list) -> bool:
     return norm_is_right(case, values) and gradients_are(case, values, scaled)
 
 
+def each_parameter_by_its_own_norm(case: Case, values: list) -> bool:
+    """Each parameter's gradient is clipped by its own norm, so the parameters shrink by different factors and the
+    gradient changes its direction. Multiply all of them by the same factor, limit / norm of the whole.
+    """
+    gradients, limit, _ = case.inputs.values()
+    factors = [[1.0 if one is None else min(1.0, limit / max(stage_norm([one]), 1e-9)) for one in s] for s in gradients]
+    pairs = zip(gradients, factors, strict=True)
+    scaled = [[one if one is None else f * one for one, f in zip(*pair, strict=True)] for pair in pairs]
+    return gradients_are(case, values, scaled)
+
+
+@observed
+def only_some_ranks_clip(case: Case, values: list) -> bool:
+    """Some ranks have clipped gradients, and others have theirs as they were: every rank multiplies its own gradients,
+    by the same factor.
+    """
+    stages = case.inputs["gradients"] * case.inputs["replicas"]
+    kept = [differs(value["gradients"], stage) is None for value, stage in zip(values, stages, strict=True)]
+    right = [differs(value["gradients"], each["gradients"]) is None for value, each in pairs_of(case, values)]
+    return any(right) and not all(right) and all(map(operator.or_, kept, right))
+
+
+@observed
+def gives_frozen_ones_a_gradient(case: Case, values: list) -> bool:
+    """A frozen parameter has a gradient after the call: zeros, where there was None. An optimizer with
+    weight decay or momentum would now move it. Skip parameters whose `.grad` is None.
+    """
+    found = [
+        [None if one is None else had for one, had in zip(each["gradients"], value["gradients"], strict=True)]
+        for value, each in pairs_of(case, values)
+    ]
+    without = [{**value, "gradients": gradients} for value, gradients in zip(values, found, strict=True)]
+    return judge(case, values) is not None and judge(case, without) is None
+
+
+def pairs_of(case: Case, values: list) -> list[tuple[dict, dict]]:
+    """Return each rank's values with what they should be."""
+    return list(zip(values, expected(case), strict=True))
+
+
 @says(CLIPPED_EACH_NUMBER)
 def clips_each_number(case: Case, values: list) -> bool:
     gradients, limit, _ = case.inputs.values()
@@ -252,5 +293,8 @@ EXERCISE = Exercise(
         not_in_place,
         clips_each_number,
         each_by_its_own_factor,
+        each_parameter_by_its_own_norm,
+        only_some_ranks_clip,
+        gives_frozen_ones_a_gradient,
     ),
 )

@@ -16,6 +16,7 @@ from course_lib.lessons.symptoms import observed
 CAUSES = ("start", "repeats", "own gradient", "other rate", "not applied", "sum", "group", "none")
 OF_ONE_RANK = ("start", "repeats", "own gradient", "other rate", "not applied")
 BATCH = 2  # examples per rank and update
+RATES, SMALL_RATE = (0.05, 0.1, 0.2), 0.001  # with the small one, updates change little but far more than last digits
 
 
 @dataclass(frozen=True)
@@ -38,25 +39,27 @@ def cases(seed: int) -> list[Case]:
 
     def fault(cause: str, ranks: int, at: int, lasts: bool | None = None) -> Fault:
         rank = dice.randrange(ranks) if cause in OF_ONE_RANK else None
+        rank = 0 if cause == "start" and ranks == 3 else rank  # who compares with rank 0 blames another one
         lasts = cause != "repeats" and dice.random() < 0.6 if lasts is None else lasts
         return Fault(cause, rank, None if cause == "none" else at, lasts)
 
-    def job(part: str, cause: str, ranks: int, updates: int) -> Diagnosed:
+    def job(part: str, cause: str, ranks: int, updates: int, rate: float | None = None) -> Diagnosed:
         at = 0 if cause == "start" else dice.randrange(1 if cause == "repeats" else 0, updates)
-        return _job(part, [fault(cause, ranks, at)], ranks, updates)
+        return _job(part, [fault(cause, ranks, at)], ranks, updates, rate)
 
     def two(part: str, causes: tuple[str, str], ranks: int, at: tuple[int, int]) -> Diagnosed:
         """Make a job with two faults, each of them in a single update; the first is the one to find."""
         faults = [fault(cause, ranks, update, lasts=False) for cause, update in zip(causes, at, strict=True)]
         return _job(part, faults, ranks, 4)
 
-    def _job(part: str, faults: list[Fault], ranks: int, updates: int) -> Diagnosed:
-        record = train(faults, ranks, updates, dice, generator)
+    def _job(part: str, faults: list[Fault], ranks: int, updates: int, rate: float | None = None) -> Diagnosed:
+        record = train(faults, ranks, updates, rate or dice.choice(RATES), dice, generator)
         first, *others = ((each.rank, each.update, each.cause) for each in faults)
         return Diagnosed(part, 1, {"record": record}, _in_words(record), (first, others))
 
     return [
-        *(job("one rank", cause, 3 + extra, 2 + 2 * extra) for extra in range(3) for cause in OF_ONE_RANK),
+        *(job("one rank", cause, 3 + extra, 2 + 2 * extra) for extra in range(2) for cause in OF_ONE_RANK),
+        *(job("one rank", cause, 5, 6, SMALL_RATE) for cause in OF_ONE_RANK),
         two("one rank", ("not applied", "repeats"), 3, (1, 3)),
         two("one rank", ("other rate", "own gradient"), 4, (0, 2)),
         two("one rank", ("repeats", "other rate"), 3, (2, 2)),
@@ -85,9 +88,10 @@ def _in_words(record: dict) -> str:
     return "\n  ".join(lines)
 
 
-def train(faults: list[Fault], ranks: int, updates: int, dice: random.Random, generator: torch.Generator) -> dict:
+def train(
+    faults: list[Fault], ranks: int, updates: int, rate: float, dice: random.Random, generator: torch.Generator
+) -> dict:
     """Train a linear model on `ranks` simulated ranks, each with its own weights, and return a record of the run."""
-    rate = dice.choice((0.05, 0.1, 0.2))
     size = ranks * updates * BATCH
     inputs = torch.randn(size, 2, generator=generator, dtype=torch.float64)
     targets = inputs @ torch.tensor([1.0, -2.0], dtype=torch.float64) + 3.0
@@ -96,7 +100,7 @@ def train(faults: list[Fault], ranks: int, updates: int, dice: random.Random, ge
     for fault in faults:
         if fault.cause == "start" and fault.rank is not None:
             weights[fault.rank] = torch.randn(2, generator=generator, dtype=torch.float64)
-    another_rate = dice.choice((0.5, 1.1, 2.0))
+    another_rate = 2.0 if rate == SMALL_RATE else dice.choice((0.5, 1.1, 2.0))
     start = [each.tolist() for each in weights]
     log = []
     for update in range(updates):
@@ -130,8 +134,12 @@ def _hit(faults: list[Fault], cause: str, rank: int, update: int) -> bool:
 
 
 def _repeated(dice: random.Random, order: list, update: int, rank: int) -> list[int]:
-    """Return a batch in which one example, or all, are those of some rank in an earlier update."""
-    earlier = order[dice.randrange(update)][dice.choice((rank, dice.randrange(len(order[0]))))]
+    """Return a batch in which one example, or all, are those of an earlier update: of four ranks, its own, else those
+    of another rank.
+    """
+    ranks = len(order[0])
+    whose = rank if ranks == 4 else (rank + dice.randrange(1, ranks)) % ranks
+    earlier = order[dice.randrange(update)][whose]
     return [*earlier] if dice.random() < 0.5 else [order[update][rank][0], *earlier[1:]]
 
 
@@ -199,6 +207,13 @@ def sees_nothing(case: Case, values: list) -> bool:
 
 
 @observed
+def the_same_later(case: Case, values: list) -> bool:
+    """Rank and cause are right, but the fault is there in an earlier update already: return the first one."""
+    found, right = values[0]["found"], _truth(case)
+    return isinstance(found[1], int) and found[1] > right[1] and (found[0], found[2]) == (right[0], right[2])
+
+
+@observed
 def a_consequence(case: Case, values: list) -> bool:
     """This is a consequence: something was wrong in an earlier update, and since then weights differ, and so do losses
     and gradients. Find the first thing that does not follow from what came before it.
@@ -263,6 +278,7 @@ EXERCISE = Exercise(
         sees_ghosts,
         sees_nothing,
         a_later_fault,
+        the_same_later,
         a_consequence,
         too_early,
         one_for_all,

@@ -161,6 +161,15 @@ def averages_zeros_in(case: Case, values: list) -> bool:
     return uneven and _losses_are(values, [sum(mean or 0.0 for mean in update) / case.ranks for update in _means(case)])
 
 
+def counts_who_ran_out(case: Case, values: list) -> bool:
+    """A rank that has run out adds an example with a loss of 0: the sum is right, and the count is too large. Its count
+    is 0.
+    """
+    totals = [(examples.sum().item(), len(examples)) for examples in _of_each_update(case)]
+    pairs = zip(totals, _means(case), strict=True)
+    return _losses_are(values, [total / (count + means.count(None)) for (total, count), means in pairs])
+
+
 @says(a_mean_of_means("an example", "rank"))
 def mean_of_means(case: Case, values: list) -> bool:
     present = [[mean for mean in update if mean is not None] for update in _means(case)]
@@ -218,6 +227,7 @@ EXERCISE = Exercise(
         goes_on_too_long,
         not_a_number,
         averages_zeros_in,
+        counts_who_ran_out,
         mean_of_means,
         repeats_a_batch,
         sums_not_means,

@@ -136,8 +136,8 @@ def blames_who_lost_a_peer(case: Case, values: list) -> bool:
 
 @observed
 def blames_who_is_done(case: Case, values: list) -> bool:
-    """This rank exited cleanly, with exit code 0, and others are to blame. "To blame is the one who does
-    not wait" is not a rule: count, and look for the rank whose count differs from all others.
+    """This rank exited cleanly, with exit code 0, and others are to blame. "The rank to blame is
+    the one that does not wait" is not a rule: count, and look for the rank whose count differs from all others.
     """
     found, guilty = _blamed(case, values)
     ranks = _truth(case)[2]
@@ -178,8 +178,9 @@ def counts_before_it_compares(case: Case, values: list) -> bool:
 
 @observed
 def busy_or_gone(case: Case, values: list) -> bool:
-    """The rank is right, and has made fewer collectives. Why: is it still running, and what is on its stack? A rank
-    that has exited is not busy.
+    """The rank is right, and it has begun fewer collectives. Why: is it still running, and what is at the top of its
+    stack? A rank that has exited is not busy, nor is one that waits for a message. And a single rank in `recv` waits
+    for a message that nobody sends: "messages" takes two that wait for each other.
     """
     return _truth(case)[1] in ("busy", "fewer")
 
@@ -187,7 +188,8 @@ def busy_or_gone(case: Case, values: list) -> bool:
 @observed
 def other_cause(case: Case, values: list) -> bool:
     """The rank is right, but the cause is not. Exit code -9 is "died"; an exception that is not about a
-    connection is "raised"; a stack in send or recv is a message; and one collective more than all others is "more".
+    connection is "raised"; two ranks in send, or two in recv, are "messages"; and one collective more than all others
+    is "more".
     """
     return _blamed(case, values)[0] == _blamed(case, values)[1]
 
@@ -203,8 +205,8 @@ EXERCISE = Exercise(
     hints=(
         "First parse the text: a dict for each rank, with how it ended, its log, its stack and its list of "
         "collectives. `re.split` and `str.partition` are enough. A section may be missing.",
-        "Ask in this order: who was killed? Who raised something that is not about a connection? Whose stack is in "
-        "send or recv? Only then compare records.",
+        "Ask in this order: who was killed? Who raised something that is not about a connection? Are two stacks in "
+        "send, or two in recv? Only then compare records.",
         "Go through the records number by number, over the ranks that have one. At each number: is there a call that "
         "most ranks do not have? If not: do some ranks have no call there? Those, or the rest, are the minority.",
     ),

@@ -88,7 +88,8 @@ def _pipeline(dice: random.Random, stages: int, cause: str) -> Job:
     for stage in range(stages):
         each = [Step("recv", receives, peer=stage - 1)] if stage else []
         each += [Step("send", sends, peer=stage + 1)] if stage + 1 < stages else []
-        programs.append([*each * micro_batches, Step("barrier", 30, group="everyone")])
+        line = 30 if stage else 41  # the first stage has a branch of its own, with the same barrier
+        programs.append([*each * micro_batches, Step("barrier", line, group="everyone")])
     odd = dice.randrange(stages)
     place = dice.randrange(len(programs[odd]))
     programs[odd] = [*programs[odd][:place], *([Step("busy", dice.randrange(31, 40))] if cause == "busy" else [])]
@@ -143,12 +144,15 @@ def _groups_in_a_ring(dice: random.Random, ranks: int) -> Job:
 
 
 def _two_collectives(dice: random.Random, ranks: int) -> Job:
-    """Make a job with one group, of which some ranks are in one collective and the rest in another."""
+    """Make a job with one group, of which some ranks are in one collective and the rest in another. Beside a group of
+    several there is a rank that has returned, and that nobody waits for.
+    """
     lines = dice.sample(range(5, 29), 2)
     first, second = (Step(op, line, group="data") for op, line in zip(("all_reduce", "all_gather"), lines, strict=True))
     turned = dice.randint(1, ranks - 1)
     programs = [[first, second] if rank < turned else [second, first] for rank in range(ranks)]
-    return programs, {"data": list(range(ranks))}, list(range(ranks)), "order"
+    beside: list[list[Step]] = [[]] * (ranks > 2)
+    return [*programs, *beside], {"data": list(range(ranks))}, list(range(ranks)), "order"
 
 
 def _hub(dice: random.Random, ranks: int) -> Job:
@@ -171,8 +175,8 @@ def _hub(dice: random.Random, ranks: int) -> Job:
 def _message_and_group(dice: random.Random, ranks: int) -> Job:
     """Make a job in which one rank waits for a message from a rank that waits for it in a barrier."""
     receive = Step("recv", dice.randrange(5, 15), peer=1)
-    barrier = Step("barrier", 30, group="everyone")
-    programs = [[receive, barrier], [barrier, Step("send", 33, peer=0)], *([[barrier]] * (ranks - 2))]
+    barriers = [Step("barrier", line, group="everyone") for line in (30, 30, *range(34, 32 + ranks))]
+    programs = [[receive, barriers[0]], [barriers[1], Step("send", 33, peer=0)], *([last] for last in barriers[2:])]
     return programs, {"everyone": list(range(ranks))}, [0, 1], "order"
 
 
@@ -263,6 +267,20 @@ def blames_a_victim(case: Case, values: list) -> bool:
 
 
 @observed
+def nobody_waits_for_it(case: Case, values: list) -> bool:
+    """No rank waits for this one, so nobody would go on if it did: it is done, or busy with work of its own. Start at a
+    rank that waits, and follow whom it waits for.
+    """
+    record, found = case.inputs["record"], values[0]["found"][0].keys()
+    return not any(record[rank]["doing"] == "waiting" or _is_waited_for(record, rank) for rank in found)
+
+
+def _is_waited_for(record: list[dict], rank: int) -> bool:
+    """Return whether some rank waits for this one, which is not waiting itself."""
+    return any(each["peer"] == rank or rank in (each["members"] or ()) for each in record)
+
+
+@observed
 def other_lines(case: Case, values: list) -> bool:
     """The ranks are right, but a line is not: it is the one in that rank's own row, or None if it has returned."""
     found, right = values[0]["found"][0], _truth(case)[0]
@@ -306,6 +324,7 @@ EXERCISE = Exercise(
         blames_victims_too,
         part_of_the_circle,
         names_nobody,
+        nobody_waits_for_it,
         other_lines,
         other_cause,
         other_cause_of_one,

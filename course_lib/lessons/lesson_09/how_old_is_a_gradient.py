@@ -31,7 +31,8 @@ def cases(seed: int) -> list[Case]:
     first, second, third, _ = names
     slow = [("pull", third), *by_turns([first, second], 1), ("push", third), ("pull", third), ("push", first)]
     late = [*by_turns([first, second], 1), ("push", second), ("push", first), ("pull", second), ("push", second)]
-    twice = [("pull", first), ("pull", second), ("push", second), ("pull", first), ("push", first), ("push", first)]
+    twice = [("pull", first), ("pull", second), ("push", second), ("pull", first)]
+    twice += [("push", second), ("push", first), ("push", first)]
     return [
         case(
             "equal workers", [(what, worker) for worker in (first, first, second, third) for what in ("pull", "push")]
@@ -97,6 +98,13 @@ def since_its_last_push(case: Case, values: list) -> bool:
     return _is(values, _ages(case, since=("push",)))
 
 
+def a_push_is_a_pull(case: Case, values: list) -> bool:
+    """You count from the worker's last line, also if that is a push. A push brings a gradient, and fetches nothing: the
+    weights are still those of the worker's last *pull*.
+    """
+    return _is(values, _ages(case, since=("pull", "push")))
+
+
 def since_its_first_pull(case: Case, values: list) -> bool:
     """You count from the worker's first pull. It has pulled newer weights since: count from its *last* pull."""
     first, version, ages = {}, 0, []
@@ -148,6 +156,7 @@ EXERCISE = Exercise(
     symptoms=(
         one_for_each_event,
         counts_its_own,
+        a_push_is_a_pull,
         leaves_its_own_out,
         since_its_first_pull,
         since_the_start,

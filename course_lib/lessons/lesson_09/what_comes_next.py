@@ -6,7 +6,7 @@ import random
 from collections import Counter
 
 from course_lib.checks.exercise import Case, Exercise, differs
-from course_lib.lessons.symptoms import observed
+from course_lib.lessons.symptoms import CHANGES_WHAT_IT_WAS_GIVEN, observed, says
 
 EPOCHS = 4
 
@@ -50,22 +50,26 @@ def cases(seed: int) -> list[Case]:
 
 def drive(answer, orders: list[list[int]], batch: int, saved: dict, ranks: int):
     """Call the answer for each rank with separate copies of the lists, as if each rank were a process."""
+    changed = False
 
     def share(rank: int):
-        return answer([list(order) for order in orders], batch, dict(saved), rank, ranks)
+        nonlocal changed
+        given = [list(order) for order in orders], dict(saved)
+        mine = answer(given[0], batch, given[1], rank, ranks)
+        changed = changed or given != (orders, saved)
+        return mine if mine is None else [int(example) for example in mine]
 
-    shares = [share(rank) for rank in range(ranks)]
-    return [mine if mine is None else [int(example) for example in mine] for mine in shares]
+    return {"shares": [share(rank) for rank in range(ranks)], "changed": changed}
 
 
 def judge(case: Case, values: list) -> str | None:
     right = _shares(case, _batches(case)[case.inputs["saved"]["updates"]])
-    if len(values[0]) != len(right):
+    if len(values[0]["shares"]) != len(right):
         return "each rank should get a list of examples"
-    for rank, (value, mine) in enumerate(zip(values[0], right, strict=True)):
+    for rank, (value, mine) in enumerate(zip(values[0]["shares"], right, strict=True)):
         if differs(value, mine):
             return f"rank {rank} goes on with {value}, it should be {mine}"
-    return None
+    return "the examples are right, but `orders` or `saved` is changed by the call" if values[0]["changed"] else None
 
 
 def _batches(case: Case) -> list[list[int]]:
@@ -84,7 +88,13 @@ def _is(case: Case, values: list, batch: list[int]) -> bool:
 
 
 def _all_of(values: list) -> list[int]:
-    return sorted(example for share in values[0] for example in share)
+    return sorted(example for share in values[0]["shares"] for example in share)
+
+
+@observed
+@says(CHANGES_WHAT_IT_WAS_GIVEN)
+def changes_the_orders(case: Case, values: list) -> bool:
+    return values[0]["changed"] and judge(case, [{**values[0], "changed": False}]) is None
 
 
 def repeats_the_last_update(case: Case, values: list) -> bool:
@@ -131,7 +141,7 @@ def not_dealt_out(case: Case, values: list) -> bool:
     """A rank trains on the whole batch. The batch belongs to all ranks together: each takes its share."""
     batch = _batches(case)[case.inputs["saved"]["updates"]]
     several = len(batch) > 1 and case.inputs["ranks"] > 1
-    return several and any(sorted(share) == sorted(batch) for share in values[0])
+    return several and any(sorted(share) == sorted(batch) for share in values[0]["shares"])
 
 
 def rest_left_out(case: Case, values: list) -> bool:
@@ -184,7 +194,7 @@ def in_stretches(case: Case, values: list) -> bool:
     rank r has places r, r + ranks, and so on.
     """
     batch = _batches(case)[case.inputs["saved"]["updates"]]
-    return [example for share in values[0] for example in share] == batch and all(values[0])
+    return [example for share in values[0]["shares"] for example in share] == batch and all(values[0]["shares"])
 
 
 def deals_as_before(case: Case, values: list) -> bool:
@@ -194,7 +204,7 @@ def deals_as_before(case: Case, values: list) -> bool:
     batch = _batches(case)[case.inputs["saved"]["updates"]]
     old = case.inputs["saved"]["ranks"]
     by_the_old = [batch[rank::old] for rank in range(case.inputs["ranks"])]
-    return old != case.inputs["ranks"] and values[0] == by_the_old
+    return old != case.inputs["ranks"] and values[0]["shares"] == by_the_old
 
 
 def keeps_the_share(case: Case, values: list) -> bool:
@@ -203,9 +213,12 @@ def keeps_the_share(case: Case, values: list) -> bool:
     """
     batch, order = _right_and_order(case)
     read = _all_of(values)
-    start = order.index(batch[0])
-    other = case.inputs["saved"]["ranks"] != case.inputs["ranks"]
-    return other and len(read) != len(batch) and read == sorted(order[start : start + len(read)])
+    start, old, new = order.index(batch[0]), case.inputs["saved"]["ranks"], case.inputs["ranks"]
+    size = case.inputs["batch"] * new // old  # as many examples per rank as before
+    scaled = [one[at : at + size] for one in case.inputs["orders"] for at in range(0, len(one), size or 1)]
+    updates = case.inputs["saved"]["updates"]
+    by_the_share = updates < len(scaled) and read == sorted(scaled[updates])
+    return old != new and len(read) != len(batch) and (by_the_share or read == sorted(order[start : start + len(read)]))
 
 
 def counts_examples(case: Case, values: list) -> bool:
@@ -253,6 +266,7 @@ EXERCISE = Exercise(
     drive=drive,
     judge=judge,
     symptoms=(
+        changes_the_orders,
         not_dealt_out,
         in_stretches,
         deals_as_before,

@@ -5,14 +5,20 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
 
 from course_lib.checks.exercise import Case, Exercise
+from course_lib.lessons.lesson_09._plans import (
+    IGNORE_SIZES,
+    MOST,
+    SHARE,
+    as_they_come,
+    cut,
+    loads,
+    smallest_first,
+    whoever,
+)
 from course_lib.lessons.processes import as_process
-from course_lib.lessons.symptoms import observed
-
-MOST = 4 / 3  # times the fullest reader of the best plan: largest file first never needs more
-SHARE = 600  # bytes per reader in the best plan, for the cases made from one
+from course_lib.lessons.symptoms import CHANGES_WHAT_IT_WAS_GIVEN, observed, says
 
 
 def cases(seed: int) -> list[Case]:
@@ -43,7 +49,7 @@ def cases(seed: int) -> list[Case]:
         case("no workers", 3, 0, uneven(2)),
         case("no workers", 4, 0, uneven(17)),
         *(
-            case("equal work", ranks, workers, _cut(dice, ranks * max(1, workers), pieces))
+            case("equal work", ranks, workers, cut(dice, ranks * max(1, workers), pieces))
             for ranks, workers, pieces in (
                 (3, 0, (1, 9)),
                 (2, 2, (1, 6)),
@@ -55,100 +61,19 @@ def cases(seed: int) -> list[Case]:
     ]
 
 
-def _cut(dice: random.Random, readers: int, pieces: tuple[int, int]) -> list[int]:
-    """Return file sizes that can be split evenly: each reader's share, cut into pieces. Careless plans exceed the
-    limit, and plans that are told different things differ.
-    """
-    while True:
-        sizes = []
-        for reader in range(readers):
-            many = pieces[reader % 2] if reader < 2 else dice.randint(*pieces)
-            cuts = sorted(dice.sample(range(1, SHARE), many - 1))
-            sizes += [end - start for start, end in zip([0, *cuts], [*cuts, SHARE], strict=True)]
-        dice.shuffle(sizes)
-        too_full = all(max(_loads(sizes, plan(sizes, readers))) > MOST * SHARE for plan in CARELESS)
-        kinds = [{_whoever(plan(sizes, readers)) for plan in kind} for kind in KINDS]
-        if too_full and len(set().union(*kinds)) == sum(map(len, kinds)):
-            return sizes
-
-
-def _whoever(shares: list[list[int]]) -> frozenset:
-    """Return a plan without the information which reader has which share."""
-    return frozenset(map(frozenset, shares))
-
-
-def _loads(sizes: list[int], shares: list[list[int]]) -> list[int]:
-    return [sum(sizes[file] for file in share) for share in shares]
-
-
-def by_number(sizes: list[int], readers: int) -> list[list[int]]:
-    return [list(range(len(sizes)))[reader::readers] for reader in range(readers)]
-
-
-def by_stretches(sizes: list[int], readers: int) -> list[list[int]]:
-    bounds = [len(sizes) * reader // readers for reader in range(readers + 1)]
-    return [list(range(start, end)) for start, end in pairwise(bounds)]
-
-
-def by_stretches_rounded_up(sizes: list[int], readers: int) -> list[list[int]]:
-    bounds = [-(-len(sizes) * reader // readers) for reader in range(readers + 1)]
-    return [list(range(start, end)) for start, end in pairwise(bounds)]
-
-
-def by_chunks(sizes: list[int], readers: int) -> list[list[int]]:
-    each = -(-len(sizes) // readers)
-    return [list(range(len(sizes)))[reader * each : (reader + 1) * each] for reader in range(readers)]
-
-
-def by_stretches_of_bytes(sizes: list[int], readers: int) -> list[list[int]]:
-    before, shares = 0, [[] for _ in range(readers)]
-    for file, size in enumerate(sizes):
-        shares[before * readers // sum(sizes)].append(file)
-        before += size
-    return shares
-
-
-def sorted_by_turns(sizes: list[int], readers: int) -> list[list[int]]:
-    order = sorted(range(len(sizes)), key=lambda file: -sizes[file])
-    return [order[reader::readers] for reader in range(readers)]
-
-
-def to_and_fro(sizes: list[int], readers: int) -> list[list[int]]:
-    order, there = sorted(range(len(sizes)), key=lambda file: -sizes[file]), list(range(readers))
-    turns = [*there, *reversed(there)] * len(sizes)
-    return [[file for file, whose in zip(order, turns, strict=False) if whose == reader] for reader in range(readers)]
-
-
-def smallest_first(sizes: list[int], readers: int) -> list[list[int]]:
-    return to_whoever_has_least(sizes, readers, sorted(range(len(sizes)), key=lambda file: sizes[file]))
-
-
-def as_they_come(sizes: list[int], readers: int) -> list[list[int]]:
-    return to_whoever_has_least(sizes, readers, list(range(len(sizes))))
-
-
-def to_whoever_has_least(sizes: list[int], readers: int, order: list[int]) -> list[list[int]]:
-    shares, loads = [[] for _ in range(readers)], [0] * readers
-    for file in order:
-        least = loads.index(min(loads))
-        shares[least].append(file)
-        loads[least] += sizes[file]
-    return shares
-
-
-CARELESS: tuple[Callable, ...] = (by_number, by_stretches, sorted_by_turns, to_and_fro, smallest_first)
-IGNORE_SIZES: tuple[Callable, ...] = (by_number, by_stretches, by_stretches_rounded_up, by_chunks)
-KINDS = (IGNORE_SIZES, (sorted_by_turns, to_and_fro), (smallest_first,), (as_they_come,), (by_stretches_of_bytes,))
-
-
 def drive(answer, sizes: list[int], ranks: int, workers: int):
     """Call the answer for each reader, like separate processes: with separate lists, in reverse order, then again; and
     once more for all in one process.
     """
 
+    changed = False
+
     def ask(rank: int, worker: int | None, process: int):
+        nonlocal changed
+        given = list(sizes)
         with as_process(process, answer):
-            share = answer(list(sizes), rank, ranks, worker, workers)
+            share = answer(given, rank, ranks, worker, workers)
+            changed = changed or given != sizes
             return share if share is None else [int(file) for file in share]
 
     readers = [(rank, worker) for rank in range(ranks) for worker in (range(workers) if workers else [None])]
@@ -157,6 +82,7 @@ def drive(answer, sizes: list[int], ranks: int, workers: int):
         "shares": shares[::-1],
         "again": [ask(*reader, number) for number, reader in enumerate(readers)],
         "in one process": [ask(*reader, 0) for reader in readers],
+        "changed": changed,
     }
 
 
@@ -173,9 +99,11 @@ def judge(case: Case, values: list) -> str | None:
         return f"there is no file {min(strangers)}: {len(sizes)} files have the numbers 0 to {len(sizes) - 1}"
     if asked_twice(case, values):
         return f"the readers read {shares}, and, asked again, {values[0]['again']}"
-    if case.part == "equal work" and max(_loads(sizes, shares)) > MOST * SHARE:
-        loads = _loads(sizes, shares)
-        return f"the readers have {loads} bytes: {max(loads)} is more than 4/3 of the {SHARE} that the best plan gives"
+    if values[0]["changed"]:
+        return "the plan is right, but `sizes` is not what it was before the call"
+    if case.part == "equal work" and max(loads(sizes, shares)) > MOST * SHARE:
+        read = loads(sizes, shares)
+        return f"the readers have {read} bytes: {max(read)} is more than 4/3 of the {SHARE} that the best plan gives"
     return None
 
 
@@ -207,12 +135,37 @@ def asked_twice(case: Case, values: list) -> bool:
 
 
 @observed
+@says(CHANGES_WHAT_IT_WAS_GIVEN)
+def changes_the_sizes(case: Case, values: list) -> bool:
+    return values[0]["changed"] and judge(case, [{**values[0], "changed": False}]) is None
+
+
+@observed
 def workers_read_the_same(case: Case, values: list) -> bool:
     """The classic: the workers of a rank all read the same files. The epoch is too long by a factor of the number of
     workers, and every line comes that many times. Every *worker of every rank* is a reader.
     """
     ranks = _of_ranks(case, values[0]["shares"])
-    return case.inputs["workers"] > 1 and all(share == mine[0] for mine in ranks for share in mine)
+    alike = all(share == mine[0] for mine in ranks for share in mine)
+    return case.inputs["workers"] > 1 and alike and _each_file_is_read(case, values, case.inputs["workers"])
+
+
+@observed
+def everybody_reads_everything(case: Case, values: list) -> bool:
+    """Every reader reads every file. Take the rank *and* the worker into account: each reader has a part of the
+    files.
+    """
+    several = len(case.inputs["sizes"]) > 1 and _readers(case) > 1
+    return several and _each_file_is_read(case, values, _readers(case))
+
+
+@observed
+def all_ranks_are_one_reader(case: Case, values: list) -> bool:
+    """All ranks read the same files when they load by themselves. Does each rank have a number of its own? With
+    `workers` 0, `rank * workers` is 0 on every rank.
+    """
+    shares = values[0]["shares"]
+    return not case.inputs["workers"] and len(shares) > 1 and all(share == shares[0] for share in shares)
 
 
 @observed
@@ -221,7 +174,8 @@ def ranks_read_the_same(case: Case, values: list) -> bool:
     the rank into account, too.
     """
     ranks = _of_ranks(case, values[0]["shares"])
-    return case.inputs["ranks"] > 1 and all(mine == ranks[0] for mine in ranks) and any(map(any, ranks[0]))
+    alike = all(mine == ranks[0] for mine in ranks)
+    return case.inputs["ranks"] > 1 and alike and _each_file_is_read(case, values, case.inputs["ranks"])
 
 
 @observed
@@ -294,6 +248,11 @@ def equally_many(case: Case, values: list) -> bool:
     return once and max(counts) - min(counts) <= 1
 
 
+def _each_file_is_read(case: Case, values: list, times: int) -> bool:
+    read = _times(values)
+    return all(read[file] == times for file in range(len(case.inputs["sizes"])))
+
+
 def _times(values: list) -> Counter:
     """Return how often each file is read."""
     return Counter(file for share in values[0]["shares"] for file in share)
@@ -301,7 +260,7 @@ def _times(values: list) -> Counter:
 
 def _planned(case: Case, values: list, plan: Callable) -> bool:
     """Return whether these are the shares of a plan, in any order."""
-    return _whoever(values[0]["shares"]) == _whoever(plan(case.inputs["sizes"], _readers(case)))
+    return whoever(values[0]["shares"]) == whoever(plan(case.inputs["sizes"], _readers(case)))
 
 
 EXERCISE = Exercise(
@@ -322,9 +281,12 @@ EXERCISE = Exercise(
     drive=drive,
     judge=judge,
     symptoms=(
+        changes_the_sizes,
         depends_on_the_process,
         asked_twice,
+        everybody_reads_everything,
         workers_read_the_same,
+        all_ranks_are_one_reader,
         ranks_read_the_same,
         two_readers_alike,
         leaves_files_out,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Exercise, differs, seeded
+from course_lib.lessons.symptoms import CHANGES_WHAT_IT_WAS_GIVEN, observed, says
 
 OURS = "ifco"  # PyTorch's order of the gates; its g has Keras's name, c
 NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
@@ -41,13 +42,15 @@ def cases(seed: int) -> list[Case]:
 def drive(
     answer: Callable, kernel: Tensor, recurrent_kernel: Tensor, bias: Tensor, gates: str, sequences: Tensor
 ) -> dict:
-    weights = answer(kernel.clone(), recurrent_kernel.clone(), bias.clone(), gates)
+    given = kernel.clone(), recurrent_kernel.clone(), bias.clone()
+    weights = answer(*given, gates)
+    changed = not all(map(torch.equal, given, (kernel, recurrent_kernel, bias)))
     shapes = {name: list(weight.shape) for name, weight in weights.items()}
     layer = nn.LSTM(sequences.shape[-1], recurrent_kernel.shape[0], batch_first=True).double()
     fits = shapes == {name: list(weight.shape) for name, weight in layer.state_dict().items()}
     if fits:
         layer.load_state_dict(weights)
-    return {"shapes": shapes, "outputs": layer(sequences)[0].detach() if fits else None}
+    return {"shapes": shapes, "outputs": layer(sequences)[0].detach() if fits else None, "changed": changed}
 
 
 def judge(case: Case, values: list) -> str | None:
@@ -58,7 +61,9 @@ def judge(case: Case, values: list) -> str | None:
     for name, shape in right.items():
         if shapes[name] != shape:
             return f"{name} has shape {tuple(shapes[name])}, it should have {tuple(shape)}"
-    return differs(outputs, _outputs(case, convert), "what the LSTM puts out")
+    if difference := differs(outputs, _outputs(case, convert), "what the LSTM puts out"):
+        return difference
+    return "the outputs are right, but the tensors that it was given are changed" if values[0]["changed"] else None
 
 
 def _arrays(case: Case) -> Arrays:
@@ -88,6 +93,22 @@ def _in_our_order(array: Tensor, gates: str) -> Tensor:
 def _shows(case: Case, values: list, *ways: Convert) -> bool:
     outputs = values[0]["outputs"]
     return outputs is not None and any(differs(outputs, _outputs(case, way)) is None for way in ways)
+
+
+@observed
+@says(CHANGES_WHAT_IT_WAS_GIVEN)
+def changes_the_weights(case: Case, values: list) -> bool:
+    return values[0]["changed"] and judge(case, [{**values[0], "changed": False}]) is None
+
+
+@observed
+def gates_as_wide_as_the_features(case: Case, values: list) -> bool:
+    """You take a gate to be as wide as the inputs. The last dimension has four gates of `hidden` numbers each, and the
+    *first* dimension of `kernel` has the features.
+    """
+    features, width = case.inputs["kernel"].shape
+    rows = [shape[0] for shape in values[0]["shapes"].values()]
+    return 4 * features != width and all(count in (width, 4 * features) for count in rows) and 4 * features in rows
 
 
 def is_not_transposed(case: Case, values: list) -> bool:
@@ -169,6 +190,8 @@ EXERCISE = Exercise(
     drive=drive,
     judge=judge,
     symptoms=(
+        changes_the_weights,
+        gates_as_wide_as_the_features,
         is_not_transposed,
         is_reshaped,
         has_the_bias_twice,

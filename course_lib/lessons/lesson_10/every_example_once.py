@@ -9,7 +9,7 @@ from itertools import chain
 
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.lessons.processes import as_process
-from course_lib.lessons.symptoms import observed
+from course_lib.lessons.symptoms import CHANGES_WHAT_IT_WAS_GIVEN, observed, says
 
 Batches = list[list[int]]  # one worker's batches, step by step
 
@@ -39,20 +39,33 @@ def cases(seed: int) -> list[Case]:
     ]
 
 
-def drive(answer: Callable, order: list[int], batch: int, workers: int) -> dict[str, list[Batches]]:
+def drive(answer: Callable, order: list[int], batch: int, workers: int) -> dict[str, list[Batches] | bool]:
     """Call the answer for each worker, like separate processes, and once more for all in one process."""
 
+    changed = False
+
     def ask(worker: int, process: int) -> Batches:
+        nonlocal changed
+        given = list(order)
         with as_process(process, answer):
-            return [[int(example) for example in share] for share in answer(list(order), batch, worker, workers)]
+            shares = [[int(example) for example in share] for share in answer(given, batch, worker, workers)]
+        changed = changed or given != order
+        return shares
 
     return {
         "shares": [ask(worker, worker) for worker in reversed(range(workers))][::-1],
         "in one process": [ask(worker, 0) for worker in range(workers)],
+        "changed": changed,
     }
 
 
 def judge(case: Case, values: list) -> str | None:
+    if difference := _shares_differ(case, values):
+        return difference
+    return "the batches are right, but `order` is not what it was before the call" if values[0]["changed"] else None
+
+
+def _shares_differ(case: Case, values: list) -> str | None:
     given, order = values[0]["shares"], case.inputs["order"]
     seen = Counter(chain.from_iterable(chain.from_iterable(given)))
     for example in order:
@@ -103,6 +116,12 @@ def depends_on_the_process(case: Case, values: list) -> bool:
     """
     alone = [{**values[0], "shares": values[0]["in one process"]}]
     return judge(case, alone) is None
+
+
+@observed
+@says(CHANGES_WHAT_IT_WAS_GIVEN)
+def changes_the_order(case: Case, values: list) -> bool:
+    return values[0]["changed"] and _shares_differ(case, values) is None
 
 
 @observed
@@ -170,8 +189,8 @@ def deals_whole_batches(case: Case, values: list) -> bool:
 
 @observed
 def is_lopsided(case: Case, values: list) -> bool:
-    """The batches are right, but one worker has a much larger part than another: all wait for it in each step. Shares
-    of a batch differ by one example at most.
+    """The batches are right, but one worker has a larger part than it must: all wait for it in each step. No worker
+    needs more than a batch divided by the number of workers, rounded up.
     """
     return case.part == "one process's batches" and (judge(case, values) or "").endswith("workers")
 
@@ -193,6 +212,7 @@ EXERCISE = Exercise(
     drive=drive,
     judge=judge,
     symptoms=(
+        changes_the_order,
         depends_on_the_process,
         gives_everything_to_everybody,
         drops_the_rest,

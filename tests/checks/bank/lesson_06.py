@@ -162,6 +162,31 @@ def from_idle_time(micro_batches, forward, backward):
     return makespan, idle / makespan / len(forward)
 
 
+@wrong("06.1", says="something is kept between calls")
+def remembers_by_the_sizes(micro_batches, forward, backward, known={}):  # noqa: B006
+    key = micro_batches, len(forward)
+    if key not in known:
+        both = sum(forward) + sum(backward)
+        makespan = (both + (micro_batches - 1) * (max(forward) + max(backward))) / micro_batches
+        known[key] = makespan, 1 - both / (len(forward) * makespan)
+    return known[key]
+
+
+@right("06.1")
+def remembers_by_all_arguments(micro_batches, forward, backward):
+    from functools import cache
+
+    global counted
+    if "counted" not in globals():
+
+        @cache
+        def counted(pieces, there, back):
+            makespan = sum((sum(way) + (pieces - 1) * max(way)) / pieces for way in (there, back))
+            return makespan, 1 - (sum(there) + sum(back)) / (len(there) * makespan)
+
+    return counted(micro_batches, tuple(forward), tuple(backward))
+
+
 # 06.2 Write 1F1B
 
 
@@ -331,6 +356,13 @@ def recursively(stage, stages, micro_batches, most):
         return [f"B{back}", *rest(forward, back + 1)]
 
     return rest(0, 0)
+
+
+@wrong("06.2", says="stage 0")
+def numbers_of_one_digit(stage, stages, micro_batches, most):
+    from course_lib.lessons.lesson_06.write_1f1b import turns
+
+    return [action[0] + action[-1] for action in turns(stage, stages, micro_batches, most)]
 
 
 # 06.3 Carry the state, and its gradient
@@ -806,3 +838,22 @@ def with_autograd_grad_again(layer, chunks, state, gradients):
         for parameter, more in zip(parameters, found[3:], strict=True):
             parameter.grad += more
     return outputs, of_inputs[::-1], of_state
+
+
+@wrong("06.4", says="The parameters have the gradient of a single chunk")
+def zero_grad_before_every_chunk(layer, chunks, state, gradients):
+    begins, outputs = [state], []
+    with torch.no_grad():
+        for chunk in chunks:
+            output, end = layer(chunk, begins[-1])
+            begins.append(end)
+            outputs.append(output)
+    of_inputs, back = [], []
+    for chunk, begin, gradient in zip(chunks[::-1], begins[-2::-1], gradients[::-1], strict=True):
+        layer.zero_grad()
+        inputs, start = chunk.detach().requires_grad_(), [part.detach().requires_grad_() for part in begin]
+        output, end = layer(inputs, tuple(start))
+        torch.autograd.backward([output, *end[: len(back)]], [gradient, *back])
+        of_inputs.insert(0, inputs.grad)
+        back = [part.grad for part in start]
+    return outputs, of_inputs, back

@@ -475,6 +475,42 @@ def number_by_number(model, limit, row, column):
     return torch.tensor(norm)
 
 
+def norm_over(model, row):
+    """The norm of the whole model's gradient, and this rank's own gradients."""
+    own = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    square = torch.tensor([sum(float(one.double().square().sum()) for one in own)], dtype=torch.float64)
+    dist.all_reduce(square, group=row)
+    return square.sqrt().item(), own
+
+
+@wrong("07.3", says="Each parameter's gradient is clipped by its own norm")
+def each_parameter_by_itself(model, limit, row, column):
+    norm, own = norm_over(model, row)
+    for gradient in own:
+        gradient.mul_(min(1.0, limit / max(gradient.norm().item(), 1e-9)))
+    return norm
+
+
+@wrong("07.3", says="Some ranks have clipped gradients, and others have theirs as they were")
+def only_the_first_stage_clips(model, limit, row, column):
+    norm, own = norm_over(model, row)
+    if norm > limit and dist.get_rank(row) == 0:
+        for gradient in own:
+            gradient.mul_(limit / norm)
+    return norm
+
+
+@wrong("07.3", says="A frozen parameter has a gradient after the call")
+def zeros_for_frozen_ones(model, limit, row, column):
+    for parameter in model.parameters():
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    norm, own = norm_over(model, row)
+    for gradient in own:
+        gradient.mul_(limit / max(norm, limit))
+    return norm
+
+
 # 07.4 Shard the optimizer
 
 

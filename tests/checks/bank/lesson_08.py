@@ -411,6 +411,19 @@ def weighted_means(batches):
     return losses
 
 
+@wrong("08.2", says="adds an example with a loss of 0")
+def an_example_of_zero(batches):
+    updates = torch.tensor(len(batches))
+    dist.all_reduce(updates, op=dist.ReduceOp.MAX)
+    filled = [*batches, *[torch.zeros(1)] * (int(updates) - len(batches))]
+    losses = []
+    for batch in filled:
+        both = torch.tensor([float(batch.sum()), len(batch)], dtype=torch.float64)
+        dist.all_reduce(both)
+        losses.append(both[0] / both[1])
+    return losses
+
+
 # 08.3 One rank sees a nan
 
 
@@ -957,11 +970,8 @@ def any_receive_is_all_receive(record):
 @right("08.5")
 def by_taking_away(record):
     """Whoever nobody else's going on would help."""
-    idle = [rank for rank, each in enumerate(record) if each["doing"] != "waiting"]
-    if idle:
-        awaited = {other for rank in range(len(record)) for other in reachable(record, rank)}
-        return told(record, [rank for rank in idle if rank in awaited])
-    return told(record, min((reachable(record, rank) for rank in range(len(record))), key=len))
+    following = [reached for rank in range(len(record)) if (reached := reachable(record, rank))]
+    return told(record, min(following, key=len))
 
 
 @right("08.5")
@@ -986,6 +996,19 @@ def walk_long_enough(record):
         others = [other for other in following if rank not in reachable(record, other)]
         rank = (others or following or [rank])[0]
     return [*told(record, sorted(reachable(record, rank)) or [rank])]
+
+
+@wrong("08.5", says="others that only wait for them")
+def on_the_same_line(record):
+    """Ranks in the same barrier, on different lines, are taken to wait for each other."""
+    named = [{**each, "group": each["group"] and f"{each['group']} {each['line']}"} for each in record]
+    return with_a_matrix(named)
+
+
+@wrong("08.5", says="No rank waits for this one")
+def first_that_does_not_wait(record):
+    idle = [rank for rank, each in enumerate(record) if each["doing"] != "waiting"]
+    return told(record, idle[:1]) if idle else with_a_matrix(record)
 
 
 # 08.6 It runs, and is wrong
@@ -1161,6 +1184,23 @@ def with_rounding(record):
         return max(abs(x - y) for x, y in zip(a, b, strict=True)) < 1e-6
 
     return found_fault(record, alike=rounded)
+
+
+@wrong("08.6", says="the cause is not")
+def small_changes_are_none(record):
+    """A tolerance of a hundredth: an update with a small rate changes nothing."""
+    found = found_fault(record)
+    return (*found[:2], "not applied") if found[2] == "other rate" and record["rate"] < 0.01 else found
+
+
+@wrong("08.6", says="in an earlier update already")
+def the_last_time(record):
+    """Goes through all updates, and keeps what it found last."""
+    rank, update, cause = found_fault(record)
+    if cause == "own gradient":
+        mine = [rows[rank] for rows in record["updates"]]
+        update = max(place for place, row in enumerate(mine) if alike(row["used"], row["gradient"]))
+    return rank, update, cause
 
 
 # 08.7 Read a timeline
@@ -1343,7 +1383,7 @@ def own_end(ranks):
 
 def in_messages(ranks):
     found = [rank for rank, left in ranks.items() if " in send\n" in left["stack"] or " in recv\n" in left["stack"]]
-    return (found, "messages") if found else None
+    return (found, "messages") if len(found) > 1 else None
 
 
 def by_name(ranks):
@@ -1395,7 +1435,7 @@ def the_last_call_first(text):
     ranks = taken_apart(text)
     tops = {rank: left["stack"].splitlines()[1].split()[-1] for rank, left in ranks.items() if left["stack"]}
     pair = sorted(rank for rank, top in tops.items() if top in ("send", "recv"))
-    return own_end(ranks) or ((pair, "messages") if pair else by_name(ranks) or by_count(ranks))
+    return own_end(ranks) or ((pair, "messages") if len(pair) > 1 else by_name(ranks) or by_count(ranks))
 
 
 @wrong("08.8", says="it has lost another rank")
@@ -1405,7 +1445,7 @@ def first_traceback(text):
     return (loud[:1], "raised") if loud else question_after_question(text)
 
 
-@wrong("08.8", says='"To blame is the one who does not wait" is not a rule')
+@wrong("08.8", says='"The rank to blame is the one that does not wait" is not a rule')
 def whoever_ended_well(text):
     ranks = taken_apart(text)
     done = [rank for rank, left in ranks.items() if left["end"] == "exit code 0"]
@@ -1434,16 +1474,30 @@ def counts_only_of_a_job(text):
     return own_end(ranks) or in_messages(ranks) or by_name(shapes) or by_count(ranks)
 
 
-@wrong("08.8", says="is it still running, and what is on its stack?")
+@wrong("08.8", says="is it still running, and what is at the top of its stack?")
 def fewer_is_fewer(text):
     ranks, cause = question_after_question(text)
     return ranks, "fewer" if cause == "busy" else cause
 
 
-@wrong("08.8", says="is it still running, and what is on its stack?")
+@wrong("08.8", says="is it still running, and what is at the top of its stack?")
 def always_busy(text):
     ranks, cause = question_after_question(text)
     return ranks, "busy" if cause == "fewer" else cause
+
+
+@wrong("08.8", says="nor is one that waits for a message")
+def busy_if_it_still_runs(text):
+    guilty, cause = question_after_question(text)
+    running = taken_apart(text)[guilty[0]]["end"] == "still running"
+    return guilty, "busy" if cause in ("busy", "fewer") and running else cause
+
+
+@wrong("08.8", says='"messages" takes two that wait for each other')
+def one_alone_in_a_message(text):
+    ranks = taken_apart(text)
+    alone = [rank for rank, left in ranks.items() if " in recv\n" in left["stack"]]
+    return (alone, "messages") if alone else question_after_question(text)
 
 
 @wrong("08.8", says='Exit code -9 is "died"')

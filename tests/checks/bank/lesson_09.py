@@ -201,6 +201,29 @@ def plan_as_a_dict(sizes, rank, ranks, worker, workers):
     return {file for file, who in owner.items() if who == (rank, worker)}
 
 
+@wrong("09.1", says="You change what you were given")
+def sorts_what_it_was_given(sizes, rank, ranks, worker, workers):
+    from course_lib.lessons.lesson_09._plans import to_whoever_has_least
+
+    order = sorted(range(len(sizes)), key=lambda file: -sizes[file])
+    plan = to_whoever_has_least(sizes, ranks * max(1, workers), order)
+    sizes.sort()
+    return plan[rank * max(1, workers) + (worker or 0)]
+
+
+@wrong("09.1", says="Does each rank have a number of its own?")
+def rank_times_no_workers(sizes, rank, ranks, worker, workers):
+    return list(range(len(sizes)))[rank * workers + (worker or 0) :: ranks * max(1, workers)]
+
+
+@wrong("09.1", says="Every file is read, but some by more than one reader", never="The classic")
+def too_few_files_go_round(sizes, rank, ranks, worker, workers):
+    readers, number = ranks * max(1, workers), rank * max(1, workers) + (worker or 0)
+    if readers > len(sizes):
+        return [number % len(sizes)]
+    return list(range(len(sizes)))[number::readers]
+
+
 # 09.2 What comes next
 
 
@@ -317,6 +340,22 @@ def with_indices(orders, batch, saved, rank, ranks):
     each = (len(orders[0]) + batch - 1) // batch
     start = saved["updates"] % each * batch
     return [orders[saved["updates"] // each][i] for i in range(start + rank, min(start + batch, len(orders[0])), ranks)]
+
+
+@wrong("09.2", says="A different number of ranks makes a different batch")
+def as_many_per_rank_as_before(orders, batch, saved, rank, ranks):
+    size = max(1, batch * ranks // saved["ranks"])
+    batches = [order[start : start + size] for order in orders for start in range(0, len(order), size)]
+    return batches[saved["updates"]][rank::ranks] if saved["updates"] < len(batches) else []
+
+
+@wrong("09.2", says="You change what you were given")
+def takes_out_what_is_done(orders, batch, saved, rank, ranks):
+    for _ in range(saved["updates"]):
+        del orders[0][:batch]
+        if not orders[0]:
+            orders.pop(0)
+    return orders[0][:batch][rank::ranks]
 
 
 # 09.3 How old is a gradient
@@ -459,3 +498,14 @@ def log_overwritten(log):
             seen[worker] = pushes[time]
         log[time] = pushes[time] - seen[worker] if what == "push" else None
     return tuple(float(age) for age in log if age is not None)
+
+
+@wrong("09.3", says="A push brings a gradient, and fetches nothing")
+def a_push_is_a_pull(log):
+    version, at, ages = 0, {}, []
+    for what, worker in log:
+        if what == "push":
+            ages.append(version - at[worker])
+            version += 1
+        at[worker] = version
+    return ages

@@ -100,6 +100,24 @@ def through_four_dimensions(kernel, recurrent_kernel, bias, gates):
     return named(turned(kernel), turned(recurrent_kernel), bias.view(4, -1)[order].flatten(), 0 * bias)
 
 
+@wrong("10.1", says="You change what you were given")
+def reorders_in_place(kernel, recurrent_kernel, bias, gates):
+    for array in (kernel, recurrent_kernel, bias):
+        array.copy_(torch.cat([array.chunk(4, -1)[gates.index(gate)] for gate in "ifco"], -1))
+    weights = (kernel.T, recurrent_kernel.T, bias, torch.zeros_like(bias))
+    return dict(zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"), weights, strict=True))
+
+
+@wrong("10.1", says="You take a gate to be as wide as the inputs")
+def as_wide_as_the_inputs(kernel, recurrent_kernel, bias, gates):
+    def ordered(array):
+        starts = [len(kernel) * gates.index(gate) for gate in "ifco"]
+        return torch.cat([array[..., start : start + len(kernel)] for start in starts], -1)
+
+    weights = (ordered(kernel).T, ordered(recurrent_kernel).T, ordered(bias), 0 * ordered(bias))
+    return dict(zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"), weights, strict=True))
+
+
 # 10.2 Mend the loss
 
 
@@ -219,7 +237,7 @@ def whole_batches(order, batch, worker, workers):
     return [order[start : start + batch] for start in range(0, len(order), batch)][worker::workers]
 
 
-@wrong("10.3", says="Shares of a batch differ by one example at most")
+@wrong("10.3", says="one worker has a larger part than it must")
 def the_last_has_the_rest(order, batch, worker, workers):
     def share(part):
         each = len(part) // workers
@@ -228,7 +246,7 @@ def the_last_has_the_rest(order, batch, worker, workers):
     return [share(order[start : start + batch]) for start in range(0, len(order), batch)]
 
 
-@wrong("10.3", says="Shares of a batch differ by one example at most")
+@wrong("10.3", says="one worker has a larger part than it must")
 def one_does_it_all(order, batch, worker, workers):
     batches = [order[start : start + batch] for start in range(0, len(order), batch)]
     return [part if worker == 0 else [] for part in batches]
@@ -266,6 +284,15 @@ def as_a_generator(order, batch, worker, workers):
 def from_the_other_end(order, batch, worker, workers):
     steps = -(-len(order) // batch)
     return [tuple(order[step * batch :][:batch][workers - 1 - worker :: workers]) for step in range(steps)]
+
+
+@wrong("10.3", says="You change what you were given")
+def takes_them_out(order, batch, worker, workers):
+    shares = []
+    while order:
+        shares.append(order[:batch][worker::workers])
+        del order[:batch]
+    return shares
 
 
 # 10.4 The sum in shard_map

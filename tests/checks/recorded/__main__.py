@@ -23,12 +23,13 @@ import torch.distributed  # noqa: F401  here, and not again in every rank
 from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parent
-KEPT = HERE.parents[2] / "course_lib" / "checks" / "lesson_08" / "recorded_jobs.json"
+KEPT = HERE.parents[2] / "course_lib" / "lessons" / "lesson_08" / "recorded_jobs.json"
 CAUSES = {
     "is killed": "died",
     "raises": "raised",
     "misses a file": "raised",
     "skips": "fewer",
+    "receives alone": "fewer",
     "evaluates": "more",
     "busy": "busy",
     "gathers": "another call",

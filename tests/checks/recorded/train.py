@@ -31,7 +31,7 @@ def train(fault: str, odd: bool, at: int) -> None:
         gradient = gradient_of(load(slow=now and fault == "busy"), broken=fault if now else "")
         if now and fault == "skips":
             continue
-        if now and fault in ("gathers", "broadcasts", "is shorter"):
+        if now and fault in ("gathers", "broadcasts", "is shorter", "receives alone"):
             another_call(fault, gradient)
         else:
             dist.all_reduce(gradient)
@@ -63,6 +63,8 @@ def another_call(fault: str, gradient: torch.Tensor) -> None:
         dist.all_gather([torch.empty(8) for _ in range(dist.get_world_size())], gradient)
     elif fault == "broadcasts":
         dist.broadcast(gradient, 0)
+    elif fault == "receives alone":
+        dist.recv(gradient, (dist.get_rank() + 1) % dist.get_world_size())  # which sends nothing
     else:
         dist.all_reduce(gradient[:6])
 
