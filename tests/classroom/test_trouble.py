@@ -15,7 +15,7 @@ import pytest
 from course_lib.classroom.server import record as records
 from course_lib.classroom.server.record import read_events
 from tests.classroom.serving import Learner, ask, class_in_a_process, come_back, end, enter, event_of, free_port
-from tests.classroom.test_record import fill, small_disk
+from tests.classroom.test_record import fill, overwritten, small_disk
 from tests.classroom.test_restart import hear_until_the_end, send_until_the_end
 from tests.conftest import PATIENCE
 
@@ -115,6 +115,22 @@ def test_a_record_that_is_deleted_under_load_has_all_that_was_acknowledged(tmp_p
     with class_in_a_process(record) as served:
         learners = asyncio.run(lose_in_the_middle(served, delete))
     assert_all_is_there(learners, record)
+
+
+@pytest.mark.slow  # `test_record.py` overwrites records
+def test_a_record_that_is_overwritten_under_load_has_all_that_was_acknowledged(tmp_path):
+    """Someone copies another class's record over it: theirs stays as it is, and ours is written next to it."""
+    record = tmp_path / "class.db"
+
+    async def overwrite(kept, _):
+        overwritten(record)
+        before = kept()
+        while kept() < before + 500 or not record.with_name("class-2.db").exists():
+            await asyncio.sleep(0.001)
+
+    with class_in_a_process(record) as served:
+        learners = asyncio.run(lose_in_the_middle(served, overwrite))
+    assert_all_is_there(learners, record.with_name("class-2.db"))
 
 
 @pytest.mark.slow  # `test_record.py` fills a disk

@@ -57,7 +57,16 @@ def trust(stream: Any) -> None:
     stream.is_trusted = True
 
 
-class Guarded(RequestHandler):
+class Quiet(RequestHandler):
+    """A request handler that logs only our own faults: strangers must not fill the instructor's terminal, or a disk."""
+
+    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
+        """Log what we did not expect; the client's faults are the client's."""
+        if not isinstance(value, HTTPError):
+            super().log_exception(typ, value, tb)
+
+
+class Guarded(Quiet):
     """A request handler that rejects wrong host names and pages of other sites."""
 
     @property
@@ -104,7 +113,10 @@ def refuse_strangers(request: httputil.HTTPServerRequest, host_names: frozenset[
 
 def is_own_host(host: str, host_names: frozenset[str]) -> bool:
     """Whether the Host is an IP address or one of our names. DNS rebinding cannot forge an IP address."""
-    name = urlsplit(f"//{host}").hostname or ""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:  # a bracket without its pair
+        return False
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -114,5 +126,8 @@ def is_own_host(host: str, host_names: frozenset[str]) -> bool:
 
 def is_same_origin(origin: str, request: httputil.HTTPServerRequest) -> bool:
     """Whether a page comes from this server: same protocol, host and port."""
-    theirs = urlsplit(origin)
+    try:
+        theirs = urlsplit(origin)
+    except ValueError:
+        return False
     return theirs.scheme == request.protocol and theirs.netloc.lower() == request.host.lower()

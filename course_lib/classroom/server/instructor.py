@@ -11,10 +11,10 @@ from pathlib import Path
 from tornado import gen
 from tornado.iostream import StreamClosedError
 from tornado.util import TimeoutError
-from tornado.web import Finish, StaticFileHandler
+from tornado.web import Finish, HTTPError, StaticFileHandler
 
 from course_lib.classroom.protocol import Refused
-from course_lib.classroom.server.guards import HEADERS, Guarded, refuse_strangers, trust
+from course_lib.classroom.server.guards import HEADERS, Guarded, Quiet, refuse_strangers, trust
 from course_lib.classroom.server.members import Learner
 from course_lib.classroom.server.room import NotSaved, Room
 
@@ -170,11 +170,13 @@ class Action(ForInstructors):
             self.finish({"asked": done["asked"]} if "asked" in done else {})
 
 
-class Files(StaticFileHandler):
+class Files(Quiet, StaticFileHandler):
     """Serves the pages' scripts and styles, which contain no secrets."""
 
     def prepare(self) -> None:
         refuse_strangers(self.request, self.settings["host_names"])
+        if "\0" in self.path_args[0]:
+            raise HTTPError(404)
 
     def set_extra_headers(self, path: str) -> None:
         for name, value in HEADERS.items():

@@ -14,7 +14,7 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from course_lib.classroom import protocol
 from course_lib.classroom.protocol import Refused
-from course_lib.classroom.server.guards import Guarded, is_same_origin, refuse_strangers, trust
+from course_lib.classroom.server.guards import Guarded, Quiet, is_same_origin, refuse_strangers, trust
 from course_lib.classroom.server.members import Learner, TooManyTries, WrongCode
 from course_lib.classroom.server.room import NotSaved, Room
 
@@ -93,6 +93,7 @@ class Channels:
             self._room.here[channel.learner] -= 1
             if not own:
                 del self._of[channel.learner]  # whoever comes back is the last in line
+                del self._room.here[channel.learner]
 
     def allowance(self, learner: str) -> Allowance:
         """Return what a learner may send; a new channel does not renew it."""
@@ -111,7 +112,7 @@ class Channels:
                 channel.tell_state()
 
 
-class Channel(WebSocketHandler):
+class Channel(Quiet, WebSocketHandler):
     """`/channel`: receives a learner's events, and sends acknowledgements and the state of the class.
 
     One message is in flight at a time. Meanwhile, we collect acknowledgements, at most as many as the learner may have

@@ -96,6 +96,7 @@ class Members:
         self._by_learner: dict[str, Learner] = {}
         self._by_account: dict[str, Learner] = {}
         self._names: set[str] = set()
+        self._next_place: dict[str, int] = {}  # by name: where to look for a free one, not from the start each time
         for row in read(path, "SELECT learner, name, account, hash FROM learners ORDER BY joined"):
             self._add(Learner(*row))
 
@@ -156,10 +157,12 @@ class Members:
         """Return a unique name based on the chosen one, or a numbered one in an anonymous class."""
         chosen = "" if self.anonymous else clean_text(name, LONGEST_NAME)
         wanted = chosen or f"learner {len(self) + 1}"
-        free, place = wanted, 1
+        free, place = wanted, self._next_place.get(_alike(wanted), 1)
         while _alike(free) in self._names:
             place += 1
             free = f"{wanted} ({place})"
+        if place > 1:
+            self._next_place[_alike(wanted)] = place
         return free
 
     def _add(self, learner: Learner) -> None:
