@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 
 from course_lib.data import Batch
 from course_lib.lstm.memory import Memory
-from course_lib.pictures.picture import BLOCKS, COLOURS, INK, MEMORY, OTHERS, SERIES, Picture, block_name
+from course_lib.pictures.picture import BLOCKS, COLOURS, INK, LETTERS, MEMORY, OTHERS, SERIES, Picture, block_name
 from course_lib.pictures.timeline import row_axes, time_unit
 from course_lib.planning import Explanation, Plan
 from course_lib.planning.placement import BlockCost, Placement, step_cost
@@ -38,10 +38,18 @@ def memory(bars: Mapping[str, Memory], budget: int | None = None) -> Picture:
         left = [start + size for start, size in zip(left, sizes, strict=True)]
     if budget is not None:
         axes.axvline(budget / size_of_unit, color=INK, linestyle="--", linewidth=1)
-        axes.annotate(" budget", (budget / size_of_unit, 1), xycoords=("data", "axes fraction"), va="bottom", color=INK)
+        axes.annotate(
+            " budget",
+            (budget / size_of_unit, 1),
+            xycoords=("data", "axes fraction"),
+            va="bottom",
+            fontsize=LETTERS,
+            color=INK,
+        )
     axes.invert_yaxis()
-    axes.set_xlabel(unit, color=INK)
-    figure.legend(loc="outside upper right", ncols=len(MEMORY), frameon=False)
+    axes.set_xlabel(unit, color=INK, fontsize=LETTERS)
+    axes.tick_params(labelsize=LETTERS)
+    figure.legend(loc="outside upper right", ncols=len(MEMORY), frameon=False, fontsize=LETTERS)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     largest = {name: max(MEMORY, key=lambda part: getattr(bar, part)) for name, bar in bars.items()}
@@ -52,7 +60,7 @@ def memory(bars: Mapping[str, Memory], budget: int | None = None) -> Picture:
     return Picture(figure, words)
 
 
-CHARACTER = 0.02  # the share of the axes' width that one character of a block's name needs
+CHARACTER = 0.028  # the share of the axes' width that one character of a block's name needs
 
 
 def placement(placements: Mapping[str, Placement], costs: Sequence[BlockCost]) -> Picture:
@@ -62,21 +70,21 @@ def placement(placements: Mapping[str, Placement], costs: Sequence[BlockCost]) -
     """
     steps = [step_cost(each, costs) for each in placements.values()]
     unit, scale = time_unit(max(step.seconds for step in steps))
-    heights = [0.7 + 0.3 * each.stages for each in placements.values()]
+    heights = [0.75 + 0.33 * each.stages for each in placements.values()]
     figure = Figure(figsize=(9, 0.5 + sum(heights)), layout="constrained")
     rows = figure.subplots(len(placements), 2, sharex="col", squeeze=False, height_ratios=heights)
     for (left, right), each, step in zip(rows, placements.values(), steps, strict=True):
         _draw_stages(left, each, [cost.seconds * scale for cost in costs], scale * max(s.seconds for s in steps))
         _draw_stages(right, each, [cost.bytes / 2**20 for cost in costs], max(s.bytes for s in steps) / 2**20)
-        right.set_title(f"largest {step.bytes / 2**20:.3g} MiB", loc="left", fontsize=10, color=INK)
+        right.set_title(f"largest {step.bytes / 2**20:.3g} MiB", loc="left", fontsize=LETTERS, color=INK)
     facts = [
         f"{name}: {each.hops} {'hop' if each.hops == 1 else 'hops'}, slowest {step.seconds * scale:.3g} {unit}"
         for (name, each), step in zip(placements.items(), steps, strict=True)
     ]
     for axes, fact in zip(rows[:, 0], facts, strict=True):
-        axes.set_title(fact, loc="left", fontsize=10, color=INK)
-    rows[-1, 0].set_xlabel(f"{unit} per step", color=INK)
-    rows[-1, 1].set_xlabel("MiB", color=INK)
+        axes.set_title(fact, loc="left", fontsize=LETTERS, color=INK)
+    rows[-1, 0].set_xlabel(f"{unit} per step", color=INK, fontsize=LETTERS)
+    rows[-1, 1].set_xlabel("MiB", color=INK, fontsize=LETTERS)
     largest = [f"{fact}, largest {step.bytes / 2**20:.3g} MiB" for fact, step in zip(facts, steps, strict=True)]
     return Picture(figure, "Placements: " + "; ".join(largest))
 
@@ -89,7 +97,7 @@ def _draw_stages(axes: Axes, placement: Placement, values: Sequence[float], room
         axes.barh(stage, value, left=ends[stage], height=0.76, color=BLOCKS[kind], edgecolor="white", linewidth=1.2)
         if value >= (len(name) + 1) * CHARACTER * room:
             axes.text(
-                ends[stage] + value / 2, stage, name, ha="center", va="center_baseline", fontsize=8, color="black"
+                ends[stage] + value / 2, stage, name, ha="center", va="center_baseline", fontsize=LETTERS, color="black"
             )
         ends[stage] += value
     axes.axvline(max(ends), color=INK, linestyle="--", linewidth=0.8)
@@ -113,7 +121,7 @@ def plan_bars(plans: Sequence[Plan] | Explanation) -> Picture:
     """Draw one bar for each plan, split by how an update spends its time: computing, bubble, messages, sums."""
     shown = (plans.winner, plans.runner_up) if isinstance(plans, Explanation) else tuple(plans)
     unit, scale = time_unit(max(plan.seconds for plan in shown))
-    figure = Figure(figsize=(9, 1.3 + 0.45 * len(shown)), layout="constrained")
+    figure = Figure(figsize=(9, 1.6 + 0.55 * len(shown)), layout="constrained")
     axes = figure.subplots()
     names = [f"{plan.mesh}{_order(plan)}\n{plan.pieces}" for plan in shown]
     left = [0.0] * len(shown)
@@ -122,10 +130,11 @@ def plan_bars(plans: Sequence[Plan] | Explanation) -> Picture:
         if any(sizes):
             axes.barh(range(len(shown)), sizes, left=left, color=PART_COLOURS[part], edgecolor="white", label=part)
         left = [start + size for start, size in zip(left, sizes, strict=True)]
-    axes.set_yticks(range(len(shown)), names, fontsize=8)
+    axes.set_yticks(range(len(shown)), names, fontsize=LETTERS)
     axes.invert_yaxis()
-    axes.set_xlabel(f"{unit} per update, predicted", color=INK)
-    figure.legend(loc="outside upper center", ncols=4, frameon=False, fontsize=8)
+    axes.set_xlabel(f"{unit} per update, predicted", color=INK, fontsize=LETTERS)
+    axes.tick_params(axis="x", labelsize=LETTERS)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=LETTERS)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     words = [f"{plan.mesh}{_order(plan)} {plan.seconds * scale:.3g} {unit}, {_spent(plan)}" for plan in shown]

@@ -13,7 +13,7 @@ from matplotlib.patches import FancyBboxPatch, Patch, Rectangle
 from course_lib.data import Batch
 from course_lib.lstm.memory import BatchSize
 from course_lib.lstm.model import Embed, Recurrent, SequenceModel
-from course_lib.pictures.picture import COLOURS, INK, OTHERS, Picture
+from course_lib.pictures.picture import COLOURS, INK, LETTERS, OTHERS, Picture
 from course_lib.planning.placement import Placement
 from course_lib.strategies.tensor_parallel import GATES, shares
 
@@ -44,7 +44,7 @@ def cut_edges(model: SequenceModel, placement: Placement, batch: Batch | BatchSi
         Patch(color=COLOURS["forward"], label="activations, forward"),
         Patch(color=COLOURS["backward"], label="their gradient, back"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=LETTERS)
     cuts = "1 edge" if len(edges) == 1 else f"{len(edges)} edges"
     words = (
         f"{len(blocks)} blocks on {placement.stages} ranks, cut at {cuts}: at each, activations go forward and their "
@@ -55,7 +55,7 @@ def cut_edges(model: SequenceModel, placement: Placement, batch: Batch | BatchSi
 
 def _draw_block(axes: Axes, place: int, rank: int, name: str) -> None:
     _rounded_box(axes, place, rank, BLOCK_WIDTH, BLOCK_HEIGHT)
-    axes.text(place, rank, name, ha="center", va="center", fontsize=9, color=INK)
+    axes.text(place, rank, name, ha="center", va="center", fontsize=LETTERS, color=INK)
 
 
 def _draw_edge(axes: Axes, place: int, rank: int, next_rank: int, label: str) -> None:
@@ -65,7 +65,7 @@ def _draw_edge(axes: Axes, place: int, rank: int, next_rank: int, label: str) ->
     _arrow(axes, leave, arrive, COLOURS["forward"], 2.0)
     _arrow(axes, (arrive[0] + 0.18, arrive[1]), (leave[0] + 0.18, leave[1]), COLOURS["backward"], 2.0)
     middle = ((leave[0] + arrive[0]) / 2 + 0.3, (leave[1] + arrive[1]) / 2)
-    axes.text(*middle, label, ha="left", va="center", fontsize=8, color=INK)
+    axes.text(*middle, label, ha="left", va="center", fontsize=LETTERS, color=INK)
 
 
 def _arrow(
@@ -85,14 +85,14 @@ def _dress(axes: Axes, blocks: int, ranks: int) -> None:
     axes.set_ylim(ranks - 0.55, -0.45)
     axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
     axes.set_xticks([])
-    axes.tick_params(length=0, colors=INK)
+    axes.tick_params(length=0, colors=INK, labelsize=LETTERS)
     axes.spines[:].set_visible(False)
 
 
 def _name(place: int, block: object) -> str:
     if isinstance(block, Recurrent):
         return f"layer {place}"
-    return "words in" if isinstance(block, Embed) else ("way in" if place == 0 else "way out")
+    return "embed" if isinstance(block, Embed) else ("input" if place == 0 else "head")
 
 
 RANKS = (OTHERS[0], OTHERS[2], OTHERS[3], OTHERS[5])  # rank 0, 1, ...: not the color of a forward pass or a message
@@ -118,7 +118,7 @@ def split_cell(hidden: int, ranks: int) -> Picture:
     for gate, name in enumerate(NAMES):
         top = gate * 1.12 - 0.18
         _column(axes, MATRIX, top, sizes, unit, width=WIDE)
-        axes.text(MATRIX - 0.12, top + 0.5, name, ha="right", va="center", color=INK)
+        axes.text(MATRIX - 0.12, top + 0.5, name, ha="right", va="center", fontsize=LETTERS, color=INK)
     _column(axes, PARTS, middle, sizes, unit, gap=0.28)
     _column(axes, NEW, middle, sizes, unit, coloured=False)
     _arrow(axes, (OLD + THIN + 0.08, middle + 0.5), (MATRIX - 0.4, middle + 0.5), INK)
@@ -131,7 +131,9 @@ def split_cell(hidden: int, ranks: int) -> Picture:
         Patch(facecolor=RANKS[rank], label=f"rank {rank}: {sizes[rank]} of {hidden} units") for rank in range(ranks)
     ]
     handles.append(Patch(facecolor=COLOURS["communication"], label="all-gather, after every step"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(3, len(handles)), frameon=False)
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=min(3, len(handles)), frameon=False, fontsize=LETTERS
+    )
     return Picture(figure, _describe_cell(hidden, sizes))
 
 
@@ -164,7 +166,7 @@ def _captions(axes: Axes, middle: float, ranks: int) -> None:
         NEW + THIN / 2: "$h_t$, whole\non every rank",
     }
     for x, words in captions.items():
-        axes.text(x, GATES * 1.12 - 0.02, words, ha="center", va="top", fontsize=9, color=INK)
+        axes.text(x, GATES * 1.12 - 0.02, words, ha="center", va="top", fontsize=LETTERS, color=INK)
     axes.set_xlim(-0.6, NEW + THIN + 0.7)
     axes.set_ylim(GATES * 1.12 + 0.75, -0.3)
     axes.set_axis_off()
@@ -189,7 +191,15 @@ def mesh(replicas: int, stages: int) -> Picture:
     for replica in range(replicas):
         for stage in range(stages):
             _rounded_box(axes, stage, replica, RANK_WIDTH, RANK_HEIGHT)
-            axes.text(stage, replica, f"rank {replica * stages + stage}", ha="center", va="center", color=INK)
+            axes.text(
+                stage,
+                replica,
+                f"rank {replica * stages + stage}",
+                ha="center",
+                va="center",
+                fontsize=LETTERS,
+                color=INK,
+            )
             if stage:
                 ends = (stage - 1 + RANK_WIDTH / 2, replica), (stage - RANK_WIDTH / 2, replica)
                 _arrow(axes, *ends, COLOURS["forward"], 1.8, arrowstyle="<|-|>")
@@ -201,13 +211,13 @@ def mesh(replicas: int, stages: int) -> Picture:
     axes.set_xticks(range(stages), [f"stage {stage}" for stage in range(stages)])
     axes.set_yticks(range(replicas), [f"replica {replica}" for replica in range(replicas)])
     axes.xaxis.tick_top()
-    axes.tick_params(length=0, colors=INK)
+    axes.tick_params(length=0, colors=INK, labelsize=LETTERS)
     axes.spines[:].set_visible(False)
     handles = [
         Patch(color=COLOURS["forward"], label="activations, and their gradients back"),
         Patch(color=COLOURS["communication"], label="sum of the stage's gradients"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=1, frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=1, frameon=False, fontsize=LETTERS)
     words = f"{replicas} replicas of {stages} stages on {replicas * stages} ranks"
     return Picture(figure, f"Mesh of {words}: messages along each row, gradients summed in each column")
 
@@ -240,8 +250,8 @@ def layer_by_time(layers: int, steps: int, diagonal: int | None = None) -> Pictu
     axes.set_ylim(layers - 0.5, -0.5)
     axes.set_yticks(range(layers), [f"layer {layer + 1}" for layer in range(layers)])
     axes.set_xticks(range(steps), [f"{step + 1}" for step in range(steps)])
-    axes.set_xlabel("time step", color=INK)
-    axes.tick_params(length=0, colors=INK)
+    axes.set_xlabel("time step", color=INK, fontsize=LETTERS)
+    axes.tick_params(length=0, colors=INK, labelsize=LETTERS)
     axes.spines[:].set_visible(False)
     framed = sum(0 <= chosen - layer < steps for layer in range(layers))
     handles = [
@@ -249,7 +259,7 @@ def layer_by_time(layers: int, steps: int, diagonal: int | None = None) -> Pictu
             facecolor=COLOURS["forward"], label=f"diagonal {chosen + 1}: {framed} cells that need nothing of each other"
         )
     ]
-    figure.legend(handles=handles, loc="outside lower center", frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", frameon=False, fontsize=LETTERS)
     return Picture(
         figure,
         f"{layers} layers x {steps} steps: {layers * steps} cells on {diagonals} diagonals. Each cell needs the one to "
@@ -262,4 +272,4 @@ def _draw_cell(axes: Axes, layer: int, step: int, is_chosen: bool) -> None:
     corner = (step - SIDE / 2, layer - SIDE / 2)
     axes.add_patch(Rectangle(corner, SIDE, SIDE, facecolor=colour, edgecolor=INK, linewidth=0.9))
     ink = "white" if is_chosen else INK
-    axes.text(step, layer, str(layer + step + 1), ha="center", va="center", fontsize=9, color=ink)
+    axes.text(step, layer, str(layer + step + 1), ha="center", va="center", fontsize=LETTERS, color=ink)

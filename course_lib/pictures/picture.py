@@ -34,6 +34,7 @@ SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # c
 MEMORY = {"parameters": "#0072B2", "gradients": "#E69F00", "optimizer": "#CC79A7", "activations": "#56B4E9"}
 BLOCKS = {"way-in": "#B2DF8A", "layer": "#56B4E9", "way-out": "#F0E442"}
 INK = "#333333"
+LETTERS = 12  # points: about as many pixels where a picture of nine inches is shown
 
 
 def colours_for(names: list[str]) -> dict[str, str]:
@@ -45,8 +46,8 @@ def colours_for(names: list[str]) -> dict[str, str]:
 def block_name(number: int, blocks: int) -> tuple[str, str]:
     """Return a block's short name and its key in `BLOCKS`: the input block, an LSTM layer, or the output block."""
     if number == 0:
-        return "in", "way-in"
-    return ("out", "way-out") if number == blocks - 1 else (str(number), "layer")
+        return "embedding", "way-in"
+    return ("head", "way-out") if number == blocks - 1 else (str(number), "layer")
 
 
 DPI = 144

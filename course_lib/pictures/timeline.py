@@ -14,7 +14,7 @@ from course_lib.launchers.live.team import Team
 from course_lib.launchers.run import Run
 from course_lib.launchers.tracing.events import exposed_communication
 from course_lib.launchers.tracing.trace_file import read_trace, spans_in
-from course_lib.pictures.picture import COLOURS, INK, Picture, colours_for
+from course_lib.pictures.picture import COLOURS, INK, LETTERS, Picture, colours_for
 from course_lib.trace import Span
 
 LETTERS_IN_A_ROW = 55  # in a legend
@@ -45,7 +45,7 @@ def timeline(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None = 
     if names:
         handles = [Patch(facecolor=colours[name], label=name) for name in names]
         columns = min(6, len(names)) if sum(map(len, names)) <= LETTERS_IN_A_ROW else 3
-        figure.legend(handles=handles, loc="outside upper right", ncols=columns, frameon=False)
+        figure.legend(handles=handles, loc="outside upper right", ncols=columns, frameon=False, fontsize=LETTERS)
     return Picture(figure, _describe(names, ranks, paced))
 
 
@@ -91,12 +91,14 @@ def rank_axes(axes: Axes, ranks: int, unit: str, paced: bool, rows: str = "rank"
     row_axes(axes, ranks, rows)
     axes.set_xlim(left=0)
     axes.set_xlabel(f"time in {unit}" + (" (paced: blocks sleep to a fixed length)" if paced else ""), color=INK)
+    axes.xaxis.label.set_fontsize(LETTERS)
 
 
 def row_axes(axes: Axes, count: int, name: str) -> None:
     """Format axes with `count` named rows, the first on top."""
     axes.set_ylim(count - 0.5, -0.5)
     axes.set_yticks(range(count), [f"{name} {row}" for row in range(count)])
+    axes.tick_params(labelsize=LETTERS)
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
 

@@ -61,7 +61,7 @@ class Work:
         numbered = [(place, size_of(block)) for place, block in model.numbered()]
         numbers, blocks = OPTIMIZERS[optimizer], tuple(size for _, size in numbered)
         memory = tuple(_memory(predict_block_memory(*each, batch, numbers), precision) for each in numbered)
-        cells = batch.steps * batch.sequences * blocks[0].number_bytes
+        cells = batch.steps * batch.sequences * _sent_bytes(blocks[0].number_bytes, precision)
         edges = tuple(cells * size.width for size in blocks)
         return cls(blocks, times, batch.sequences, batch.steps, precision, optimizer, memory, edges)
 
@@ -84,6 +84,10 @@ class Work:
         """Return the bytes of these blocks' parameters."""
         return sum(self.memory[place].parameters for place in places)
 
+    def cast_weights(self, places: Iterable[int]) -> int:
+        """Return the bytes of these blocks' parameters in the precision they compute in, which is also sent by FSDP."""
+        return self.weights(places) * _sent_bytes(self._bytes_per_weight, self.precision) // self._bytes_per_weight
+
     def states(self, places: Iterable[int]) -> int:
         """Return the bytes of these blocks' parameters, gradients and optimizer state."""
         return sum(each.parameters + each.gradients + each.optimizer for each in map(self.memory.__getitem__, places))
@@ -91,6 +95,11 @@ class Work:
     def activations(self, places: Iterable[int]) -> int:
         """Return the bytes that these blocks' forward passes save, for the whole batch."""
         return sum(self.memory[place].activations for place in places)
+
+
+def _sent_bytes(number_bytes: int, precision: str) -> int:
+    """Return the bytes of a number in a message: activations and gathered weights travel as they are computed with."""
+    return 2 if precision == "bfloat16" else number_bytes
 
 
 def _memory(given: Memory, precision: str) -> Memory:

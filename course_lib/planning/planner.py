@@ -235,12 +235,16 @@ def _blocks_of_stages(placement: Placement, prepared: Prepared) -> list[list[int
 
 
 def _bytes(work: Work, replicas: int, prepared: Prepared, stage: int, places: Sequence[int]) -> float:
-    """Return the bytes these blocks need on this stage: their states, and the activations that the schedule holds."""
+    """Return the bytes these blocks need on this stage: their states, and the activations that the schedule holds.
+
+    Autocast keeps a copy of every weight in bfloat16 besides.
+    """
+    copies = work.cast_weights(places) if work.precision == "bfloat16" else 0
     activations = prepared.held[stage] * work.activations(places)
     first = min(places)
     if first > 0:  # the batch itself is not counted on any stage
         activations += prepared.inputs_held[stage] * work.edges[first - 1]
-    return work.states(places) + activations / replicas
+    return work.states(places) + copies + activations / replicas
 
 
 def _edge(work: Work, placement: Placement) -> int:
@@ -282,13 +286,13 @@ def sharded(
     """Return the plan for fully sharded data parallelism: each block is gathered before it computes, then dropped."""
     pieces, places = Pieces("1f1b", 1, micro_batches), range(len(work.blocks))
     blocks = [work.seconds(place, replicas * shards * micro_batches) for place in places]
-    sizes = [each.parameters for each in work.memory]
     per_node = min(shards, network.per_node)
-    gather = [network.gather_seconds(size, shards, per_node) for size in sizes]
+    gather = [network.gather_seconds(work.cast_weights([place]), shards, per_node) for place in places]
     across = network.replicas_per_node(replicas, shards, "stages")
     scatter = [
-        seconds + (network.all_reduce_seconds(size / shards, replicas, across) if replicas > 1 else 0.0)
-        for seconds, size in zip(gather, sizes, strict=True)
+        network.gather_seconds(size, shards, per_node)
+        + (network.all_reduce_seconds(size / shards, replicas, across) if replicas > 1 else 0.0)
+        for size in (each.gradients for each in work.memory)  # in float32, like those of replicas
     ]
     placement = Placement(tuple(0 for _ in places))
     costs = costs_of(placement, blocks, 0.0)
@@ -314,6 +318,6 @@ def _sharded_bytes(work: Work, ranks: int, shards: int, micro_batches: int) -> f
     """
     places = range(len(work.blocks))
     sizes = [each.parameters for each in work.memory]
-    whole = max(sum(sizes[place : place + 2]) for place in places)
+    whole = max(work.cast_weights(places[place : place + 2]) for place in places)
     gradients = max(sizes) if micro_batches == 1 else sum(sizes)
     return work.states(places) / shards + whole + gradients + work.activations(places) / (ranks * micro_batches)

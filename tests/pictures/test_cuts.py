@@ -36,7 +36,7 @@ def test_a_block_stands_on_its_ranks_row():
     (axes,) = cut_edges(MODEL, round_robin(8, 4), BatchSize(12, 5)).figure.axes
     boxes = [patch for patch in axes.patches if isinstance(patch, FancyBboxPatch)]
     assert [round(box.get_y() + box.get_height() / 2) for box in boxes] == [0, 1, 2, 3, 0, 1, 2, 3]
-    assert [text.get_text() for text in axes.texts][:2] == ["words in", "layer 1"]
+    assert [text.get_text() for text in axes.texts][:2] == ["embed", "layer 1"]
 
 
 def test_the_cells_of_a_diagonal_are_marked():

@@ -225,8 +225,8 @@ def test_placements_show_each_block_on_its_stage_with_its_time_and_memory():
     drawn = [[(bar.get_x(), bar.get_width(), round(bar.get_y())) for bar in axes.patches] for axes in (time, memory)]
     assert drawn[0] == [(0, 0, 0), (0, 2, 1), (0, 4, 0), (2, 1, 1)]
     assert drawn[1] == [(0, 1, 0), (0, 2, 1), (1, 1, 0), (2, 3, 1)]
-    assert words(time) == ["1", "2", "out"]
-    assert words(memory) == ["in", "1", "2", "out"]
+    assert words(time) == ["1", "2", "head"]
+    assert words(memory) == ["1", "2", "head"]  # no room for the word embedding
     assert picture.alt == (
         "Placements: in turn: 3 hops, slowest 4 milliseconds, largest 5 MiB; "
         "balanced: 1 hop, slowest 5 milliseconds, largest 4 MiB"

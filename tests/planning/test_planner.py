@@ -12,6 +12,7 @@ from course_lib.data import AddingProblem
 from course_lib.lstm.memory import BatchSize, predict_memory
 from course_lib.lstm.model import lstm_model
 from course_lib.planning import Network, Pieces, Placement, Plan, Work, best_of_each_way, explain, plans
+from course_lib.planning.block_times import BlockTimes
 from course_lib.planning.network import Link
 from course_lib.planning.placement import CannotPlace
 from course_lib.planning.planner import _bytes
@@ -91,6 +92,24 @@ def test_gradients_are_sent_while_the_backward_pass_goes_on_and_only_the_rest_co
         )
         ends = [WORK.memory[place].gradients / bandwidth for place in (0, 5)]
         assert plan.exposed_seconds == pytest.approx(expected + ends[0], rel=1e-6)
+
+
+def test_autocast_halves_activations_and_gathered_weights_on_the_wire_and_keeps_copies_of_the_weights():
+    times = BlockTimes("even", dict.fromkeys(("float32", "bfloat16"), TIMES.precisions["float32"]))
+    single, half = (Work.of(MODEL, BATCH, times, precision=precision) for precision in ("float32", "bfloat16"))
+    assert [2 * edge for edge in half.edges] == list(single.edges)
+    weights = single.weights(range(len(single.blocks)))
+    slow = Network.flat(Link(0.0, weights / 1e3))  # nothing hides: a pass of all weights takes 1000 s in float32
+
+    def gathering(work):
+        plan = next(plan for plan in plans(work, 2, slow, micro_batches=(1,), recompute=(False,)) if plan.shards == 2)
+        return plan.exposed_seconds
+
+    last = single.memory[-1].parameters / weights  # the last block is gathered only once
+    assert gathering(single) - gathering(half) == pytest.approx((2 - last) * 1e3 / 4, rel=0.01)  # gradients: float32
+    (plan,), (light,) = (plans(work, 1, FREE, micro_batches=(1,), recompute=(False,)) for work in (single, half))
+    saved = predict_memory(MODEL, BATCH).activations / 2
+    assert light.bytes == pytest.approx(plan.bytes - saved + weights / 2, abs=8)
 
 
 def test_a_slow_network_between_nodes_makes_stages_worth_their_bubble():
