@@ -50,7 +50,7 @@ class Part:
 
 
 CHECKS = ("tests/checks/test_bank.py", "tests/checks/test_mutants.py", "tests/checks/test_exercises.py")
-LIVE = ("tests/launchers/test_live.py", "tests/launchers/test_live_kernel.py")
+LIVE = tuple(f"tests/launchers/{name}.py" for name in ("test_live", "test_live_kernel", "test_live_start"))
 REST: dict[str, Part] = {
     "faults": Part(("tests/launchers", "tests/foreign", "tests/doctor"), 7, without=LIVE),
     "live": Part(LIVE, 15),
