@@ -12,12 +12,18 @@ import signal
 import tempfile
 import threading
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 
 from course_lib import CannotSend, CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck, ranks
+from course_lib.launchers.diagnosis.call_log import Record
+from course_lib.launchers.diagnosis.stacks import Where
 from course_lib.launchers.live.cell import OnRank, names_in, side_by_side
+from course_lib.launchers.live.listening import TaskListener
+from course_lib.launchers.process.messages import Located, Raised
+from course_lib.launchers.process.orders import LOCATE, Interrupt
 from course_lib.launchers.process.patience import descendants
 from tests.conftest import PATIENCE, wait_until
 
@@ -34,7 +40,7 @@ def the_team():
 @pytest.fixture
 def team(the_team):
     """The team, with `x` on every rank, which a test must not lose on the ranks that live."""
-    the_team.run("import ctypes, os, signal, time; x = torch.ones(3)")
+    the_team.run("import ctypes, os, signal, time; x = torch.ones(3); globals().pop('model', None)")
     yield the_team
     lost = set(the_team.dead)
     if lost:
@@ -259,8 +265,40 @@ def test_a_rank_that_does_not_come_is_named_after_the_timeout(team, name):
         team.run(STUCK[name], timeout=2)
     assert caught.value.odd == (3,)
     assert "not finished after 2 s; rank 3 is the odd one out" in str(caught.value)
-    if name != "stopped":  # one that wakes up in the middle of an aborted collective may be lost
-        assert team.dead == ({3} if name == "C holds the lock" else set())  # no signal reaches it there
+    assert team.dead == ({3} if name == "C holds the lock" else set())  # no signal reaches it there
+
+
+@slow
+@pytest.mark.parametrize("call", ["dist.broadcast(x, 3)", "dist.all_reduce(x)"])
+def test_a_rank_that_is_stopped_between_collectives_is_kept(team, call):
+    stop = "import threading\nrank == 3 and threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGSTOP)).start()\n"
+    for _ in range(5):
+        with pytest.raises(RanksStuck, match="rank 3 is the odd one out"):
+            team.run(f"{stop}while True: {call}", timeout=1)
+        assert team.dead == set()
+
+
+def test_the_process_group_is_not_aborted_before_every_rank_was_interrupted_and_has_answered():
+    class Supervisor:
+        orders: ClassVar[list] = []
+        waiting: ClassVar[list] = []
+
+        def send(self, order):
+            self.orders.append(order)
+            if order == LOCATE:
+                self.waiting += [Located(rank, Where("waiting"), Record(), 1) for rank in range(2)]
+            elif order == Interrupt(abort=True):
+                self.waiting += [Raised(rank, 0.0, "Error", "", [], None, [], Record(), 1) for rank in range(2)]
+
+        def poll(self, timeout):
+            return bool(self.waiting)
+
+        def recv(self):
+            return self.waiting.pop(0)
+
+    listener = TaskListener(Supervisor(), 2, None, 1, [0, 1], [])
+    listener.end_task()
+    assert Supervisor.orders == [Interrupt(abort=False), LOCATE, Interrupt(abort=True)]
 
 
 def test_ranks_that_do_not_run_a_cell_cannot_be_waited_for(team):
@@ -360,15 +398,16 @@ def test_many_cells_of_which_one_in_five_fails_leave_no_growth(cells):
     places = "('self/fd', 'self/task', f'{os.getppid()}/fd')"  # the last one is the supervisor's
     count = f"import os; dist.barrier(); [len(os.listdir(f'/proc/{{each}}')) for each in {places}]"
     faults = [code for name, (code, *_) in FAULTS.items() if name not in ("backward of DDP", "segmentation fault")]
+    hangs = [STUCK[name] for name in ("endless loop", "sleep", "stopped")] * (cells > 100)
     with ranks(2) as team:
         team.run("import ctypes, os, signal, time; x = torch.ones(3)")
         sizes, failed = [], 0
         for number in range(cells):
             if number % 5 == 3:
-                code = chance.choice(faults).replace("rank == 3", "rank == 1").replace("% 4", "% 2")
+                code = chance.choice([*faults, *hangs]).replace("rank == 3", "rank == 1").replace("% 4", "% 2")
                 code = code.replace("rank != 2", "rank != 1").replace("rank == 2", "rank == 1")
                 try:
-                    team.run(code)
+                    team.run(code, timeout=1)
                 except LaunchError:
                     failed += 1
                 if team.dead:
