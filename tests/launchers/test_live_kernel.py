@@ -97,6 +97,7 @@ def test_completion_and_questions_look_on_rank_0(notebook):
     assert told["found"]
     assert "Linear (on rank 0)" in told["data"]["text/plain"]
     assert "Type:      Linear (on rank 0)" in notebook.run("%%ranks\nmodel?").text
+    assert "Type:      Linear (on rank 1)" in notebook.run("%%rank 1\nmodel?").text
 
 
 WAITS = "%%ranks\nprint('here', flush=True) if rank == 1 else None\n"

@@ -88,7 +88,8 @@ class RanksMagics(Magics):
     def _run(self, team: Team, first: str, cell: str, asked: Line) -> CellRun | None:
         question = QUESTION.match(cell) if "?" in cell else None
         if question:
-            print(team.describe(question["name"]) or f"there is no {question['name']} on rank 0")
+            rank = asked.chosen[0] if asked.chosen else 0
+            print(team.describe(question["name"], rank) or f"there is no {question['name']} on rank {rank}")
             return None
         file = self.shell.compile.cache(f"{first}\n{cell}", self.shell.execution_count)
         # The first line of the cell is the magic's, so that line numbers are the cell's own.

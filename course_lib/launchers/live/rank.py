@@ -163,7 +163,7 @@ def describe(rank: LiveRank, ranks: Sequence[int], name: str) -> str:
     value = rank.names[first]
     for attribute in path:
         value = getattr(value, attribute)
-    lines = [f"Type:      {type(value).__name__} (on rank 0)"]
+    lines = [f"Type:      {type(value).__name__} (on rank {rank.process.rank})"]
     with contextlib.suppress(TypeError, ValueError):
         lines.insert(0, f"Signature: {name}{inspect.signature(value)}")
     if not callable(value):
