@@ -150,7 +150,7 @@ def complete(rank: LiveRank, ranks: Sequence[int], text: str) -> list[str]:
         return []
     completer = rlcompleter.Completer(rank.names)
     found = completer.attr_matches(text) if "." in text else completer.global_matches(text)
-    return sorted({match.rstrip("( ") for match in found})
+    return sorted({match.rstrip("() ") for match in found})
 
 
 def describe(rank: LiveRank, ranks: Sequence[int], name: str) -> str:
