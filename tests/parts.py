@@ -50,7 +50,7 @@ class Part:
 
 
 CHECKS = ("tests/checks/test_bank.py", "tests/checks/test_mutants.py", "tests/checks/test_exercises.py")
-LIVE = ("tests/launchers/test_live.py", "tests/launchers/test_live_kernel.py")
+LIVE = tuple(f"tests/launchers/test_live{more}.py" for more in ("", "_kernel", "_lifetime", "_start"))
 REST: dict[str, Part] = {
     "faults": Part(("tests/launchers", "tests/foreign", "tests/doctor"), 7, without=LIVE),
     "live": Part(LIVE, 15),

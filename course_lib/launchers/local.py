@@ -18,7 +18,7 @@ from course_lib import machine
 from course_lib.launchers.diagnosis.errors import Interrupted, LaunchError
 from course_lib.launchers.diagnosis.stacks import cell_sources
 from course_lib.launchers.process import frameworks, messages
-from course_lib.launchers.process.folders import use_own_folder
+from course_lib.launchers.process.folders import hurried, hurry_file_named, use_own_folder
 from course_lib.launchers.process.joining import INSIDE_A_RANK
 from course_lib.launchers.process.limits import explain_failure
 from course_lib.launchers.process.listener import Listener
@@ -41,13 +41,7 @@ class Cluster(Protocol):
         ...
 
 
-# Imported once, in the fork server. torch imports `_dynamo` (two seconds) when a model is first wrapped or optimized;
-# a rank that has to import our strategies itself starts a tenth of a second later.
-PRELOADED = [
-    *("torch", "torch.distributed", "torch.distributed.fsdp", "torch.nn.parallel", "torch._dynamo"),
-    *("course_lib.launchers.process.supervisor", "course_lib.launchers.live.rank"),
-    *("course_lib.training", "course_lib.training.checkpoint.planners"),
-]
+PRELOADED = ["course_lib.launchers.process.preload"]  # imported once, in the fork server; it imports the others
 MOST_RANKS = 64
 LONGEST_WAIT = 2_000_000  # seconds (three weeks); in milliseconds, it still fits the 32 bits that a system call takes
 
@@ -132,7 +126,7 @@ def warm_up(modules: Sequence[str] = PRELOADED) -> None:
         use_own_folder()
         multiprocessing.set_forkserver_preload(list(modules))
         resource_tracker.ensure_running()  # starting it unmasks Ctrl-C, so start it before we mask that
-        with _deaf_to_interrupts():
+        with _deaf_to_interrupts(), hurry_file_named():
             forkserver.ensure_running()
 
 
@@ -229,7 +223,8 @@ def _supervised(spec: messages.LaunchSpec) -> Iterator[tuple[messages.Channel, i
     with _sentences_for_limits():
         here, there = context.Pipe()
         process = context.Process(target=supervise, args=(spec, there, ranks_method), name="supervisor")
-        _start(process)
+        with hurried() if spec.live else contextlib.nullcontext():
+            _start(process)
     there.close()
     try:
         yield here, process.pid or 0

@@ -93,10 +93,14 @@ def test_completion_and_questions_look_on_rank_0(notebook):
     code = "%%ranks\nmod"
     reply = notebook.client.complete(code, len(code), reply=True, timeout=PATIENCE)["content"]
     assert "model" in reply["matches"]
+    code = "%%ranks\nmodel.weight.share_mem"
+    reply = notebook.client.complete(code, len(code), reply=True, timeout=PATIENCE)["content"]
+    assert reply["matches"] == ["model.weight.share_memory_"]
     told = notebook.client.inspect("model", 3, reply=True, timeout=PATIENCE)["content"]
     assert told["found"]
     assert "Linear (on rank 0)" in told["data"]["text/plain"]
     assert "Type:      Linear (on rank 0)" in notebook.run("%%ranks\nmodel?").text
+    assert "Type:      Linear (on rank 1)" in notebook.run("%%rank 1\nmodel?").text
 
 
 WAITS = "%%ranks\nprint('here', flush=True) if rank == 1 else None\n"

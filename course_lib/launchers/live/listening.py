@@ -16,6 +16,7 @@ from course_lib.launchers.process.patience import WallTime
 from course_lib.launchers.run import Run
 
 REACT_WITHIN = 5.0  # seconds that a rank may take to leave a task; Python code takes milliseconds
+SETTLE_WITHIN = 0.2  # seconds for a collective that all ranks have joined to end
 ASK_AGAIN = 0.5  # seconds between two interrupts: code may catch the first one
 LARGE = 1 << 15  # bytes
 REPORTS = (messages.Returned, messages.Raised, messages.Located)
@@ -113,12 +114,24 @@ class TaskListener(Listener):
 
         Ranks that compute are interrupted as by Ctrl-C. If a rank waits for others, the process group is aborted.
         """
+        if self.busy() and not self.deadlock:
+            self._settle()
         waits = any(self.located.get(rank, Where("waiting")).doing == "waiting" for rank in self.busy())
         while self.busy():
             self._interrupt(waits)
             if stubborn := self.busy():
                 waits = True
                 self.end(stubborn & self.silent or stubborn)  # the others may be waiting for the silent ones
+
+    def _settle(self) -> None:
+        """Interrupt the ranks, and wait until those that cannot leave have come to where they wait.
+
+        A rank that sends while others abort the process group may be lost: gloo forgets a send that fails at once, and
+        waits for it forever. That is where a rank goes that was stopped by a signal and wakes up.
+        """
+        self._order(orders.Interrupt(abort=False))
+        self._ask_where()  # whoever answers has been interrupted, and begins no further call
+        self._listen(WallTime(SETTLE_WITHIN), until=lambda: not self.busy())
 
     def _interrupt(self, abort: bool) -> None:
         """Interrupt the ranks again and again until all of them have left the task, or time is up."""

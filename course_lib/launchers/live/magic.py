@@ -25,6 +25,7 @@ from IPython.core.magic import Magics, cell_magic, line_cell_magic, magics_class
 from course_lib.launchers.diagnosis.errors import LaunchError
 from course_lib.launchers.live.cell import CellRun
 from course_lib.launchers.live.team import Team, ranks
+from course_lib.launchers.local import warm_up
 
 USAGE = "write %%ranks 4 for all four ranks, %%ranks 1,3 or %%ranks 0-2 for some, %%rank 2 for one; --timeout 300"
 QUESTION = re.compile(r"^\s*\?{0,2}(?P<name>[A-Za-z_][\w.]*)\?{0,2}\s*$")
@@ -87,7 +88,8 @@ class RanksMagics(Magics):
     def _run(self, team: Team, first: str, cell: str, asked: Line) -> CellRun | None:
         question = QUESTION.match(cell) if "?" in cell else None
         if question:
-            print(team.describe(question["name"]) or f"there is no {question['name']} on rank 0")
+            rank = asked.chosen[0] if asked.chosen else 0
+            print(team.describe(question["name"], rank) or f"there is no {question['name']} on rank {rank}")
             return None
         file = self.shell.compile.cache(f"{first}\n{cell}", self.shell.execution_count)
         # The first line of the cell is the magic's, so that line numbers are the cell's own.
@@ -139,6 +141,7 @@ class RanksMagics(Magics):
 
 def load(shell: InteractiveShell) -> None:
     """Register the magics, and let completion and `?` look on rank 0 after the notebook."""
+    warm_up()
     magics = RanksMagics(shell)
     shell.register_magics(magics)
 

@@ -150,7 +150,7 @@ def complete(rank: LiveRank, ranks: Sequence[int], text: str) -> list[str]:
         return []
     completer = rlcompleter.Completer(rank.names)
     found = completer.attr_matches(text) if "." in text else completer.global_matches(text)
-    return sorted({match.rstrip("( ") for match in found})
+    return sorted({match.rstrip("() ") for match in found})
 
 
 def describe(rank: LiveRank, ranks: Sequence[int], name: str) -> str:
@@ -163,7 +163,7 @@ def describe(rank: LiveRank, ranks: Sequence[int], name: str) -> str:
     value = rank.names[first]
     for attribute in path:
         value = getattr(value, attribute)
-    lines = [f"Type:      {type(value).__name__} (on rank 0)"]
+    lines = [f"Type:      {type(value).__name__} (on rank {rank.process.rank})"]
     with contextlib.suppress(TypeError, ValueError):
         lines.insert(0, f"Signature: {name}{inspect.signature(value)}")
     if not callable(value):

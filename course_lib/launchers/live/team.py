@@ -156,9 +156,10 @@ class Team:
         """Return how a name, or a path of attributes, on rank 0 can go on. For tab completion."""
         return [] if self.is_closed or 0 in self.dead else self._do(on_rank.complete, [0], text)[0]
 
-    def describe(self, name: str) -> str:
-        """Return what `name?` shows for a name on rank 0, or "" if there is none."""
-        return "" if self.is_closed or 0 in self.dead else self._do(on_rank.describe, [0], name)[0]
+    def describe(self, name: str, rank: int = 0) -> str:
+        """Return what `name?` shows for a name on a rank, or "" if there is none."""
+        chosen = self._ranks(rank)
+        return "" if self.is_closed or rank in self.dead else self._do(on_rank.describe, chosen, name)[rank]
 
     def _start(self) -> None:
         self.dead, self.names, self._sent, self._sources = set(), {}, {}, set()

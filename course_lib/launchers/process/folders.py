@@ -23,6 +23,7 @@ PREFIX = "course_lib-"
 LOCK = "in_use"
 YOUNG = 60.0  # seconds: a brand-new folder may not be locked yet
 LONGEST_NAME = 55  # bytes: a socket's path may have 108, and ours are some 40 characters deeper
+HURRY_FILE = "COURSE_LIB_HURRY_FILE"  # in the environment of the server that ranks are forked from
 OLD = 86_400.0  # seconds: a folder without a lock file may belong to an older version of this library
 
 
@@ -59,6 +60,33 @@ def use_own_folder() -> None:
     configuration["tempdir"] = folder
     last = -100  # after everything that might still have a file there
     util.Finalize(None, _forget, args=(folder, lock), exitpriority=last)
+
+
+@contextlib.contextmanager
+def hurry_file_named() -> Iterator[None]:
+    """Tell a server that is started in this block which file says that somebody is in a hurry."""
+    os.environ[HURRY_FILE] = str(_hurry_file())
+    try:
+        yield
+    finally:
+        os.environ.pop(HURRY_FILE, None)
+
+
+@contextlib.contextmanager
+def hurried() -> Iterator[None]:
+    """Hurry the server that ranks are forked from: it does not import everything before it forks in this block."""
+    use_own_folder()
+    file = _hurry_file()
+    with contextlib.suppress(OSError):
+        file.touch()
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def _hurry_file() -> Path:
+    return Path(util.get_temp_dir(), "hurry")
 
 
 def _short_folder() -> str:

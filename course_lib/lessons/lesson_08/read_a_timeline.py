@@ -200,7 +200,7 @@ EXERCISE = Exercise(
     level="exercise",
     minutes=25,
     parts={"all ranks": 2, "one rank": 2, "by turns": 1},
-    read="10 · Not stuck, only slow",
+    read="Going further: not stuck, only slow",
     hints=(
         "In each update: when does each rank end its backward pass? Which rank is last, and by how much?",
         "If one rank is last by far in every update: add up its load, and its forward and backward, and compare with "

@@ -7,194 +7,199 @@ import torch.distributed as dist
 
 from tests.checks.bank import NEVER_WAITS, right, wrong
 
-# 08.1 One rank reports, all evaluate
+# 08.1 Which replica is wrong
 
 
-def both_of_all(total, count):
-    both = torch.tensor([total, count], dtype=torch.float64)
-    dist.all_reduce(both)
-    return both
+def all_replicas(weights):
+    replicas = [None] * dist.get_world_size()
+    dist.all_gather_object(replicas, weights)
+    return replicas
 
 
-@wrong("08.1", says="the mean of its own share only")
-def own_share(gradients, errors):
-    for gradient in gradients:
-        dist.all_reduce(gradient)
-    means = [total / count if count else 0.0 for total, count in errors]
-    return gradients, means if dist.get_rank() == 0 else []
+def first_odd(versions_of, names):
+    """The rank whose version is there once, and the name, of the first name with two versions."""
+    for name in names:
+        versions = versions_of(name)
+        for rank, version in enumerate(versions):
+            if versions.count(version) == 1:
+                return rank, name
+    return None
 
 
-@wrong("08.1", says="Other ranks report as well")
-def all_ranks_report(gradients, errors):
-    reports = []
-    for gradient, error in zip(gradients, errors, strict=True):
-        dist.all_reduce(gradient)
-        total, count = both_of_all(*error)
-        reports.append((total / count).item())
-    return gradients, reports
+def as_bytes(weights):
+    return {name: tensor.numpy().tobytes() for name, tensor in weights.items()}
 
 
-@wrong("08.1", says="an *empty list* of reports")
-def none_elsewhere(gradients, errors):
-    sums, reports = all_ranks_report(gradients, errors)
-    return sums, reports if dist.get_rank() == 0 else None
+@wrong("08.1", says="Rank 0's replica is the wrong one here")
+def like_rank_0(weights):
+    replicas = all_replicas(as_bytes(weights))
+    for name in weights:
+        for rank, replica in enumerate(replicas):
+            if replica[name] != replicas[0][name]:
+                return rank, name
+    return None
 
 
-@wrong("08.1", says="the mean of the ranks' means")
-def means_gathered(gradients, errors):
-    reports = []
-    for gradient, (total, count) in zip(gradients, errors, strict=True):
-        dist.all_reduce(gradient)
-        means = [None] * dist.get_world_size()
-        dist.all_gather_object(means, total / count if count else None)
-        present = [mean for mean in means if mean is not None]
-        reports.append(sum(present) / len(present))
-    return gradients, reports if dist.get_rank() == 0 else []
+@wrong("08.1", says="sum, norm and largest are the same")
+def by_sums(weights):
+    replicas = all_replicas({name: tensor.double().sort().values.sum().item() for name, tensor in weights.items()})
+    return first_odd(lambda name: [f"{replica[name]:.3f}" for replica in replicas], weights)
 
 
-@wrong("08.1", says="sum of all errors")
-def sums_reported(gradients, errors):
-    reports = []
-    for gradient, error in zip(gradients, errors, strict=True):
-        dist.all_reduce(gradient)
-        reports.append(both_of_all(*error)[0].item())
-    return gradients, reports if dist.get_rank() == 0 else []
+@wrong("08.1", says="sum, norm and largest are the same")
+def by_norms(weights):
+    replicas = all_replicas({name: round(tensor.double().norm().item(), 4) for name, tensor in weights.items()})
+    return first_odd(lambda name: [str(replica[name]) for replica in replicas], weights)
 
 
-@wrong("08.1", says="sum of all errors, or of all ranks' mean errors")
-def sum_of_means(gradients, errors):
-    reports = []
-    for gradient, (total, count) in zip(gradients, errors, strict=True):
-        dist.all_reduce(gradient)
-        mean = torch.tensor(total / max(count, 1))
-        dist.all_reduce(mean)
-        reports.append(mean.item())
-    return gradients, reports if dist.get_rank() == 0 else []
+@wrong("08.1", says="compare without a tolerance")
+def rounded(weights):
+    lists = {name: [round(number, 4) for number in tensor.flatten().tolist()] for name, tensor in weights.items()}
+    replicas = all_replicas(lists)
+    return first_odd(lambda name: [str(replica[name]) for replica in replicas], weights)
 
 
-@wrong("08.1", says="fewer reports than there are updates")
-def last_only(gradients, errors):
-    sums, reports = all_ranks_report(gradients, errors)
-    return sums, reports[-1:] if dist.get_rank() == 0 else []
+@wrong("08.1", says="compare without a tolerance")
+def with_a_tolerance(weights):
+    replicas = all_replicas(weights)
+    for name in weights:
+        for rank, one in enumerate(replicas):
+            like = [torch.allclose(one[name], other[name], equal_nan=True) for other in replicas]
+            if sum(like) == 1:
+                return rank, name
+    return None
 
 
-@wrong("08.1", says="the means of the gradients")
-def mean_gradients(gradients, errors):
-    sums, reports = all_ranks_report(gradients, errors)
-    return [each / dist.get_world_size() for each in sums], reports if dist.get_rank() == 0 else []
+@wrong("08.1", says="`nan == nan` is False")
+def by_equal(weights):
+    replicas = all_replicas(weights)
+    for name in weights:
+        for rank, one in enumerate(replicas):
+            if sum(torch.equal(one[name], other[name]) for other in replicas) <= 1:
+                return rank, name
+    return None
 
 
-@wrong("08.1", says="each rank's own gradients")
-def gradients_before(gradients, errors):
-    own = [gradient.clone() for gradient in gradients]
-    _, reports = all_ranks_report(gradients, errors)
-    return own, reports if dist.get_rank() == 0 else []
+@wrong("08.1", says="`nan == nan` is False")
+def by_difference(weights):
+    for name, tensor in weights.items():
+        everybody = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+        dist.all_gather(everybody, tensor)
+        alike = [sum(bool(((one - other) == 0).all()) for other in everybody) for one in everybody]
+        if min(alike) < max(alike) or max(alike) == 0:
+            return alike.index(min(alike)), name
+    return None
 
 
-@wrong("08.1", says="mean over all updates so far")
-def running_mean(gradients, errors):
-    so_far, reports = torch.zeros(2, dtype=torch.float64), []
-    for gradient, error in zip(gradients, errors, strict=True):
-        dist.all_reduce(gradient)
-        so_far += both_of_all(*error)
-        reports.append((so_far[0] / so_far[1]).item())
-    return gradients, reports if dist.get_rank() == 0 else []
+@wrong("08.1", says="The ranks do not return the same")
+def only_rank_0_knows(weights):
+    replicas = all_replicas(as_bytes(weights))
+    found = first_odd(lambda name: [replica[name] for replica in replicas], weights)
+    return found if dist.get_rank() == 0 else None
 
 
-@wrong("08.1", says="not a number")
-def zero_by_zero(gradients, errors):
-    reports = []
-    for gradient, (total, count) in zip(gradients, errors, strict=True):
-        dist.all_reduce(gradient)
-        mean = torch.tensor(total) / torch.tensor(count)
-        both = torch.stack([mean * count, torch.tensor(float(count))])
-        dist.all_reduce(both)
-        reports.append((both[0] / both[1]).item())
-    return gradients, reports if dist.get_rank() == 0 else []
+@wrong("08.1", says="The ranks do not return the same")
+def each_for_itself(weights):
+    replicas = all_replicas(as_bytes(weights))
+    for name, mine in as_bytes(weights).items():
+        if sum(replica[name] == mine for replica in replicas) == 1:
+            return dist.get_rank(), name
+    return None
+
+
+@wrong("08.1", says="the name is wrong, or missing")
+def last_name(weights):
+    replicas = all_replicas(as_bytes(weights))
+    return first_odd(lambda name: [replica[name] for replica in replicas], reversed(weights))
+
+
+@wrong("08.1", says="the name is wrong, or missing")
+def shortest_name(weights):
+    replicas = all_replicas(as_bytes(weights))
+    return first_odd(lambda name: [replica[name] for replica in replicas], sorted(weights, key=len))
+
+
+@wrong("08.1", says="This rank has what most others have")
+def one_of_the_majority(weights):
+    replicas = all_replicas(as_bytes(weights))
+    for name in weights:
+        versions = [replica[name] for replica in replicas]
+        if len(set(versions)) > 1:
+            return versions.index(max(set(versions), key=versions.count)), name
+    return None
+
+
+@wrong("08.1", says="All replicas are the same here")
+def always_somebody(weights):
+    replicas = all_replicas(as_bytes(weights))
+    found = first_odd(lambda name: [replica[name] for replica in replicas], weights)
+    return found or (0, next(iter(weights)))
+
+
+@wrong("08.1", says="it should return a rank and a name, or None")
+def only_the_rank(weights):
+    replicas = all_replicas(as_bytes(weights))
+    found = first_odd(lambda name: [replica[name] for replica in replicas], weights)
+    return found and found[0]
+
+
+@wrong("08.1", says="nobody is named")
+def first_tensor_only(weights):
+    name = next(iter(weights))
+    replicas = all_replicas(as_bytes(weights))
+    return first_odd(lambda name: [replica[name] for replica in replicas], [name])
 
 
 @wrong("08.1", says="rank 0")
-def rank_0_waits(gradients, errors):
-    reports = []
-    for gradient, error in zip(gradients, errors, strict=True):
-        dist.all_reduce(gradient)
-        if dist.get_rank() == 0:
-            total, count = both_of_all(*error)
-            reports.append(total / count)
-    return gradients, reports
-
-
-@wrong("08.1", says="rank 0")
-def barrier_for_one(gradients, errors):
-    sums, reports = all_ranks_report(gradients, errors)
+def gathered_by_rank_0_alone(weights):
     if dist.get_rank() == 0:
-        dist.barrier()
-        return sums, reports
-    return sums, []
-
-
-@wrong("08.1", says="each rank's own gradients")
-def reduced_a_copy(gradients, errors):
-    for gradient in gradients:
-        dist.all_reduce(gradient.clone())
-    reports = [(both[0] / both[1]).item() for both in [both_of_all(*error) for error in errors]]
-    return gradients, reports if dist.get_rank() == 0 else []
-
-
-@wrong("08.1", says=NEVER_WAITS)
-def only_the_last_awaited(gradients, errors):
-    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
-    reports = []
-    for error in errors:
-        total, count = both_of_all(*error)
-        reports.append((total / count).item())
-    works[-1].wait()
-    return gradients, reports if dist.get_rank() == 0 else []
+        all_replicas(as_bytes(weights))
 
 
 @right("08.1")
-def in_float32(gradients, errors):
-    reports = []
-    for gradient, (total, count) in zip(gradients, errors, strict=True):
-        dist.all_reduce(gradient)
-        both = torch.tensor([total, count])
-        dist.all_reduce(both)
-        if dist.get_rank() == 0:
-            reports.append(both[0] / both[1])
-    return gradients, reports
+def with_hashes(weights):
+    import hashlib
+
+    replicas = all_replicas({name: hashlib.sha256(data).hexdigest() for name, data in as_bytes(weights).items()})
+    return first_odd(lambda name: [replica[name] for replica in replicas], weights)
 
 
 @right("08.1")
-def all_at_once(gradients, errors):
-    sums, both = torch.stack(gradients), torch.tensor(errors, dtype=torch.float64)
-    dist.all_reduce(sums)
-    dist.all_reduce(both)
-    return sums, both[:, 0] / both[:, 1] if dist.get_rank() == 0 else []
+def bits_as_integers(weights):
+    for name, tensor in weights.items():
+        bits = tensor.flatten().view(torch.int32)
+        everybody = [torch.empty_like(bits) for _ in range(dist.get_world_size())]
+        dist.all_gather(everybody, bits)
+        alike = [sum(torch.equal(one, other) for other in everybody) for one in everybody]
+        if 1 in alike:
+            return [alike.index(1), name]
+    return None
 
 
 @right("08.1")
-def reduced_to_rank_0(gradients, errors):
-    reports, waiting = [], [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
-    for error in errors:
-        both = torch.tensor(error, dtype=torch.float64)
-        dist.reduce(both, dst=0)
-        if dist.get_rank() == 0:
-            reports.append(float(both[0]) / int(both[1]))
-    for work in waiting:
-        work.wait()
-    return tuple(gradients), tuple(reports)
+def decided_on_rank_0(weights):
+    replicas = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+    dist.gather_object(as_bytes(weights), replicas)
+    found = [None]
+    if dist.get_rank() == 0:
+        found = [first_odd(lambda name: [replica[name] for replica in replicas], weights)]
+    dist.broadcast_object_list(found)
+    return found[0]
 
 
 @right("08.1")
-def with_objects(gradients, errors):
-    reports = []
-    for gradient, error in zip(gradients, errors, strict=True):
-        dist.all_reduce(gradient)
-        pairs = [None] * dist.get_world_size()
-        dist.all_gather_object(pairs, error)
-        totals, counts = zip(*pairs, strict=True)
-        reports += [sum(totals) / sum(counts)] * (dist.get_rank() == 0)
-    return gradients, reports
+def votes(weights):
+    replicas = all_replicas(weights)
+    mine = sum(all(torch.equal(mine.nan_to_num(7e30), replica[name].nan_to_num(7e30)) for name, mine in weights.items())
+               for replica in replicas)  # fmt: skip
+    alike = all_replicas(mine)
+    if 1 not in alike:
+        return None
+    odd, like = alike.index(1), alike.index(max(alike))
+    for name in weights:
+        if replicas[odd][name].numpy().tobytes() != replicas[like][name].numpy().tobytes():
+            return odd, name
+    return None
 
 
 # 08.2 Uneven batches
