@@ -43,7 +43,7 @@ def with_captions(cells: list[dict[str, Any]]) -> None:
             number += 1
             words = re.split(r"; |\. ", found.group(1))[0]
             caption = f"<figcaption>Figure {number}. {words[:1].upper()}{words[1:]}.</figcaption>"
-            output["data"]["text/html"] = f'<figure class="drawn">{html}{caption}</figure>'
+            output["data"]["text/html"] = f'<figure class="drawn" tabindex="0">{html}{caption}</figure>'
 
 
 def score(numbers: list[str]) -> str:

@@ -71,7 +71,7 @@ def test_a_choice_is_made_with_the_keyboard_and_its_misconception_named(page, le
     page.browser.keyboard.press("Enter")
     cell.get_by_text("You said").wait_for()
     assert "106" in page.shown(cell)
-    assert cell.get_by_role("button").count() == 0
+    wait(lambda: cell.get_by_role("button").count() == 0)
     wait(lesson.cell("reveal-00-1").is_visible)
     told = lesson.run_until("predict-00-1", "reveal-00-1")
     assert "not as you said" in told

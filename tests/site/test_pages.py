@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.browser.lab import SEEN, axe
+from tests.conftest import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -21,6 +22,7 @@ SCREENS = {"phone": (390, 844), "laptop": (1280, 800), "projector": (1920, 1080)
 @pytest.fixture
 def page(chromium) -> Iterator[Any]:
     context = chromium.new_context(viewport={"width": 1280, "height": 800})
+    context.set_default_timeout(PATIENCE * 1000)
     yield context.new_page()
     context.close()
 
@@ -57,6 +59,7 @@ class Visit:
 def visits(chromium, site_address) -> dict[str, Visit]:
     """Each page, opened once, and seen on each screen."""
     context = chromium.new_context()
+    context.set_default_timeout(PATIENCE * 1000)
     seen: dict[str, Visit] = {}
     for name in (*PAGES, *OTHERS):
         page, visit = context.new_page(), Visit()

@@ -13,6 +13,7 @@ import pytest
 
 from course_lib.course_files import read, source
 from tests.browser.lab import axe, wait
+from tests.conftest import PATIENCE
 from tests.site.conftest import ROOT
 
 sys.path.append(str(ROOT / "docs" / "_extensions"))
@@ -63,6 +64,7 @@ def test_a_site_is_not_published_without_the_repositorys_address(monkeypatch):
 def page(chromium, site_address) -> Iterator[Any]:
     context = chromium.new_context(viewport={"width": 1280, "height": 800})
     page = context.new_page()
+    page.set_default_timeout(PATIENCE * 1000)
     page.goto(site_address + LESSON)
     yield page
     context.close()
@@ -124,6 +126,7 @@ def test_a_prediction_is_skipped_by_a_key(page):
 def test_without_javascript_everything_can_be_read_in_order(chromium, site_address):
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
+    page.set_default_timeout(PATIENCE * 1000)
     page.goto(site_address + LESSON)
     assert "a) 106" in asked(page, CHOICE).inner_text()
     assert asked(page, CHOICE).get_by_role("button").count() == 0
