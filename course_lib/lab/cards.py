@@ -28,6 +28,7 @@ ROWS = {
     "09": ("ffbb c   ffbb", "ffbb ccc ffbb", "ffbb ccc ffbb", "ffbb   c ffbb"),
     "10": ("fffbbbu", "       ", "rrrbbbu", "       ", "fffwwwu"),
     "11": ("ffibbcu", "iffbbcu", "ffibbcu", "iffbbcu"),
+    "12": ("fiiiii", "ffiiii", "fffiii", "ffffii", "fffffi"),
 }
 
 

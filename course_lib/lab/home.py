@@ -115,7 +115,7 @@ def _exercises(folder: Path, number: str, progress: dict[str, Any]) -> Iterator[
 
 def _notebook(folder: Path, room: str, number: str) -> tuple[str, list[Cell]]:
     """Return the path and the cells of a lesson's notebook; empty if there is none, or a learner has broken it."""
-    for path in sorted((folder / room).glob(f"{number}_*.ipynb")):
+    for path in sorted((folder / room).glob(f"{number}_*.ipynb"), key=lambda path: len(path.name)):  # copies are longer
         try:
             return f"{room}/{path.name}", parse(path.read_bytes())["cells"]
         except (OSError, BadNotebook):

@@ -54,9 +54,11 @@ def score(numbers: list[str]) -> str:
 def what_comes_next(file: str) -> str:
     """Links to the lesson's exercises and to the next lesson."""
     name = Path(file).stem
-    after = LESSONS[f"{int(name[:2]) + 1:02}"]
-    where = "notebooks" if (ROOT / "notebooks" / f"{after.name}.ipynb").is_file() else "exercises"
     exercises = f"[Exercises {name[:2]}](../exercises/{name}.ipynb)"
+    after = LESSONS.get(f"{int(name[:2]) + 1:02}")
+    if after is None:
+        return exercises
+    where = "notebooks" if (ROOT / "notebooks" / f"{after.name}.ipynb").is_file() else "exercises"
     return f"{exercises} · [Lesson {after.number}: {after.title}](../{where}/{after.name}.ipynb)"
 
 

@@ -18,7 +18,7 @@ LESSONS = ("00_start_here", "06_pipeline_parallelism")
 @pytest.mark.core
 def test_the_first_screen_has_lesson_00_and_its_contents_and_nothing_in_the_way(page):
     page.browser.goto(page.lab.address)
-    assert page.browser.locator(".course-desk-cards li").nth(11).inner_text() == "11 · Capstone\n\n90 minutes"
+    page.browser.locator(".course-desk-cards li", has_text="11 · Capstone").get_by_text("90 minutes").wait_for()
     assert page.axe(".course-desk-home") == []
     page.screenshot("home")
     page.first_screen()

@@ -51,6 +51,13 @@ def test_it_continues_at_the_section_of_the_first_open_prediction_then_with_exer
     assert shown["lessons"][2]["passed"] == [1, 4]
 
 
+def test_a_copy_that_the_learner_has_kept_is_not_the_lesson(desk):
+    copy = desk / "notebooks" / "02_ddp (yours).ipynb"
+    copy.write_bytes((desk / "notebooks" / "02_ddp.ipynb").read_bytes())
+    assert after(desk)["lessons"][2]["path"] == "notebooks/02_ddp.ipynb"
+    copy.unlink()
+
+
 @pytest.mark.parametrize("broken", ["", "[]", '{"predictions": [], "02.1": 3}'])
 def test_a_broken_progress_file_is_no_progress(desk, broken):
     (desk / "progress.json").write_text(broken)
