@@ -10,6 +10,10 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "docs" / "_extensions"))
+
+from repository import NoAddress, require_address  # noqa: E402
+
 BUILD = ROOT / "build"
 SITE, SOURCE, READ = BUILD / "site", BUILD / "site-source", BUILD / "site-read"
 STAMP = BUILD / "site-built"  # as new as the newest file that the site was built from
@@ -44,7 +48,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--if-needed", action="store_true", help="not if the site is newer than all that it is made of")
     parser.add_argument("--links", action="store_true", help="visit the links that lead out of the site, instead")
+    parser.add_argument("--publish", action="store_true", help="refuse to build without the repository's address")
     options = parser.parse_args()
+    if options.publish:
+        try:
+            require_address()
+        except NoAddress as reason:
+            print(reason, file=sys.stderr)
+            return 2
     now, began = newest(sources()), time.monotonic()
     if options.if_needed and STAMP.is_file() and SITE.is_dir() and STAMP.stat().st_mtime_ns >= now:
         return 0

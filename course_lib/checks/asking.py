@@ -6,6 +6,7 @@ the notebook. The buttons below it disappear once you click one, or once the run
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -107,15 +108,17 @@ def _bundle(prediction: Prediction, below: str) -> dict[str, str]:
 
 
 def _buttons(prediction: Prediction, commit: Callable[[Any], None]) -> list[Any]:
-    """Return a label and one button per choice."""
+    """Return one button per choice, with its text. On the desk, they stand for the choices in the question's box."""
     import ipywidgets
 
     buttons = []
     for letter, choice in zip(LETTERS, prediction.choices, strict=False):
-        button = ipywidgets.Button(description=letter, tooltip=f"{letter}) {choice.says}", layout={"width": "3.5em"})
+        words = re.sub(r"[`*]", "", f"{letter}) {choice.says}")
+        button = ipywidgets.Button(description=words, tooltip=words, layout={"width": "auto", "max_width": "100%"})
+        button.add_class("course-choice")
         button.on_click(lambda _, letter=letter: commit(letter))
         buttons.append(button)
-    return [ipywidgets.Label(value="I say"), *buttons]
+    return buttons
 
 
 def _number_field(prediction: Prediction, commit: Callable[[Any], None]) -> list[Any]:
@@ -133,7 +136,7 @@ def _number_field(prediction: Prediction, commit: Callable[[Any], None]) -> list
         try:
             answer = prediction.answer_of(field.value)
         except ValueError:
-            reply.value = "a number, please"
+            reply.value = "a number, please, such as 12, 1.5 or 3/2"
             return
         commit(answer)
 

@@ -30,6 +30,10 @@ class LessonProgress:
         return sum(exercise.points for exercise in self.exercises)
 
     @property
+    def passed(self) -> int:
+        return sum(self.entries[exercise.number]["points"] == exercise.points for exercise in self.exercises)
+
+    @property
     def said(self) -> int:
         return sum("said" in known for known in self.predictions.values())
 
@@ -99,8 +103,14 @@ class Overview:
         body = (
             f"<p><strong>Next</strong>: {link}</p><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
         )
-        earned, most = sum(each.earned for each in self.lessons), sum(each.most for each in self.lessons)
-        return box("neutral", f"Your progress: {earned} of {most} points", body, "Your progress")
+        return box("neutral", f"Your progress: {self.done}", body, "Your progress")
+
+    @property
+    def done(self) -> str:
+        """How many predictions were made and how many exercises passed, as text."""
+        made, asked = sum(each.said for each in self.lessons), sum(len(each.predictions) for each in self.lessons)
+        passed, exercises = sum(each.passed for each in self.lessons), sum(len(each.exercises) for each in self.lessons)
+        return f"{made} of {asked} predictions made, {passed} of {exercises} exercises passed"
 
 
 def overview(exercises: dict[str, Exercise], predictions: dict[str, Prediction]) -> Overview:

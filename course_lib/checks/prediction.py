@@ -80,8 +80,9 @@ class Prediction:
                 return said.strip().lower()
             raise ValueError(f"{said!r}: answer {self.number} with one of the letters {', '.join(letters)}")
         try:
-            number = float(said)
-        except (TypeError, ValueError):
+            top, _, bottom = said.partition("/") if isinstance(said, str) else (said, "", "")
+            number = float(top) / float(bottom or 1)
+        except (TypeError, ValueError, ZeroDivisionError):
             number = float("nan")
         if number != number or number in (float("inf"), float("-inf")):
             raise ValueError(f"{said!r}: answer {self.number} with a number")

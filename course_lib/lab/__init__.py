@@ -23,7 +23,7 @@ class LabMissing(RuntimeError):
 def open_lab(
     port: int = 8888, browser: bool = True, desk: str | None = None, join: Callable[[Path], str] | None = None
 ) -> int:
-    """Put what is missing on the desk, and serve it with the first lesson open. Returns JupyterLab's exit status.
+    """Put what is missing on the desk, and serve it with the home page in front. Returns JupyterLab's exit status.
 
     `join` is called with the desk's folder before it opens, and returns a message about the class to print.
     """

@@ -12,7 +12,8 @@ from course_lib.course_files import PACKAGE
 from course_lib.lab.desk import Desk, write_to_desk
 
 OURS = Path(__file__).resolve().parent / "jupyter"
-EXTENSIONS = PACKAGE / "classroom" / "learner" / "labextensions"  # plain JavaScript: nothing is built
+# Plain JavaScript: nothing is built.
+EXTENSIONS = [PACKAGE / "lab" / "labextensions", PACKAGE / "classroom" / "learner" / "labextensions"]
 FIRST_LESSON = "notebooks/00_start_here.ipynb"
 WORKSPACE = "default"
 CONTENTS = "@jupyterlab/toc:plugin"
@@ -41,7 +42,7 @@ def command(desk: Desk, port: int, browser: bool) -> list[str]:
         f"--ServerApp.port={port}",
     ]
     words += [f"--LabApp.app_settings_dir={OURS}", "--LabApp.default_url=/lab"]
-    words += [f"--LabApp.extra_labextensions_path={EXTENSIONS}"]
+    words += [f"--LabApp.extra_labextensions_path={folder}" for folder in EXTENSIONS]
     if not browser:
         words.append("--no-browser")
     if hasattr(os, "geteuid") and os.geteuid() == 0:

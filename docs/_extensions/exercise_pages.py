@@ -24,6 +24,7 @@ def exercise_page(notebook: dict[str, Any], file: str) -> str:
     """The page, in Markdown, of an exercises' notebook."""
     cells = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
     (_, opening), *others = cells
+    opening = re.sub(r"^# (\d\d) ·", r"# Exercises \1 ·", opening)
     parts = [opening, _how(file)]
     number = ""
     for kind, text in others:

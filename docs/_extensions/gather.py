@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from api_pages import api_pages
 from exercise_pages import exercise_page
-from lesson_pages import how_to_start, lesson_notebook, map_of_exercises, map_of_lessons
+from lesson_pages import buttons, cards, how_to_start, lesson_notebook, map_of_exercises, map_of_lessons
 from links import with_page_links
 from moving_picture import moving_picture
 from repository import ROOT, pages
@@ -22,9 +23,13 @@ CONTENTS = {  # pages that a page leads to, where the file itself, which is also
     "tests/README.md": "browser\nchecks",
 }
 
+TEACHING = "docs/teaching/"
+NUMBERED = re.compile(r"^# (\d\d) ·", re.MULTILINE)
 MADE = {  # what stands on a page in place of a comment
     "moving picture": lambda _: moving_picture(),
     "how to start": lambda _: how_to_start(),
+    "two buttons": buttons,
+    "cards of lessons": cards,
     "map of lessons": map_of_lessons,
     "map of exercises": map_of_exercises,
 }
@@ -73,8 +78,12 @@ def _page(file: str, known: dict[str, str], bring) -> str:
         return json.dumps(notebook)
     if file.startswith("exercises/"):
         text = exercise_page(json.loads(text), file)
+    if file.startswith(TEACHING):
+        text = NUMBERED.sub(r"# Teaching \1 ·", text, count=1)
     if file == "README.md":
-        text = f"---\norphan: true\n---\n{text}"  # the site has its own front page, which takes paragraphs from here
+        text = f"---\norphan: true\nnosearch: true\n---\n{text}"  # the front page takes paragraphs from here
+    elif file.startswith(TEACHING):
+        text = f"---\nnosearch: true\n---\n{text}"  # they have the answers
     for mark, made in MADE.items():
         text = text.replace(f"<!-- {mark} -->", made(file)) if f"<!-- {mark} -->" in text else text
     if file in CONTENTS:

@@ -7,20 +7,59 @@ import re
 from pathlib import Path
 from typing import Any
 
+from predictions import markdown, numbers_of, with_folds
 from repository import ROOT, address, binder_address, source_address
 
 from course_lib.authoring.outline import outlines
 from course_lib.checks import exercises
+from course_lib.checks.catalog import LESSONS
 from course_lib.checks.exercise import Exercise
+from course_lib.checks.markup import marked
+from course_lib.lab.cards import card_picture
 
+PICTURE = re.compile(r'<img alt="([^"]*)"')
 ROW = re.compile(r"^\| (\d\d) \| \[(.+?)\]\((.+?)\) \| \d+ \| (.+) \|$", re.MULTILINE)
 
 
 def lesson_notebook(notebook: dict[str, Any], file: str) -> dict[str, Any]:
-    """A lesson with a line on how to run it below its first cell."""
-    box = {"cell_type": "markdown", "metadata": {}, "source": how_to_run(file), "id": "how-to-run"}
-    notebook["cells"].insert(1, box)
-    return notebook
+    """A lesson as its page shows it: how to run it, questions that can be answered, and what comes next."""
+    opening, *others = notebook["cells"]
+    opening["source"] = re.sub(r"^# (\d\d) ·", r"# Lesson \1 ·", "".join(opening["source"]))
+    with_captions(others)
+    numbers = numbers_of(others)
+    ends = [markdown(f"## What comes next\n\n{score(numbers)}\n\n{what_comes_next(file)}")]
+    cells = [opening, markdown(how_to_run(file)), *with_folds(others), *ends]
+    for place, cell in enumerate(cells):
+        cell["id"] = f"cell-{place}"
+    return {**notebook, "cells": cells}
+
+
+def with_captions(cells: list[dict[str, Any]]) -> None:
+    """Number the pictures that cells have drawn; the caption is the first clause of their description."""
+    number = 0
+    for output in (output for cell in cells for output in cell.get("outputs", ())):
+        html = "".join(output.get("data", {}).get("text/html", ""))
+        if found := PICTURE.match(html):
+            number += 1
+            words = re.split(r"; |\. ", found.group(1))[0]
+            caption = f"<figcaption>Figure {number}. {words[:1].upper()}{words[1:]}.</figcaption>"
+            output["data"]["text/html"] = f'<figure class="drawn" tabindex="0">{html}{caption}</figure>'
+
+
+def score(numbers: list[str]) -> str:
+    """A line that says how many of a lesson's predictions were answered; `predictions.js` fills it."""
+    return f'<p class="prediction-score" data-numbers="{" ".join(numbers)}" hidden></p>' if numbers else ""
+
+
+def what_comes_next(file: str) -> str:
+    """Links to the lesson's exercises and to the next lesson."""
+    name = Path(file).stem
+    exercises = f"[Exercises {name[:2]}](../exercises/{name}.ipynb)"
+    after = LESSONS.get(f"{int(name[:2]) + 1:02}")
+    if after is None:
+        return exercises
+    where = "notebooks" if (ROOT / "notebooks" / f"{after.name}.ipynb").is_file() else "exercises"
+    return f"{exercises} · [Lesson {after.number}: {after.title}](../{where}/{after.name}.ipynb)"
 
 
 def how_to_start() -> str:
@@ -43,6 +82,26 @@ def how_to_run(file: str) -> str:
         + " · ".join(ways)
         + "\n:::"
     )
+
+
+def cards(file: str) -> str:
+    """A card for each lesson: its picture, its title, what is learned and its minutes."""
+    made = []
+    for number, title, path, learned in ROW.findall((ROOT / "README.md").read_text()):
+        lesson = outlines().get(number)
+        minutes = lesson.minutes if lesson else _minutes(_of_lesson(number))
+        numbers = [each for section in lesson.sections for each in section.asked] if lesson else []
+        name = f"{Path(path).parent.name.replace('notebooks', 'lessons')}/{Path(path).stem}.html"
+        facts = f'<p>{marked(learned)}</p><p class="card-facts">{minutes} minutes</p>{score(numbers)}'
+        words = f'<h3><a href="{name}">{number} · {title}</a></h3>{facts}'
+        made.append(f'<li class="lesson-card">{card_picture(number)}<div>{words}</div></li>')
+    return f'<ul class="lesson-cards">{"".join(made)}</ul>'
+
+
+def buttons(file: str) -> str:
+    """The two ways in: get the course, or read its first lesson."""
+    first = next(iter(LESSONS.values())).name
+    return f'<p class="ways-in"><a href="#start">Start</a> <a href="lessons/{first}.html">Read lesson 00</a></p>'
 
 
 def map_of_lessons(file: str) -> str:

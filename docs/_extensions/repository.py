@@ -35,9 +35,22 @@ PAGES = {
 STANDS_FOR = {"exercises": "docs/exercises.md", "notebooks": "docs/lessons.md", "course_lib": "api/index"}
 
 
+class NoAddress(RuntimeError):
+    """A site cannot be published without the repository's address. The sentence says how to give it."""
+
+
 def address() -> str:
     """The repository's address on the web, without a slash at its end; empty if nobody has said it."""
     return os.environ.get(SETTING, "").rstrip("/")
+
+
+def require_address() -> None:
+    """Raise `NoAddress` if nobody has said where the repository is: a published site says how to get the course."""
+    if not re.fullmatch(r"https?://[^/\s]+/\S+", address()):
+        raise NoAddress(
+            f"{SETTING} is {address()!r}, and a published site says where the course is: set it to the repository's "
+            f"address, as in {SETTING}=https://github.com/OWNER/NAME. Without --publish you get a preview."
+        )
 
 
 def pages() -> dict[str, str]:

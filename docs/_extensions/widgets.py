@@ -73,13 +73,13 @@ def explorer_call(source: str) -> tuple[str, dict[str, Any]] | None:
 
 
 def runnable(still: str, explorer: str, arguments: dict[str, Any]) -> str:
-    """A still picture with a button below it; `run.js` wakes the button up."""
+    """A still picture with a button above it; `run.js` wakes the button up."""
     facts = {"explorer": explorer, "arguments": json.dumps(arguments), "bytes": sum(_sizes())}
     data = "".join(f' data-{name}="{escape(str(value))}"' for name, value in facts.items())
     size = f"{sum(_sizes()) / 1e6:.0f} MB"
     words = f"The first time, this loads Python into the page: {size}, or half of it where the server compresses."
     bar = f'<button type="button">Run it here</button> <span role="status">{words}</span>'
-    return f'<div class="course-run"{data}>{still}<div class="course-run-bar" hidden>{bar}</div></div>'
+    return f'<div class="course-run"{data}><div class="course-run-bar" hidden>{bar}</div>{still}</div>'
 
 
 def _sizes() -> Iterator[int]:

@@ -14,7 +14,7 @@ COPY docs docs
 RUN PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu \
     pip install --no-cache-dir --disable-pip-version-check --constraint constraints.txt --editable ".[site]"
 ARG COURSE_REPOSITORY=""
-RUN COURSE_REPOSITORY="$COURSE_REPOSITORY" python docs/build.py
+RUN COURSE_REPOSITORY="$COURSE_REPOSITORY" python docs/build.py --publish
 
 # Pages, and a server that serves files and nothing else, as a user who is not root.
 FROM nginxinc/nginx-unprivileged:stable-alpine

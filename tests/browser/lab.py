@@ -173,8 +173,9 @@ class Page:
         self.browser.set_default_timeout(PATIENCE * 1000)
 
     def first_screen(self) -> None:
-        """What a learner sees after `course lab`."""
+        """What a learner sees after `course lab`, and a press of its first button."""
         self.browser.goto(self.lab.address)
+        self.browser.get_by_role("button", name="Start: lesson 00").click()
         self.ready("notebooks/00_start_here.ipynb")
 
     def open(self, path: str) -> None:
@@ -210,7 +211,9 @@ class Page:
         self.browser.keyboard.insert_text(text)
 
     def start(self, cell: Any) -> None:
-        """Run a cell, and do not wait for it."""
+        """Run a cell, and do not wait for it. If it is folded behind a prediction, that is skipped first."""
+        while not cell.is_visible():
+            self.browser.locator(f"{NOTEBOOK} .course-desk-fold button").first.click()
         cell.locator(".cm-content").click()
         self.browser.keyboard.press("Control+Enter")
 

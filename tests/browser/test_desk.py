@@ -8,7 +8,7 @@ import pytest
 
 from course_lib.checks import exercises
 from course_lib.checks.notebooks import answer_cell
-from tests.browser.lab import ROOT
+from tests.browser.lab import NOTEBOOK, ROOT, wait
 
 pytestmark = pytest.mark.slow
 
@@ -17,9 +17,14 @@ LESSONS = ("00_start_here", "06_pipeline_parallelism")
 
 @pytest.mark.core
 def test_the_first_screen_has_lesson_00_and_its_contents_and_nothing_in_the_way(page):
+    page.browser.goto(page.lab.address)
+    page.browser.locator(".course-desk-cards li", has_text="11 · Capstone").get_by_text("90 minutes").wait_for()
+    assert page.axe(".course-desk-home") == []
+    page.screenshot("home")
     page.first_screen()
-    tabs = page.browser.locator(".lm-DockPanel-tabBar .lm-TabBar-tabLabel").all_text_contents()
-    assert tabs == ["00_start_here.ipynb"]
+    tabs = page.browser.locator(".lm-DockPanel-tabBar .lm-TabBar-tab")
+    assert tabs.all_text_contents() == ["Home", "00_start_here.ipynb"]
+    assert tabs.last.evaluate("e => getComputedStyle(e, '::after').content") == '"Lesson 00"'
     contents = page.browser.locator("#table-of-contents")
     contents.get_by_text("1 · A rank").wait_for()
     assert contents.is_visible()
@@ -28,6 +33,26 @@ def test_the_first_screen_has_lesson_00_and_its_contents_and_nothing_in_the_way(
     assert menus == ["File", "Edit", "View", "Run", "Kernel", "Tabs", "Settings", "Help"]
     assert page.browser.get_by_text("nbgrader").count() == 0
     page.screenshot("first_screen")
+
+
+def test_outcomes_are_folded_until_their_cells_run_and_running_all_runs_them(page):
+    page.open("notebooks/04_accumulation.ipynb")
+    folded = page.browser.locator(f"{NOTEBOOK} .jp-Cell.lm-mod-hidden")
+    wait(lambda: folded.count() > 10)
+    assert page.browser.locator(f"{NOTEBOOK} .course-desk-fold").count() == 5
+    assert not folded.locator("h2").count()
+    page.run_all()
+    assert page.prompts() == in_order(page)
+    assert folded.count() == 0
+
+
+def test_a_new_kernel_offers_to_run_what_is_above(page):
+    page.open("notebooks/00_start_here.ipynb")
+    cell = page.code_cell("def who_am_i")
+    assert "NameError" in page.run(cell)
+    page.browser.get_by_role("button", name="Run everything above").click()
+    wait(lambda: "rank 3 of 4" in page.shown(cell))
+    assert page.browser.locator(".course-desk-new").count() == 0
 
 
 def test_to_open_a_lesson_changes_nothing(page, lab):
@@ -73,6 +98,8 @@ def test_an_exercise_is_failed_and_then_solved(page, lab):
     answer = page.code_cell(f"def {exercises()[number].answer}", 0)
     page.run(answer)
     assert f"✓ {number}" in page.run(check)
+    wait(lambda: check.get_by_role("button", name="exercise 00.2").count())
+    assert "1 of 2 exercises passed" in page.browser.locator(f"{NOTEBOOK} .course-desk-end").inner_text()
     page.screenshot("exercise_solved")
     assert page.axe(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-OutputArea-output") == []
     assert right.splitlines()[0] in json.dumps(page.saved(name))

@@ -62,14 +62,17 @@ def test_a_choice_is_made_with_the_keyboard_and_its_misconception_named(page, le
     assert "a) 106" in asked
     cell = lesson.cell("predict-00-1")
     buttons = cell.get_by_role("button")
-    assert [one.text_content() for one in buttons.all()] == ["a", "b", "c"]
+    assert [one.text_content()[:6] for one in buttons.all()[:3]] == ["a) 106", "b) 103", "c) 100"]
+    assert cell.locator("ul.course-plain").is_hidden()  # the same texts, once more
+    assert not lesson.cell("reveal-00-1").is_visible()
     assert page.axe(OUTPUTS) == []
     page.screenshot("prediction_asked")
     buttons.nth(0).focus()
     page.browser.keyboard.press("Enter")
     cell.get_by_text("You said").wait_for()
     assert "106" in page.shown(cell)
-    assert cell.get_by_role("button").count() == 0
+    wait(lambda: cell.get_by_role("button").count() == 0)
+    wait(lesson.cell("reveal-00-1").is_visible)
     told = lesson.run_until("predict-00-1", "reveal-00-1")
     assert "not as you said" in told
     assert "Ranks share memory" in told
@@ -86,9 +89,9 @@ def test_a_number_is_typed(page, lesson):
     cell = lesson.cell("predict-00-2")
     field = cell.get_by_role("textbox").last
     field.fill("many")
-    cell.get_by_role("button").click()
+    cell.get_by_role("button", name="That is my prediction").click()
     cell.get_by_text("a number, please").wait_for()
-    field.fill("6")
+    field.fill("12/2")
     page.browser.keyboard.press("Enter")
     cell.get_by_text("You said").wait_for()
     assert "as you said" in lesson.run_until("predict-00-2", "reveal-00-2")
@@ -135,7 +138,7 @@ def test_a_report_explains_links_and_helps(page, lab):
     assert "0.0" not in said
     assert page.axe(OUTPUTS) == []
     page.screenshot("report_failed")
-    check.get_by_role("button", name="A hint").focus()
+    check.get_by_role("button", name="Hint").focus()
     page.browser.keyboard.press("Enter")
     check.get_by_text("Hint 1 of").wait_for()
     check.get_by_role("button", name="Our answer").click()

@@ -217,11 +217,18 @@ def test_a_run_that_gives_something_else_says_what(capsys):
     assert read()["predictions"]["06.1"]["right"] is False
 
 
-@pytest.mark.parametrize(("number", "answer"), [("06.2", "e"), ("06.2", 2), ("06.1", "many"), ("06.1", float("nan"))])
+@pytest.mark.parametrize(
+    ("number", "answer"), [("06.2", "e"), ("06.2", 2), ("06.1", "many"), ("06.1", "1/0"), ("06.1", float("nan"))]
+)
 def test_an_answer_that_is_none_gets_a_sentence_and_is_not_kept(number, answer):
     with pytest.raises(ValueError, match=f"answer {number} with"):
         predict(number, answer)
     assert read() == {}
+
+
+def test_a_fraction_is_a_number():
+    predict("00.3", "3/2")
+    assert read()["predictions"]["00.3"] == {"said": 1.5}
 
 
 @pytest.mark.parametrize("number", ["6.1", "06.9", None, 6.1])
@@ -253,7 +260,7 @@ def test_in_a_notebook_the_buttons_commit_and_go_away(kernel: Kernel, progress_f
     assert "how many micro-batches does stage 0 hold" in cell.html
     live = "len(get_ipython().meta['course_predictions'])"
     assert kernel.run(live).result == "1"
-    clicked = kernel.run("get_ipython().meta['course_predictions']['06.2'].row.children[2].click()")
+    clicked = kernel.run("get_ipython().meta['course_predictions']['06.2'].row.children[1].click()")
     assert clicked.error is None, clicked.message
     assert kernel.run(live).result == "0"
     assert json.loads(progress_file.read_text())["predictions"]["06.2"] == {"said": "b"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
@@ -65,6 +66,15 @@ def test_buttons_that_need_an_address_are_there_once_it_is_known(on_the_web, mon
     assert repository.binder_address(lesson) == ""
     monkeypatch.delenv(repository.SETTING)
     assert repository.source_address(lesson) == ""
+
+
+def test_the_reference_links_a_name_to_its_lines_where_the_repository_is(on_the_web, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    conf, home = importlib.import_module("conf"), importlib.import_module("course_lib.lab.home")
+    found = conf.linkcode_resolve("py", {"module": home.__name__, "fullname": "Step.shown"})
+    assert re.fullmatch(rf"{ADDRESS}/blob/main/course_lib/lab/home\.py#L\d+-L\d+", found)
+    monkeypatch.delenv(repository.SETTING)
+    assert conf.linkcode_resolve("py", {"module": home.__name__, "fullname": "Step.shown"}) is None
 
 
 def answers(name: str) -> set[str]:

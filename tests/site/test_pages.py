@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from course_lib.checks.catalog import LESSONS
 from tests.browser.lab import SEEN, axe
+from tests.conftest import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -21,6 +23,7 @@ SCREENS = {"phone": (390, 844), "laptop": (1280, 800), "projector": (1920, 1080)
 @pytest.fixture
 def page(chromium) -> Iterator[Any]:
     context = chromium.new_context(viewport={"width": 1280, "height": 800})
+    context.set_default_timeout(PATIENCE * 1000)
     yield context.new_page()
     context.close()
 
@@ -57,6 +60,7 @@ class Visit:
 def visits(chromium, site_address) -> dict[str, Visit]:
     """Each page, opened once, and seen on each screen."""
     context = chromium.new_context()
+    context.set_default_timeout(PATIENCE * 1000)
     seen: dict[str, Visit] = {}
     for name in (*PAGES, *OTHERS):
         page, visit = context.new_page(), Visit()
@@ -92,6 +96,47 @@ def test_no_page_scrolls_sideways(visits):
 
 def test_a_search_for_padding_finds_lesson_03_first(page, site_address):
     assert search(page, site_address, "padding")[0].split("?")[0] == site_address + PADDING
+
+
+def test_a_search_finds_a_title_once_and_no_page_with_answers(page, site_address):
+    found = search(page, site_address, "padding")
+    assert [address for address in found if "/teaching/" in address or "readme" in address] == []
+    titles = page.locator("#search-results ul.search > li > a").all_inner_texts()
+    assert len(titles) == len(set(titles)) > 5
+    assert "Exercises 03 · Padding and masking" in titles
+
+
+def test_code_fits_and_ends_where_prose_does(page, site_address):
+    page.goto(site_address + LESSON)
+    page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
+    for media in ("screen", "print"):
+        page.emulate_media(media=media)
+        wide = "[...document.querySelectorAll('article pre')].filter(e => e.scrollWidth > e.clientWidth).length"
+        assert page.evaluate(wide) == 0
+    page.emulate_media(media="screen")
+    prose = "[...document.querySelectorAll('article section > p, .cell_input pre, article .course-box')]"
+    edges = page.evaluate(f"{prose}.map(e => Math.round(e.getBoundingClientRect().right / 4))")
+    assert len(edges) > 50
+    assert len(set(edges)) == 1
+    lines = "e => e.textContent.length / (e.offsetHeight / parseFloat(getComputedStyle(e).lineHeight))"
+    longest = page.locator("article section > p").evaluate_all(f"all => Math.max(...all.map({lines}))")
+    assert 60 < longest < 90
+
+
+def test_an_error_looks_like_one(page, site_address):
+    page.goto(site_address + "lessons/00_start_here.html")
+    error = page.locator(".traceback pre").first
+    assert error.evaluate("e => getComputedStyle(e).borderLeftColor") == "rgb(198, 40, 40)"
+
+
+def test_the_front_page_has_a_card_for_each_lesson_and_two_ways_in(page, site_address):
+    page.goto(site_address)
+    cards = page.locator(".lesson-card")
+    assert cards.count() == len(LESSONS)
+    assert cards.filter(has=page.locator("svg rect")).filter(has_text=" minutes").count() == len(LESSONS)
+    assert page.locator(".ways-in a").all_inner_texts() == ["Start", "Read lesson 00"]
+    page.get_by_role("link", name="Read lesson 00").click()
+    assert page.title().startswith("Lesson 00 · ")
 
 
 def test_a_search_for_launch_finds_its_reference(page, site_address):

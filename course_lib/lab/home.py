@@ -1,0 +1,131 @@
+"""The home page of a desk: its lessons with their minutes, what is done of each, and what comes next.
+
+Everything is read from the desk's notebooks and its progress file. Nothing here imports PyTorch: the page is the first
+thing a learner sees.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from course_lib.course_files import BadNotebook, Cell, parse, source
+from course_lib.lab.cards import ROWS, card_picture
+
+TITLE = re.compile(r"# (?:Exercises )?\d\d · (.+)")
+SECTION = re.compile(r"^## (.+?)\s*$", re.MULTILINE)
+MINUTES = re.compile(r"<small>(\d+) minutes?</small>")
+ASKS = re.compile(r"""^predict\(\s*["']([\d.]+)["']""", re.MULTILINE)
+EXERCISE = re.compile(r"## (\d\d\.\d+) (.+?)\s*\n+\*[^*]*?(\d+) minutes, (\d+) points?\*")
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something to do: a prediction or an exercise, and where it is."""
+
+    words: str
+    path: str
+    cell: str
+    state: str  # "", or how it ended: right, wrong, skipped, passed
+
+    def shown(self) -> dict[str, str]:
+        """Return what the page needs to offer this step."""
+        return {"words": self.words, "path": self.path, "fragment": f"#cell-id={self.cell}"}
+
+
+def home(folder: Path) -> dict[str, Any]:
+    """Return what the home page shows of the desk in a folder."""
+    progress = _progress(folder)
+    lessons = [_lesson(folder, number, progress) for number in ROWS]
+    lessons = [lesson for lesson in lessons if lesson["path"]]
+    begun = [place for place, lesson in enumerate(lessons) if lesson["begun"]]
+    start = begun[-1] if begun else 0
+    later = (lesson["next"] for lesson in (*lessons[start:], *lessons[:start]))
+    totals = {
+        name: [sum(lesson[name][place] for lesson in lessons) for place in range(2)] for name in ("predicted", "passed")
+    }
+    return {"lessons": lessons, "begun": bool(begun), "next": next(filter(None, later), None), **totals}
+
+
+def _lesson(folder: Path, number: str, progress: dict[str, Any]) -> dict[str, Any]:
+    """Return the card of a lesson; its path is empty if the desk doesn't have it."""
+    predictions = list(_predictions(folder, number, progress.get("predictions")))
+    exercises = list(_exercises(folder, number, progress))
+    path, cells = _notebook(folder, "notebooks", number)
+    if not path:
+        path, cells = _notebook(folder, "exercises", number)
+    texts = [source(cell) for cell in cells if cell["cell_type"] == "markdown"]
+    title = next((found.group(1) for text in texts if (found := TITLE.match(text))), "")
+    minutes = [int(found) for text in texts for found in MINUTES.findall(text)]
+    minutes = minutes or [int(found[2]) for text in texts for found in EXERCISE.findall(text)]
+    steps = [*predictions, *exercises]
+    return {
+        "number": number,
+        "title": title.partition(":")[0],
+        "path": path,
+        "picture": card_picture(number),
+        "minutes": sum(minutes),
+        "predicted": [sum(step.state in ("right", "wrong") for step in predictions), len(predictions)],
+        "surprised": sum(step.state == "wrong" for step in predictions),
+        "passed": [sum(step.state == "passed" for step in exercises), len(exercises)],
+        "begun": any(step.state for step in steps),
+        "next": _first_open(steps),
+        "exercise": _first_open(exercises),
+    }
+
+
+def _first_open(steps: list[Step]) -> dict[str, str] | None:
+    return next((step.shown() for step in steps if step.state in ("", "tried")), None)
+
+
+def _predictions(folder: Path, number: str, known: Any) -> Iterator[Step]:
+    path, cells = _notebook(folder, "notebooks", number)
+    section = where = ""
+    for cell in cells:
+        if cell["cell_type"] == "markdown" and (found := SECTION.search(source(cell))):
+            section, where = found.group(1), str(cell.get("id", ""))
+        elif cell["cell_type"] == "code":
+            for asked in ASKS.findall(source(cell)):
+                entry = known.get(asked) if isinstance(known, dict) else None
+                state = _outcome(entry) if isinstance(entry, dict) else ""
+                yield Step(f"{number}, section {section}", path, where, state)
+
+
+def _outcome(entry: dict[str, Any]) -> str:
+    if "right" in entry:
+        return "right" if entry["right"] is True else "wrong"
+    return "skipped" if "skipped" in entry else ""
+
+
+def _exercises(folder: Path, number: str, progress: dict[str, Any]) -> Iterator[Step]:
+    path, cells = _notebook(folder, "exercises", number)
+    for cell in cells:
+        found = EXERCISE.match(source(cell)) if cell["cell_type"] == "markdown" else None
+        if found:
+            entry = progress.get(found.group(1))
+            entry = entry if isinstance(entry, dict) else {}
+            passed = entry.get("points") == int(found.group(4))
+            state = "passed" if passed else "tried" if entry.get("tries") else ""
+            yield Step(f"exercise {found.group(1)}, {found.group(2)}", path, str(cell.get("id", "")), state)
+
+
+def _notebook(folder: Path, room: str, number: str) -> tuple[str, list[Cell]]:
+    """Return the path and the cells of a lesson's notebook; empty if there is none, or a learner has broken it."""
+    for path in sorted((folder / room).glob(f"{number}_*.ipynb"), key=lambda path: len(path.name)):  # copies are longer
+        try:
+            return f"{room}/{path.name}", parse(path.read_bytes())["cells"]
+        except (OSError, BadNotebook):
+            continue
+    return "", []
+
+
+def _progress(folder: Path) -> dict[str, Any]:
+    try:
+        known = json.loads((folder / "progress.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}

@@ -1,0 +1,349 @@
+// The course's desk in JupyterLab: a home page with the lessons, outcomes that stay folded until there is a prediction,
+// a way out of a kernel that is new, and what comes next at the end of a notebook.
+//
+// A federated extension, written by hand: JupyterLab calls `init` with the packages that it shares, and `get` for the
+// plugin. Numbers come from the lab's server, course/home.
+
+"use strict";
+(() => {
+  const NAME = "course-desk";
+  const ASKS = /^predict\(\s*["'](\d\d\.\d+)["']\s*\)\s*$/;
+  const OURS = /^(notebooks|exercises)\/(\d\d)_[^/]*\.ipynb$/;
+  const CHECKS = /^check\(\s*["'](\d\d\.\d+)["']/;
+  const CHANGES = /\b(reveal|check|predict)\(/; // cells that may change the progress
+  let shared;
+
+  const load = async (name) => {
+    const versions = Object.values(shared[name]);
+    return (await versions[versions.length - 1].get())();
+  };
+
+  const element = (tag, attributes = {}, ...children) => {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+      if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+      else made.setAttribute(name, value);
+    }
+    made.append(...children);
+    return made;
+  };
+
+  const button = (words, onclick) => element("button", { type: "button", class: "course-desk-button", onclick }, words);
+  const textOf = (cell) => cell.model.sharedModel.getSource();
+  const isCode = (cell) => cell.model.type === "code";
+  const isHeading = (cell) => !isCode(cell) && /^#+ /m.test(textOf(cell));
+
+  // ---- outcomes, folded --------------------------------------------------------------------------------------------
+
+  // Cells from a prediction to the next heading are hidden until it is answered or skipped. They are there all the
+  // same: to run one of them, alone or with all others, is to skip.
+  class Folds {
+    constructor(panel) {
+      this.panel = panel;
+      this.opened = new Set();
+      this.hidden = new Map(); // cell -> the number that hides it
+      this.bars = new Map(); // number -> what stands for the hidden cells
+      this.listening = new WeakSet();
+      panel.content.model.cells.changed.connect(() => this.later());
+      this.draw();
+    }
+
+    later() {
+      clearTimeout(this.waiting);
+      this.waiting = setTimeout(() => !this.panel.isDisposed && this.draw());
+    }
+
+    open(number) {
+      if (!number) return;
+      this.opened.add(number);
+      this.draw();
+    }
+
+    draw() {
+      const hidden = new Map();
+      const bars = new Map();
+      let number = null;
+      const cells = this.panel.content.widgets;
+      cells.forEach((cell, place) => {
+        if (isHeading(cell)) number = null;
+        if (number) return void hidden.set(cell, number);
+        const asks = isCode(cell) && ASKS.exec(textOf(cell).trim());
+        if (!asks) return;
+        this.listen(cell);
+        if (this.isOpen(asks[1], cell, cells.slice(place + 1))) return;
+        number = asks[1];
+        bars.set(number, cell);
+      });
+      for (const cell of this.hidden.keys()) if (!hidden.has(cell) && !cell.isDisposed) cell.setHidden(false);
+      for (const cell of hidden.keys()) cell.setHidden(true);
+      this.hidden = hidden;
+      for (const [name, bar] of this.bars) if (!bars.has(name)) bar.remove();
+      this.bars = new Map([...bars].map(([name, cell]) => [name, this.bar(name, cell)]));
+    }
+
+    bar(number, cell) {
+      const bar = this.bars.get(number) || element("div", { class: "course-desk-fold", role: "group", "aria-label": `Outcome of ${number}` },
+        element("span", {}, "Answer, or skip: what comes out is folded until then. "), button("Skip: show it", () => this.open(number)));
+      if (bar.parentElement !== cell.node) cell.node.append(bar);
+      return bar;
+    }
+
+    // An answer is on the page, or one of the hidden cells was run another day.
+    isOpen(number, asks, others) {
+      if (this.opened.has(number)) return true;
+      const until = others.findIndex(isHeading);
+      const after = until < 0 ? others : others.slice(0, until);
+      const answered = JSON.stringify(asks.model.outputs.toJSON()).includes("You said");
+      return answered || after.some((cell) => isCode(cell) && cell.model.executionCount);
+    }
+
+    listen(cell) {
+      if (this.listening.has(cell)) return;
+      this.listening.add(cell);
+      cell.model.outputs.changed.connect(() => this.later());
+    }
+  }
+
+  // ---- a kernel that is new ----------------------------------------------------------------------------------------
+
+  // Which cells the present kernel has run: a name that is missing may only wait in a cell above.
+  class Kernel {
+    constructor(panel, commands) {
+      this.panel = panel;
+      this.commands = commands;
+      this.run = new WeakSet();
+      panel.sessionContext.statusChanged.connect((_, status) => {
+        if (/restarting|starting/.test(status)) this.run = new WeakSet();
+      });
+    }
+
+    ran(cell, error) {
+      this.run.add(cell);
+      cell.node.querySelector(".course-desk-new")?.remove();
+      if (!error || error.errorName !== "NameError") return;
+      const cells = this.panel.content.widgets;
+      const missed = cells.slice(0, cells.indexOf(cell)).some((above) => isCode(above) && textOf(above).trim() && !this.run.has(above));
+      if (missed) cell.node.append(this.offer(cell));
+    }
+
+    offer(cell) {
+      const again = async () => {
+        const place = this.panel.content.widgets.indexOf(cell);
+        this.panel.content.activeCellIndex = place;
+        this.panel.content.deselectAll();
+        await this.commands.execute("notebook:run-all-above");
+        this.panel.content.activeCellIndex = place;
+        await this.commands.execute("notebook:run-cell");
+      };
+      return element("div", { class: "course-desk-new", role: "alert" },
+        "This kernel is new, and cells above have not run in it. ", button("Run everything above", again));
+    }
+  }
+
+  // ---- help below a check, and what comes next once it has passed ---------------------------------------------------
+
+  class Help {
+    constructor(panel, desk) {
+      this.panel = panel;
+      this.desk = desk;
+      this.bars = new Map(); // cell -> its bar
+      panel.content.model.cells.changed.connect(() => setTimeout(() => !panel.isDisposed && this.draw()));
+      this.draw();
+    }
+
+    draw() {
+      for (const cell of this.panel.content.widgets) {
+        const checks = isCode(cell) && CHECKS.exec(textOf(cell));
+        if (!checks || this.bars.has(cell)) continue;
+        const place = element("div", { role: "status" });
+        const ask = (call) => () => this.ask(`${call}("${checks[1]}")`, place);
+        const next = element("span");
+        const bar = element("div", { class: "course-desk-help", role: "group", "aria-label": `Help with ${checks[1]}` },
+          place, button("Hint", ask("hint")), button("Our answer", ask("solution")), next);
+        this.bars.set(cell, { bar, next, number: checks[1] });
+        cell.node.append(bar);
+      }
+    }
+
+    // The kernel answers with a box of the course's own.
+    ask(call, place) {
+      const kernel = this.panel.sessionContext.session?.kernel;
+      if (!kernel) return void (place.textContent = "There is no kernel: choose Restart Kernel in the menu Kernel.");
+      const request = kernel.requestExecute({ code: `import course_lib.checks\ncourse_lib.checks.${call}`, store_history: false });
+      request.onIOPub = ({ header, content }) => {
+        if (header.msg_type === "display_data") place.innerHTML = content.data["text/html"];
+        if (header.msg_type === "error") place.textContent = `${content.ename}: ${content.evalue}`;
+      };
+    }
+
+    next(cell) {
+      const known = this.bars.get(cell);
+      const lesson = this.desk.known?.lessons.find(({ number }) => known && known.number.startsWith(number));
+      if (!lesson) return;
+      const passed = JSON.stringify(cell.model.outputs.toJSON()).includes(`✓ ${known.number} `);
+      const after = this.desk.after(lesson, this.panel);
+      known.next.replaceChildren(...(passed && after ? ["Next: ", button(after.words, () => this.desk.go(after))] : []));
+    }
+  }
+
+  // ---- home --------------------------------------------------------------------------------------------------------
+
+  class Desk {
+    constructor(app, lab, tracker) {
+      Object.assign(this, { app, lab, tracker });
+      this.ends = new Map(); // panel -> the card at its end
+      this.page = element("div", { class: "course-desk-home", tabindex: "-1" });
+    }
+
+    async refresh() {
+      const { serverSettings } = this.app.serviceManager;
+      const asked = this.lab.ServerConnection.makeRequest(`${serverSettings.baseUrl}course/home`, {}, serverSettings);
+      const answer = await asked.catch(() => ({ ok: false }));
+      if (!answer.ok) return; // what is shown stays
+      this.known = await answer.json();
+      this.drawHome();
+      for (const [panel, card] of this.ends) this.drawEnd(panel, card);
+    }
+
+    async go({ path, fragment }) {
+      const panel = await this.app.commands.execute("docmanager:open", { path });
+      await panel?.context?.ready;
+      if (fragment) panel?.setFragment?.(fragment);
+    }
+
+    show() {
+      if (!this.widget || this.widget.isDisposed) {
+        const content = new this.lab.Widget({ node: this.page });
+        this.widget = new this.lab.MainAreaWidget({ content });
+        this.widget.id = "course-desk-home";
+        this.widget.title.label = "Home";
+        this.widget.title.closable = true;
+        this.app.shell.add(this.widget, "main", { mode: "tab-before" });
+      }
+      this.app.shell.activateById(this.widget.id);
+      return this.refresh();
+    }
+
+    drawHome() {
+      const { lessons, begun, next, predicted, passed } = this.known;
+      const first = lessons[0];
+      const way = begun && next ? button(`Continue: ${next.words}`, () => this.go(next))
+        : first ? button("Start: lesson 00", () => this.go({ path: first.path })) : "";
+      this.page.replaceChildren(
+        element("h1", {}, "Training an LSTM on many GPUs"),
+        element("p", {}, way),
+        element("p", { class: "course-desk-bars" }, this.bar("predictions made", predicted), this.bar("exercises passed", passed)),
+        element("ul", { class: "course-desk-cards" }, ...lessons.map((lesson) => this.card(lesson))),
+      );
+    }
+
+    bar(words, [done, all]) {
+      const label = `${done} of ${all} ${words}`;
+      return element("span", {}, element("progress", { max: Math.max(all, 1), value: done, "aria-label": label }), ` ${label}`);
+    }
+
+    card(lesson) {
+      const open = (event) => {
+        event.preventDefault();
+        this.go({ path: lesson.path });
+      };
+      const made = element("li");
+      made.insertAdjacentHTML("afterbegin", lesson.picture); // the course's own drawing
+      made.append(element("div", {},
+        element("h2", {}, element("a", { href: "#", onclick: open }, `${lesson.number} · ${lesson.title}`)),
+        element("p", {}, `${lesson.minutes} minutes`),
+        ...(lesson.begun ? [element("p", { class: "course-desk-done" }, this.done(lesson))] : [])));
+      return made;
+    }
+
+    done({ predicted, surprised, passed }) {
+      const guessed = predicted[1] ? `${predicted[0]} of ${predicted[1]} predicted, ${surprised} surprised you` : "";
+      return [guessed, passed[1] ? `${passed[0]} of ${passed[1]} exercises passed` : ""].filter(Boolean).join("; ");
+    }
+
+    // ---- what comes next, below the last cell ----------------------------------------------------------------------
+
+    addEnd(panel) {
+      const card = element("div", { class: "course-desk-end", role: "group", "aria-label": "What comes next" });
+      this.ends.set(panel, card);
+      panel.disposed.connect(() => this.ends.delete(panel));
+      panel.content.model.cells.changed.connect(() => setTimeout(() => this.drawEnd(panel, card)));
+      if (this.known) this.drawEnd(panel, card);
+    }
+
+    // The next step of a lesson, or, from its exercises, the next of those; then the lesson that follows.
+    after(lesson, { context: { path } }) {
+      const follows = this.known.lessons[this.known.lessons.indexOf(lesson) + 1];
+      return (path.startsWith("exercises/") ? lesson.exercise : lesson.next) || (follows && { words: `lesson ${follows.number}, ${follows.title}`, path: follows.path });
+    }
+
+    drawEnd(panel, card) {
+      if (panel.isDisposed || !this.known) return;
+      const ours = OURS.exec(panel.context.path);
+      const place = this.known.lessons.findIndex(({ number }) => ours && number === ours[2]);
+      const lesson = this.known.lessons[place];
+      if (!lesson) return card.remove();
+      const way = this.after(lesson, panel);
+      card.replaceChildren(element("p", {}, `Lesson ${lesson.number}: ${this.done(lesson)}.`),
+        element("p", {}, ...(way ? ["Next: ", button(way.words, () => this.go(way))] : []), button("Home", () => this.show())));
+      const last = panel.content.widgets.at(-1);
+      if (last && card.parentElement !== last.node) last.node.append(card);
+    }
+  }
+
+  // ---- the plugin --------------------------------------------------------------------------------------------------
+
+  // The file's name stays the tab's label: to change it would rename the file.
+  const name = (panel) => {
+    const [, folder, number] = OURS.exec(panel.context.path);
+    panel.title.dataset = { ...panel.title.dataset, course: `${folder === "notebooks" ? "Lesson" : "Exercises"} ${number}` };
+  };
+
+  const activate = (app, lab, tracker) => {
+    const extensions = lab.PageConfig.getOption("fullLabextensionsUrl");
+    const style = new URL(`${extensions}/${NAME}/static/desk.css`, document.baseURI).href;
+    document.head.append(element("link", { rel: "stylesheet", href: style }));
+    const desk = new Desk(app, lab, tracker);
+    const panels = new Map(); // a notebook's content -> what we keep of it
+    const add = async (panel) => {
+      if (!OURS.test(panel.context.path)) return;
+      name(panel);
+      await panel.context.ready;
+      if (panel.isDisposed) return;
+      panels.set(panel.content, { folds: new Folds(panel), kernel: new Kernel(panel, app.commands), help: new Help(panel, desk) });
+      panel.disposed.connect(() => panels.delete(panel.content));
+      desk.addEnd(panel);
+    };
+    tracker.forEach(add);
+    tracker.widgetAdded.connect((_, panel) => add(panel));
+    lab.NotebookActions.executionScheduled.connect((_, { notebook, cell }) => {
+      const folds = panels.get(notebook)?.folds;
+      folds?.open(folds.hidden.get(cell));
+    });
+    lab.NotebookActions.executed.connect((_, { notebook, cell, success, error }) => {
+      panels.get(notebook)?.kernel.ran(cell, success ? null : error);
+      if (panels.has(notebook) && CHANGES.test(textOf(cell))) desk.refresh().then(() => panels.get(notebook)?.help.next(cell));
+    });
+    app.commands.addCommand("course:home", { label: "Course home", execute: () => desk.show() });
+    app.restored.then(() => (/\/tree\//.test(location.pathname) ? desk.refresh() : desk.show()));
+  };
+
+  const extension = async () => {
+    const names = ["@jupyterlab/notebook", "@lumino/widgets", "@jupyterlab/apputils", "@jupyterlab/coreutils", "@jupyterlab/services"];
+    const [notebook, widgets, apputils, coreutils, services] = await Promise.all(names.map(load));
+    const lab = { ...widgets, ...apputils, ...coreutils, ...services, ...notebook };
+    const plugin = {
+      id: `${NAME}:plugin`,
+      autoStart: true,
+      requires: [notebook.INotebookTracker],
+      activate: (app, tracker) => activate(app, lab, tracker),
+    };
+    return { __esModule: true, default: plugin };
+  };
+
+  window._JUPYTERLAB = window._JUPYTERLAB || {};
+  window._JUPYTERLAB[NAME] = {
+    init: (scope) => { shared = scope; },
+    get: async () => { const module = await extension(); return () => module; },
+  };
+})();

@@ -1,0 +1,160 @@
+// Predictions that are answered on a page. Answers stay in this browser; nothing is sent anywhere.
+"use strict";
+(() => {
+  const KEPT = "course-predictions"; // number -> { said, right } or { skipped: true }
+  const LETTERS = "abcdefgh";
+
+  const read = () => {
+    try {
+      return JSON.parse(localStorage.getItem(KEPT)) || {};
+    } catch {
+      return {};
+    }
+  };
+
+  const known = read();
+
+  const keep = (number, answer) => {
+    known[number] = answer;
+    try {
+      localStorage.setItem(KEPT, JSON.stringify({ ...read(), [number]: answer }));
+    } catch {
+      // This browser keeps nothing: the answer holds until the page is left.
+    }
+    scores();
+  };
+
+  const element = (tag, attributes, ...children) => {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+      if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+      else made.setAttribute(name, value);
+    }
+    made.append(...children);
+    return made;
+  };
+
+  // 1.5, 3/2, 1,000 and 27% are numbers.
+  const numberOf = (text) => {
+    const plain = text.trim().replace(/,(?=\d{3}\b)/g, "").replace(",", ".");
+    const [, top, bottom = "1", percent] = /^([-+]?[\d.]+(?:e[-+]?\d+)?)(?:\s*\/\s*([\d.]+))?\s*(%?)$/i.exec(plain) || [];
+    return Number(top) / Number(bottom) / (percent ? 100 : 1);
+  };
+
+  // ---- one prediction ----------------------------------------------------------------------------------------------
+
+  const arrange = (box) => {
+    const facts = JSON.parse(box.dataset.prediction);
+    const fold = document.querySelector(`details.outcome[data-number="${facts.number}"]`);
+    const result = document.querySelector(`[aria-label="Result of prediction ${facts.number}"]`);
+    const status = box.querySelector("[role=status]");
+    const controls = facts.typed ? [field()] : [...box.querySelectorAll("li")].map(button);
+
+    function button(item, index) {
+      const made = element("button", { type: "button", "aria-pressed": "false", onclick: () => answer(index, LETTERS[index]) });
+      made.append(...item.childNodes);
+      item.append(made);
+      return made;
+    }
+
+    function field() {
+      const input = element("input", { type: "text", autocomplete: "off", "aria-label": "Your prediction, a number", size: 10 });
+      const take = (event) => {
+        event.preventDefault();
+        const said = numberOf(input.value);
+        if (!Number.isFinite(said)) status.textContent = "Type a number, such as 12, 1.5 or 3/2.";
+        else answer(facts.bounds.findIndex(([low, high]) => low <= said && said <= high), said);
+      };
+      const send = element("button", { type: "submit" }, "That is my prediction");
+      status.parentElement.before(element("form", { class: "prediction-field", onsubmit: take }, input, ` ${facts.unit} `, send));
+      return input;
+    }
+
+    function answer(index, said) {
+      if (known[facts.number]) return;
+      keep(facts.number, { said, right: index === facts.right });
+      show();
+    }
+
+    function show() {
+      const answered = known[facts.number];
+      if (!answered) return;
+      fold.open = true;
+      for (const control of controls) control.setAttribute("aria-disabled", "true");
+      if (facts.typed) controls[0].readOnly = true;
+      box.classList.add("answered");
+      if (answered.skipped) {
+        status.textContent = "You skipped this one. What came out is open below.";
+        return;
+      }
+      const index = facts.typed ? -1 : LETTERS.indexOf(answered.said);
+      if (facts.typed) controls[0].value = answered.said;
+      else controls[index].setAttribute("aria-pressed", "true");
+      const words = facts.typed ? `${answered.said} ${facts.unit}`.trim() : controls[index].textContent;
+      status.textContent = `You said ${words}. What came out is open below.`;
+      if (result) mark(answered, index, words);
+    }
+
+    function mark(answered, index, words) {
+      const chosen = facts.typed ? facts.bounds.findIndex(([low, high]) => low <= answered.said && answered.said <= high) : index;
+      const verdict = answered.right ? ": ✓ as you said" : ": ✗ not as you said";
+      result.classList.replace("course-neutral", answered.right ? "course-right" : "course-wrong");
+      result.querySelector(".course-head").append(verdict);
+      if (answered.right) return;
+      const told = element("p", {}, element("strong", {}, "You said"), `: ${words}. `);
+      told.insertAdjacentHTML("beforeend", facts.why[chosen] || ""); // the course's own text, from the page
+      result.querySelector(".course-body > p").after(told);
+    }
+
+    fold.addEventListener("toggle", () => {
+      if (!fold.open || known[facts.number] || printing) return;
+      keep(facts.number, { skipped: true });
+      show();
+    });
+    show();
+  };
+
+  // ---- how far a reader is -----------------------------------------------------------------------------------------
+
+  const scores = () => {
+    for (const line of document.querySelectorAll(".prediction-score")) {
+      const numbers = line.dataset.numbers.split(" ");
+      const answers = numbers.map((number) => known[number]).filter((answer) => answer && !answer.skipped);
+      const surprises = answers.filter((answer) => !answer.right).length;
+      line.hidden = !numbers.some((number) => known[number]);
+      line.textContent = `You predicted ${answers.length} of ${numbers.length}; ${surprises} surprised you. `;
+      if (!line.hidden && line.closest("main article") && document.querySelector("[data-prediction]")) line.append(forget(numbers));
+    }
+  };
+
+  const forget = (numbers) => element("button", {
+    type: "button",
+    onclick: () => {
+      const others = Object.entries(read()).filter(([number]) => !numbers.includes(number));
+      localStorage.setItem(KEPT, JSON.stringify(Object.fromEntries(others)));
+      location.reload();
+    },
+  }, "Forget my answers");
+
+  // Paper shows everything.
+  let printing = false;
+  addEventListener("beforeprint", () => {
+    printing = true;
+    for (const fold of document.querySelectorAll("article details:not([open])")) {
+      fold.dataset.printed = "";
+      fold.open = true;
+    }
+  });
+  addEventListener("afterprint", () => {
+    for (const fold of document.querySelectorAll("details[data-printed]")) {
+      delete fold.dataset.printed;
+      fold.open = false;
+    }
+    setTimeout(() => (printing = false)); // after the events of the folds
+  });
+
+  addEventListener("DOMContentLoaded", () => {
+    document.querySelectorAll("[data-prediction]").forEach(arrange);
+    scores();
+  });
+})();

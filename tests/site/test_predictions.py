@@ -1,0 +1,146 @@
+"""Predictions on the site: what came out is folded until there is an answer, which stays in the reader's browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from course_lib.course_files import read, source
+from tests.browser.lab import axe, wait
+from tests.conftest import PATIENCE
+from tests.site.conftest import ROOT
+
+sys.path.append(str(ROOT / "docs" / "_extensions"))
+predictions = pytest.importorskip("predictions")
+
+LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+LESSON = "lessons/00_start_here.html"
+CHOICE, NUMBER = "00.1", "00.3"  # the right ones are c and 1.5
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_every_result_is_folded_and_no_heading_is(lesson):
+    cells = [(cell["cell_type"], source(cell)) for cell in predictions.with_folds(read(lesson)["cells"])]
+    folded: list[str] = []
+    for kind, text in cells:
+        opened = re.match(r'<details class="outcome" data-number="([\d.]+)"', text)
+        if opened:
+            folded.append(opened.group(1))
+        elif kind == "markdown" and text.startswith("</details>"):
+            assert text.count("</details>") == len(folded)
+            folded = []
+        revealed = re.match(r'reveal\("([\d.]+)"', text)
+        assert not revealed or revealed.group(1) in folded, text
+        assert not (folded and kind == "markdown" and re.search(r"^#+ ", text, re.MULTILINE)), text
+    assert folded == []
+
+
+def test_a_text_with_a_heading_in_its_middle_is_folded_down_to_it():
+    cells = [
+        {"cell_type": "code", "source": 'predict("00.1")', "outputs": []},
+        {"cell_type": "markdown", "source": "It is 100.\n\n### Printing\n\nNow print."},
+    ]
+    _, fold, folded, end, rest = (cell["source"] for cell in predictions.with_folds(cells))
+    assert fold.startswith("<details")
+    assert (folded.strip(), end, rest) == ("It is 100.", "</details>", "### Printing\n\nNow print.")
+
+
+def test_a_site_is_not_published_without_the_repositorys_address(monkeypatch):
+    monkeypatch.delenv("COURSE_REPOSITORY", raising=False)
+    words = [sys.executable, ROOT / "docs" / "build.py", "--publish"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "COURSE_REPOSITORY=https://github.com/OWNER/NAME" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def page(chromium, site_address) -> Iterator[Any]:
+    context = chromium.new_context(viewport={"width": 1280, "height": 800})
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE * 1000)
+    page.goto(site_address + LESSON)
+    yield page
+    context.close()
+
+
+def fold(page: Any, number: str) -> Any:
+    return page.locator(f"details.outcome[data-number='{number}']")
+
+
+def result(page: Any, number: str) -> Any:
+    return page.get_by_label(f"Result of prediction {number}", exact=True)
+
+
+def asked(page: Any, number: str) -> Any:
+    return page.get_by_label(f"Prediction {number}", exact=True)
+
+
+@pytest.mark.slow
+def test_a_choice_made_by_keyboard_opens_the_result_and_is_there_another_day(page):
+    assert not result(page, CHOICE).is_visible()
+    assert asked(page, CHOICE).get_by_role("button").count() == 3
+    asked(page, CHOICE).get_by_role("button").first.focus()
+    page.keyboard.press("Enter")
+    for _ in range(2):
+        assert result(page, CHOICE).is_visible()
+        assert "✗ not as you said" in result(page, CHOICE).inner_text()
+        assert "Ranks share memory" in result(page, CHOICE).inner_text().partition("other answers")[0]
+        assert asked(page, CHOICE).get_by_role("button", pressed=True).inner_text().startswith("a) 106")
+        assert "You predicted 1 of 5; 1 surprised you." in page.locator(".prediction-score").last.inner_text()
+        assert axe(page, "[data-prediction], details.outcome") == []
+        page.reload()
+    assert not result(page, NUMBER).is_visible()
+    page.get_by_role("button", name="Forget my answers").first.click()
+    wait(lambda: not result(page, CHOICE).is_visible())
+
+
+@pytest.mark.slow
+def test_a_number_may_be_a_fraction_and_words_are_refused(page):
+    field = asked(page, NUMBER).get_by_role("textbox")
+    field.fill("many")
+    page.keyboard.press("Enter")
+    assert "such as 12, 1.5 or 3/2" in asked(page, NUMBER).inner_text()
+    assert not result(page, NUMBER).is_visible()
+    field.fill("3/2")
+    page.keyboard.press("Enter")
+    assert "✓ as you said" in result(page, NUMBER).inner_text()
+
+
+@pytest.mark.slow
+def test_a_prediction_is_skipped_by_a_key(page):
+    fold(page, CHOICE).locator("summary").first.focus()
+    page.keyboard.press("Enter")
+    wait(lambda: "You skipped this one" in asked(page, CHOICE).inner_text())
+    assert "as you said" not in result(page, CHOICE).inner_text()
+    assert json.loads(page.evaluate("localStorage['course-predictions']")) == {CHOICE: {"skipped": True}}
+
+
+@pytest.mark.slow
+def test_without_javascript_everything_can_be_read_in_order(chromium, site_address):
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE * 1000)
+    page.goto(site_address + LESSON)
+    assert "a) 106" in asked(page, CHOICE).inner_text()
+    assert asked(page, CHOICE).get_by_role("button").count() == 0
+    fold(page, CHOICE).locator("summary").first.click()
+    assert result(page, CHOICE).is_visible()
+    context.close()
+
+
+@pytest.mark.slow
+def test_paper_shows_every_result(page):
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details.outcome:not([open])").count() == 0
+    assert result(page, CHOICE).is_visible()
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert not result(page, CHOICE).is_visible()
+    assert page.evaluate("localStorage['course-predictions']") is None
