@@ -77,8 +77,9 @@ def nothing_returned(case: Case, values: list[Any]) -> bool:
 
 
 def all_the_way_round(case: Case, values: list[Any]) -> bool:
-    """The numbers went all the way round the ring, and every rank has its own again. One step is enough: send your
-    number once, and return what arrives.
+    """Every rank returns its own number, after sending as many messages as there are ranks, or more: a number that is
+    passed on that often comes all the way round the ring. One step is enough: send your number once, and return what
+    arrives.
     """
     sent = min(value["spent"]["messages"] for value in values)
     return sent >= case.ranks and differs(_returned(values), _shifted(case, 0)) is None
@@ -94,6 +95,14 @@ def the_other_way_round(case: Case, values: list[Any]) -> bool:
     to the next rank, receive from the previous one.
     """
     return case.ranks > 3 and differs(_returned(values), _shifted(case, 1)) is None  # of 3, it is also two ahead
+
+
+@observed
+def only_from_rank_0(case: Case, values: list[Any]) -> bool:
+    """Rank 0 returns its own number, and rank 1 has it, too: nothing came to rank 0. That is a chain, or a broadcast.
+    In a ring, every rank sends, and every rank receives: rank 0 comes after the last rank.
+    """
+    return case.ranks == 2 and differs(_returned(values), [case.inputs["numbers"][0]] * 2) is None
 
 
 def all_have_the_same(case: Case, values: list[Any]) -> bool:
@@ -167,6 +176,7 @@ EXERCISE = Exercise(
         nothing_returned,
         all_the_way_round,
         its_own,
+        only_from_rank_0,
         the_other_way_round,
         all_have_the_same,
         added_up,

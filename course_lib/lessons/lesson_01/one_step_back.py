@@ -193,7 +193,7 @@ def another_order(case: Case, values: list[Any]) -> bool:
 
 
 def mean_over_the_sequences(case: Case, values: list[Any]) -> bool:
-    """The gradients of the weights are means over the sequences. All sequences share the weights, so their gradients
+    """Some gradients of weights or biases are means over the sequences. All sequences share these, so their gradients
     are *added up*; the mean, if there is one, is in the loss.
     """
     made, right, sequences = values[0]["made"], expected(case), len(case.inputs["given"]["inputs"])

@@ -50,7 +50,9 @@ def cases(seed: int) -> list[Case]:
 
 
 def drive(answer, weights: dict[str, Tensor], inputs: Tensor, limit: int):
-    """Return the gradients after each update, and the events in order: gradients ready, collectives begun, waits."""
+    """Return, for each update, the gradients, the events in order (gradients ready, collectives begun, waits), and how
+    many of the answer's hooks are still there.
+    """
     from course_lib.launchers.diagnosis import call_log
 
     log, events = call_log.of_this_process(), []
@@ -79,10 +81,21 @@ def drive(answer, weights: dict[str, Tensor], inputs: Tensor, limit: int):
                 note("wait")
             return self.wait.__get__(work, kind)
 
+    handles, updates = [], []
+
+    def keeping_handles(register):
+        def registered(*given, **named):
+            handles.append(register(*given, **named))
+            return handles[-1]
+
+        return registered
+
     waits = {kind: kind.wait for kind in (dist.Work, torch.futures.Future)}
+    registers = {name: getattr(Tensor, name) for name in ("register_hook", "register_post_accumulate_grad_hook")}
     for kind, wait in waits.items():
         setattr(kind, "wait", Noted(wait))  # noqa: B010
-    updates = []
+    for name, register in registers.items():
+        setattr(Tensor, name, keeping_handles(register))
     try:
         for mine in inputs[:, dist.get_rank()]:
             model.zero_grad()
@@ -93,8 +106,11 @@ def drive(answer, weights: dict[str, Tensor], inputs: Tensor, limit: int):
             answer(model, outputs.square().mean(), limit)
             note("return")
             gradients = {name: None if each.grad is None else each.grad.clone() for name, each in model.items()}
-            updates.append({"gradients": gradients, "events": list(events)})
+            hooks = sum(handle.id in (handle.hooks_dict_ref() or ()) for handle in handles)
+            updates.append({"gradients": gradients, "events": list(events), "hooks": hooks})
     finally:
+        for name, register in registers.items():
+            setattr(Tensor, name, register)
         for kind, wait in waits.items():
             setattr(kind, "wait", wait)  # noqa: B010
     return updates
@@ -106,6 +122,10 @@ def judge(case: Case, values: list[Any]) -> str | None:
             difference = differs(value[update]["gradients"], right, "gradients")
             if difference:
                 return f"update {update}, rank {rank}: {difference}"
+    for rank, value in enumerate(values):
+        left = value[-1]["hooks"] if len(value) > 1 else 0
+        if left:
+            return f"rank {rank}: after {len(value)} updates, {left} hook{'s are' if left > 1 else ' is'} left behind"
     calls = [sum(not _is_mark(what) for what, _ in update["events"]) for update in values[0]]
     for update, count in enumerate(calls):
         if count != calls[0]:
@@ -223,12 +243,11 @@ def _own_in_first(case: Case, values: list[Any]) -> int:
 
 @ahead_of_waits
 def hooks_left_behind(case: Case, values: list[Any]) -> bool:
-    """The first update is right, and a later one begins more all-reduces than it: hooks of the first are still there
-    and run again, with their old state. Keep the handle that `register_post_accumulate_grad_hook` returns, and
-    `remove()` it.
+    """When your function returns, hooks of yours are still on the parameters, and will run again in a later backward
+    pass, with their old state. Keep every handle that `register_post_accumulate_grad_hook` returns, and `remove()` all
+    of them at the end: the hook of a parameter without a gradient never runs, so it can't remove itself.
     """
-    first, *later = [sum(not _is_mark(what) for what, _ in update["events"]) for update in values[0]]
-    return max(later, default=0) > first and _first_are(case, values, 1)
+    return len(values[0]) > 1 and any(value[0]["hooks"] for value in values) and _first_are(case, values, 1)
 
 
 def everything_afterwards(case: Case, values: list[Any]) -> bool:
