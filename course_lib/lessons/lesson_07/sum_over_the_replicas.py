@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -60,12 +62,33 @@ def drive(answer, gradients: list[list[Tensor]], counts: list[int]):
     model = nn.Module()
     model.weight = nn.Parameter(torch.zeros_like(gradients[replica][stage]))
     model.weight.grad = gradients[replica][stage]
-    with meter() as spent:
+    with meter() as spent, noting_new_groups() as groups:
         answer(model, counts[replica], len(counts))
-    return {"weight.grad": model.weight.grad, "bytes": bytes_put_in(spent.as_data())}
+    return {"weight.grad": model.weight.grad, "bytes": bytes_put_in(spent.as_data()), "groups": groups}
+
+
+@contextmanager
+def noting_new_groups():
+    """Yield a list that collects the ranks of each group that this rank makes together with all others."""
+    made, original = [], dist.new_group
+
+    def noted(ranks=None, *arguments, use_local_synchronization=False, **keywords):
+        if not use_local_synchronization:
+            made.append(None if ranks is None else list(map(int, ranks)))
+        return original(ranks, *arguments, use_local_synchronization=use_local_synchronization, **keywords)
+
+    dist.new_group = noted
+    try:
+        yield made
+    finally:
+        dist.new_group = original
 
 
 def judge(case: Case, values: list) -> str | None:
+    first = values[0]["groups"]
+    for rank, value in enumerate(values):
+        if value["groups"] != first:
+            return f"rank 0 calls `new_group` for {first}, rank {rank} for {value['groups']}"
     return same_as(expected)(case, [{"weight.grad": value["weight.grad"]} for value in values])
 
 
@@ -106,6 +129,14 @@ def divided_by(case: Case, values: list, divisors: list[float]) -> bool:
     """Return whether each rank has the sum over its column, divided by its entry in `divisors`."""
     wanted = [total / divisor for total, divisor in zip(over_columns(case), divisors, strict=True)]
     return differs([value["weight.grad"] for value in values], wanted) is None
+
+
+@observed
+def groups_of_their_own(case: Case, values: list) -> bool:
+    """The ranks do not make the same process groups in the same order. `new_group` is a call of *all* ranks: each of
+    them makes every group, also those that it is not in, or the wrong ranks end up in a group together.
+    """
+    return any(value["groups"] != values[0]["groups"] for value in values)
 
 
 @observed
@@ -233,6 +264,7 @@ EXERCISE = Exercise(
     judge=judge,
     costs=costs,
     symptoms=(
+        groups_of_their_own,
         sends_more_than_its_own,
         no_number,
         as_it_was,

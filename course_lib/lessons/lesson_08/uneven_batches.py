@@ -39,7 +39,8 @@ def cases(seed: int) -> list[Case]:
         case("equally many", drawn(3) * 3),
         case("equally many", drawn(most) * 2),
         case("equally many", drawn(4) * 2, zero=1),
-        case("unequally many", [[3, 1], [2], [1, 4, 2, 1, 1]]),  # the shortest is neither the first nor the last
+        case("unequally many", [[3, 1], [2], [1, 4, 2, 1, 1]]),  # the shortest is neither the first nor the last ...
+        case("unequally many", [[1, 2, 1], [2, 1], [1, 1, 3, 2]]),  # ... and a second case proves what stops the ranks
         case("unequally many", [[2, 2], [2]]),
         case("unequally many", [[2], [1, 3, 2, 1]], zero=2),
         case("unequally many", drawn(1, 4)),

@@ -11,15 +11,17 @@ from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw, seeded
 from course_lib.checks.private import by_rank
-from course_lib.lessons.symptoms import a_mean_of_means, observed, says
+from course_lib.lessons.symptoms import NO_MEAN_OF_NOTHING, a_mean_of_means, observed, says
 
 
 def cases(seed: int) -> list[Case]:
     generator = seeded(seed)
 
-    def case(part: str, lengths: list[list[int]], says: str) -> Case:
+    def case(part: str, lengths: list[list[int]], says: str, zero: bool = False) -> Case:
         steps, sequences = max(map(max, lengths)) + 1, len(lengths[0])
         slopes = torch.randn(len(lengths), sequences, steps, generator=generator, dtype=torch.float64)
+        if zero:
+            slopes[:, -1, 0] = 0.0
         mask = (torch.arange(steps) < torch.tensor(lengths).unsqueeze(-1)).double()
         return Case(part, len(lengths), {"slopes": slopes, "mask": mask}, says)
 
@@ -27,6 +29,7 @@ def cases(seed: int) -> list[Case]:
         case("different lengths", [[1, 2], [3, 5]], "1 and 2 steps on one replica, 3 and 5 on the other"),
         case("different lengths", [[1, 1], [4, 5]], "2 steps on one replica, 9 on the other"),
         *(case("different lengths", lengths, f"lengths {lengths}") for lengths in draw(lengths_from, 5, seed)),
+        case("different lengths", [[2, 3], [1, 4]], "2 and 3 steps, and 1 and 4, some with a loss of 0", zero=True),
         case("nothing on a replica", [[2, 3], [0, 0], [4, 1]], "no step that counts on replica 1 of 3"),
         case("nothing on a replica", [[0], [2], [5]], "no step that counts on replica 0 of 3"),
     ]
@@ -82,6 +85,20 @@ def has_cut_the_graph(case: Case, values: list) -> bool:
     *count* goes through the all-reduce: the gradients are summed later.
     """
     return any(value["gradient"] is None for value in values)
+
+
+@observed
+@says(NO_MEAN_OF_NOTHING)
+def divides_by_nothing(case: Case, values: list) -> bool:
+    empty = (case.inputs["mask"].sum(dim=(1, 2)) == 0).any()
+    return bool(empty) and bool(values[0]["gradient"].isnan().any())
+
+
+def takes_zeros_for_padding(case: Case, values: list) -> bool:
+    """Steps with a loss of 0 are missing from the count. A loss may be 0, and its step still counts: the mask says
+    which steps do.
+    """
+    return _is(case, values, lambda slopes, mask: (slopes * mask).sum() / (slopes * mask != 0).sum())
 
 
 def is_a_mean_per_replica(case: Case, values: list) -> bool:
@@ -171,6 +188,8 @@ EXERCISE = Exercise(
     judge=judge,
     symptoms=(
         has_cut_the_graph,
+        divides_by_nothing,
+        takes_zeros_for_padding,
         is_a_mean_per_replica,
         is_a_mean_of_means,
         is_scaled_as_for_ddp,

@@ -305,6 +305,17 @@ def divided_before_the_sum(model, count, replicas):
     model.weight.grad = summed(model.weight.grad / total, group)
 
 
+@right("07.2")
+def a_group_of_its_own_alone(model, count, replicas):
+    stages = dist.get_world_size() // replicas
+    own = list(range(dist.get_rank() % stages, dist.get_world_size(), stages))
+    group = dist.new_group(own, use_local_synchronization=True)
+    total = torch.tensor(float(count), dtype=torch.float64)
+    dist.all_reduce(model.weight.grad, group=group)
+    dist.all_reduce(total, group=group)
+    model.weight.grad /= total
+
+
 # 07.3 Clip by the norm of the whole
 
 
