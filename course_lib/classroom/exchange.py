@@ -172,6 +172,7 @@ def collect(given: Path, into: Path, lessons: Sequence[str] = (), expected: Iter
     if _one_lies_in_the_other(given, into):
         raise BadExchange(f"{into}: give a folder that lies neither in {given} nor around it")
     notebooks = exercise_notebooks(lessons)
+    into.mkdir(0o700, parents=True, exist_ok=True)  # one student's work is not for another's eyes
     done = Collected(lessons=len(notebooks))
     here: dict[str, set[str]] = {name: set() for name in expected}
     for student, sources in _students(given, notebooks, done).items():

@@ -42,15 +42,16 @@ class Guard:
     def converse(self, job: bytes) -> list[bytes]:
         """Send the job and return all complete lines of the answer."""
         threading.Thread(target=self._send, args=(job,), daemon=True).start()
-        said = bytearray()
+        said, lines = bytearray(), 0
         while piece := self._stdout.read1(1 << 16):
             said += piece
-            if len(said) > self.limits.output:
+            lines += piece.count(b"\n")
+            if len(said) > self.limits.output or lines > self.limits.lines:
                 self._stop("it wrote too much")
                 break
         if self.group and self.group.out_of_memory():  # the kernel may have killed all its processes at once
             self.reason = self.reason or TOO_MUCH_MEMORY
-        *whole, _ = bytes(said).split(b"\n")
+        *whole, _ = bytes(said).split(b"\n", self.limits.lines)
         return whole
 
     def rested(self) -> bool:

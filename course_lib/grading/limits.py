@@ -22,6 +22,8 @@ class Limits:
     processes: int = 200
     disk: int = 64 << 20
     output: int = 32 << 20
+    lines: int = 100_000  # of output: an honest submission has one per case
+    files: int = 8192  # open at a time, per process
 
     @property
     def patience(self) -> Patience:
@@ -34,6 +36,7 @@ class Limits:
             "RLIMIT_AS": self.memory,
             "RLIMIT_NPROC": self.processes,
             "RLIMIT_FSIZE": self.disk,
+            "RLIMIT_NOFILE": self.files,
             "RLIMIT_CORE": 0,
         }
 
@@ -56,13 +59,13 @@ def uses_more_than(limit: int, pids: list[int], counted: int | None = None) -> b
 
 
 def own_and_shared(pid: int) -> int:
-    """Return the bytes of a process that no file backs: private and shared memory."""
-    return sum(_kilobytes(f"/proc/{pid}/status", name) for name in ("RssAnon", "RssShmem")) << 10
+    """Return the bytes of a process that no file backs: private and shared memory, and what of it was swapped out."""
+    return sum(_kilobytes(f"/proc/{pid}/status", name) for name in ("RssAnon", "RssShmem", "VmSwap")) << 10
 
 
 def proportional(pid: int) -> int:
     """Return the same, with only this process's proportional share of shared memory."""
-    names = ("Pss_Anon", "Pss_Shmem")
+    names = ("Pss_Anon", "Pss_Shmem", "SwapPss")
     return sum(_kilobytes(f"/proc/{pid}/smaps_rollup", name) for name in names) << 10 or own_and_shared(pid)
 
 

@@ -24,6 +24,7 @@ IDENTITY = {
     "moodle": ("First name", "Last name", "Username", "ID number", "Institution", "Department", "Email address"),
     "canvas": ("Student", "ID", "SIS User ID", "SIS Login ID", "Section"),
 }
+SIS = ("SIS User ID", "SIS Login ID")
 POINTS_POSSIBLE = "Points Possible"  # Canvas: the row below the header starts with this
 LARGEST = 20 << 20  # bytes of an export
 
@@ -40,9 +41,15 @@ class Gradebook:
     rows: list[dict[str, str]] = field(default_factory=list)
 
     def row_of(self, student: str) -> dict[str, str] | None:
-        """Return the only row with this name, number or address; None if there are none or several."""
-        found = [row for row in self.rows if student.casefold() in _names(row)]
-        return found[0] if len(found) == 1 else None
+        """Return the only row with this login, number or address, else with this name; None if there is no such row.
+
+        Students may choose the name that is shown: nobody's mark gets lost because another took their login as a name.
+        """
+        for texts in (_logins, _full_names):
+            found = [row for row in self.rows if student.casefold() in texts(row)]
+            if found:
+                return found[0] if len(found) == 1 else None
+        return None
 
 
 def read_students(path: str, platform: str) -> Gradebook:
@@ -112,10 +119,16 @@ def _from_name(name: str, platform: str) -> dict[str, str]:
     return {"Email address": name} if "@" in name else {"Username": name}
 
 
-def _names(row: dict[str, str]) -> Iterable[str]:
-    whole = f"{row.get('First name', '')} {row.get('Last name', '')}"
-    own = ("Username", "ID number", "Email address", "Student", "ID", "SIS User ID", "SIS Login ID")
-    return {text.strip().casefold() for text in (whole, *(row.get(name, "") for name in own)) if text.strip()}
+def _logins(row: dict[str, str]) -> set[str]:
+    return _texts(row.get(name, "") for name in ("Username", "ID number", "Email address", "ID", *SIS))
+
+
+def _full_names(row: dict[str, str]) -> set[str]:
+    return _texts([f"{row.get('First name', '')} {row.get('Last name', '')}", row.get("Student", "")])
+
+
+def _texts(texts: Iterable[str]) -> set[str]:
+    return {text.strip().casefold() for text in texts if text.strip()}
 
 
 def _header(lesson: str, students: Gradebook | None) -> str:

@@ -94,6 +94,18 @@ def where(sandboxed: bool) -> str:
 START = "import sys, importlib; sys.path.insert(0, sys.argv[1]); importlib.import_module(sys.argv[2]).main()"
 
 
+def allow_many_files() -> None:
+    """Raise this process's limit of open files as far as it may go.
+
+    Without root, submissions are the same user as we are. One of them can bring the number of descriptors that are on
+    their way between this user's processes up to its own limit, and only whoever may open more still gets any across.
+    """
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def check_sandbox() -> None:
     """Raise `NoSandbox` if submissions cannot run safely."""
     if not sys.platform.startswith("linux"):
@@ -143,7 +155,9 @@ def _bubblewrap(limits: Limits, number: int, guarded: int | None = None) -> list
     root = os.geteuid() == 0
     command = ["bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     command += ["--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox"]
-    command += [] if root else ["--unshare-user", "--disable-userns"]
+    # Without root, bubblewrap's own first process would have the submission's user id: a submission could write into
+    # its memory, and to the pipe on which we read what it did.
+    command += [] if root else ["--unshare-user", "--disable-userns", "--as-pid-1"]
     command += [] if guarded is None else ["--seccomp", str(guarded)]
     command += ["--proc", "/proc", "--dev", "/dev"]
     for folder in ("/tmp", "/dev/shm"):  # before the binds: Python and the course may be in the real /tmp

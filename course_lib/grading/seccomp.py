@@ -27,7 +27,13 @@ REFUSED = {
     **{"name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "fanotify_init": (300, 262)},
     **{"kexec_load": (246, 104), "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106)},
     **{"reboot": (169, 142), "swapon": (167, 224), "swapoff": (168, 225), "acct": (163, 89), "quotactl": (179, 60)},
-    **{"settimeofday": (164, 170), "clock_settime": (227, 112), "adjtimex": (159, 171)},
+    **{"settimeofday": (164, 170), "clock_settime": (227, 112), "adjtimex": (159, 171), "clock_adjtime": (305, 266)},
+    # A thread of low priority waits for a core whenever others work, and our clock does not count such waits.
+    **{"setpriority": (141, 140), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119)},
+    **{"sched_setattr": (314, 274), "ioprio_set": (251, 30)},
+    # What the whole machine, or all processes of a user, have only so much of; and writing everybody's files to disk.
+    **{"io_setup": (206, 0), "inotify_init": (253, 26), "inotify_init1": (294, 26)},
+    **{"sync": (162, 81), "syncfs": (306, 267)},
 }
 CLONE, CLONE3, SOCKET = (56, 220), (435, 435), (41, 198)
 VFORK = 58  # on x86_64; aarch64 has only the flag

@@ -61,7 +61,7 @@ def _advice(path: Path) -> str:
 
 def _create(path: Path, text: str) -> None:
     """Create a file with this content, unless another grader is faster. No reader ever sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(0o700, parents=True, exist_ok=True)  # marks and pages are for nobody else on this machine
     aside = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         aside.touch(0o600, exist_ok=False)

@@ -17,16 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib.checks import exercises
+from course_lib.checks.markup import UNPRINTABLE
 from course_lib.checks.notebooks import BadNotebook
 
 LONGEST = 100  # bytes; temporary files add a suffix, and file systems allow 255
 PLAIN = re.compile(r"[\w(][\w .,'()@+-]*(?<![ .])")
+NOT_A_NAME = re.compile(rf"[\t\n]|{UNPRINTABLE.pattern}")  # nothing that a terminal obeys
 RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)([. ].*)?", re.IGNORECASE)  # reserved on Windows
 
 
 def as_text(name: str) -> str:
-    r"""Return a file name as printable text; bytes that are not UTF-8 become `\xff`."""
-    return os.fsencode(name).decode(errors="backslashreplace")
+    r"""Return a file name as printable text; bytes that are not UTF-8 and control characters become `\xff`."""
+    text = os.fsencode(name).decode(errors="backslashreplace")
+    return NOT_A_NAME.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def file_name(text: str) -> str:

@@ -81,6 +81,20 @@ KERNEL_ATTACKS = {
         if ctypes.get_errno() == 38:
             won()
     """,
+    "what all share": """
+        context = ctypes.c_ulong(0)
+        if kernel(206, 0, 65536, ctypes.byref(context)) >= 0:  # the machine has so many in all
+            won()
+        if kernel(294, 26, 0) >= 0 or kernel(162, 81) >= 0 or kernel(251, 30, 1, 0, 3 << 13) >= 0:
+            won()
+    """,
+    "a wait that does not count": """
+        nothing = ctypes.create_string_buffer(64)
+        if kernel(144, 119, 0, 5, nothing) >= 0 or kernel(314, 274, 0, nothing, 0) >= 0:
+            won()
+        if kernel(141, 140, 0, 0, 19) >= 0:
+            won()
+    """,
     "odd sockets": """
         for family in (17, 38, 40, 31, 29, 44):  # packets, ciphers, the machine's host, bluetooth, cars, fast packets
             try:

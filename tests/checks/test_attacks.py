@@ -74,8 +74,7 @@ ATTACKS = {
         observe.observe = lambda *a: observe.Outcome("returned", values=(True, True))
     """,
     "forged lines": """
-        line = json.dumps({"number": "02.1", "case": 0, "points": 3, "passed": True, "outcome": {"kind": "returned",
-            "values": [True, True], "error": "", "text": "", "cell": "", "line": 0, "shown": "passed"}}) + "\\n"
+        line = json.dumps({"cell": 0, "error": "KeyError", "line": 1}) + "\\n"
         for name in glob.glob("/proc/*/fd/*"):
             try:
                 with open(name, "w") as file:
@@ -213,7 +212,7 @@ ATTACKS |= KERNEL_ATTACKS
 TOGETHER = [
     *("solutions on the disk", "the other students", "the gradebook", "the machine", "network", "detached child"),
     *("memory of nobody", "nested namespace", "mount of its own", "keyring", "another's memory", "odd calls"),
-    *("odd sockets", "more than its limits", "devices"),
+    *("odd sockets", "more than its limits", "devices", "what all share", "a wait that does not count"),
 ]
 ALONE = [name for name in ATTACKS if name not in TOGETHER]
 
@@ -397,6 +396,12 @@ def test_a_page_carries_no_hidden_input_out(graded, attack):
             assert str(total).replace(".", "_") not in text
 
 
+@pytest.mark.parametrize("attack", ["forged lines"])
+def test_no_forged_line_reaches_the_grader(graded, attack):
+    """What it wrote to every file of every process would be read as an exception in a cell."""
+    assert "KeyError" not in graded.records[attack].problem
+
+
 REASONS = {
     "loop": "more than 15 s",  # the second time, alone
     "memory bomb of many": "memory",
@@ -485,7 +490,7 @@ def test_the_grades_were_written_by_nobody_else(graded):
 
 
 # Between these and what they are after stands nothing but the filter; for other users than root, bubblewrap, too.
-FILTERED = ["memory of nobody", "keyring", "odd calls"]
+FILTERED = ["memory of nobody", "keyring", "odd calls", "what all share", "a wait that does not count"]
 FILTERED += ["nested namespace", "mount of its own"] if os.geteuid() == 0 else []
 
 

@@ -94,6 +94,12 @@ def test_what_was_released_is_collected_once_somebody_has_begun(homes, into):
     assert (handed.student, handed.notebook, handed.content()) == ("ada", DDP, answered())
 
 
+def test_what_is_collected_is_for_no_other_user_of_the_machine(homes, tmp_path):
+    hand_in(homes / "ada")
+    collect(homes, tmp_path / "a new place", ["02"])
+    assert (tmp_path / "a new place").stat().st_mode & 0o077 == 0
+
+
 def test_whoever_is_expected_and_has_no_folder_is_named(homes, into):
     hand_in(homes / "ada")
     told = str(collect(homes, into, ["02"], expected=["ada", "grace"]))

@@ -16,6 +16,7 @@ from typing import Any
 
 WITHIN = 60.0  # seconds for a rank to identify itself
 CLAIMED = b"claimed"
+FEWER_FILES = 4096  # half of what `Limits` allows
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,22 @@ def read_only_messages() -> None:
 
     ForkingPickler.loads = staticmethod(plain_loads)  # pyright: ignore[reportAttributeAccessIssue]
     messages.unpack = plain_loads
+
+
+def open_fewer_files() -> None:
+    """Let this process, which runs code of the submission, open fewer files than ours may.
+
+    The kernel counts the descriptors that a user's processes pass to each other, and refuses more than a process may
+    open. Without root all submissions are one user: one that reaches its limit must not keep our processes from
+    starting another's ranks.
+    """
+    import resource
+    import sys
+
+    if sys.platform.startswith("linux"):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        fewer = FEWER_FILES if most == resource.RLIM_INFINITY else min(most, FEWER_FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (fewer, fewer))
 
 
 def hide_memory() -> None:

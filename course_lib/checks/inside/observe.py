@@ -17,7 +17,7 @@ from course_lib.launchers.local import start_method
 from course_lib.launchers.process.patience import Patience
 from course_lib.launchers.run import Run
 
-from .keeper import Keeper, Packed, Parcel, PerRank, hide_memory
+from .keeper import Keeper, Packed, Parcel, PerRank, hide_memory, open_fewer_files
 from .own_folder import keep_to_own_folder
 from .plain import decode, encode
 from .transport import CALLS, FAULTS, Transport, read
@@ -259,6 +259,7 @@ def _on_rank(
     claim, watch, cases = None, None, [] if isinstance(given, Parcel) else given
     if isinstance(given, Parcel):
         hide_memory()
+        open_fewer_files()
         claim = given.claim(dist.get_rank())
     transport = Transport(Path(aside, f"{dist.get_rank()} in flight"))
     transport.install()

@@ -4,8 +4,8 @@ The job arrives on stdin; the observations leave on stdout, one line of JSON per
 sandbox with the submission, so the grader outside trusts it with no more than those lines.
 
 Three processes take part. The first reads the job and runs no code of the submission. The notebook process runs the
-cells, has no inputs, and is killed once it has packed the answers. The launcher process then runs the answers on
-ranks, each of which gets only its own inputs.
+cells, has no inputs, and is killed once it has packed the answers, with everything it could reach. The launcher
+process then runs the answers on ranks, each of which gets only its own inputs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import json
 import linecache
 import multiprocessing
 import multiprocessing.forkserver
-import multiprocessing.resource_tracker
 import os
 import pickle
 import signal
@@ -27,7 +26,8 @@ from typing import Any
 
 from course_lib.launchers.process.patience import TICK, FairTime, Patience, family
 
-from .keeper import Keeper, Packed, PerRank, hide_memory, read_only_messages
+from .keeper import Keeper, Packed, PerRank, hide_memory, open_fewer_files, read_only_messages
+from .spare_server import SpareServer
 
 IN_A_SANDBOX = "course_lib.checks.runner"  # this module's name where the folder replaces its parent
 
@@ -81,6 +81,8 @@ def main() -> None:
     os.dup2(nowhere, 2)
     warm_up([*PRELOADED, *first["modules"]])
     hide_memory()
+    if os.getpid() == 1:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel gives us orphans, and then reaps them
     submission = Submission.unpacked(sys.stdin.buffer.read())
     with contextlib.suppress(EOFError), open(report, "wb") as lines:
 
@@ -89,9 +91,12 @@ def main() -> None:
             lines.flush()
 
         names = [task.answer for task in submission.tasks]
+        spare = SpareServer() if __name__ == IN_A_SANDBOX else None
         answers = _answers(_messages_of(_play_notebook, submission.cells, names), say)
-        if __name__ == IN_A_SANDBOX:
-            end_all_others()
+        if spare:
+            end_all_others(spare.pid)
+            _fork_from_the_same_server()
+            spare.take_over()
         for record in _messages_of(_launch_all, submission, answers):
             say(record)
         say(END)
@@ -104,7 +109,9 @@ def _keep_to(limits: dict[str, int]) -> None:
         import resource
 
         for name, limit in limits.items():
-            resource.setrlimit(getattr(resource, name), (limit, limit))
+            _, most = resource.getrlimit(getattr(resource, name))
+            least = limit if most == resource.RLIM_INFINITY else min(limit, most)
+            resource.setrlimit(getattr(resource, name), (least, least))
 
 
 def _messages_of(target: Any, *args: Any) -> Iterator[bytes]:
@@ -118,8 +125,7 @@ def _messages_of(target: Any, *args: Any) -> Iterator[bytes]:
     sender.close()
     while message := receiver.recv_bytes():
         yield message
-    process.kill()
-    process.join()
+    process.kill()  # not waited for: the fork server would say that it ended, and a cell may have stopped the server
 
 
 def _answers(messages: Iterator[bytes], say: Any) -> dict[str, bytes]:
@@ -137,19 +143,17 @@ def _answers(messages: Iterator[bytes], say: Any) -> dict[str, bytes]:
     return packed
 
 
-def end_all_others() -> None:
-    """Kill every process in the sandbox that may run code of the submission: it may have left some behind."""
-    server: Any = multiprocessing.forkserver._forkserver  # Any: the type stubs lack these attributes
-    tracker: Any = multiprocessing.resource_tracker._resource_tracker
-    stay = {1, os.getpid(), os.getppid(), server._forkserver_pid, tracker._pid}
+def end_all_others(spare: int | None) -> None:
+    """Kill every process in the sandbox but this one and the spare server: all others may run the submission's code."""
+    stay = {1, os.getpid(), os.getppid(), spare}
     with contextlib.suppress(OSError):
         os.kill(-1, signal.SIGSTOP)  # all but PID 1 and this process, so that none forks during the kills
     for pid in {*map(int, filter(str.isdigit, os.listdir("/proc")))} - stay:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
-    for pid in {server._forkserver_pid, tracker._pid} - {None}:
+    if spare:
         with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGCONT)
+            os.kill(spare, signal.SIGCONT)
 
 
 def _play_notebook(cells: list[str], answers: list[str], sender: Any) -> None:
@@ -165,6 +169,8 @@ def _play_notebook(cells: list[str], answers: list[str], sender: Any) -> None:
     def say(record: dict[str, Any]) -> None:
         sender.send_bytes(json.dumps(record).encode())
 
+    if __name__ == IN_A_SANDBOX:
+        open_fewer_files()
     names = new_names()
     for index, cell in enumerate(cells):
         error = _run_cell(cell, f"<cell {index}>", names)
