@@ -72,3 +72,14 @@ def test_a_span_bears_the_label_of_the_block_around_it_or_its_own():
         with trace.span("send"):
             pass
     assert [span.label for span in spans] == ["3", "own", ""]
+
+
+def test_only_the_fastest_of_several_calls_is_kept():
+    lengths = [3.0, 1.0, 2.0]
+
+    def work() -> None:
+        trace.recorder.add(trace.Span(0, "forward", 10.0, 10.0 + lengths.pop(0)))
+
+    with trace.recording():
+        trace.keep_fastest(work, times=3)
+        assert [span.seconds for span in trace.recorder.spans] == [1.0]

@@ -1,7 +1,7 @@
 """Ways to train a model: one file per strategy, all with the same interface."""
 
 from course_lib.strategies.base import Single, Strategy, broadcast_weights, sum_over_ranks
-from course_lib.strategies.ddp import DDP, Accumulation
+from course_lib.strategies.ddp import DDP, Accumulation, TracedDDP
 from course_lib.strategies.fsdp import FSDP, GatherPace, GatherWatch
 from course_lib.strategies.hybrid import Hybrid
 from course_lib.strategies.model_parallel import ModelParallel
@@ -13,6 +13,6 @@ from course_lib.strategies.tensor_parallel import TensorParallel
 
 __all__ = [
     "DDP", "FSDP", "STRATEGIES", "Accumulation", "BadShards", "GatherPace", "GatherWatch", "Hybrid", "ModelParallel",
-    "ParameterServer", "Pipeline", "Shard", "Single", "Strategy", "TensorParallel", "broadcast_weights",
-    "find_strategy", "make_strategy", "sum_over_ranks",
+    "ParameterServer", "Pipeline", "Shard", "Single", "Strategy", "TensorParallel", "TracedDDP",
+    "broadcast_weights", "find_strategy", "make_strategy", "sum_over_ranks",
 ]  # fmt: skip

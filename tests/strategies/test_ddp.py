@@ -7,11 +7,12 @@ from functools import partial
 import pytest
 import torch
 
-from course_lib import launch
+from course_lib import launch, trace
 from course_lib.data import AddingProblem, Corpus, Streams
 from course_lib.lstm.model import cross_entropy, lstm_model, squared_error
 from course_lib.meter import meter
-from course_lib.strategies import DDP
+from course_lib.planning import Link, paced_network
+from course_lib.strategies import DDP, TracedDDP
 from course_lib.training import examples
 from course_lib.training.proof import same_as_one_process
 
@@ -46,6 +47,25 @@ def test_ddp_is_the_same_as_one_process(ranks):
         optimizer=adam,
         loss=squared_error,
     )
+
+
+def test_traced_buckets_say_which_blocks_they_hold_and_change_nothing():
+    batches = adding_batches(8, (3, 12))
+    traced = partial(TracedDDP, bucket_cap_mb=1e-6)  # less than the smallest gradient: a bucket for each
+    assert same_as_one_process(
+        traced, ranks=2, model=numbers_model, batches=batches, optimizer=adam, loss=squared_error
+    )
+    labels = launch(labels_of_buckets, batches[0], ranks=2)[0]
+    assert labels == {"3", "2", "1", "0"}
+
+
+def labels_of_buckets(batch) -> set[str]:
+    trained = TracedDDP(numbers_model().double(), adam, squared_error, bucket_cap_mb=1e-6)
+    with paced_network(Link(latency=0, bandwidth=1e12)):
+        for _ in range(2):  # DDP lays out its buckets after the first update
+            trace.recorder.spans.clear()
+            trained.step(trained.share(batch))
+    return {span.label for span in trace.recorder.spans if span.name == "communication" and span.label}
 
 
 @pytest.mark.parametrize("clip", [None, 0.05])
