@@ -259,7 +259,7 @@ EXERCISE = Exercise(
     level="build",
     minutes=35,
     parts={"one step": 3, "from step to step": 3},
-    read="7 · Optional: inside the cell, tensor parallelism",
+    read="Going further: inside the cell",
     hints=(
         "With its own rows, a rank computes the four gates, c and h of its own units. What does `h @ weight_hh.T` need "
         "at the next step?",
