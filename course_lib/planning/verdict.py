@@ -215,9 +215,11 @@ def sensitivity(
     fitting = [plan for plan in made if memory is None or plan.bytes <= memory]
     if not fitting:
         raise CannotPlace(f"no plan fits into {memory or 0:,} bytes: nothing wins, so nothing can change that")
-    best = best_of_each_way(fitting)
-    finest = best_of_each_way(sorted(fitting, key=lambda plan: (-plan.pieces.micro_batches, plan.seconds)))
-    candidates = dict.fromkeys([*best, *finest[: len(best)]])
+    # The fastest of each way now, and those in most and in fewest pieces: after a change, they may be faster.
+    candidates: dict[Plan, None] = {}
+    for sign in (0, -1, 1):
+        ranked = sorted(fitting, key=lambda plan: (sign * plan.pieces.micro_batches, plan.seconds))
+        candidates |= dict.fromkeys(best_of_each_way(ranked))
     return Sensitivity(work, network, memory, tuple(candidates), tuple(made), gather_ahead)
 
 
