@@ -158,8 +158,9 @@ def _train(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return interrupted(f"; all ranks have been stopped{resume_hint(settings)}") if speaks else 130
     if run is not None:
-        mfu = f", MFU {run[0]['mfu']:.1%}" if "mfu" in run[0] else ""
-        print("{updates} updates, loss {loss:.4f}, {tokens per second:,.0f} tokens/s".format(**run[0]) + mfu)
+        more = f", MFU {run[0]['mfu']:.1%}" if "mfu" in run[0] else ""
+        more += f", {run[0]['mesh']}" if "mesh" in run[0] else ""
+        print("{updates} updates, loss {loss:.4f}, {tokens per second:,.0f} tokens/s".format(**run[0]) + more)
         if options.profile is not None and (status := _write_trace(run, options.profile)):
             return status
         if "stopped" in run[0]:

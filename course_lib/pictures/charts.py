@@ -123,7 +123,7 @@ def plan_bars(plans: Sequence[Plan] | Explanation) -> Picture:
     unit, scale = time_unit(max(plan.seconds for plan in shown))
     figure = Figure(figsize=(9, 1.6 + 0.55 * len(shown)), layout="constrained")
     axes = figure.subplots()
-    names = [f"{plan.mesh}{_order(plan)}\n{plan.pieces}" for plan in shown]
+    names = [f"{plan.name}{_order(plan)}\n{plan.pieces}" for plan in shown]
     left = [0.0] * len(shown)
     for part in PARTS:
         sizes = [scale * plan.parts.get(part, 0.0) for plan in shown]
@@ -137,7 +137,7 @@ def plan_bars(plans: Sequence[Plan] | Explanation) -> Picture:
     figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=LETTERS)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    words = [f"{plan.mesh}{_order(plan)} {plan.seconds * scale:.3g} {unit}, {_spent(plan)}" for plan in shown]
+    words = [f"{plan.name}{_order(plan)} {plan.seconds * scale:.3g} {unit}, {_spent(plan)}" for plan in shown]
     return Picture(figure, "Where the time of an update goes: " + "; ".join(words))
 
 

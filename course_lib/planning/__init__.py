@@ -3,6 +3,7 @@
 from course_lib.planning.actions import Action, Held, IllegalSchedule, Layout
 from course_lib.planning.block_times import BlockSeconds, BlockTimes, h200_block_times, read_block_times
 from course_lib.planning.calibration import Sizes, calibrate
+from course_lib.planning.machines import MACHINES, Machine
 from course_lib.planning.network import (
     AllReduceParts,
     Line,
@@ -25,7 +26,7 @@ from course_lib.planning.placement import (
     round_robin,
     step_cost,
 )
-from course_lib.planning.plan import Explanation, Pieces, Plan, Work, explain
+from course_lib.planning.plan import Pieces, Plan, Work
 from course_lib.planning.planner import best_of_each_way, plans
 from course_lib.planning.schedule import Schedule
 from course_lib.planning.schedules import (
@@ -45,14 +46,16 @@ from course_lib.planning.schedules import (
 from course_lib.planning.search import find_schedule, lower_bound
 from course_lib.planning.sharding import ShardedMemory, block_bytes, predict_sharding
 from course_lib.planning.simulation import ActionCosts, bubble, makespan, measured, simulate
+from course_lib.planning.verdict import Explanation, Sensitivity, explain, sensitivity
 
 __all__ = [
-    "SCHEDULES", "Action", "ActionCosts", "AllReduceParts", "BlockCost", "BlockSeconds", "BlockTimes", "CannotPlace",
-    "Explanation", "Held", "IllegalSchedule", "Layout", "Line", "Link", "Network", "Pieces", "Placement", "Plan",
-    "Schedule", "ShardedMemory", "Sizes", "Work", "analytic_costs", "balanced", "best_of_each_way", "block_bytes",
-    "bubble", "calibrate", "equal_count", "explain", "find_schedule", "fit_line", "forward_flops", "from_torch",
-    "gpipe", "h200_block_times", "interleaved_one_f_one_b", "looped_bfs", "lower_bound", "make_schedule", "makespan",
-    "measure_all_reduce_parts", "measure_link", "measured", "measured_costs", "naive", "one_f_one_b", "paced_network",
-    "plans", "predict_sharding", "read_block_times", "round_robin", "simulate", "step_cost", "wavefront",
-    "with_recomputation", "zero_bubble_h1", "zero_bubble_v",
+    "MACHINES", "SCHEDULES", "Action", "ActionCosts", "AllReduceParts", "BlockCost", "BlockSeconds", "BlockTimes",
+    "CannotPlace", "Explanation", "Held", "IllegalSchedule", "Layout", "Line", "Link", "Machine", "Network",
+    "Pieces", "Placement", "Plan", "Schedule", "Sensitivity", "ShardedMemory", "Sizes", "Work", "analytic_costs",
+    "balanced", "best_of_each_way", "block_bytes", "bubble", "calibrate", "equal_count", "explain", "find_schedule",
+    "fit_line", "forward_flops", "from_torch", "gpipe", "h200_block_times", "interleaved_one_f_one_b", "looped_bfs",
+    "lower_bound", "make_schedule", "makespan", "measure_all_reduce_parts", "measure_link", "measured",
+    "measured_costs", "naive", "one_f_one_b", "paced_network", "plans", "predict_sharding", "read_block_times",
+    "round_robin", "sensitivity", "simulate", "step_cost", "wavefront", "with_recomputation", "zero_bubble_h1",
+    "zero_bubble_v",
 ]  # fmt: skip

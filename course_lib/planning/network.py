@@ -10,10 +10,11 @@ costs.
 
 from __future__ import annotations
 
+import inspect
 import math
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -267,34 +268,59 @@ class Sent:
 
 @contextmanager
 def paced_network(link: Link) -> Iterator[None]:
-    """Make `dist.all_reduce` on this rank take as long as a ring over `link`, and record it as `communication`.
+    """Make collectives on this rank take as long as a ring over `link`, and record them as `communication`.
 
-    Messages go one after another, in the order in which they start, while the caller continues. This intercepts only
-    calls from Python: for DistributedDataParallel's buckets, register a communication hook that calls
-    `dist.all_reduce`.
+    These are `dist.all_reduce`, and the all-gather and reduce-scatter of one tensor, each half of it. They go one after
+    another, in the order in which they start, while the caller continues. This intercepts only calls from Python: for
+    DistributedDataParallel's buckets, register a communication hook that calls `dist.all_reduce`.
     """
     import torch.distributed as dist
 
-    real = dist.all_reduce
+    gather, scatter = single_tensor_collectives()
+    real = {name: getattr(dist, name) for name in ("all_reduce", gather, scatter)}
+    with ThreadPoolExecutor(max_workers=1) as line:
+        for name, function in real.items():
+            setattr(dist, name, _paced(function, link, 1.0 if name == "all_reduce" else 0.5, line))
+        try:
+            yield
+        finally:
+            for name, function in real.items():
+                setattr(dist, name, function)
 
-    def all_reduce(tensor: Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
-        seconds = link.all_reduce_seconds(tensor.numel() * tensor.element_size(), dist.get_world_size(group))
+
+def single_tensor_collectives() -> tuple[str, str]:
+    """Return what PyTorch calls the all-gather and the reduce-scatter of one tensor: 2.13 renamed them."""
+    import torch.distributed as dist
+
+    if hasattr(dist, "all_gather_single"):
+        return "all_gather_single", "reduce_scatter_single"
+    return "all_gather_into_tensor", "reduce_scatter_tensor"
+
+
+def _paced(real: Callable[..., Any], link: Link, share: float, line: ThreadPoolExecutor) -> Callable[..., Any]:
+    """Return a collective that takes that share of an all-reduce's time over `link`, in the order of the `line`."""
+    import torch
+    import torch.distributed as dist
+
+    call = inspect.signature(real)
+
+    def paced(*given: Any, **options: Any) -> Any:
+        bound = call.bind(*given, **options)
+        is_async = bound.arguments.pop("async_op", False)
+        tensors = [value for value in bound.arguments.values() if isinstance(value, torch.Tensor)]
+        size = max(tensor.numel() * tensor.element_size() for tensor in tensors)
+        seconds = share * link.all_reduce_seconds(size, dist.get_world_size(bound.arguments.get("group")))
         sent, label = Sent(), trace.recorder.label
 
         def send() -> None:
             try:
                 with trace.span("communication", at_least=seconds, label=label):
-                    real(tensor, op, group=group)
-                sent.future.set_result([tensor])
+                    real(*bound.args, **bound.kwargs)
+                sent.future.set_result(tensors[:1])
             except Exception as error:
                 sent.future.set_exception(error)
 
         line.submit(send)
-        return sent if async_op else sent.wait() and None
+        return sent if is_async else sent.wait() and None
 
-    with ThreadPoolExecutor(max_workers=1) as line:
-        dist.all_reduce = all_reduce
-        try:
-            yield
-        finally:
-            dist.all_reduce = real
+    return paced

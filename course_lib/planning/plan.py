@@ -1,8 +1,7 @@
 """The work of one update, and a plan for it: a mesh, an order of its ranks and a schedule, with its time and memory.
 
 `Work` knows how long each block takes for a piece of any size, and how many bytes it needs. `Pieces` says how a
-replica's work is cut: a schedule by name and size, prepared once and timed for many plans. `explain` says why one plan
-is faster than another: it shows side by side where each spends the time of an update.
+replica's work is cut: a schedule by name and size, prepared once and timed for many plans.
 """
 
 from __future__ import annotations
@@ -14,7 +13,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from course_lib.lstm.memory import OPTIMIZERS, BatchSize, BlockSize, Memory, ModelSize, predict_block_memory, size_of
+from course_lib.lstm.memory import (
+    EMBEDDING,
+    LSTM,
+    OPTIMIZERS,
+    BatchSize,
+    BlockSize,
+    Memory,
+    ModelSize,
+    predict_block_memory,
+    size_of,
+)
 from course_lib.planning.actions import Action
 from course_lib.planning.block_times import BlockSeconds, BlockTimes
 from course_lib.planning.placement import Placement
@@ -25,6 +34,11 @@ from course_lib.planning.simulation import ActionCosts, Stopwatch
 if TYPE_CHECKING:
     from course_lib.data import Batch
     from course_lib.lstm.model import SequenceModel
+
+
+HALF = "bfloat16"  # under autocast: activations, messages and what FSDP gathers have two bytes, gradients four
+TENSORS = {LSTM: 4, EMBEDDING: 1}  # weights of a block
+ZERO_1, FSDP = "ZeRO-1", "FSDP"
 
 
 @dataclass(frozen=True)
@@ -41,7 +55,8 @@ class Work:
     precision: str
     optimizer: str
     memory: tuple[Memory, ...]  # per block, for the whole batch
-    edges: tuple[int, ...]  # per block: bytes of its outputs, for the whole batch
+    edges: tuple[int, ...]  # per block: bytes of its outputs as a message, for the whole batch
+    speed: float = 1.0  # of the devices, relative to those that were measured
     _known: dict[tuple[BlockSize, int, int], BlockSeconds] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -61,7 +76,7 @@ class Work:
         numbered = [(place, size_of(block)) for place, block in model.numbered()]
         numbers, blocks = OPTIMIZERS[optimizer], tuple(size for _, size in numbered)
         memory = tuple(_memory(predict_block_memory(*each, batch, numbers), precision) for each in numbered)
-        cells = batch.steps * batch.sequences * _sent_bytes(blocks[0].number_bytes, precision)
+        cells = batch.steps * batch.sequences * (2 if precision == HALF else blocks[0].number_bytes)
         edges = tuple(cells * size.width for size in blocks)
         return cls(blocks, times, batch.sequences, batch.steps, precision, optimizer, memory, edges)
 
@@ -70,11 +85,20 @@ class Work:
         key = self.blocks[place], math.ceil(self.sequences / pieces), math.ceil(self.steps / chunks)
         if key not in self._known:
             self._known[key] = self.times.of(*key, self.precision)
-        return self._known[key]
+        return self._known[key] if self.speed == 1 else self._known[key] * (1 / self.speed)
 
     def update_seconds(self, weight_bytes: float) -> float:
         """Return how long the optimizer takes for this many bytes of weights."""
-        return self.times.update_seconds(weight_bytes / self._bytes_per_weight, self.optimizer, self.precision)
+        count = weight_bytes / self._bytes_per_weight
+        return self.times.update_seconds(count, self.optimizer, self.precision) / self.speed
+
+    def scaled(self, *, speed: float = 1.0, sequences: float = 1.0) -> Work:
+        """Return the same work on faster or slower devices, or with more or fewer sequences."""
+        count = max(1, round(self.sequences * sequences))
+        share = count / self.sequences
+        memory = tuple(replace(each, activations=round(each.activations * share)) for each in self.memory)
+        edges = tuple(round(size * share) for size in self.edges)
+        return replace(self, sequences=count, memory=memory, edges=edges, speed=self.speed * speed)
 
     @property
     def _bytes_per_weight(self) -> int:
@@ -84,27 +108,28 @@ class Work:
         """Return the bytes of these blocks' parameters."""
         return sum(self.memory[place].parameters for place in places)
 
-    def cast_weights(self, places: Iterable[int]) -> int:
-        """Return the bytes of these blocks' parameters in the precision they compute in, which is also sent by FSDP."""
-        return self.weights(places) * _sent_bytes(self._bytes_per_weight, self.precision) // self._bytes_per_weight
+    def states(self, places: Iterable[int], shards: int = 1) -> float:
+        """Return the bytes of these blocks' parameters, gradients and optimizer state, of which a rank has a shard."""
+        own = list(map(self.memory.__getitem__, places))
+        return sum(each.parameters + each.gradients for each in own) + sum(each.optimizer for each in own) / shards
 
-    def states(self, places: Iterable[int]) -> int:
-        """Return the bytes of these blocks' parameters, gradients and optimizer state."""
-        return sum(each.parameters + each.gradients + each.optimizer for each in map(self.memory.__getitem__, places))
+    def gathered(self, place: int) -> float:
+        """Return the bytes of a block that FSDP gathers: in half precision, weights travel and compute in two bytes."""
+        return self.memory[place].parameters / (self._bytes_per_weight / 2 if self.precision == HALF else 1)
+
+    @property
+    def tensors(self) -> list[int]:
+        """The number of weights of each block: an LSTM layer has two matrices and two biases."""
+        return [TENSORS.get(size.kind, 2) for size in self.blocks]
 
     def activations(self, places: Iterable[int]) -> int:
         """Return the bytes that these blocks' forward passes save, for the whole batch."""
         return sum(self.memory[place].activations for place in places)
 
 
-def _sent_bytes(number_bytes: int, precision: str) -> int:
-    """Return the bytes of a number in a message: activations and gathered weights travel as they are computed with."""
-    return 2 if precision == "bfloat16" else number_bytes
-
-
 def _memory(given: Memory, precision: str) -> Memory:
     """Halve the activations under autocast, which saves them in bfloat16; the weights stay in float32."""
-    activations = given.activations // 2 if precision == "bfloat16" else given.activations
+    activations = given.activations // 2 if precision == HALF else given.activations
     return Memory(given.parameters, given.gradients, given.optimizer, activations)
 
 
@@ -214,10 +239,10 @@ PARTS = (
 
 @dataclass(frozen=True)
 class Plan:
-    """A mesh of replicas x stages, or replicas x shards, and the predicted time of a step on the slowest rank.
+    """A mesh of replicas x shards x stages, and the predicted time of a step on the slowest rank.
 
     `costs` are the costs of one action, without the `overhead` of starting it. All-reduces and gathers count only where
-    computation does not hide them (`planner.py`), for replicas and shards alike.
+    computation does not hide them (`timing.py`), for replicas and shards alike.
     """
 
     replicas: int
@@ -231,6 +256,8 @@ class Plan:
     bytes: int  # on the fullest rank
     inside: str = "stages"  # which ranks are neighbors: a replica's stages, or a stage's replicas
     shards: int = 1
+    sharding: str = ""  # what the shards divide: ZeRO-1 the optimizer, FSDP everything
+    gather_seconds: float = 0.0  # the part of the exposed seconds in which weights are gathered
 
     @property
     def stages(self) -> int:
@@ -251,13 +278,20 @@ class Plan:
 
     @property
     def mesh(self) -> str:
-        """The mesh as text: `8 x 2`, or `2 x 8 sharded`."""
-        return f"{self.replicas} x {self.shards} sharded" if self.shards > 1 else f"{self.replicas} x {self.stages}"
+        """The mesh as text: `8 x 2` for 8 pipelines of 2 stages, or `2 x 8 sharded`."""
+        if self.sharding == FSDP:
+            return f"{self.replicas} x {self.shards} sharded"
+        return f"{self.replicas * self.shards} x {self.stages}"
+
+    @property
+    def name(self) -> str:
+        """The mesh, and over how many ranks the optimizer is divided: `8 x 2 ZeRO-1 over 4`."""
+        return f"{self.mesh} {ZERO_1} over {self.shards}" if self.sharding == ZERO_1 else self.mesh
 
     @property
     def way(self) -> tuple[Any, ...]:
         """The mesh and its rank order: plans that agree on them differ only in schedule and number of pieces."""
-        return self.replicas, self.stages, self.shards, self.inside
+        return self.replicas, self.stages, self.shards, self.inside, self.sharding
 
     @cached_property
     def parts(self) -> dict[str, float]:
@@ -273,7 +307,8 @@ class Plan:
             "starting actions": actions * self.overhead,
             "bubble": without_links - whole[busiest],
             "messages": self.pipeline_seconds - without_links,
-            "gathering weights" if self.shards > 1 else "summing gradients": self.exposed_seconds,
+            "gathering weights": self.gather_seconds,
+            "summing gradients": self.exposed_seconds - self.gather_seconds,
             "updating weights": self.update_seconds,
         }
         return {name: spent[name] for name in PARTS if spent.get(name, 0.0) > 1e-12}
@@ -285,57 +320,14 @@ class Plan:
     @property
     def strategy(self) -> tuple[str, dict[str, Any]]:
         """The name and options of the strategy that runs this plan, as `course train` takes them."""
-        if self.shards > 1:
+        if self.sharding == FSDP:
             return "fsdp", {"replicas": self.replicas, "micro_batches": self.pieces.micro_batches}
-        options = {"replicas": self.replicas, "inside": self.inside, "schedule": self.pieces.name}
+        options = {"replicas": self.replicas, **({"shards": self.shards} if self.sharding else {})}
+        options |= {"inside": self.inside, "schedule": self.pieces.name}
         options |= {"micro_batches": self.pieces.micro_batches, "chunks": self.pieces.chunks}
         return "hybrid", {**options, "recompute": self.pieces.recompute, "placement": self.placement}
 
     def __str__(self) -> str:
-        apart = f" ({self.inside} inside)" if min(self.replicas, self.stages) > 1 else ""
+        apart = f" ({self.inside} inside)" if min(self.ranks // self.stages, self.stages) > 1 else ""
         size = f"{self.bytes / 2**30:,.1f} GiB" if self.bytes >= 2**30 else f"{self.bytes / 2**20:,.1f} MiB"
-        return f"{self.mesh}{apart}, {self.pieces}: {self.seconds * 1000:.1f} ms, {size} per rank"
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """Two plans compared part by part. `str` gives a table and a sentence; `pictures.plan_bars` draws the same."""
-
-    winner: Plan
-    runner_up: Plan
-
-    @property
-    def differences(self) -> dict[str, float]:
-        """How many more seconds the runner-up spends on each part, largest difference first; negative means fewer."""
-        ours, theirs = self.winner.parts, self.runner_up.parts
-        found = {part: theirs.get(part, 0.0) - ours.get(part, 0.0) for part in PARTS}
-        return dict(sorted(found.items(), key=lambda item: -abs(item[1])))
-
-    @property
-    def reason(self) -> str:
-        """Why the winner is faster, in a sentence or two."""
-        ahead = self.runner_up.seconds - self.winner.seconds
-        saved, paid = (
-            [f"{abs(seconds) * 1000:.1f} ms of {part}" for part, seconds in self.differences.items() if wanted(seconds)]
-            for wanted in (lambda seconds: seconds > 0.01 * abs(ahead), lambda seconds: seconds < -0.01 * abs(ahead))
-        )
-        said = f"{self.winner.mesh} is ahead of {self.runner_up.mesh} by {ahead * 1000:.1f} ms "
-        said += f"({ahead / self.runner_up.seconds:.1%}). It saves {' and '.join(saved[:2]) or 'nothing worth a line'}"
-        return said + (f", and pays {' and '.join(paid[:2])} for it." if paid else ".")
-
-    def __str__(self) -> str:
-        both = (self.winner, self.runner_up)
-        names = [f"{plan.mesh}, {plan.pieces}" for plan in both]
-        width = max(map(len, names))
-        rows = [f"{'':<18}  " + "  ".join(f"{name:>{width}}" for name in names)]
-        for part in PARTS:
-            if any(part in plan.parts for plan in both):
-                cells = [f"{plan.parts.get(part, 0.0) * 1000:.1f} ms" for plan in both]
-                rows.append(f"{part:<18}  " + "  ".join(f"{cell:>{width}}" for cell in cells))
-        totals = "  ".join(f"{f'{plan.seconds * 1000:.1f} ms':>{width}}" for plan in both)
-        return "\n".join([*rows, f"{'an update':<18}  {totals}", self.reason])
-
-
-def explain(plan: Plan, runner_up: Plan) -> Explanation:
-    """Return a comparison of both plans: where each spends its time, and what makes the difference."""
-    return Explanation(plan, runner_up)
+        return f"{self.name}{apart}, {self.pieces}: {self.seconds * 1000:.1f} ms, {size} per rank"

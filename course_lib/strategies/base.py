@@ -44,6 +44,7 @@ class Strategy:
     shares = 1  # per batch, over all ranks
     share_number = 0  # the index of this rank's share
     gradient_scale = 1  # the number of ranks if gradients, or weights, are *averaged* over them afterwards
+    mesh_in_words = ""  # how the ranks divide the work, for the summary of a run
     applies_precision = False  # whether the forward pass is known to run in the requested precision
     model_group: dist.ProcessGroup | None = None  # the ranks that hold one model together; None: each has all of it
 

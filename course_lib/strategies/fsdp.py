@@ -30,6 +30,7 @@ from course_lib.strategies.base import (
 from course_lib.strategies.ddp import accumulate, check_micro_batches
 from course_lib.strategies.hybrid import mesh_of
 from course_lib.strategies.shards import Shard, is_sharded
+from course_lib.strategies.zero import all_gather, keep_weights_where_they_are, own_rows, reduce_scatter
 from course_lib.trace import span
 
 if TYPE_CHECKING:
@@ -144,35 +145,6 @@ def sharded_modules(model: nn.Module) -> list[FSDPModule]:
     return [module for module in model.modules() if isinstance(module, FSDPModule)]
 
 
-def own_rows(rows: int, place: int, ranks: int) -> range:
-    """Return the rows of a parameter on the rank at `place`. As in `torch.chunk`, the last may have fewer or none."""
-    each = -(-rows // ranks)
-    return range(min(rows, place * each), min(rows, (place + 1) * each))
-
-
-def keep_weights_where_they_are(block: nn.Module) -> None:
-    """Turn off `flatten_parameters` in the LSTMs of a block.
-
-    On a GPU, `nn.LSTM` moves its weights into one contiguous buffer whenever they are new tensors, which they are after
-    every all-gather. The next all-gather then fills the *old* memory, while the layer computes with the moved copy:
-    from the second update on it would train on stale weights, without an error. The price is that cuDNN copies the
-    weights together at each call. Its warning recommends `flatten_parameters`, so we hide it.
-    """
-    warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk", UserWarning)
-    for module in block.modules():
-        if isinstance(module, nn.RNNBase):
-            module.flatten_parameters = _leave_it  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _leave_it() -> None:
-    """Do nothing."""
-
-
-# torch 2.13 renamed these two functions.
-ALL_GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-
-
 @dataclass(frozen=True)
 class GatherPace:
     """The minimum seconds of each operation, for every block: for ranks that don't have a device each."""
@@ -265,7 +237,7 @@ class _AllGather(_Messages):
         self.block.bytes = _bytes(output_tensor)
         self.block.watch.gathered.add(self.block.bytes)
         with span("all-gather", at_least=self.block.pace.gather, label=self.block.place):
-            ALL_GATHER(output_tensor, input_tensor, group)
+            all_gather(output_tensor, input_tensor, group)
 
 
 class _ReduceScatter(_Messages):
@@ -276,7 +248,7 @@ class _ReduceScatter(_Messages):
         self.block.drop()
         self.block.watch.gradients.add(_bytes(input_tensor))
         with span("reduce-scatter", at_least=self.block.pace.scatter, label=self.block.place):
-            REDUCE_SCATTER(output_tensor, input_tensor, op, group)
+            reduce_scatter(output_tensor, input_tensor, op, group)
         self.block.watch.gradients.add(-_bytes(input_tensor))
 
 

@@ -1,13 +1,19 @@
-"""Hybrid parallelism: replicas of a pipeline. A replica gets a share of the batch, a stage a part of the model."""
+"""Hybrid parallelism: replicas of a pipeline. A replica gets a share of the batch, a stage a part of the model.
+
+With shards, a replica is several pipelines that divide the optimizer among them: pipelines with ZeRO-1.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.nn import Parameter
+from torch.optim import Optimizer
 
 from course_lib.data import Batch
 from course_lib.lstm.model import Loss, SequenceModel
@@ -15,6 +21,8 @@ from course_lib.machine import device
 from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, sum_over_ranks
 from course_lib.strategies.execution import Execution
 from course_lib.strategies.pipeline import Pipeline
+from course_lib.strategies.shards import Shard
+from course_lib.strategies.zero import RowShards
 from course_lib.trace import span
 
 
@@ -25,7 +33,13 @@ class Hybrid(Pipeline):
     ranks that hold the same stage in the other replicas. The loss is divided once, by the count of the global batch, so
     gradients are *summed*. `inside` says which ranks are neighbors, and so in one node if they fit: the "stages" of a
     replica, or the "replicas" of a stage.
+
+    With `shards`, each replica is that many pipelines, on replicas x shards x stages ranks, and each pipeline reads
+    different sequences. The ranks that hold the same stage of a replica divide its optimizer state by rows (`zero.py`):
+    weights and gradients are whole while the pipeline runs, so micro-batches need no more messages.
     """
+
+    row_shards: RowShards | None = None
 
     def __init__(
         self,
@@ -34,29 +48,50 @@ class Hybrid(Pipeline):
         loss: Loss,
         *,
         replicas: int,
+        shards: int = 1,
         inside: str = "stages",
         **options: Any,
     ) -> None:
-        self.mesh = mesh_of(replicas, inside=inside)
+        self.mesh = mesh_of(replicas, inside=inside, shards=shards)
         self.replicas, self.replica = replicas, self.mesh.get_local_rank("replica")
-        super().__init__(model, optimizer, loss, **options)
+        super().__init__(model, partial(self._make_optimizer, optimizer, shards), loss, **options)
         parts = [virtual.part for virtual in self.stage.virtual]
+        self.shares, self.share_number = replicas * shards, self.replica * shards
         for part in parts:
-            part.one_call = None if self.replicas == 1 else False  # as in DDP: layer by layer, to send gradients early
+            part.one_call = None if self.shares == 1 else False  # as in DDP: layer by layer, to send gradients early
+        self.mesh_in_words = _in_words(replicas, shards, len(self.stage.ranks))
         self.replica_group = self.mesh.get_group("replica")
         self.sum_over_replicas = GradientSum(parts, self.replica_group)
-        self.shares, self.share_number = self.replicas, self.replica
+        if self.row_shards:
+            self.sum_over_replicas.start_sum = self.row_shards.reduce
+            self.share_number += self.row_shards.place
+            self.model_group = _group_of_each_replica(self.mesh)
+
+    def _make_optimizer(self, optimizer: MakeOptimizer, shards: int, weights: Iterable[Parameter]) -> Optimizer:
+        """Return the optimizer, which must see only this rank's rows: some make their state at once."""
+        if shards > 1:
+            self.row_shards = RowShards(self.stage.part, self.mesh.get_group("shard"))
+        return optimizer(weights)
 
     def group_of_stages(self) -> dist.ProcessGroup:
         """Return the ranks of this replica."""
         return self.mesh.get_group("stage")
 
     def share(self, batch: Batch) -> Batch:
-        """Return the replica's sequences, which are the same for all of its stages."""
-        return batch.shard(self.replica, self.replicas)
+        """Return the pipeline's sequences, which are the same for all of its stages."""
+        return batch.shard(self.share_number, self.shares)
+
+    def check_cuts(self, batch: Batch) -> None:
+        if self.row_shards and self.untried:
+            self.row_shards.gather()
+            self.row_shards.wait(self.model)
+        super().check_cuts(batch)
 
     def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
         count = sum_over_ranks(batch.mask.sum(), self.replica_group)
+        if self.row_shards:
+            count = sum_over_ranks(count, self.row_shards.group)
+            self.row_shards.gather()  # before any receive is posted: then no gather waits behind one
         schedule, routes = self.schedules.of(batch, self.stage.index)
         started = self.sum_over_replicas.start
         self.execution = Execution(self.stage, schedule, batch, self.divisor(count), self.states, started, routes)
@@ -68,24 +103,55 @@ class Hybrid(Pipeline):
         """Send the gradients that the last backward pass has not sent yet, and wait for the sums."""
         with span("communication"):
             self.sum_over_replicas.finish()
+            if self.row_shards:
+                self.row_shards.cut()
+                if self.replicas > 1:
+                    sum_all([weight.grad for weight in self.sum_over_replicas.parameters], self.replica_group)
+
+    def shards(self) -> dict[str, Shard]:
+        """Return this rank's shard of each of its stage's parameters: all of it, or its rows."""
+        if self.row_shards is None:
+            return super().shards()
+        if self.row_shards.is_whole:
+            self.row_shards.cut()  # a forward pass without a backward pass has left it whole
+        return {name: self.row_shards.shard_of(weight) for name, weight in self.model.named_parameters()}
 
 
-def mesh_of(replicas: int, column: str = "stage", inside: str = "") -> DeviceMesh:
+def mesh_of(replicas: int, column: str = "stage", inside: str = "", shards: int = 1) -> DeviceMesh:
     """Return a mesh of all ranks: a row per replica, a column per stage or per shard.
 
     Ranks are numbered along the rows, or with `inside="replicas"` down the columns, so that replicas are neighbors.
+    With `shards`, a replica has a row for each, and the mesh three dimensions. Shards are closer than replicas.
     """
-    ranks = dist.get_world_size()
-    if replicas < 1 or ranks % replicas:
+    ranks, given = dist.get_world_size(), f"replicas={replicas}" + f" shards={shards}" * (shards != 1)
+    if replicas < 1 or shards < 1 or ranks % (replicas * shards):
         fitting = [number for number in range(1, ranks + 1) if ranks % number == 0]
-        raise ValueError(
-            f"replicas={replicas} on {ranks} ranks: replicas x {column}s = ranks, so choose one of {fitting}"
-        )
+        product, which = ("replicas x shards", "a product") if shards != 1 else ("replicas", "one")
+        raise ValueError(f"{given} on {ranks} ranks: {product} x {column}s = ranks, so choose {which} of {fitting}")
     if inside not in ("", f"{column}s", "replicas"):
         raise ValueError(f"inside={inside!r}: choose {column}s or replicas")
-    shape = {"replica": replicas, column: ranks // replicas}
-    names = (column, "replica") if inside == "replicas" else ("replica", column)
+    shape = {"replica": replicas, "shard": shards, column: ranks // (replicas * shards)}
+    rows = ("replica", "shard") if shards > 1 else ("replica",)
+    names = (column, *rows) if inside == "replicas" else (*rows, column)
     return init_device_mesh(device().type, tuple(shape[name] for name in names), mesh_dim_names=names)
+
+
+def _group_of_each_replica(mesh: DeviceMesh) -> dist.ProcessGroup:
+    """Return the ranks of this rank's replica: they hold one model and its optimizer state together."""
+    rows = mesh.mesh.movedim((mesh.mesh_dim_names or ()).index("replica"), 0).flatten(1)
+    return dist.new_subgroups_by_enumeration(rows.tolist())[0]
+
+
+def _in_words(replicas: int, shards: int, stages: int) -> str:
+    """Return the mesh as text: `2 replicas x 2 shards x 4 stages`. One shard is none."""
+    sizes = {"replica": replicas, "shard": shards, "stage": stages}
+    return " x ".join(f"{size} {name}{'s' * (size > 1)}" for name, size in sizes.items() if size > 1 or name != "shard")
+
+
+def sum_all(tensors: Sequence[Tensor | None], group: dist.ProcessGroup) -> None:
+    """Sum each tensor over the group, all at the same time."""
+    for work in [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]:
+        work.wait()
 
 
 class GradientSum:
@@ -102,6 +168,7 @@ class GradientSum:
         self.parameters: list[Tensor] = []  # in the order in which their gradients are sent
         self.ready: set[Tensor] = set()
         self.sending: list[Any] = []  # of dist.Work
+        self.start_sum: Callable[[Tensor], Any] = self._all_reduce
         self.becomes_final: int | None = None
         for number, weights in enumerate(self.parts):
             for weight in weights:
@@ -130,5 +197,7 @@ class GradientSum:
 
     def _send(self) -> None:
         while len(self.sending) < len(self.parameters) and self.parameters[len(self.sending)] in self.ready:
-            gradient = self.parameters[len(self.sending)].grad
-            self.sending.append(dist.all_reduce(gradient, group=self.group, async_op=True))
+            self.sending.append(self.start_sum(self.parameters[len(self.sending)]))
+
+    def _all_reduce(self, weight: Tensor) -> Any:
+        return dist.all_reduce(weight.grad, group=self.group, async_op=True)

@@ -39,7 +39,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
 }
 
 
-PIECES = ("micro_batches", "chunks", "virtual", "replicas")
+PIECES = ("micro_batches", "chunks", "virtual", "replicas", "shards")
 MOST_PIECES = 10_000  # limit for pieces of a batch, steps, model or ranks: more only waste memory
 GIVEN = ("model", "optimizer", "loss")  # every strategy takes these; its other arguments are options
 

@@ -63,8 +63,9 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
     """Train on all ranks, from the last checkpoint if there is one to resume. Every rank must call this.
 
     Rank 0 writes the log, and calls `show` with the progress. Returns the number of updates, the loss of the last one,
-    and the tokens per second of the global batches; the `mfu`, if the devices' peak is known; and what `stopped` the
-    run, if a signal or a time limit did. A run with checkpoints then saves one before it ends.
+    and the tokens per second of the global batches; the `mfu`, if the devices' peak is known; the `mesh`, if the ranks
+    form one; and what `stopped` the run, if a signal or a time limit did. A run with checkpoints then saves one before
+    it ends.
     """
     with _locked_folder(settings) as lock:
         try:
@@ -75,7 +76,8 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
     stop.request.obeyed = bool(stopped)
     metrics = job.metrics
     result = {"updates": metrics.updates, "loss": metrics.loss, "tokens per second": metrics.tokens_per_second}
-    known = {"stopped": stopped or None, "mfu": metrics.mfu}
+    mesh = getattr(job.strategy, "mesh_in_words", "")  # the strategy may not be derived from ours
+    known = {"stopped": stopped or None, "mfu": metrics.mfu, "mesh": mesh or None}
     return result | {name: value for name, value in known.items() if value is not None}
 
 

@@ -47,16 +47,18 @@ def measure_memory(strategy: Strategy, batch: Batch) -> Memory:
     """Run one update on this rank's `batch`, and return the memory that it used on this rank.
 
     Activations are the peak of what autograd saved for the backward pass, each storage counted once, without the
-    parameters and the batch.
+    parameters and the batch. With ZeRO-1, parameters and gradients count as whole, as they are during the update.
     """
     batch = batch.to(strategy.device)
     with saved_for_backward(strategy.model, batch.inputs, batch.targets, batch.mask, batch.lengths) as saved:
         strategy.step(batch)
     tensors = [shard.tensor for shard in strategy.shards().values()]
+    rows = getattr(strategy, "row_shards", None)
+    stored = [rows.memory_of(tensor) for tensor in tensors] if rows else tensors
     slots = [value for tensor in tensors for value in strategy.optimizer.state.get(tensor, {}).values()]
     return Memory(
-        parameters=sum(map(_bytes, tensors)),
-        gradients=sum(_bytes(tensor.grad) for tensor in tensors if tensor.grad is not None),
+        parameters=sum(map(_bytes, stored)),
+        gradients=sum(_bytes(whole) for whole, tensor in zip(stored, tensors, strict=True) if tensor.grad is not None),
         optimizer=sum(_bytes(value) for value in slots if isinstance(value, Tensor)),
         activations=saved.peak,
     )
@@ -178,8 +180,8 @@ def _times(strategy: Strategy, batch: Batch, updates: int, update_seconds: float
 
 @contextlib.contextmanager
 def _network(plan: Plan, link: Link) -> Iterator[None]:
-    """Pace sums over replicas. A sharded model's messages are paced block by block instead."""
-    with paced_network(link) if plan.shards == 1 else contextlib.nullcontext():
+    """Pace collectives. Those of a fully sharded model are paced block by block instead."""
+    with paced_network(link) if plan.strategy[0] != "fsdp" else contextlib.nullcontext():
         yield
 
 

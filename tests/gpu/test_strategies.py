@@ -66,12 +66,23 @@ def test_every_mesh(backend, replicas, stages):
     assert_same([*variations, {"replicas": replicas, "clip": 0.05}], Hybrid, ranks=replicas * stages, model=deep)
 
 
+@pytest.mark.parametrize(("replicas", "shards", "stages"), [(1, 2, 1), (1, 2, 2), (2, 2, 1), (2, 2, 2), (1, 4, 2)])
+def test_pipelines_that_share_an_optimizer(over_nccl, replicas, shards, stages):
+    """Over NCCL, as FSDP: weights are gathered before a receive is posted, and gradients reduced while some are."""
+    mesh = {"replicas": replicas, "shards": shards}
+    cuts = (("1f1b", 1), ("wavefront", 3), ("zb-h1", 2), ("zb-v", 1), ("interleaved", 1))
+    variations = [{**mesh, "schedule": name, "micro_batches": 2, "chunks": c} for name, c in cuts]
+    variations += [{**mesh, "clip": 0.05}, {**mesh, "inside": "replicas", "recompute": True}]
+    assert_same(variations, Hybrid, ranks=replicas * shards * stages, model=deep, batches=EMPTY)
+
+
 @pytest.mark.parametrize(
     ("strategy", "ranks", "options"),
     [
         (DDP, 4, {}),
         (Pipeline, 4, {"micro_batches": 2, "chunks": 3}),
         (Hybrid, 8, {"replicas": 2, "micro_batches": 2, "chunks": 3}),
+        (Hybrid, 4, {"replicas": 1, "shards": 2, "micro_batches": 2, "chunks": 3}),
     ],
 )
 def test_a_state_that_is_carried_from_batch_to_batch(backend, strategy, ranks, options):

@@ -19,13 +19,14 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine"),
 ]
 RANKS = 4
-OPTIONS = {"accumulation": ["micro_batches=2"], "hybrid": ["replicas=2"]}
+OPTIONS = {"accumulation": ["micro_batches=2"], "hybrid": ["replicas=2"], "zero": ["replicas=1", "shards=2"]}
 RUN = ["--updates", "24", "--every", "4", "--batch", "32", "--hidden", "16", "--layers", "4", "--seed", "3"]
 
 
 def train(folder, name: str, *more: str, ranks: int = RANKS) -> subprocess.Popen:
     ranks = 1 if name == "single" else ranks
-    command = [sys.executable, "-m", "course_lib", "train", name, *OPTIONS.get(name, []), "--ranks", str(ranks)]
+    strategy = "hybrid" if name == "zero" else name
+    command = [sys.executable, "-m", "course_lib", "train", strategy, *OPTIONS.get(name, []), "--ranks", str(ranks)]
     command += ["--backend", "nccl", "--checkpoint", "saved", "--log", "run.jsonl", *RUN, *more]
     (folder).mkdir(exist_ok=True)
     with (folder / "said").open("a") as said:
@@ -37,7 +38,9 @@ def losses(folder) -> dict[int, float]:
     return {record["update"]: record["loss"] for record in records if "update" in record}
 
 
-@pytest.mark.parametrize("name", ["single", "ddp", "accumulation", "model", "tensor", "pipeline", "hybrid", "fsdp"])
+@pytest.mark.parametrize(
+    "name", ["single", "ddp", "accumulation", "model", "tensor", "pipeline", "hybrid", "zero", "fsdp"]
+)
 def test_killed_and_resumed_it_has_the_losses_of_a_run_that_was_not(tmp_path, monkeypatch, name):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     whole = train(tmp_path / "whole", name)
@@ -64,6 +67,8 @@ def test_killed_and_resumed_it_has_the_losses_of_a_run_that_was_not(tmp_path, mo
         ("fsdp", "tensor", 2),
         ("hybrid", "fsdp", 4),
         ("tensor", "model", 2),
+        ("zero", "pipeline", 2),
+        ("fsdp", "zero", 8),
     ],
 )
 def test_another_strategy_on_other_ranks_goes_on_from_a_checkpoint(tmp_path, saved_by, loaded_by, ranks):

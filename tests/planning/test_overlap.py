@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from course_lib.planning.block_times import BlockSeconds
-from course_lib.planning.planner import Sharded, ready_times, sent_by
+from course_lib.planning.timing import Sharded, ready_times, sent_by
 
 BLOCK = BlockSeconds(1.0, 2.0, 1.0, 1.0)
 

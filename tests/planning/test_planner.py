@@ -15,7 +15,7 @@ from course_lib.planning import Network, Pieces, Placement, Plan, Work, best_of_
 from course_lib.planning.block_times import BlockTimes
 from course_lib.planning.network import Link
 from course_lib.planning.placement import CannotPlace
-from course_lib.planning.planner import _bytes
+from course_lib.planning.timing import _bytes, pipelined
 from tests.planning.tables import even_times
 
 MODEL = lstm_model(features=2, hidden=16, layers=4, outputs=1)
@@ -61,7 +61,9 @@ def test_every_way_is_a_candidate():
         "1f1b", "wavefront", "interleaved", "zb-h1", "zb-v",
     }  # fmt: skip
     assert {plan.inside for plan in made if (plan.replicas, plan.stages) == (2, 2)} == {"stages", "replicas"}
-    assert {(plan.replicas, plan.shards) for plan in made if plan.shards > 1} == {(1, 4), (2, 2)}
+    assert {(plan.replicas, plan.shards) for plan in made if plan.sharding == "FSDP"} == {(1, 4), (2, 2)}
+    divided = {(plan.replicas, plan.shards, plan.stages) for plan in made if plan.sharding == "ZeRO-1"}
+    assert divided == {(1, 4, 1), (2, 2, 1), (1, 2, 2)}
     assert any(plan.pieces.recompute for plan in made)
     assert any(plan.stages == 1 and plan.pieces.micro_batches == 4 for plan in made)  # accumulation
 
@@ -102,8 +104,8 @@ def test_autocast_halves_activations_and_gathered_weights_on_the_wire_and_keeps_
     slow = Network.flat(Link(0.0, weights / 1e3))  # nothing hides: a pass of all weights takes 1000 s in float32
 
     def gathering(work):
-        plan = next(plan for plan in plans(work, 2, slow, micro_batches=(1,), recompute=(False,)) if plan.shards == 2)
-        return plan.exposed_seconds
+        made = plans(work, 2, slow, micro_batches=(1,), recompute=(False,))
+        return next(plan.exposed_seconds for plan in made if plan.sharding == "FSDP")
 
     last = single.memory[-1].parameters / weights  # the last block is gathered only once
     assert gathering(single) - gathering(half) == pytest.approx((2 - last) * 1e3 / 4, rel=0.01)  # gradients: float32
@@ -177,11 +179,75 @@ def test_plans_come_fastest_first_and_never_cut_finer_than_there_are_sequences_o
 
 
 def test_memory_falls_with_smaller_pieces_with_recomputation_and_with_shards():
-    made = plans(WORK, 4, FREE, schedules=["gpipe"], micro_batches=(1, 8))
+    made = plans(WORK, 4, FREE, schedules=["gpipe"], micro_batches=(1, 8), zero=False)
     held = {(p.stages, p.pieces.micro_batches, p.pieces.recompute, p.shards): p.bytes for p in made}
     assert held[1, 8, False, 1] < held[1, 1, False, 1]
     assert held[2, 8, True, 1] < held[2, 8, False, 1]
     assert held[1, 1, False, 4] < held[1, 1, False, 2] < held[1, 1, False, 1]
+
+
+def zero_plans(network: Network, ranks: int = 4, work: Work = WORK) -> dict[tuple[int, int], Plan]:
+    """The plans for two stages, by (replicas, shards)."""
+    made = plans(work, ranks, network, schedules=["1f1b"], micro_batches=(2,), recompute=(False,))
+    return {(plan.replicas, plan.shards): plan for plan in made if plan.stages == 2}
+
+
+def test_zero_1_divides_the_optimizer_and_nothing_else():
+    work = Work.of(MODEL, BATCH, even_times(0.3, 32 * 16, update=0.05))
+    whole, divided = zero_plans(FREE, work=work)[2, 1], zero_plans(FREE, work=work)[1, 2]
+    fullest = max(whole.placement.blocks_of(stage) for stage in (0, 1))
+    saved = [sum(work.memory[place].optimizer for place in whole.placement.blocks_of(stage)) / 2 for stage in (0, 1)]
+    assert divided.placement == whole.placement
+    assert fullest
+    assert whole.bytes - divided.bytes in (round(saved[0]), round(saved[1]))
+    assert divided.name == "2 x 2 ZeRO-1 over 2"
+    assert divided.mesh == whole.mesh == "2 x 2"
+
+
+def test_zero_1_gathers_while_the_pipeline_fills_and_scatters_in_half_the_time_of_a_sum():
+    bandwidth = WORK.memory[1].gradients / 0.01
+    plan, divided = (zero_plans(Network.flat(Link(0.0, bandwidth)))[mesh] for mesh in ((2, 1), (1, 2)))
+    first = WORK.memory[0].parameters / 2 / bandwidth  # its first block; the others arrive while that one computes
+    layer = 0.01 / 2
+    assert divided.gather_seconds == pytest.approx(first + layer, rel=0.2)
+    assert divided.exposed_seconds - divided.gather_seconds == pytest.approx(plan.exposed_seconds / 2, rel=0.2)
+
+
+def test_with_replicas_the_rows_are_summed_over_them_as_well():
+    network = Network.flat(Link(0.0, WORK.memory[1].gradients / 0.01))
+    made = {
+        shards: pipelined(WORK, 4, Pieces("1f1b", 2, 2), Placement((0, 0, 0, 1, 1, 1)), network, "stages", 0.0, shards)
+        for shards in (1, 2, 4)
+    }
+    assert [made[shards].replicas for shards in (1, 2, 4)] == [4, 2, 1]
+    own = [sum(WORK.memory[place].gradients for place in made[2].placement.blocks_of(stage)) for stage in (0, 1)]
+    across = max(own) / 2 / network.between.bandwidth  # a ring of two sends each byte of the rows once
+    late = made[2].exposed_seconds - made[2].gather_seconds
+    assert across < late < across + 2 * 0.01
+    assert made[4].bytes < made[2].bytes < made[1].bytes
+
+
+def test_a_message_for_each_weight_of_a_block_pays_its_latency():
+    latency = 1e-3
+    made = plans(WORK, 2, Network.flat(Link(latency, 1e30)), micro_batches=(1,), **PLAIN)
+    (plan,) = (plan for plan in made if plan.stages == 1)
+    assert plan.exposed_seconds >= 2 * 4 * latency  # of the first layer alone: a ring of two has two rounds
+    assert WORK.tensors == [2, 4, 4, 4, 4, 2]
+
+
+def test_in_half_precision_messages_and_gathered_weights_have_two_bytes_and_gradients_four():
+    halves = even_times(0.3, 32 * 16)
+    times = BlockTimes("even", dict.fromkeys(("float32", "bfloat16"), halves.precisions["float32"]))
+    whole, half = (Work.of(MODEL, BATCH, times, precision=name) for name in ("float32", "bfloat16"))
+    assert [2 * edge for edge in half.edges] == list(whole.edges)
+    assert [2 * half.gathered(place) for place in range(6)] == [whole.gathered(place) for place in range(6)]
+    assert [each.gradients for each in half.memory] == [each.gradients for each in whole.memory]
+    slow = Network.flat(Link(0.0, 1e4))
+    sent = [
+        pipelined(work, 1, Pieces("1f1b", 2, 2), Placement((0, 0, 0, 1, 1, 1)), slow, "stages", 0.0).costs.link
+        for work in (whole, half)
+    ]
+    assert sent[0] == pytest.approx(2 * sent[1])
 
 
 def test_the_parts_of_every_plan_add_up_to_its_time():
@@ -207,9 +273,12 @@ def test_an_explanation_says_what_makes_the_difference():
 
 def test_a_plan_says_which_strategy_runs_it():
     made = plans(WORK, 4, FREE, micro_batches=(2,))
-    name, options = next(plan for plan in made if plan.stages == 2 and plan.pieces.name == "zb-h1").strategy
-    assert (name, options["schedule"], options["replicas"], options["micro_batches"]) == ("hybrid", "zb-h1", 2, 2)
-    name, options = next(plan for plan in made if plan.shards == 4).strategy
+    zero_bubble = [plan for plan in made if plan.stages == 2 and plan.pieces.name == "zb-h1"]
+    for sharding, mesh in (("", {"replicas": 2}), ("ZeRO-1", {"replicas": 1, "shards": 2})):
+        name, options = next(plan for plan in zero_bubble if plan.sharding == sharding).strategy
+        assert (name, options["schedule"], options["micro_batches"]) == ("hybrid", "zb-h1", 2)
+        assert {key: value for key, value in options.items() if key in ("replicas", "shards")} == mesh
+    name, options = next(plan for plan in made if plan.sharding == "FSDP" and plan.shards == 4).strategy
     assert (name, options) == ("fsdp", {"replicas": 1, "micro_batches": 2})
 
 

@@ -23,6 +23,7 @@ WAYS = {
     "pipeline": partial(Pipeline, micro_batches=2, chunks=2),
     "zero bubble": partial(Pipeline, schedule="zb-h1", micro_batches=2, recompute=True),
     "hybrid": partial(Hybrid, replicas=2, micro_batches=2),
+    "hybrid with shards": partial(Hybrid, replicas=1, shards=2, micro_batches=2),
     "fsdp": FSDP,
     "fsdp in pieces": partial(FSDP, micro_batches=2),
 }
@@ -88,7 +89,7 @@ def test_half_precision_is_near_float32_and_not_the_same(alone, half):
     assert weights.dtype == torch.float32
 
 
-@pytest.mark.parametrize("way", ["ddp", "model", "pipeline", "hybrid", "fsdp"])
+@pytest.mark.parametrize("way", ["ddp", "model", "pipeline", "hybrid", "hybrid with shards", "fsdp"])
 def test_an_overflow_on_one_rank_leaves_out_the_update_on_all(way):
     def work():
         data = AddingProblem(8, (3, 9)).batch(range(8))

@@ -162,6 +162,7 @@ WAYS = [
     (2, Pipeline, lambda chance: _pieces(chance)),
     (3, Pipeline, lambda chance: _pieces(chance)),
     (4, Hybrid, lambda chance: {"replicas": 2, **_pieces(chance)}),
+    (4, Hybrid, lambda chance: {"replicas": 1, "shards": 2, **_pieces(chance)}),
 ]
 TRUE_REFUSALS = {
     "Attention": ("chunks of time",),

@@ -18,7 +18,9 @@ CHAIN = [
     ("fsdp", 4, {"replicas": 2}),
     ("ddp", 2, {}),
     ("fsdp", 3, {}),
+    ("hybrid", 4, {"replicas": 1, "shards": 2}),
     ("pipeline", 2, {}),
+    ("hybrid", 3, {"replicas": 1, "shards": 3}),
     ("fsdp", 2, {"reshard_after_forward": False, "micro_batches": 2}),
     ("tensor", 2, {}),
 ]

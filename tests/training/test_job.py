@@ -62,7 +62,8 @@ def trained(tmp_path_factory) -> dict[str, tuple[int, str, Path]]:
 def test_every_strategy_trains_from_the_command_line(trained, name):
     ended, said, log = trained[name]
     assert ended == 0
-    assert re.fullmatch(r"12 updates, loss 0\.\d{4}, [\d,]+ tokens/s\n", said)
+    mesh = ", 2 replicas x 1 stage" if name == "hybrid" else ""
+    assert re.fullmatch(rf"12 updates, loss 0\.\d{{4}}, [\d,]+ tokens/s{mesh}\n", said)
     records = read_log(log)
     assert [record.update for record in records] == list(range(1, 13))
     assert all(record.tokens_per_second > 0 for record in records)
@@ -167,6 +168,8 @@ def test_a_log_draws_itself_in_a_cell(tmp_path):
 
 BAD = {
     "train hybrid replicas=3 --ranks 4": "replicas=3 on 4 ranks: replicas x stages = ranks, so choose one of [1, 2, 4]",
+    "train hybrid replicas=2 shards=3 --ranks 4": "replicas x shards x stages = ranks, so choose a product of",
+    "train hybrid replicas=1 shards=0": "shards=0: give a whole number from 1 to 10000",
     "train fsdp replicas=3 --ranks 4": "replicas=3 on 4 ranks: replicas x shards = ranks, so choose one of [1, 2, 4]",
     "train fsdp reshard_after_forward=perhaps": "reshard_after_forward=perhaps: give True or False",
     "train fsdp schedule=1f1b": "strategy=fsdp has no option schedule: it takes replicas, reshard_after_forward",

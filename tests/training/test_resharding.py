@@ -17,7 +17,8 @@ from course_lib.training.checkpoint.folder import Position
 from tests.strategies.test_pipeline import BATCHES, adam, model
 
 RANKS = (1, 2, 3, 4)
-LAYOUTS = [(name, ranks) for ranks in RANKS for name in STRATEGIES if name != "single" or ranks == 1]
+WAYS = STRATEGIES | {"zero": STRATEGIES["hybrid"]}  # a hybrid with shards
+LAYOUTS = [(name, ranks) for ranks in RANKS for name in WAYS if name != "single" or ranks == 1]
 NAMES = [f"{name}-{ranks}" for name, ranks in LAYOUTS]
 
 
@@ -26,10 +27,11 @@ def build(name: str, seed: int) -> Strategy:
     needs = {
         "accumulation": {"micro_batches": 2},
         "hybrid": {"replicas": 2 if ranks % 2 == 0 else 1},
+        "zero": {"replicas": 1, "shards": 2 if ranks == 4 else ranks},
         "fsdp": {"replicas": 2 if ranks == 4 else 1},
     }
     torch.manual_seed(seed)
-    return STRATEGIES[name](model(3).double(), adam, cross_entropy, clip=0.1, **needs.get(name, {}))
+    return WAYS[name](model(3).double(), adam, cross_entropy, clip=0.1, **needs.get(name, {}))
 
 
 def everything(strategy: Strategy) -> dict[str, torch.Tensor]:
@@ -67,6 +69,7 @@ def load_all(folder, name, saved_as) -> dict[str, dict[str, torch.Tensor]]:
 
 # Each strategy on one number of ranks; on all of them, it takes minutes.
 FEW = ["single-1", "ddp-3", "accumulation-2", "model-4", "tensor-3", "pipeline-2", "hybrid-4", "fsdp-3", "fsdp-4"]
+FEW += ["zero-3", "zero-4"]
 few_or_all = pytest.mark.parametrize(
     "saved", [pytest.param(FEW, id="few"), pytest.param(NAMES, id="all", marks=pytest.mark.slow)], indirect=True
 )
@@ -96,6 +99,7 @@ def test_what_was_saved_is_the_same_model_whoever_trained_it(saved):
 
 
 loaders = [pytest.param(["single-1", "pipeline-2", "ddp-3"], "fsdp", 3, id="three-fsdp-3")]
+loaders += [pytest.param(["single-1", "pipeline-2", "ddp-3"], "zero", 4, id="three-zero-4")]
 loaders += [
     pytest.param(FEW, *layout, id=f"few-{name}", marks=pytest.mark.slow)
     for layout, name in zip(LAYOUTS, NAMES, strict=True)

@@ -26,6 +26,7 @@ from course_lib.planning.planner import best_of_each_way, plans
 LEFT, WIDTH, TOP, ROW, TALL = 190, 300, 60, 30, 22
 STEPS, VOCABULARY = 128, 50_000
 PIECES = {"schedules": ("1f1b", "wavefront"), "micro_batches": (1, 4, 16), "chunks": (4,), "recompute": (False,)}
+PIECES |= {"zero": False}  # a table of meshes: whether ranks also divide the optimizer is a question for `plans`
 OVERHEAD = 500e-6
 LATENCY_INSIDE, LATENCY_BETWEEN = 5e-6, 15e-6
 MOST_ROWS = 12

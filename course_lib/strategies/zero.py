@@ -1,0 +1,153 @@
+"""ZeRO-1: ranks that train the same weights divide the optimizer among them, by rows of each weight.
+
+Each rank keeps the optimizer state of its rows and updates only those. A reduce-scatter sums the gradients into their
+owners' rows, and an all-gather makes the weights whole again, once per update however many micro-batches it has.
+Together they send as many bytes as the all-reduce that they replace.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.lstm.model import SequenceModel
+from course_lib.planning.network import single_tensor_collectives
+from course_lib.strategies.shards import Shard
+
+
+def own_rows(rows: int, place: int, ranks: int) -> range:
+    """Return the rows of a parameter on the rank at `place`. As in `torch.chunk`, the last may have fewer or none."""
+    each = -(-rows // ranks)
+    return range(min(rows, place * each), min(rows, (place + 1) * each))
+
+
+def keep_weights_where_they_are(block: nn.Module) -> None:
+    """Turn off `flatten_parameters` in the LSTMs of a block.
+
+    On a GPU, `nn.LSTM` moves its weights into one contiguous buffer whenever they are new tensors, which they are after
+    every all-gather. The next all-gather then fills the *old* memory, while the layer computes with the moved copy:
+    from the second update on it would train on stale weights, without an error. The price is that cuDNN copies the
+    weights together at each call. Its warning recommends `flatten_parameters`, so we hide it.
+    """
+    warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk", UserWarning)
+    for module in block.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters = _leave_it  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _leave_it() -> None:
+    """Do nothing."""
+
+
+def all_gather(*given: Any, **options: Any) -> Any:
+    """Call PyTorch's all-gather of one tensor, as it is now: a paced network replaces it."""
+    return getattr(dist, single_tensor_collectives()[0])(*given, **options)
+
+
+def reduce_scatter(*given: Any, **options: Any) -> Any:
+    """Call PyTorch's reduce-scatter of one tensor, as it is now."""
+    return getattr(dist, single_tensor_collectives()[1])(*given, **options)
+
+
+@dataclass
+class _Rows:
+    """One weight: the memory for all of its rows, padded to equally many for each rank, and the messages under way."""
+
+    padded: Tensor
+    shape: tuple[int, ...]
+    own: range
+    gathering: Any = None  # dist.Work
+    reduced: Tensor | None = None  # the sum of the gradients of this rank's rows, padded
+
+
+class RowShards:
+    """The weights of a model, or of a stage, that a group of ranks trains together.
+
+    While the model computes, its weights are whole. Between two updates a weight *is* this rank's rows, for the
+    optimizer, checkpoints and clipping alike: a view of the same memory. Frozen weights stay whole.
+    """
+
+    def __init__(self, model: SequenceModel, group: dist.ProcessGroup) -> None:
+        self.group, self.place, self.ranks = group, dist.get_rank(group), dist.get_world_size(group)
+        self.rows = {
+            weight: self._divide(weight.data) for weight in model.parameters() if weight.requires_grad and weight.dim()
+        }
+        self.is_whole = True
+        self.cut()
+        for block in model.blocks.values():
+            keep_weights_where_they_are(block)
+            block.register_forward_pre_hook(self._before_forward)
+
+    def _divide(self, whole: Tensor) -> _Rows:
+        rows, each = len(whole), -(-len(whole) // self.ranks)
+        padded = whole.contiguous()  # on a GPU, part of the buffer in which cuDNN wants a layer's weights
+        if rows < each * self.ranks:
+            padded = whole.new_zeros(each * self.ranks, *whole.shape[1:])
+            padded[:rows] = whole
+        return _Rows(padded, tuple(whole.shape), own_rows(rows, self.place, self.ranks))
+
+    def _slice(self, padded: Tensor) -> Tensor:
+        """Return this rank's part of a padded tensor: equally many rows on each rank."""
+        each = len(padded) // self.ranks
+        return padded[self.place * each : (self.place + 1) * each]
+
+    def gather(self) -> None:
+        """Start to make all weights whole, in the model's order; a block waits for its weights when it first runs."""
+        if self.is_whole:
+            return
+        for weight, rows in self.rows.items():
+            weight.data = rows.padded[: rows.shape[0]]
+            rows.gathering = all_gather(rows.padded, self._slice(rows.padded), self.group, async_op=True)
+        self.is_whole = True
+
+    def _before_forward(self, block: nn.Module, inputs: Any) -> None:
+        self.gather()
+        self.wait(block)
+
+    def wait(self, model: nn.Module) -> None:
+        """Wait until the weights of this block or model are whole."""
+        for weight in model.parameters():
+            rows = self.rows.get(weight)
+            if rows and rows.gathering is not None:
+                rows.gathering.wait()
+                rows.gathering = None
+
+    def reduce(self, weight: Tensor) -> Any:
+        """Start to sum a weight's gradient over the group. Returns the `dist.Work` to wait for before `cut`."""
+        gradient, rows = weight.grad, self.rows.get(weight)
+        assert gradient is not None
+        if rows is None:
+            return dist.all_reduce(gradient, group=self.group, async_op=True)
+        if len(gradient) < len(rows.padded):
+            padded = gradient.new_zeros(rows.padded.shape)
+            padded[: len(gradient)] = gradient
+        else:
+            padded = gradient.contiguous()
+        rows.reduced = torch.empty_like(self._slice(padded))
+        return reduce_scatter(rows.reduced, padded, group=self.group, async_op=True)
+
+    def cut(self) -> None:
+        """Reduce every weight to this rank's rows, and its gradient to the sum for them, if it has been reduced."""
+        for weight, rows in self.rows.items():
+            if rows.gathering is not None:
+                rows.gathering.wait()
+            reduced, rows.reduced, rows.gathering = rows.reduced, None, None
+            weight.grad = None
+            weight.data = rows.padded[rows.own.start : rows.own.stop]
+            weight.grad = None if reduced is None else reduced[: len(rows.own)]
+        self.is_whole = False
+
+    def memory_of(self, weight: Tensor) -> Tensor:
+        """Return the memory that a weight has on this rank: that of all its rows."""
+        rows = self.rows.get(weight)
+        return weight if rows is None else rows.padded
+
+    def shard_of(self, weight: Tensor) -> Shard:
+        """Return this rank's rows of a weight, or all of it if it is not divided."""
+        rows = self.rows.get(weight)
+        return Shard.whole(weight) if rows is None else Shard(weight, rows.shape, (rows.own,))

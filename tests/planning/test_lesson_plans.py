@@ -1,0 +1,97 @@
+"""What lesson 07 prints about plans, from the block times that come with the course."""
+
+from __future__ import annotations
+
+import pytest
+
+from course_lib.lstm.memory import BatchSize, lstm_size
+from course_lib.planning import CannotPlace, Link, Network, Plan, Work, best_of_each_way, h200_block_times, plans
+from course_lib.planning import sensitivity as sensitivity_of
+from course_lib.planning.machines import MACHINES
+
+NODES = Network(Link(5e-6, 300e9), Link(15e-6, 50e9), per_node=8)
+FLAT = Network.flat(Link(20e-6, 25e9))
+SMALL = {"micro_batches": (1, 2, 4), "chunks": (2, 4), "gather_ahead": False, "overhead": 0.003}
+GRID = {"micro_batches": (1, 2, 4), "chunks": (4, 16), "overhead": 500e-6}
+
+
+def work(hidden: int, layers: int, sequences: int, **given) -> Work:
+    return Work.of(lstm_size(50_000, hidden, layers), BatchSize(128, sequences), h200_block_times(), **given)
+
+
+def ranking(made: list[Plan]) -> list[tuple[str, int]]:
+    return [(plan.name, round(1000 * plan.seconds)) for plan in best_of_each_way(made)]
+
+
+def test_the_order_of_the_ranks_decides_what_a_mesh_waits_for():
+    job, found = work(4096, 8, 1024, precision="bfloat16"), {}
+    for stages in (2, 4, 8):
+        made = plans(job, 8 * stages, NODES, schedules=["1f1b"], micro_batches=(8,), recompute=(False,))
+        for plan in made:
+            if (plan.replicas, plan.stages) == (8, stages):
+                parts = (plan.parts[part] for part in ("summing gradients", "messages"))
+                found[stages, plan.inside] = [round(1000 * each) for each in (plan.seconds, *parts)]
+    assert found == {
+        (2, "replicas"): [591, 7, 1],
+        (2, "stages"): [596, 13, 0],
+        (4, "replicas"): [386, 7, 2],
+        (4, "stages"): [403, 26, 0],
+        (8, "replicas"): [285, 7, 5],
+        (8, "stages"): [321, 47, 1],
+    }
+
+
+def test_a_large_model_on_four_ranks():
+    made = plans(work(4096, 6, 64, optimizer="SGD"), 4, FLAT, **SMALL)
+    assert len(made) == 108
+    assert ranking(made) == [
+        ("1 x 4", 555), ("2 x 2 ZeRO-1 over 2", 568), ("2 x 2", 574), ("4 x 1 ZeRO-1 over 4", 627), ("4 x 1", 630),
+        ("2 x 2 sharded", 920), ("1 x 4 sharded", 961),
+    ]  # fmt: skip
+    assert min(made, key=lambda plan: plan.bytes).mesh == "1 x 4"
+
+
+def test_with_less_memory_it_moves_blocks_then_recomputes_and_then_gives_up():
+    job, found = work(4096, 6, 64, optimizer="SGD"), []
+    for gib in (8, 4, 3):
+        plan = plans(job, 4, FLAT, memory=gib * 2**30, **SMALL)[0]
+        found.append((round(1000 * plan.seconds), plan.placement.stage_of, plan.pieces.recompute))
+    assert found == [
+        (555, (0, 0, 0, 1, 1, 2, 2, 3), False),
+        (590, (0, 0, 1, 1, 2, 2, 3, 3), False),
+        (722, (0, 0, 1, 1, 2, 2, 3, 3), True),
+    ]
+    with pytest.raises(CannotPlace, match="the smallest needs 2,813,467,264 bytes"):
+        plans(job, 4, FLAT, memory=2 * 2**30, **SMALL)
+
+
+@pytest.fixture(scope="module")
+def a_thousand() -> tuple[Work, list[Plan]]:
+    job = work(8192, 16, 4096, precision="bfloat16")
+    return job, plans(job, 1024, MACHINES["H100"].network, **GRID)
+
+
+@pytest.mark.slow
+def test_nine_billion_parameters_on_a_thousand_gpus(a_thousand):
+    memory = MACHINES["H100"].memory
+    first = ranking([plan for plan in a_thousand[1] if plan.bytes <= memory])
+    assert first[:3] == [
+        ("64 x 16 ZeRO-1 over 64", 461),
+        ("64 x 16 ZeRO-1 over 8", 463),
+        ("128 x 8 ZeRO-1 over 128", 468),
+    ]
+    assert next(name for name, _ in first if "ZeRO" not in name) == "64 x 16"
+
+
+@pytest.mark.slow
+def test_what_would_have_to_change_for_another_mesh_to_win(a_thousand):
+    job, made = a_thousand
+    machine = MACHINES["H100"]
+    told = sensitivity_of(made, job, machine.network, memory=machine.memory)
+    found = [(each.what, f"{each.factor:.2g}", each.winner.mesh, each.winner.inside) for each in told.changes]
+    assert found == [
+        ("bandwidth inside a node", "0.11", "64 x 16", "stages"),
+        ("bandwidth between nodes", "9.2", "64 x 16", "stages"),
+        ("sequences per update", "2.4", "256 x 4", "replicas"),
+        ("memory of a device", "0.097", "1 x 1024 sharded", "stages"),
+    ]

@@ -1,0 +1,94 @@
+"""What would have to change for another mesh to win, and what is timed again to find out."""
+
+from __future__ import annotations
+
+import pytest
+
+from course_lib.data import AddingProblem
+from course_lib.lstm.model import lstm_model
+from course_lib.planning import MACHINES, Network, Work, plans, sensitivity
+from course_lib.planning.network import Link
+from course_lib.planning.placement import CannotPlace
+from course_lib.planning.verdict import BETWEEN, LATENCY, MEMORY, SEQUENCES, SPEED, timed_again
+from tests.planning.tables import even_times
+
+MODEL = lstm_model(features=2, hidden=16, layers=4, outputs=1)
+WORK = Work.of(MODEL, AddingProblem(32, (16, 16)).batch(range(32)), even_times(layer=0.3, cells=32 * 16))
+SLOW = Network(inside=Link(0.0, 1e30), between=Link(0.0, 3e3), per_node=4)
+SIZES = {"schedules": ["1f1b"], "micro_batches": (1, 4), "recompute": (False,), "zero": False, "sharding": False}
+
+
+def told(network: Network = SLOW, memory: int | None = None):
+    return sensitivity(plans(WORK, 8, network, **SIZES), WORK, network, memory=memory)
+
+
+def test_a_plan_timed_again_is_the_plan():
+    for plan in plans(WORK, 4, SLOW, micro_batches=(1, 2)):
+        assert timed_again(plan, WORK, SLOW) == plan
+
+
+def test_on_both_sides_of_the_change_the_planner_agrees():
+    """The plans that are timed again are few; here all of them are made anew, just before the change and just after."""
+    found = told()
+    (change,) = [change for change in found.changes if change.what == BETWEEN and change.factor > 1]
+    for factor, mesh in ((change.factor * 0.97, found.winner.mesh), (change.factor * 1.03, change.winner.mesh)):
+        network = Network(SLOW.inside, Link(0.0, SLOW.between.bandwidth * factor), 4)
+        assert plans(WORK, 8, network, **SIZES)[0].mesh == mesh
+    assert found.winner.mesh != change.winner.mesh
+    assert f"with {change.factor:.1f} times as much" in str(change)
+
+
+def test_slower_devices_have_the_effect_of_a_faster_network():
+    faster, slower = (
+        next(change.factor for change in told().changes if change.what == what and (change.factor > 1) == up)
+        for what, up in ((BETWEEN, True), (SPEED, False))
+    )
+    assert faster == pytest.approx(1 / slower, rel=0.05)
+
+
+def test_what_changes_nothing_is_said_too():
+    found = told()
+    assert LATENCY not in {change.what for change in found.changes}  # there is none to multiply
+    assert LATENCY in str(found).splitlines()[-1]
+
+
+def test_with_more_memory_a_faster_mesh_fits_and_with_less_the_winner_does_not():
+    fast = Network.flat(Link(0.0, 1e30))
+    limit = min(plan.bytes for plan in plans(WORK, 8, fast, **SIZES) if plan.mesh == "8 x 1") - 1
+    found = told(fast, memory=limit)
+    assert found.winner.mesh != "8 x 1"
+    more = [change for change in found.changes if change.what == MEMORY and change.factor > 1]
+    assert [change.winner.mesh for change in more] == ["8 x 1"]
+    assert more[0].factor * limit == pytest.approx(limit + 1)
+    with pytest.raises(CannotPlace, match="nothing wins"):
+        told(memory=10)
+
+
+def test_curves_cross_where_the_verdict_changes():
+    found = told()
+    lines = found.curves(BETWEEN)
+    change = next(change for change in found.changes if change.what == BETWEEN and change.factor > 1)
+    assert found.winner.mesh in " ".join(lines)
+    first, second = (
+        next(line for name, line in lines.items() if name.startswith(plan.mesh))
+        for plan in (found.winner, change.winner)
+    )
+    ahead = [(x, a < b) for (x, a), (_, b) in zip(first, second, strict=True)]
+    assert all(is_ahead == (x < change.factor) for x, is_ahead in ahead if x > 0.5)
+
+
+def test_fewer_sequences_leave_out_plans_that_would_have_none():
+    assert SEQUENCES in told().quantities
+    found = told()
+    assert found.winner_after(SEQUENCES, 1 / 16).mesh == "2 x 4"  # two sequences, and at most six stages
+    with pytest.raises(CannotPlace, match=r"no plan fits with 0\.03125 times the sequences per update"):
+        found.winner_after(SEQUENCES, 1 / 32)
+
+
+def test_machines_are_those_of_the_data_sheets():
+    gigabytes = {name: machine.memory / 1e9 for name, machine in MACHINES.items()}
+    assert gigabytes == {"H100": 80, "H200": 141, "B200": 180}
+    for machine in MACHINES.values():
+        assert machine.network.per_node == 8
+        assert machine.network.inside.bandwidth > 5 * machine.network.between.bandwidth
+        assert all(source.startswith("https://") for source in machine.sources)
