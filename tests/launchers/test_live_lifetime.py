@@ -56,6 +56,8 @@ def test_code_that_is_no_text_and_a_closed_team_are_refused_with_a_sentence():
 
 
 def test_a_team_that_is_closed_or_forgotten_or_idle_leaves_nothing():
+    ranks(1).close()  # the server that ranks are forked from is there
+    gc.collect()
     before, files = _processes(), _files()
     teams = [ranks(2), ranks(2), ranks(2, idle=0.3)]
     teams[0].close()
@@ -68,7 +70,7 @@ def test_a_team_that_is_closed_or_forgotten_or_idle_leaves_nothing():
     idle.restart()
     assert list(idle.run("rank")) == [0, 1]
     idle.close()
-    assert wait_until(lambda: _processes() == before and _files() == files, PATIENCE)
+    assert wait_until(lambda: _processes() == before and _files() <= files, PATIENCE)
 
 
 @pytest.mark.parametrize("cells", [40, pytest.param(500, marks=[slow, pytest.mark.timeout(3600)])])
