@@ -142,5 +142,6 @@ def test_paper_shows_every_result(page):
     assert page.locator("details.outcome:not([open])").count() == 0
     assert result(page, CHOICE).is_visible()
     page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.emulate_media(media="screen")
     assert not result(page, CHOICE).is_visible()
     assert page.evaluate("localStorage['course-predictions']") is None
