@@ -305,13 +305,6 @@ def divided_before_the_sum(model, count, replicas):
     model.weight.grad = summed(model.weight.grad / total, group)
 
 
-@wrong("07.2", says="`new_group`")  # it hangs, or the wrong ranks end up in a group together
-def only_the_group_of_its_column(model, count, replicas):
-    stages = dist.get_world_size() // replicas
-    group = dist.new_group(list(range(dist.get_rank() % stages, dist.get_world_size(), stages)))
-    model.weight.grad.copy_(summed(model.weight.grad, group) / summed(count, group))
-
-
 @right("07.2")
 def a_group_of_its_own_alone(model, count, replicas):
     stages = dist.get_world_size() // replicas
