@@ -16,6 +16,10 @@ NOT_ATTEMPTED = "NotImplementedError"
 FROM_WHOM = "Every receive needs one send, from the rank it names."
 MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 IN_OTHERS = "Other cases fail, too, and there this is what you see. "
+OWN_GROUPS = (
+    " If the groups are your own: every rank calls `new_group` for every group, in the same order, even for those it "
+    "is not in."
+)
 UNPROVEN = "A single case can't prove it, but this is what you get if the following is your mistake. "
 MOST_TRIED = 4  # further cases of a part, to see whether a mistake shows in a second one
 IN_FLIGHT = {
@@ -233,15 +237,15 @@ def _unanswered(waiting: dict[int, str], returned: list[int]) -> str:
 
 def _not_all_there(waiting: dict[int, str], returned: list[int], outcome: Outcome) -> str:
     calls = sorted({call for call in waiting.values() if call})
+    groups = {whom for doing, _, whom in outcome.states if doing == "waiting"}
     if returned:
         called = " or ".join(calls) or "a collective"
         return (
             f"{_ranks(returned, 'has', 'have')} returned, and {_ranks(sorted(waiting), 'waits', 'wait')} in {called} "
             "for a call that will not come. Every rank of a group makes every call, equally often: look for an `if`, a "
             "loop or a `return` that depends on what only one rank knows. (A rank that has nothing to add still makes "
-            "the call.)"
+            "the call.)" + OWN_GROUPS * (len(groups) > 1)
         )
-    groups = {whom for doing, _, whom in outcome.states if doing == "waiting"}
     if len(calls) == 1 and len(groups) == 1:
         return f"All ranks are in {calls[0]}, but not in the same one: some have called it more often than others."
     return (

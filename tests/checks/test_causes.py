@@ -5,7 +5,8 @@ from __future__ import annotations
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.transport import CHANGED, NEVER
-from course_lib.checks.judging import IN_FLIGHT, IN_OTHERS, UNPROVEN, assess
+from course_lib.checks.judging import IN_FLIGHT, IN_OTHERS, UNPROVEN, assess, explain_hang
+from course_lib.lessons.lesson_07 import sum_over_the_replicas
 from course_lib.lessons.symptoms import observed
 
 
@@ -75,3 +76,19 @@ def test_what_was_seen_needs_no_second_case():
 def test_a_wait_that_is_missing_is_told_before_anything_else():
     assert told(lambda number: 2 * number, [3, 5], ((NEVER, "isend"), (CHANGED, "isend"))) == IN_FLIGHT[NEVER]
     assert told(lambda number: number, [3, 5], ((CHANGED, "isend"),)) == IN_FLIGHT[CHANGED], "though the value is right"
+
+
+def test_where_ranks_wait_in_several_groups_new_group_is_mentioned():
+    gone = ("returned", "", "")
+    one, another = ("waiting", "all_reduce", "ranks 0 and 2"), ("waiting", "all_reduce", "ranks 1 and 3")
+    assert "every rank calls `new_group` for every group" in explain_hang(Outcome("stuck", states=(one, another, gone)))
+    assert "new_group" not in explain_hang(Outcome("stuck", states=(one, one, gone)))
+
+
+def test_ranks_that_make_different_groups_are_told_so():
+    case = sum_over_the_replicas.cases(1)[0]
+    right = sum_over_the_replicas.expected(case)
+    values = [{**value, "groups": [[rank % 2, rank % 2 + 2]]} for rank, value in enumerate(right)]
+    assert "rank 1 for [[1, 3]]" in (sum_over_the_replicas.judge(case, values) or "")
+    assert sum_over_the_replicas.groups_of_their_own(case, values)
+    assert sum_over_the_replicas.judge(case, [{**value, "groups": [[0, 2], [1, 3]]} for value in right]) is None

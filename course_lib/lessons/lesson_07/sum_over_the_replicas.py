@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from contextlib import contextmanager
 
 import torch
@@ -69,19 +71,22 @@ def drive(answer, gradients: list[list[Tensor]], counts: list[int]):
 
 @contextmanager
 def noting_new_groups():
-    """Yield a list that collects the ranks of each group that this rank makes together with all others."""
-    made, original = [], dist.new_group
+    """Yield a list that collects the ranks of each group that this rank makes together with all others.
 
-    def noted(ranks=None, *arguments, use_local_synchronization=False, **keywords):
-        if not use_local_synchronization:
+    A wrapper around `new_group` would stand between the answer and its call wherever a hang is explained.
+    """
+    made, code, before = [], inspect.unwrap(dist.new_group).__code__, sys.getprofile()
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code is code and not frame.f_locals.get("use_local_synchronization"):
+            ranks = frame.f_locals.get("ranks")
             made.append(None if ranks is None else list(map(int, ranks)))
-        return original(ranks, *arguments, use_local_synchronization=use_local_synchronization, **keywords)
 
-    dist.new_group = noted
+    sys.setprofile(note)
     try:
         yield made
     finally:
-        dist.new_group = original
+        sys.setprofile(before)
 
 
 def judge(case: Case, values: list) -> str | None:
