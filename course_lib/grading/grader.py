@@ -17,7 +17,7 @@ from course_lib import checks, lessons, machine
 from course_lib.checks import exercises
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.notebooks import BadNotebook
-from course_lib.grading import sandbox
+from course_lib.grading import protection, sandbox
 from course_lib.grading.children import Allowance, Child, ChildFailed
 from course_lib.grading.gradebook import check_gradebook, write_gradebook
 from course_lib.grading.judge import judge, read_cells, render
@@ -62,6 +62,8 @@ def grade(
     known = read_students(students, csv) if csv and students else None
     if not no_sandbox and not merge:
         sandbox.check_sandbox()
+        protection.say_what_is_missing()
+        sandbox.allow_many_files()
         for folder in filter(sandbox.shows, map(Path, (submissions, out))):
             raise BadSubmissions(f"{folder}: every submission can read what lies there; use another place")
     secret = secret_of_class(Path(out)) if seed is None else secret_of_number(seed)

@@ -44,7 +44,8 @@ def protections() -> list[Protection]:
         Protection(
             f"the kernel limits memory, processes and share of the cores (cgroups, version {cgroups.version()})",
             group is not None,
-            "we cannot make a cgroup here; the grader checks ten times a second instead",
+            "only root, or the owner of a control group, can; the grader checks memory ten times a second instead, and "
+            "a submission can use more in between",
         ),
         Protection(
             "system calls that no exercise needs are refused (seccomp)",
@@ -59,13 +60,25 @@ def protections() -> list[Protection]:
             "this kernel has no Landlock; ranks can exchange files that no meter counts",
         ),
         Protection("keyrings are out of reach", "keyring: no" in inside, "submissions share your keyring"),
-        Protection("each submission has its own user id", alone, "only root can assign one; all of them have yours"),
+        Protection(
+            "each submission has its own user id",
+            alone,
+            "only root can assign one; those that run side by side share your limits in the kernel, and can slow each "
+            "other down: --jobs 1 keeps them apart",
+        ),
         Protection(
             "time counts only while a submission can run",
             Path("/proc/self/schedstat").exists(),
             "this kernel does not report it; four seconds of wall time count as one",
         ),
     ]
+
+
+def say_what_is_missing() -> None:
+    """Print a line for each protection that does not work here, before a class is graded without it."""
+    for each in protections():
+        if not each.holds:
+            print(f"course: not enforced here: {each.what}: {each.otherwise}", file=sys.stderr)
 
 
 # Runs inside the sandbox, with only the standard library.

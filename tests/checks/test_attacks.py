@@ -124,7 +124,11 @@ ATTACKS = {
                 pass
     """,
     "the machine": """
-        for place in ("/etc/shadow", "/etc/passwd", "/home", "/var/log"):
+        for folder, folders, files in os.walk("/home"):  # Python may lie there
+            folders[:] = [each for each in folders if os.path.join(folder, each) not in (sys.prefix, sys.base_prefix)]
+            if files:
+                won()
+        for place in ("/etc/shadow", "/etc/passwd", "/var/log"):
             try:
                 os.listdir(place) if os.path.isdir(place) else open(place).read()
                 won()

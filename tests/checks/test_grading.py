@@ -19,7 +19,7 @@ import pytest
 from course_lib.checks import exercises
 from course_lib.checks.notebooks import code_of, read
 from course_lib.grading.grader import SEED, Grader
-from course_lib.grading.judge import what_was_seen
+from course_lib.grading.judge import is_metered, what_was_seen
 from course_lib.grading.limits import Limits
 from course_lib.grading.pages import page, write_pages
 from course_lib.grading.records import Record
@@ -312,6 +312,8 @@ def test_every_exercise_runs_in_the_sandbox(tmp_path):
     outcomes, problems = what_was_seen(ended.lines, ended.reason, cells)
     assert not problems
     assert {number: outcome.kind for (number, _), outcome in outcomes.items()} == dict.fromkeys(exercises(), "returned")
+    unmetered = {number for number, exercise in exercises().items() if not is_metered(exercise)}
+    assert {number: outcome.noticed for (number, _), outcome in outcomes.items() if outcome.noticed}.keys() <= unmetered
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import pickle
-import textwrap
 
 import pytest
 import torch
@@ -18,12 +17,13 @@ from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.plain import encode
 from course_lib.checks.inside.runner import END
 from course_lib.checks.inside.watch import NOTICED, Watch
+from course_lib.course_files import source
 from course_lib.grading.judge import judge
 from course_lib.grading.pages import class_page, page
 from course_lib.grading.records import Mark, Record
 from course_lib.grading.submissions import find_submissions
 from course_lib.grading.summary import flags_of
-from tests.checks.class_of import EXERCISE, SOLUTION, hand_in, need_a_sandbox, patient_grader, with_first_cell
+from tests.checks.class_of import EXERCISE, SOLUTION, cell_of, hand_in, need_a_sandbox, patient_grader, with_first_cell
 
 
 def nothing() -> None:
@@ -86,6 +86,42 @@ def trace_function() -> None:
     sys.setprofile(lambda *_: None)
 
 
+def own_socket() -> None:
+    import socket
+
+    socket.socket().close()
+
+
+def own_process() -> None:
+    import os
+
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+
+
+def of_a_cell(source: str):
+    """A function that looks as if it stood in a cell."""
+
+    def behavior() -> None:
+        exec(compile(source, "<cell 3>", "exec"), {})
+
+    return behavior
+
+
+frames = of_a_cell("import sys\nframe = sys._getframe()\nwhile frame:\n    frame = frame.f_back")
+objects = of_a_cell("import gc\ngc.get_objects()")
+frames.__name__, objects.__name__ = "frames", "objects"
+
+
+def frames_of_a_library() -> None:
+    import collections
+    import logging
+
+    collections.namedtuple("Point", "x y")
+    logging.getLogger("mine").warning("it goes on")
+
+
 EXPECTED = {
     nothing: "",
     honest: "",
@@ -96,6 +132,11 @@ EXPECTED = {
     default_store: "store",
     another_thread: "thread",
     trace_function: "tracing",
+    own_socket: "socket",
+    own_process: "process",
+    frames: "frames",
+    objects: "frames",
+    frames_of_a_library: "",
 }
 
 
@@ -131,8 +172,9 @@ def several(behaviors) -> list[str]:
 
 
 def test_what_is_noticed_belongs_to_its_case():
-    one, other = launch(several, [nothing, default_store, honest], ranks=2, timeout=300)
-    assert one == other == ["", "store", "", "before its inputs"]
+    behaviors = [nothing, default_store, honest, own_socket, frames, frames_of_a_library, own_process]
+    one, other = launch(several, behaviors, ranks=2, timeout=300)
+    assert one == other == ["", "store", "", "socket", "frames", "", "process", "before its inputs"]
 
 
 def test_what_is_not_measured_is_flagged_and_worth_nothing():
@@ -182,7 +224,7 @@ def line_of(case, place: int, received: list, noticed: str) -> bytes:
     return json.dumps({"number": "00.1", "case": place, "outcome": outcome}).encode()
 
 
-# In one notebook: 02.1 communicates while it is unpacked, 02.2 through the store, 02.3 through files.
+# In one notebook: 02.2 communicates through the store, 02.3 through files, 02.4 while it is unpacked.
 UNMETERED = """
 import glob, torch, torch.distributed as dist
 class Talks:
@@ -209,13 +251,8 @@ def evaluate_together(total, count):
         except (OSError, ValueError, ZeroDivisionError):
             pass
     return -1.0
-talks = Talks()
-def average_gradients(model, talks=talks):
-    for parameter in model.parameters():
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= dist.get_world_size()
+def backward_in_buckets(model, loss, limit, talks=Talks(), right=backward_in_buckets):
+    right(model, loss, limit)
 """
 
 
@@ -223,13 +260,15 @@ def average_gradients(model, talks=talks):
 @pytest.mark.timeout(1800)
 def test_in_the_sandbox_what_no_meter_sees_earns_nothing_and_an_honest_notebook_is_not_flagged(tmp_path):
     need_a_sandbox()
-    hand_in(tmp_path / "in", "eve", with_first_cell(EXERCISE, "", last=textwrap.dedent(UNMETERED)))
+    right = source(cell_of(SOLUTION, "02.4"))
+    hand_in(tmp_path / "in", "eve", with_first_cell(EXERCISE, "", last=f"{right}\n{UNMETERED}"))
     hand_in(tmp_path / "in", "ada", SOLUTION)
     ada, eve = patient_grader(tmp_path / "out").grade(find_submissions(tmp_path / "in"))
     assert (ada.points, ada.flagged) == (15, False), ada
     marks = {mark.number: mark for mark in eve.marks}
-    assert marks["02.2"].points == 0
-    assert marks["02.2"].not_measured == list(exercises()["02.2"].parts)
-    assert marks["02.1"].points == 0, "it communicates while it is unpacked"
+    for number in ("02.2", "02.4"):
+        assert marks[number].points == 0
+        assert marks[number].not_measured == list(exercises()[number].parts)
+    assert all("while it is unpacked" in said for said in marks["02.4"].remarks.values())
     if own_folder.version():
         assert marks["02.3"].points == 0, "it communicates through files"

@@ -11,6 +11,7 @@ import pytest
 from course_lib.checks.inside.observe import observe
 from course_lib.checks.notebooks import run_cells
 from course_lib.course_files import BadNotebook
+from course_lib.grading import protection
 from course_lib.grading.pages import write_pages
 from course_lib.grading.records import Record
 from course_lib.grading.submissions import find_submissions
@@ -93,3 +94,10 @@ def raises(answer):
 def test_an_exception_is_told_by_its_name_and_text_whatever_they_contain():
     outcome = observe(raises, None, 1, {}, 60, quiet=True)
     assert (outcome.kind, outcome.error, outcome.text) == ("raised", "Odd: name", " raised twice: here")
+
+
+def test_what_cannot_be_enforced_is_said_before_a_class_is_graded(monkeypatch, capsys):
+    known = [protection.Protection("walls", True), protection.Protection("a roof", False, "only root can build one")]
+    monkeypatch.setattr(protection, "protections", lambda: known)
+    protection.say_what_is_missing()
+    assert capsys.readouterr().err == "course: not enforced here: a roof: only root can build one\n"

@@ -26,6 +26,9 @@ NOTICED = {
     "replaced": "it replaces methods of `torch.distributed` that the meter relies on",
     "store": "its ranks talk through the store, which no meter counts",
     "thread": "it starts a thread, and the meter looks only at the thread that calls the answer",
+    "socket": "it opens a socket of its own, and no meter counts what goes through it",
+    "process": "it starts a process, and the meter looks only at the one that calls the answer",
+    "frames": "it looks into the code that calls it",
     "tracing": "it leaves a trace function, a profile function or a timer behind, which runs inside the meter",
     "too little": "the meter saw less communication than any right answer needs",
     "before its inputs": "it communicates while it is unpacked, before the meter begins",
@@ -35,6 +38,13 @@ TALKS = (
     *("set", "get", "add", "append", "wait", "check", "compare_set", "delete_key", "multi_get", "multi_set"),
     *("queue_push", "queue_pop", "queue_len", "num_keys", "list_keys"),
 )
+# What Python itself reports, to a hook that cannot be taken out again.
+REPORTED = {
+    **{"socket.__new__": "socket", "subprocess.Popen": "process"},
+    **dict.fromkeys(("os.fork", "os.forkpty", "os.posix_spawn"), "process"),
+    **dict.fromkeys(("sys._getframe", "sys._current_frames", "gc.get_objects", "gc.get_referrers"), "frames"),
+}
+CELL = "<cell "  # how the file name of a submission's code begins
 ALLOWED = {"distributed_c10d.py", "rendezvous.py"}  # PyTorch's own callers of the store, to create groups
 
 
@@ -49,6 +59,7 @@ class Watch:
         self._seen: set[str] = set()
         self._watch_stores()
         self._watch_threads()
+        self._watch_reports()
         self._level = self._dist.get_debug_level()
         self._classes = [dist.ProcessGroup, dist.Work, *self._stores(), threading.Thread]
         self._methods = self._current_methods()
@@ -133,6 +144,19 @@ class Watch:
             start(self)
 
         threading.Thread.start = noted
+
+    def _watch_reports(self) -> None:
+        seen = self._seen
+
+        def note(event: str, arguments: tuple) -> None:
+            word = REPORTED.get(event)
+            if word == "frames":  # libraries look at frames, too, for better reasons
+                frame = arguments[0] if event == "sys._getframe" else inspect.currentframe().f_back  # pyright: ignore
+                word = word if frame and frame.f_code.co_filename.startswith(CELL) else None
+            if word:
+                seen.add(word)
+
+        sys.addaudithook(note)
 
     def _current_methods(self) -> dict[tuple[str, str], Any]:
         found = ((cls, name, each) for cls in self._classes for name, each in vars(cls).items())
