@@ -72,11 +72,11 @@ class TracedDDP(DDP):
         self.block_of = {id(each): int(name.split(".")[1]) for name, each in self.model.named_parameters()}
         self.parallel.register_comm_hook(None, lambda _, bucket: self.send_bucket(bucket))
 
-    def send_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    def send_bucket(self, bucket: Any) -> torch.futures.Future[Tensor]:
         """Return the future mean of the ranks' buckets."""
         blocks = sorted({self.block_of[id(each)] for each in bucket.parameters()}, reverse=True)
         with labelled("+".join(map(str, blocks))):
-            work = dist.all_reduce(bucket.buffer().div_(self.ranks), async_op=True)
+            work: Any = dist.all_reduce(bucket.buffer().div_(self.ranks), async_op=True)
         return work.get_future().then(lambda done: done.value()[0])
 
 
