@@ -21,6 +21,11 @@ OWN_GROUPS = (
     "is not in."
 )
 UNPROVEN = "A single case can't prove it, but this is what you get if the following is your mistake. "
+REMEMBERS = (
+    "By itself, this call gives the right result; after other calls in the same process, it gives a wrong one. So your "
+    "function keeps something from one call to the next: in a global variable, in an attribute, in a cache, or in a "
+    "default argument such as `seen={}`, which is created only once. Create what a call needs inside of the function."
+)
 MOST_TRIED = 4  # further cases of a part, to see whether a mistake shows in a second one
 IN_FLIGHT = {
     NEVER: "You begin a call and never wait for it. `isend`, `irecv` and a collective with `async_op=True` return at "
@@ -45,8 +50,8 @@ def assess(
 ) -> Report:
     """Judge the cases, smallest first, each part until its first failure, and return the report.
 
-    `outcome_of(place)` returns what the answer did in that case. `again`, if given, repeats a case before it counts
-    as failed.
+    `outcome_of(place)` returns what the answer did in that case. `again`, if given, repeats a failed case by itself:
+    an answer that passes there, and fails after other calls, keeps something between calls.
     """
     findings: dict[str, Finding] = {}
     untried: list[str] = []
@@ -59,16 +64,23 @@ def assess(
             untried.append(case.part)
             continue
         outcome = outcome_of(place)
-        if again and place and outcome.kind == "returned" and _what_is_wrong(exercise, case, outcome)[0]:
-            outcome = again(place)
+        what, costs = _what_is_wrong(exercise, case, outcome)
+        if what and again and place and outcome.kind == "returned":
+            alone = again(place)
+            wrong_alone, costs_alone = _what_is_wrong(exercise, case, alone)
+            if not wrong_alone and not outcome.in_flight:
+                findings[case.part] = Finding(case, outcome, what, REMEMBERS, tuple(costs))
+                continue
+            outcome, what, costs = alone, wrong_alone, costs_alone
         if place == 0 and outcome.kind == "raised" and outcome.error == NOT_ATTEMPTED:
             return Report(exercise, attempted=False)
-        what, costs = _what_is_wrong(exercise, case, outcome)
         if what:
             findings[case.part] = Finding(case, outcome, what, costs=tuple(costs))
     hung = any(finding.outcome.kind in ("stuck", "slow") for finding in findings.values())
     more = outcome_of if after_a_hang or not hung else None
-    causes = {part: _cause(exercise, cases, finding, findings, more) for part, finding in findings.items()}
+    causes = {
+        part: finding.cause or _cause(exercise, cases, finding, findings, more) for part, finding in findings.items()
+    }
     findings = {part: replace(finding, cause=causes[part]) for part, finding in findings.items()}
     return Report(exercise, True, findings, tuple(untried), tuple(costs))
 
@@ -216,8 +228,8 @@ def _all_alike(call: str) -> str:
             "far as its receive. Begin the send without waiting (`dist.isend`), receive, and wait for it at the end."
         )
     return (
-        "Every rank waits for a message that no rank has sent yet. Somebody must send first: begin the send "
-        "(`dist.isend`) before the receive."
+        "Every rank waits for a message that its sender has not sent to it. Every receive needs one send, from the "
+        "rank it names: begin the send (`dist.isend`) before the receive, and look at who sends to whom."
     )
 
 

@@ -54,6 +54,19 @@ def test_a_wrong_answer_is_told_what_was_seen_the_idea_and_what_to_do_next(capsy
         assert part in told
 
 
+def test_an_answer_that_keeps_something_between_calls_is_told_so():
+    def adds_to_what_came_before(total, count, both=[0.0, 0.0]):  # noqa: B006
+        both[0] += total
+        both[1] += count
+        sums = torch.tensor(both, dtype=torch.float64)
+        dist.all_reduce(sums)
+        return sums[0] / sums[1]
+
+    report = examine(find("02.3"), adds_to_what_came_before, seed=1)
+    assert report.finding
+    assert report.finding.cause.startswith("By itself, this call gives the right result")
+
+
 def test_a_hang_is_shown_as_the_launcher_shows_it(capsys):
     assert check("02.3", skips_when_empty).points == 2
     told = capsys.readouterr().out

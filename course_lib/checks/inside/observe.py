@@ -139,19 +139,20 @@ def observe_many(
     *,
     catch: bool = False,
     brief: bool = False,
+    same: bool = False,
     keeper: Keeper | None = None,
 ) -> list[Outcome]:
     """Call `drive(answer, **inputs)` for each call, one after the other, in one launch, which is much faster than many.
 
     Returns the outcomes in order, up to the first call that did not return: only a separate launch can tell what
     happened there. `catch` continues after a call that raises, if all ranks come out of it. `brief` settles for the
-    name of the error that was raised, and needs no separate launch for it.
+    name of the error that was raised, and needs no separate launch for it. `same` says that all calls are of one answer
+    and uses a single copy of it, so that a call sees what an earlier one left in its globals and defaults.
     """
     with tempfile.TemporaryDirectory() as aside:
         with contextlib.suppress(LaunchError):
-            _launch(
-                drive, calls, ranks, timeout + 0.2 * len(calls), True, aside, together=True, catch=catch, keeper=keeper
-            )
+            limit, together = timeout + 0.2 * len(calls), {"together": True, "catch": catch, "same": same}
+            _launch(drive, calls, ranks, limit, True, aside, **together, keeper=keeper)
         written = [_whole_lines(Path(aside, str(rank))) for rank in range(ranks)]
     outcomes = [_of_values(list(map(json.loads, values))) for values in zip(*written, strict=False)]
     if not catch:
@@ -186,7 +187,8 @@ class Trial:
 
     Cases with the same number of ranks share a launch until one doesn't return; that one gets a launch of its own, and
     the cases after it share a launch again. `told` asks for full reports, for learners: the first case, and any that
-    raises, run in a launch of their own, because only that shows the lines that led to the error.
+    raises, run in a launch of their own, because only that shows the lines that led to the error; the others share one
+    copy of the answer, as calls in a program do.
     """
 
     def __init__(
@@ -224,7 +226,8 @@ class Trial:
         places = [place for place in range(first, len(self._cases)) if self._cases[place][0] == ranks]
         if len(places) > 1:
             calls = [(self._answer, self._cases[place][1]) for place in places]
-            outcomes = observe_many(self._drive, calls, ranks, self._timeout, brief=not self._told, keeper=self._keeper)
+            how = {"brief": not self._told, "same": self._told}
+            outcomes = observe_many(self._drive, calls, ranks, self._timeout, **how, keeper=self._keeper)
             self._seen.update(zip(places, outcomes, strict=False))
             self._by_itself.update(places[len(outcomes) :][:1])
 
@@ -239,6 +242,7 @@ def _launch(
     *,
     together: bool = False,
     catch: bool = False,
+    same: bool = False,
     keeper: Keeper | None = None,
 ) -> Run:
     patience = Patience.with_ranks(timeout * (SPAWNED if start_method() == "spawn" else 1), ranks)
@@ -246,11 +250,11 @@ def _launch(
         answers, given = [answer for answer, _ in calls], [inputs for _, inputs in calls]
         apart = [inputs for inputs in given if isinstance(inputs, PerRank)]
         inputs = keeper.hold(apart, confined=all(each.confined for each in apart)) if keeper else given
-        return launch(_on_rank, drive, answers, inputs, catch, aside, together, ranks=ranks, timeout=patience)
+        return launch(_on_rank, drive, answers, inputs, catch, aside, together, same, ranks=ranks, timeout=patience)
 
 
 def _on_rank(
-    drive: Callable, answers: list, given: list | Parcel, catch: bool, aside: str, together: bool
+    drive: Callable, answers: list, given: list | Parcel, catch: bool, aside: str, together: bool, same: bool
 ) -> list[Any]:
     """Return what `drive` returns for each call. Also write each to a file in `aside`, in case a later one hangs."""
     import torch
@@ -266,7 +270,7 @@ def _on_rank(
     if claim:
         watch = Watch()  # after the transport, whose methods it must not take for the answer's
         dist.barrier()  # no answer runs, and could ask for others' inputs, until all ranks have claimed theirs
-    values = []
+    values, unpacked = [], None
     with open(Path(aside, str(dist.get_rank())), "w") as lines:
         if isinstance(given, Parcel) and given.confined:
             keep_to_own_folder(*_files_of_store(), *transport.files())
@@ -276,7 +280,8 @@ def _on_rank(
             if watch:
                 watch.begin()
             try:
-                unpacked = _anew(answer) if together else _unpacked(answer)
+                if not (same and place):
+                    unpacked = _anew(answer) if together else _unpacked(answer)
                 if watch:
                     watch.unpacked()
                 value = drive(unpacked, **(claim.next_case() if claim else cases[place]))

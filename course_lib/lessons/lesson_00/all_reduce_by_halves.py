@@ -13,19 +13,18 @@ from course_lib.checks.private import by_rank
 from course_lib.lessons.lesson_00 import neighbours
 from course_lib.lessons.symptoms import observed, over_budget
 
-BYTES = 4  # per number
-
 
 def cases(seed: int) -> list[Case]:
     generator = seeded(seed)
 
-    def case(part: str, ranks: int, length: int) -> Case:
-        vectors = [torch.randn(length, generator=generator) for _ in range(ranks)]
-        return Case(part, ranks, {"vectors": vectors}, f"vectors of {length} numbers")
+    def case(part: str, ranks: int, length: int, dtype: torch.dtype = torch.float32) -> Case:
+        vectors = [torch.randn(length, generator=generator, dtype=dtype) for _ in range(ranks)]
+        return Case(part, ranks, {"vectors": vectors}, f"vectors of {length} numbers, {dtype}")
 
     return [
         case("two ranks", 2, 2),
         case("two ranks", 2, 6),
+        case("two ranks", 2, 8, torch.float64),
         case("more ranks", 4, 4),
         case("more ranks", 4, 32),
         case("more ranks", 8, 16),
@@ -54,13 +53,13 @@ def judge(case: Case, values: list[Any]) -> str | None:
 
 
 def costs(case: Case, values: list[Any]) -> list[Cost]:
-    rounds, piece = case.ranks.bit_length() - 1, -(-len(_sum(case)) // case.ranks)
+    rounds, piece = case.ranks.bit_length() - 1, -(-len(_sum(case)) // case.ranks) * _sum(case).element_size()
     spent = [value["spent"] for value in values]
     sent = max(sum(each["sent_to"].values()) for each in spent)
     return [
         Cost("collectives of a rank", max(sum(each["calls"].values()) for each in spent), 0),
         Cost("messages sent by a rank", max(each["messages"] for each in spent), 2 * rounds, at_least=1),
-        Cost("bytes sent by a rank", sent, 2 * (case.ranks - 1) * piece * BYTES, at_least=piece * BYTES),
+        Cost("bytes sent by a rank", sent, 2 * (case.ranks - 1) * piece, at_least=piece),
     ]
 
 
@@ -138,6 +137,16 @@ def out_of_place(case: Case, values: list[Any]) -> bool:
     return all(differs(value.sort().values, right) is None for value in _returned(values))
 
 
+def the_rest_is_left_out(case: Case, values: list[Any]) -> bool:
+    """The last numbers, those beyond a multiple of the number of ranks, are still each rank's own: all others are
+    right. Halves of an odd stretch differ by one number, and nothing is left over.
+    """
+    right, own = _sum(case), case.inputs["vectors"]
+    whole = len(right) // case.ranks * case.ranks
+    mixed = [torch.cat([right[:whole], vector[whole:]]) for vector in own]
+    return whole < len(right) and differs(_returned(values), mixed) is None
+
+
 @observed
 def only_some_ranks(case: Case, values: list[Any]) -> bool:
     """Some ranks have the sum and others don't. Every rank needs it."""
@@ -206,6 +215,7 @@ EXERCISE = Exercise(
         pairs_only,
         added_on_the_way_back,
         stops_half_way,
+        the_rest_is_left_out,
         out_of_place,
         only_some_ranks,
     ),

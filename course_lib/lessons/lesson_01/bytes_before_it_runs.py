@@ -172,7 +172,18 @@ def _optimizer_is(times: int, words: str) -> Symptom:
 
 
 def _activations_are(factor: Callable[[dict[str, int]], float], words: str) -> Symptom:
-    return says(words)(lambda case, values: _near(_times(case, values, "activations"), factor(case.inputs["sizes"])))
+    def symptom(case: Case, values: list[Any]) -> bool:
+        wrong = factor(case.inputs["sizes"])
+        return wrong != 1 and _near(_times(case, values, "activations"), wrong)
+
+    return says(words)(symptom)
+
+
+def counts_adams_steps(case: Case, values: list[Any]) -> bool:
+    """You count Adam's steps, too, 4 bytes for each tensor. The lesson's formula leaves them out: two numbers per
+    parameter.
+    """
+    return values[0]["optimizer"] == expected(case)["optimizer"] + 4 * 4 * case.inputs["sizes"]["layers"]
 
 
 def _seven(other: int, what: str) -> Symptom:
@@ -219,6 +230,12 @@ EXERCISE = Exercise(
         _optimizer_is(
             3,
             "Adam keeps two numbers per parameter, besides the parameter and its gradient, which are counted already.",
+        ),
+        counts_adams_steps,
+        _activations_are(
+            lambda sizes: 1 + sizes["features"] / (7 * sizes["hidden"] * sizes["layers"]),
+            "The batch itself is in your count, `features` numbers for each step and sequence. It is there before the "
+            "forward pass, and not counted here.",
         ),
         _seven(1, "one number, the output,"),
         _seven(2, "two numbers, h and c,"),

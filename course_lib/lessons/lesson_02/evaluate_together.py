@@ -110,6 +110,22 @@ def divides_by_one_count(case: Case, values: list[Any]) -> bool:
     return len(counts) > 1 and any(_same(values, [whole / count] * case.ranks) for count in counts)
 
 
+def divided_once_more(case: Case, values: list[Any]) -> bool:
+    """This is the mean of all examples, divided by the number of ranks once more. A sum over the ranks, divided by the
+    count of all of them, is the mean already.
+    """
+    return _same(values, [mean / case.ranks for mean in expected(case)])
+
+
+def forgets_a_count(case: Case, values: list[Any]) -> bool:
+    """A rank whose losses add up to 0 is left out, and its examples are not counted. A loss of 0 is a loss: only the
+    count says whether a rank has examples.
+    """
+    totals, counts = case.inputs["totals"], case.inputs["counts"]
+    counted = [count for total, count in zip(totals, counts, strict=True) if total]
+    return 0 < sum(counted) < sum(counts) and _same(values, [sum(totals) / sum(counted)] * case.ranks)
+
+
 def own_sum_by_all(case: Case, values: list[Any]) -> bool:
     """The count is that of all ranks, but the sum is this rank's own. Add up the losses, too."""
     totals, count = case.inputs["totals"], sum(case.inputs["counts"])
@@ -170,6 +186,8 @@ EXERCISE = Exercise(
         own_mean,
         mean_of_means,
         the_sum,
+        divided_once_more,
+        forgets_a_count,
         divides_by_the_ranks,
         divides_by_its_own_count,
         divides_by_one_count,

@@ -52,8 +52,13 @@ def drive(answer, count: int, seed: int):
                 name: list(map(int, answer(count, rank, ranks, epoch, seed + further)))
                 for name, (epoch, further) in calls.items()
             }
-        here = list(map(int, answer(count, rank, ranks, 0, seed)))
-    return {"shares": shares, "in one process": here, "said": sum(spent.calls.values()) + spent.messages}
+        here = [list(map(int, answer(count, each, ranks, 0, seed))) for each in range(ranks)]
+    return {
+        "shares": shares,
+        "in one process": here[rank],
+        "of all ranks": here,
+        "said": sum(spent.calls.values()) + spent.messages,
+    }
 
 
 def judge(case: Case, values: list) -> str | None:
@@ -69,6 +74,10 @@ def judge(case: Case, values: list) -> str | None:
     for rank, share in enumerate(shares):
         if share["again"] != share["epoch 0"]:
             return f"rank {rank} was asked twice for epoch 0, and gave two answers"
+    for rank, value in enumerate(values):
+        for other, share in enumerate(value["of all ranks"]):
+            if share != shares[other]["epoch 0"]:
+                return f"on rank {rank}, the share of rank {other} is {share}: rank {other} has another one"
     return _not_shuffled(shares) if case.part == SHUFFLED else None
 
 
@@ -120,7 +129,7 @@ def _kept_together(shares: list[dict[str, list[int]]]) -> str | None:
 
 
 def costs(case: Case, values: list) -> list[Cost]:
-    return [Cost("messages and collectives of a rank, in 5 calls", max(value["said"] for value in values), 0)]
+    return [Cost("messages and collectives of a rank, in all calls", max(value["said"] for value in values), 0)]
 
 
 def repeats(case: Case, values: list[Any]) -> bool:
@@ -210,6 +219,15 @@ def another_answer_each_time(case: Case, values: list[Any]) -> bool:
 
 
 @observed
+def takes_another_rank(case: Case, values: list[Any]) -> bool:
+    """Asked for another rank's share, your function doesn't return what that rank reads. `rank` and `ranks` say whose
+    share it is and how many there are: use these two, not `dist.get_rank()` or the environment.
+    """
+    shares = [value["shares"]["epoch 0"] for value in values]
+    return _complete(case, values) and any(value["of all ranks"] != shares for value in values)
+
+
+@observed
 def keeps_its_examples(case: Case, values: list[Any]) -> bool:
     """Each rank has the same examples in every epoch, and only their order changes. This is what you get if you split
     first and shuffle afterwards. Shuffle all of them, anew in every epoch, then split.
@@ -289,5 +307,6 @@ EXERCISE = Exercise(
         keeps_its_examples,
         swaps_whole_shares,
         asks_the_others,
+        takes_another_rank,
     ),
 )

@@ -76,14 +76,19 @@ def drive(answer, problems: list):
 
     rank, ranks = dist.get_rank(), dist.get_world_size()
 
-    def plan(lengths, cells):
+    def plan(lengths, cells, rank=rank):
         return [list(map(int, batch)) for batch in answer(list(lengths), cells, rank, ranks)]
 
     with meter() as spent:
         with as_process(rank, answer):
             plans = [plan(*problem) for problem in problems]
-        first = plan(*problems[0])
-    return {"plans": plans, "in one process": first, "messages": sum(spent.calls.values()) + spent.messages}
+        here = [plan(*problems[0], rank=each) for each in range(ranks)]
+    return {
+        "plans": plans,
+        "in one process": here[rank],
+        "of all ranks": here,
+        "messages": sum(spent.calls.values()) + spent.messages,
+    }
 
 
 def judge(case: Case, values: list) -> str | None:
@@ -91,6 +96,11 @@ def judge(case: Case, values: list) -> str | None:
         wrong = wrong_in(plan) or (case.part == "alike on all ranks" and unlike(plan))
         if wrong:
             return f"{plan}:\n{wrong}" if len(case.inputs["problems"]) > 1 else wrong
+    first = [value["plans"][0] for value in values]
+    for rank, value in enumerate(values):
+        for other, batches in enumerate(value["of all ranks"]):
+            if batches != first[other]:
+                return f"on rank {rank}, the batches of rank {other} are {batches}: rank {other} has others"
     return None
 
 
@@ -114,6 +124,15 @@ def depends_on_the_process(case: Case, values: list) -> bool:
     together = plans_of(case, values)[0]
     alone = replace(together, parts=[value["in one process"] for value in values])
     return wrong_in(together) is not None and wrong_in(alone) is None
+
+
+@observed
+def ranks_disagree(case: Case, values: list) -> bool:
+    """The ranks don't agree on one plan: asked for the batches of the same rank, they return different ones. Every rank
+    must come to the same plan by itself: use nothing but the arguments, and no random numbers. (`rank` is an argument,
+    too: use it, not `dist.get_rank()`.)
+    """
+    return any(value["of all ranks"] != values[0]["of all ranks"] for value in values)
 
 
 def has_returned_lengths(case: Case, values: list) -> bool:
@@ -260,11 +279,12 @@ def has_left_a_rank_without_work(case: Case, values: list) -> bool:
     return plan is not None and is_whole(plan) and unlike(plan) is not None
 
 
+@observed
 def has_asked_the_others(case: Case, values: list) -> bool:
     """Ranks talk to each other to find out what they already know: every rank has all lengths, and can compute how many
     batches the others have.
     """
-    return judge(case, values) is None and max(value["messages"] for value in values) > 0
+    return max(value["messages"] for value in values) > 0
 
 
 EXERCISE = Exercise(
@@ -287,7 +307,9 @@ EXERCISE = Exercise(
     judge=judge,
     costs=costs,
     symptoms=(
+        has_asked_the_others,
         depends_on_the_process,
+        ranks_disagree,
         has_returned_lengths,
         has_dropped_some,
         has_repeated_some,
@@ -303,6 +325,5 @@ EXERCISE = Exercise(
         has_mixed_long_and_short,
         has_measured_all_ranks_by_the_longest,
         has_left_a_rank_without_work,
-        has_asked_the_others,
     ),
 )

@@ -92,8 +92,17 @@ def _sums(cells: Tensor, mask: Tensor) -> Tensor:
 
 
 @observed
+def is_a_constant_if_empty(case: Case, values: list) -> bool:
+    """A rank without steps that count returns a number that no weight leads to, so `backward()` raises there. The sum
+    over no steps is 0, too, and it has a graph: `losses[mask].sum()`.
+    """
+    constant = [not isinstance(value["gradients"], Tensor) for value in values]
+    return any(constant) and constant == [not mask.any() for mask in case.inputs["mask"]]
+
+
+@observed
 def has_cut_the_graph(case: Case, values: list) -> bool:
-    """The value may be right, but `backward()` finds no way from it to the weights: it went through `item()`,
+    """`backward()` finds no way from what you return to the weights: somewhere it left the graph, as through `item()`,
     `detach()` or `torch.tensor`. Only counts may leave the graph; the sum of losses must stay in it.
     """
     return any(not isinstance(value["gradients"], Tensor) for value in values)
@@ -101,6 +110,8 @@ def has_cut_the_graph(case: Case, values: list) -> bool:
 
 @says(NO_MEAN_OF_NOTHING)
 def has_divided_by_nothing(case: Case, values: list) -> bool:
+    if not case.inputs["rest"].isfinite().all():
+        return False  # the padding may have made it nan
     empty = [not mask.any() for mask in case.inputs["mask"]]
     nans = [bool(value["losses"].isnan()) for value in values]
     return any(empty) and nans == empty
@@ -169,6 +180,14 @@ def has_never_divided(case: Case, values: list) -> bool:
     return mean or _is_like(case, values, lambda cells, mask: _sums(cells, mask).sum())
 
 
+def has_hidden_the_padding(case: Case, values: list) -> bool:
+    """The loss is right, but its gradient has the padding's in it: you overwrote the padding where autograd doesn't see
+    it (`.data`, `detach()`, `no_grad()`). Select the steps that count, `losses[mask]`.
+    """
+    loss_is_right = differs(_mean(values, "losses"), expected(case)["losses"]) is None
+    return loss_is_right and has_added_the_padding(case, values)
+
+
 def has_added_the_padding(case: Case, values: list) -> bool:
     """The count is right, but the sum has the padding in it: its losses are numbers like any other. Sum over
     the mask.
@@ -207,6 +226,7 @@ EXERCISE = Exercise(
     private={"slopes": by_rank, "rest": by_rank, "mask": by_rank},
     judge=judge,
     symptoms=(
+        is_a_constant_if_empty,
         has_cut_the_graph,
         has_divided_by_nothing,
         has_let_padding_in,
@@ -217,6 +237,7 @@ EXERCISE = Exercise(
         has_counted_the_padding,
         has_counted_sequences,
         has_never_divided,
+        has_hidden_the_padding,
         has_added_the_padding,
     ),
     hanging=skips_when_empty,

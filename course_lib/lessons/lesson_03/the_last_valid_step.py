@@ -43,11 +43,11 @@ def shape_from(least: int, chance: random.Random) -> tuple[int, list[int], int]:
 
 
 def drive(answer, outputs: Tensor, lengths: Tensor, weights: Tensor):
-    outputs = outputs.clone().requires_grad_()
-    states = answer(outputs, lengths)
+    outputs, own = outputs.clone().requires_grad_(), lengths.clone()
+    states = answer(outputs, own)
     if isinstance(states, Tensor) and states.requires_grad and states.shape == weights.shape:
         (states * weights).sum().backward()
-    return {"states": states, "gradient": outputs.grad}
+    return {"states": states, "gradient": outputs.grad, "lengths": own}
 
 
 def expected(case: Case) -> list:
@@ -63,7 +63,9 @@ def expected(case: Case) -> list:
 def judge(case: Case, values: list) -> str | None:
     (value,), (right,) = values, expected(case)
     nothing = value["gradient"] is None and not right["gradient"].any()  # without steps, no graph is needed
-    return same_as(expected)(case, [{**value, "gradient": right["gradient"] if nothing else value["gradient"]}])
+    made = {"states": value["states"], "gradient": right["gradient"] if nothing else value["gradient"]}
+    changed = differs(value["lengths"], case.inputs["lengths"])
+    return same_as(expected)(case, [made]) or (f"it has changed `lengths`: it {changed}" if changed else None)
 
 
 def _picks(case: Case, values: list, step_of: Callable[[int], int | None]) -> bool:
@@ -77,6 +79,14 @@ def _picks(case: Case, values: list, step_of: Callable[[int], int | None]) -> bo
 
 def _is_right(case: Case, values: list) -> bool:
     return differs(values[0]["states"], expected(case)[0]["states"]) is None
+
+
+@observed
+def has_changed_the_lengths(case: Case, values: list) -> bool:
+    """You change `lengths`, the caller's tensor, in place (`-=`, or a method with an underscore at its end): the loss
+    that reads it next would get wrong ones. Make a new tensor, as `lengths - 1` does.
+    """
+    return differs(values[0]["lengths"], case.inputs["lengths"]) is not None
 
 
 @observed
@@ -196,6 +206,7 @@ EXERCISE = Exercise(
     judge=judge,
     errors={"out of bounds for dimension 1": idea(is_batch_first)},
     symptoms=(
+        has_changed_the_lengths,
         is_cut_from_the_graph,
         has_written_over_an_empty_one,
         has_another_gradient,

@@ -202,11 +202,11 @@ def has_stretched(case: Case, values: list) -> bool:
 
 
 def has_taken_another_kind_of_norm(case: Case, values: list) -> bool:
-    """This is a different norm: the largest absolute value of the gradient, or the sum of the absolute values. Clip by
-    the root of the sum of the squares of all its numbers, and return that.
+    """This is a different norm: the largest absolute value of the gradient, the sum of the absolute values, or the sum
+    of the squares without its root. Clip by the root of the sum of the squares of all its numbers, and return that.
     """
     sizes = _whole(case).abs()
-    other = _is_norm(values, sizes.max()) or _is_norm(values, sizes.sum())
+    other = any(_is_norm(values, each) for each in (sizes.max(), sizes.sum(), sizes.square().sum()))
     return other and not _is_norm(values, sizes.norm())
 
 

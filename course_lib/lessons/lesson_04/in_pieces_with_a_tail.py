@@ -82,9 +82,17 @@ def expected(case: Case) -> list:
 
 
 def trained(
-    case: Case, share: Callable[[list[int]], list[float]], zero_each: bool = False, zero: bool = True, tail: bool = True
+    case: Case,
+    share: Callable[[list[int]], list[float]],
+    zero_each: bool = False,
+    zero: bool = True,
+    tail: bool = True,
+    once_more: bool = False,
 ) -> dict:
-    """Return losses and parameters if `share` weights the mean of each piece in its update."""
+    """Return losses and parameters if `share` weights the mean of each piece in its update.
+
+    Each keyword introduces one mistake.
+    """
     model, losses, pieces, k = network(case.inputs["weights"]), [], case.inputs["micro_batches"], case.inputs["k"]
     optimizer = sgd(model)
     updates = [pieces[start : start + k] for start in range(0, len(pieces), k)]
@@ -102,6 +110,9 @@ def trained(
             total += loss.item()
         optimizer.step()
         losses.append(total)
+    if once_more:
+        optimizer.zero_grad(set_to_none=False)
+        optimizer.step()
     return {"losses": losses, "parameters": [parameter.detach() for parameter in model.parameters()]}
 
 
@@ -239,6 +250,13 @@ def has_never_zeroed(case: Case, values: list) -> bool:
     return any(_is_like(case, values, share, zero=False) for share in shares)
 
 
+def has_stepped_once_more(case: Case, values: list) -> bool:
+    """There is one step too many, after the last update, with gradients of zero: momentum moves the weights all the
+    same. Step for the tail only if there is one.
+    """
+    return _is_like(case, values, lambda sizes: [size / sum(sizes) for size in sizes], once_more=True)
+
+
 def has_joined_the_pieces(case: Case, values: list) -> bool:
     """You join micro-batches and run them as one. The numbers are right, but the memory is that of the whole batch,
     which does not fit: that is why it came in pieces. Run a separate forward and backward pass for each micro-batch.
@@ -285,6 +303,7 @@ EXERCISE = Exercise(
         has_taken_one_size_for_all,
         has_zeroed_every_time,
         has_never_zeroed,
+        has_stepped_once_more,
         has_joined_the_pieces,
         has_held_several_graphs,
         has_run_more_passes,

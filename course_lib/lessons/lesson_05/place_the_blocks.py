@@ -37,6 +37,7 @@ def cases(seed: int) -> list[Case]:
         case("a limit on memory", [[1, 1], [1, 1]], [3, 3], [3, 3]),
         *some("a limit on memory", with_a_limit),
         case("nothing fits", [[1, 1], [1, 1]], [3, 3], [2, 5]),
+        case("nothing fits", [[1, 1]], [3, 3], [5]),
         *some("nothing fits", too_small),
     ]
 

@@ -28,7 +28,7 @@ def sends_two_ahead(number):
     return theirs
 
 
-@wrong("00.1", says="went all the way round the ring")
+@wrong("00.1", says="comes all the way round the ring")
 def passes_on_until_its_own_comes_back(number):
     left, right = neighbours()
     mine = torch.tensor([number])
@@ -76,6 +76,17 @@ def leaves_the_ring_open(number):
         dist.recv(theirs, rank - 1)
     if sending:
         sending.wait()
+    return theirs.item()
+
+
+@wrong("00.1", says="nothing came to rank 0", never="All ranks have the same")
+def a_chain_that_keeps_rank_0s(number):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    theirs = torch.tensor([number])
+    if rank > 0:
+        dist.recv(theirs, rank - 1)
+    if rank + 1 < ranks:
+        dist.send(torch.tensor([number]), rank + 1)
     return theirs.item()
 
 
@@ -262,6 +273,22 @@ def receives_into_too_little(vector):
     return vector
 
 
+@wrong("00.2", says="recv of float32")
+def receives_into_the_default_dtype(vector):
+    rank, walk, begin, end = dist.get_rank(), [], 0, len(vector)
+    for distance in _distances():
+        middle = (begin + end) // 2
+        mine, theirs = (slice(begin, middle), slice(middle, end))[:: -1 if rank & distance else 1]
+        arriving = torch.empty(mine.stop - mine.start)
+        swap(vector[theirs], arriving, rank ^ distance)
+        vector[mine] += arriving
+        walk.append((mine, theirs, rank ^ distance))
+        begin, end = mine.start, mine.stop
+    for mine, theirs, partner in reversed(walk):
+        swap(vector[mine], vector[theirs], partner)
+    return vector
+
+
 @wrong("00.2", says=NEVER_WAITS)
 def waits_for_no_send(vector):
     for distance in _distances():
@@ -374,6 +401,12 @@ def only_the_neighbour(vector):
 @wrong("00.2", says="This is the mean")
 def the_mean(vector):
     return halves(vector)[0] / dist.get_world_size()
+
+
+@wrong("00.2", says="are still each rank's own")
+def drops_the_rest(vector):
+    whole = len(vector) // dist.get_world_size() * dist.get_world_size()
+    return torch.cat([halves(vector[:whole].clone())[0], vector[whole:]])
 
 
 @wrong("00.2", says="put together wrongly")

@@ -547,6 +547,18 @@ def one_layer_of_activations(**sizes):
     return made | {"activations": made["activations"] // sizes["layers"]}
 
 
+@wrong("01.3", says="You count Adam's steps", never="The activations of one layer")
+def with_adams_steps(**sizes):
+    counted = in_a_closed_form(**sizes)
+    return counted | {"optimizer": counted["optimizer"] + 16 * sizes["layers"]}
+
+
+@wrong("01.3", says="The batch itself is in your count", never="eight numbers")
+def with_the_batch(**sizes):
+    counted, batch = in_a_closed_form(**sizes), sizes["features"] * sizes["steps"] * sizes["sequences"]
+    return counted | {"activations": counted["activations"] + batch * sizes["bytes_each"]}
+
+
 @wrong("01.3", says="The activations of one sequence")
 def one_sequence(**sizes):
     return counts(**sizes | {"sequences": 1})

@@ -370,6 +370,11 @@ def rank_0_decides(count, rank, ranks, epoch, seed):
     return order[rank::ranks]
 
 
+@wrong("02.2", says="Asked for another rank's share")
+def asks_the_group_who_it_is(count, rank, ranks, epoch, seed):
+    return shuffled(count, seed, epoch)[dist.get_rank() :: ranks]
+
+
 @wrong("02.2", says="The order depends on something besides the arguments")
 def draws_from_one_generator(count, rank, ranks, epoch, seed, generators={}):  # noqa: B006
     generator = generators.setdefault((seed, count), torch.Generator().manual_seed(seed))
@@ -545,6 +550,20 @@ def divides_by_nothing(total, count):
 def divides_by_its_share_of_the_mean(total, count):
     share = total / count
     both = torch.tensor([share * count, count], dtype=torch.float64)
+    dist.all_reduce(both)
+    return both[0] / both[1]
+
+
+@wrong("02.3", says="divided by the number of ranks once more")
+def also_divides_by_the_ranks(total, count):
+    both = torch.tensor([total, count], dtype=torch.float64)
+    dist.all_reduce(both)
+    return both[0] / both[1] / dist.get_world_size()
+
+
+@wrong("02.3", says="A rank whose losses add up to 0 is left out", never="the count of a single rank")
+def takes_no_loss_for_no_examples(total, count):
+    both = torch.tensor([total, count if total else 0], dtype=torch.float64)
     dist.all_reduce(both)
     return both[0] / both[1]
 
@@ -772,7 +791,7 @@ def waits_for_whole_buckets(model, loss, limit):
         hook.remove()
 
 
-@wrong("02.4", says="hooks of the first are still there")
+@wrong("02.4", says="hooks of yours are still on the parameters")
 def leaves_its_hooks(model, loss, limit):
     class Leaving(Buckets):
         def finish(self):
@@ -780,6 +799,24 @@ def leaves_its_hooks(model, loss, limit):
             self.put_back()
 
     Leaving.run(model, loss, limit)
+
+
+@wrong("02.4", says="it can't remove itself")
+def each_hook_removes_itself(model, loss, limit):
+    class RemovedWhenReady(Buckets):
+        def __init__(self, model, limit):
+            super().__init__(model, limit)
+            self.hook_of = dict(zip(model.parameters(), self.hooks, strict=True))
+
+        def ready(self, parameter):
+            super().ready(parameter)
+            self.hook_of[parameter].remove()
+
+        def finish(self):
+            self.send()
+            self.put_back()
+
+    RemovedWhenReady.run(model, loss, limit)
 
 
 @wrong("02.4", says="This is the sum of the gradients")

@@ -81,6 +81,13 @@ def writes_zeros_into_the_outputs(outputs, lengths):
     return outputs[lengths - 1, torch.arange(len(lengths))]
 
 
+@wrong("03.1", says="You change `lengths`")
+def counts_down_in_place(outputs, lengths):
+    lengths -= 1
+    states = outputs[lengths, torch.arange(len(lengths))]
+    return states.masked_fill((lengths < 0).unsqueeze(1), 0)
+
+
 @wrong("03.1", says="You take the first dimension for the sequences")
 def batch_first(outputs, lengths):
     return outputs[torch.arange(len(lengths)), lengths - 1]
@@ -177,11 +184,29 @@ def sums_the_losses_over_ranks(losses, mask):
     return whole / count + (total - total.detach()) / count
 
 
-@wrong("03.2", says="no way from it to the weights")
+@wrong("03.2", says="no way from what you return to the weights")
 def reduces_what_was_detached(losses, mask):
     both = torch.stack([losses[mask].sum().detach(), mask.sum().double()])
     dist.all_reduce(both)
     return (both[0] / both[1]).requires_grad_()
+
+
+@wrong("03.2", says="A rank without steps that count returns a number that no weight leads to")
+def a_plain_zero_if_empty(losses, mask):
+    count = _total(mask.sum())
+    return losses[mask].sum() * dist.get_world_size() / count if mask.any() else torch.tensor(0.0)
+
+
+@wrong("03.2", says="One bad cell of padding", never="divided by its count of 0")
+def all_times_zero_if_empty(losses, mask):
+    count = _total(mask.sum())
+    return losses[mask].sum() * dist.get_world_size() / count if mask.any() else losses.sum() * 0
+
+
+@wrong("03.2", says="its gradient has the padding's in it")
+def zeroes_the_padding_unseen(losses, mask):
+    losses.data[~mask] = 0.0
+    return losses.sum() * dist.get_world_size() / _total(mask.sum())
 
 
 @wrong("03.2", says="grows with the batch")
@@ -254,6 +279,19 @@ def shuffles_by_the_hash_of_a_name(lengths, cells, rank, ranks):
     random.Random(hash("batches")).shuffle(order)
     order.sort(key=lambda index: -lengths[index])
     return with_empty_ones(filled(lengths, order, cells), ranks)[rank::ranks]
+
+
+@wrong("03.3", says="The ranks don't agree on one plan", never="thrown away")
+def draws_lots_between_equals(lengths, cells, rank, ranks):
+    order = list(range(len(lengths)))
+    random.SystemRandom().shuffle(order)
+    order.sort(key=lambda index: -lengths[index])
+    return with_empty_ones(filled(lengths, order, cells), ranks)[rank::ranks]
+
+
+@wrong("03.3", says="asked for the batches of the same rank")
+def asks_the_group_who_it_is(lengths, cells, rank, ranks):
+    return with_empty_ones(filled(lengths, longest_first(lengths), cells), ranks)[dist.get_rank() :: ranks]
 
 
 @wrong("03.3", says="deal these out one by one")

@@ -32,6 +32,16 @@ def examples_of(pieces):
     return sum(len(inputs) for inputs, _ in pieces)
 
 
+@wrong("04.1", says="There is one step too many")
+def steps_for_a_tail_that_is_not_there(model, optimizer, micro_batches, k):
+    updates = updates_of(micro_batches, k)
+    losses = accumulated(model, optimizer, updates, lambda errors, pieces: errors.sum() / examples_of(pieces))
+    if len(micro_batches) % k == 0:
+        optimizer.zero_grad(set_to_none=False)
+        optimizer.step()
+    return losses
+
+
 @wrong("04.1", says="You join micro-batches")
 def one_large_batch(model, optimizer, micro_batches, k):
     losses = []
@@ -444,6 +454,17 @@ def largest_number_as_norm(model, optimizer, micro_batches, count, limit):
     backward_of_all(model, micro_batches, count)
     sum_over_ranks(model)
     norm = nn.utils.clip_grad_norm_(model.parameters(), limit, norm_type=float("inf"))
+    optimizer.step()
+    return norm
+
+
+@wrong("04.2", says="This is a different norm")
+def takes_no_root(model, optimizer, micro_batches, count, limit):
+    backward_of_all(model, micro_batches, count)
+    sum_over_ranks(model)
+    norm = sum(parameter.grad.square().sum() for parameter in model.parameters())
+    for parameter in model.parameters():
+        parameter.grad *= min(1.0, limit / norm.item())
     optimizer.step()
     return norm
 

@@ -188,6 +188,15 @@ def goes_back_twice(stage, inputs, loss, shape):
         dist.send(back.contiguous(), rank - 1)
 
 
+@wrong("05.1", says="The last stage is right, but one before it is not", never="several backward passes")
+def sends_back_a_mean(stage, inputs, loss, shape):
+    rank = dist.get_rank()
+    inputs, outputs = there(stage, inputs, shape)
+    (loss(outputs) if loss else outputs).backward(None if loss else received_from(rank + 1, shape))
+    if rank:
+        dist.send((inputs.grad / dist.get_world_size()).contiguous(), rank - 1)
+
+
 @wrong("05.1", says=NEVER_WAITS)
 def sends_and_forgets(stage, inputs, loss, shape):
     """Both ways with `isend`, and nobody waits for it."""
@@ -357,6 +366,11 @@ def gives_up(seconds, sizes, memory):
 @wrong("05.2", says="no placement fits, and you return one")
 def always_finds_one(seconds, sizes, memory):
     return best(seconds, sizes, memory) or best(seconds, sizes, [float("inf")] * len(memory))
+
+
+@wrong("05.2", says="no placement fits, and you return one")
+def one_device_takes_all(seconds, sizes, memory):
+    return [list(range(len(sizes)))] if len(memory) == 1 else best(seconds, sizes, memory)
 
 
 @wrong("05.2", says="you return an empty list")
