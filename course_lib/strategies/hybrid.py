@@ -139,7 +139,9 @@ def mesh_of(replicas: int, column: str = "stage", inside: str = "", shards: int 
 def _group_of_each_replica(mesh: DeviceMesh) -> dist.ProcessGroup:
     """Return the ranks of this rank's replica: they hold one model and its optimizer state together."""
     rows = mesh.mesh.movedim((mesh.mesh_dim_names or ()).index("replica"), 0).flatten(1)
-    return dist.new_subgroups_by_enumeration(rows.tolist())[0]
+    group = dist.new_subgroups_by_enumeration(rows.tolist())[0]
+    assert isinstance(group, dist.ProcessGroup)  # every rank is in one of them
+    return group
 
 
 def _in_words(replicas: int, shards: int, stages: int) -> str:
@@ -151,7 +153,8 @@ def _in_words(replicas: int, shards: int, stages: int) -> str:
 def sum_all(tensors: Sequence[Tensor | None], group: dist.ProcessGroup) -> None:
     """Sum each tensor over the group, all at the same time."""
     for work in [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]:
-        work.wait()
+        if work is not None:
+            work.wait()
 
 
 class GradientSum:

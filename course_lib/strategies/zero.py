@@ -74,7 +74,7 @@ class RowShards:
 
     def __init__(self, model: SequenceModel, group: dist.ProcessGroup) -> None:
         self.group, self.place, self.ranks = group, dist.get_rank(group), dist.get_world_size(group)
-        self.rows = {
+        self.rows: dict[Tensor, _Rows] = {
             weight: self._divide(weight.data) for weight in model.parameters() if weight.requires_grad and weight.dim()
         }
         self.is_whole = True

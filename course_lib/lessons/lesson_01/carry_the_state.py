@@ -143,7 +143,8 @@ def without_momentum(case: Case, values: list[Any]) -> bool:
     """The updates are those of plain SGD, but this optimizer has momentum. How to update is the optimizer's business:
     call `optimizer.step()`.
     """
-    plain = drive(_carried, **case.inputs | {"momentum": 0.0})["weights"]
+    inputs: dict[str, Any] = case.inputs | {"momentum": 0.0}
+    plain = drive(_carried, **inputs)["weights"]
     return bool(case.inputs["momentum"]) and differs(values[0]["weights"], plain) is None
 
 

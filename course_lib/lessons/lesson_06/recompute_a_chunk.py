@@ -196,7 +196,8 @@ def of_one_chunk_alone(case: Case, values: list) -> bool:
     """
     weights, chunks, state, gradients, _ = case.inputs.values()
     layer, so_far = layer_of(weights), []
-    layer.weight_hh_l0.register_post_accumulate_grad_hook(lambda weight: so_far.append(weight.grad.clone()))
+    recurrent = dict(layer.named_parameters())["weight_hh_l0"]
+    recurrent.register_post_accumulate_grad_hook(lambda weight: so_far.append(weight.grad.clone()))
     recomputed(layer, chunks, tuple(state), gradients)
     alone = [so_far[0], *(after - before for before, after in pairwise(so_far))]
     return len(chunks) > 1 and any(differs(values[0]["parameters"][1], one) is None for one in alone)

@@ -115,8 +115,10 @@ def _in_words(value: list | None) -> str:
     return "None" if value is None else repr(tuple(value))
 
 
-def _ranks(values: list) -> set:
-    return {value[0] if isinstance(value, list) and value else value for value in values}
+def _ranks(values: list) -> list:
+    """Return whom the ranks blame, each once, whatever an answer has returned."""
+    blamed = [value[0] if isinstance(value, list) and value else value for value in values]
+    return [each for place, each in enumerate(blamed) if each not in blamed[:place]]
 
 
 @observed
@@ -142,7 +144,7 @@ def nan_is_not_equal_to_itself(case: Case, values: list) -> bool:
     two nans count as equal.
     """
     with_nan = [name for name, weights in case.inputs["replicas"][0].items() if weights.isnan().any()]
-    return any(isinstance(value, list) and value[-1] in with_nan for value in values)
+    return any(isinstance(value, list) and value[-1:] in [[name] for name in with_nan] for value in values)
 
 
 @observed
@@ -150,7 +152,7 @@ def sums_are_not_the_weights(case: Case, values: list) -> bool:
     """Nobody is named, but one replica has its numbers in another order: their sum, norm and largest are the same.
     Compare the weights themselves.
     """
-    return _fault(case) == reordered.__name__ and _ranks(values) == {None}
+    return _fault(case) == reordered.__name__ and _ranks(values) == [None]
 
 
 @observed
@@ -158,7 +160,7 @@ def close_is_not_equal(case: Case, values: list) -> bool:
     """Nobody is named, but one replica differs in the last digit of its weights. Replicas get the same start and the
     same updates, so they are equal to the last bit, or something is wrong: compare without a tolerance.
     """
-    return _fault(case) == in_the_last_digit.__name__ and _ranks(values) == {None}
+    return _fault(case) == in_the_last_digit.__name__ and _ranks(values) == [None]
 
 
 @observed
@@ -173,13 +175,13 @@ def first_name(case: Case, values: list) -> bool:
     order of the dict.
     """
     truth = _truth(case)
-    return truth is not None and _ranks(values) == {truth[0]}
+    return truth is not None and _ranks(values) == [truth[0]]
 
 
 @observed
 def an_innocent_rank(case: Case, values: list) -> bool:
     """This rank has what most others have. Count how many ranks have each version: the wrong one is there once."""
-    return _ranks(values) != {None}
+    return _ranks(values) != [None]
 
 
 @observed
