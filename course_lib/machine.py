@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import random
 import socket
 import sys
 from pathlib import Path
@@ -159,9 +160,12 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different free ports."""
+    """Return `count` different free ports, from below those that systems give to outgoing connections meanwhile."""
+    dice, found = random.SystemRandom(), []
     with contextlib.ExitStack() as probes:
-        sockets = [probes.enter_context(socket.socket()) for _ in range(count)]
-        for probe in sockets:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in sockets]
+        while len(found) < count:
+            probe, port = probes.enter_context(socket.socket()), dice.randrange(10_000, 32_000)
+            with contextlib.suppress(OSError):  # taken: try another
+                probe.bind(("127.0.0.1", port))
+                found.append(port)
+    return found

@@ -172,7 +172,6 @@ def collect(given: Path, into: Path, lessons: Sequence[str] = (), expected: Iter
     if _one_lies_in_the_other(given, into):
         raise BadExchange(f"{into}: give a folder that lies neither in {given} nor around it")
     notebooks = exercise_notebooks(lessons)
-    into.mkdir(0o700, parents=True, exist_ok=True)  # one student's work is not for another's eyes
     done = Collected(lessons=len(notebooks))
     here: dict[str, set[str]] = {name: set() for name in expected}
     for student, sources in _students(given, notebooks, done).items():
@@ -220,6 +219,7 @@ def _take(each: Source, given: Path, place: Path, exercise: Path, done: Collecte
     elif place.is_file() and place.stat().st_mtime > changed:
         done.newer_here.append(f"{each.student}/{place.name}")
     else:
+        place.parent.parent.mkdir(0o700, parents=True, exist_ok=True)  # one student's work is not for another's eyes
         write_whole(place, content)
         os.utime(place, (changed, changed))
         done.taken.setdefault(each.student, []).append(place.stem)

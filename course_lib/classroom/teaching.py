@@ -53,7 +53,7 @@ PLANS = (
     Plan("half_a_day", "Half a day", 1, MORNING, 13 * 60, "00,02", 20),
     Plan("one_day", "One day", 1, MORNING, 17 * 60, "00-03", 15),
     Plan("two_days", "Two days", 2, MORNING, 17 * 60, "00-06,08", 10),
-    Plan("semester", "A semester", 14, LECTURE, LECTURE + 90, "00-09", 30, weekly=True),
+    Plan("semester", "A semester", 12, LECTURE, LECTURE + 90, "00-09", 30, weekly=True),
 )
 
 

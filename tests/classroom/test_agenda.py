@@ -118,5 +118,5 @@ def test_bad_options_get_a_sentence(words, said, capsys):
 def test_what_does_not_fit_is_said(capsys):
     assert main(["agenda", "--days", "1", "--from", "9:00", "--until", "10:00", "--lessons", "00,06"]) == 0
     told = capsys.readouterr().out
-    assert "## What does not fit: 90 minutes" in told
-    assert "06 · Pipeline parallelism, 90 minutes: 1 · The bubble (asks 06.1); 2 · 1F1B" in told
+    assert "## What does not fit: 81 minutes" in told
+    assert "06 · Pipeline parallelism, 81 minutes: 2 · 1F1B" in told

@@ -208,7 +208,8 @@ def test_right_values_without_any_communication_are_not_measured():
     for messages in (0, 2):
         lines = []
         for place, case in enumerate(cases):
-            total, size = sum(case.inputs["vectors"]), 4 * -(-len(case.inputs["vectors"][0]) // case.ranks)
+            total, vector = sum(case.inputs["vectors"]), case.inputs["vectors"][0]
+            size = vector.element_size() * -(-len(vector) // case.ranks)
             spent = {"calls": {}, "sent_to": {1: size} if messages else {}, "messages": messages}
             outcome = Outcome("returned", values=(encode({"the sum": total, "spent": spent}),) * case.ranks)
             record = {"number": "00.2", "case": place, "outcome": dataclasses.asdict(outcome)}
