@@ -107,10 +107,10 @@ def test_merging_refuses_what_does_not_fit_together(folder):
         merge(folder)
 
 
-ODD = [pytest.param(points, marks=pytest.mark.slow) for points in (-1, 1.5, True, "3", None)]
+ODD = [pytest.param(points, marks=pytest.mark.slow) for points in (1000, -1, 1.5, True, "3", None)]
 
 
-@pytest.mark.parametrize("points", [1000, float("nan"), *ODD])
+@pytest.mark.parametrize("points", [float("nan"), *ODD])
 def test_a_record_says_no_more_points_than_there_are(folder, points):
     in_parts(folder)
     file = next(file for file in (folder / "parts" / "parts").iterdir() if '"ada"' in file.read_text())
