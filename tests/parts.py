@@ -66,7 +66,7 @@ REST: dict[str, Part] = {
 }
 PARTS: dict[str, Part] = {
     "lessons": Part(("notebooks",), 5, FAST, workers=2, options=("-p", "tests.conftest", *NBVAL)),
-    "core": Part(("tests",), 5, FAST, depends=("docs", "README.md"), workers=3, skipped=False),
+    "core": Part(("tests",), 5, FAST, depends=("docs", "README.md"), workers=2, skipped=False),
     **REST,
     "long": Part(
         ("tests", "exercises", "solutions"),
