@@ -67,7 +67,7 @@ def visits(chromium, site_address) -> dict[str, Visit]:
         page.on("request", lambda request, visit=visit: visit.asked.append(request.url))
         page.goto(site_address + name)
         if name.startswith("search"):
-            page.locator("#search-results li .context").nth(20).wait_for()  # its results are what may be wide
+            page.locator("#search-results li .context").nth(5).wait_for()  # its results are what may be wide
         for screen, (width, height) in SCREENS.items():
             page.set_viewport_size({"width": width, "height": height})
             if not settles(page, "document.documentElement.scrollWidth <= innerWidth"):
