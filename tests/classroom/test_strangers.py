@@ -18,15 +18,15 @@ from tests.conftest import PATIENCE
 
 OWN = b"Host: 127.0.0.1\r\n"
 ODD = {  # and what may be answered
-    "a host that is no name": (b"GET / HTTP/1.1\r\nHost: [\r\n\r\n", b"40"),
+    "a host that is not a name": (b"GET / HTTP/1.1\r\nHost: [\r\n\r\n", b"40"),
     "an origin that is none": (b"GET / HTTP/1.1\r\n" + OWN + b"Origin: http://[\r\n\r\n", b"403"),
     "a channel of an origin that is none": (b"GET /channel HTTP/1.1\r\n" + OWN + b"Origin: http://[::\r\n\r\n", b"40"),
     "a file above the pages": (b"GET /pages/..%2f..%2fprotocol.py HTTP/1.1\r\n" + OWN + b"\r\n", b"40"),
     "a file of the machine": (b"GET /pages/%2fetc/passwd HTTP/1.1\r\n" + OWN + b"\r\n", b"40"),
     "a file whose name ends early": (b"GET /pages/class.css%00.js HTTP/1.1\r\n" + OWN + b"\r\n", b"404"),
     "the list of the pages": (b"GET /pages/ HTTP/1.1\r\n" + OWN + b"\r\n", b"40"),
-    "a token that is no text": (b"GET /view/state?token=%ff HTTP/1.1\r\n" + OWN + b"\r\n", b"40"),
-    "a cookie that is no text": (
+    "a token that is not text": (b"GET /view/state?token=%ff HTTP/1.1\r\n" + OWN + b"\r\n", b"40"),
+    "a cookie that is not text": (
         b"GET /view/state HTTP/1.1\r\n" + OWN + b"Cookie: course-class=\xff\xfe\r\n\r\n",
         b"40",
     ),
