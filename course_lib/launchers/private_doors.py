@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import multiprocessing
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 FLIGHT_RECORDERS = ("_dump_fr_trace", "_dump_nccl_trace")  # gloo's, and NCCL's
 SENDS = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
+GROUP_METHODS = ("_get_backend", "_get_sequence_number_for_group", "_end_coalescing")
 # The methods that `dist.all_reduce` and the others call, and the names that the flight recorder and people use.
 COLLECTIVES = {
     "allreduce": "all_reduce",
@@ -66,7 +69,7 @@ def doors() -> dict[str, bool]:
         "torch._C._distributed_c10d": (getattr(torch._C, "_distributed_c10d", None), FLIGHT_RECORDERS),
         "torch.distributed.distributed_c10d": (distributed_c10d, ("_world", "_get_default_store")),
         "torch.distributed.distributed_c10d._world": (world, ("pg_group_ranks", "pg_map")),
-        "ProcessGroup": (dist.ProcessGroup, (*COLLECTIVES, *SENDS, "_get_backend", "_get_sequence_number_for_group")),
+        "ProcessGroup": (dist.ProcessGroup, (*COLLECTIVES, *SENDS, *GROUP_METHODS)),
         "Work": (dist.Work, ("wait",)),
         "torch.cuda": (torch.cuda, ("_sleep",)),
         "torch.utils._python_dispatch": (_python_dispatch, ("TorchDispatchMode",)),
@@ -137,6 +140,26 @@ def goes_over_nccl(group: Any, arguments: tuple) -> bool:
     if not getattr(first, "is_cuda", False):
         return False
     return "nccl" in type(backend_of(group, first.device)).__name__.lower()
+
+
+def was_in_batch(error: BaseException) -> bool:
+    """Return whether an error ended a batch of messages, as `dist.batch_isend_irecv` makes over NCCL."""
+    return any(frame.f_code.co_name == "_coalescing_manager" for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def leave_nccl_group() -> None:
+    """Balance PyTorch's count of open NCCL groups in this thread after a batch of messages was aborted.
+
+    For NCCL the batch has ended, but PyTorch still counts it, and would end it once more before it makes its next
+    communicator. Call this with the new process group up. Needs `ProcessGroup._end_coalescing`; if missing, the next
+    call on a GPU raises "not in a group call".
+    """
+    import torch
+    import torch.distributed as dist
+
+    group: Any = dist.group.WORLD
+    ctypes.CDLL("libnccl.so.2").ncclGroupStart()
+    group._end_coalescing(torch.device("cuda"))
 
 
 def sequence_number(group_or_backend: Any) -> int:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import course_lib
-from course_lib.launchers.private_doors import COLLECTIVES, doors
+from course_lib.launchers.private_doors import COLLECTIVES, doors, was_in_batch
 
 LIBRARY = Path(course_lib.__file__).parent
 DOCUMENTED = {"os._exit"}
@@ -62,3 +62,25 @@ def test_nothing_private_is_used_elsewhere():
     used = {name: private_names(path.read_text()) for name, path in files.items() if name not in EXCEPT}
     assert {name: found for name, found in used.items() if found} == {}
     assert private_names("import atexit; atexit._clear()") == {"atexit._clear"}
+
+
+class Group:
+    """A process group whose batches can be told to fail when they end."""
+
+    def _start_coalescing(self, device):
+        pass
+
+    def _end_coalescing(self, device):
+        raise RuntimeError("the communicator was aborted")
+
+
+@pytest.mark.parametrize("raises", ["at the end of the batch", "inside the batch"])
+def test_a_batch_that_was_aborted_is_told_from_one_in_which_a_call_failed(raises):
+    def batch():
+        with dist.distributed_c10d._coalescing_manager(Group(), torch.device("cpu")):
+            if raises == "inside the batch":
+                raise RuntimeError("this call is wrong")
+
+    with pytest.raises(RuntimeError) as caught:
+        batch()
+    assert was_in_batch(caught.value) == (raises == "at the end of the batch")

@@ -48,6 +48,7 @@ class LiveRank:
         self.process, self.folder = process, folder
         self._tasks: queue.SimpleQueue[orders.Task | None] = queue.SimpleQueue()
         self._in_task = False
+        self.left_batches = 0  # batches of messages over NCCL that were aborted
         main = types.ModuleType("__main__")
         sys.modules["__main__"] = main
         self.names: dict[str, Any] = vars(main)
@@ -72,6 +73,7 @@ class LiveRank:
             self.process.finish(messages.pack_value((value, self._public_names())), began, time.monotonic())
         except BaseException as error:
             self._in_task = False
+            self.left_batches += private_doors.was_in_batch(error)
             self.process.report(error)
 
     def _value_of(self, task: orders.Task) -> Any:
@@ -189,6 +191,9 @@ def rejoin(rank: LiveRank, ranks: Sequence[int], generation: int) -> list[str]:
     file = store_file(rank.folder, generation)
     join_process_group(process.rank, int(os.environ["WORLD_SIZE"]), store_file=file, peer_timeout=A_DAY)
     process.log.start_over(generation)
+    for _ in range(rank.left_batches):
+        private_doors.leave_nccl_group()
+    rank.left_batches = 0
     return [name for name, value in rank.names.items() if not name.startswith("_") and _holds_group(value)]
 
 
