@@ -53,6 +53,8 @@ COLLECTIVES = {
 }
 
 Note = Callable[[str, Any, Any, tuple, Mapping[str, Any]], None]  # op, group, work, arguments, keywords
+Begins = Callable[[str, Any, tuple], Any]  # kind, group, arguments; returns the message
+Begun = Callable[[Any, Any, bool], None]  # the message, its work, and whether the call returned
 
 
 def doors() -> dict[str, bool]:
@@ -186,8 +188,11 @@ def replace_in_torch(name: str, function: Callable) -> None:
     setattr(distributed_c10d, name, function)
 
 
-def watch_process_groups(note_collective: Note, note_message: Note) -> None:
-    """Call these after every call through Python's process groups, for the rest of the process's life.
+def watch_process_groups(note_collective: Note, message_begins: Begins, message_begun: Begun) -> None:
+    """Call these around every call through Python's process groups, for the rest of the process's life.
+
+    Collectives are noted after they have begun, with their `Work`; messages before and after: gloo may abort a rank
+    within a call that receives what does not fit, and its last words should name that message.
 
     Needs the methods of `ProcessGroup` behind `dist.all_reduce` and the others. A method that this version lacks is not
     watched: we know its calls only from the flight recorder.
@@ -197,7 +202,7 @@ def watch_process_groups(note_collective: Note, note_message: Note) -> None:
     for name, op in COLLECTIVES.items():
         _watch(dist.ProcessGroup, name, functools.partial(note_collective, op))
     for name, kind in SENDS.items():
-        _watch(dist.ProcessGroup, name, functools.partial(note_message, kind))
+        watch_messages(dist.ProcessGroup, name, functools.partial(message_begins, kind), message_begun)
 
 
 def _watch(cls: Any, name: str, note: Callable[..., None]) -> None:
@@ -211,6 +216,31 @@ def _watch(cls: Any, name: str, note: Callable[..., None]) -> None:
         with contextlib.suppress(Exception):  # a call that we can't log must still work
             note(group, work, arguments, keywords)
         return work
+
+    setattr(cls, name, noted)
+
+
+def watch_messages(cls: Any, name: str, begins: Callable[..., Any], begun: Begun) -> None:
+    """Call `begins` before every call of a method that sends or receives, and `begun` with what it returned after it.
+
+    `begun` gets the call's `Work`, which is None inside a batch, and whether the call returned rather than raised.
+    """
+    method = getattr(cls, name, None)
+    if method is None:
+        return
+
+    @functools.wraps(method)
+    def noted(group: Any, *arguments: Any, **keywords: Any) -> Any:
+        message, work, returned = None, None, False
+        with contextlib.suppress(Exception):  # a call that we can't log must still work
+            message = begins(group, arguments)
+        try:
+            work = method(group, *arguments, **keywords)
+            returned = True
+            return work
+        finally:
+            with contextlib.suppress(Exception):
+                begun(message, work, returned)
 
     setattr(cls, name, noted)
 

@@ -49,12 +49,12 @@ def one_loops(_):
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (all_send, "Every rank waits in its send"),
+        pytest.param(all_send, "Every rank waits in its send", marks=pytest.mark.slow),
         (all_receive, "Every rank waits for a message"),
         (nobody_sends, "Rank 0 waits for a message that nobody sends; ranks 1 and 2 have returned"),
         (one_leaves, "Rank 1 has returned, and ranks 0 and 2 wait in all_reduce"),
-        (group_of_some, "All ranks create a process group together"),
-        (groups_in_a_circle, "in different groups"),
+        pytest.param(group_of_some, "All ranks create a process group together", marks=pytest.mark.slow),
+        pytest.param(groups_in_a_circle, "in different groups", marks=pytest.mark.slow),
         pytest.param(one_loops, "Rank 0 is still at work while the others wait", marks=pytest.mark.slow),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -85,6 +85,7 @@ def test_a_part_is_the_same_students_whoever_else_hands_in():
     assert max(sizes) < 1.5 * min(sizes)
 
 
+@pytest.mark.slow
 def test_merging_refuses_what_does_not_fit_together(folder):
     with pytest.raises(BadSubmissions, match="there are no parts"):
         merge(folder)
@@ -110,6 +111,7 @@ def test_merging_refuses_what_does_not_fit_together(folder):
 ODD = [pytest.param(points, marks=pytest.mark.slow) for points in (1000, -1, 1.5, True, "3", None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("points", [float("nan"), *ODD])
 def test_a_record_says_no_more_points_than_there_are(folder, points):
     in_parts(folder)

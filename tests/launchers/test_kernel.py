@@ -29,7 +29,9 @@ def begin(kernel: Kernel, code: str) -> str:
     return request
 
 
-@pytest.mark.parametrize("code", [COMPUTE, DEADLOCK], ids=["computing", "deadlocked"])
+@pytest.mark.parametrize(
+    "code", [pytest.param(COMPUTE, id="computing", marks=pytest.mark.slow), pytest.param(DEADLOCK, id="deadlocked")]
+)
 def test_an_interrupt_stops_the_ranks(kernel, code):
     request = begin(kernel, code)
     kernel.manager.interrupt_kernel()

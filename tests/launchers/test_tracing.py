@@ -19,6 +19,7 @@ from course_lib.launchers.tracing.events import Collective, Profile, clock_skew,
 from course_lib.launchers.tracing.stragglers import collectives_in, find_stragglers
 from course_lib.launchers.tracing.trace_file import TraceError, read_trace, spans_in, trace_events, write_trace
 from course_lib.trace import Span
+from tests.conftest import wait_until
 
 PHASES = {"X", "M", "s", "t", "f", "i", "C"}  # those of the format's that our traces use
 PACE = 0.3  # seconds from one span to the next
@@ -276,15 +277,18 @@ def test_time_in_which_two_messages_are_under_way_counts_once() -> None:
     assert exposed(MESSAGE, second) == [("all_reduce", 1.0, 4.0), ("broadcast", 4.0, 6.0)]
 
 
-def late_at_the_sum() -> None:
-    if dist.get_rank() == 1:
+def late_at_the_sum(folder: Path) -> None:
+    if dist.get_rank() == 0:
+        (folder / "rank 0 is about to wait").touch()
+    else:
+        assert wait_until((folder / "rank 0 is about to wait").exists)
         time.sleep(PACE)
     with trace.span("communication"):
         dist.all_reduce(torch.ones(4))
 
 
 def test_who_waits_for_a_late_rank_shows_exposed_communication(tmp_path: Path) -> None:
-    run = launch(late_at_the_sum, ranks=2, profile=True)
+    run = launch(late_at_the_sum, tmp_path, ranks=2, profile=True)
     events = read_trace(run.trace(tmp_path / "run.json"))
     check_format(events)
     waited = [event for event in slices(events, "exposed communication") if event["pid"] == 0]
@@ -296,7 +300,7 @@ def test_who_waits_for_a_late_rank_shows_exposed_communication(tmp_path: Path) -
 
 
 def test_the_file_is_json_that_every_reader_takes(tmp_path: Path) -> None:
-    run = launch(late_at_the_sum, ranks=2, profile=True)
+    run = launch(late_at_the_sum, tmp_path, ranks=2, profile=True)
     found = json.loads(run.trace(tmp_path / "run.json").read_text(), parse_constant=pytest.fail)  # no NaN, no Infinity
     assert found["displayTimeUnit"] in ("ms", "ns")
     for event in found["traceEvents"]:

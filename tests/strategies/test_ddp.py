@@ -98,6 +98,7 @@ def test_each_rank_carries_the_state_of_its_own_streams():
     )
 
 
+@pytest.mark.slow  # its lesson runs it, too
 def test_the_lessons_job_gives_every_rank_the_same_model():
     run = launch(examples.adding, strategy="ddp", updates=15, hidden=16, ranks=2)
     assert run[0]["error"] == pytest.approx(run[1]["error"], abs=1e-7)

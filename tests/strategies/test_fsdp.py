@@ -35,7 +35,7 @@ WAYS = [{}, {"reshard_after_forward": False}, {"micro_batches": 3}, {"clip": 0.0
 @pytest.mark.parametrize(
     "lengths", [pytest.param(UNIFORM, id="uniform", marks=pytest.mark.slow), pytest.param(UNEVEN, id="uneven")]
 )
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2, 3])
 def test_every_way_to_shard_is_the_same_as_one_process(ranks, lengths):
     common = {"model": plain, "batches": text_batches(lengths)[:3], "optimizer": adam, "loss": cross_entropy}
     for way, proof in zip(WAYS, prove_all(WAYS, FSDP, ranks=ranks, **common), strict=True):

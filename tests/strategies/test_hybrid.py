@@ -95,6 +95,7 @@ def test_a_mesh_that_does_not_fill_the_ranks_gets_a_sentence(replicas):
         launch(lambda: mesh_of(replicas), ranks=4)
 
 
+@pytest.mark.slow  # its lesson runs it, too
 def test_the_lessons_job_runs_on_a_mesh():
     run = launch(examples.adding, strategy="hybrid", replicas=2, updates=8, hidden=16, layers=2, ranks=4)
     assert run[0]["error"] == pytest.approx(run[3]["error"], abs=1e-7)

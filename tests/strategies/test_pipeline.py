@@ -211,6 +211,7 @@ def test_a_placement_that_is_not_in_order_gets_a_sentence():
         launch(lambda: Pipeline(model(), adam, cross_entropy, placement=round_robin(4, 2)), ranks=2)
 
 
+@pytest.mark.slow  # its lesson runs it, too
 def test_the_lessons_job_runs_as_a_pipeline():
     run = launch(examples.adding, strategy="pipeline", micro_batches=4, updates=10, hidden=16, layers=2, ranks=2)
     assert run[0]["error"] == pytest.approx(run[1]["error"], abs=1e-7)

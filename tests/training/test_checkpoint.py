@@ -72,7 +72,7 @@ def load_and_train(folder, name, options, stop, practice=True, **others):
 
 
 # test_kill.py resumes the others, too, to the last bit.
-@pytest.mark.parametrize("name", few_of(STRATEGIES, quick={"single", "pipeline"}))
+@pytest.mark.parametrize("name", few_of(STRATEGIES, quick={"pipeline"}))
 def test_on_the_same_layout_it_goes_on_to_the_last_bit(tmp_path, name):
     ranks = 1 if name == "single" else 4
     options = {"clip": 0.1}
@@ -416,6 +416,7 @@ def test_where_none_is_whole_all_are_named(tmp_path, name):
         load_checkpoint(build("single", {}), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_part_of_another_save_is_found_on_any_rank(tmp_path):
     for folder, seed in (("saved", 7), ("other", 8)):
         for update in (1, 2):
@@ -464,7 +465,11 @@ def buffers_of(strategy) -> dict[str, list]:
 
 @pytest.mark.parametrize(
     ("saver", "loader"),
-    [(("single", 1), ("pipeline", 2)), (("pipeline", 2), ("single", 1)), (("pipeline", 2), ("fsdp", 3))],
+    [
+        pytest.param(("single", 1), ("pipeline", 2), marks=pytest.mark.slow),
+        pytest.param(("pipeline", 2), ("single", 1), marks=pytest.mark.slow),
+        (("pipeline", 2), ("fsdp", 3)),
+    ],
     ids=lambda layout: f"{layout[0]}-{layout[1]}",
 )
 def test_buffers_come_back_on_any_layout(tmp_path, saver, loader):

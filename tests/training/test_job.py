@@ -51,7 +51,7 @@ def trained(tmp_path_factory) -> dict[str, tuple[int, str, Path]]:
     folder, found = tmp_path_factory.mktemp("trained"), {}
     for name in STRATEGIES:
         log, said = folder / f"{name}.jsonl", io.StringIO()
-        run = flags(**SMALL, ranks=1 if name == "single" else 2, updates=12, log=log)
+        run = flags(**SMALL, ranks=1 if name == "single" else 2, updates=6, log=log)
         with contextlib.redirect_stdout(said):
             ended = main(["train", name, *NEEDS.get(name, []), *run])
         found[name] = ended, said.getvalue(), log
@@ -63,9 +63,9 @@ def test_every_strategy_trains_from_the_command_line(trained, name):
     ended, said, log = trained[name]
     assert ended == 0
     mesh = ", 2 replicas x 1 stage" if name == "hybrid" else ""
-    assert re.fullmatch(rf"12 updates, loss 0\.\d{{4}}, [\d,]+ tokens/s{mesh}\n", said)
+    assert re.fullmatch(rf"6 updates, loss 0\.\d{{4}}, [\d,]+ tokens/s{mesh}\n", said)
     records = read_log(log)
-    assert [record.update for record in records] == list(range(1, 13))
+    assert [record.update for record in records] == list(range(1, 7))
     assert all(record.tokens_per_second > 0 for record in records)
     assert [record.seconds for record in records] == sorted(record.seconds for record in records)
 

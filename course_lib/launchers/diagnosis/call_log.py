@@ -127,7 +127,7 @@ class CallLog:
 
     def install(self) -> None:
         """Start logging what goes through Python's process groups, for the rest of the process's life."""
-        private_doors.watch_process_groups(self._note_collective, self._note_message)
+        private_doors.watch_process_groups(self._note_collective, self._message_begins, self._message_begun)
         private_doors.watch_waits(self._begin_wait, self._end_wait)
         _installed.append(self)
 
@@ -297,12 +297,13 @@ class CallLog:
         if work is not None:
             self._works[work] = Wait(op, name, order, ranks, root)
 
-    def _note_message(self, kind: str, group: Any, work: Any, arguments: tuple, keywords: Mapping[str, Any]) -> None:
+    def _message_begins(self, kind: str, group: Any, arguments: tuple) -> Message | None:
+        """Note a message that is about to be sent or received."""
         self.moves += 1
         if len(arguments) < 3:  # a receive from any source
             tag = arguments[1] if len(arguments) == 2 else 0
             self._sent["recv", self._group(group), ANYBODY, tag] += 1
-            return
+            return None
         (tensor, *_), peer, tag = arguments[:3]
         ranks = private_doors.ranks_of_group(group)
         over_nccl = tensor.is_cuda and private_doors.goes_over_nccl(group, arguments)
@@ -311,9 +312,20 @@ class CallLog:
         self._sent[line] += 1
         number = self._sent[line]
         shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-        self._messages.append(Message(*line, number, dtype, shape))
+        message = Message(*line, number, dtype, shape)
+        self._messages.append(message)
+        return message
+
+    def _message_begun(self, message: Message | None, work: Any, returned: bool) -> None:
+        """Note that a call has returned this work, or that it has failed and sent nothing."""
+        self.moves += 1
+        if message is None:
+            return
         if work is not None:
-            self._works[work] = Wait(kind, line[1], number, peer=line[2], tag=line[3])
+            self._works[work] = Wait(message.kind, message.group, message.number, peer=message.peer, tag=message.tag)
+        if not returned and message in self._messages:
+            self._messages.remove(message)
+            self._sent[message.line] -= 1
 
     def _note_end(self, wait: Wait | None) -> None:
         if wait is None or wait.peer is not None:
