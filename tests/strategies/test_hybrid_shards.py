@@ -176,6 +176,7 @@ def groups_of(inside: str) -> list[list[int]]:
     return [dist.get_process_group_ranks(mesh.get_group(name)) for name in ("replica", "shard", "stage")]
 
 
+@pytest.mark.slow
 def test_shards_are_closer_than_replicas_and_either_or_the_stages_are_neighbours():
     assert launch(groups_of, "stages", ranks=8)[0] == [[0, 4], [0, 2], [0, 1]]
     assert launch(groups_of, "replicas", ranks=8)[0] == [[0, 2], [0, 1], [0, 4]]

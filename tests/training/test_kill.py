@@ -127,7 +127,7 @@ def never_killed(tmp_path_factory) -> Callable[[int], tuple[float, list[float]]]
 
 @pytest.mark.timeout(3 * PATIENCE)
 @pytest.mark.parametrize(
-    "number", [pytest.param(number, marks=() if number < 2 else pytest.mark.slow) for number in range(10)]
+    "number", [pytest.param(number, marks=() if number < 1 else pytest.mark.slow) for number in range(10)]
 )
 def test_killed_at_a_random_moment_and_resumed_it_ends_with_the_same_loss(tmp_path, never_killed, number):
     chance = random.Random(number)

@@ -98,7 +98,7 @@ def test_what_was_saved_is_the_same_model_whoever_trained_it(saved):
             assert torch.allclose(tensor, contents["single-1"][key], rtol=0, atol=1e-10), f"{name}: {key}"
 
 
-loaders = [pytest.param(["single-1", "pipeline-2", "ddp-3"], "fsdp", 3, id="three-fsdp-3")]
+loaders = [pytest.param(["single-1", "pipeline-2", "ddp-3"], "fsdp", 3, id="three-fsdp-3", marks=pytest.mark.slow)]
 loaders += [pytest.param(["single-1", "pipeline-2", "ddp-3"], "zero", 4, id="three-zero-4")]
 loaders += [
     pytest.param(FEW, *layout, id=f"few-{name}", marks=pytest.mark.slow)
