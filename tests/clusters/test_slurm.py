@@ -308,14 +308,14 @@ def test_the_script_asks_for_what_was_given():
         nodes=4, gpus_per_node=8, partition="fast", account="us", cpus_per_rank=6, memory="64G", options=["--exclusive"]
     )
     asked = re.findall(r"^#SBATCH --(.*)$", place.script(), flags=re.MULTILINE)
-    given = ["nodes=4", "gpus-per-node=8", "ntasks-per-node=8", "cpus-per-task=6", "mem=64G", "exclusive"]
-    assert {*given, "partition=fast", "account=us", "signal=USR1@60", "requeue"} <= set(asked)
+    given = ["nodes=4", "gpus-per-node=8", "ntasks-per-node=1", "cpus-per-task=48", "mem=64G", "exclusive"]
+    assert {*given, "partition=fast", "account=us", "signal=USR1@120", "requeue"} <= set(asked)
     assert place.ranks == 32
 
 
 def test_beside_a_gpu_a_rank_has_cores_to_feed_it():
-    assert "#SBATCH --cpus-per-task=4\n" in slurm().script()
-    assert "#SBATCH --cpus-per-task=1\n" in TWO_BY_TWO.script()
+    assert "#SBATCH --cpus-per-task=32\n" in slurm().script()
+    assert "#SBATCH --cpus-per-task=2\n" in TWO_BY_TWO.script()
     assert "--mem" not in slurm().script()
     with pytest.raises(BadPlace, match="cpus_per_rank=0: give 1 or more"):
         slurm(cpus_per_rank=0)

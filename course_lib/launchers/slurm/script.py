@@ -74,7 +74,7 @@ class Place:
             )
 
 
-SIGNAL_BEFORE = 60  # seconds before the time limit at which Slurm signals the job; it may do so up to a minute earlier
+SIGNAL_BEFORE = 120  # seconds before the time limit at which Slurm signals the job; it may do so up to a minute earlier
 FIRST_PORT, PORTS = 20_000, 10_000
 ENDS_WITHIN = 30  # seconds within which all nodes must end after the first one has
 INSIDE_JOB = "COURSE_LIB_SLURM_JOB"
@@ -88,11 +88,8 @@ def make_script(place: Place, command: Sequence[str]) -> str:
         f"export MASTER_PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))",
         "# The command below runs as a node of this job, and does not submit another one.",
         f"export {INSIDE_JOB}=$SLURM_JOB_ID",
-        "# Otherwise the one process of a node would get one rank's share of the cores.",
-        "unset SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_NTASKS_PER_NODE SLURM_NTASKS SLURM_NPROCS "
-        "SLURM_TRES_PER_TASK",
-        f"srun --nodes={place.nodes} --ntasks={place.nodes} --ntasks-per-node=1 --cpu-bind=none "
-        f"--wait={ENDS_WITHIN} \\",
+        "# srun does not take the number of cores over from sbatch.",
+        f"srun --cpus-per-task={place.cores * place.local_ranks} --cpu-bind=none --wait={ENDS_WITHIN} \\",
         f"  {shlex.join(command)}",
         "status=$?",
         "# The time was nearly up, and the ranks have saved what they had: go on in the next attempt.",
@@ -117,8 +114,8 @@ def _options(place: Place) -> list[str]:
     return [
         "--job-name=course",
         f"--nodes={place.nodes}",
-        f"--ntasks-per-node={place.local_ranks}",  # for the ranks; srun starts one process per node
-        f"--cpus-per-task={place.cores}",
+        "--ntasks-per-node=1",  # the process that starts the node's ranks
+        f"--cpus-per-task={place.cores * place.local_ranks}",
         *([f"--gpus-per-node={place.gpus_per_node}"] if place.gpus_per_node else []),
         *([f"--mem={place.memory}"] if place.memory else []),
         f"--time={place.time}",

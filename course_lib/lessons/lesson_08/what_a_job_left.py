@@ -201,7 +201,7 @@ EXERCISE = Exercise(
     level="build",
     minutes=35,
     parts={"gone": 1, "counts": 2, "calls": 2},
-    read="9 · What a cluster leaves behind",
+    read="9 · What a real hang leaves behind",
     hints=(
         "First parse the text: a dict for each rank, with how it ended, its log, its stack and its list of "
         "collectives. `re.split` and `str.partition` are enough. A section may be missing.",

@@ -145,7 +145,7 @@ EXERCISE = Exercise(
     level="warm-up",
     minutes=7,
     parts={"equal workers": 1, "a slow worker": 1},
-    read="7 · Synchronous against asynchronous",
+    read="Going further: synchronous against asynchronous",
     hints=(
         "The server's version goes up by one with every push. What do you have to remember at a pull?",
         "Use a dict from the worker to the version that it pulled. At its push: the current version minus that one.",

@@ -77,7 +77,7 @@ def _shares_differ(case: Case, values: list) -> str | None:
         return None
     steps = [len(batches) for batches in given]
     if len(set(steps)) > 1:
-        return f"the workers have {steps} steps: whoever has more waits for the others forever"
+        return f"the workers have {steps} steps: a worker that has more waits for the others forever"
     if case.part == "equally many steps":
         return None
     return _batches_differ(case, given)

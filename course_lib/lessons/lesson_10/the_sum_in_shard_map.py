@@ -134,7 +134,7 @@ EXERCISE = Exercise(
     level="exercise",
     minutes=12,
     parts={"uneven counts": 3, "nothing on a device": 2},
-    read="7 · JAX: say where the data lies",
+    read="6 · JAX: say where the data lies",
     hints=(
         "Write the loss of one device first: its own sum, divided by the count of *all* devices.",
         "`jax.lax.psum(number, axis)` is the sum over all devices. Call `jax.grad` on a function of the weights alone.",

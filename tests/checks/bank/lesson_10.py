@@ -118,7 +118,7 @@ def as_wide_as_the_inputs(kernel, recurrent_kernel, bias, gates):
     return dict(zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"), weights, strict=True))
 
 
-# 10.2 Mend the loss
+# 10.2 Fix the loss
 
 
 @wrong("10.2", says="about n times too large")

@@ -1,4 +1,4 @@
-"""10.2 Mend the loss: how an answer is checked, and the common mistakes it recognizes."""
+"""10.2 Fix the loss: how an answer is checked, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def leaves_when_empty(losses, mask, all_reduce):
 
 EXERCISE = Exercise(
     number="10.2",
-    title="Mend the loss",
+    title="Fix the loss",
     answer="replica_loss",
     level="exercise",
     minutes=8,

@@ -1,0 +1,133 @@
+"""How much of a long run on many GPUs is training: failures, saves, restarts, slow nodes and the all-reduce.
+
+`simulate_run` plays a run event by event. `expected_goodput` is the formula to compare it with: good while failures are
+rare, and blind to whatever happens during a save or a restart.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+from course_lib.planning.network import Network
+
+HOUR, DAY = 3600.0, 86400.0
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A job on `gpus` GPUs. All times are in seconds, except that failures are counted per GPU-hour."""
+
+    gpus: int
+    gpu_hours_per_failure: float
+    save: float  # how long training stands still for a checkpoint
+    restart: float  # from the failure to the first new update
+    slower: float = 0.0  # how much longer a slow node computes: 0.1 is 10%. Everyone waits for it
+    noticed: float = DAY  # how long a slow node slows the job before it is replaced, which costs a restart
+
+    @property
+    def between_failures(self) -> float:
+        """The mean time from one failure to the next: twice the GPUs, half of it."""
+        return self.gpu_hours_per_failure * HOUR / self.gpus
+
+    @property
+    def best_interval(self) -> float:
+        """Young's interval between two saves: the square root of 2 x save x time between failures."""
+        return math.sqrt(2 * self.save * self.between_failures)
+
+
+@dataclass
+class Played:
+    """What happened in a run: where its seconds went."""
+
+    seconds: float = 0.0
+    useful: float = 0.0  # of training that was kept
+    repeated: float = 0.0  # of training that a failure undid
+    saving: float = 0.0
+    restarting: float = 0.0
+    waiting: float = 0.0  # for a slow node
+    failures: int = 0
+    replaced: int = 0  # slow nodes
+
+    @property
+    def goodput(self) -> float:
+        """The share of the time that was training, and was kept."""
+        return self.useful / self.seconds
+
+
+def expected_goodput(fleet: Fleet, interval: float) -> float:
+    """Return the first-order formula: 1 minus the shares of saving, of repeating and of restarting."""
+    return 1 - fleet.save / interval - (interval / 2 + fleet.restart) / fleet.between_failures
+
+
+def simulate_run(fleet: Fleet, interval: float, days: float = 54, seed: int = 0) -> Played:
+    """Play a run that saves after every `interval` seconds of training, event by event.
+
+    Failures arrive at random (a Poisson process), in every state: a failure during a save loses that save, and one
+    during a restart starts the restart again. With `slower`, a node becomes slow as often as one fails, and is
+    replaced when it has been `noticed`: the job saves, stops and restarts without it.
+    """
+    if interval <= 0 or fleet.gpus < 1:
+        raise ValueError(f"interval={interval}, gpus={fleet.gpus}: both must be positive")
+    draw = random.Random(seed)
+    played, end = Played(), days * DAY
+    failure = draw.expovariate(1 / fleet.between_failures)
+    slow_from = draw.expovariate(1 / fleet.between_failures) if fleet.slower else math.inf
+    unsaved = 0.0  # seconds of training since the last save
+
+    def pass_time(seconds: float) -> bool:
+        """Let that much time pass, or as much as there is until the next failure. Return whether it all passed."""
+        nonlocal failure
+        until = played.seconds + seconds
+        if until <= failure:
+            played.seconds = until
+            return True
+        played.seconds, played.failures = failure, played.failures + 1
+        failure += draw.expovariate(1 / fleet.between_failures)
+        return False
+
+    def bring_back() -> None:
+        nonlocal unsaved
+        played.repeated, unsaved = played.repeated + unsaved, 0.0
+        began = played.seconds
+        while not pass_time(fleet.restart):
+            pass
+        played.restarting += played.seconds - began
+
+    while played.seconds < end:
+        is_slow = played.seconds >= slow_from
+        pace = 1 + fleet.slower if is_slow else 1.0
+        work = interval - unsaved
+        change = slow_from + fleet.noticed if is_slow else slow_from
+        work = min(work, max((change - played.seconds) / pace, 0.0))
+        began = played.seconds
+        passed = pass_time(work * pace)
+        trained = (played.seconds - began) / pace
+        unsaved, played.waiting = unsaved + trained, played.waiting + played.seconds - began - trained
+        if not passed:
+            bring_back()
+            continue
+        noticed = is_slow and played.seconds >= change - 1e-6
+        if unsaved < interval - 1e-6 and not noticed:
+            continue  # a node has become slow
+        began = played.seconds
+        saved = pass_time(fleet.save)
+        played.saving += played.seconds - began
+        if saved:
+            played.useful, unsaved = played.useful + unsaved, 0.0
+        if noticed:
+            played.replaced += 1
+            slow_from = played.seconds + draw.expovariate(1 / fleet.between_failures)
+        if noticed or not saved:
+            bring_back()
+    return played
+
+
+def share_of_computing(network: Network, gpus: int, computing: float, gradients: float) -> float:
+    """Return the share of an update that is computing, if the all-reduce of all gradients follows it, unhidden.
+
+    The all-reduce is hierarchical: inside each node, then between the nodes, each GPU with its part, then inside again.
+    """
+    summing = network.all_reduce_seconds(gradients, gpus, min(gpus, network.per_node))
+    return computing / (computing + summing)
