@@ -232,9 +232,9 @@ def test_a_hangup_leaves_the_job_and_says_how_to_look_at_it(on_cluster):
 
 
 @pytest.mark.slow  # the quicker neighbour: the requeued job above, which has the losses of one process, too
-def test_the_readmes_hybrid_job_has_the_losses_of_one_process(on_cluster, capsys, of_one_process):
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    (command,) = re.findall(r"^course (train hybrid .*--slurm.*)$", readme, flags=re.MULTILINE)
+def test_the_handbooks_hybrid_job_has_the_losses_of_one_process(on_cluster, capsys, of_one_process):
+    page = (Path(__file__).parents[2] / "docs/handbook/clusters.md").read_text()
+    (command,) = re.findall(r"^course (train hybrid .*--slurm.*)$", page, flags=re.MULTILINE)
     smaller = [*SMALL_FLAGS, "--updates", "60", "--log", "run.jsonl", "--time", "10", *FLAGS, "replicas=2"]
     assert main([*command.split(), *smaller]) == 0
     assert "60 updates, loss 0." in capsys.readouterr().out

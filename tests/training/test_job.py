@@ -450,10 +450,9 @@ def test_rank_0_decides_for_all_whether_there_is_a_checkpoint(tmp_path, monkeypa
 
 
 @pytest.mark.slow  # the quicker neighbours: every strategy from the command line, and the killed rank under torchrun
-def test_the_readmes_commands_work_as_written(tmp_path):
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    section = readme.partition("## On your GPUs")[2].partition("\n## ")[0]
-    launched, under_torchrun = section.split("```")[1].strip().splitlines()
+def test_the_handbooks_commands_work_as_written(tmp_path):
+    page = (Path(__file__).parents[2] / "docs/handbook/jobs.md").read_text()
+    launched, under_torchrun, _ = page.split("```")[1].strip().splitlines()
     programs = {"course": ["course_lib"], "torchrun": ["torch.distributed.run"]}
     for command in (launched, under_torchrun):
         program, *words = command.split()
