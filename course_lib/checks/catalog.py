@@ -47,6 +47,7 @@ LESSONS = {
         Lesson("09_real_clusters", "Real clusters"),
         Lesson("10_other_frameworks", "Other frameworks: the same LSTM in TensorFlow and in JAX"),
         Lesson("11_capstone", "Capstone"),
+        Lesson("12_transformer", "From the LSTM to a transformer"),
     )
 }
 

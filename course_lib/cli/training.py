@@ -72,15 +72,15 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     option(
         train,
         "--model",
-        "your own model instead of an LSTM: a function that returns a list of blocks",
-        metavar="FILE.py:FUNCTION",
+        "another model than an LSTM: the small GPT of lesson 12, or your own function that returns a list of blocks",
+        metavar="gpt|FILE.py:FUNCTION",
     )
     for name, kind, default, what in (
         ("updates", types.count, 300, "how many optimizer steps"),
         ("batch", types.count, 64, "global batch size: sequences of the adding problem per update, over all ranks"),
         ("tokens", types.count, 4096, "global batch size for text: tokens per update, over all ranks"),
-        ("hidden", types.count, 64, "the hidden size of an LSTM layer"),
-        ("layers", types.count, 2, "how many LSTM layers"),
+        ("hidden", types.count, 64, "the hidden size of a layer"),
+        ("layers", types.count, 2, "how many layers"),
         ("seed", types.seed, 0, "the seed of the weights and the data order"),
         ("every", types.count, 50, "updates between checkpoints"),
         ("learning-rate", types.learning_rate, 0.01, "Adam's learning rate"),

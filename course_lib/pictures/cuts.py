@@ -35,7 +35,7 @@ def cut_edges(model: SequenceModel, placement: Placement, batch: Batch | BatchSi
     edges = []
     for place, (rank, next_rank) in enumerate(pairwise(placement.stage_of)):
         if rank == next_rank:
-            _arrow(axes, (place + BLOCK_WIDTH / 2, rank), (place + 1 - BLOCK_WIDTH / 2, rank), INK, 1.2)
+            arrow(axes, (place + BLOCK_WIDTH / 2, rank), (place + 1 - BLOCK_WIDTH / 2, rank), INK, 1.2)
         else:
             edges.append(size * blocks[place].width)
             _draw_edge(axes, place, rank, next_rank, f"{edges[-1] / 2**10:,.3g} KiB")
@@ -62,13 +62,13 @@ def _draw_edge(axes: Axes, place: int, rank: int, next_rank: int, label: str) ->
     """Draw both messages side by side, between a block's box and the next one's."""
     towards = BLOCK_HEIGHT / 2 if next_rank > rank else -BLOCK_HEIGHT / 2
     leave, arrive = (place + 0.12, rank + towards), (place + 0.72, next_rank - towards)
-    _arrow(axes, leave, arrive, COLOURS["forward"], 2.0)
-    _arrow(axes, (arrive[0] + 0.18, arrive[1]), (leave[0] + 0.18, leave[1]), COLOURS["backward"], 2.0)
+    arrow(axes, leave, arrive, COLOURS["forward"], 2.0)
+    arrow(axes, (arrive[0] + 0.18, arrive[1]), (leave[0] + 0.18, leave[1]), COLOURS["backward"], 2.0)
     middle = ((leave[0] + arrive[0]) / 2 + 0.3, (leave[1] + arrive[1]) / 2)
     axes.text(*middle, label, ha="left", va="center", fontsize=LETTERS, color=INK)
 
 
-def _arrow(
+def arrow(
     axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str, width: float = 1.6, **style: Any
 ) -> None:
     look = {"arrowstyle": "-|>", "linewidth": width, "shrinkA": 0, "shrinkB": 0, "color": colour, **style}
@@ -121,11 +121,11 @@ def split_cell(hidden: int, ranks: int) -> Picture:
         axes.text(MATRIX - 0.12, top + 0.5, name, ha="right", va="center", fontsize=LETTERS, color=INK)
     _column(axes, PARTS, middle, sizes, unit, gap=0.28)
     _column(axes, NEW, middle, sizes, unit, coloured=False)
-    _arrow(axes, (OLD + THIN + 0.08, middle + 0.5), (MATRIX - 0.4, middle + 0.5), INK)
-    _arrow(axes, (MATRIX + WIDE + 0.1, middle + 0.5), (PARTS - 0.1, middle + 0.5), INK)
+    arrow(axes, (OLD + THIN + 0.08, middle + 0.5), (MATRIX - 0.4, middle + 0.5), INK)
+    arrow(axes, (MATRIX + WIDE + 0.1, middle + 0.5), (PARTS - 0.1, middle + 0.5), INK)
     for rank in range(ranks):
         height = middle + (sum(sizes[:rank]) + sizes[rank] / 2) * unit + 0.28 * (rank - (ranks - 1) / 2)
-        _arrow(axes, (PARTS + THIN + 0.08, height), (NEW - 0.08, middle + 0.5), COLOURS["communication"])
+        arrow(axes, (PARTS + THIN + 0.08, height), (NEW - 0.08, middle + 0.5), COLOURS["communication"])
     _captions(axes, middle, ranks)
     handles = [
         Patch(facecolor=RANKS[rank], label=f"rank {rank}: {sizes[rank]} of {hidden} units") for rank in range(ranks)
@@ -202,10 +202,10 @@ def mesh(replicas: int, stages: int) -> Picture:
             )
             if stage:
                 ends = (stage - 1 + RANK_WIDTH / 2, replica), (stage - RANK_WIDTH / 2, replica)
-                _arrow(axes, *ends, COLOURS["forward"], 1.8, arrowstyle="<|-|>")
+                arrow(axes, *ends, COLOURS["forward"], 1.8, arrowstyle="<|-|>")
             if replica:
                 ends = (stage, replica - 1 + RANK_HEIGHT / 2), (stage, replica - RANK_HEIGHT / 2)
-                _arrow(axes, *ends, COLOURS["communication"], 1.8, arrowstyle="<|-|>")
+                arrow(axes, *ends, COLOURS["communication"], 1.8, arrowstyle="<|-|>")
     axes.set_xlim(-0.6, stages - 0.4)
     axes.set_ylim(replicas - 0.5, -0.5)
     axes.set_xticks(range(stages), [f"stage {stage}" for stage in range(stages)])
@@ -243,9 +243,9 @@ def layer_by_time(layers: int, steps: int, diagonal: int | None = None) -> Pictu
         for step in range(steps):
             _draw_cell(axes, layer, step, is_chosen=layer + step == chosen)
             if step:
-                _arrow(axes, (step - 1 + SIDE / 2, layer), (step - SIDE / 2, layer), INK, 0.8, mutation_scale=7)
+                arrow(axes, (step - 1 + SIDE / 2, layer), (step - SIDE / 2, layer), INK, 0.8, mutation_scale=7)
             if layer:
-                _arrow(axes, (step, layer - 1 + SIDE / 2), (step, layer - SIDE / 2), INK, 0.8, mutation_scale=7)
+                arrow(axes, (step, layer - 1 + SIDE / 2), (step, layer - SIDE / 2), INK, 0.8, mutation_scale=7)
     axes.set_xlim(-0.6, steps - 0.4)
     axes.set_ylim(layers - 0.5, -0.5)
     axes.set_yticks(range(layers), [f"layer {layer + 1}" for layer in range(layers)])

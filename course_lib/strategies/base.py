@@ -19,7 +19,7 @@ from course_lib.data import Batch
 from course_lib.lstm.model import Loss, SequenceModel, States, detach_states
 from course_lib.machine import device
 from course_lib.strategies.precision import GradientScaler, in_float32
-from course_lib.strategies.probe import KNOWN, Block, check_cuts
+from course_lib.strategies.probe import KNOWN, Block, check_carries, check_cuts
 from course_lib.strategies.shards import NamedTensors, Offsets, Shard, check_has_all, gather_outlines, join, local_part
 from course_lib.trace import span
 
@@ -58,6 +58,7 @@ class Strategy:
         clip: float | None = None,
         autocast: torch.dtype | None = None,
     ) -> None:
+        check_carries(model, carry_state=carry_state)
         self.device = device()
         self.rank, self.ranks = rank_and_ranks()
         self.random_stream = self.rank  # ranks with the same stream draw the same random numbers

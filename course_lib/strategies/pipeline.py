@@ -23,6 +23,7 @@ from course_lib.planning.simulation import ActionCosts
 from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, Strategy, blocks_of, broadcast_weights
 from course_lib.strategies.execution import Execution
 from course_lib.strategies.mail import Routes
+from course_lib.strategies.probe import check_carries
 from course_lib.strategies.stage import Stage
 from course_lib.trace import span
 
@@ -60,6 +61,7 @@ class Pipeline(Strategy):
         group = self.group_of_stages()
         ranks, index = dist.get_process_group_ranks(group), dist.get_rank(group)
         self.schedules = Schedules(schedule, len(ranks), micro_batches, chunks, virtual, recompute, pace)
+        check_carries(model, chunks=self.schedules.chunks)
         layout, autocast = self.schedules.layout, options.get("autocast")
         placement = placement or cut_for(layout, len(model))
         broadcast_weights(model)

@@ -19,9 +19,10 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from course_lib.lstm.model import Embed, Project, Recurrent, own_random_numbers
+from course_lib.lstm.gpt import GPTBlock, Readout
+from course_lib.lstm.model import Embed, Project, Recurrent, SequenceModel, own_random_numbers
 
-KNOWN = (Embed, Project, Recurrent)
+KNOWN = (Embed, Project, Recurrent, GPTBlock, Readout)
 STEPS, SEQUENCES = 6, 4  # in a trial
 TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-3}  # relative to the largest number
 
@@ -40,6 +41,21 @@ class Block:
 
     def __str__(self) -> str:
         return f"block {self.place} ({type(self.module).__name__})"
+
+
+def check_carries(model: SequenceModel, *, chunks: int = 1, carry_state: bool = False) -> None:
+    """Refuse what a GPT block cannot do: carry a state from batch to batch or, without a cache, to the next chunk."""
+    for place, block in model.numbered():
+        if isinstance(block, GPTBlock) and carry_state:
+            raise CannotBeCut(
+                f"carry_state=True: block {place} is a GPT's, and has no state of a fixed size to carry from batch to "
+                "batch; all it could carry is every key and value so far. Leave out carry_state, or train an LSTM"
+            )
+        if isinstance(block, GPTBlock) and chunks > 1 and not block.cache:
+            raise CannotBeCut(
+                f"chunks={chunks}: block {place} is a GPT's, and its later steps look back at keys and values of the "
+                "earlier chunks. Make the model with gpt_model(cache=True), which keeps them, or leave out chunks"
+            )
 
 
 def check_cuts(blocks: Sequence[Block], inputs: Tensor, *, chunks: int, pieces: int, quiet: bool = False) -> None:

@@ -1,8 +1,11 @@
-"""Tensor parallelism: every LSTM layer is split inside its cell; each rank computes some of its hidden units.
+"""Tensor parallelism: every layer is split inside; each rank computes some of its units, heads or columns.
 
 The four gates of a hidden unit need the *whole* previous h, but only their own rows of the matrices, and only that
 unit's c. So the rows can be split by unit. The price: after every time step, all ranks need all of h before any of them
 can start the next.
+
+A GPT block has no such loop. Its attention is split by head and its MLP by column, and the ranks meet once after each
+of the two, for all steps together.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from course_lib.lstm.gpt import MLP, Attention, GPTBlock
 from course_lib.lstm.model import Loss, Recurrent, SequenceModel, State
 from course_lib.machine import device
 from course_lib.strategies.base import MakeOptimizer, Strategy, broadcast_weights
@@ -91,8 +95,86 @@ class Whole(torch.autograd.Function):
         return (None if gradient is None else gradient.split(ctx.sizes, dim=-1)[dist.get_rank()]), None
 
 
+class ShardedGPTBlock(GPTBlock):
+    """A GPT block of which this rank has some heads, and some of the MLP's columns. Inputs and outputs are whole."""
+
+    def __init__(self, whole: GPTBlock) -> None:
+        nn.Module.__init__(self)
+        ranks, rank = dist.get_world_size(), dist.get_rank()
+        if whole.heads < ranks:
+            raise ValueError(
+                f"a GPT block with {whole.heads} heads on {ranks} ranks: tensor parallelism gives every rank at least "
+                "one head; give the model more heads, or use fewer ranks"
+            )
+        self.width, self.heads, self.cache = whole.width, whole.heads, whole.cache
+        self.norm_1, self.norm_2 = whole.norm_1, whole.norm_2
+        heads = _share_of(whole.heads, ranks, rank)
+        head_width, columns = whole.attention.head_width, _share_of(whole.mlp.up.out_features, ranks, rank)
+        units = range(heads.start * head_width, heads.stop * head_width)
+        self.attention, self.mlp = AttentionOfSomeHeads(whole.attention, units), MLPOfSomeColumns(whole.mlp, columns)
+        self.cuts = {"attention": units, "mlp": columns}
+
+    def shard_of(self, name: str, parameter: nn.Parameter) -> Shard:
+        """Return this rank's shard of the block's parameter with this name."""
+        module, _, rest = name.partition(".")
+        if module not in self.cuts or rest in ("out.bias", "down.bias"):
+            return Shard.whole(parameter)
+        dim = 1 if rest in ("out.weight", "down.weight") else 0
+        total = self.width if module == "attention" else 4 * self.width
+        shape = tuple(total if place == dim else size for place, size in enumerate(parameter.shape))
+        return Shard(parameter, shape, (self.cuts[module],), dim)
+
+
+class AttentionOfSomeHeads(Attention):
+    """Column-parallel queries, keys and values; a row-parallel way out, whose outputs are summed over ranks."""
+
+    def __init__(self, whole: Attention, units: range) -> None:
+        nn.Module.__init__(self)
+        self.head_width = whole.head_width
+        self.query, self.key, self.value = (_columns(each, units) for each in (whole.query, whole.key, whole.value))
+        self.out = RowParallel(whole.out, units)
+
+    def forward(self, inputs: Tensor, earlier: State | None = None) -> tuple[Tensor, State]:
+        return super().forward(UsedInParts.apply(inputs), earlier)
+
+
+class MLPOfSomeColumns(MLP):
+    """A column-parallel way up; a row-parallel way down, whose outputs are summed over ranks."""
+
+    def __init__(self, whole: MLP, columns: range) -> None:
+        nn.Module.__init__(self)
+        self.up, self.down = _columns(whole.up, columns), RowParallel(whole.down, columns)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(UsedInParts.apply(inputs))
+
+
+class RowParallel(nn.Linear):
+    """A linear layer that has the weights of some of its inputs. Its bias is whole, and added once, after the sum."""
+
+    def __init__(self, whole: nn.Linear, units: range) -> None:
+        super().__init__(len(units), whole.out_features, device="meta")
+        self.weight = _own(whole.weight, units, dim=1)
+        self.bias = whole.bias
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return Summed.apply(nn.functional.linear(inputs, self.weight)) + self.bias
+
+
+class Summed(torch.autograd.Function):
+    """Forward: an all-reduce. Backward: identity, because the sum's gradient is the same on all ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor) -> Tensor:
+        return _summed(part)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+
 class TensorParallel(Strategy):
-    """Every LSTM layer is split by hidden unit; the other blocks are replicated.
+    """Every LSTM layer is split by hidden unit, every GPT block by head and column; other blocks are replicated.
 
     Replicated blocks need no all-reduce. They see the same whole activations on every rank and, thanks to `UsedInParts`
     and `Whole`, the same whole gradients, so every rank computes the same full gradient. (If a GPU sums in a varying
@@ -110,9 +192,12 @@ class TensorParallel(Strategy):
         draw_alike()
 
     def shards(self) -> dict[str, Shard]:
-        """Return this rank's rows of every gate for split layers, and all of the other blocks."""
+        """Return this rank's rows of every gate for LSTM layers, its part of GPT blocks, and all of other blocks."""
         shards = super().shards()
         for place, block in self.model.numbered():
+            if isinstance(block, ShardedGPTBlock):
+                for name, parameter in block.named_parameters():
+                    shards[f"blocks.{place}.{name}"] = block.shard_of(name, parameter)
             if isinstance(block, ShardedRecurrent):
                 for name, parameter in block.lstm.items():
                     whole = (GATES * block.width, *parameter.shape[1:])
@@ -137,14 +222,33 @@ def _check_shares_nothing(model: SequenceModel) -> None:
     """Refuse layers that share a weight: each is split separately, so their copies would drift apart."""
     users: dict[int, int] = {}
     for place, block in model.numbered():
-        for parameter in block.parameters() if isinstance(block, Recurrent) else ():
+        for parameter in block.parameters() if isinstance(block, Recurrent | GPTBlock) else ():
             other = users.setdefault(id(parameter), place)
             if other != place:
                 raise ValueError(f"blocks {other} and {place} share a weight: give each a weight of its own")
 
 
 def _sharded(block: nn.Module) -> nn.Module:
+    if isinstance(block, GPTBlock):
+        return ShardedGPTBlock(block)
     return ShardedRecurrent(block) if isinstance(block, Recurrent) else block
+
+
+def _share_of(units: int, ranks: int, rank: int) -> range:
+    sizes = shares(units, ranks)
+    return range(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+
+
+def _columns(whole: nn.Linear, units: range) -> nn.Linear:
+    """Return the linear layer with only these outputs."""
+    own = nn.Linear(whole.in_features, len(units), device="meta")
+    own.weight, own.bias = _own(whole.weight, units), _own(whole.bias, units)
+    return own
+
+
+def _own(parameter: nn.Parameter, units: range, dim: int = 0) -> nn.Parameter:
+    own = parameter.detach().narrow(dim, units.start, len(units)).clone()
+    return nn.Parameter(own, requires_grad=parameter.requires_grad)
 
 
 def _own_rows(parameter: nn.Parameter, rows: tuple[range, ...]) -> nn.Parameter:

@@ -11,6 +11,7 @@ from typing import Any
 
 from course_lib import machine
 from course_lib.launchers import torchrun
+from course_lib.lstm.gpt import HEADS, needs_hidden
 from course_lib.lstm.memory import count_lstm_parameters
 from course_lib.strategies import make_strategy
 from course_lib.strategies.registry import find_strategy, options_of
@@ -35,7 +36,7 @@ class Settings:
     strategy: str = "single"  # or ddp, pipeline ..., or module:Class
     options: dict[str, Any] = field(default_factory=dict)  # for the strategy
     data: str = "adding"  # or text, or a text file, or module:function
-    model: str | None = None  # module:function, or None for an LSTM
+    model: str | None = None  # gpt, or module:function, or None for an LSTM
     updates: int = 300
     batch: int = 64  # sequences of the adding problem per update, over all ranks
     tokens: int = 4096  # of a text per update, over all ranks
@@ -134,6 +135,10 @@ def check_numbers(settings: Settings, ranks: int) -> None:
         raise BadSettings("--time-limit saves what is trained by then: give --checkpoint and a folder for it")
     if settings.strategy == "single" and ranks != 1:
         raise BadSettings(f"single trains on one rank, not on {ranks}: give --ranks 1, or another strategy")
+    if settings.model == "gpt" and (why := needs_hidden(settings.hidden, HEADS)):
+        raise BadSettings(why)
+    if settings.model == "gpt" and settings.options.get("carry_state"):
+        raise BadSettings("carry_state=True: a GPT has no state to carry; leave it out, or train an LSTM")
     if settings.options.get("carry_state") and settings.data == "adding":
         raise BadSettings("carry_state=True: sequences of the adding problem have nothing to carry; give --data text")
 

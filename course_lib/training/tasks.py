@@ -158,7 +158,11 @@ MOST_COMMON = 4_000  # words of a text in the vocabulary
 def make_task(settings: Settings) -> Task:
     """Return the dataset, its sampler, and a function that makes the model. Every rank must call this."""
     task = _task_of_data(settings)
-    return replace(task, model=partial(user_model, settings.model, task.sizes)) if settings.model else task
+    if not settings.model:
+        return task
+    in_chunks = settings.model == "gpt" and settings.options.get("chunks", 1) > 1
+    sizes = {**task.sizes, "cache": True} if in_chunks else task.sizes
+    return replace(task, model=partial(user_model, settings.model, sizes))
 
 
 def prepare_data(settings: Settings) -> None:

@@ -32,6 +32,7 @@ from course_lib.launchers.target import BadJob, find_function
 from course_lib.lstm.model import Loss, SequenceModel, cross_entropy, squared_error, untouched
 
 SIZES = ("vocabulary", "features", "outputs", "hidden", "layers")
+MODELS = {"gpt": "course_lib.lstm.gpt:gpt_model"}  # models of the course that `--model` knows by name
 
 
 class BadFunction(ValueError):
@@ -53,7 +54,7 @@ def user_function(option: str, target: str) -> Callable[..., Any]:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        return find_function(target)
+        return find_function(MODELS.get(target, target) if option == "model" else target)
     except (BadJob, LaunchError) as error:
         reason = str(error).splitlines()[0]
         raise BadFunction(f"--{option} {target}: {reason.removeprefix(f'{target}: ')}") from error

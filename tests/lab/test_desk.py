@@ -324,7 +324,7 @@ def test_the_command_makes_a_desk_and_becomes_jupyterlab(elsewhere, monkeypatch,
     assert "--ServerApp.port=9000" in words
     assert "--no-browser" in words
     assert variables["COURSE_LIB_PROGRESS"] == str(elsewhere / "work" / "progress.json")
-    assert "A new desk, with 11 lessons and 12 notebooks of exercises." in capsys.readouterr().out
+    assert "A new desk, with 12 lessons and 13 notebooks of exercises." in capsys.readouterr().out
     assert (elsewhere / "work" / LESSON).exists()
 
 

@@ -54,7 +54,7 @@ def test_a_desk_can_be_made_in_an_empty_folder(installed, tmp_path):
         "assert main(['lab']) == 0\n"
         "assert main(['update']) == 0\n"
     )
-    assert "A new desk, with 11 lessons and 12 notebooks of exercises." in course(installed, code, tmp_path)
+    assert "A new desk, with 12 lessons and 13 notebooks of exercises." in course(installed, code, tmp_path)
     assert (tmp_path / "work" / "exercises" / "11_capstone.ipynb").exists()
 
 

@@ -1,0 +1,1 @@
+"""The exercises of lesson 12, from the LSTM to a transformer."""

@@ -1,0 +1,255 @@
+"""12.3 The rescaled sum of a ring: how an answer is checked, and the common mistakes it recognizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course_lib.checks.exercise import Case, Cost, Exercise, same_as, seeded
+from course_lib.lessons.symptoms import observed
+
+Scored = tuple[Tensor, Tensor]  # scores and values of one visit
+
+
+def cases(seed: int) -> list[Case]:
+    generator = seeded(seed)
+
+    def case(
+        part: str, visits: int, queries: int, keys: int, width: int, *, large: float = 1, masked: str = ""
+    ) -> Case:
+        query = torch.randn(queries, width, generator=generator, dtype=torch.float64)
+        key, value = torch.randn(2, visits, keys, width, generator=generator, dtype=torch.float64)
+        mask = torch.ones(visits, queries, keys, dtype=torch.bool)
+        if masked == "causal":  # the queries belong to the last visit's steps, as far as there are as many
+            mask[-1] = torch.ones(queries, keys).tril().bool()
+        if masked == "first":
+            mask[0] = False
+        if masked == "some":
+            mask = torch.rand(mask.shape, generator=generator) < 0.5
+            mask[:, 0] = False
+            mask[-1, :, 0] = True
+        inputs = {"query": large * query, "key": key, "value": value, "mask": mask}
+        size = (
+            f", scores up to {(large * query @ key.flatten(0, 1).T).abs().max() / width**0.5:.0f}" if large > 1 else ""
+        )
+        hidden = {"": "", "causal": ", causal", "first": ", the first hidden", "some": ", some keys hidden"}[masked]
+        who = "1 query" if queries == 1 else f"{queries} queries"
+        return Case(part, 1, inputs, f"{who}, {visits} visit{'s' * (visits > 1)} of {keys} keys{hidden}{size}")
+
+    return [
+        case("the sum", 1, 1, 2, 1),
+        case("the sum", 2, 2, 2, 2),
+        case("the sum", 3, 4, 4, 3),
+        case("the sum", 24, 8, 16, 8),
+        case("large scores", 3, 3, 3, 2, large=2000),
+        case("large scores", 4, 4, 2, 4, large=4000),
+        case("hidden keys", 2, 4, 4, 3, masked="causal"),
+        case("hidden keys", 3, 2, 3, 2, masked="first"),
+        case("hidden keys", 4, 3, 4, 4, masked="some"),
+    ]
+
+
+def drive(answer, query: Tensor, key: Tensor, value: Tensor, mask: Tensor):
+    """Let the visitors come and go: what a visitor brought is overwritten when the next one is asked for."""
+    from course_lib.meter import most_alive
+
+    asked = []
+
+    def visitors() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for place in range(len(key)):
+            asked.append(place)
+            here = key[place].clone(), value[place].clone(), mask[place].clone()
+            yield here
+            for tensor in here[:2]:
+                tensor.fill_(float("nan"))
+
+    coming = visitors()
+    with torch.no_grad():
+        outputs, alive = most_alive(answer, query.clone(), coming)
+    return {"outputs": outputs, "alive": alive, "visits": len(asked)}
+
+
+def scored(case: Case, *, scale: bool = True, masked: bool = True) -> list[Scored]:
+    query, key, value, mask = (case.inputs[name] for name in ("query", "key", "value", "mask"))
+    factor = query.shape[-1] ** -0.5 if scale else 1.0
+    visits = []
+    for place in range(len(key)):
+        scores = query @ key[place].T * factor
+        visits.append((scores.masked_fill(~mask[place], float("-inf")) if masked else scores, value[place]))
+    return visits
+
+
+def together(visits: list[Scored]) -> Tensor:
+    """Return attention over all visits at once."""
+    return torch.cat([scores for scores, _ in visits], dim=-1).softmax(-1) @ torch.cat([value for _, value in visits])
+
+
+def expected(case: Case) -> list[Tensor]:
+    return [together(scored(case))]
+
+
+def judge(case: Case, values: list) -> str | None:
+    return same_as(expected, name="the output")(case, [value["outputs"] for value in values])
+
+
+def costs(case: Case, values: list) -> list[Cost]:
+    queries, keys, width = *case.inputs["mask"].shape[1:], case.inputs["query"].shape[-1]
+    visit = 8 * (2 * keys * width + queries * keys)  # keys, values, scores
+    result = 8 * queries * (width + 2)
+    return [Cost("bytes alive at once", values[0]["alive"], 6 * (visit + result) + 4096)]
+
+
+def _is(case: Case, values: list, wrong: Tensor) -> bool:
+    """Return whether the outputs are these, and not the right ones."""
+
+    def same(other: Tensor) -> bool:
+        return same_as(lambda _: [other])(case, [values[0]["outputs"]]) is None
+
+    return not torch.allclose(wrong, expected(case)[0], equal_nan=True) and same(wrong)
+
+
+def _summed(case: Case, weigh: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the weighted sum of values and the sum of weights over all visits, where `weigh` makes weights."""
+    weights = [(weigh(scores), value) for scores, value in scored(case)]
+    return sum((w @ value for w, value in weights), start=torch.zeros(())), sum(w.sum(-1, True) for w, _ in weights)
+
+
+@observed
+def keeps_the_visitors(case: Case, values: list) -> bool:
+    """You use keys or values after their visitor has left: what it brought is overwritten (nan) when you ask for the
+    next one. Take what you need from a visitor before that, as numbers that don't grow with the visits.
+    """
+    outputs = values[0]["outputs"]
+    finite = all(torch.isfinite(case.inputs[name]).all() for name in ("query", "key", "value"))
+    small = case.part == "the sum" and case.inputs["mask"].all()
+    return (
+        small and finite and isinstance(outputs, Tensor) and bool(outputs.isnan().all()) and len(case.inputs["key"]) > 1
+    )
+
+
+@observed
+def overflows(case: Case, values: list) -> bool:
+    """The output is not finite where scores are large: exp(1000) is infinite. Subtract the largest score so far before
+    the exponential.
+    """
+    outputs = values[0]["outputs"]
+    return case.part == "large scores" and isinstance(outputs, Tensor) and not bool(torch.isfinite(outputs).all())
+
+
+@observed
+def nothing_to_see_is_nan(case: Case, values: list) -> bool:
+    """The output is nan where a query has seen no key yet: its largest score is minus infinity, and minus infinity
+    minus minus infinity is nan. Such a visit must add 0, and leave sum and maximum as they are.
+    """
+    outputs = values[0]["outputs"]
+    return case.part == "hidden keys" and isinstance(outputs, Tensor) and bool(outputs.isnan().any())
+
+
+def ignores_the_mask(case: Case, values: list) -> bool:
+    """These are the outputs over all keys, also over those that the mask hides. A hidden key's weight is 0."""
+    return _is(case, values, together(scored(case, masked=False)))
+
+
+def does_not_scale(case: Case, values: list) -> bool:
+    """The scores are not divided by the square root of the width."""
+    return _is(case, values, together(scored(case, scale=False)))
+
+
+def averages_the_visits(case: Case, values: list) -> bool:
+    """This is the mean of the visits' results: a visit with small scores counts as much as one with large ones. Weigh
+    each with its share of the whole sum of exponentials.
+    """
+    results = [scores.softmax(-1) @ value for scores, value in scored(case)]
+    return _is(case, values, torch.stack(results).mean(0))
+
+
+def adds_up_the_visits(case: Case, values: list) -> bool:
+    """This is the sum of the visits' results, each with a softmax of its own: together their weights are more than 1.
+    Add numerators and denominators separately, and divide once, at the end.
+    """
+    results = [scores.softmax(-1) @ value for scores, value in scored(case)]
+    return _is(case, values, torch.stack(results).sum(0))
+
+
+def takes_each_visits_own_maximum(case: Case, values: list) -> bool:
+    """Each visit subtracts its own largest score, and the sums are added as they are. They have different units then:
+    when the maximum changes, multiply what you have so far by exp(old maximum - new maximum).
+    """
+    over, under = _summed(case, lambda scores: (scores - scores.amax(-1, True)).exp())
+    return _is(case, values, over / under)
+
+
+def _running(case: Case, *, rescale: tuple[bool, bool]) -> Tensor:
+    """Return a running sum in which the numerator, the denominator or neither is rescaled."""
+    over, under, most = 0.0, 0.0, None
+    for scores, value in scored(case):
+        new = scores.amax(-1, True) if most is None else torch.maximum(most, scores.amax(-1, True))
+        factor = 1.0 if most is None else (most - new).exp()
+        weights = (scores - new).exp()
+        over = (factor if rescale[0] else 1.0) * over + weights @ value
+        under = (factor if rescale[1] else 1.0) * under + weights.sum(-1, True)
+        most = new
+    return over / under
+
+
+def does_not_rescale(case: Case, values: list) -> bool:
+    """You keep the largest score so far, but what you have summed so far still has the old one in it. Whenever the
+    maximum grows, multiply *both* sums by exp(old maximum - new maximum).
+    """
+    return any(
+        _is(case, values, _running(case, rescale=each)) for each in ((False, False), (True, False), (False, True))
+    )
+
+
+def only_the_last_visit(case: Case, values: list) -> bool:
+    """The output is that of a single visit: what the others brought is lost."""
+    results = [scores.softmax(-1) @ value for scores, value in scored(case)]
+    return len(results) > 1 and any(_is(case, values, each) for each in results)
+
+
+def holds_everything(case: Case, values: list) -> bool:
+    """The numbers are right, but you keep something of every visit until the end. Then the ring saves nothing: keep one
+    sum of values, one sum of weights and one maximum per query.
+    """
+    spent = costs(case, values)[0]
+    return judge(case, values) is None and spent.spent > spent.budget
+
+
+SYMPTOMS: tuple[Any, ...] = (
+    ignores_the_mask,
+    does_not_scale,
+    averages_the_visits,
+    adds_up_the_visits,
+    takes_each_visits_own_maximum,
+    does_not_rescale,
+    only_the_last_visit,
+    keeps_the_visitors,
+    overflows,
+    nothing_to_see_is_nan,
+    holds_everything,
+)
+
+EXERCISE = Exercise(
+    number="12.3",
+    title="The rescaled sum",
+    answer="attend_one_by_one",
+    level="exercise",
+    minutes=20,
+    parts={"the sum": 2, "large scores": 1, "hidden keys": 2},
+    read="5 · Context parallelism: a ring of keys and values",
+    hints=(
+        "Softmax is a weighted sum of values divided by the sum of weights. Both sums can grow visit by visit.",
+        "With the largest score so far subtracted, no exponential overflows. If a visitor brings a larger one, both "
+        "sums are in the old unit: multiply them by exp(old - new).",
+        "Start with a maximum that is very small but finite, and hide keys with a weight of 0: then a visit in which a "
+        "query sees nothing changes nothing.",
+    ),
+    cases=cases,
+    drive=drive,
+    judge=judge,
+    costs=costs,
+    symptoms=SYMPTOMS,
+)

@@ -1,0 +1,128 @@
+"""A small GPT as the same kind of list: causal self-attention and an MLP where the LSTM has its cell.
+
+Every strategy that cuts between blocks or between sequences trains it unchanged. Nothing is carried from step to step:
+a block multiplies all steps of a sequence at once, and each step looks back at the keys and values of earlier ones.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from course_lib.lstm.model import Embed, Project, SequenceModel, State
+
+HEADS = 4
+
+
+class Attention(nn.Module):
+    """Causal self-attention, (steps, sequences, width) to the same. The linear layers may hold only some of the heads.
+
+    Positions are rotations of queries and keys: a sequence may have any length, and each head needs nothing else.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.head_width = width // heads
+
+    def forward(self, inputs: Tensor, earlier: State | None = None) -> tuple[Tensor, State]:
+        """Return the outputs, and the keys and values of all steps so far, each (steps, sequences, width)."""
+        first = 0 if earlier is None else len(earlier[0])
+        query, key = (self.rotated(linear(inputs), first) for linear in (self.query, self.key))
+        value = self.value(inputs)
+        if earlier is not None:
+            key, value = torch.cat([earlier[0], key]), torch.cat([earlier[1], value])
+        mixed = attend(*(self.by_head(each) for each in (query, key, value)))
+        return self.out(mixed.permute(2, 0, 1, 3).flatten(-2)), (key, value)
+
+    def by_head(self, tensor: Tensor) -> Tensor:
+        """Return (steps, sequences, width) as (sequences, heads, steps, head width)."""
+        return tensor.unflatten(-1, (-1, self.head_width)).permute(1, 2, 0, 3)
+
+    def rotated(self, tensor: Tensor, first: int) -> Tensor:
+        """Return (steps, sequences, width) with pairs of numbers rotated by an angle that grows with the step."""
+        half = self.head_width // 2
+        steps = torch.arange(first, first + len(tensor), dtype=torch.float64, device=tensor.device)
+        speeds = 10_000 ** -(torch.arange(half, dtype=torch.float64, device=tensor.device) / half)
+        angles = steps[:, None, None, None] * speeds
+        cos, sin = angles.cos().to(tensor.dtype), angles.sin().to(tensor.dtype)
+        a, b = tensor.unflatten(-1, (-1, self.head_width)).chunk(2, dim=-1)
+        return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Return softmax(query key') value, causal: the queries belong to the last steps of the keys."""
+    steps, seen = query.shape[-2], key.shape[-2]
+    if steps == seen:
+        return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    mask = torch.ones(steps, seen, dtype=torch.bool, device=query.device).tril(seen - steps)
+    return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+
+class MLP(nn.Module):
+    """Two linear layers, with four times the width between them. They may hold only some of the columns between."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.down(functional.gelu(self.up(inputs)))
+
+
+class GPTBlock(nn.Module):
+    """One transformer block, (steps, sequences, width) to the same: attention, then an MLP, each added to its inputs.
+
+    With `cache`, its state is the keys and values of all steps so far, so that a sequence can run in chunks of time.
+    """
+
+    def __init__(self, width: int, heads: int = HEADS, cache: bool = False) -> None:
+        super().__init__()
+        self.width, self.heads, self.cache = width, heads, cache
+        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention, self.mlp = Attention(width, heads), MLP(width)
+
+    def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, State | None]:
+        attended, seen = self.attention(self.norm_1(inputs), state)
+        middle = inputs + attended
+        return middle + self.mlp(self.norm_2(middle)), seen if self.cache else None
+
+
+class Readout(nn.Module):
+    """The last block: (steps, sequences, width), normalized, to (steps, sequences, outputs)."""
+
+    def __init__(self, width: int, outputs: int) -> None:
+        super().__init__()
+        self.norm, self.linear, self.width = nn.LayerNorm(width), nn.Linear(width, outputs), outputs
+
+    def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, None]:
+        return self.linear(self.norm(inputs)), None
+
+
+def gpt_model(
+    *,
+    features: int | None = None,
+    vocabulary: int | None = None,
+    hidden: int = 64,
+    layers: int = 2,
+    outputs: int | None = None,
+    heads: int = HEADS,
+    cache: bool = False,
+) -> SequenceModel:
+    """Return a GPT with `layers` blocks. The arguments are those of `lstm_model`; `heads` must divide `hidden`."""
+    if (features is None) == (vocabulary is None):
+        raise ValueError("give features= for sequences of numbers, or vocabulary= for tokens, and not both")
+    if min(hidden, layers, heads) < 1:
+        raise ValueError(f"hidden={hidden}, layers={layers}, heads={heads}: a model needs at least one of each")
+    if why := needs_hidden(hidden, heads):
+        raise ValueError(why)
+    way_in = Embed(vocabulary, hidden) if vocabulary is not None else Project(features or 0, hidden)
+    blocks = (GPTBlock(hidden, heads, cache) for _ in range(layers))
+    return SequenceModel(dict(enumerate([way_in, *blocks, Readout(hidden, outputs or vocabulary or 1)])))
+
+
+def needs_hidden(hidden: int, heads: int) -> str:
+    """Return why this many heads cannot share `hidden` numbers, in pairs; empty if they can."""
+    even = hidden % (2 * heads) == 0
+    return "" if even else f"hidden={hidden}: a GPT with {heads} heads needs a multiple of {2 * heads}"
