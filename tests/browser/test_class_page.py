@@ -204,10 +204,12 @@ def test_everybody_can_use_the_page(learners, page):
 
 def test_whoever_has_no_login_is_told_so_and_sees_nothing(held, browser):
     page = browser.new_page()
-    for place in ("", "/projector", "/view/state"):
+    for place, status in (("", 200), ("/projector", 403), ("/view/state", 403)):
         answer = page.goto(f"{held.url}{place}")
-        assert answer.status == 403
+        assert answer.status == status
         assert held.code not in answer.text()
+    page.goto(held.url)
+    page.get_by_role("heading", name="Join the class").wait_for()
 
 
 def test_everybody_can_read_the_report(learners, record, browser, tmp_path):
