@@ -23,7 +23,18 @@ from course_lib.classroom.content import content
 from course_lib.classroom.server.actions import ACTIONS
 from course_lib.classroom.server.addresses import Address, certificate_names, encrypted, fingerprint, own_certificate
 from course_lib.classroom.server.guards import Server
-from course_lib.classroom.server.instructor import PAGES, Action, Changes, Files, Home, Page, State, Stream, TokenLogin
+from course_lib.classroom.server.instructor import (
+    PAGES,
+    Action,
+    Changes,
+    Files,
+    Home,
+    Page,
+    Plan,
+    State,
+    Stream,
+    TokenLogin,
+)
 from course_lib.classroom.server.learners import Channel, Channels, Join, Link
 from course_lib.classroom.server.room import Room
 
@@ -129,6 +140,7 @@ def make_application(room: Room, address: Address, *, prefix: str = "", login: A
         ("/channel", Channel),
         ("/view/state", State),
         ("/view/changes", Stream),
+        ("/view/plan", Plan),
         (f"/view/({'|'.join(ACTIONS)})", Action),
         ("/pages/(.*)", Files, {"path": str(PAGES)}),
         ("/desk/(question.js)", Files, {"path": str(ON_DESKS)}),

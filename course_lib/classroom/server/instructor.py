@@ -6,7 +6,9 @@ import asyncio
 import json
 import time
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tornado import gen
@@ -14,6 +16,7 @@ from tornado.iostream import StreamClosedError
 from tornado.util import TimeoutError
 from tornado.web import Finish, HTTPError, StaticFileHandler
 
+from course_lib.classroom.content import plain_heading
 from course_lib.classroom.protocol import Refused
 from course_lib.classroom.server.addresses import qr_code
 from course_lib.classroom.server.guards import A_WEEK, HEADERS, Guarded, Quiet, refuse_strangers, trust
@@ -132,6 +135,33 @@ class State(ForInstructors):
     def get(self) -> None:
         self.set_header("Content-Type", "application/json; charset=utf-8")
         self.finish(self.settings["changes"].snapshot())
+
+
+class Plan(ForInstructors):
+    """`GET /view/plan`: of each lesson's sections the minutes, the notes and the predictions, for one's own eyes."""
+
+    def get(self) -> None:
+        self.finish(plan())
+
+
+@cache
+def plan() -> dict[str, list[dict[str, Any]]]:
+    """Return the sections of each lesson, as the class names them."""
+    from course_lib.authoring.outline import outlines
+    from course_lib.classroom.teaching import read_notes
+
+    return {
+        number: [
+            {
+                "section": plain_heading(section.heading),
+                "minutes": section.minutes,
+                "asks": list(section.asked),
+                "notes": read_notes(number).get(section.heading, ""),
+            }
+            for section in lesson.sections
+        ]
+        for number, lesson in outlines().items()
+    }
 
 
 class Stream(ForInstructors):
