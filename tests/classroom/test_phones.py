@@ -110,6 +110,19 @@ def test_a_link_is_of_no_use_after_ten_minutes(in_class, monkeypatch):
     in_class(scene)
 
 
+def test_links_of_a_learner_replace_each_other_and_nobody_elses(in_class):
+    async def scene(served):
+        links = served.room.members
+        (_, one), (_, other) = await served.join("Ada"), await served.join("Ben")
+        first = links.new_link(other["secret"])
+        many = [links.new_link(one["secret"]) for _ in range(3 * members.MOST_LINKS)]
+        assert len(links._links) == members.MOST_LINKS + 1
+        assert [links.of_link(code) is None for code in many[-members.MOST_LINKS - 1 :]] == [True, *[False] * 4]
+        assert links.of_link(first)[0].name == "Ben"
+
+    in_class(scene)
+
+
 def test_questions_are_seen_without_names_voted_up_and_settled(in_class):
     async def scene(served):
         ada, ben = await enter(served, "Ada"), await enter(served, "Ben")

@@ -27,7 +27,7 @@ MOST_ADDRESSES = 10_000
 FORGOTTEN = "forgotten "  # instead of a hash: this learner has to join again
 TOKEN_LIVES = 7 * 24 * 3600.0  # seconds that an instructor's token is valid
 LINK_LIVES = 600.0  # seconds in which a learner's other device can use a link
-MOST_LINKS = 5000
+MOST_LINKS = 4  # per learner; a new one replaces the oldest
 
 
 class WrongCode(Refused):
@@ -116,9 +116,9 @@ class Members:
     def new_link(self, secret: str) -> str:
         """Return a code with which another device of this learner joins as the same learner, once and soon."""
         now, code = time.monotonic(), new_code()
-        self._links = {each: link for each, link in self._links.items() if link[1] > now}
-        if len(self._links) >= MOST_LINKS:
-            raise Refused("too many devices are being linked: try again in ten minutes")
+        own = [each for each, link in self._links.items() if link[0] == secret]
+        old = {each for each, link in self._links.items() if link[1] <= now}.union(own[: 1 - MOST_LINKS])
+        self._links = {each: link for each, link in self._links.items() if each not in old}
         self._links[_code_letters(code)] = secret, now + LINK_LIVES
         return code
 
