@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -15,6 +16,7 @@ from course_lib.checks.exercise import Exercise
 
 LONGEST = 90  # minutes without a break
 LONG_ENOUGH = 50  # minutes after which a new lesson starts with a break
+CRUMB = 20  # minutes: nobody comes back from a break for less
 BREAK, LUNCH, WELCOME = 15, 60, 10
 NOON, LATEST_LUNCH = 12 * 60, 13 * 60
 AFTERNOON = 14 * 60  # a day that ends earlier has no lunch
@@ -76,6 +78,28 @@ class Day:
         self.since_break += item.minutes
         return True
 
+    def without_crumbs(self) -> list[Item]:
+        """Move the last break forward until what follows it is worth coming back for.
+
+        Where that cannot be, exercises are taken out instead; returns them.
+        """
+        items = [slot.item for slot in self.slots]
+        pauses = [place for place, item in enumerate(items) if item.kind in ("break", "lunch")]
+        if not pauses or items[pauses[-1]].kind == "lunch" or _minutes(items[pauses[-1] + 1 :]) >= CRUMB:
+            return []
+        last, earliest = pauses[-1], (pauses[-2] if len(pauses) > 1 else -1) + 2
+        long_enough = (place for place in range(last - 1, earliest - 1, -1) if _minutes(items[place:]) - BREAK >= CRUMB)
+        moved = next(long_enough, None)
+        if moved is None:
+            is_crumb = all(item.kind == "exercise" for item in items[last + 1 :])
+            self.slots = self.slots[:last] if is_crumb else self.slots
+            return items[last + 1 :] if is_crumb else []
+        begin = self.slots[moved].begin
+        for place, item in enumerate([items[last], *items[moved:last], *items[last + 1 :]], moved):
+            self.slots[place] = Slot(begin, item)
+            begin += item.minutes
+        return []
+
     def _pause_before(self, item: Item) -> Item | None:
         begins_lesson = bool(self.slots) and item.kind == "section" and self.slots[-1].item.lesson != item.lesson
         is_due = self.since_break + item.minutes > LONGEST or (begins_lesson and self.since_break >= LONG_ENOUGH)
@@ -83,6 +107,10 @@ class Day:
         if wants_lunch and (self.now + item.minutes > LATEST_LUNCH or (is_due and self.now >= NOON - BREAK)):
             return Item("lunch", "", "Lunch", LUNCH)
         return Item("break", "", "Break", BREAK) if is_due and self.slots else None
+
+
+def _minutes(items: Sequence[Item]) -> int:
+    return sum(item.minutes for item in items)
 
 
 @dataclass(frozen=True)
@@ -106,15 +134,17 @@ def make_agenda(
     items = [Item("welcome", "", "Welcome: everybody opens the course with `course lab`", WELCOME)]
     for lesson in lessons:
         items += [*_sections(lesson), *map(_exercise_item, chosen[lesson])]
-    plan, left_over = [Day(begin, until)], []
-    for place, item in enumerate(items):
-        if plan[-1].take(item):
+    plan, left_over, waiting = [Day(begin, until)], [], deque(items)
+    while waiting:
+        if plan[-1].take(waiting[0]):
+            waiting.popleft()
             continue
-        if len(plan) == days or not Day(begin, until).take(item):
-            left_over = items[place:]
+        if len(plan) == days or not Day(begin, until).take(waiting[0]):
+            left_over = list(waiting)
             break
+        waiting.extendleft(reversed(plan[-1].without_crumbs()))  # they come first on the next day
         plan.append(Day(begin, until))
-        plan[-1].take(item)
+    plan[-1].without_crumbs()
     done = {slot.item.title for day in plan for slot in day.slots if slot.item.kind == "exercise"}
     known = [exercise for exercise in _by_number() if exercise.lesson in lessons]
     return Agenda(plan, left_over, [exercise for exercise in known if _exercise_item(exercise).title not in done])
@@ -223,7 +253,7 @@ def _told(item: Item) -> str:
 
 
 def _left_over(items: Sequence[Item]) -> Iterator[str]:
-    minutes = sum(item.minutes for item in items)
+    minutes = _minutes(items)
     yield f"## What does not fit: {minutes} minutes"
     yield ""
     yield "Add a day, end later, or leave lessons out with `--lessons`."

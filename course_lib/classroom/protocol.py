@@ -2,8 +2,9 @@
 
 A learner posts `{"code", "name"}` to /join and gets `{"learner", "secret", "class", "name"}`. On /channel, with that
 secret, the learner sends `{"events": [...]}` and the class answers with any of `kept` (ids), `refused` (reasons by id),
-`slowed` (a sentence) and `state` (what the class is asked, and whether this learner's hand is up). While `state` has a
-`trouble`, the class cannot save anything: it accepts no events, and the learner sends them again when that is over.
+`slowed` (a sentence) and `state` (what the class is asked and asks, where it is, whether this learner's hand is up).
+While `state` has a `trouble`, the class cannot save anything: it accepts no events, and the learner sends them again
+when that is over. A phone's browser does the same with a cookie instead of a secret that its page could read.
 
 Events are untrusted: we remove control characters, cut long texts, and accept only numbers and headings that the course
 has. The record stores the cleaned event.
@@ -25,6 +26,7 @@ Event = dict[str, Any]
 LONGEST_NAME = 60  # characters
 LONGEST_TEXT = 600  # characters of a part or a mistake
 LONGEST_SOURCE = 20_000  # characters of a shown cell
+LONGEST_QUESTION = 280  # characters of a learner's question
 MOST_IN_A_MESSAGE = 500  # events
 LARGEST_MESSAGE = 1 << 20  # bytes
 
@@ -35,7 +37,8 @@ MOST_EVENTS = 10_000  # per learner
 MOST_BYTES = 4 << 20  # per learner, while the record is less than half full
 MOST_BYTES_IN_ALL = 1 << 30  # in the record; the other half of it is for `MOST_LEARNERS`, the same for each
 MOST_LEARNERS = 2000  # who can come back; when there are more, whoever did least and is not here has to join again
-MOST_CHANNELS = 8  # per learner: a desk has a channel per kernel
+MOST_CHANNELS = 8  # per learner: a desk, a phone, and tabs that were left open
+MOST_QUESTIONS = 5  # of a learner that are not answered yet
 MOST_CHANNELS_IN_ALL = 1900  # fewer than learners, so that someone can always make room
 
 UNKNOWN_SECRET = 4401  # close code after which a learner must join again
@@ -140,6 +143,24 @@ def _slower(_: Event, __: Content) -> Event:
     return {}
 
 
+def _done(event: Event, _: Content) -> Event:
+    return {"on": event.get("on") is True}
+
+
+def _wondered(event: Event, content: Content) -> Event:
+    text = clean_text(event.get("text"), LONGEST_QUESTION)
+    if not text:
+        raise Refused("write a question first")
+    return {"text": text, **_reached(event, content)}
+
+
+def _seconded(event: Event, _: Content) -> Event:
+    question = event.get("question")
+    if not isinstance(question, str) or not ID.fullmatch(question):
+        raise Refused("a vote names the question that it is for")
+    return {"question": question, "on": event.get("on") is True}
+
+
 def _showed(event: Event, content: Content) -> Event:
     source = clean_text(event.get("source"), LONGEST_SOURCE, lines=True)
     if not source.strip():
@@ -170,5 +191,8 @@ KINDS: dict[str, Callable[[Event, Content], Event]] = {
     "answered": _answered,
     "stuck": _stuck,
     "slower": _slower,
+    "done": _done,
+    "wondered": _wondered,
+    "seconded": _seconded,
     "showed": _showed,
 }

@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from course_lib.authoring.outline import Outline, Section, outlines
 from course_lib.checks import exercises
 from course_lib.checks.catalog import find_prediction
 from course_lib.checks.exercise import Exercise, idea
 from course_lib.checks.prediction import LETTERS, Prediction
-from course_lib.classroom.agenda import agenda_markdown, clock, lessons_from, make_agenda
+from course_lib.classroom.agenda import BadAgenda, agenda_markdown, clock, lessons_from, make_agenda
 from course_lib.course_files import course_folder
 
 OPENING = "Before you begin"  # the heading of notes on the whole lesson
@@ -43,18 +44,32 @@ class Plan:
 
     @property
     def command(self) -> str:
-        """The command that generates this timetable."""
+        """What `course agenda --plan` stands for: the command to begin with if your hours differ."""
         words = f"course agenda --days {self.days} --from {clock(self.begin)} --until {clock(self.until)} "
         return f"{words}--lessons {self.lessons} --exercises {self.exercise_minutes}{' --weekly' * self.weekly}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of `course agenda` that this plan sets."""
+        names = ("days", "begin", "until", "lessons", "weekly")
+        return {**{name: getattr(self, name) for name in names}, "exercises": self.exercise_minutes}
 
 
 MORNING, LECTURE = 9 * 60 + 30, 10 * 60 + 15
 PLANS = (
     Plan("half_a_day", "Half a day", 1, MORNING, 13 * 60, "00,02", 20),
-    Plan("one_day", "One day", 1, MORNING, 17 * 60, "00-03", 15),
+    Plan("one_day", "One day", 1, MORNING, 17 * 60, "00-03", 20),
     Plan("two_days", "Two days", 2, MORNING, 17 * 60, "00-06,08", 10),
     Plan("semester", "A semester", 12, LECTURE, LECTURE + 90, "00-09", 30, weekly=True),
 )
+
+
+def find_plan(name: str) -> Plan:
+    """Return the plan with this name. Raises `BadAgenda` if there is none."""
+    found = next((plan for plan in PLANS if plan.name == name), None)
+    if found is None:
+        raise BadAgenda(f"{name}: the plans are {', '.join(plan.name for plan in PLANS)}")
+    return found
 
 
 def plan_page(plan: Plan) -> str:
@@ -68,7 +83,7 @@ def plan_page(plan: Plan) -> str:
         until=plan.until,
         exercise_minutes=plan.exercise_minutes,
     )
-    made = f"Made by `{plan.command}`; `--date` adds dates."
+    made = f"Made by `course agenda --plan {plan.name}`, which is `{plan.command}`; `--date` adds dates."
     return "\n\n".join(filter(None, [f"# {plan.title}", before, made, agenda_markdown(agenda, pages=True)]))
 
 

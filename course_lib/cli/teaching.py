@@ -39,6 +39,7 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         description="Make a timetable from the minutes of the lessons' sections: breaks after at most 90 minutes, "
         "lunch, exercises that fit. Whatever does not fit is listed at the end.",
     )
+    option(agenda, "--plan", "half_a_day, one_day, two_days or semester: sets all that follows", metavar="NAME")
     option(agenda, "--days", "default: 1", types.whole_number(1, 60, "a number of days"), default=1)
     option(agenda, "--from", "default: 9:30", _time, "TIME", dest="begin", default=9 * 60 + 30)
     option(agenda, "--until", "default: 17:00", _time, "TIME", default=17 * 60)
@@ -80,8 +81,12 @@ def _slides(options: argparse.Namespace) -> int:
 def _agenda(options: argparse.Namespace) -> int:
     with leaving_at_once():
         from course_lib.classroom.agenda import BadAgenda, agenda_markdown, dates_from, lessons_from, make_agenda
+        from course_lib.classroom.teaching import find_plan
 
     try:
+        if options.plan:
+            for name, value in find_plan(options.plan).options.items():
+                setattr(options, name, value)
         lessons = lessons_from(options.lessons)
         made = make_agenda(
             lessons, days=options.days, begin=options.begin, until=options.until, exercise_minutes=options.exercises

@@ -1,4 +1,5 @@
-"""A class of 200 learners who each send 20 events a second: what is lost, and how long an acknowledgement takes.
+"""A class of 200 learners who each send 20 events a second, and one of 200 desks and 100 phones that send 10: what is
+lost, and how long an acknowledgement takes.
 
 The server is `course class` itself; the learners are real WebSockets in another process; the instructor's page follows
 all the while. The second class has 20 learners more who send and never read, and 20 who vanish without a word.
@@ -25,9 +26,20 @@ from tests.bench.table import describe_machine, write_section
 from tests.bench.wire import Wire, wire
 from tests.classroom.serving import Served, ask, class_in_a_process, event_of
 
-LEARNERS, EVENTS_A_SECOND, SECONDS = 200, 20, 60
+SECONDS = 60
 SILENT, VANISHING = 20, 20
 SETTLE = 30.0  # seconds for what is still on the way
+
+
+@dataclass(frozen=True)
+class Load:
+    """Who is in a class, and how many events each of the good ones sends a second."""
+
+    desks: int
+    rate: int
+    phones: int = 0
+    silent: int = 0
+    vanishing: int = 0
 
 
 @dataclass
@@ -51,40 +63,49 @@ class Seen:
 
 def main() -> None:
     """Both classes, and the table."""
-    rows = [row("200 learners", *hold(0, 0)), row("and 40 bad ones", *hold(SILENT, VANISHING))]
+    rows = [
+        row("200 desks, 20 a second", *hold(Load(200, 20))),
+        row("and 40 bad ones", *hold(Load(200, 20, silent=SILENT, vanishing=VANISHING))),
+        row("200 desks and 100 phones, 10 a second", *hold(Load(200, 10, phones=100))),
+    ]
     write_section(
         "Class",
-        f"{LEARNERS} learners on real WebSockets, each {EVENTS_A_SECOND} events a second for {SECONDS} s, one in a "
-        "message, from a second process on the same machine; the instructor's page follows. From sending an event to "
-        f"the acknowledgement, which comes when it is on the disk. Bad ones: {SILENT} that send and never read, "
-        f"{VANISHING} that vanish without a word. Lost: sent, and not acknowledged or not in the record.\n\n"
+        f"Learners on real WebSockets, each sending so many events a second for {SECONDS} s, one in a message, from a "
+        "second process on the same machine; the instructor's page follows. From sending an event to the "
+        f"acknowledgement, which comes when it is on the disk. Bad ones: {SILENT} that send and never read, "
+        f"{VANISHING} that vanish without a word. Phones join by the page, with a cookie, and vote for questions that "
+        "everyone sees. Lost: sent, and not acknowledged or not in the record.\n\n"
         f"On {describe_machine()}.\n\n"
         "| class | sent | lost | median, ms | p99, ms | longest, ms | snapshots | server's work for an event, µs |\n"
         "|---|--:|--:|--:|--:|--:|--:|--:|\n" + "\n".join(rows),
     )
 
 
-def hold(silent: int, vanishing: int) -> tuple[Seen, int, float]:
+def hold(load: Load) -> tuple[Seen, int, float]:
     """Hold a class: what its good learners saw, how many events were lost, and the server's seconds of work."""
     with tempfile.TemporaryDirectory() as folder, class_in_a_process(Path(folder, "class.db")) as served:
         assert served.process is not None
         worked = cpu_seconds(served.process.pid)
-        seen = asyncio.run(play(served, silent, vanishing))
+        seen = asyncio.run(play(served, load))
         worked = cpu_seconds(served.process.pid) - worked
         recorded = {event["id"] for learner, event in read_events(Path(folder, "class.db")) if learner}
     return seen, len(seen.sent.keys() - (recorded & seen.kept)), worked
 
 
-async def play(served: Served, silent: int, vanishing: int) -> Seen:
+async def play(served: Served, load: Load) -> Seen:
     seen = Seen()
     gc.freeze()  # the pauses of the load are not the server's
     await served.log_in()
-    learners = [await enter(served, f"learner {place} of the load", seen.hear) for place in range(LEARNERS)]
-    bad = [await enter(served, "", lambda _: None) for _ in range(silent + vanishing)]
+    desks = [await enter(served, f"learner {place} of the load", seen.hear) for place in range(load.desks)]
+    phones = [await enter(served, f"phone {place}", seen.hear, by_page=True) for place in range(load.phones)]
+    bad = [await enter(served, "", lambda _: None) for _ in range(load.silent + load.vanishing)]
     tasks = [asyncio.ensure_future(follow(served, seen))]
-    tasks += [asyncio.ensure_future(trouble(one, place < silent)) for place, one in enumerate(bad)]
-    until = time.monotonic() + SECONDS
-    await asyncio.gather(*(send(learner, seen, until) for learner in learners))
+    tasks += [asyncio.ensure_future(trouble(one, place < load.silent, load)) for place, one in enumerate(bad)]
+    until, learners = time.monotonic() + SECONDS, desks + phones
+    wanted = [ask_aloud(phone, seen) for phone in phones[:5]]
+    sending = [send(desk, seen, until, load, samples()) for desk in desks]
+    sending += [send(phone, seen, until, load, from_a_phone(wanted)) for phone in phones]
+    await asyncio.gather(*sending)
     settled = time.monotonic() + SETTLE
     while len(seen.kept) < len(seen.sent) and time.monotonic() < settled:
         await asyncio.sleep(0.1)
@@ -94,15 +115,36 @@ async def play(served: Served, silent: int, vanishing: int) -> Seen:
     return seen
 
 
-async def enter(served: Served, name: str, heard: Callable[[bytes], None]) -> Wire:
+async def enter(served: Served, name: str, heard: Callable[[bytes], None], *, by_page: bool = False) -> Wire:
+    if by_page:
+        body = json.dumps({"code": served.code, "name": name})
+        answer = await ask(f"{served.url}/join?page=1", method="POST", body=body)
+        return await wire(served.url, f"Cookie: {answer.headers['Set-Cookie'].split(';')[0]}", heard)
     status, joined = await served.join(name)
     assert status == 200, joined
-    return await wire(served.url, joined["secret"], heard)
+    return await wire(served.url, f"Authorization: Bearer {joined['secret']}", heard)
 
 
-async def send(learner: Wire, seen: Seen, until: float) -> None:
+def ask_aloud(phone: Wire, seen: Seen) -> str:
+    """A question that others vote for; its id."""
+    event = event_of(kind="wondered", text="Why is the bubble the same?")
+    seen.sent[event["id"]] = time.monotonic()
+    phone.send(json.dumps({"events": [event]}).encode())
+    return event["id"]
+
+
+def from_a_phone(wanted: list[str]) -> Iterator[dict[str, Any]]:
+    """What phones send."""
+    while True:
+        yield {"kind": "done", "on": random.random() < 0.5}
+        yield {"kind": "stuck", "on": random.random() < 0.1}
+        yield {"kind": "slower"}
+        yield {"kind": "seconded", "question": random.choice(wanted), "on": random.random() < 0.5}
+
+
+async def send(learner: Wire, seen: Seen, until: float, load: Load, events: Iterator[dict[str, Any]]) -> None:
     """Events at an even pace, from a moment of one's own."""
-    pause, events = 1 / EVENTS_A_SECOND, samples()
+    pause = 1 / load.rate
     due = time.monotonic() + random.random() * pause
     while due < until:
         await asyncio.sleep(max(0.0, due - time.monotonic()))
@@ -113,15 +155,15 @@ async def send(learner: Wire, seen: Seen, until: float) -> None:
         due += pause
 
 
-async def trouble(learner: Wire, silent: bool) -> None:
+async def trouble(learner: Wire, silent: bool, load: Load) -> None:
     """Send and never read; or break off without a word, the connection left as it is."""
     if silent:
         learner.transport.pause_reading()
-    for _ in range(SECONDS * EVENTS_A_SECOND if silent else random.randrange(SECONDS * EVENTS_A_SECOND)):
+    for _ in range(SECONDS * load.rate if silent else random.randrange(SECONDS * load.rate)):
         if learner.closed:
             return
         learner.send(json.dumps({"events": [event_of(kind="slower")]}).encode())
-        await asyncio.sleep(1 / EVENTS_A_SECOND)
+        await asyncio.sleep(1 / load.rate)
     learner.transport.pause_reading()
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 HANDSHAKE = (
     "GET /channel HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nAuthorization: Bearer {secret}\r\n\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{secret}\r\n\r\n"
 )
 TEXT, CLOSE, PING, PONG = 1, 8, 9, 10
 NO_MASK = b"\0\0\0\0"  # what a client sends is masked; with zeros, it stays what it is
@@ -66,7 +66,7 @@ class Wire(asyncio.Protocol):
 
 
 async def wire(url: str, secret: str, heard: Callable[[bytes], None]) -> Wire:
-    """Connect as a learner."""
+    """Connect as a learner; `secret` is the header that says who it is."""
     where = urlsplit(url)
     hello = HANDSHAKE.format(host=where.netloc, secret=secret)
     loop = asyncio.get_running_loop()

@@ -176,6 +176,25 @@ def test_the_class_sees_which_section_is_read(page, room):
     wait(lambda: "3 · A message" in " ".join(room.lesson("00")))
 
 
+@pytest.mark.slow
+def test_the_desk_follows_the_class_to_a_section_only_while_its_learner_lets_it(page, room):
+    above = page.browser.locator(CLASS)
+    above.get_by_role("button", name="Done").click()
+    wait(lambda: room.sees()["done"] == 1)
+    room.act("go", lesson="00", section="6 · The library's way")
+    above.get_by_role("button", name="The class is at 00: 6 · The library's way").wait_for()
+    page.browser.locator(f"{NOTEBOOK} .jp-mod-active h2", has_text="6 · The library's way").wait_for()
+    page.screenshot("class_called")
+    assert page.axe(CLASS) == []
+    above.get_by_label("take me along").uncheck()
+    room.act("go", lesson="00", section="3 · A message")
+    call = above.get_by_role("button", name="The class is at 00: 3 · A message")
+    call.wait_for()
+    assert page.browser.locator(f"{NOTEBOOK} .jp-mod-active h2", has_text="3 · A message").count() == 0
+    call.click()
+    page.browser.locator(f"{NOTEBOOK} .jp-mod-active h2", has_text="3 · A message").wait_for()
+
+
 def test_a_prediction_in_a_cell_reaches_the_class_and_the_page_never_holds_the_secret(page, room, lab):
     page.run(page.code_cell("from course_lib"))
     cell = page.code_cell('predict("00.1")')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import date
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from course_lib.authoring.outline import outlines
 from course_lib.classroom.agenda import (
     BREAK,
+    CRUMB,
     LONGEST,
     BadAgenda,
     agenda_markdown,
@@ -19,6 +21,7 @@ from course_lib.classroom.agenda import (
 )
 from course_lib.classroom.teaching import PLANS
 from course_lib.cli import main
+from course_lib.course_files import course_folder
 
 NINE, FIVE = 9 * 60, 17 * 60
 LESSON_MINUTES = sum(lesson.minutes for lesson in outlines().values())
@@ -52,6 +55,18 @@ def test_nobody_sits_longer_than_ninety_minutes_and_no_day_ends_late(days, begin
         assert day.slots[-1].item.kind not in ("break", "lunch")
         assert day.slots[0].begin == begin
         assert day.now <= until
+
+
+@pytest.mark.parametrize("exercises", [None, 10, 20, 30])
+@pytest.mark.parametrize(("days", "begin", "until"), [(3, 570, 1020), (14, 615, 705), (1, 570, 780), (2, 570, 1020)])
+def test_nobody_comes_back_from_the_last_break_for_a_few_minutes(days, begin, until, exercises):
+    for lessons in ("00-10", "00,02", "00-03"):
+        for day in made(lessons, days=days, begin=begin, until=until, exercises=exercises).days:
+            kinds = [slot.item.kind for slot in day.slots]
+            if "break" in kinds:
+                last = len(kinds) - kinds[::-1].index("break")
+                assert sum(slot.item.minutes for slot in day.slots[last:]) >= CRUMB
+            assert all(one.end == two.begin for one, two in itertools.pairwise(day.slots))
 
 
 def test_a_whole_day_has_one_lunch_at_noon_and_half_a_day_has_none():
@@ -97,6 +112,10 @@ def test_our_own_plans_fit_and_their_command_makes_them(plan, capsys):
     told = capsys.readouterr().out
     assert "What does not fit" not in told
     assert f"## Day {plan.days}" in told
+    assert main(["agenda", "--plan", plan.name]) == 0
+    assert capsys.readouterr().out == told
+    listed = (course_folder() / "docs" / "teaching" / "README.md").read_text()
+    assert f"| [{plan.title}]({plan.name}.md) | `--plan {plan.name}` |" in listed
 
 
 @pytest.mark.parametrize(
@@ -105,6 +124,7 @@ def test_our_own_plans_fit_and_their_command_makes_them(plan, capsys):
         ("--from 25:00", "25:00: give a time of the day, like 9:30"),
         ("--from 17:00 --until 9:00", "from 17:00 until 9:00: a day needs at least 30 minutes"),
         ("--lessons 12", "12: give lessons like 00-07 or 00,02,06"),
+        ("--plan weekend", "weekend: the plans are half_a_day, one_day, two_days, semester"),
         ("--days 0", "0: give a number of days from 1 to 60"),
         ("--date 2027-02-30", "2027-02-30: give a date, like 2027-03-01"),
         ("--exercises none", "none: give minutes for each lesson, from 1 to 600"),

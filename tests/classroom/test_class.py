@@ -156,6 +156,14 @@ def test_a_class_that_is_started_again_is_where_it_was(tmp_path):
             await ben.say(kind="reached", lesson="06", section=content().sections["06"][0])
             await ada.say(kind="stuck", on=True, lesson="06", section="")
             await ada.say(kind="slower")
+            await ada.say(kind="showed", source="x = 1", lesson="06", section="")
+            await served.act("show", learner=ada.learner)
+            await served.act("discuss", asked=asked, seconds=90)
+            await served.act("go", lesson="06", section=content().sections["06"][0])
+            for learner in (ada, ben):
+                await learner.say(kind="done", on=True)
+            (asked_aloud,) = await ben.send({"kind": "wondered", "text": "Why two?"})
+            await ada.say(kind="seconded", question=asked_aloud, on=True)
             before, kept = await served.snapshot(), vars(served.room.tally)
             again = Room(copy_of(record), content())
             assert vars(again.tally) == kept
@@ -164,7 +172,8 @@ def test_a_class_that_is_started_again_is_where_it_was(tmp_path):
         async with class_here(record) as served:
             ada = await come_back(served, ada.learner, ada.secret)
             assert ada.state["asked"]["said"] == 6
-            assert (await served.snapshot()) == {**before, "here": 1, "address": served.url}
+            now = {"here": 1, "address": served.url, "missing": [], "done": 1}
+            assert {**await served.snapshot(), "now": 0} == {**before, **now, "now": 0}
             assert served.room.title == "Monday"
 
     asyncio.run(play())

@@ -17,8 +17,8 @@ from course_lib.classroom.server.members import CODE_LENGTH, CODE_LETTERS, TooMa
 from tests.classroom.serving import ask, connect, enter, event_of
 
 QUESTION = "00.1"
-INSTRUCTORS = ("/", "/projector", "/view/state", "/view/changes")
-DOORS = (*INSTRUCTORS, "/pages/class.css", "/channel")
+INSTRUCTORS = ("/projector", "/view/state", "/view/changes")
+DOORS = ("/", *INSTRUCTORS, "/pages/class.css", "/channel")
 
 
 def counts(snapshot):
@@ -33,6 +33,9 @@ def test_a_learners_secret_opens_nothing_of_the_instructors(in_class):
             shown = {"Cookie": f"{name}={ada.secret}; {form}", "Authorization": f"Bearer {ada.secret}"}
             for door in INSTRUCTORS:
                 assert (await ask(f"{served.url}{door}?token={ada.secret}", headers=shown)).code == 403
+            home = (await ask(f"{served.url}/?token={ada.secret}", headers=shown)).body.decode()
+            assert "Join the class" in home
+            assert served.code not in home
             posted = {"number": QUESTION, "round": "before"}
             status, answer = await served.post("/view/ask", posted, **shown, **{"X-XSRFToken": served.xsrf})
             assert (status, "instructor" in answer["error"]) == (403, True)

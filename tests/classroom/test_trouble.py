@@ -200,7 +200,7 @@ def test_a_class_is_served_where_there_is_only_what_windows_has(tmp_path):
     served = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert any(line.startswith("Ctrl-C") for line in served.stdout or ())
-        assert asyncio.run(ask(f"http://127.0.0.1:{port}/")).code == 403
+        assert asyncio.run(ask(f"http://127.0.0.1:{port}/projector")).code == 403
         served.send_signal(signal.SIGINT)
         assert served.wait(PATIENCE) == 0
     finally:

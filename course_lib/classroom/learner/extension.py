@@ -29,6 +29,7 @@ TELLS = {  # the kinds of events that a page may send, with their field types
     "answered": {"asked": str, "said": (str, int, float)},
     "stuck": {"on": bool, "lesson": str, "section": str},
     "slower": {},
+    "done": {"on": bool},
     "showed": {"source": str, "lesson": str, "section": str},
 }
 

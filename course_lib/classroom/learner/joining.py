@@ -69,7 +69,8 @@ def tidy_address(url: str) -> tuple[str, str]:
     if not _is_address(text):
         raise CannotJoin(f"{url!r} is no address of a class: it looks like http://192.168.0.7:8899")
     parts = urlsplit(text)
-    fingerprint = re.sub(r"[^0-9a-f]", "", parts.fragment.removeprefix("sha256").lower())
+    named = re.fullmatch(r"sha256[=:]?([0-9a-fA-F: ]*)", parts.fragment)  # other fragments are for a browser
+    fingerprint = re.sub(r"[^0-9a-f]", "", named[1].lower()) if named else ""
     return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", "")), fingerprint
 
 

@@ -2,6 +2,7 @@
 
 import { act, count, element, follow, keep, percent, say, sentence, showJoining } from "./page.js";
 import { askedNow, showAsked, showQuestions } from "./questions.js";
+import { showPlan, showTime, showWonderings } from "./teach.js";
 
 const DARKEST = 45; // percent of color in a tile, so that its text can be read
 const MINUTE = 60_000;
@@ -16,11 +17,14 @@ async function perform(action, what) {
 function show(state) {
   snapshot = state;
   showTop(state);
-  showAsked(place.asked, askedNow(state.questions), state.here, perform);
+  showAsked(place.asked, askedNow(state.questions), state, perform);
   place["nothing-asked"].hidden = askedNow(state.questions) !== null;
   showHands(place.hands, state.hands, perform);
   say(place["hands-count"], state.hands.length);
   place["no-hands"].hidden = state.hands.length > 0;
+  showWonderings(place.wonderings, state.wonderings, perform);
+  place["no-wonderings"].hidden = state.wonderings.length > 0;
+  showTime(place, state, perform);
   showRest();
 }
 
@@ -32,6 +36,9 @@ function showTop(state) {
   say(place.learners, `of ${state.learners} who have joined`);
   place.slower.hidden = !state.slower;
   say(place.record, state.trouble);
+  place.done.hidden = !state.done;
+  say(place["done-count"], `Done: ${state.done} of ${state.here}`);
+  place.off.hidden = !state.stage;
   say(place["slower-count"], `Slower, please: ${state.slower}`);
 }
 
@@ -43,6 +50,7 @@ function showRest() {
   showQuestions(place.questions, snapshot.questions.filter(of), perform);
   showExercises(place.exercises, snapshot.exercises.filter(of), snapshot.learners);
   showSections(place.map, place.nobody, snapshot.lessons);
+  showPlan(place.plan, shown, snapshot, perform);
 }
 
 function showLessons(shown) {
@@ -91,7 +99,8 @@ function makeHand(hand, perform) {
   const done = element("button", { on: () => perform("lower", { learner: hand.learner }) }, "Done");
   const name = element("bdi", { class: "name" });
   const line = element("p", {}, name, " ", element("span", { class: "wait quiet" }), done);
-  const cell = element("details", { hidden: "" }, element("summary", {}, "The cell"), element("pre", { tabindex: "0" }));
+  const show = element("button", { on: () => perform("show", { learner: hand.learner }) }, "Show on projector, without the name");
+  const cell = element("details", { hidden: "" }, element("summary", {}, "The cell"), element("pre", { tabindex: "0" }), show);
   return element("li", {}, line, element("p", { class: "where quiet" }), cell);
 }
 
@@ -226,5 +235,11 @@ makeTabs(document.querySelector("[role=tablist]"), tab => {
   place.lessons.hidden = tab.id === "tab-sections";
 });
 place.faster.addEventListener("click", () => perform("faster", {}));
+place.fresh.addEventListener("click", () => perform("fresh", {}));
+place.off.addEventListener("click", () => perform("show", {}));
 follow(show, trouble => say(place.line, trouble));
-setInterval(() => snapshot && showWaits(place.hands, snapshot.hands), MINUTE / 4);
+setInterval(() => {
+  if (!snapshot) return;
+  showWaits(place.hands, snapshot.hands);
+  showTime(place, snapshot, perform);
+}, MINUTE / 12);

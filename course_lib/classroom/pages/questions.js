@@ -3,20 +3,20 @@
 
 import { count, element, keep, percent, say, sentence } from "./page.js";
 
-const LETTERS = "abcdefgh";
+export const LETTERS = "abcdefgh";
+const MOST_NAMES = 13; // fewer are worth naming
 const ROUNDS = ["before", "after"];
-const OTHER = { says: "another number", believes: "", right: false, index: -1 };
+export const OTHER = { says: "another number", believes: "", right: false, index: -1 };
 
-/** Bring a list of choices up to date: a bar for each of the rounds; `believes`: what is wrong, and what is right. */
-export function showChoices(list, question, { rounds = ROUNDS, believes = true } = {}) {
+/** Bring a list of choices up to date: a bar for each of the rounds, what is right, and what a wrong one believes. */
+function showChoices(list, question, rounds) {
   const rows = question.choices.map((choice, index) => ({ ...choice, index }));
   list.classList.toggle("typed", question.typed);
   if (rounds.some(round => question[round].other)) rows.push(OTHER);
   const make = row => makeRow(row, question.typed ? "" : LETTERS[row.index]); // a number is typed, and has no letter
   keep(list, rows, row => row.index, make, (item, row) => {
-    item.classList.toggle("is-right", believes && row.right);
-    const belief = believes ? (row.right ? "✓ right" : row.believes) : "";
-    say(item.querySelector(".believes"), belief);
+    item.classList.toggle("is-right", row.right);
+    say(item.querySelector(".believes"), row.right ? "✓ right" : row.believes);
     const bars = item.querySelector(".bars");
     keep(bars, rounds, round => round, makeBar, (bar, round) => showBar(bar, question[round], row.index));
   });
@@ -55,11 +55,13 @@ export function askedNow(questions) {
 }
 
 /** The question that is asked, or none. */
-export function showAsked(place, question, here, perform) {
+export function showAsked(place, question, { here, missing }, perform) {
   const items = question ? [question] : [];
   keep(place, items, key, each => makeQuestion(each, perform), (card, each) => {
     showQuestion(card, each);
     say(card.querySelector(".progress"), progress(each.asked, here));
+    const waiting = each.asked.open && missing.length && missing.length < MOST_NAMES ? `Waiting for ${missing.join(", ")}.` : "";
+    say(card.querySelector(".missing"), waiting);
   });
 }
 
@@ -73,7 +75,7 @@ const key = question => question.number;
 function progress(asked, here) {
   const round = asked.round === "after" ? "Asked again. " : "";
   const answers = `${count(asked.answers, "answer")}, ${here} here.`;
-  const stage = asked.revealed ? "Revealed." : asked.open ? "Open:" : "Closed, not revealed:";
+  const stage = asked.revealed ? "Revealed." : asked.open ? "Open:" : asked.discussed ? "They discuss it:" : "Closed, not revealed:";
   return `${round}${stage} ${answers}`;
 }
 
@@ -86,21 +88,22 @@ function makeQuestion(question, perform, kind = "") {
     const button = element("button", { "aria-label": `${words}: ${question.number}`, on }, words);
     actions.append(button);
   }
-  const projector = { href: "projector", target: "projector", "aria-label": `Show on projector: ${question.number}` };
-  actions.append(element("a", projector, "Show on projector"));
-  const card = element("article", { class: kind }, title, element("p", { class: "progress quiet" }), actions, list);
+  const card = element("article", { class: kind }, title, element("p", { class: "progress quiet" }), element("p", { class: "missing quiet" }), actions, list);
   return card;
 }
 
-const number = round => question => ({ number: question.number, round });
+const seconds = () => Number(document.getElementById("seconds").value);
+const number = round => question => ({ number: question.number, round, seconds: seconds() });
 const asking = question => ({ asked: question.asked.asked });
+const discussing = question => ({ ...asking(question), seconds: 2 * seconds() });
 
 // What may be done, the words on its button, what is sent, and when the button is there.
 const ACTIONS = [
   ["ask", "Ask", number("before"), ({ asked }) => !asked || (!asked.open && !asked.answers)],
   ["close", "Close", asking, ({ asked }) => asked?.open],
+  ["discuss", "Discuss", discussing, ({ asked }) => asked?.shown && !asked.revealed && !asked.discussed && asked.answers],
   ["reveal", "Reveal", asking, ({ asked }) => asked?.shown && !asked.revealed],
-  ["ask", "Ask again after", number("after"), ({ asked, before }) => !asked?.open && total(before)],
+  ["ask", "Ask again", number("after"), ({ asked, before }) => !asked?.open && total(before)],
   ["close", "Put away", asking, ({ asked }) => asked?.shown && asked.revealed],
 ];
 
@@ -108,7 +111,6 @@ function showQuestion(card, question) {
   card.question = question;
   const buttons = card.querySelectorAll(".actions button");
   ACTIONS.forEach(([, , , fits], index) => (buttons[index].hidden = !fits(question)));
-  card.querySelector(".actions a").hidden = !question.asked?.shown;
   const list = card.querySelector(".choices");
-  showChoices(list, question, { rounds: total(question.after) ? ["before", "after"] : ["before"] });
+  showChoices(list, question, total(question.after) ? ROUNDS : ["before"]);
 }

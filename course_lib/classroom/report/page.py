@@ -7,6 +7,7 @@ from pathlib import Path
 
 from course_lib.checks.prediction import LETTERS, Choice, Prediction
 from course_lib.classroom.report.history import History
+from course_lib.classroom.report.tomorrow import efforts, points
 from course_lib.classroom.server.tally import ROUNDS, Answers, Trials
 from course_lib.grading.pages import count_of, render
 
@@ -43,10 +44,19 @@ def report_page(history: History) -> str:
         wide=True,
         history=history,
         in_short=_in_short(history),
+        points=points(history),
+        efforts=efforts(history),
+        span=_span(history),
         beliefs=sorted(beliefs, key=lambda each: (-each.last, -each.before, each.number)),
         questions=[(question, _rows(question, rounds)) for question, rounds in answered],
         trials=[(exercise, trials, _mistakes(trials)) for exercise, trials in tried if trials is not None],
     )
+
+
+def _span(history: History) -> tuple[float, float]:
+    """Return when the first section was reached, and how many seconds later the last one was."""
+    times = [moment for visit in history.visits for moment in visit.times]
+    return (min(times), max(1.0, max(times) - min(times))) if times else (0.0, 1.0)
 
 
 def _in_short(history: History) -> str:

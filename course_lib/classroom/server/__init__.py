@@ -20,16 +20,28 @@ from tornado.web import Application
 
 from course_lib.classroom import protocol
 from course_lib.classroom.content import content
+from course_lib.classroom.server.actions import ACTIONS
 from course_lib.classroom.server.addresses import Address, certificate_names, encrypted, fingerprint, own_certificate
 from course_lib.classroom.server.guards import Server
-from course_lib.classroom.server.instructor import PAGES, Action, Changes, Files, Page, State, Stream, TokenLogin
-from course_lib.classroom.server.learners import Channel, Channels, Join
+from course_lib.classroom.server.instructor import (
+    PAGES,
+    Action,
+    Changes,
+    Files,
+    Home,
+    Page,
+    Plan,
+    State,
+    Stream,
+    TokenLogin,
+)
+from course_lib.classroom.server.learners import Channel, Channels, Join, Link
 from course_lib.classroom.server.room import Room
 
+ON_DESKS = PAGES.parent / "learner" / "labextensions" / "course-class" / "static"  # what a phone shows as a desk does
 MOST_FILES = 4096  # more than `MOST_CHANNELS_IN_ALL` and `MOST_UNKNOWN`
 PING = 60.0  # seconds between pings; a learner who is gone is noticed after two, a slow one is not dropped
 LOOK_EVERY = 5000  # milliseconds between checks for learners who do not read
-ACTIONS = "ask|close|reveal|lower|faster"
 OPEN = (
     "Nothing is encrypted: anyone on the network can read what learners send, and impersonate them or you in "
     "the class; start with --tls to encrypt it.\n"
@@ -118,17 +130,20 @@ def make_application(room: Room, address: Address, *, prefix: str = "", login: A
         channels.tell(learners)
         changes.note()
 
-    room.changed = changed
+    room.changed, room.changed_for_everyone = changed, channels.tell_everyone_soon
     PeriodicCallback(channels.drop_who_does_not_read, LOOK_EVERY).start()
     doors: list[Any] = [
-        ("/", Page, {"page": "class.html"}),
+        ("/", Home, {"page": "class.html"}),
         ("/projector", Page, {"page": "projector.html"}),
         ("/join", Join),
+        ("/link", Link),
         ("/channel", Channel),
         ("/view/state", State),
         ("/view/changes", Stream),
-        (f"/view/({ACTIONS})", Action),
+        ("/view/plan", Plan),
+        (f"/view/({'|'.join(ACTIONS)})", Action),
         ("/pages/(.*)", Files, {"path": str(PAGES)}),
+        ("/desk/(question.js)", Files, {"path": str(ON_DESKS)}),
     ]
     return Application(
         [(f"{prefix}{door}", *rest) for door, *rest in doors],
@@ -137,6 +152,8 @@ def make_application(room: Room, address: Address, *, prefix: str = "", login: A
         changes=changes,
         login=login or TokenLogin(),
         prefix=prefix,
+        address=address,
+        learner_cookie=f"course-class-learner-{address.port}",
         cookie=f"course-class-{address.port}",  # cookies ignore ports, so each class needs its own name
         host_names=address.names,
         xsrf_cookies=True,
@@ -158,7 +175,8 @@ def _announce(options: Options, room: Room, address: Address, token: str) -> Non
     print(f"{room.title}\n")
     print(f"  for you           {address.instructors(token)}")
     print(f"  for learners      {address.learners}   code {room.code}")
-    print(f"  they run          course lab --class {address.learners}")
+    print(f"  on a laptop       course lab --class {address.learners}")
+    print(f"  on a phone        {address.with_code(room.code)}, or the QR code on the projector")
     print(f"  saved in          {options.record}: start with it again to continue the class\n")
     if address.is_open:
         print(OPEN)

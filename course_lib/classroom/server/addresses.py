@@ -52,6 +52,10 @@ class Address:
         """The URL for learners, with the certificate's fingerprint for their side to check."""
         return f"{self.base}/#sha256={self.fingerprint}" if self.fingerprint else self.base
 
+    def with_code(self, code: str, name: str = "code") -> str:
+        """Return the URL that a phone opens: the code stands after the `#`, which browsers do not send."""
+        return f"{self.base}/#{name}={code}" if code else self.base
+
     def instructors(self, token: str) -> str:
         """Return the URL for the instructor."""
         return f"{self.base}/?token={token}"
@@ -61,6 +65,15 @@ class Address:
         """The host names that we answer to. We also accept any IP address, but no other name (DNS rebinding)."""
         own = {"localhost", self.host, socket.gethostname(), socket.getfqdn(), urlsplit(self.given).hostname or ""}
         return frozenset(name.lower() for name in own if name)
+
+
+def qr_code(text: str) -> str:
+    """Return a QR code as a data URI, drawn here; "" without the package for it."""
+    try:
+        import segno
+    except ImportError:
+        return ""
+    return segno.make(text, error="m").svg_data_uri(border=3, light="#fff")
 
 
 def certificate_names(host: str) -> list[str]:

@@ -28,6 +28,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+A_WEEK = 7  # days that a login lasts
 LARGEST_BODY = 16_384  # bytes of a request body
 IDLE = 60.0  # seconds until an idle browser connection is closed, or one that does not send its whole headers
 SLOWEST_BODY = 15.0  # seconds in which a body must arrive

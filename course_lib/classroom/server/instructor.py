@@ -6,24 +6,29 @@ import asyncio
 import json
 import time
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tornado import gen
 from tornado.iostream import StreamClosedError
 from tornado.util import TimeoutError
 from tornado.web import Finish, HTTPError, StaticFileHandler
 
+from course_lib.classroom.content import plain_heading
 from course_lib.classroom.protocol import Refused
-from course_lib.classroom.server.guards import HEADERS, Guarded, Quiet, refuse_strangers, trust
+from course_lib.classroom.server.addresses import qr_code
+from course_lib.classroom.server.guards import A_WEEK, HEADERS, Guarded, Quiet, refuse_strangers, trust
 from course_lib.classroom.server.members import Learner
 from course_lib.classroom.server.room import NotSaved, Room
 
 PAGES = Path(__file__).resolve().parent.parent / "pages"
+TEMPLATES = Environment(loader=FileSystemLoader(PAGES), autoescape=True, undefined=StrictUndefined)
 CHANGES_EVERY = 0.25  # minimum seconds between snapshots
 PAUSE = 10  # times as long as a snapshot takes: a large one must not slow down the class
 STILL_THERE = 15.0  # seconds between keep-alives: proxies close idle connections
 SLOWEST_READER = timedelta(seconds=60)
-A_WEEK = 7
 
 
 class Changes:
@@ -61,7 +66,7 @@ class Changes:
             began = time.perf_counter()
             self._text = json.dumps({**self._room.snapshot(), "address": self._address}, ensure_ascii=False)
             self._is_old, self._took = False, time.perf_counter() - began
-        return self._text
+        return f'{{"now": {time.time():.3f}, {self._text[1:]}'  # for countdowns
 
 
 class ForInstructors(Guarded):
@@ -103,23 +108,25 @@ class TokenLogin:
 
 
 class Page(ForInstructors):
-    """A page from `pages/`; `{{ xsrf_token }}` in it becomes the XSRF token for its actions."""
+    """A page for the instructor, from a template in `pages/`."""
 
     def initialize(self, page: str) -> None:
         self._page = page
 
     def get(self) -> None:
-        self.render(str(PAGES / self._page), xsrf_token=self.xsrf_token.decode())
+        has_code = isinstance(self.settings["login"], TokenLogin)  # a Hub knows who its learners are
+        self.show(self._page, qr=qr_code(self.settings["address"].with_code(self.room.code)) if has_code else "")
+
+    def show(self, page: str, **values: str) -> None:
+        """Respond with a page, which gets the XSRF token for its actions."""
+        self.finish(TEMPLATES.get_template(page).render(xsrf_token=self.xsrf_token.decode(), **values))
+
+
+class Home(Page):
+    """The class's address: the instructor's page, and for everyone else the page to join and to answer on."""
 
     def turn_away(self) -> None:
-        """Tell a learner who opens the address in a browser what it is for."""
-        self.set_status(403)
-        self.set_header("Content-Type", "text/plain; charset=utf-8")
-        self.finish(
-            "This is the instructor's page of a class: open it with the full address, including the token, that "
-            "`course class` printed.\nTo join the class as a learner, pass this address to your course: "
-            "course lab --class ADDRESS\n"
-        )
+        self.show("learner.html", title=self.room.title)
 
 
 class State(ForInstructors):
@@ -128,6 +135,33 @@ class State(ForInstructors):
     def get(self) -> None:
         self.set_header("Content-Type", "application/json; charset=utf-8")
         self.finish(self.settings["changes"].snapshot())
+
+
+class Plan(ForInstructors):
+    """`GET /view/plan`: of each lesson's sections the minutes, the notes and the predictions, for one's own eyes."""
+
+    def get(self) -> None:
+        self.finish(plan())
+
+
+@cache
+def plan() -> dict[str, list[dict[str, Any]]]:
+    """Return the sections of each lesson, as the class names them."""
+    from course_lib.authoring.outline import outlines
+    from course_lib.classroom.teaching import read_notes
+
+    return {
+        number: [
+            {
+                "section": plain_heading(section.heading),
+                "minutes": section.minutes,
+                "asks": list(section.asked),
+                "notes": read_notes(number).get(section.heading, ""),
+            }
+            for section in lesson.sections
+        ]
+        for number, lesson in outlines().items()
+    }
 
 
 class Stream(ForInstructors):
@@ -177,6 +211,10 @@ class Files(Quiet, StaticFileHandler):
         refuse_strangers(self.request, self.settings["host_names"])
         if "\0" in self.path_args[0]:
             raise HTTPError(404)
+
+    def get_content_type(self) -> str:
+        """Return the type by our own table for scripts: that of Windows may call them plain text."""
+        return "text/javascript" if (self.absolute_path or "").endswith(".js") else super().get_content_type()
 
     def set_extra_headers(self, path: str) -> None:
         for name, value in HEADERS.items():

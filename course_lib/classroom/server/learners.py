@@ -14,10 +14,12 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from course_lib.classroom import protocol
 from course_lib.classroom.protocol import Refused
-from course_lib.classroom.server.guards import Guarded, Quiet, is_same_origin, refuse_strangers, trust
+from course_lib.classroom.server.addresses import qr_code
+from course_lib.classroom.server.guards import A_WEEK, Guarded, Quiet, is_same_origin, refuse_strangers, trust
 from course_lib.classroom.server.members import Learner, TooManyTries, WrongCode
 from course_lib.classroom.server.room import NotSaved, Room
 
+SOON = 0.5  # seconds in which everyone is told what other learners do
 SLOWEST_READER = 60.0  # seconds until we drop a learner who does not read; the client reconnects
 COME_BACK_LATER = 1013
 SLOWED = (
@@ -27,7 +29,10 @@ SLOWED = (
 
 
 class Join(Guarded):
-    """`POST /join` with the class's code and a name: returns a secret for this learner."""
+    """`POST /join` with the class's code and a name: returns a secret for this learner.
+
+    A page of ours gets it as a cookie, which no script can read; `DELETE` forgets the cookie.
+    """
 
     def check_xsrf_cookie(self) -> None:
         """Skip the check: joining uses a code or a token, never a cookie."""
@@ -45,10 +50,43 @@ class Join(Guarded):
             self.refuse(400, str(error))
         else:
             joined = {"learner": learner.learner, "secret": secret, "class": self.room.title, "name": learner.name}
+            if "page" in self.request.arguments:
+                self._set_cookie(joined.pop("secret"))
             self.finish(joined)
+
+    def delete(self) -> None:
+        self._set_cookie("")
+        self.finish({})
+
+    def _set_cookie(self, secret: str) -> None:
+        self.set_cookie(
+            self.settings["learner_cookie"],
+            secret,
+            expires_days=A_WEEK if secret else -1,
+            path=self.settings["prefix"] or "/",
+            httponly=True,
+            samesite="Strict",
+            secure=self.request.protocol == "https",
+        )
 
     async def _let_in(self) -> tuple[Learner, str]:
         return await self.settings["login"].let_in(self)
+
+
+class Link(Guarded):
+    """`POST /link` from a learner's page: returns how this learner's desk and phone join as the same learner."""
+
+    def post(self) -> None:
+        room, address = self.room, self.settings["address"]
+        secret = self.get_cookie(self.settings["learner_cookie"], "") or ""
+        learner = room.members.of_secret(secret)
+        if learner is None:
+            return self.refuse(403, "this class does not know you: join it first")
+        desk, phone = room.members.new_link(secret), room.members.new_link(secret)
+        page = address.with_code(phone, "me")
+        self.finish(
+            {"line": f"course lab --class {address.learners} --code {desk}", "phone": page, "qr": qr_code(page)}
+        )
 
 
 class Allowance:
@@ -72,6 +110,7 @@ class Channels:
     def __init__(self, room: Room) -> None:
         self._room, self._of = room, dict[str, set[Channel]]()
         self._allowances: dict[str, Allowance] = defaultdict(Allowance)
+        self._telling: asyncio.TimerHandle | None = None
 
     def add(self, channel: Channel) -> bool:
         """Add a channel. Returns False if this learner has too many."""
@@ -104,6 +143,15 @@ class Channels:
         for channel in [channel for own in self._of.values() for channel in own]:
             if channel.waits_since and time.monotonic() - channel.waits_since > SLOWEST_READER:
                 channel.drop()
+
+    def tell_everyone_soon(self) -> None:
+        """Send their state to all, once for all changes of half a second: learners must not make us send too much."""
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(SOON, self._tell_everyone)
+
+    def _tell_everyone(self) -> None:
+        self._telling = None
+        self.tell(None)
 
     def tell(self, learners: Iterable[str] | None) -> None:
         """Send their state to these learners, or to all if None."""
@@ -138,8 +186,7 @@ class Channel(Quiet, WebSocketHandler):
         return is_same_origin(origin, self.request)
 
     def open(self, *_args: str, **_kwargs: str) -> None:
-        scheme, _, secret = self.request.headers.get("Authorization", "").partition(" ")
-        learner = self.room.members.of_secret(secret) if scheme == "Bearer" else None
+        learner = self.room.members.of_secret(self._secret())
         if learner is None:
             self.close(protocol.UNKNOWN_SECRET, "this class does not know your secret: join again")
             return
@@ -152,6 +199,12 @@ class Channel(Quiet, WebSocketHandler):
         self.set_nodelay(True)
         self.room.changed(())
         self.tell_state()
+
+    def _secret(self) -> str:
+        scheme, _, secret = self.request.headers.get("Authorization", "").partition(" ")
+        if scheme:
+            return secret if scheme == "Bearer" else ""
+        return self.get_cookie(self.settings["learner_cookie"], "") or ""  # of our own pages: see `check_origin`
 
     def on_message(self, message: str | bytes) -> Awaitable[None] | None:
         """Accept the events, now or after the rate limit allows it. The next message is read after this one is done."""

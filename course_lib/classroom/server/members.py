@@ -26,6 +26,8 @@ TRIES_FROM_ONE_ADDRESS, TRIES_IN_ALL, MINUTE = 30, 120, 60.0  # wrong codes, bef
 MOST_ADDRESSES = 10_000
 FORGOTTEN = "forgotten "  # instead of a hash: this learner has to join again
 TOKEN_LIVES = 7 * 24 * 3600.0  # seconds that an instructor's token is valid
+LINK_LIVES = 600.0  # seconds in which a learner's other device can use a link
+MOST_LINKS = 4  # per learner; a new one replaces the oldest
 
 
 class WrongCode(Refused):
@@ -96,6 +98,7 @@ class Members:
         self._by_learner: dict[str, Learner] = {}
         self._by_account: dict[str, Learner] = {}
         self._names: set[str] = set()
+        self._links: dict[bytes, tuple[str, float]] = {}  # code -> secret and end; never saved
         self._next_place: dict[str, int] = {}  # by name: where to look for a free one, not from the start each time
         for row in read(path, "SELECT learner, name, account, hash FROM learners ORDER BY joined"):
             self._add(Learner(*row))
@@ -109,6 +112,21 @@ class Members:
     def of_secret(self, secret: str) -> Learner | None:
         """Return the learner with this secret, or None."""
         return self._by_hash.get(hashed(secret))
+
+    def new_link(self, secret: str) -> str:
+        """Return a code with which another device of this learner joins as the same learner, once and soon."""
+        now, code = time.monotonic(), new_code()
+        own = [each for each, link in self._links.items() if link[0] == secret]
+        old = {each for each, link in self._links.items() if link[1] <= now}.union(own[: 1 - MOST_LINKS])
+        self._links = {each: link for each, link in self._links.items() if each not in old}
+        self._links[_code_letters(code)] = secret, now + LINK_LIVES
+        return code
+
+    def of_link(self, code: str) -> tuple[Learner, str] | None:
+        """Return the learner whose link this is, and their secret, and use the link up. None if it is no link."""
+        secret, ends = self._links.pop(_code_letters(code), ("", 0.0))
+        learner = self.of_secret(secret) if ends > time.monotonic() else None
+        return None if learner is None else (learner, secret)
 
     def name(self, learner: str) -> str:
         """Return a learner's display name."""

@@ -19,12 +19,15 @@ from course_lib.classroom import protocol
 from course_lib.classroom.content import Content
 from course_lib.classroom.protocol import Event, Refused
 from course_lib.classroom.server import view
+from course_lib.classroom.server.actions import action
 from course_lib.classroom.server.members import TOKEN_LIVES, Learner, Members, WrongCode, hashed, new_code, same_code
 from course_lib.classroom.server.record import Record, Statement, event_statement, read, read_events
-from course_lib.classroom.server.tally import INSTRUCTOR, ROUNDS, Tally
+from course_lib.classroom.server.tally import INSTRUCTOR, Tally
 
 RECORD_IS_FULL = "the class's record is full: nothing more is kept"
 KEEP_IT = "it cannot save anything now; what you do is kept and sent later"
+SEEN_BY_ITS_LEARNER = ("answered", "stuck", "showed", "slower", "done", "wondered", "seconded")
+SEEN_BY_EVERYONE = ("wondered", "seconded")
 ABOUT = "INSERT OR REPLACE INTO about VALUES (?, ?)"
 
 
@@ -44,6 +47,7 @@ class Room:
         self.tally = Tally(content)
         self.here: Counter[str] = Counter()  # open channels per learner
         self.changed: Callable[[Iterable[str] | None], None] = lambda _: None
+        self.changed_for_everyone: Callable[[], None] = lambda: None  # they may be told a little later
         self._unsaved: set[asyncio.Future[None]] = set()  # of those who wait until something is saved
         self._seen: dict[str, set[bytes]] = defaultdict(set)  # event ids per learner
         self._bytes: Counter[str] = Counter()
@@ -71,6 +75,9 @@ class Room:
 
     async def join(self, code: str, name: str, address: str) -> tuple[Learner, str]:
         """Admit a learner who knows the code. Returns the secret, of which we store only a hash."""
+        linked = self.members.of_link(code)
+        if linked is not None:
+            return linked
         if not same_code(code, self.code):
             self.members.tries.count(address)
             raise WrongCode("this is not the code of the class: check it and try again")
@@ -90,14 +97,15 @@ class Room:
     def take(self, learner: str, events: list[Any], then: Callable[[], None]) -> tuple[list[str], dict[str, str]]:
         """Count a learner's events. Returns the ids that are saved once `then` is called, and the refusals by id."""
         self._refuse_if_in_trouble()
-        kept, refused, statements, touched = [], {}, [], set()
+        kept, refused, statements, touched, everyone = [], {}, [], set(), False
         for sent in events:
             try:
                 identity = protocol.event_id(sent)
                 if bytes.fromhex(identity) not in self._seen[learner]:
                     event, hands = self._accept(learner, sent), len(self.tally.hands)
                     statements.append(self._count(learner, event))
-                    touched |= {learner} if event["kind"] in ("answered", "stuck", "showed") else set()
+                    touched |= {learner} if event["kind"] in SEEN_BY_ITS_LEARNER else set()
+                    everyone |= event["kind"] in SEEN_BY_EVERYONE
                     touched |= {*self.tally.hands} if len(self.tally.hands) != hands else set()  # a line moves up
             except Refused as refusal:
                 refused[protocol.clean_text(sent.get("id") if isinstance(sent, dict) else "", 40)] = str(refusal)
@@ -106,6 +114,8 @@ class Room:
         self.record.write(statements, then)
         if statements:
             self.changed(touched)
+        if everyone:
+            self.changed_for_everyone()
         return kept, refused
 
     def _accept(self, learner: str, sent: Any) -> Event:
@@ -115,6 +125,7 @@ class Room:
             if asking is None or not asking.open:
                 raise Refused("this question is closed: it takes no more answers")
             event["said"] = protocol.answer(asking.number, event["said"], self.content)
+        self._check_questions(learner, event)
         if len(self._seen[learner]) >= protocol.MOST_EVENTS:
             raise Refused(f"the class keeps {protocol.MOST_EVENTS} events of a learner, and these were sent already")
         if self._bytes_in_all >= protocol.MOST_BYTES_IN_ALL:
@@ -125,28 +136,25 @@ class Room:
             raise Refused(f"the class keeps {share} bytes of a learner, and these were sent already")
         return event
 
+    def _check_questions(self, learner: str, event: Event) -> None:
+        questions = self.tally.questions
+        if event["kind"] == "wondered":
+            waiting = sum(each.open and each.learner == learner for each in questions.values())
+            if waiting >= protocol.MOST_QUESTIONS:
+                raise Refused(f"{waiting} of your questions are waiting: the instructor answers those first")
+        wanted = questions.get(event.get("question", ""))
+        if event["kind"] == "seconded" and not (wanted and wanted.open):
+            raise Refused("that question is answered")
+
     async def act(self, kind: str, **details: Any) -> Event:
         """Carry out an instructor's action. Raises `Refused` if it is impossible, `NotSaved` if it cannot be saved."""
         self._refuse_if_in_trouble()
-        event = {"id": secrets.token_hex(16), "kind": kind, "received": time.time(), **self._action(kind, details)}
+        event = {"id": secrets.token_hex(16), "kind": kind, "received": time.time()}
+        event |= action(kind, details, self.tally, self.members)
         statement = self._count(INSTRUCTOR, event)
         await self._kept([statement])
-        self.changed(() if kind == "faster" else None)
+        self.changed(None)
         return event
-
-    def _action(self, kind: str, details: dict[str, Any]) -> dict[str, Any]:
-        if kind == "ask":
-            number, round_ = details.get("number"), details.get("round")
-            if number not in self.content.questions or round_ not in ROUNDS:
-                raise Refused("ask a prediction by its number, like 06.2, in the round before or after")
-            return {"asked": secrets.token_hex(16), "number": number, "round": round_}
-        if kind in ("close", "reveal"):
-            if details.get("asked") not in self.tally.askings:
-                raise Refused("that was never asked")
-            return {"asked": details["asked"]}
-        if kind == "lower" and details.get("learner") not in self.members:
-            raise Refused("there is no such learner in the class")
-        return {"learner": details["learner"]} if kind == "lower" else {}
 
     def state(self, learner: str) -> dict[str, Any]:
         """Return the state to send to a learner."""
@@ -157,7 +165,7 @@ class Room:
         """Return the state to show to the instructor."""
         about = {"class": self.title, "code": self.code, "learners": len(self.members), "here": len(+self.here)}
         about["trouble"] = self.record.trouble or self.record.notice
-        return {**about, **view.snapshot(self.tally, self.content, self.members.name)}
+        return {**about, **view.snapshot(self.tally, self.content, self.members.name, +self.here)}
 
     def close(self) -> bool:
         """Write what is queued and close the record. Returns whether everything was saved."""

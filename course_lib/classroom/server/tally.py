@@ -45,7 +45,9 @@ class Asking:
     asked: str
     number: str
     round: str
+    ends: float = 0.0  # when the countdown is over, if there is one: of the vote, then of the discussion
     open: bool = True
+    discussed: bool = False  # the vote is closed, and neighbors convince each other
     revealed: bool = False
     answers: Answers = field(default_factory=Answers)
 
@@ -59,6 +61,30 @@ class Hand:
     lesson: str = ""
     section: str = ""
     source: str | None = None
+
+
+@dataclass
+class Question:
+    """A question that a learner asks the instructor."""
+
+    question: str  # the id of its event
+    learner: str
+    text: str
+    since: float
+    lesson: str = ""
+    section: str = ""
+    votes: set[str] = field(default_factory=set)  # learners who want to know, too
+    open: bool = True
+
+
+@dataclass(frozen=True)
+class Call:
+    """The section to which the instructor has called everyone."""
+
+    call: str  # the id of its event
+    lesson: str
+    section: str
+    since: float
 
 
 @dataclass
@@ -84,6 +110,11 @@ class Tally:
     been: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
     hands: dict[str, Hand] = field(default_factory=dict)  # in the order in which they were raised
     slower: set[str] = field(default_factory=set)
+    done: set[str] = field(default_factory=set)  # with what the class does now
+    questions: dict[str, Question] = field(default_factory=dict)
+    board: list[Question] = field(default_factory=list)  # the open ones, the most wanted first
+    call: Call | None = None
+    stage: dict[str, str] = field(default_factory=dict)  # what the projector shows of a learner: a cell or a question
 
     @property
     def shown(self) -> Asking | None:
@@ -102,6 +133,10 @@ class Tally:
     def _is_of_this_course(self, event: Event) -> bool:
         """Whether the course still has what an event refers to: a record may be older than the course."""
         number, said = event.get("number"), event.get("said")
+        if event["kind"] == "go":
+            return event["section"] in self.content.sections.get(event["lesson"], ())
+        if "question" in event and event["question"] not in self.questions:
+            return False
         if "asked" in event and event["kind"] != "ask":
             if event["asked"] not in self.askings:
                 return False
@@ -161,11 +196,32 @@ class Tally:
     def _slower(self, learner: str, _: Event) -> None:
         self.slower.add(learner)
 
+    def _done(self, learner: str, event: Event) -> None:
+        (self.done.add if event["on"] else self.done.discard)(learner)
+
+    def _wondered(self, learner: str, event: Event) -> None:
+        place = {name: event[name] for name in ("text", "lesson", "section")}
+        self.questions[event["id"]] = Question(event["id"], learner, since=event["received"], **place)
+        self._sort_board()
+
+    def _seconded(self, learner: str, event: Event) -> None:
+        votes = self.questions[event["question"]].votes
+        (votes.add if event["on"] else votes.discard)(learner)
+        self._sort_board()
+
+    def _sort_board(self) -> None:
+        waiting = [each for each in self.questions.values() if each.open]
+        self.board = sorted(waiting, key=lambda each: (-len(each.votes), each.since))
+
     def _ask(self, _: str, event: Event) -> None:
         if self.shown is not None:
             self.shown.open = False
-        self.askings[event["asked"]] = Asking(event["asked"], event["number"], event["round"])
-        self.current = event["asked"]
+        self.askings[event["asked"]] = Asking(event["asked"], event["number"], event["round"], event.get("ends", 0.0))
+        self.current, self.stage = event["asked"], {}
+
+    def _discuss(self, _: str, event: Event) -> None:
+        asking = self.askings[event["asked"]]
+        asking.open, asking.discussed, asking.ends = False, True, event["ends"]
 
     def _close(self, _: str, event: Event) -> None:
         """Accept no more answers. An asking that was already revealed disappears from the learners' view."""
@@ -183,3 +239,20 @@ class Tally:
 
     def _faster(self, _: str, __: Event) -> None:
         self.slower.clear()
+
+    def _fresh(self, _: str, __: Event) -> None:
+        """Something new begins, with which nobody is done yet."""
+        self.done.clear()
+
+    def _settle(self, _: str, event: Event) -> None:
+        self.questions[event["question"]].open = False
+        self._sort_board()
+        if self.stage.get("question") == event["question"]:
+            self.stage = {}
+
+    def _show(self, _: str, event: Event) -> None:
+        self.stage = {name: event[name] for name in ("source", "question") if event.get(name)}
+
+    def _go(self, _: str, event: Event) -> None:
+        self.call = Call(event["id"], event["lesson"], event["section"], event["received"])
+        self.done.clear()

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
+from functools import lru_cache
 from typing import Any
 
 from course_lib.checks.catalog import LESSONS
 from course_lib.checks.prediction import Prediction
 from course_lib.classroom.content import Content
-from course_lib.classroom.server.tally import Answers, Asking, Tally, Trials
+from course_lib.classroom.server.tally import Answers, Asking, Question, Tally, Trials
 
 MOST_MISTAKES = 12  # shown per exercise, most frequent first
+MOST_QUESTIONS = 20  # that learners see, the most wanted first
 
 Naming = Callable[[str], str]  # learner -> name
 
 
-def snapshot(tally: Tally, content: Content, name: Naming) -> dict[str, Any]:
+def snapshot(tally: Tally, content: Content, name: Naming, here: Collection[str] = ()) -> dict[str, Any]:
     """Return the counts for the instructor's page."""
     return {
         "questions": [_question(question, tally) for question in content.questions.values()],
@@ -32,8 +35,36 @@ def snapshot(tally: Tally, content: Content, name: Naming) -> dict[str, Any]:
             for lesson, headings in content.sections.items()
         ],
         "hands": [{**vars(hand), "name": name(hand.learner)} for hand in tally.hands.values()],
+        "missing": [name(learner) for learner in here if tally.shown and learner not in tally.shown.answers.said],
         "slower": len(tally.slower),
+        "done": len(tally.done.intersection(here)),
+        "wonderings": [
+            {**_wondering(each, ""), "name": name(each.learner), "since": each.since, "lesson": each.lesson}
+            for each in tally.board
+        ],
+        "call": vars(tally.call) if tally.call else None,
+        "stage": _stage(tally),
     }
+
+
+def _wondering(question: Question, learner: str) -> dict[str, Any]:
+    votes = {"votes": len(question.votes), "voted": learner in question.votes, "own": learner == question.learner}
+    return {"question": question.question, "text": question.text, **votes}
+
+
+def _stage(tally: Tally) -> dict[str, Any] | None:
+    if "question" in tally.stage:
+        return {"text": tally.questions[tally.stage["question"]].text}
+    return {"cell": _highlighted(tally.stage["source"])} if tally.stage else None
+
+
+@lru_cache(maxsize=4)
+def _highlighted(source: str) -> list[tuple[str, str]]:
+    """Return a cell as (kind, text) pieces. The page colors the kinds; the text stays text."""
+    from pygments.lexers import PythonLexer
+    from pygments.token import STANDARD_TYPES
+
+    return [(STANDARD_TYPES.get(kind, "")[:1], text) for kind, text in PythonLexer().get_tokens(source)]
 
 
 def learner_state(tally: Tally, content: Content, learner: str, title: str) -> dict[str, Any]:
@@ -42,13 +73,24 @@ def learner_state(tally: Tally, content: Content, learner: str, title: str) -> d
     line = list(tally.hands).index(learner) + 1 if learner in tally.hands else 0
     return {
         "class": title,
-        "asked": None if asking is None else _asked(asking, content.questions[asking.number], learner),
+        "asked": None if asking is None else _asked(asking, content.questions[asking.number], learner, tally),
         "stuck": line > 0,
         "line": line,
+        "done": learner in tally.done,
+        "slower": learner in tally.slower,
+        "call": _called(tally),
+        "wonderings": [_wondering(each, learner) for each in tally.board[:MOST_QUESTIONS]],
     }
 
 
-def _asked(asking: Asking, question: Prediction, learner: str) -> dict[str, Any]:
+def _called(tally: Tally) -> dict[str, Any] | None:
+    call = tally.call
+    if call is None:
+        return None
+    return {"call": call.call, "lesson": call.lesson, "name": LESSONS[call.lesson].name, "section": call.section}
+
+
+def _asked(asking: Asking, question: Prediction, learner: str, tally: Tally) -> dict[str, Any]:
     tells = asking.revealed or not question.typed  # the known numbers would give the answer away
     return {
         "asked": asking.asked,
@@ -59,14 +101,18 @@ def _asked(asking: Asking, question: Prediction, learner: str) -> dict[str, Any]
         "unit": question.unit,
         "round": asking.round,
         "open": asking.open,
+        "discussed": asking.discussed,
+        "left": max(0.0, asking.ends - time.time()) if asking.ends else None,
         "said": asking.answers.said.get(learner),
-        "revealed": _revealed(asking, question) if asking.revealed else None,
+        "revealed": _revealed(asking, question, tally) if asking.revealed else None,
     }
 
 
-def _revealed(asking: Asking, question: Prediction) -> dict[str, Any]:
+def _revealed(asking: Asking, question: Prediction, tally: Tally) -> dict[str, Any]:
+    before = tally.answers.get((question.number, "before")) if asking.round == "after" else None
     return {
         **_counts(asking.answers, question),
+        "before": _counts(before, question) if before is not None else None,
         "right": question.choices.index(question.right),
         "believes": [choice.believes for choice in question.choices],
         "why": [choice.why for choice in question.choices],
@@ -97,7 +143,9 @@ def _question(question: Prediction, tally: Tally) -> dict[str, Any]:
             "asked": asking.asked,
             "round": asking.round,
             "open": asking.open,
+            "discussed": asking.discussed,
             "revealed": asking.revealed,
+            "ends": asking.ends,
             "shown": asking is tally.shown,
             "answers": len(asking.answers.said),
         },

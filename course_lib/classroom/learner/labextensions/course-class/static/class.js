@@ -1,4 +1,4 @@
-// The class that a learner is in, at the top of the notebook: what the instructor asks, and a bar with three buttons.
+// The class that a learner is in, at the top of the notebook: what the instructor asks, and a bar with buttons.
 //
 // A federated extension of JupyterLab, written by hand: JupyterLab calls `init` with the packages that it shares, and
 // `get` for the plugin. The page never holds the learner's secret: it speaks with the lab's server, course/class/.
@@ -6,10 +6,11 @@
 "use strict";
 (() => {
   const NAME = "course-class";
-  const LETTERS = "abcdefgh";
+  const QUESTION = new URL("question.js", document.currentScript.src).href;
   const READ = 1000; // milliseconds in which a section must stay in view to have been reached
+  const MOST = 0.4; // of the notebook's height, with a bar to scroll: the notebook stays in view
   const PAUSE = 3000; // milliseconds before the server is asked again, if it did not answer
-  let shared;
+  let shared, element, Question; // the last two are of question.js, which phones have, too
 
   // ---- small tools -------------------------------------------------------------------------------------------------
 
@@ -17,24 +18,6 @@
     const versions = Object.values(shared[name]);
     return (await versions[versions.length - 1].get())();
   };
-
-  const element = (tag, attributes = {}, ...children) => {
-    const made = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) {
-      if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-      else if (value !== false && value !== null) made.setAttribute(name, value === true ? "" : value);
-    }
-    made.append(...children);
-    return made;
-  };
-
-  // `code` and *emphasis*, as questions use them; everything is text, and nothing of it becomes markup.
-  const marked = (text) =>
-    String(text).split(/(`[^`]+`|\*[^*\s][^*]*\*)/).map((piece) => {
-      if (/^`.+`$/s.test(piece)) return element("code", {}, piece.slice(1, -1));
-      if (/^\*.+\*$/s.test(piece)) return element("em", {}, piece.slice(1, -1));
-      return piece;
-    });
 
   // ---- the lab's server --------------------------------------------------------------------------------------------
 
@@ -88,6 +71,30 @@
     return section;
   };
 
+  // Whether the class may open the section that the instructor calls everyone to: yes, until a learner says no.
+  const LED = "course-class-led";
+  const isLed = () => localStorage.getItem(LED) !== "no";
+  const setLed = (yes) => localStorage.setItem(LED, yes ? "yes" : "no");
+
+  const plain = (heading) => heading.replace(/[`*]/g, "").split(/\s+/).join(" ").trim();
+
+  const hasHeading = (cell, section) => cell.model.type === "markdown"
+    && [...cell.model.sharedModel.getSource().matchAll(/^## (.+?) *$/gm)].some((found) => plain(found[1]) === section);
+
+  // Open a lesson at a section. A heading may be in the lesson or in its exercises.
+  const openSection = async (app, call) => {
+    for (const folder of ["notebooks", "exercises"]) {
+      const panel = await app.commands.execute("docmanager:open", { path: `${folder}/${call.name}.ipynb` }).catch(() => null);
+      if (!panel || !panel.context) continue;
+      await Promise.all([panel.context.ready, panel.revealed]);
+      const index = panel.content.widgets.findIndex((cell) => hasHeading(cell, call.section));
+      if (index < 0) continue;
+      panel.content.activeCellIndex = index;
+      await panel.content.scrollToItem(index, "start");
+      return;
+    }
+  };
+
   const place = (panel) => ({ lesson: lessonOf(panel.context.path), section: sectionOf(panel) });
 
   // ---- what is shown above a notebook ------------------------------------------------------------------------------
@@ -99,10 +106,10 @@
       this.lab = lab;
       this.news = null;
       this.shown = {};
-      this.question = element("section", { class: "course-class-question", "aria-label": "The class is asked" });
       this.heard = element("p", { class: "course-class-heard", role: "status" });
+      this.question = new Question({ answer: (asked, said) => this.answer(asked, said), say: (text) => this.say(text) });
       this.bar = element("div", { class: "course-class-bar", role: "group", "aria-label": "Your class" });
-      this.inner = element("div", { class: "course-class-inner" }, this.bar, this.heard, this.question);
+      this.inner = element("div", { class: "course-class-inner" }, this.bar, this.heard, this.question.node);
       this.widget = new lab.Widget({ node: element("div", { class: "course-class" }, this.inner) });
       this.widget.hide();
       panel.contentHeader.addWidget(this.widget);
@@ -114,7 +121,7 @@
 
     // JupyterLab lays its parts out by their least heights: it has to be told ours.
     fit() {
-      const height = this.widget.isHidden ? 0 : Math.min(this.inner.offsetHeight, this.panel.node.offsetHeight * 0.6);
+      const height = this.widget.isHidden ? 0 : Math.min(this.inner.offsetHeight, this.panel.node.offsetHeight * MOST);
       const least = `${Math.ceil(height)}px`;
       if (this.widget.node.style.minHeight === least) return;
       this.widget.node.style.minHeight = least;
@@ -140,8 +147,8 @@
       this.widget.setHidden(!news);
       if (news) {
         this.part("bar", { news: { ...news, state: { ...news.state, asked: null } } }, () => this.drawBar(news));
-        const asked = news.state && news.state.asked;
-        this.part("question", { asked, reached: news.reached }, () => this.drawQuestion(asked));
+        const asked = news.state && news.state.asked && { ...news.state.asked, left: null }; // the projector counts down
+        this.part("question", { asked, reached: news.reached }, () => this.question.show(asked));
         if (news.refused && news.refused.id === this.mine) this.say(news.refused.why);
       }
       if (joinedNow) this.look();
@@ -174,7 +181,7 @@
     // ---- the bar ---------------------------------------------------------------------------------------------------
 
     drawBar(news) {
-      const { stuck = false, line = 0 } = news.state || {};
+      const { stuck = false, line = 0, done = false, call = null } = news.state || {};
       const sign = news.unknown
         ? "This class does not know you any more: join it again"
         : news.reached ? (news.state && news.state.trouble) || "connected" : "not reached now; what you do is kept and sent later";
@@ -188,8 +195,20 @@
         "data-name": "slower", type: "button",
         onclick: () => { this.tell("slower"); this.say("“Slower, please” was sent to the instructor."); },
       }, "Slower, please");
+      const ready = element("button", {
+        "data-name": "done", "aria-pressed": String(done), type: "button", onclick: () => this.tell("done", { on: !done }),
+      }, "Done");
       const cell = element("button", { "data-name": "cell", type: "button", onclick: () => this.showCell() }, "Show my cell");
-      this.bar.replaceChildren(status, help, slower, cell);
+      this.bar.replaceChildren(status, help, slower, ready, cell, ...(call ? this.drawCall(call) : []));
+    }
+
+    // Where the instructor has called everyone: a click leads there, or no click if the learner lets the class lead.
+    drawCall(call) {
+      const go = element("button", { "data-name": "call", type: "button", onclick: () => this.lab.goTo(call) },
+        `The class is at ${call.lesson}: ${call.section}`);
+      const led = element("input", { type: "checkbox", "data-name": "led", onchange: () => setLed(led.checked) });
+      led.checked = isLed();
+      return [go, element("label", {}, led, " take me along")];
     }
 
     async showCell() {
@@ -197,7 +216,7 @@
       const source = cell ? cell.model.sharedModel.getSource() : "";
       if (!source.trim()) return this.say("The selected cell is empty.");
       const body = new this.lab.Widget({ node: element("div", { class: "course-class-asking" },
-        element("p", {}, "This sends the source of this cell to the instructor:"),
+        element("p", {}, "This sends the source of this cell to the instructor, who may show it to the class without your name:"),
         element("pre", { tabindex: "0", "aria-label": "The source of the cell" }, source)) });
       const { Dialog, showDialog } = this.lab;
       const buttons = [Dialog.cancelButton(), Dialog.okButton({ label: "Show it" })];
@@ -209,95 +228,10 @@
 
     // ---- the question ----------------------------------------------------------------------------------------------
 
-    drawQuestion(asked) {
-      this.question.hidden = !asked;
-      if (!asked) return this.question.replaceChildren();
-      const stage = `${asked.asked} ${asked.open} ${Boolean(asked.revealed)}`;
-      if (this.stage !== stage) this.say("");
-      this.stage = stage;
-      if (this.putAway === asked.asked) {
-        this.question.hidden = true;
-        return this.question.replaceChildren();
-      }
-      const round = asked.round === "after" ? ", once more" : "";
-      const parts = [
-        element("h2", {}, `The class is asked${round}: ${asked.number}`),
-        element("p", { class: "course-class-text" }, ...marked(asked.question)),
-      ];
-      if (asked.revealed) parts.push(this.outcome(asked));
-      else if (asked.open) parts.push(asked.typed ? this.field(asked) : this.choices(asked));
-      else parts.push(this.closed(asked));
-      this.question.replaceChildren(...parts);
-    }
-
     answer(asked, said) {
       this.tell("answered", { asked: asked.asked, said });
       const kept = this.news.reached ? "" : " It will be sent as soon as the class can be reached.";
       this.say(`You said ${said}. You can change it until the question is closed.${kept}`);
-    }
-
-    choices(asked) {
-      const buttons = asked.choices.map((says, index) => {
-        const letter = LETTERS[index];
-        return element("button", {
-          type: "button", "data-name": `choice-${letter}`, "aria-pressed": String(asked.said === letter),
-          onclick: () => this.answer(asked, letter),
-        }, element("span", { class: "course-class-letter" }, `${letter})`), " ", element("span", {}, ...marked(says)));
-      });
-      return element("div", { class: "course-class-choices", role: "group", "aria-label": "Choices" }, ...buttons);
-    }
-
-    field(asked) {
-      const number = element("input", {
-        type: "text", inputmode: "decimal", autocomplete: "off", "data-name": "number", "aria-label": "Your answer, a number",
-        value: asked.said ?? false,
-      });
-      const take = (event) => {
-        event.preventDefault();
-        const said = Number(number.value.trim().replace(",", "."));
-        if (!number.value.trim() || !Number.isFinite(said)) return this.say("A number, please.");
-        this.answer(asked, said);
-      };
-      return element("form", { class: "course-class-field", onsubmit: take }, number, ` ${asked.unit} `,
-        element("button", { type: "submit", "data-name": "send" }, "That is my answer"));
-    }
-
-    closed(asked) {
-      const said = asked.said === null ? "You did not answer." : `You said ${asked.said}.`;
-      return element("p", {}, `${said} The question is closed; what the class said comes next.`);
-    }
-
-    outcome(asked) {
-      const { counts, other, right, believes, why } = asked.revealed;
-      const all = counts.reduce((sum, count) => sum + count, other);
-      const own = asked.typed ? -1 : LETTERS.indexOf(asked.said ?? "?");
-      const rows = asked.choices.map((says, index) => this.row({
-        says: asked.typed ? `${says} ${asked.unit}`.trim() : `${LETTERS[index]}) ${says}`,
-        count: counts[index], all, isRight: index === right, isOwn: index === own || (asked.typed && String(asked.said) === says),
-        believes: believes[index], why: why[index],
-      }));
-      if (other) rows.push(this.row({ says: "another number", count: other, all, believes: "", why: "" }));
-      const many = `${all} ${all === 1 ? "answer" : "answers"}`;
-      const ownAnswer = asked.said === null ? "" : ` · you said ${asked.said}`;
-      const away = () => {
-        this.putAway = asked.asked;
-        this.drawQuestion(asked);
-      };
-      return element("div", {}, element("p", { class: "course-class-many" }, many + ownAnswer),
-        element("ul", { class: "course-class-outcome" }, ...rows),
-        element("button", { type: "button", "data-name": "away", onclick: away }, "Put this away"));
-    }
-
-    row({ says, count, all, isRight = false, isOwn = false, believes, why }) {
-      const share = all ? (100 * count) / all : 0;
-      const words = element("div", { class: "course-class-says" }, isRight ? "✓ " : "", ...marked(says),
-        isRight ? element("strong", {}, " (right)") : "", isOwn ? element("strong", {}, " (yours)") : "");
-      const bar = element("div", { class: "course-class-track", "aria-hidden": "true" },
-        element("div", { class: "course-class-fill", style: `width: ${share}%` }));
-      const told = element("div", { class: "course-class-believes" },
-        ...(believes ? [element("em", {}, ...marked(believes), ".")] : []), " ", ...marked(why || ""));
-      return element("li", { "data-right": String(isRight) },
-        words, bar, element("span", { class: "course-class-count" }, String(count)), told);
     }
   }
 
@@ -310,7 +244,14 @@
     document.head.append(element("link", { rel: "stylesheet", href: style }));
     const server = new Server(services, app.serviceManager.serverSettings);
     const headers = new Set();
-    let news = null;
+    let news = null, called = null;
+    // A call that was there before this page leads nobody away; a new one does, if the learner is led.
+    const follow = (call) => {
+      const isNew = called !== null && call && call.call !== called;
+      called = call ? call.call : called ?? "";
+      if (isNew && isLed()) lab.goTo(call);
+    };
+    lab.goTo = (call) => openSection(app, call);
     const add = (panel) => {
       const header = new Header(panel, server, lab);
       headers.add(header);
@@ -324,10 +265,12 @@
       if (heard === null) news = news && { ...news, reached: false };
       else news = heard.joined ? heard : null;
       headers.forEach((header) => header.show(news));
+      if (news && news.state) follow(news.state.call);
     }));
   };
 
   const extension = async () => {
+    ({ element, Question } = await import(QUESTION));
     const [notebook, widgets, apputils, coreutils, services] = await Promise.all(
       ["@jupyterlab/notebook", "@lumino/widgets", "@jupyterlab/apputils", "@jupyterlab/coreutils", "@jupyterlab/services"].map(load));
     const lab = { Widget: widgets.Widget, Dialog: apputils.Dialog, showDialog: apputils.showDialog, PageConfig: coreutils.PageConfig };

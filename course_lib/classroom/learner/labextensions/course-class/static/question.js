@@ -1,0 +1,121 @@
+// The question that a class is asked, as a desk and a phone show it: choices or a field, later what the class said.
+// Everything is text, and nothing of it becomes markup.
+
+const LETTERS = "abcdefgh";
+
+/** An element; attributes that begin with `on` are listeners, and false ones are left out. */
+export const element = (tag, attributes = {}, ...children) => {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value !== false && value !== null) made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children);
+  return made;
+};
+
+/** A sentence of the course, with `code` as code and *words* that are stressed. */
+export const marked = (text) =>
+  String(text).split(/(`[^`]+`|\*[^*\s][^*]*\*)/).map((piece) => {
+    if (/^`.+`$/s.test(piece)) return element("code", {}, piece.slice(1, -1));
+    if (/^\*.+\*$/s.test(piece)) return element("em", {}, piece.slice(1, -1));
+    return piece;
+  });
+
+/** The question in `node`; `answer(asked, said)` is called when it is answered, `say(text)` with what to tell. */
+export class Question {
+  constructor({ answer, say }) {
+    this.answer = answer;
+    this.say = say;
+    this.putAway = "";
+    this.node = element("section", { class: "course-class-question", "aria-label": "The class is asked", hidden: true });
+  }
+
+  /** Show what is asked, or nothing if it is null. */
+  show(asked) {
+    const stage = asked && `${asked.asked} ${asked.open} ${Boolean(asked.revealed)}`;
+    if (this.stage !== stage) this.say("");
+    this.stage = stage;
+    this.node.hidden = !asked || this.putAway === asked.asked;
+    if (this.node.hidden) return this.node.replaceChildren();
+    const round = asked.round === "after" ? ", once more" : "";
+    this.node.replaceChildren(
+      element("h2", {}, `The class is asked${round}: ${asked.number}`),
+      element("p", { class: "course-class-text" }, ...marked(asked.question)),
+      asked.revealed ? this.outcome(asked) : !asked.open ? this.closed(asked) : asked.typed ? this.field(asked) : this.choices(asked),
+    );
+  }
+
+  choices(asked) {
+    const buttons = asked.choices.map((says, index) => {
+      const letter = LETTERS[index];
+      return element("button", {
+        type: "button", "data-name": `choice-${letter}`, "aria-pressed": String(asked.said === letter),
+        onclick: () => this.answer(asked, letter),
+      }, element("span", { class: "course-class-letter" }, `${letter})`), " ", element("span", {}, ...marked(says)));
+    });
+    return element("div", { class: "course-class-choices", role: "group", "aria-label": "Choices" }, ...buttons);
+  }
+
+  field(asked) {
+    const number = element("input", {
+      type: "text", inputmode: "decimal", autocomplete: "off", "data-name": "number", "aria-label": "Your answer, a number",
+      value: asked.said ?? false,
+    });
+    const take = (event) => {
+      event.preventDefault();
+      const said = Number(number.value.trim().replace(",", "."));
+      if (!number.value.trim() || !Number.isFinite(said)) return this.say("A number, please.");
+      this.answer(asked, said);
+    };
+    return element("form", { class: "course-class-field", onsubmit: take }, number, ` ${asked.unit} `,
+      element("button", { type: "submit", "data-name": "send" }, "That is my answer"));
+  }
+
+  closed(asked) {
+    const said = asked.said === null ? "You did not answer." : `You said ${asked.said}.`;
+    const next = asked.discussed
+      ? "Now discuss it: find a neighbor who said something else, and convince each other. You will vote again."
+      : "The question is closed; what the class said comes next.";
+    return element("p", {}, `${said} ${next}`);
+  }
+
+  /** A bar for each choice. Why is told of the right one and of one's own; the rest opens with a click. */
+  outcome(asked) {
+    const { counts, other, before, right, believes, why } = asked.revealed;
+    const all = counts.reduce((sum, count) => sum + count, other);
+    const rows = asked.choices.map((says, index) => this.row({
+      says: asked.typed ? `${says} ${asked.unit}`.trim() : `${LETTERS[index]}) ${says}`,
+      count: counts[index], all, was: before && before.counts[index], isRight: index === right,
+      isOwn: asked.typed ? String(asked.said) === says : asked.said === LETTERS[index],
+      believes: believes[index], why: why[index],
+    }));
+    if (other) rows.push(this.row({ says: "another number", count: other, all, was: before && before.other, believes: "", why: "" }));
+    const many = `${all} ${all === 1 ? "answer" : "answers"}`;
+    const own = asked.said === null ? "" : ` · you said ${asked.said}`;
+    const away = () => {
+      this.putAway = asked.asked;
+      this.show(asked);
+    };
+    return element("div", {},
+      element("p", { class: "course-class-many" }, many + own, " ",
+        element("button", { type: "button", "data-name": "away", onclick: away }, "Put this away")),
+      element("ul", { class: "course-class-outcome" }, ...rows));
+  }
+
+  row({ says, count, all, was = null, isRight = false, isOwn = false, believes, why }) {
+    const words = element("div", { class: "course-class-says" }, isRight ? "✓ " : "", ...marked(says),
+      isRight ? element("strong", {}, " (right)") : "", isOwn ? element("strong", {}, " (yours)") : "");
+    const fill = element("div", { class: "course-class-fill" });
+    fill.style.width = `${all ? (100 * count) / all : 0}%`;
+    const track = element("div", { class: "course-class-track", "aria-hidden": "true" }, fill);
+    const number = element("span", { class: "course-class-count" }, was === null ? String(count) : `${was} → ${count}`);
+    return element("li", { "data-right": String(isRight) }, words, track, number, this.belief(isRight || isOwn, believes, why));
+  }
+
+  belief(open, believes, why) {
+    const belief = believes ? [element("em", {}, ...marked(believes), ".")] : [];
+    if (open || !why || !believes) return element("div", { class: "course-class-believes" }, ...belief, " ", ...marked(why || ""));
+    return element("details", { class: "course-class-believes" }, element("summary", {}, ...belief), ...marked(why));
+  }
+}
