@@ -358,6 +358,12 @@ def takes_out_what_is_done(orders, batch, saved, rank, ranks):
     return orders[0][:batch][rank::ranks]
 
 
+@wrong("09.2", says="You convert the number of updates")
+def converts_the_updates(orders, batch, saved, rank, ranks):
+    epoch, number = divmod(saved["updates"] * saved["ranks"] // ranks, -(-len(orders[0]) // batch))
+    return orders[epoch][number * batch : (number + 1) * batch][rank::ranks]
+
+
 # 09.3 How old is a gradient
 
 
