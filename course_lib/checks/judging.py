@@ -16,6 +16,10 @@ NOT_ATTEMPTED = "NotImplementedError"
 FROM_WHOM = "Every receive needs one send, from the rank it names."
 MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 IN_OTHERS = "Other cases fail, too, and there this is what you see. "
+NEW_GROUPS = (
+    "All ranks create a process group together, even those that will not be in it: every rank calls `new_group`, for "
+    "every group, in the same order."
+)
 OWN_GROUPS = (
     " If the groups are your own: every rank calls `new_group` for every group, in the same order, even for those it "
     "is not in."
@@ -210,10 +214,7 @@ def _explain(outcome: Outcome) -> str:
             "more iterations than the others'."
         )
     if calls <= {"new_group", "new_subgroups"}:
-        return (
-            "All ranks create a process group together, even those that will not be in it: every rank calls "
-            "`new_group`, for every group, in the same order."
-        )
+        return NEW_GROUPS
     if len(waiting) == len(states) and len(calls) == 1 and calls <= set(MESSAGES):
         return _all_alike(next(iter(calls)))
     if calls <= set(MESSAGES):
@@ -250,6 +251,11 @@ def _unanswered(waiting: dict[int, str], returned: list[int]) -> str:
 def _not_all_there(waiting: dict[int, str], returned: list[int], outcome: Outcome) -> str:
     calls = sorted({call for call in waiting.values() if call})
     groups = {whom for doing, _, whom in outcome.states if doing == "waiting"}
+    if returned and len(calls) == 1 and groups == {f"with {name_ranks(sorted(waiting))}"}:
+        return (
+            f"{name_ranks(sorted(waiting))} wait in {calls[0]} for each other, and no rank of their group is missing: "
+            f"they don't have the same group. {NEW_GROUPS}"
+        )
     if returned:
         called = " or ".join(calls) or "a collective"
         return (

@@ -85,6 +85,14 @@ def test_where_ranks_wait_in_several_groups_new_group_is_mentioned():
     assert "new_group" not in explain_hang(Outcome("stuck", states=(one, one, gone)))
 
 
+def test_where_a_whole_group_waits_for_itself_nobody_is_said_to_be_missing():
+    gone, whole = ("returned", "", ""), ("waiting", "all_reduce", "with ranks 0 and 2")
+    text = explain_hang(Outcome("stuck", states=(whole, gone, whole, gone)))
+    assert "no rank of their group is missing" in text
+    assert "every rank calls `new_group`, for every group" in text
+    assert "a call that will not come" in explain_hang(Outcome("stuck", states=(whole, gone, gone, gone)))
+
+
 def test_ranks_that_make_different_groups_are_told_so():
     case = sum_over_the_replicas.cases(1)[0]
     right = sum_over_the_replicas.expected(case)

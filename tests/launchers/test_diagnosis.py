@@ -6,7 +6,7 @@ import pytest
 
 from course_lib.launchers.diagnosis.call_log import ANYBODY, Call, Message, Record, Wait
 from course_lib.launchers.diagnosis.deadlock import awaited_ranks, find_deadlock, first_difference, odd_caller
-from course_lib.launchers.diagnosis.stacks import Where
+from course_lib.launchers.diagnosis.stacks import Where, stack_of_dump, where
 
 ALL = (0, 1, 2, 3)
 
@@ -129,3 +129,17 @@ def test_an_all_to_all_must_expect_what_is_sent(expected, fits):
 
     records = {0: exchange((1, 2), (1, 1)), 1: exchange((1, 1), expected)}
     assert (first_difference(records) is None) is fits
+
+
+def test_a_function_that_a_check_hands_out_does_not_hide_the_learners_line():
+    calls = [
+        ("site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce"),
+        ("course_lib/lessons/lesson_10/mend_the_loss.py", 8, "all_reduce"),
+        ("answer.py", 3, "replica_loss"),
+        ("course_lib/lessons/lesson_10/mend_the_loss.py", 7, "drive"),
+        ("course_lib/checks/inside/observe.py", 6, "observe"),
+    ]
+    dump = "".join(f'  File "/there/{file}", line {line} in {function}\n' for file, line, function in calls)
+    found = where(stack_of_dump(f"Stack (most recent call first):\n{dump}"))
+    assert found.frame is not None
+    assert (found.doing, found.collective, found.frame.line) == ("waiting", "all_reduce", 3)

@@ -192,8 +192,11 @@ def _below_launcher(frames: list[Frame]) -> list[Frame]:
     entry = [i for i, f in enumerate(frames) if _file_is(f, ENTRY_POINTS)]
     frames = frames[entry[-1] + 1 :] if entry else frames
     frames = [frame for frame in frames if not _file_is(frame, ON_THE_WAY)]
-    checks = [i for i, f in enumerate(frames) if re.search(CHECKS, f.file.replace(os.sep, "/"))]
-    return (frames[checks[-1] + 1 :] if checks else frames) or frames
+    is_check = [bool(re.search(CHECKS, frame.file.replace(os.sep, "/"))) for frame in frames]
+    own = own_frames(frames)
+    innermost = frames.index(own[-1]) if own else len(frames)  # further in, it may call a function the check gave it
+    start = max((i + 1 for i in range(innermost) if is_check[i]), default=0)
+    return [frames[i] for i in range(start, len(frames)) if not is_check[i]] or frames
 
 
 def _file_is(frame: Frame, endings: tuple[str, ...]) -> bool:

@@ -104,7 +104,9 @@ def carries_c_alone(case: Case, values: list[Any]) -> bool:
 
 @observed
 def no_update(case: Case, values: list[Any]) -> bool:
-    """The weights haven't changed: no update was made. Call `optimizer.step()` after the backward pass."""
+    """The weights haven't changed: no update was made. Call `optimizer.step()` after the backward pass, and zero the
+    gradients before it or after the step, but not between the two.
+    """
     return differs(values[0]["weights"], case.inputs["weights"]) is None
 
 
@@ -137,6 +139,25 @@ def other_losses(case: Case, values: list[Any]) -> bool:
     """
     right = expected(case)[0]
     return all(differs(values[0][name], right[name]) is None for name in ("states", "weights"))
+
+
+def carries_a_second_pass(case: Case, values: list[Any]) -> bool:
+    """You run each window again after its update, and carry the states of that second pass. The next window begins
+    where the first pass ended, the one that you went back from: it gives you the loss and the states.
+    """
+
+    def twice(model, optimizer, windows, is_measured_again: bool):
+        losses, states = [], {}
+        for inputs, targets in windows:
+            begin = detach_states(states)
+            losses.append(_update(optimizer, model(inputs, begin)[0], targets, zero=True))
+            outputs, states = model(inputs, begin)
+            if is_measured_again:
+                losses[-1] = (outputs - targets).square().mean().item()
+        return losses, detach_states(states)
+
+    bent = (drive(lambda *given, b=b: twice(*given, b), **case.inputs) for b in (False, True))
+    return any(differs(values[0], each) is None for each in bent)
 
 
 def without_momentum(case: Case, values: list[Any]) -> bool:
@@ -191,6 +212,7 @@ EXERCISE = Exercise(
         without_momentum,
         other_states,
         other_losses,
+        carries_a_second_pass,
     ),
     errors={
         "backward through the graph a second time": "The second backward pass continues into the first window, "

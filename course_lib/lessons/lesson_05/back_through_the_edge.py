@@ -50,6 +50,7 @@ def cases(seed: int) -> list[Case]:
         case("one edge", 2, 1, 1),
         case("a stage between two others", 3, 2, 3),
         case("a stage between two others", 4, 3, 2),
+        case("a stage between two others", 3, 1, 4),  # for one sequence, autograd keeps the inputs and no copy of them
     ]
 
 
@@ -104,6 +105,16 @@ def has_no_gradient_anywhere(case: Case, values: list) -> bool:
     start from the outputs that the stage returned.
     """
     return all(gradient is None for value in values for gradient in value["gradients"].values())
+
+
+@observed
+def has_overwritten_its_inputs(case: Case, values: list) -> bool:
+    """All gradients are right except those of `weight_ih`, which the backward pass makes from the stage's inputs: it
+    found something else there. If you receive the gradient into the tensor that holds the inputs, use a new one.
+    """
+    pairs = [(value["gradients"], right) for value, right in zip(values, expected(case), strict=True)]
+    wrong = {name for own, right in pairs for name in right if differs(own[name], right[name]) is not None}
+    return wrong == {"weight_ih_l0"}
 
 
 @observed
@@ -294,6 +305,7 @@ EXERCISE = Exercise(
         has_waited_for_all,
         has_talked_to_everybody,
         has_run_again,
+        has_overwritten_its_inputs,
         has_begun_without_it,
         has_sent_the_gradient_of_its_outputs,
         has_sent_the_activations_back,
@@ -309,6 +321,8 @@ EXERCISE = Exercise(
         "them from the rank before.",
         "'NoneType' object has no attribute": "What was received has no gradient: to autograd it is a constant. It "
         "must require a gradient *before* the stage uses it; then it has one after the backward pass.",
+        "of type torch.Tensor": "This sends None. The `.grad` of what was received is None if autograd took it for a "
+        "constant: it must require a gradient *before* the stage uses it.",
     },
     hanging=waits_for_nothing,
 )

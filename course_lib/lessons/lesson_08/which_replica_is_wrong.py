@@ -13,6 +13,7 @@ from torch import Tensor
 from course_lib.checks.exercise import Case, Exercise, seeded
 from course_lib.checks.private import by_rank
 from course_lib.lessons.lesson_08 import Diagnosed
+from course_lib.lessons.processes import as_process
 from course_lib.lessons.symptoms import observed
 
 Weights = dict[str, Tensor]
@@ -88,7 +89,9 @@ def cases(seed: int) -> list[Case]:
 
 
 def drive(answer, replicas: list[Weights]):
-    return answer({name: tensor.clone() for name, tensor in replicas[dist.get_rank()].items()})
+    rank = dist.get_rank()
+    with as_process(rank, answer):  # ranks of a real job hash the same bytes to different numbers
+        return answer({name: tensor.clone() for name, tensor in replicas[rank].items()})
 
 
 def judge(case: Case, values: list) -> str | None:
@@ -163,6 +166,15 @@ def close_is_not_equal(case: Case, values: list) -> bool:
     return _fault(case) == in_the_last_digit.__name__ and _ranks(values) == [None]
 
 
+def differs_by_process(case: Case, values: list) -> bool:
+    """You blame rank 0 for its first tensor, whatever the ranks have. This is what you get if you compare the `hash` of
+    bytes or of a text: every Python process salts it differently, so no two ranks agree. Compare the bytes themselves,
+    or use `hashlib`.
+    """
+    first = [0, next(iter(SHAPES))]
+    return _truth(case) not in (None, first) and all(value == first for value in values)
+
+
 @observed
 def nobody_is_wrong(case: Case, values: list) -> bool:
     """All replicas are the same here, and still a rank is blamed. Then the answer is None."""
@@ -222,6 +234,7 @@ EXERCISE = Exercise(
         sums_are_not_the_weights,
         close_is_not_equal,
         nan_is_not_equal_to_itself,
+        differs_by_process,
         nobody_is_wrong,
         first_name,
         an_innocent_rank,

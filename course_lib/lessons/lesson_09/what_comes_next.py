@@ -221,6 +221,15 @@ def keeps_the_share(case: Case, values: list) -> bool:
     return old != new and len(read) != len(batch) and (by_the_share or read == sorted(order[start : start + len(read)]))
 
 
+def converts_the_updates(case: Case, values: list) -> bool:
+    """You convert the number of updates from the old number of ranks to the new one. An update takes one global batch,
+    however many ranks share it: n updates are n batches.
+    """
+    updates, old, new = case.inputs["saved"]["updates"], case.inputs["saved"]["ranks"], case.inputs["ranks"]
+    converted = {updates * old // new, updates * new // old} - {updates}
+    return any(_is(case, values, batch) for number in converted for batch in _batches(case)[number : number + 1])
+
+
 def counts_examples(case: Case, values: list) -> bool:
     """The position is updates x batch examples, as if all batches were full: after an epoch with a smaller last batch,
     that is too far. Count updates: how many does an epoch have?
@@ -271,6 +280,7 @@ EXERCISE = Exercise(
         in_stretches,
         deals_as_before,
         keeps_the_share,
+        converts_the_updates,
         rest_left_out,
         filled_up,
         leaves_out_the_small_batch,

@@ -125,11 +125,13 @@ def is_reshaped(case: Case, values: list) -> bool:
     do not transpose. Use `.T`.
     """
 
-    def way(arrays: Arrays, gates: str) -> dict[str, Tensor]:
+    def way(arrays: Arrays, gates: str, names: tuple[str, ...]) -> dict[str, Tensor]:
         right = convert(arrays, gates)
-        return {name: weight.T.reshape(weight.shape) if weight.dim() == 2 else weight for name, weight in right.items()}
+        return right | {name: right[name].T.reshape(right[name].shape) for name in names}
 
-    return _shows(case, values, way)
+    matrices = NAMES[:2]
+    ways = [lambda arrays, gates, n=n: way(arrays, gates, n) for n in (matrices, matrices[:1], matrices[1:])]
+    return _shows(case, values, *ways)
 
 
 def has_the_bias_twice(case: Case, values: list) -> bool:

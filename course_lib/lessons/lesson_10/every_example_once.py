@@ -134,6 +134,16 @@ def gives_everything_to_everybody(case: Case, values: list) -> bool:
 
 
 @observed
+def drops_within_batches(case: Case, values: list) -> bool:
+    """No example comes twice, but some are missing even from a full batch: what is left over when it is divided equally
+    is on no worker. Some workers have one example more than others.
+    """
+    seen, first = _seen(values), _global_batches(case)[0]
+    is_full = len(case.inputs["order"]) > len(first)
+    return is_full and max(seen.values(), default=1) <= 1 and 0 < sum(seen[each] for each in first) < len(first)
+
+
+@observed
 def drops_the_rest(case: Case, values: list) -> bool:
     """No example comes twice, but some are never used. This is what you get if the remainder is dropped, as
     `drop_remainder` does: the last batch is just smaller.
@@ -215,6 +225,7 @@ EXERCISE = Exercise(
         changes_the_order,
         depends_on_the_process,
         gives_everything_to_everybody,
+        drops_within_batches,
         drops_the_rest,
         repeats_to_fill,
         shards_before_batching,

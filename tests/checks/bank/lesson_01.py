@@ -388,6 +388,32 @@ def losses_after_the_updates(model, optimizer, windows):
     return losses, states
 
 
+@wrong("01.2", says="run each window again after its update")
+def carries_a_second_pass(model, optimizer, windows):
+    states, losses = {}, []
+    for inputs, targets in windows:
+        optimizer.zero_grad()
+        (model(inputs, states)[0] - targets).square().mean().backward()
+        optimizer.step()
+        with torch.no_grad():
+            outputs, states = model(inputs, states)
+            losses.append((outputs - targets).square().mean().item())
+    return losses, states
+
+
+@wrong("01.2", says="not between the two")
+def zeroes_before_the_step(model, optimizer, windows):
+    states, losses = {}, []
+    for inputs, targets in windows:
+        outputs, states = model(inputs, detach_states(states))
+        loss = (outputs - targets).square().mean()
+        loss.backward()
+        optimizer.zero_grad()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, states
+
+
 @wrong("01.2", says="The updates are those of plain SGD")
 def updates_by_hand(model, optimizer, windows):
     states, losses = {}, []

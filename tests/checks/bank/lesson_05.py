@@ -808,3 +808,34 @@ def forgets_the_leaf(stage, inputs, loss, shape):
         loss(outputs).backward()
     if rank > 0:
         dist.send(inputs.grad.contiguous(), rank - 1)
+
+
+@wrong("05.1", says="The `.grad` of what was received is None")
+def sends_no_gradient(stage, inputs, loss, shape):
+    rank = dist.get_rank()
+    received = inputs if rank == 0 else received_from(rank - 1, shape)
+    outputs = stage(received)
+    if loss is None:
+        dist.send(outputs.detach().contiguous(), rank + 1)
+        outputs.backward(received_from(rank + 1, shape))
+    else:
+        loss(outputs).backward()
+    if rank:
+        dist.send(received.grad, rank - 1)
+
+
+@wrong("05.1", says="the tensor that holds the inputs")
+def receives_into_the_inputs(stage, inputs, loss, shape):
+    rank, buffer = dist.get_rank(), torch.empty(shape, dtype=torch.float64)
+    if rank:
+        dist.recv(buffer, rank - 1)
+        inputs = buffer.requires_grad_()
+    outputs = stage(inputs)
+    if loss is None:
+        dist.send(outputs.detach().contiguous(), rank + 1)
+        dist.recv(buffer.data, rank + 1)
+        outputs.backward(buffer.detach())
+    else:
+        loss(outputs).backward()
+    if rank:
+        dist.send(inputs.grad.contiguous(), rank - 1)

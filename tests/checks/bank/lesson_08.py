@@ -202,6 +202,17 @@ def votes(weights):
     return None
 
 
+@wrong("08.1", says="every Python process salts it differently")
+def compares_hashes(weights):
+    hashes = [None] * dist.get_world_size()
+    dist.all_gather_object(hashes, [hash(tensor.numpy().tobytes()) for tensor in weights.values()])
+    for name, versions in zip(weights, zip(*hashes, strict=True), strict=True):
+        for rank, version in enumerate(versions):
+            if versions.count(version) == 1:
+                return rank, name
+    return None
+
+
 # 08.2 Uneven batches
 
 

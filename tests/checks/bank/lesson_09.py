@@ -224,6 +224,18 @@ def too_few_files_go_round(sizes, rank, ranks, worker, workers):
     return list(range(len(sizes)))[number::readers]
 
 
+@right("09.1")
+def ranks_first_then_workers(sizes, rank, ranks, worker, workers):
+    def deal(files, readers):
+        piles = [[] for _ in range(readers)]
+        for file in sorted(files, key=lambda file: -sizes[file]):
+            min(piles, key=lambda pile: sum(sizes[each] for each in pile)).append(file)
+        return piles
+
+    own = deal(range(len(sizes)), ranks)[rank]
+    return own if worker is None else deal(own, workers)[worker]
+
+
 # 09.2 What comes next
 
 
@@ -356,6 +368,12 @@ def takes_out_what_is_done(orders, batch, saved, rank, ranks):
         if not orders[0]:
             orders.pop(0)
     return orders[0][:batch][rank::ranks]
+
+
+@wrong("09.2", says="You convert the number of updates")
+def converts_the_updates(orders, batch, saved, rank, ranks):
+    epoch, number = divmod(saved["updates"] * saved["ranks"] // ranks, -(-len(orders[0]) // batch))
+    return orders[epoch][number * batch : (number + 1) * batch][rank::ranks]
 
 
 # 09.3 How old is a gradient

@@ -118,7 +118,23 @@ def as_wide_as_the_inputs(kernel, recurrent_kernel, bias, gates):
     return dict(zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"), weights, strict=True))
 
 
+<<<<<<< HEAD
 # 10.2 Fix the loss
+=======
+@wrong("10.1", says="`reshape` and `view` keep the order in memory")
+def one_matrix_reshaped(kernel, recurrent_kernel, bias, gates):
+    parts = [dict(zip(gates, each.chunk(4, dim=-1), strict=True)) for each in (kernel, recurrent_kernel, bias)]
+    kernel, recurrent_kernel, bias = (torch.cat([part[gate] for gate in "ifco"], dim=-1) for part in parts)
+    return {
+        "weight_ih_l0": kernel.T,
+        "weight_hh_l0": recurrent_kernel.reshape(-1, len(recurrent_kernel)),
+        "bias_ih_l0": bias,
+        "bias_hh_l0": torch.zeros_like(bias),
+    }
+
+
+# 10.2 Mend the loss
+>>>>>>> a194c1f03ac743c53c7d459a626b6eae5b4b8023
 
 
 @wrong("10.2", says="about n times too large")
@@ -197,6 +213,13 @@ def in_python(losses, mask, all_reduce):
 @wrong("10.2", says="Steps with a loss of 0 are missing from the count")
 def zeros_are_padding(losses, mask, all_reduce):
     return (losses * mask).sum() / all_reduce((losses * mask != 0).sum())
+
+
+@wrong("10.2", says="rank 2 waits in all_reduce at Cell In[1]")
+def nothing_to_add(losses, mask, all_reduce):
+    if mask.sum() == 0:
+        return losses.sum() * 0
+    return (losses * mask).sum() / all_reduce(mask.sum())
 
 
 # 10.3 Every example once
@@ -298,6 +321,12 @@ def takes_them_out(order, batch, worker, workers):
         shares.append(order[:batch][worker::workers])
         del order[:batch]
     return shares
+
+
+@wrong("10.3", says="missing even from a full batch")
+def equal_parts_alone(order, batch, worker, workers):
+    each = batch // workers
+    return [order[start + worker * each :][:each] for start in range(0, len(order), batch)]
 
 
 # 10.4 The sum in shard_map
