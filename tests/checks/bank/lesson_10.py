@@ -118,9 +118,6 @@ def as_wide_as_the_inputs(kernel, recurrent_kernel, bias, gates):
     return dict(zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"), weights, strict=True))
 
 
-<<<<<<< HEAD
-# 10.2 Fix the loss
-=======
 @wrong("10.1", says="`reshape` and `view` keep the order in memory")
 def one_matrix_reshaped(kernel, recurrent_kernel, bias, gates):
     parts = [dict(zip(gates, each.chunk(4, dim=-1), strict=True)) for each in (kernel, recurrent_kernel, bias)]
@@ -133,8 +130,7 @@ def one_matrix_reshaped(kernel, recurrent_kernel, bias, gates):
     }
 
 
-# 10.2 Mend the loss
->>>>>>> a194c1f03ac743c53c7d459a626b6eae5b4b8023
+# 10.2 Fix the loss
 
 
 @wrong("10.2", says="about n times too large")
