@@ -157,8 +157,8 @@ class RowParallel(nn.Linear):
         self.weight = _own(whole.weight, units, dim=1)
         self.bias = whole.bias
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return Summed.apply(nn.functional.linear(inputs, self.weight)) + self.bias
+    def forward(self, input: Tensor) -> Tensor:
+        return Summed.apply(nn.functional.linear(input, self.weight)) + self.bias
 
 
 class Summed(torch.autograd.Function):
@@ -246,7 +246,7 @@ def _columns(whole: nn.Linear, units: range) -> nn.Linear:
     return own
 
 
-def _own(parameter: nn.Parameter, units: range, dim: int = 0) -> nn.Parameter:
+def _own(parameter: Tensor, units: range, dim: int = 0) -> nn.Parameter:
     own = parameter.detach().narrow(dim, units.start, len(units)).clone()
     return nn.Parameter(own, requires_grad=parameter.requires_grad)
 

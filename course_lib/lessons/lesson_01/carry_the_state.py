@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -156,7 +157,7 @@ def carries_a_second_pass(case: Case, values: list[Any]) -> bool:
                 losses[-1] = (outputs - targets).square().mean().item()
         return losses, detach_states(states)
 
-    bent = (drive(lambda *given, b=b: twice(*given, b), **case.inputs) for b in (False, True))
+    bent = (drive(partial(twice, is_measured_again=each), **case.inputs) for each in (False, True))
     return any(differs(values[0], each) is None for each in bent)
 
 

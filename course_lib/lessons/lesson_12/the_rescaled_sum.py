@@ -114,7 +114,8 @@ def _is(case: Case, values: list, wrong: Tensor) -> bool:
 def _summed(case: Case, weigh: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
     """Return the weighted sum of values and the sum of weights over all visits, where `weigh` makes weights."""
     weights = [(weigh(scores), value) for scores, value in scored(case)]
-    return sum((w @ value for w, value in weights), start=torch.zeros(())), sum(w.sum(-1, True) for w, _ in weights)
+    nothing = torch.zeros(())
+    return sum((w @ value for w, value in weights), nothing), sum((w.sum(-1, True) for w, _ in weights), nothing)
 
 
 @observed
@@ -184,7 +185,7 @@ def takes_each_visits_own_maximum(case: Case, values: list) -> bool:
 
 def _running(case: Case, *, rescale: tuple[bool, bool]) -> Tensor:
     """Return a running sum in which the numerator, the denominator or neither is rescaled."""
-    over, under, most = 0.0, 0.0, None
+    over, under, most = torch.zeros(()), torch.zeros(()), None
     for scores, value in scored(case):
         new = scores.amax(-1, True) if most is None else torch.maximum(most, scores.amax(-1, True))
         factor = 1.0 if most is None else (most - new).exp()
