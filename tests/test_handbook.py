@@ -33,7 +33,8 @@ RUN = {
     "course train ddp --ranks 4 --updates 20 --profile run.json": "--hidden 8",
     "course stragglers run.json --out timeline.png": "",
     "course doctor": "",
-    "course agenda --days 2 --from 9:30 --exercises --date 2027-03-01": "",
+    "course train tensor --ranks 4 --model gpt --data text": FEWER,
+    "course agenda --plan two_days --date 2027-03-01": "",
     "course slides 06 --out 06.html": "",
     "course release handouts --lessons 02 03": "",
 }

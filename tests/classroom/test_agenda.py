@@ -27,7 +27,7 @@ NINE, FIVE = 9 * 60, 17 * 60
 LESSON_MINUTES = sum(lesson.minutes for lesson in outlines().values())
 
 
-def made(lessons="00-10", days=2, begin=NINE, until=FIVE, exercises=None):
+def made(lessons="00-12", days=2, begin=NINE, until=FIVE, exercises=None):
     return make_agenda(lessons_from(lessons), days=days, begin=begin, until=until, exercise_minutes=exercises)
 
 
@@ -93,7 +93,7 @@ def test_lessons_are_named_as_people_do(text, lessons):
     assert lessons_from(text) == lessons
 
 
-@pytest.mark.parametrize("text", ["", "12", "1-", "-3", "03-01", "00,00", "x", "00-99", "1..3"])
+@pytest.mark.parametrize("text", ["", "13", "1-", "-3", "03-01", "00,00", "x", "00-99", "1..3"])
 def test_lessons_that_are_none_get_a_sentence(text):
     with pytest.raises(BadAgenda, match=r"give"):
         lessons_from(text)
@@ -123,7 +123,7 @@ def test_our_own_plans_fit_and_their_command_makes_them(plan, capsys):
     [
         ("--from 25:00", "25:00: give a time of the day, like 9:30"),
         ("--from 17:00 --until 9:00", "from 17:00 until 9:00: a day needs at least 30 minutes"),
-        ("--lessons 12", "12: give lessons like 00-07 or 00,02,06"),
+        ("--lessons 13", "13: give lessons like 00-07 or 00,02,06"),
         ("--plan weekend", "weekend: the plans are half_a_day, one_day, two_days, semester"),
         ("--days 0", "0: give a number of days from 1 to 60"),
         ("--date 2027-02-30", "2027-02-30: give a date, like 2027-03-01"),

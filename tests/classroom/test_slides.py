@@ -11,8 +11,8 @@ from course_lib.course_files import source
 
 
 def test_a_lesson_that_is_not_there_gets_a_sentence(capsys):
-    assert main(["slides", "12"]) == 2
-    assert "12: there is no such lesson; give one of 00, 01" in capsys.readouterr().err
+    assert main(["slides", "13"]) == 2
+    assert "13: there is no such lesson; give one of 00, 01" in capsys.readouterr().err
 
 
 def test_a_missing_package_is_named_with_what_installs_it(monkeypatch, capsys):

@@ -43,6 +43,17 @@ def own_part(whole: dict[str, Tensor], rank: int, ranks: int) -> list[Tensor]:
     return [*rows, whole["out"].chunk(ranks, dim=1)[rank]]
 
 
+def own_rows(whole: Tensor, rank: int, ranks: int) -> Tensor:
+    """Return a weight with one rank's rows, and zeros for the others'."""
+    parts = enumerate(whole.chunk(ranks))
+    return torch.cat([part if place == rank else torch.zeros_like(part) for place, part in parts])
+
+
+def own_columns(whole: Tensor, rank: int, ranks: int) -> Tensor:
+    """Return a weight with one rank's columns, and zeros for the others'."""
+    return own_rows(whole.T, rank, ranks).T
+
+
 def drive(answer, heads: int, inputs: Tensor, slopes: Tensor, **weights: Tensor):
     """Run the forward pass, then the backward pass from the same loss on every rank."""
     from course_lib.meter import meter
@@ -243,6 +254,7 @@ EXERCISE = Exercise(
     drive=drive,
     judge=judge,
     costs=costs,
+    private={"query": own_rows, "key": own_rows, "value": own_rows, "out": own_columns},
     symptoms=(
         has_the_wrong_shape,
         only_its_own_heads,
