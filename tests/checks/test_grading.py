@@ -234,17 +234,22 @@ def course(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, **options)
 
 
-def test_one_command_grades_the_example_class_into_pages_a_table_and_nbgraders_gradebook(tmp_path):
-    """The README's command."""
-    database = f"sqlite:///{tmp_path}/gradebook.db"
-    done = course("grade", "tests/checks/example_class", "--out", tmp_path, "--gradebook", database, cwd=ROOT)
+def test_one_command_grades_the_example_class_into_pages_and_a_table(tmp_path):
+    done = course("grade", "tests/checks/example_class", "--out", tmp_path, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "3 notebooks of 3 students" in done.stdout
     assert len(list((tmp_path / "pages").iterdir())) == 3
     rows = csv.DictReader((tmp_path / "grades.csv").read_text().splitlines())
     assert {row["student"]: row["total"] for row in rows} == {"good": "15", "half_right": "6", "hostile": "0"}
+
+
+@pytest.mark.slow
+def test_marks_go_into_nbgraders_gradebook(tmp_path):
     from nbgrader.api import Gradebook
 
+    database = f"sqlite:///{tmp_path}/gradebook.db"
+    done = course("grade", "tests/checks/example_class", "--out", tmp_path, "--gradebook", database, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
     with Gradebook(database) as book:
         scores = {each.student_id: (each.score, each.max_score) for each in book.assignment_submissions("02_ddp")}
     assert scores == {"good": (15.0, 15.0), "half_right": (6.0, 15.0), "hostile": (0.0, 15.0)}

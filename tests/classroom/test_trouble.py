@@ -152,6 +152,7 @@ async def until(what) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_a_class_on_a_full_disk_with_its_terminal_there_too_is_told_of_and_ends_when_it_is_asked_to(tmp_path):
     with small_disk(tmp_path / "disk", "1m") as disk:
         errors = (disk / "errors.txt").open("w")

@@ -63,6 +63,7 @@ def merge(folder: Path) -> str:
     return grade(str(folder / "in"), str(folder / "parts"), jobs=1, merge=True)
 
 
+@pytest.mark.slow
 def test_marks_and_pages_are_those_of_one_go(folder):
     grade(str(folder / "in"), str(folder / "whole"), jobs=1)
     in_parts(folder, 2, 3, 1)

@@ -208,7 +208,10 @@ STUCK = [
 ]
 
 
-@pytest.mark.parametrize(("body", "odd", "says"), [row[1:] for row in STUCK], ids=[row[0] for row in STUCK])
+@pytest.mark.parametrize(
+    ("body", "odd", "says"),
+    [pytest.param(*row[1:], id=row[0], marks=[slow] if row[0] == "sleep" else []) for row in STUCK],
+)
 def test_ranks_that_are_stuck_say_where_and_who_is_the_odd_one_out(notebook, body, odd, says):
     cell = notebook.run(
         f"""
