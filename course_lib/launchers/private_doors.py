@@ -8,14 +8,13 @@ lists them all; tests/launchers/test_private_doors.py shows which are missing in
 from __future__ import annotations
 
 import atexit
-import contextlib
 import ctypes
 import functools
 import multiprocessing
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
 FLIGHT_RECORDERS = ("_dump_fr_trace", "_dump_nccl_trace")  # gloo's, and NCCL's
 SENDS = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 GROUP_METHODS = ("_get_backend", "_get_sequence_number_for_group", "_end_coalescing")
-# The methods that `dist.all_reduce` and the others call, and the names that the flight recorder and people use.
+# The methods of `ProcessGroup` that `dist.all_reduce` and the others call, and the names that the flight recorder and
+# people use. A method that a version lacks is not watched: we know its calls only from the flight recorder.
 COLLECTIVES = {
     "allreduce": "all_reduce",
     "allreduce_coalesced": "all_reduce_coalesced",
@@ -51,10 +51,6 @@ COLLECTIVES = {
     "all_to_all_single": "all_to_all",
     "barrier": "barrier",
 }
-
-Note = Callable[[str, Any, Any, tuple, Mapping[str, Any]], None]  # op, group, work, arguments, keywords
-Begins = Callable[[str, Any, tuple], Any]  # kind, group, arguments; returns the message
-Begun = Callable[[Any, Any, bool], None]  # the message, its work, and whether the call returned
 
 
 def doors() -> dict[str, bool]:
@@ -186,63 +182,6 @@ def replace_in_torch(name: str, function: Callable) -> None:
 
     setattr(dist, name, function)
     setattr(distributed_c10d, name, function)
-
-
-def watch_process_groups(note_collective: Note, message_begins: Begins, message_begun: Begun) -> None:
-    """Call these around every call through Python's process groups, for the rest of the process's life.
-
-    Collectives are noted after they have begun, with their `Work`; messages before and after: gloo may abort a rank
-    within a call that receives what does not fit, and its last words should name that message.
-
-    Needs the methods of `ProcessGroup` behind `dist.all_reduce` and the others. A method that this version lacks is not
-    watched: we know its calls only from the flight recorder.
-    """
-    import torch.distributed as dist
-
-    for name, op in COLLECTIVES.items():
-        _watch(dist.ProcessGroup, name, functools.partial(note_collective, op))
-    for name, kind in SENDS.items():
-        watch_messages(dist.ProcessGroup, name, functools.partial(message_begins, kind), message_begun)
-
-
-def _watch(cls: Any, name: str, note: Callable[..., None]) -> None:
-    method = getattr(cls, name, None)
-    if method is None:
-        return
-
-    @functools.wraps(method)
-    def noted(group: Any, *arguments: Any, **keywords: Any) -> Any:
-        work = method(group, *arguments, **keywords)
-        with contextlib.suppress(Exception):  # a call that we can't log must still work
-            note(group, work, arguments, keywords)
-        return work
-
-    setattr(cls, name, noted)
-
-
-def watch_messages(cls: Any, name: str, begins: Callable[..., Any], begun: Begun) -> None:
-    """Call `begins` before every call of a method that sends or receives, and `begun` with what it returned after it.
-
-    `begun` gets the call's `Work`, which is None inside a batch, and whether the call returned rather than raised.
-    """
-    method = getattr(cls, name, None)
-    if method is None:
-        return
-
-    @functools.wraps(method)
-    def noted(group: Any, *arguments: Any, **keywords: Any) -> Any:
-        message, work, returned = None, None, False
-        with contextlib.suppress(Exception):  # a call that we can't log must still work
-            message = begins(group, arguments)
-        try:
-            work = method(group, *arguments, **keywords)
-            returned = True
-            return work
-        finally:
-            with contextlib.suppress(Exception):
-                begun(message, work, returned)
-
-    setattr(cls, name, noted)
 
 
 def watch_waits(begin: Callable[[Any], None], end: Callable[[bool], None]) -> None:

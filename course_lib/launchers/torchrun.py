@@ -20,9 +20,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from course_lib import trace
-from course_lib.launchers.diagnosis.call_log import CallLog, Record
+from course_lib.launchers.diagnosis.call_log import CallLog
 from course_lib.launchers.diagnosis.errors import RankFailed
 from course_lib.launchers.diagnosis.lost_peers import PeerRoster
+from course_lib.launchers.diagnosis.record import Record
 from course_lib.launchers.diagnosis.stacks import stack_of_exception
 from course_lib.launchers.local import launch
 from course_lib.launchers.process import messages

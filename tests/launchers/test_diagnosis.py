@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from course_lib.launchers.diagnosis.call_log import ANYBODY, Call, Message, Record, Wait
+from course_lib.launchers.diagnosis.call_log import CallLog, watch_calls
 from course_lib.launchers.diagnosis.deadlock import awaited_ranks, find_deadlock, first_difference, odd_caller
+from course_lib.launchers.diagnosis.record import ANYBODY, Call, Message, Record, Wait
 from course_lib.launchers.diagnosis.stacks import Where, stack_of_dump, where
 
 ALL = (0, 1, 2, 3)
@@ -143,3 +145,30 @@ def test_a_function_that_a_check_hands_out_does_not_hide_the_learners_line():
     found = where(stack_of_dump(f"Stack (most recent call first):\n{dump}"))
     assert found.frame is not None
     assert (found.doing, found.collective, found.frame.line) == ("waiting", "all_reduce", 3)
+
+
+def test_a_message_is_noted_before_its_call_and_whether_the_call_returned_after_it():
+    told = []
+
+    class Group:
+        def recv(self, tensor):
+            told.append("in the call")
+            return 1 / tensor
+
+    watch_calls(
+        Group, "recv", lambda group, arguments, keywords: told.append(arguments) or "message", lambda *a: told.append(a)
+    )
+    assert Group().recv(1) == 1
+    with pytest.raises(ZeroDivisionError):
+        Group().recv(0)
+    assert told == [(1,), "in the call", ("message", 1, True), (0,), "in the call", ("message", None, False)]
+
+
+@pytest.mark.parametrize("returned", [True, False])
+def test_a_message_counts_from_before_its_call_unless_the_call_fails(returned):
+    log, group = CallLog(), type("Group", (), {"group_name": "0"})()
+    message = log._message_begins("send", group, ([torch.ones(2)], 1, 0), {})
+    assert log.messages_since({}) == [message]
+    log._message_begun(message, None, returned)
+    assert log.messages_since({}) == ([message] if returned else [])
+    assert sum(log.messages_so_far().values()) == returned

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from course_lib import CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck, device, launch, trace
 from course_lib.launchers import local
 from course_lib.launchers.diagnosis import flight_recorder
-from course_lib.launchers.diagnosis.call_log import Record
+from course_lib.launchers.diagnosis.record import Record
 from course_lib.launchers.process import listener
 from course_lib.launchers.process.messages import Died, Raised
 from course_lib.launchers.process.verdict import verdict

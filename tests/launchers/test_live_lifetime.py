@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from course_lib import LaunchError, ranks
-from course_lib.launchers.diagnosis.call_log import Record
+from course_lib.launchers.diagnosis.record import Record
 from course_lib.launchers.diagnosis.stacks import Where
 from course_lib.launchers.live.listening import TaskListener
 from course_lib.launchers.process.messages import Located, Raised

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import course_lib
-from course_lib.launchers.private_doors import COLLECTIVES, doors, was_in_batch, watch_messages
+from course_lib.launchers.private_doors import COLLECTIVES, doors, was_in_batch
 
 LIBRARY = Path(course_lib.__file__).parent
 DOCUMENTED = {"os._exit"}
@@ -84,20 +84,3 @@ def test_a_batch_that_was_aborted_is_told_from_one_in_which_a_call_failed(raises
     with pytest.raises(RuntimeError) as caught:
         batch()
     assert was_in_batch(caught.value) == (raises == "at the end of the batch")
-
-
-def test_a_message_is_noted_before_its_call_and_whether_the_call_returned_after_it():
-    told = []
-
-    class Group:
-        def recv(self, tensor):
-            told.append("in the call")
-            return 1 / tensor
-
-    watch_messages(
-        Group, "recv", lambda group, arguments: told.append(arguments) or "message", lambda *a: told.append(a)
-    )
-    assert Group().recv(1) == 1
-    with pytest.raises(ZeroDivisionError):
-        Group().recv(0)
-    assert told == [(1,), "in the call", ("message", 1, True), (0,), "in the call", ("message", None, False)]

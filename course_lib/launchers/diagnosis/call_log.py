@@ -6,106 +6,27 @@ several `Work` objects a rank is waiting for. So on every rank we wrap `ProcessG
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import sys
 import threading
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from course_lib.launchers import private_doors
 from course_lib.launchers.diagnosis import flight_recorder
+from course_lib.launchers.diagnosis.record import ANYBODY, Call, Message, Record, Splits, Wait
 
 KEPT = 2000  # same as the flight recorder
-ANYBODY = -1
 NCCL = " over NCCL"  # appended to a group's name, because each backend counts its collectives separately
 DTYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "Int": "int32", "Long": "int64"}
 
-Splits = tuple[tuple[int, ...], tuple[int, ...]]  # of an all-to-all: sizes sent to each rank, and received from each
 Details = tuple[str, "int | None", Any, "Splits | None"]  # of a call: op, root, PyTorch's ReduceOp, splits
-
-
-@dataclass(frozen=True)
-class Call:
-    """The `number`-th collective of a process group, as one rank called it."""
-
-    group: str
-    number: int
-    op: str
-    dtype: str = ""
-    shape: tuple[int, ...] | None = None
-    root: int | None = None  # a global rank, if the call has a root and we know it
-    reduction: str = ""  # if the call has one and we know it
-    splits: Splits | None = None
-    finished: bool = field(default=False, compare=False)
-    order: int = field(default=0, compare=False)  # among everything this rank did in the group, including messages
-    numbers: int = field(default=0, compare=False)  # elements in all input tensors
-    began: float = field(default=0.0, compare=False)  # wall-clock time at which this rank entered it
-    ended: float | None = field(default=None, compare=False)  # wall-clock time at which a wait in Python returned
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return self.group, self.order
-
-    def __str__(self) -> str:
-        text = f"{self.op} of {self.dtype} {list(self.shape)}" if self.shape is not None else self.op
-        if self.reduction not in ("", "sum"):
-            text += f" by {self.reduction}"
-        if self.root is not None:
-            text += f" {'to' if self.op in ('reduce', 'gather') else 'from'} rank {self.root}"
-        if self.splits and any(map(len, self.splits)):
-            text += f" split {list(self.splits[0])} into {list(self.splits[1])}"
-        return text
-
-
-@dataclass(frozen=True)
-class Message:
-    """The `number`-th message that a rank sent to (or received from) a peer, in one group and with one tag."""
-
-    kind: str  # send or recv
-    group: str
-    peer: int
-    tag: int
-    number: int
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def line(self) -> tuple[str, str, int, int]:
-        return (self.kind, self.group, self.peer, self.tag)
-
-    def __str__(self) -> str:
-        towards = "to" if self.kind == "send" else "from"
-        return f"{self.kind} of {self.dtype} {list(self.shape)} {towards} rank {self.peer}"
-
-
-@dataclass(frozen=True)
-class Wait:
-    """What a rank is blocked on: a collective among `members`, or a message to or from one peer."""
-
-    op: str
-    group: str
-    number: int
-    members: tuple[int, ...] = ()
-    root: int | None = None
-    peer: int | None = None
-    tag: int = 0
-    guessed: bool = False  # inferred from what is in flight: no wait in Python names it
-
-
-@dataclass(frozen=True)
-class Record:
-    """A snapshot of a rank's communication."""
-
-    calls: list[Call] = field(default_factory=list)
-    messages: list[Message] = field(default_factory=list)
-    begun: dict[str, int] = field(default_factory=dict)  # number of the newest collective in each group
-    sent: dict[tuple[str, str, int, int], int] = field(default_factory=dict)  # message count per line
-    wait: Wait | None = None
-    alone: bool = True  # no other Python thread is running that might communicate for this rank
 
 
 class CallLog:
@@ -127,7 +48,12 @@ class CallLog:
 
     def install(self) -> None:
         """Start logging what goes through Python's process groups, for the rest of the process's life."""
-        private_doors.watch_process_groups(self._note_collective, self._message_begins, self._message_begun)
+        import torch.distributed as dist
+
+        for name, op in private_doors.COLLECTIVES.items():
+            watch_calls(dist.ProcessGroup, name, lambda *call: call, functools.partial(self._collective_begun, op))
+        for name, kind in private_doors.SENDS.items():
+            watch_calls(dist.ProcessGroup, name, functools.partial(self._message_begins, kind), self._message_begun)
         private_doors.watch_waits(self._begin_wait, self._end_wait)
         _installed.append(self)
 
@@ -276,7 +202,11 @@ class CallLog:
     def _group(self, group: Any, over_nccl: bool = False) -> str:
         return f"{self._first_generation + len(self._generations) - 1}/{group.group_name}{NCCL if over_nccl else ''}/0"
 
-    def _note_collective(self, op: str, group: Any, work: Any, arguments: tuple, keywords: Mapping[str, Any]) -> None:
+    def _collective_begun(self, op: str, call: tuple[Any, tuple, Mapping[str, Any]], work: Any, returned: bool) -> None:
+        """Note a collective, once it has begun."""
+        if not returned:
+            return
+        group, arguments, keywords = call
         self.moves += 1
         ranks = private_doors.ranks_of_group(group)
         options = None
@@ -297,8 +227,8 @@ class CallLog:
         if work is not None:
             self._works[work] = Wait(op, name, order, ranks, root)
 
-    def _message_begins(self, kind: str, group: Any, arguments: tuple) -> Message | None:
-        """Note a message that is about to be sent or received."""
+    def _message_begins(self, kind: str, group: Any, arguments: tuple, keywords: Mapping[str, Any]) -> Message | None:
+        """Note a message before it is sent or received: gloo may abort a rank inside that call, if it does not fit."""
         self.moves += 1
         if len(arguments) < 3:  # a receive from any source
             tag = arguments[1] if len(arguments) == 2 else 0
@@ -346,6 +276,31 @@ class CallLog:
 
 
 _installed: list[CallLog] = []
+
+
+def watch_calls(cls: Any, name: str, begins: Callable[..., Any], begun: Callable[[Any, Any, bool], None]) -> None:
+    """Call `begins(group, arguments, keywords)` before every call of a method, and `begun` with what that returned.
+
+    `begun` also gets the call's `Work`, which is None inside a batch, and whether the call returned rather than raised.
+    """
+    method = getattr(cls, name, None)
+    if method is None:
+        return
+
+    @functools.wraps(method)
+    def noted(group: Any, *arguments: Any, **keywords: Any) -> Any:
+        call, work, returned = None, None, False
+        with contextlib.suppress(Exception):  # a call that we can't log must still work
+            call = begins(group, arguments, keywords)
+        try:
+            work = method(group, *arguments, **keywords)
+            returned = True
+            return work
+        finally:
+            with contextlib.suppress(Exception):
+                begun(call, work, returned)
+
+    setattr(cls, name, noted)
 
 
 def of_this_process() -> CallLog | None:

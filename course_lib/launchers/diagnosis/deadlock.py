@@ -18,8 +18,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from course_lib.launchers.diagnosis.call_log import ANYBODY, Call, Message, Record, Wait
 from course_lib.launchers.diagnosis.errors import name_ranks
+from course_lib.launchers.diagnosis.record import ANYBODY, Call, Message, Record, Wait
 from course_lib.launchers.diagnosis.stacks import Where
 
 # Over gloo; other backends allow uneven parts in an all_gather. `_splits_fit` checks all-to-all.

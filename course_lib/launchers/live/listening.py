@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from course_lib.launchers.diagnosis.call_log import Record
 from course_lib.launchers.diagnosis.errors import Interrupted, LaunchError
+from course_lib.launchers.diagnosis.record import Record
 from course_lib.launchers.diagnosis.stacks import Where
 from course_lib.launchers.process import messages, orders
 from course_lib.launchers.process.listener import SUPERVISOR_IS_GONE, Listener, run_of

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from course_lib.launchers.diagnosis import flight_recorder
-from course_lib.launchers.diagnosis.call_log import Record
 from course_lib.launchers.diagnosis.deadlock import Deadlock, Difference, awaited_ranks, find_deadlock, first_difference
 from course_lib.launchers.diagnosis.errors import (
     CannotSend,
@@ -20,6 +19,7 @@ from course_lib.launchers.diagnosis.errors import (
     in_one_line,
     odd_ones_out,
 )
+from course_lib.launchers.diagnosis.record import Record
 from course_lib.launchers.diagnosis.stacks import Where
 from course_lib.launchers.process import messages, orders, stop
 from course_lib.launchers.process.frameworks import is_noise

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 import cloudpickle
 
-from course_lib.launchers.diagnosis.call_log import Record
 from course_lib.launchers.diagnosis.errors import CannotSend
+from course_lib.launchers.diagnosis.record import Record
 from course_lib.launchers.diagnosis.stacks import Frame, Where
 from course_lib.launchers.tracing.events import Collective, Profile
 from course_lib.trace import Span

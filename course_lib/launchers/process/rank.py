@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 from course_lib import trace
 from course_lib.launchers import private_doors
 from course_lib.launchers.diagnosis import flight_recorder
-from course_lib.launchers.diagnosis.call_log import CallLog, Record, Wait
+from course_lib.launchers.diagnosis.call_log import CallLog
 from course_lib.launchers.diagnosis.errors import CannotSend, PeersLost, name_ranks
 from course_lib.launchers.diagnosis.lost_peers import PeerRoster
+from course_lib.launchers.diagnosis.record import Record, Wait
 from course_lib.launchers.diagnosis.stacks import Where, stack_of_exception, stack_of_frame, where
 from course_lib.launchers.process import frameworks, lifetime, messages, stop
 from course_lib.launchers.process.joining import A_DAY, accept_second_init, join_process_group, rank_environment

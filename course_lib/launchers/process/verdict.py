@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from course_lib.launchers.diagnosis.call_log import Call, Message
 from course_lib.launchers.diagnosis.deadlock import Difference, odd_caller
 from course_lib.launchers.diagnosis.errors import CannotSend, CollectivesDiffer, LaunchError, RankDied, RankFailed
 from course_lib.launchers.diagnosis.lost_peers import CONSEQUENCE
+from course_lib.launchers.diagnosis.record import Call, Message
 from course_lib.launchers.diagnosis.stacks import Where, where
 from course_lib.launchers.process import messages
 from course_lib.launchers.process.messages import Died, Raised

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from course_lib.launchers.diagnosis.call_log import Call
+from course_lib.launchers.diagnosis.record import Call
 from course_lib.trace import Span
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 
 from course_lib import machine, trace
 from course_lib.launchers.diagnosis import call_log
-from course_lib.launchers.diagnosis.call_log import Call
+from course_lib.launchers.diagnosis.record import Call
 from course_lib.launchers.tracing.events import Collective, Profile, collectives_of, wall_minus_monotonic, whole_arrows
 
 MOST_EVENTS = 200_000  # per rank: a browser can show somewhat more, but not for 64 ranks
