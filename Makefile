@@ -24,7 +24,7 @@ lab: $(LEARN)
 
 # Every lesson, and the tests that prove what users rely on: about ten minutes on two cores. tests/README.md has the rest.
 test: style
-	$(BIN)/python -m tests.parts --together lessons core
+	$(BIN)/python -m tests.parts --together lessons pages core
 
 # Everything, in parts; one that has passed is skipped until something that it depends on changes. FRESH=1 runs all.
 test-all: lint test

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ import pytest
 
 from course_lib.launchers import local
 from tests.kernels import prepare_nbval, tried_again
+
+# `nbformat` would take two seconds to import, in each process that runs tests: see course_lib/lab/server.py.
+sys.modules.setdefault("rfc3987_syntax", None)  # pyright: ignore[reportArgumentType]
 
 # Two tests run at a time: threads that wait for each other on a core that is not free are slower than none.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -1,6 +1,6 @@
-"""The suite in parts: `make test` runs the first two, and `make test-all` all of them. Each runs alone.
+"""The suite in parts: `make test` runs the first three, and `make test-all` all of them. Each runs alone.
 
-    python -m tests.parts lessons core          # what `make test` does
+    python -m tests.parts --together lessons pages core   # what `make test` does
     python -m tests.parts faults banks          # two parts of the rest
     python -m tests.parts --changed-since REV --minutes 45 rest   # as many as fit, those that a change touched first
 
@@ -64,9 +64,22 @@ REST: dict[str, Part] = {
     "clusters": Part(("tests/clusters", "tests/deploy"), 6, depends=("docs/deploy",)),
     "site": Part(("tests/site",), 3, depends=("docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
 }
+PAGES = ("tests/browser", "tests/site")
+FIRST: dict[str, Part] = {
+    "lessons": Part(("notebooks", "tests/checks/test_exercises.py"), 5, FAST, workers=2, options=tuple(NBVAL)),
+    "pages": Part(PAGES, 1, FAST, depends=REST["site"].depends, workers=1),
+    "core": Part(
+        ("tests",),
+        5,
+        FAST,
+        without=("tests/checks/test_exercises.py", *PAGES),
+        depends=("docs", "README.md"),
+        workers=2,
+        skipped=False,
+    ),
+}
 PARTS: dict[str, Part] = {
-    "lessons": Part(("notebooks",), 5, FAST, workers=2, options=("-p", "tests.conftest", *NBVAL)),
-    "core": Part(("tests",), 5, FAST, depends=("docs", "README.md"), workers=2, skipped=False),
+    **FIRST,
     **REST,
     "long": Part(
         ("tests", "exercises", "solutions"),
@@ -80,12 +93,13 @@ PARTS: dict[str, Part] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="+", choices=[*PARTS, "rest"], help="which; `rest` is all but lessons and core")
+    others = [name for name in PARTS if name not in FIRST]
+    parser.add_argument("parts", nargs="+", choices=[*PARTS, "rest"], help=f"which; `rest` is {', '.join(others)}")
     parser.add_argument("--together", action="store_true", help="all at once: lessons sleep where tests compute")
     parser.add_argument("--minutes", type=float, help="begin no part that would take longer than what is left")
     parser.add_argument("--changed-since", metavar="REV", help="parts that depend most on what changed come first")
     options = parser.parse_args()
-    names = [name for each in options.parts for name in ([*PARTS][2:] if each == "rest" else [each])]
+    names = [name for each in options.parts for name in (others if each == "rest" else [each])]
     if options.changed_since:
         names = sorted(names, key=lambda name: -touched(PARTS[name], options.changed_since))
     return run_together(names) if options.together else run_all(names, options.minutes)
