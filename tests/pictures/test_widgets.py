@@ -416,12 +416,26 @@ def test_cuts_move_on_until_every_stage_has_a_block():
     assert rising([1, 1, 1], 4) == [1, 2, 3]
 
 
+def test_the_solvers_placement_waits_until_a_cut_was_moved_and_the_two_are_compared():
+    explorer = explore_placement(COSTS, 4)
+    explorer.press("compare")
+    assert explorer.drawing.words.startswith("First move a cut. Your slowest stage takes ")
+    assert "solver" not in explorer.drawing.shapes + explorer.drawing.words
+    explorer.set(cut_1=1)
+    assert explorer.drawing.words.startswith("Your slowest stage takes ")
+    assert "solver" not in explorer.drawing.shapes + explorer.drawing.words
+    assert "solver" in explorer.showcase().shapes  # for readers who cannot move a cut
+    explorer.press("compare")
+    assert "the solver&#x27;s: 3 hops" in explorer.drawing.shapes
+
+
 def test_nobody_beats_the_solver_and_the_widget_says_by_how_much():
     explorer = explore_placement(COSTS, 4)
     assert [explorer.values[f"cut_{stage}"] for stage in (1, 2, 3)] == [2, 5, 7]
-    assert explorer.drawing.words.startswith("Your slowest stage takes 1.20 times the solver's")
+    assert explorer.showcase().words.startswith("Your slowest stage takes 1.20 times the solver's")
     best = [part[0] for part in balanced(COSTS, 4).parts[1:]]
     explorer.set(**{f"cut_{stage}": cut for stage, cut in enumerate(best, start=1)})
+    explorer.press("compare")
     assert explorer.drawing.words.startswith("Your slowest stage takes 1.00 times the solver's, your largest has 1.00")
 
 
@@ -439,6 +453,16 @@ def test_the_schedule_explorer_draws_the_same_batch_for_every_choice():
     assert explorer.drawing.words.startswith("Schedule gpipe on 4 stages: makespan 4.125, bubble 27.3%")
     explorer.set(schedule="naive")
     assert "bubble 75.0%" in explorer.drawing.words
+
+
+def test_a_block_of_the_schedule_explorer_says_what_it_is_and_what_is_stored_stays_small():
+    explorer = explore_schedules()
+    titles = re.findall(r"<title>(.*?)</title>", explorer.drawing.in_page)
+    assert len(titles) == 4 * 4 * 2
+    assert "stage 0: forward F0, from 0 to 0.25" in titles
+    assert "<title>" not in explorer.drawing.alone
+    explorer.set(stages=8, micro_batches=16, chunks=8)
+    assert "<title>" not in explorer.drawing.in_page  # 2,048 boxes are too narrow to point at
 
 
 # The page's own files.
