@@ -98,6 +98,6 @@ def test_what_ends_in_a_colon_goes_with_what_it_announces():
 
 def test_the_outline_has_all_minutes_and_predictions():
     lesson = outlines()["06"]
-    assert lesson.minutes == 90
+    assert lesson.minutes == 87
     assert lesson.sections[0].heading == "1 · The bubble"
     assert [number for section in lesson.sections for number in section.asked] == [f"06.{n}" for n in range(1, 7)]

@@ -66,7 +66,10 @@ def _encode_tensor(tensor: torch.Tensor) -> dict[str, Any]:
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in DTYPES or tensor.numel() > MOST_NUMBERS:
         return {"other": f"tensor of {tensor.numel()} {name}"}
-    bytes_of_it = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    row = (
+        tensor.detach().cpu().reshape(-1).clone(memory_format=torch.contiguous_format)
+    )  # one number may have any stride
+    bytes_of_it = row.view(torch.uint8).numpy().tobytes()
     return {"tensor": name, "shape": list(tensor.shape), "data": base64.b64encode(bytes_of_it).decode()}
 
 

@@ -72,22 +72,21 @@ def drive(answer, heads: int, inputs: Tensor, slopes: Tensor, **weights: Tensor)
     }
 
 
-def attention(case: Case, *, causal: bool = True, scale: str = "head", merged: bool = False) -> Tensor:
+def attention(case: Case, *, hidden: str = "later", scale: str = "head", heads_as: str = "rows") -> Tensor:
     """Return each rank's part of the outputs, stacked: their sum is the whole. The options make the usual mistakes."""
     given, heads = case.inputs, case.inputs["heads"]
     parts = []
     for rank in range(case.ranks):
         query, key, value, out = own_part(given, rank, case.ranks)
-        split = [
-            (given["inputs"] @ weight.T).unflatten(-1, (1 if merged else heads, -1)).permute(1, 2, 0, 3)
-            for weight in (query, key, value)
-        ]
+        shape = {"rows": (heads, -1), "one": (1, -1), "strides": (-1, heads)}[heads_as]
+        split = [(given["inputs"] @ weight.T).unflatten(-1, shape) for weight in (query, key, value)]
+        split = [(each.mT if heads_as == "strides" else each).permute(1, 2, 0, 3) for each in split]
         head_width, width = split[0].shape[-1], given["inputs"].shape[-1]
-        factor = {"head": head_width, "width": width, "none": 1}[scale] ** -0.5
-        scores = split[0] @ split[1].mT * factor
-        if causal:
-            hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-            scores = scores.masked_fill(hidden, float("-inf"))
+        factor = {"head": head_width, "width": width, "own": head_width * heads, "square": head_width**2, "none": 1}
+        scores = split[0] @ split[1].mT * factor[scale] ** -0.5
+        everything = torch.ones(scores.shape[-2:], dtype=torch.bool)
+        mask = {"later": everything.triu(1), "earlier": everything.tril(-1), "none": ~everything}[hidden]
+        scores = scores.masked_fill(mask, float("-inf"))
         parts.append((scores.softmax(-1) @ split[2]).permute(2, 0, 1, 3).flatten(-2) @ out.T)
     return torch.stack(parts)
 
@@ -157,14 +156,33 @@ def looks_ahead(case: Case, values: list) -> bool:
     """These are the outputs of attention that looks ahead: each step may use only its own and earlier steps. Mask the
     scores of later steps before the softmax.
     """
-    return _is_one_of(case, values, causal=False)
+    return _is_one_of(case, values, hidden="none")
+
+
+def masks_the_wrong_steps(case: Case, values: list) -> bool:
+    """Your mask hides the *earlier* steps, and lets each step look ahead. Turn it around: rows are queries, columns are
+    keys, and a key that comes after its query is hidden.
+    """
+    return _is_one_of(case, values, hidden="earlier")
+
+
+def mixes_the_heads_up(case: Case, values: list) -> bool:
+    """The heads are taken apart in the wrong order. A head's numbers lie next to each other: split own width into
+    (heads, head width), not into (head width, heads).
+    """
+    return case.inputs["heads"] > 1 and _is_one_of(case, values, heads_as="strides")
+
+
+def scales_without_a_root(case: Case, values: list) -> bool:
+    """The scores are divided by the head's width. Divide by its square root."""
+    return _is_one_of(case, values, scale="square")
 
 
 def scales_by_the_width(case: Case, values: list) -> bool:
-    """The scores are divided by the square root of the whole width. Each head is attention of its own: divide by the
-    square root of the *head's* width.
+    """The scores are divided by the square root of the whole width, or of all the rank's heads together. Each
+    head is attention of its own: divide by the square root of the *head's* width.
     """
-    return _is_one_of(case, values, scale="width")
+    return any(_is_one_of(case, values, scale=scale) for scale in ("width", "own"))
 
 
 def does_not_scale(case: Case, values: list) -> bool:
@@ -176,7 +194,7 @@ def one_large_head(case: Case, values: list) -> bool:
     """You treat all of the rank's heads as one. Each head has a softmax of its own: give the heads a dimension of their
     own before you multiply queries and keys.
     """
-    return case.inputs["heads"] > 1 and _is_one_of(case, values, merged=True)
+    return case.inputs["heads"] > 1 and _is_one_of(case, values, heads_as="one")
 
 
 def _wrong_backward(case: Case, values: list) -> bool:
@@ -209,6 +227,8 @@ def forgot_the_inputs(case: Case, values: list) -> bool:
     if not _wrong_backward(case, values) or not _times(case, values, 1, slice(0, 4)):
         return False
     parts = [value["gradients"][-1] for value in values]
+    if differs(parts[0], parts[1]) is None:
+        return False
     return differs(torch.stack(parts).sum(0), expected(case)[0]["gradients"][-1]) is None
 
 
@@ -217,6 +237,14 @@ def summed_on_the_way_back(case: Case, values: list) -> bool:
     every rank, and you sum it once more. Where the forward pass sums, the backward pass does nothing.
     """
     return _wrong_backward(case, values) and _times(case, values, case.ranks, slice(0, 4))
+
+
+def averaged_on_the_way_back(case: Case, values: list) -> bool:
+    """A gradient is too small by the number of ranks: it was averaged, or divided. The outputs are a sum over ranks,
+    and nothing in them was divided, so nothing is divided on the way back.
+    """
+    wrong = _wrong_backward(case, values)
+    return wrong and any(_times(case, values, 1 / case.ranks, places) for places in (slice(0, 4), slice(4, 5)))
 
 
 def summed_the_inputs_twice(case: Case, values: list) -> bool:
@@ -260,11 +288,15 @@ EXERCISE = Exercise(
         only_its_own_heads,
         the_mean_of_the_heads,
         one_large_head,
+        mixes_the_heads_up,
         looks_ahead,
+        masks_the_wrong_steps,
+        scales_without_a_root,
         scales_by_the_width,
         does_not_scale,
         no_gradient,
         forgot_the_inputs,
+        averaged_on_the_way_back,
         summed_on_the_way_back,
         summed_the_inputs_twice,
         sent_more_often,

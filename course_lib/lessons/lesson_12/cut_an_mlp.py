@@ -26,7 +26,12 @@ def cases(seed: int) -> list[Case]:
             "inputs": (4, width),
         }
         tensors = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
-        return Case(part, 1, {"ranks": ranks, **tensors}, f"{width} inputs, {columns} columns, on {ranks} ranks")
+        return Case(
+            part,
+            1,
+            {"ranks": ranks, **tensors},
+            f"{width} inputs, {columns} columns, on {ranks} rank{'s' * (ranks > 1)}",
+        )
 
     return [
         case("equal parts", 2, 2, 4),
@@ -34,6 +39,7 @@ def cases(seed: int) -> list[Case]:
         case("equal parts", 2, 4, 4),
         case("equal parts", 4, 3, 12),
         case("what is left over", 2, 2, 5),
+        case("what is left over", 4, 2, 5),
         case("what is left over", 4, 3, 10),
         case("what is left over", 3, 5, 8),
     ]
@@ -43,8 +49,17 @@ def drive(answer, ranks: int, inputs: Tensor, **weights: Tensor):
     """Return every rank's part, and whether the whole weights are as they were."""
     given = [weights[name] for name in NAMES]
     before = [tensor.clone() for tensor in given]
-    parts = [[torch.as_tensor(each).clone() for each in answer(*given, rank, ranks)] for rank in range(ranks)]
+    parts = [[tensor_of(each, rank) for each in answer(*given, rank, ranks)] for rank in range(ranks)]
     return {"parts": parts, "unchanged": all(torch.equal(a, b) for a, b in zip(before, given, strict=True))}
+
+
+def tensor_of(returned: Any, rank: int) -> Tensor:
+    """Return a copy of what a rank returned. Raises TypeError if it is None."""
+    if returned is None:
+        raise TypeError(
+            f"rank {rank} returned None where a tensor should be; zeros add nothing to a sum, None does not"
+        )
+    return torch.as_tensor(returned).clone()
 
 
 def whole(case: Case) -> Tensor:
@@ -94,6 +109,18 @@ def _columns(values: list) -> list[int]:
 
 
 @observed
+def transposes_a_weight(case: Case, values: list) -> bool:
+    """The right numbers, but a weight is transposed. Return `up` as (columns, width) and `down` as (width, columns), as
+    they were given, with fewer columns.
+    """
+    for place in (0, 2):
+        parts = [[part[n].T if n == place else part[n] for n in range(len(NAMES))] for part in values[0]["parts"]]
+        if all(part[place].dim() == 2 for part in parts) and judge(case, [values[0] | {"parts": parts}]) is None:
+            return judge(case, values) is not None
+    return False
+
+
+@observed
 def not_cut(case: Case, values: list) -> bool:
     """Every rank has all columns: nothing is saved, and every rank computes everything. Give each rank its share."""
     return case.inputs["ranks"] > 1 and all(own == case.inputs["up"].shape[0] for own in _columns(values))
@@ -122,8 +149,20 @@ def cuts_down_along_its_outputs(case: Case, values: list) -> bool:
     """You cut `down` along its outputs. A rank has only its own columns of gelu(XA), so it needs the weights of those
     *inputs* of `down`: dimension 1 of PyTorch's weight, (width, columns).
     """
+    width, columns = case.inputs["down"].shape
+    return any(
+        len(part) == len(NAMES) and part[2].shape[0] < width and part[2].shape[1] == columns
+        for part in values[0]["parts"]
+    )
+
+
+@observed
+def cuts_down_bias(case: Case, values: list) -> bool:
+    """You cut `down_bias`. Its numbers belong to the outputs, and every rank's part of the sum has all of them: give
+    the whole bias to one rank, and zeros to the others.
+    """
     width = case.inputs["up"].shape[1]
-    return any(len(part) == len(NAMES) and part[2].shape[:1] != (width,) for part in values[0]["parts"])
+    return any(len(part) == len(NAMES) and part[3].dim() == 1 and len(part[3]) < width for part in values[0]["parts"])
 
 
 def _has(case: Case, values: list, off: Tensor) -> bool:
@@ -191,10 +230,12 @@ def changes_the_weights(case: Case, values: list) -> bool:
 
 SYMPTOMS: tuple[Any, ...] = (
     changes_the_weights,
+    transposes_a_weight,
     cuts_up_along_its_inputs,
     not_cut,
     keeps_all_of_up_bias,
     cuts_down_along_its_outputs,
+    cuts_down_bias,
     drops_what_is_left_over,
     has_columns_twice,
     adds_the_bias_on_every_rank,
@@ -221,4 +262,8 @@ EXERCISE = Exercise(
     drive=drive,
     judge=judge,
     symptoms=SYMPTOMS,
+    errors={
+        "tuple index out of range": "If you use `torch.chunk`: it may give fewer chunks than you ask for. Five columns "
+        "for four ranks become chunks of 2, 2 and 1. `torch.tensor_split` always gives one part for each rank."
+    },
 )

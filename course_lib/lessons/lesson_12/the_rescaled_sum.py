@@ -31,6 +31,7 @@ def cases(seed: int) -> list[Case]:
             mask = torch.rand(mask.shape, generator=generator) < 0.5
             mask[:, 0] = False
             mask[-1, :, 0] = True
+            key[-1, 0] = -query[0]  # the first query sees one key alone, and its score is far below zero
         inputs = {"query": large * query, "key": key, "value": value, "mask": mask}
         size = (
             f", scores up to {(large * query @ key.flatten(0, 1).T).abs().max() / width**0.5:.0f}" if large > 1 else ""
@@ -49,6 +50,7 @@ def cases(seed: int) -> list[Case]:
         case("hidden keys", 2, 4, 4, 3, masked="causal"),
         case("hidden keys", 3, 2, 3, 2, masked="first"),
         case("hidden keys", 4, 3, 4, 4, masked="some"),
+        case("hidden keys", 3, 3, 4, 8, large=4000, masked="some"),
     ]
 
 
@@ -72,13 +74,15 @@ def drive(answer, query: Tensor, key: Tensor, value: Tensor, mask: Tensor):
     return {"outputs": outputs, "alive": alive, "visits": len(asked)}
 
 
-def scored(case: Case, *, scale: bool = True, masked: bool = True) -> list[Scored]:
+def scored(case: Case, *, scale: float = 0.5, masked: str = "hidden", hidden: float = float("-inf")) -> list[Scored]:
     query, key, value, mask = (case.inputs[name] for name in ("query", "key", "value", "mask"))
-    factor = query.shape[-1] ** -0.5 if scale else 1.0
+    factor = query.shape[-1] ** -scale
+    nothing = torch.zeros_like(mask)
     visits = []
     for place in range(len(key)):
         scores = query @ key[place].T * factor
-        visits.append((scores.masked_fill(~mask[place], float("-inf")) if masked else scores, value[place]))
+        hide = {"hidden": ~mask, "turned": mask, "nothing": nothing}[masked][place]
+        visits.append((scores.masked_fill(hide, hidden), value[place]))
     return visits
 
 
@@ -146,17 +150,45 @@ def nothing_to_see_is_nan(case: Case, values: list) -> bool:
     minus minus infinity is nan. Such a visit must add 0, and leave sum and maximum as they are.
     """
     outputs = values[0]["outputs"]
-    return case.part == "hidden keys" and isinstance(outputs, Tensor) and bool(outputs.isnan().any())
+    small = case.part == "hidden keys" and case.inputs["query"].abs().max() < 100
+    return small and isinstance(outputs, Tensor) and bool(outputs.isnan().any())
+
+
+def one_maximum_for_all(case: Case, values: list) -> bool:
+    """You subtract one maximum for all queries. A query whose scores are all far below it has only weights of 0, and 0
+    divided by 0 is nan: keep a maximum for each query.
+    """
+    return _is(case, values, _running(case, for_all=True))
+
+
+def turns_the_mask_around(case: Case, values: list) -> bool:
+    """You hide the keys that the mask shows, and show those that it hides. It is True where a query *may* see a key."""
+    wrong = together(scored(case, masked="turned"))
+    alone = len(case.inputs["key"]) == 1  # nan everywhere has other causes if there are several visits
+    return (alone or not bool(wrong.isnan().all())) and _is(case, values, wrong)
+
+
+def hides_too_little(case: Case, values: list) -> bool:
+    """You hide a key with a score that isn't low enough: scores may be in the thousands, and below zero as well. Hide
+    it with minus infinity, or give it a weight of 0.
+    """
+    return any(_is(case, values, together(scored(case, hidden=score))) for score in (-1e2, -1e3, -1e4))
 
 
 def ignores_the_mask(case: Case, values: list) -> bool:
     """These are the outputs over all keys, also over those that the mask hides. A hidden key's weight is 0."""
-    return _is(case, values, together(scored(case, masked=False)))
+    return _is(case, values, together(scored(case, masked="nothing")))
 
 
 def does_not_scale(case: Case, values: list) -> bool:
-    """The scores are not divided by the square root of the width."""
-    return _is(case, values, together(scored(case, scale=False)))
+    """The scores are not divided by the square root of the width: not at all, or by the width itself."""
+    return any(_is(case, values, together(scored(case, scale=scale))) for scale in (0, 1))
+
+
+def does_not_divide(case: Case, values: list) -> bool:
+    """This is the weighted sum of the values. Divide it, at the end, by the sum of the weights."""
+    wrong = _running(case, divide=False)
+    return bool(wrong.isfinite().all()) and _is(case, values, wrong)
 
 
 def averages_the_visits(case: Case, values: list) -> bool:
@@ -183,17 +215,20 @@ def takes_each_visits_own_maximum(case: Case, values: list) -> bool:
     return _is(case, values, over / under)
 
 
-def _running(case: Case, *, rescale: tuple[bool, bool]) -> Tensor:
-    """Return a running sum in which the numerator, the denominator or neither is rescaled."""
+def _running(
+    case: Case, *, rescale: tuple[bool, bool] = (True, True), for_all: bool = False, divide: bool = True
+) -> Tensor:
+    """Return a running sum, rescaled as told, with a maximum for each query or one for all, divided or not."""
     over, under, most = torch.zeros(()), torch.zeros(()), None
     for scores, value in scored(case):
-        new = scores.amax(-1, True) if most is None else torch.maximum(most, scores.amax(-1, True))
+        largest = scores.max() if for_all else scores.amax(-1, True)
+        new = largest if most is None else torch.maximum(most, largest)
         factor = 1.0 if most is None else (most - new).exp()
         weights = (scores - new).exp()
         over = (factor if rescale[0] else 1.0) * over + weights @ value
         under = (factor if rescale[1] else 1.0) * under + weights.sum(-1, True)
         most = new
-    return over / under
+    return over / under if divide else over
 
 
 def does_not_rescale(case: Case, values: list) -> bool:
@@ -221,13 +256,17 @@ def holds_everything(case: Case, values: list) -> bool:
 
 SYMPTOMS: tuple[Any, ...] = (
     ignores_the_mask,
+    turns_the_mask_around,
+    hides_too_little,
     does_not_scale,
+    does_not_divide,
     averages_the_visits,
     adds_up_the_visits,
     takes_each_visits_own_maximum,
     does_not_rescale,
     only_the_last_visit,
     keeps_the_visitors,
+    one_maximum_for_all,
     overflows,
     nothing_to_see_is_nan,
     holds_everything,

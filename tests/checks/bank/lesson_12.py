@@ -78,6 +78,56 @@ def zeroes_the_bias_in_place(up, up_bias, down, down_bias, rank, ranks):
     return part
 
 
+@wrong("12.1", says="it may give fewer chunks than you ask for")
+def chunks(up, up_bias, down, down_bias, rank, ranks):
+    first, bias, second = up.chunk(ranks)[rank], up_bias.chunk(ranks)[rank], down.chunk(ranks, dim=1)[rank]
+    return first, bias, second, bias_for(down_bias, rank)
+
+
+@wrong("12.1", says="it should have at most 3")
+def the_rest_on_the_last_rank(up, up_bias, down, down_bias, rank, ranks):
+    each = len(up) // ranks
+    own = slice(rank * each, None if rank == ranks - 1 else (rank + 1) * each)
+    return cut(up, up_bias, down, down_bias, rank, own)
+
+
+@wrong("12.1", says="a weight is transposed", never="You cut `up`")
+def up_transposed(up, up_bias, down, down_bias, rank, ranks):
+    first, *others = cut(up, up_bias, down, down_bias, rank, torch.arange(len(up)).tensor_split(ranks)[rank])
+    return first.T, *others
+
+
+@wrong("12.1", says="a weight is transposed", never="You cut `down`")
+def down_transposed(up, up_bias, down, down_bias, rank, ranks):
+    first, bias, second, last = cut(up, up_bias, down, down_bias, rank, slice(rank, None, ranks))
+    return first, bias, second.T, last
+
+
+@wrong("12.1", says="You cut `down_bias`")
+def the_last_bias_in_parts(up, up_bias, down, down_bias, rank, ranks):
+    own = torch.arange(len(up)).tensor_split(ranks)[rank]
+    return up[own], up_bias[own], down[:, own], down_bias.tensor_split(ranks)[rank]
+
+
+@wrong("12.1", says="returned None where a tensor should be")
+def none_for_a_bias(up, up_bias, down, down_bias, rank, ranks):
+    own = torch.arange(len(up)).tensor_split(ranks)[rank]
+    return up[own], up_bias[own], down[:, own], down_bias if rank == 0 else None
+
+
+@right("12.1")
+def padded_with_zeros(up, up_bias, down, down_bias, rank, ranks):
+    each = -(-len(up) // ranks)
+    first, bias, second, last = cut(up, up_bias, down, down_bias, rank, slice(rank * each, (rank + 1) * each))
+    left = each - len(first)
+    return (
+        functional.pad(first, (0, 0, 0, left)),
+        functional.pad(bias, (0, left)),
+        functional.pad(second, (0, left)),
+        last,
+    )
+
+
 @right("12.1")
 def round_robin(up, up_bias, down, down_bias, rank, ranks):
     return cut(up, up_bias, down, down_bias, rank, slice(rank, None, ranks))
@@ -204,6 +254,63 @@ def a_sum_for_each_projection(inputs, query, key, value, out, heads):
     return Added.apply(result.permute(2, 0, 1, 3).flatten(-2) @ out.T)
 
 
+class Averaged(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, whole):
+        return whole.view_as(whole)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return Copied.backward(ctx, gradient) / dist.get_world_size()
+
+
+class AddedAndDivided(Added):
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient / dist.get_world_size()
+
+
+@wrong("12.2", says="A gradient is too small by the number of ranks", never="only the part from this rank's own heads")
+def averages_the_inputs_gradient(inputs, query, key, value, out, heads):
+    return Added.apply(mixed(Averaged.apply(inputs), query, key, value, heads) @ out.T)
+
+
+@wrong("12.2", says="A gradient is too small by the number of ranks")
+def divides_the_gradient(inputs, query, key, value, out, heads):
+    return AddedAndDivided.apply(mixed(Copied.apply(inputs), query, key, value, heads) @ out.T)
+
+
+@wrong("12.2", says="and you sum it once more")
+def with_torchs_own_all_reduce(inputs, query, key, value, out, heads):
+    from torch.distributed.nn.functional import all_reduce
+
+    return all_reduce(mixed(Copied.apply(inputs), query, key, value, heads) @ out.T)
+
+
+@wrong("12.2", says="Divide by its square root", never="of the whole width")
+def scaled_without_a_root(inputs, query, key, value, out, heads):
+    return Added.apply(mixed(Copied.apply(inputs), query, key, value, heads, scale=heads / len(query)) @ out.T)
+
+
+@wrong("12.2", says="of all the rank's heads together")
+def scaled_by_the_ranks_width(inputs, query, key, value, out, heads):
+    return Added.apply(mixed(Copied.apply(inputs), query, key, value, heads, scale=len(query) ** -0.5) @ out.T)
+
+
+@wrong("12.2", says="Your mask hides the *earlier* steps")
+def the_other_half_hidden(inputs, query, key, value, out, heads):
+    seen = torch.ones(len(inputs), len(inputs), dtype=torch.bool).triu()
+    return Added.apply(mixed(Copied.apply(inputs), query, key, value, heads, is_causal=False, attn_mask=seen) @ out.T)
+
+
+@wrong("12.2", says="The heads are taken apart in the wrong order")
+def heads_in_strides(inputs, query, key, value, out, heads):
+    copy = Copied.apply(inputs)
+    split = [(copy @ weight.T).unflatten(-1, (-1, heads)).mT.permute(1, 2, 0, 3) for weight in (query, key, value)]
+    result = functional.scaled_dot_product_attention(*split, is_causal=True)
+    return Added.apply(result.permute(2, 0, 1, 3).flatten(-2) @ out.T)
+
+
 @right("12.2")
 def with_a_softmax_of_its_own(inputs, query, key, value, out, heads):
     inputs = Copied.apply(inputs)
@@ -247,14 +354,14 @@ def one_head_after_another(inputs, query, key, value, out, heads):
 # --- 12.3 The rescaled sum ---
 
 
-def scores_of(query, key, mask):
-    return (query @ key.T / query.shape[-1] ** 0.5).masked_fill(~mask, float("-inf"))
+def scores_of(query, key, mask, hidden=float("-inf")):
+    return (query @ key.T / query.shape[-1] ** 0.5).masked_fill(~mask, hidden)
 
 
-def running(query, visitors, rescale_values=True, rescale_sum=True):
-    over, under, most = 0.0, 0.0, torch.full((len(query), 1), -1e300, dtype=query.dtype)
+def running(query, visitors, rescale_values=True, rescale_sum=True, hidden=float("-inf")):
+    over, under, most = 0.0, 0.0, torch.full((len(query), 1), max(hidden, -1e300), dtype=query.dtype)
     for key, value, mask in visitors:
-        scores = scores_of(query, key, mask)
+        scores = scores_of(query, key, mask, hidden)
         new = torch.maximum(most, scores.amax(-1, keepdim=True))
         factor, weights = (most - new).exp(), (scores - new).exp()
         over = (factor if rescale_values else 1.0) * over + weights @ value
@@ -340,6 +447,58 @@ def without_the_mask(query, visitors):
 @wrong("12.3", says="not divided by the square root of the width")
 def without_a_scale_at_all(query, visitors):
     return running(query * query.shape[-1] ** 0.5, visitors)
+
+
+@wrong("12.3", says="by the width itself")
+def scaled_by_the_width_itself(query, visitors):
+    return running(query / query.shape[-1] ** 0.5, visitors)
+
+
+@wrong("12.3", says="You hide the keys that the mask shows")
+def the_mask_turned_around(query, visitors):
+    return running(query, ((key, value, ~mask) for key, value, mask in visitors))
+
+
+@wrong("12.3", says="with a score that isn't low enough")
+def hides_with_minus_a_thousand(query, visitors):
+    return running(query, visitors, hidden=-1e3)
+
+
+@wrong("12.3", says="You subtract one maximum for all queries")
+def one_maximum(query, visitors):
+    over, under, most = 0.0, 0.0, torch.tensor(-1e300, dtype=query.dtype)
+    for key, value, mask in visitors:
+        scores = scores_of(query, key, mask)
+        new = torch.maximum(most, scores.max())
+        factor, weights = (most - new).exp(), (scores - new).exp()
+        over, under, most = factor * over + weights @ value, factor * under + weights.sum(-1, keepdim=True), new
+    return over / under
+
+
+@wrong("12.3", says="Subtract the largest score so far", never="the mask")
+def the_maximum_of_the_last_visit(query, visitors):
+    over, under, most = 0.0, 0.0, torch.full((len(query), 1), -1e300, dtype=query.dtype)
+    for key, value, mask in visitors:
+        scores = scores_of(query, key, mask)
+        new = scores.amax(-1, keepdim=True)
+        factor, weights = (most - new).exp(), (scores - new).exp()
+        over, under, most = factor * over + weights @ value, factor * under + weights.sum(-1, keepdim=True), new
+    return over / under
+
+
+@wrong("12.3", says="by the sum of the weights")
+def never_divides(query, visitors):
+    over, most = 0.0, torch.full((len(query), 1), -1e300, dtype=query.dtype)
+    for key, value, mask in visitors:
+        scores = scores_of(query, key, mask)
+        new = torch.maximum(most, scores.amax(-1, keepdim=True))
+        over, most = (most - new).exp() * over + (scores - new).exp() @ value, new
+    return over
+
+
+@right("12.3")
+def hides_with_minus_a_billion(query, visitors):
+    return running(query, visitors, hidden=-1e9)
 
 
 @right("12.3")
