@@ -22,6 +22,8 @@ function show(state) {
   showHands(place.hands, state.hands, perform);
   say(place["hands-count"], state.hands.length);
   place["no-hands"].hidden = state.hands.length > 0;
+  const tries = state.quiet.map(each => `${each.name} (${each.number}, ${count(each.tries, "failed check")})`);
+  say(place.quiet, tries.length ? `No hand up, but no way through: ${tries.join(", ")}.` : "");
   showWonderings(place.wonderings, state.wonderings, perform);
   place["no-wonderings"].hidden = state.wonderings.length > 0;
   showTime(place, state, perform);
