@@ -63,7 +63,8 @@ def question_html(prediction: Prediction) -> str:
     assert len(prediction.choices) <= len(LETTERS)
     listed = f'<ol type="a">{choices}</ol>' if choices else ""
     head = f'<p class="head">Predict {prediction.number}</p>'
-    return f'<div class="question">{head}<p>{marked(prediction.question)}</p>{listed}</div>'
+    begin = f'<div class="question" data-number="{prediction.number}">'
+    return f"{begin}{head}<p>{marked(prediction.question)}</p>{listed}</div>"
 
 
 def _output_html(output: dict) -> str:

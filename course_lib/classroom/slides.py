@@ -1,4 +1,7 @@
-"""Turn a lesson into slides: one self-contained HTML page, with a presenter view of notes and minutes."""
+"""Turn a lesson into slides: one self-contained HTML page, with a presenter view of notes and minutes.
+
+The server of a class serves the same page with a frame, in which each prediction is a poll of the class.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from course_lib.authoring.slides import asks
 from course_lib.course_files import Cell, source
 
 PRESENTER = Path(__file__).parent / "pages" / "presenter"
+IN_CLASS = '<iframe id="class" title="The class" hidden></iframe>'
 NEEDS = "slides need an extra package: pip install 'course-lib[teaching]', or in a clone pip install -e '.[teaching]'"
 
 
@@ -71,7 +75,7 @@ def lesson_screens(lesson: Outline) -> list[Screen]:
     ]
 
 
-def slides_page(lesson: Outline, notes: dict[str, str]) -> str:
+def slides_page(lesson: Outline, notes: dict[str, str], *, in_class: bool = False) -> str:
     """Return the HTML page of a lesson. `notes` maps section headings to the speaker's notes, in Markdown."""
     try:
         from course_lib.classroom.slide_content import highlighting, text_html
@@ -81,18 +85,23 @@ def slides_page(lesson: Outline, notes: dict[str, str]) -> str:
     shown = [_screen_html(screen) for screen in lesson_screens(lesson)]
     beside = {heading: text_html(note) for heading, note in notes.items()}
     style = (PRESENTER / "presenter.css").read_text(encoding="utf-8") + highlighting()
-    script = (PRESENTER / "presenter.js").read_text(encoding="utf-8")
     page = (PRESENTER / "presenter.html").read_text(encoding="utf-8")
     pieces = {
         "TITLE": html.escape(lesson.title),
         "STYLE": style,
         "SCREENS": "\n".join(shown),
+        "CLASS": IN_CLASS if in_class else "",
         "NOTES": json.dumps(beside, ensure_ascii=False).replace("</", "<\\/"),
-        "SCRIPT": script,
+        "SCRIPT": slides_script(),
     }
     for name, piece in pieces.items():
         page = page.replace(f"<!--{name}-->", piece)
     return page
+
+
+def slides_script() -> str:
+    """Return the script of the slides."""
+    return (PRESENTER / "presenter.js").read_text(encoding="utf-8")
 
 
 def _screen_html(screen: Screen) -> str:

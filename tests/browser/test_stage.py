@@ -94,7 +94,9 @@ def said(page: Any, text: str) -> None:
 # Every question of the course, asked, discussed and revealed: those that do not fit on the projector, or are too small.
 MISFITS = """async () => {
   const { show } = await import("/pages/projector.js");
-  const state = await (await fetch("view/state")).json();
+  const state = await (await fetch("/view/state")).json();
+  const address = location.href;
+  history.replaceState(null, "", location.pathname); // not the question of a slide
   const misfits = [], fits = FITS, smallest = SMALLEST;
   for (const question of state.questions) {
     for (const stage of ["open", "discussed", "revealed"]) {
@@ -106,6 +108,8 @@ MISFITS = """async () => {
       if (!fits() || smallest() < 1 / 25 - 1e-6) misfits.push(`${question.number} ${stage}`);
     }
   }
+  history.replaceState(null, "", address);
+  show(state);
   return misfits;
 }""".replace("FITS", FITS).replace("SMALLEST", SMALLEST)
 
@@ -117,6 +121,58 @@ def test_every_question_fits_on_a_projector_in_letters_for_the_last_row(chromium
         for screen in SCREENS:
             projector.set_viewport_size(screen)
             assert projector.evaluate(MISFITS) == []
+
+
+def test_the_slides_hold_the_poll_where_the_lesson_predicts_and_the_presenter_has_the_class_beside_the_notes(
+    chromium, tmp_path
+):
+    with class_in_a_process(tmp_path / "class.db") as held, window(chromium, viewport=SCREENS[0]) as page:
+        opened(page, held)
+        page.goto(f"{held.url}/slides/02")
+        poll, desks = page.frame_locator("#class"), [Learner(held, f"desk {place}") for place in range(3)]
+        for _ in range(40):
+            page.keyboard.press("ArrowRight")
+            if page.locator("#class").is_visible():
+                break
+        poll.get_by_text("3 here").wait_for()  # 02.1 is on the wall, and not asked yet
+        assert poll.get_by_role("button").all_inner_texts() == ["Back", "Ask", "Next"]
+        assert poll.locator(".is-right, .moving").count() == 0
+        inside = page.frames[1]
+        for screen in SCREENS:
+            page.set_viewport_size(screen)
+            assert inside.evaluate(MISFITS) == []
+        look(page, "slides_poll", both=True)
+        poll.get_by_label("Ask: 02.1").click()
+        for desk, letter in zip(desks, "aab", strict=True):
+            assert desk.answer(letter) == ""
+        poll.get_by_label("Discuss: 02.1").click()
+        poll.get_by_label("Ask again: 02.1").click()
+        for desk in desks:
+            desk.asked("after")
+            assert desk.answer("c") == ""
+        poll.get_by_text("3 of 3").wait_for()
+        poll.get_by_label("Reveal: 02.1").click()
+        poll.get_by_text("2 → 0").wait_for()
+        look(page, "slides_poll_revealed")
+        with page.expect_popup() as speaking:
+            page.keyboard.press("p")  # heard by the poll, which has the focus
+        _speak(page, speaking.value)
+        page.keyboard.press("c")
+        poll.get_by_text("2 → 0").wait_for()
+        assert "desk" not in poll.locator("body").inner_text()
+
+
+def _speak(page: Any, speaker: Any) -> None:
+    """From the presenter's own window: the next slide, notes, and the class."""
+    inside = speaker.frame_locator("#class")
+    inside.get_by_text("Revealed. 3 answers").wait_for()
+    inside.get_by_role("link", name="Open the slides of 02").wait_for()
+    assert "What goes wrong" in speaker.locator("#notes").inner_text()
+    speaker.set_viewport_size({"width": 1600, "height": 900})
+    look(speaker, "slides_speaker")
+    before = page.url
+    speaker.locator("#notes").press("ArrowRight")
+    wait(lambda: page.url != before and not page.locator("#class").is_visible())
 
 
 def test_a_class_joins_by_phone_votes_talks_votes_again_and_survives_the_servers_death(chromium, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import json
 import ssl
@@ -17,7 +18,7 @@ from course_lib.classroom.server.members import CODE_LENGTH, CODE_LETTERS, TooMa
 from tests.classroom.serving import ask, connect, enter, event_of
 
 QUESTION = "00.1"
-INSTRUCTORS = ("/projector", "/view/state", "/view/changes")
+INSTRUCTORS = ("/projector", "/slides/00", "/view/plan", "/view/state", "/view/changes")
 DOORS = ("/", *INSTRUCTORS, "/pages/class.css", "/channel")
 
 
@@ -269,13 +270,33 @@ def test_pages_run_no_script_but_their_own_and_cookies_stay_at_home(in_class):
         page = await ask(f"{served.url}/", headers={"Cookie": served.cookie.split(";")[0]})
         policy = page.headers["Content-Security-Policy"]
         assert "script-src 'self';" in policy
-        assert "frame-ancestors 'none'" in policy
+        assert "frame-ancestors 'self'" in policy  # the slides show it
         assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in (await ask(f"{served.url}/")).headers["Content-Security-Policy"]
         login = await ask(f"{served.url}/?token={served.token}", follow_redirects=False)
         assert login.headers["Location"] == "/"  # the token leaves the address
         for cookie in (*login.headers.get_list("Set-Cookie"), *page.headers.get_list("Set-Cookie")):
             assert "httponly" in cookie.lower()
             assert "samesite=strict" in cookie.lower()
+
+    in_class(scene)
+
+
+def test_slides_in_a_class_run_no_script_but_their_own_and_hold_no_secret(in_class):
+    pytest.importorskip("latex2mathml", reason="there is no latex2mathml: pip install -e '.[teaching]'")
+
+    async def scene(served):
+        slides = await ask(f"{served.url}/slides/00", headers={"Cookie": served.cookie})
+        page, policy = slides.body.decode(), slides.headers["Content-Security-Policy"]
+        script = page.split("<script>")[1].split("</script>")[0]
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        assert f"script-src 'sha256-{digest}';" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert not any(secret in page for secret in (served.token, served.xsrf, served.code))
+        assert page.count('<iframe id="class"') == 1
+        assert page.count('data-number="00.1"') == 1
+        missing = await ask(f"{served.url}/slides/77", headers={"Cookie": served.cookie})
+        assert (missing.code, "give one of 00, 01" in missing.body.decode()) == (404, True)
 
     in_class(scene)
 

@@ -2,13 +2,13 @@
 
 import { act, count, element, follow, keep, percent, say, sentence, showJoining } from "./page.js";
 import { askedNow, showAsked, showQuestions } from "./questions.js";
-import { showPlan, showTime, showWonderings } from "./teach.js";
+import { loading, showPlan, showSlides, showTime, showWonderings } from "./teach.js";
 
 const DARKEST = 45; // percent of color in a tile, so that its text can be read
 const MINUTE = 60_000;
 const place = Object.fromEntries([...document.querySelectorAll("[id]")].map(each => [each.id, each]));
 let snapshot = null;
-let lesson = ""; // the one that was chosen; none: the one that most of the class is in
+let lesson = location.hash.match(/^#(\d\d)$/)?.[1] ?? ""; // the one that was chosen; none: the one that the class is in
 
 async function perform(action, what) {
   say(place.refused, await act(action, what));
@@ -22,6 +22,8 @@ function show(state) {
   showHands(place.hands, state.hands, perform);
   say(place["hands-count"], state.hands.length);
   place["no-hands"].hidden = state.hands.length > 0;
+  const tries = state.quiet.map(each => `${each.name} (${each.number}, ${count(each.tries, "failed check")})`);
+  say(place.quiet, tries.length ? `No hand up, but no way through: ${tries.join(", ")}.` : "");
   showWonderings(place.wonderings, state.wonderings, perform);
   place["no-wonderings"].hidden = state.wonderings.length > 0;
   showTime(place, state, perform);
@@ -44,13 +46,14 @@ function showTop(state) {
 
 /** What stands behind the tabs, of the lesson that is looked at. */
 function showRest() {
-  const shown = lesson || whereMostAre(snapshot.lessons);
+  const shown = lesson || whereTheClassIs(snapshot);
   showLessons(shown);
   const of = each => each.number.split(".")[0] === shown;
   showQuestions(place.questions, snapshot.questions.filter(of), perform);
   showExercises(place.exercises, snapshot.exercises.filter(of), snapshot.learners);
   showSections(place.map, place.nobody, snapshot.lessons);
   showPlan(place.plan, shown, snapshot, perform);
+  showSlides(place.slides, shown);
 }
 
 function showLessons(shown) {
@@ -75,9 +78,11 @@ function peopleIn(each) {
   return each.sections.reduce((sum, section) => sum + section.here, 0);
 }
 
-function whereMostAre(lessons) {
+/** Where most desks are; phones are nowhere, so without desks where the class was called to, or what it was asked. */
+function whereTheClassIs({ lessons, call, questions }) {
   const most = lessons.reduce((best, each) => (peopleIn(each) > peopleIn(best) ? each : best), lessons[0]);
-  return most?.number ?? "";
+  if (peopleIn(most)) return most.number;
+  return call?.lesson ?? askedNow(questions)?.number.split(".")[0] ?? most.number;
 }
 
 // Hands that are up, the longest wait first, each with the cell that its learner has shown.
@@ -237,6 +242,7 @@ makeTabs(document.querySelector("[role=tablist]"), tab => {
 place.faster.addEventListener("click", () => perform("faster", {}));
 place.fresh.addEventListener("click", () => perform("fresh", {}));
 place.off.addEventListener("click", () => perform("show", {}));
+loading.then(() => snapshot && show(snapshot));
 follow(show, trouble => say(place.line, trouble));
 setInterval(() => {
   if (!snapshot) return;

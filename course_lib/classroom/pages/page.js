@@ -5,6 +5,10 @@ const FIRST_PAUSE = 500; // milliseconds until the line is tried again; each tim
 const LONGEST_PAUSE = 5000;
 const LOGGED_OUT = "This page is no longer logged in: open the address that course class printed.";
 
+/** Whether the slides show this page, in a frame. */
+export const isFramed = parent !== window;
+document.documentElement.classList.toggle("framed", isFramed);
+
 /** An element with attributes (`on` is called at a click) and children; children that are strings become text. */
 export function element(tag, { on, ...attributes } = {}, ...children) {
   const made = document.createElement(tag);

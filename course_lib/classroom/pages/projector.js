@@ -1,17 +1,22 @@
 // What the whole room sees: the question that is asked, never a name. Bars and beliefs come once it is revealed, and move
 // from the first vote to the second. A learner's cell or question is shown here, too.
+// In a frame of the slides, `#06.2` is the question of the slide, asked or not, and there are buttons to ask it.
 
-import { element, follow, keep, percent, say, sentence } from "./page.js";
-import { askedNow, OTHER, LETTERS, total } from "./questions.js";
+import { act, element, follow, isFramed, keep, percent, say, sentence } from "./page.js";
+import { askedNow, LETTERS, makeActions, OTHER, showActions, total } from "./questions.js";
 
 const place = Object.fromEntries([...document.querySelectorAll("[id]")].map(each => [each.id, each]));
 const LARGEST = 6, SMALLEST = 4; // percent of the height: 1/25 is the least that the last row can read
 let ends = 0; // of the countdown, by this browser's clock
+const NOT_ASKED = { answers: 0, open: false, discussed: false, revealed: false };
 let drawn = "";
+let latest = null;
 
 /** Show a snapshot of the class. */
 export function show(state) {
-  const question = askedNow(state.questions);
+  latest = state;
+  const found = state.questions.find(each => `#${each.number}` === location.hash) ?? askedNow(state.questions);
+  const question = found && { ...found, asked: found.asked ?? NOT_ASKED };
   place.shown.hidden = !state.stage;
   place.question.hidden = Boolean(state.stage) || !question;
   place.welcome.hidden = Boolean(state.stage) || Boolean(question);
@@ -20,7 +25,8 @@ export function show(state) {
   if (state.stage) showStage(state.stage);
   else if (question) showQuestion(question);
   showWelcome(state);
-  showSide(state, state.stage ? null : question);
+  showSide(state, !state.stage && question?.asked.shown ? question : null);
+  if (isFramed) showBar(found);
   tick();
   const now = JSON.stringify([state.stage, question?.number, question && { ...question.asked, answers: 0 }, state.call]);
   if (now !== drawn) fit();
@@ -61,7 +67,7 @@ function showQuestion(question) {
   place.typed.hidden = !hidden;
   say(place.unit, question.unit ? ` (${question.unit})` : "");
   showChoices(question);
-  const stage = asked.revealed ? "" : asked.discussed ? "Discuss: find somebody who said something else, and convince each other."
+  const stage = asked.revealed || !asked.asked ? "" : asked.discussed ? "Discuss: find somebody who said something else, and convince each other."
     : !asked.open ? "Closed." : asked.round === "after" ? "Vote again." : "";
   say(place.stage, stage);
   const right = question.choices.find(each => each.right);
@@ -113,6 +119,19 @@ function moveBar(bar, shares) {
   say(bar.querySelector(".count"), shares.length < 2 ? `${last.said} · ${last.percent}%` : `${first.said} → ${last.said}`);
 }
 
+/** What can be done with the question of the slide. */
+function showBar(question) {
+  if (place.actions.dataset.number !== question?.number) {
+    place.actions.dataset.number = question?.number ?? "";
+    place.actions.replaceChildren(...(question ? makeActions(question, perform) : []));
+  }
+  if (question) showActions(place.actions.children, question);
+}
+
+async function perform(action, what) {
+  say(place.line, await act(action, what));
+}
+
 function showStage({ cell, text }) {
   say(place["shown-title"], cell ? "A cell from the class" : "A question from the class");
   const pieces = (cell ?? []).map(([kind, words]) => (kind ? element("span", { class: kind }, words) : words));
@@ -122,7 +141,7 @@ function showStage({ cell, text }) {
 
 /** As large as there is room for. What is long loses first the reason, which the phones have, then most of the question. */
 function fit() {
-  for (const room of ["whole", "no-reason", "short"]) {
+  for (const room of ["whole", "no-reason", "short", "shortest"]) {
     place.main.dataset.room = room;
     for (let size = LARGEST; size >= SMALLEST; size -= 0.25) {
       place.main.style.setProperty("--size", `${size}vh`);
@@ -138,6 +157,20 @@ function tick() {
   say(place.countdown, left > 0 ? `${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}` : "Time is up");
 }
 
+/** The keys and the outer buttons lead through the slides, which surround this page. */
+function leadThroughSlides() {
+  const press = key => parent.postMessage({ key }, location.origin);
+  place.bar.hidden = false;
+  place.back.addEventListener("click", () => press("ArrowLeft"));
+  place.next.addEventListener("click", () => press("ArrowRight"));
+  addEventListener("hashchange", () => latest && show(latest));
+  addEventListener("keydown", event => {
+    const isUsed = event.target.closest("select") || (event.target.closest("button") && [" ", "Enter"].includes(event.key));
+    if (!isUsed && !event.ctrlKey && !event.metaKey && !event.altKey) press(event.key);
+  });
+}
+
+if (isFramed) leadThroughSlides();
 addEventListener("resize", fit);
 setInterval(tick, 250);
 follow(show, trouble => say(place.line, trouble));

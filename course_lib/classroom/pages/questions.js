@@ -82,14 +82,24 @@ function progress(asked, here) {
 function makeQuestion(question, perform, kind = "") {
   const title = element("h3", {}, element("span", { class: "number" }, question.number), " ", ...sentence(question.question));
   const list = element("ol", { class: "choices" });
-  const actions = element("p", { class: "actions" });
-  for (const [name, words, what] of ACTIONS) {
-    const on = () => perform(name, what(card.question));
-    const button = element("button", { "aria-label": `${words}: ${question.number}`, on }, words);
-    actions.append(button);
-  }
-  const card = element("article", { class: kind }, title, element("p", { class: "progress quiet" }), element("p", { class: "missing quiet" }), actions, list);
-  return card;
+  const actions = element("p", { class: "actions" }, ...makeActions(question, perform));
+  return element("article", { class: kind }, title, element("p", { class: "progress quiet" }), element("p", { class: "missing quiet" }), actions, list);
+}
+
+/** A button for everything that can be done with a question; `showActions` shows those that fit now. */
+export function makeActions({ number }, perform) {
+  return ACTIONS.map(([name, words, what]) => {
+    const button = element("button", { "aria-label": `${words}: ${number}`, on: () => perform(name, what(button.question)) }, words);
+    return button;
+  });
+}
+
+/** Bring the buttons of a question up to date. */
+export function showActions(buttons, question) {
+  ACTIONS.forEach(([, , , fits], index) => {
+    buttons[index].question = question;
+    buttons[index].hidden = !fits(question);
+  });
 }
 
 const seconds = () => Number(document.getElementById("seconds").value);
@@ -108,9 +118,7 @@ const ACTIONS = [
 ];
 
 function showQuestion(card, question) {
-  card.question = question;
-  const buttons = card.querySelectorAll(".actions button");
-  ACTIONS.forEach(([, , , fits], index) => (buttons[index].hidden = !fits(question)));
+  showActions(card.querySelectorAll(".actions button"), question);
   const list = card.querySelector(".choices");
   showChoices(list, question, total(question.after) ? ROUNDS : ["before"]);
 }

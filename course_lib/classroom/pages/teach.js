@@ -3,7 +3,7 @@
 import { element, keep, say, sentence } from "./page.js";
 
 let plan = null; // of each lesson its sections: minutes, notes, predictions
-const loading = fetch("view/plan").then(answer => (answer.ok ? answer.json() : {})).catch(() => ({}));
+export const loading = fetch("view/plan").then(answer => (answer.ok ? answer.json() : {})).catch(() => ({}));
 loading.then(loaded => (plan = loaded));
 
 /** The questions of learners, the most wanted first. */
@@ -18,6 +18,13 @@ function makeWondering(each, perform) {
     element("button", { on: () => perform(action, { question: each.question }), "aria-label": `${words}: ${each.text}` }, words);
   const line = element("p", {}, element("bdi", { class: "name" }, each.name), " ", element("span", { class: "votes" }), act("settle", "Answered"));
   return element("li", {}, line, element("p", {}, each.text), act("show", "Show on projector"));
+}
+
+/** The way to the slides of a lesson, with the class's polls in them. */
+export function showSlides(link, lesson) {
+  link.hidden = !plan?.[lesson];
+  link.href = `slides/${lesson}`;
+  say(link, `Open the slides of ${lesson}`);
 }
 
 /** How long the class has been in its section, against the plan, and which question comes next. */

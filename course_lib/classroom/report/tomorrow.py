@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
 from statistics import median
 
+from course_lib.authoring.outline import outlines
 from course_lib.checks.exercise import Exercise
+from course_lib.classroom.agenda import BREAK
+from course_lib.classroom.content import plain_heading
 from course_lib.classroom.report.history import History
 from course_lib.classroom.server.tally import ROUNDS, Answers
 
-FEWEST = 2  # hands, calls for slower and questions before we say that a section lost people
+FEWEST = 2  # learners before we say that a belief survived, or that a section lost people
+
+Place = tuple[str, str]  # lesson and section
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long an exercise took: minutes from a learner's first check to the one that passed, or to the last one."""
+    """How long an exercise took: minutes from opening it to the check that passed, or the last one."""
 
     exercise: Exercise
     minutes: list[float]  # sorted, one per learner
@@ -37,38 +42,58 @@ class Point:
 
 def efforts(history: History) -> list[Effort]:
     """Return the exercises that anyone has checked, in course order."""
-    first: dict[tuple[str, str], float] = {}
-    last: dict[tuple[str, str], float] = {}
+    opened: dict[tuple[str, str], float] = {}
+    worked: dict[tuple[str, str], float] = {}
     passed: set[tuple[str, str]] = set()
-    for learner, event in history.of_kind("checked"):
-        key = (event["number"], learner)
-        if key not in passed:
-            first.setdefault(key, event["received"])
-            last[key] = event["received"]
+    headings = {f"{each.number} {each.title}": each.number for each in history.course.exercises.values()}
+    for learner, event in history.events:
+        key = (event["number"] if event["kind"] == "checked" else headings.get(event.get("section", ""), ""), learner)
+        if event["kind"] == "reached" and key[0]:
+            opened.setdefault(key, event["received"])
+        elif event["kind"] == "checked" and key not in passed:
+            spent = event["received"] - opened.get(key, event["received"])
+            worked[key] = worked.get(key, 0.0) + (spent if spent < 60 * BREAK else 0.0)
+            opened[key] = event["received"]
             passed |= {key} if event["passed"] else set()
     found = []
     for number, exercise in history.course.exercises.items():
-        minutes = sorted((last[key] - first[key]) / 60 for key in first if key[0] == number)
+        minutes = sorted(seconds / 60 for key, seconds in worked.items() if key[0] == number)
         if minutes:
             found.append(Effort(exercise, minutes, sum(key[0] == number for key in passed)))
     return found
 
 
-def lost(history: History) -> Counter[tuple[str, str]]:
-    """Return, by lesson and section, how often learners were stuck, asked for less speed, or had a question."""
-    counted: Counter[tuple[str, str]] = Counter()
-    place: dict[str, tuple[str, str]] = {}
-    called = ("", "")
+def lost(history: History) -> tuple[dict[Place, set[str]], dict[str, Place]]:
+    """Return who was stuck, asked to slow down, or had a question or voted for one, by section; and each question's.
+
+    A phone is in no section: its learner is where the class was last called to, or asked something.
+    """
+    found: dict[Place, set[str]] = defaultdict(set)
+    asks = {
+        number: (lesson.number, plain_heading(section.heading))
+        for lesson in outlines().values()
+        for section in lesson.sections
+        for number in section.asked
+    }
+    place: dict[str, Place] = {}
+    wondered: dict[str, Place] = {}
+    class_is_at = ("", "")
     for learner, event in history.events:
-        where = (event.get("lesson", ""), event.get("section", ""))
-        if event["kind"] == "go":
-            called = where
-        elif event["kind"] == "reached":
+        kind, where = event["kind"], (event.get("lesson", ""), event.get("section", ""))
+        if not where[1]:
+            where = place.get(learner, class_is_at)
+        if kind in ("go", "ask"):
+            class_is_at = asks.get(event["number"], class_is_at) if kind == "ask" else where
+        elif kind == "reached":
             place[learner] = where
-        elif event["kind"] in ("slower", "wondered") or (event["kind"] == "stuck" and event["on"]):
-            counted[where if where[1] else place.get(learner, called)] += 1
-    del counted["", ""]
-    return counted
+        elif kind == "seconded" and event["on"]:
+            found[wondered.get(event["question"], where)].add(learner)
+        elif kind in ("slower", "wondered", "showed") or (kind == "stuck" and event["on"]):
+            found[where].add(learner)
+            if kind == "wondered":
+                wondered[event["id"]] = where
+    found.pop(("", ""), None)
+    return found, wondered
 
 
 def points(history: History) -> list[Point]:
@@ -77,33 +102,40 @@ def points(history: History) -> list[Point]:
 
 
 def _belief(history: History) -> Point | None:
-    """Return the misconception that most learners held when they were last asked."""
-    best, most = None, 0
+    """Return the misconception that most learners kept when they were asked again, or else the most frequent one."""
+    best, most = None, (False, 0)
     for number, question in history.course.questions.items():
         before, after = (history.tally.answers.get((number, round_), Answers()) for round_ in ROUNDS)
         asked = after if after.said else before
         for place, choice in enumerate(question.choices):
-            if choice.believes and asked.counts[place] > most:
-                best, most = (question, choice, before.counts[place], asked), asked.counts[place]
+            held = asked.counts[place]
+            rank = (bool(after.said) and held >= FEWEST, held)
+            if choice.believes and held and rank > most:
+                best, most = (question, choice, before.counts[place], held, asked, asked is after), rank
     if best is None:
         return None
-    question, choice, first, asked = best
-    again = f", after {first} at first" if asked.counts and first != most else ""
-    seen = f"{most} of {len(asked.said)} still believed this in {question.number}{again}. {choice.why}"
+    question, choice, first, held, asked, is_again = best
+    if is_again:
+        was = f", after {first} at first" if first != held else ""
+        seen = f"{held} of {len(asked.said)} still believed this in {question.number}{was}. {choice.why}"
+    else:
+        seen = f"{held} of {len(asked.said)} believed this in {question.number}, and were not asked again. {choice.why}"
     return Point(
-        choice.believes, seen.strip(), f"Right is {question.with_unit(question.right.says)}. {question.right.why}"
+        choice.believes,
+        seen.strip(),
+        f"The right answer is “{question.with_unit(question.right.says)}”. {question.right.why}",
     )
 
 
 def _effort(history: History) -> Point | None:
-    """Return the exercise with the longest way from the first check to the last."""
+    """Return the exercise that took longest."""
     tried = [each for each in efforts(history) if each.middle > 0 or each.passed < len(each.minutes)]
     if not tried:
         return None
     longest = max(tried, key=lambda each: (each.middle, len(each.minutes) - each.passed))
     seen = (
-        f"The median was {longest.middle:.0f} minutes from the first check to the last; {longest.passed} of "
-        f"{len(longest.minutes)} passed. It is meant to take {longest.exercise.minutes}."
+        f"It took a median of {longest.middle:.0f} minutes, breaks not counted, and is meant to take "
+        f"{longest.exercise.minutes}. {longest.passed} of {len(longest.minutes)} passed."
     )
     mistakes = history.tally.exercises[longest.exercise.number].mistakes
     named = [(len(who), mistake) for (_, mistake), who in mistakes.items() if mistake]
@@ -113,14 +145,13 @@ def _effort(history: History) -> Point | None:
 
 
 def _section(history: History) -> Point | None:
-    """Return the section with the most hands, calls for slower and questions."""
-    found = lost(history).most_common(1)
-    if not found or found[0][1] < FEWEST:
+    """Return the section in which most learners were lost."""
+    found, wondered = lost(history)
+    (lesson, section), who = max(found.items(), key=lambda each: len(each[1]), default=(("", ""), set()))
+    if len(who) < FEWEST:
         return None
-    (lesson, section), times = found[0]
-    asked = [each for each in history.tally.questions.values() if (each.lesson, each.section) == (lesson, section)]
+    asked = [each for key, each in history.tally.questions.items() if wondered.get(key) == (lesson, section)]
     open_ = max((each for each in asked if each.open), key=lambda each: len(each.votes), default=None)
     say = f"Begin there, with the question that nobody answered: “{open_.text}”" if open_ else "Begin there, slowly."
-    return Point(
-        f"{lesson} · {section}", f"Learners were stuck, asked for less speed or had a question {times} times.", say
-    )
+    seen = f"{len(who)} learners were stuck, had a question, or asked to slow down."
+    return Point(f"{lesson} · {section}", seen, say)

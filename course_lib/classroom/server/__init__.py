@@ -31,6 +31,7 @@ from course_lib.classroom.server.instructor import (
     Home,
     Page,
     Plan,
+    Slides,
     State,
     Stream,
     TokenLogin,
@@ -135,6 +136,7 @@ def make_application(room: Room, address: Address, *, prefix: str = "", login: A
     doors: list[Any] = [
         ("/", Home, {"page": "class.html"}),
         ("/projector", Page, {"page": "projector.html"}),
+        ("/slides/([0-9]{2})", Slides, {"page": ""}),
         ("/join", Join),
         ("/link", Link),
         ("/channel", Channel),

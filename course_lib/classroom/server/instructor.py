@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from datetime import timedelta
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,15 @@ from course_lib.classroom.server.addresses import qr_code
 from course_lib.classroom.server.guards import A_WEEK, HEADERS, Guarded, Quiet, refuse_strangers, trust
 from course_lib.classroom.server.members import Learner
 from course_lib.classroom.server.room import NotSaved, Room
+from course_lib.grading.pages import sha256
 
 PAGES = Path(__file__).resolve().parent.parent / "pages"
 TEMPLATES = Environment(loader=FileSystemLoader(PAGES), autoescape=True, undefined=StrictUndefined)
+POLICY = "Content-Security-Policy"
+SLIDES_POLICY = (  # a lesson's outputs have styles of their own, but no scripts
+    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'; frame-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 CHANGES_EVERY = 0.25  # minimum seconds between snapshots
 PAUSE = 10  # times as long as a snapshot takes: a large one must not slow down the class
 STILL_THERE = 15.0  # seconds between keep-alives: proxies close idle connections
@@ -114,12 +120,41 @@ class Page(ForInstructors):
         self._page = page
 
     def get(self) -> None:
+        self.set_header(POLICY, HEADERS[POLICY].replace("frame-ancestors 'none'", "frame-ancestors 'self'"))
         has_code = isinstance(self.settings["login"], TokenLogin)  # a Hub knows who its learners are
         self.show(self._page, qr=qr_code(self.settings["address"].with_code(self.room.code)) if has_code else "")
 
     def show(self, page: str, **values: str) -> None:
         """Respond with a page, which gets the XSRF token for its actions."""
         self.finish(TEMPLATES.get_template(page).render(xsrf_token=self.xsrf_token.decode(), **values))
+
+
+class Slides(Page):
+    """`GET /slides/06`: a lesson's slides, with a poll of the class where the lesson asks for a prediction."""
+
+    async def get(self, lesson: str) -> None:
+        from course_lib.authoring.outline import NoLesson
+        from course_lib.classroom.slides import CannotExport, slides_script
+
+        try:
+            page = await asyncio.to_thread(slides_of, lesson)
+        except NoLesson as error:
+            return self.refuse(404, str(error))
+        except CannotExport as error:
+            return self.refuse(501, str(error))
+        self.set_header(POLICY, SLIDES_POLICY.format(sha256(slides_script())))
+        self.finish(page)
+
+
+@lru_cache(maxsize=2)
+def slides_of(lesson: str) -> str:
+    """Return the slides of a lesson, for a class."""
+    from course_lib.authoring.outline import find_outline
+    from course_lib.classroom.slides import slides_page
+    from course_lib.classroom.teaching import speaker_notes
+
+    found = find_outline(lesson)
+    return slides_page(found, speaker_notes(found), in_class=True)
 
 
 class Home(Page):

@@ -92,7 +92,7 @@ class Trials:
     """The learners' results on one exercise."""
 
     passed: dict[str, None] = field(default_factory=dict)  # learners, in the order in which they passed
-    trying: dict[str, None] = field(default_factory=dict)
+    trying: Counter[str] = field(default_factory=Counter)  # failed checks of each learner who has not passed yet
     mistakes: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))  # value: who made it
 
 
@@ -105,6 +105,7 @@ class Tally:
     askings: dict[str, Asking] = field(default_factory=dict)
     current: str = ""  # id of the asking that learners see
     exercises: dict[str, Trials] = field(default_factory=lambda: defaultdict(Trials))
+    working_on: dict[str, str] = field(default_factory=dict)  # learner -> exercise, until the class moves on
     place: dict[str, tuple[str, str]] = field(default_factory=dict)  # learner -> (lesson, section)
     here: Counter[tuple[str, str]] = field(default_factory=Counter)
     been: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -162,12 +163,13 @@ class Tally:
 
     def _checked(self, learner: str, event: Event) -> None:
         trials = self.exercises[event["number"]]
+        self.working_on[learner] = event["number"]
         if event["passed"]:
             trials.trying.pop(learner, None)
             trials.passed.setdefault(learner)
         else:
             if learner not in trials.passed:
-                trials.trying.setdefault(learner)
+                trials.trying[learner] += 1
             trials.mistakes[event["part"], event["mistake"]].add(learner)
 
     def _reached(self, learner: str, event: Event) -> None:
@@ -218,6 +220,7 @@ class Tally:
             self.shown.open = False
         self.askings[event["asked"]] = Asking(event["asked"], event["number"], event["round"], event.get("ends", 0.0))
         self.current, self.stage = event["asked"], {}
+        self.working_on.clear()
 
     def _discuss(self, _: str, event: Event) -> None:
         asking = self.askings[event["asked"]]
@@ -256,3 +259,4 @@ class Tally:
     def _go(self, _: str, event: Event) -> None:
         self.call = Call(event["id"], event["lesson"], event["section"], event["received"])
         self.done.clear()
+        self.working_on.clear()

@@ -13,6 +13,7 @@ from course_lib.classroom.content import Content
 from course_lib.classroom.server.tally import Answers, Asking, Question, Tally, Trials
 
 MOST_MISTAKES = 12  # shown per exercise, most frequent first
+MANY_TRIES = 3  # failed checks after which a learner may need help, and does not ask for it
 MOST_QUESTIONS = 20  # that learners see, the most wanted first
 
 Naming = Callable[[str], str]  # learner -> name
@@ -35,6 +36,11 @@ def snapshot(tally: Tally, content: Content, name: Naming, here: Collection[str]
             for lesson, headings in content.sections.items()
         ],
         "hands": [{**vars(hand), "name": name(hand.learner)} for hand in tally.hands.values()],
+        "quiet": [
+            {"name": name(learner), "number": number, "tries": tally.exercises[number].trying[learner]}
+            for learner, number in tally.working_on.items()
+            if learner in here and learner not in tally.hands and tally.exercises[number].trying[learner] >= MANY_TRIES
+        ],
         "missing": [name(learner) for learner in here if tally.shown and learner not in tally.shown.answers.said],
         "slower": len(tally.slower),
         "done": len(tally.done.intersection(here)),

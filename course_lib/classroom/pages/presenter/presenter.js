@@ -4,10 +4,11 @@ const sections = [...document.querySelectorAll("#wall section")];
 const notes = JSON.parse(document.getElementById("section-notes").textContent);
 const isSpeaker = location.hash === "#speaker";
 const SMALLEST = 0.62; // of the large type; what needs less is scrolled
-let screen = 0, step = 0, other = null, entered = {};
+let screen = 0, step = 0, other = null, entered = {}, isClassShown = false;
 
 const element = id => document.getElementById(id);
 const stepsOf = place => [...sections[place].querySelectorAll(".step")];
+const frame = element("class"); // only where a class serves the slides
 const last = place => stepsOf(place).length - 1;
 
 function fit(section) {
@@ -19,7 +20,15 @@ function fit(section) {
   }
 }
 
+/** The poll covers the slide while its newest step is a question; `c` puts the class over any slide. */
+function showClass() {
+  const asked = stepsOf(screen)[step]?.querySelector(".question");
+  frame.hidden = !asked && !isClassShown;
+  frame.contentWindow.location.replace(`../projector#${asked?.dataset.number ?? ""}`);
+}
+
 function show(toScreen, toStep) {
+  isClassShown = false;
   screen = Math.max(0, Math.min(sections.length - 1, toScreen));
   step = Math.max(0, Math.min(last(screen), toStep));
   if (isSpeaker) return showSpeaker();
@@ -33,6 +42,7 @@ function show(toScreen, toStep) {
   element("place").textContent = `${screen + 1} / ${sections.length} · ${section.dataset.section}`;
   history.replaceState(null, "", `#${screen + 1}.${step}`);
   if (other) other.postMessage({at: [screen, step]}, "*");
+  if (frame) showClass();
 }
 
 function move(key) {
@@ -73,21 +83,29 @@ function tick() {
   clock.classList.toggle("late", planned > 0 && spent > planned);
 }
 
+function press(key) {
+  if (key === "p") other = open(location.href.split("#")[0] + "#speaker", "speaker", `width=${frame ? 1600 : 1100},height=${frame ? 900 : 760}`);
+  else if (key === "c" && frame) {
+    isClassShown = !isClassShown;
+    showClass();
+  } else return move(key);
+  return true;
+}
+
 addEventListener("keydown", event => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("summary, a")) return;
   if (event.target.closest("button") && [" ", "Enter"].includes(event.key)) return;
   if (isSpeaker) {
     if (opener) opener.postMessage({key: event.key}, "*");
     if (!event.target.closest("#notes") || !event.key.startsWith("Page")) event.preventDefault();
-  } else if (event.key === "p") {
-    other = open(location.href.split("#")[0] + "#speaker", "speaker", "width=1100,height=760");
-  } else if (move(event.key)) {
+  } else if (press(event.key)) {
     event.preventDefault();
   }
 });
 addEventListener("message", event => {
   if (isSpeaker && event.source === opener && event.data.at) show(...event.data.at);
-  if (!isSpeaker && other && event.source === other) event.data.hello ? show(screen, step) : move(event.data.key);
+  if (!isSpeaker && other && event.source === other) event.data.hello ? show(screen, step) : press(event.data.key);
+  if (!isSpeaker && frame && event.source === frame.contentWindow) press(event.data.key);
 });
 element("back").addEventListener("click", () => move("ArrowLeft"));
 element("next").addEventListener("click", () => move("ArrowRight"));
@@ -96,6 +114,10 @@ addEventListener("resize", () => show(screen, step));
 if (isSpeaker) {
   document.body.classList.add("speaker");
   element("speaker").hidden = false;
+  if (frame) {
+    frame.hidden = false;
+    frame.src = `../#${location.pathname.slice(-2)}`; // the instructor's page, at this lesson
+  }
   setInterval(tick, 1000);
   if (opener) opener.postMessage({hello: true}, "*");
   show(0, 0);
