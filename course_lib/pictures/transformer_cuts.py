@@ -27,16 +27,17 @@ def split_mlp(columns: int, ranks: int) -> Picture:
         _box(axes, 7.2, at, 0.9, 2 * size / columns, RANKS[rank])
         at += 2 * size / columns
     axes.text(7.65, -0.12, "$B$", ha="center", va="bottom", fontsize=LETTERS, color=INK)
+    apart = 1.25 if ranks <= 2 else 1.9 / (ranks - 1)  # each has the size of Y; more than two overlap
     for rank in range(ranks):
-        top = 2 * (rank + 0.5) / ranks - 0.4
-        _box(axes, 8.9, top, 0.7, 0.8, RANKS[rank])
-        arrow(axes, (9.65, top + 0.4), (10.35, 1), COLOURS["communication"])
+        middle = 1 + (rank - (ranks - 1) / 2) * apart
+        _box(axes, 8.6, middle - 0.5, 0.9, 1, RANKS[rank])
+        arrow(axes, (9.55, middle), (10.35, 1), COLOURS["communication"])
     _box(axes, 10.4, 0.5, 0.9, 1, "white", "$Y$")
     axes.set_xlim(-0.2, 11.5)
     axes.set_ylim(2.5, -0.5)
     axes.set_axis_off()
     handles = [Patch(facecolor=RANKS[rank], label=f"rank {rank}: {size} columns") for rank, size in enumerate(sizes)]
-    handles.append(Patch(facecolor=COLOURS["communication"], label="all-reduce: the parts of $Y$ are added up"))
+    handles.append(Patch(facecolor=COLOURS["communication"], label="all-reduce: the terms of $Y$ are added up"))
     figure.legend(
         handles=handles, loc="outside lower center", ncols=min(3, len(handles)), frameon=False, fontsize=LETTERS
     )
@@ -44,7 +45,7 @@ def split_mlp(columns: int, ranks: int) -> Picture:
     return Picture(
         figure,
         f"An MLP with {columns} columns split over {ranks} {'rank' if ranks == 1 else 'ranks'}: {own}, and the same "
-        "rows of the second matrix; every rank needs all of X, and one all-reduce adds up the parts of Y",
+        "rows of the second matrix; every rank needs all of X, and one all-reduce adds up the terms of Y",
     )
 
 
