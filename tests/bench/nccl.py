@@ -5,7 +5,7 @@
 which needs `course_lib.launchers.nccl` only where ranks share a GPU. It writes into the folder OUT:
 
     all_reduce.json          milliseconds of an all-reduce, by ranks and bytes
-    hang/watchdog.log        what four ranks print when rank 2 leaves out an all-reduce and PyTorch's watchdog ends them
+    hang/watchdog.log        what four ranks print when rank 2 leaves out an all-reduce, until they are stopped
     hang/flight_recorder_N   each rank's flight recorder, as PyTorch dumps it
     hang/torchfrtrace.txt    what PyTorch's own reader of these dumps says
     hang/ras.txt             what NCCL's RAS service answered while they hung
