@@ -50,7 +50,8 @@ def block_name(number: int, blocks: int) -> tuple[str, str]:
     return ("head", "way-out") if number == blocks - 1 else (str(number), "layer")
 
 
-DPI = 144
+DPI = 160  # twice the pixels of the page and a little more, for projectors
+SHADES = 128  # the course's colors, and the edges of letters
 POINTS_PER_INCH = 72
 EMS_PER_INCH = 5.5  # in JupyterLab's font: about 650 pixels for nine inches
 
@@ -70,31 +71,23 @@ class Picture:
         self.figure.savefig(path, dpi=DPI)
 
     def png(self) -> bytes:
-        """Return the picture as PNG."""
-        file = io.BytesIO()
-        self.figure.savefig(file, format="png", dpi=DPI)
-        return file.getvalue()
+        """Return the picture as PNG, with as many colors as it needs: a quarter of what matplotlib writes."""
+        from PIL import Image
 
-    def svg(self) -> str:
-        """Return the picture as SVG, identical for identical figures; letters are outlines, to look the same on every
-        machine.
-        """
-        import matplotlib
-
-        file = io.StringIO()
-        with matplotlib.rc_context({"svg.hashsalt": "course", "svg.fonttype": "path"}):
-            self.figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-        return file.getvalue()
+        drawn, small = io.BytesIO(), io.BytesIO()
+        self.figure.savefig(drawn, format="png", dpi=DPI)
+        Image.open(drawn).convert("RGB").quantize(SHADES, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+        return small.getvalue()
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        """Return an HTML image: JupyterLab, GitHub and nbconvert all preserve its alt text.
+        """Return an HTML image, which keeps its alt text in JupyterLab, and a plain one for viewers without HTML.
 
-        Its width scales with the surrounding text. Its background is white on a dark page, too, because the colors need
-        it.
+        Both are PNG: viewers that clean up what a notebook stores (GitHub's, for one) have dropped or damaged SVG. The
+        width scales with the surrounding text. The background is white on a dark page, too, because the colors need it.
         """
         width, height = self.figure.get_size_inches()
-        image = base64.b64encode(self.svg().encode()).decode()
+        image = base64.b64encode(self.png()).decode()
         style = f"width:{width * EMS_PER_INCH:g}em;max-width:100%;height:auto;background:white;border-radius:4px"
         size = f'width="{width * POINTS_PER_INCH:.0f}" height="{height * POINTS_PER_INCH:.0f}"'
-        shown = f'<img alt="{html.escape(self.alt)}" {size} style="{style}" src="data:image/svg+xml;base64,{image}">'
-        return {"text/html": shown, "text/plain": self.alt}
+        shown = f'<img alt="{html.escape(self.alt)}" {size} style="{style}" src="data:image/png;base64,{image}">'
+        return {"text/html": shown, "image/png": image, "text/plain": self.alt}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
-import re
+import io
 from dataclasses import replace
-from xml.etree import ElementTree
 
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from nbconvert import LatexExporter
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+from PIL import Image
 
 from course_lib.data import AddingProblem, at_last_padded_step
 from course_lib.launchers import Run
@@ -89,9 +91,22 @@ def test_a_notebook_gets_an_image_with_alt_text_whose_width_follows_the_letters(
     assert data["text/plain"] == "Timeline of 1 rank: forward"
     assert '<img alt="Timeline of 1 rank: forward" ' in data["text/html"]
     assert "width:49.5em;max-width:100%" in data["text/html"]
-    image = re.search(r"data:image/svg\+xml;base64,([\w+/=]+)\"", data["text/html"])
-    assert image
-    ElementTree.fromstring(base64.b64decode(image[1]))
+    assert f'src="data:image/png;base64,{data["image/png"]}"' in data["text/html"]
+    assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG")
+
+
+def test_a_viewer_without_html_exports_the_picture_itself():
+    data = timeline([Span(0, "forward", 0.0, 0.01)], ranks=1)._repr_mimebundle_()
+    notebook = new_notebook(cells=[new_code_cell("draw()", outputs=[new_output("display_data", data)])])
+    written, resources = LatexExporter().from_notebook_node(notebook)
+    assert "includegraphics" in written
+    assert [*resources["outputs"].values()] == [base64.b64decode(data["image/png"])]
+
+
+def test_fewer_shades_leave_the_colors_as_they_are():
+    drawn = Image.open(io.BytesIO(timeline([Span(0, "forward", 0.0, 0.01)], ranks=1).png())).convert("RGB")
+    shades = {f"#{red:02X}{green:02X}{blue:02X}" for _, (red, green, blue) in drawn.getcolors(256)}
+    assert {"#FFFFFF", COLOURS["forward"]} <= shades
 
 
 def test_words_beside_a_picture_cannot_leave_their_attribute():
@@ -99,8 +114,8 @@ def test_words_beside_a_picture_cannot_leave_their_attribute():
     assert 'alt="a &quot;&lt;b&gt;&quot; of two"' in shown
 
 
-def test_the_same_figure_is_the_same_svg():
-    first, second = (timeline([Span(0, "forward", 0.0, 0.01)], ranks=1).svg() for _ in range(2))
+def test_the_same_figure_is_the_same_file():
+    first, second = (timeline([Span(0, "forward", 0.0, 0.01)], ranks=1).png() for _ in range(2))
     assert first == second
 
 
