@@ -416,12 +416,26 @@ def test_cuts_move_on_until_every_stage_has_a_block():
     assert rising([1, 1, 1], 4) == [1, 2, 3]
 
 
+def test_the_solvers_placement_waits_until_a_cut_was_moved_and_the_two_are_compared():
+    explorer = explore_placement(COSTS, 4)
+    explorer.press("compare")
+    assert explorer.drawing.words.startswith("First move a cut. Your slowest stage takes ")
+    assert "solver" not in explorer.drawing.shapes + explorer.drawing.words
+    explorer.set(cut_1=1)
+    assert explorer.drawing.words.startswith("Your slowest stage takes ")
+    assert "solver" not in explorer.drawing.shapes + explorer.drawing.words
+    assert "solver" in explorer.showcase().shapes  # for readers who cannot move a cut
+    explorer.press("compare")
+    assert "the solver&#x27;s: 3 hops" in explorer.drawing.shapes
+
+
 def test_nobody_beats_the_solver_and_the_widget_says_by_how_much():
     explorer = explore_placement(COSTS, 4)
     assert [explorer.values[f"cut_{stage}"] for stage in (1, 2, 3)] == [2, 5, 7]
-    assert explorer.drawing.words.startswith("Your slowest stage takes 1.20 times the solver's")
+    assert explorer.showcase().words.startswith("Your slowest stage takes 1.20 times the solver's")
     best = [part[0] for part in balanced(COSTS, 4).parts[1:]]
     explorer.set(**{f"cut_{stage}": cut for stage, cut in enumerate(best, start=1)})
+    explorer.press("compare")
     assert explorer.drawing.words.startswith("Your slowest stage takes 1.00 times the solver's, your largest has 1.00")
 
 

@@ -1,13 +1,13 @@
-"""Place the blocks of a model on stages by hand, and compare with the solver."""
+"""Place the blocks of a model on stages by hand, then compare with the solver."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from course_lib.pictures.picture import block_name
-from course_lib.pictures.widgets.explorer import Explorer, slider
+from course_lib.pictures.widgets.explorer import Button, Explorer, slider
 from course_lib.pictures.widgets.svg import CHARACTER, Drawing, box, line, memory_in_words, text, time_in_words
-from course_lib.planning.placement import BlockCost, Placement, balanced, step_cost
+from course_lib.planning.placement import BlockCost, Placement, StepCost, balanced, step_cost
 
 TIME_LEFT, TIME_WIDTH = 66, 340
 MEMORY_LEFT, MEMORY_WIDTH = 440, 220
@@ -20,22 +20,34 @@ def explore_placement(costs: Sequence[BlockCost], stages: int) -> PlacementExplo
 
 
 class PlacementExplorer(Explorer):
-    """Your placement above the solver's, with the time and the memory of each stage."""
+    """Your placement, and on request below it the solver's, with the time and the memory of each stage."""
 
     title = "Place the blocks of a model on stages"
+    help = "Move the cuts until the slowest stage is as fast as you can make it. Then compare with the solver."
 
     def __init__(self, costs: Sequence[BlockCost], stages: int) -> None:
         self.costs = tuple(costs)
         if not 2 <= stages <= len(self.costs):
             raise ValueError(f"stages={stages}: {len(self.costs)} blocks can be cut into 2 to {len(self.costs)} stages")
         self.best = balanced(self.costs, stages)
+        self.moved_a_cut, self.compared, self.news = False, False, ""
         begins = range(1, len(self.costs))
         super().__init__(
             [
                 slider(f"cut_{stage}", f"stage {stage} begins at block", begins, stage * len(self.costs) // stages)
                 for stage in range(1, stages)
-            ]
+            ],
+            [Button("compare", "Compare with the solver")],
         )
+
+    def changed(self, names: set[str]) -> None:
+        """Remember that a cut was moved: from then on, there is something to compare."""
+        self.moved_a_cut, self.news = self.moved_a_cut or bool(names), ""
+
+    def press_compare(self) -> None:
+        """Show the solver's placement from now on, if a cut was moved."""
+        self.compared = self.moved_a_cut
+        self.news = "" if self.compared else "First move a cut. "
 
     @property
     def yours(self) -> Placement:
@@ -44,12 +56,18 @@ class PlacementExplorer(Explorer):
         """
         return Placement.of_cuts(len(self.costs), rising(list(self.values.values()), len(self.costs)))
 
-    def draw(self) -> Drawing:
-        steps = {"yours": step_cost(self.yours, self.costs), "the solver's": step_cost(self.best, self.costs)}
-        ours, theirs = steps.values()
+    def showcase(self) -> Drawing:
+        """Return the comparison: a reader who cannot move a cut has nothing to try first."""
+        return self.draw(compared=True)
+
+    def draw(self, compared: bool = False) -> Drawing:
+        """Draw your placement and, once `compared`, the solver's."""
+        placements = {"yours": self.yours, "the solver's": self.best}
+        steps = {name: step_cost(placement, self.costs) for name, placement in placements.items()}
         seconds, size = (max(getattr(step, name) for step in steps.values()) for name in ("seconds", "bytes"))
+        compared = compared or self.compared
         shapes, top = [], 22.0
-        for name, placement in (("yours", self.yours), ("the solver's", self.best)):
+        for name, placement in placements.items() if compared else [("yours", self.yours)]:
             slowest, largest = time_in_words(steps[name].seconds), memory_in_words(steps[name].bytes)
             hops = f"{placement.hops} {'hop' if placement.hops == 1 else 'hops'}"
             shapes += [
@@ -60,11 +78,20 @@ class PlacementExplorer(Explorer):
             ]
             shapes += [text(0, top + 24 + ROW * stage, f"stage {stage}") for stage in range(placement.stages)]
             top += ROW * placement.stages + 38
-        words = (
-            f"Your slowest stage takes {_ratio(ours.seconds, theirs.seconds)} times the solver's, "
-            f"your largest has {_ratio(ours.bytes, theirs.bytes)} times the memory of its largest."
-        )
+        words = _score(*steps.values()) if compared else self.news + _facts(steps["yours"])
         return Drawing("".join(shapes), MEMORY_LEFT + MEMORY_WIDTH + 60, top - 10, words)
+
+
+def _facts(yours: StepCost) -> str:
+    slowest, largest = time_in_words(yours.seconds), memory_in_words(yours.bytes)
+    return f"Your slowest stage takes {slowest}, your largest has {largest}."
+
+
+def _score(yours: StepCost, best: StepCost) -> str:
+    return (
+        f"Your slowest stage takes {_ratio(yours.seconds, best.seconds)} times the solver's, "
+        f"your largest has {_ratio(yours.bytes, best.bytes)} times the memory of its largest."
+    )
 
 
 def _ratio(ours: float, theirs: float) -> str:
