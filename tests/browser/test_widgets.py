@@ -99,6 +99,17 @@ def place_of(one, item: str) -> int:
     return int(one.locator(f"[data-item='{item}']").get_attribute("data-place"))
 
 
+@pytest.mark.parametrize(
+    ("name", "shape"), [("schedules, 4 stages", "rect.tip"), ("schedule bench, 3 stages", "[data-item]")]
+)
+def test_pointing_at_a_block_says_what_it_is(widgets, name, shape):
+    block = widget(widgets, name).locator(shape).first
+    assert block.locator("title").text_content().startswith("stage 0")
+    corner = block.bounding_box()
+    on_top = "([shape, x, y]) => shape.contains(document.elementFromPoint(x, y))"
+    assert widgets.browser.evaluate(on_top, [block.element_handle(), corner["x"] + 3, corner["y"] + 9])
+
+
 def test_a_schedule_is_run_on_real_ranks_from_the_keyboard(widgets):
     one = widget(widgets, "schedule bench, 3 stages")
     again = one.get_by_role("button", name="Begin again")

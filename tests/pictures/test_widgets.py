@@ -455,6 +455,16 @@ def test_the_schedule_explorer_draws_the_same_batch_for_every_choice():
     assert "bubble 75.0%" in explorer.drawing.words
 
 
+def test_a_block_of_the_schedule_explorer_says_what_it_is_and_what_is_stored_stays_small():
+    explorer = explore_schedules()
+    titles = re.findall(r"<title>(.*?)</title>", explorer.drawing.in_page)
+    assert len(titles) == 4 * 4 * 2
+    assert "stage 0: forward F0, from 0 to 0.25" in titles
+    assert "<title>" not in explorer.drawing.alone
+    explorer.set(stages=8, micro_batches=16, chunks=8)
+    assert "<title>" not in explorer.drawing.in_page  # 2,048 boxes are too narrow to point at
+
+
 # The page's own files.
 
 

@@ -98,6 +98,20 @@ def plain_boxes(timed: Sequence[TimedAction], scale: float, top: float, sizes: t
     return "".join([*paths, *labels])
 
 
+MOST_TIPS = 600  # with more boxes than this, a box is too narrow to point at
+
+
+def tips(timed: Sequence[TimedAction], scale: float, top: float, sizes: tuple[int, int]) -> str:
+    """Return an invisible box over each action whose tooltip says which it is, and when it begins and ends."""
+    shapes = []
+    for one in timed if len(timed) <= MOST_TIPS else ():
+        words = f"stage {one.stage}: {NAMES[one.action.kind]} {one.action.label(*sizes)}"
+        title = element("title", f"{words}, from {one.start:.4g} to {one.end:.4g}")
+        left, width = LEFT + one.start * scale, (one.end - one.start) * scale
+        shapes.append(element("rect", title, x=left, y=top + ROW * one.stage, width=width, height=TALL, class_="tip"))
+    return "".join(shapes)
+
+
 def time_axis(longest: float, scale: float, y: float, words: str) -> str:
     """Draw ticks at round numbers, and the axis label."""
     step = next(step for step in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1e9) if longest / step <= 12)
@@ -141,20 +155,21 @@ class ScheduleExplorer(Explorer):
         simulation = simulate(schedule, ActionCosts(1.0, chosen["backward"], chosen["link"]).split_over(schedule))
         stages, held = chosen["stages"], simulation.peak_share
         scale = WIDTH / simulation.makespan
-        bottom = TOP + ROW * stages
+        bottom, parts = TOP + ROW * stages, (schedule.chunks, schedule.virtual)
         kinds = {action.kind for row in schedule.stages for action in row}
         shapes = [
             kinds_legend(kinds, LEFT, 16),
             row_names(stages, TOP),
             idle_rows(stages, TOP, WIDTH),
-            plain_boxes(simulation.timed, scale, TOP, (schedule.chunks, schedule.virtual)),
+            plain_boxes(simulation.timed, scale, TOP, parts),
             held_bars(held, TOP),
             time_axis(simulation.makespan, scale, bottom, "time, if a forward pass of the whole batch takes 1"),
         ]
-        parts = f" with {schedule.virtual} virtual stages each" if schedule.virtual > 1 else ""
+        each = f" with {schedule.virtual} virtual stages each" if schedule.virtual > 1 else ""
         words = (
-            f"Schedule {schedule.name} on {stages} {'stage' if stages == 1 else 'stages'}{parts}: "
+            f"Schedule {schedule.name} on {stages} {'stage' if stages == 1 else 'stages'}{each}: "
             f"makespan {simulation.makespan:.4g}, bubble {simulation.bubble:.1%}; "
             f"held at most, of the batch: {', '.join(share.percent for share in held)}"
         )
-        return Drawing("".join(shapes), RIGHT + 100, bottom + 40, words)
+        pointed = tips(simulation.timed, scale, TOP, parts)
+        return Drawing("".join(shapes), RIGHT + 100, bottom + 40, words, tips=pointed)

@@ -12,6 +12,13 @@ function make(tag, attributes = {}, ...children) {
   return node;
 }
 
+/** Show a shape's label, which a screen reader says, where the mouse points at the shape, too. */
+function addTooltip(shape) {
+  const title = document.createElementNS(shape.namespaceURI, "title");
+  title.textContent = shape.getAttribute("aria-label");
+  shape.append(title);
+}
+
 /** A labeled control and, for a slider, its current value in words. */
 function makeControl(control, choose) {
   const id = `course-${Math.random().toString(36).slice(2)}`; // random: each widget has its own copy of this module
@@ -195,6 +202,7 @@ function render({ model, el }) {
   const showPicture = () => {
     const hadFocus = stage !== document.activeElement && stage.contains(document.activeElement);
     stage.innerHTML = model.get("picture");
+    stage.querySelectorAll("[data-item]").forEach(addTooltip);
     keepKeys(stage);
     movable.restore(hadFocus);
     scrolling[0].look();

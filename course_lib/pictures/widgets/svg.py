@@ -121,7 +121,8 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]], caption: str) -> s
 class Drawing:
     """Shapes on a sheet of this size, a description in `words`, and HTML to show below them.
 
-    `parts` says that individual shapes have names, so that a screen reader visits them one by one.
+    `parts` says that individual shapes have names, so that a screen reader visits them one by one. `tips` lies over the
+    shapes in a page, and says what the mouse points at; a stored picture, in which nothing can be pointed at, omits it.
     """
 
     shapes: str
@@ -130,12 +131,14 @@ class Drawing:
     words: str
     below: str = ""
     parts: bool = False
+    tips: str = ""
 
     @property
     def in_page(self) -> str:
         """Return the SVG for a page that defines the colors."""
         least = f"min-width: {_text(READABLE * self.width)}px"  # a narrow window scrolls it, so it stays legible
-        return element("svg", self.shapes, **self._attributes(), role="group" if self.parts else "img", style=least)
+        role = "group" if self.parts else "img"
+        return element("svg", self.shapes, self.tips, **self._attributes(), role=role, style=least)
 
     @property
     def alone(self) -> str:
@@ -175,8 +178,8 @@ def colours(theme: dict[str, str]) -> str:
             f".dashed {{ stroke: {theme['ink']}; stroke-dasharray: 5 4; fill: none; }}",
             f".frame {{ stroke: {theme['line']}; fill: none; }}",
             f".whole {{ stroke: {theme['ink']}; stroke-width: 2.5; fill: none; }}",
-            f".stuck {{ fill: none; stroke: {theme['ink']}; stroke-dasharray: 3 3; }}",
+            f".stuck {{ fill: none; pointer-events: all; stroke: {theme['ink']}; stroke-dasharray: 3 3; }}",
             f".point {{ fill: #D55E00; stroke: {theme['paper']}; stroke-width: 1.5; }}",
-            ".small { font-size: 12px; } .strong { font-weight: 600; }",
+            ".tip { fill: transparent; } .small { font-size: 12px; } .strong { font-weight: 600; }",
         ]
     )
