@@ -72,6 +72,10 @@ def test_the_readme_names_the_two_commands():
         assert command in readme
 
 
+def test_the_readme_is_read_in_a_few_minutes():
+    assert len((ROOT / "README.md").read_bytes()) <= 8000
+
+
 def test_the_readmes_example_runs_as_it_stands():
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     done = subprocess.run(

@@ -21,7 +21,7 @@ ROWS = {
     "02": ("fffbbbbccu", "fffbbbbccu", "fffbbbbccu", "fffbbbbccu"),
     "03": ("ffffffffff", "fffffffiii", "ffffffiiii", "fffiiiiiii"),
     "04": ("fb fb fb fb ", "          cc", "fb fb fb fb ", "          cc"),
-    "05": ("ffiiiiiiiibb", "iiffiiiibbii", "iiiiffbbiiii"),
+    "05": ("fiiiiiib", "ifiiiibi", "iifiibii", "iiifbiii"),
     "06": ("ffffiibibibb", "ifffibfbibib", "iiffbfbfbibi", "iiifbfbfbfbi"),
     "07": ("ffibbc ffibbc", "iffbib iffbib", "             ", "ffibbc ffibbc", "iffbib iffbib"),
     "08": ("fffbbciiiiii", "fffbbciiiiii", "fffbbx      ", "fffbbciiiiii"),

@@ -39,7 +39,7 @@ def pattern(terms: list[str]) -> re.Pattern[str]:
     """
     in_order = [re.escape(term) for term in sorted(terms, key=len, reverse=True)]
     words = "|".join(f"(?i:{term})" if term[1:].islower() else term for term in in_order)
-    return re.compile(rf"(?<![\w-])({words})(?=(?:e?s)?(?![\w-]))")
+    return re.compile(rf"(?<![\w-])({words})(?:e?s)?(?![\w-])")
 
 
 def _link_terms(app: Sphinx, tree: nodes.document, page: str) -> None:
@@ -70,7 +70,7 @@ def _linked(text: str, unseen: dict[str, str], meanings: dict[str, str], where: 
     parts: list[nodes.Node] = []
     end = 0
     for match in pattern(list(unseen.values())).finditer(text) if unseen else ():
-        term = unseen.pop(match[0].lower(), None)
+        term = unseen.pop(match[1].lower(), None)
         if term is not None:
             parts.append(nodes.Text(text[end : match.start()]))
             link = {"refuri": f"{where}#{anchor(term)}", "reftitle": meanings[term], "internal": True}

@@ -6,7 +6,7 @@ Playwright (Python) drives the system's chromium. A test takes the fixture `lab`
     def test_an_answer_is_praised(page):
         page.open("exercises/00_start_here.ipynb")
         page.run(page.cell("from course_lib"))
-        page.write(page.cell("def pass_it_on"), "def pass_it_on(value): ...")
+        page.write(page.cell("def pass_on"), "def pass_on(value): ...")
         said = page.run(page.cell('check("00.1"'))       # waits until it has run, and returns its outputs as text
         page.screenshot("an_answer")                     # tests/browser/seen/an_answer.png: look at it
         assert page.axe(".jp-OutputArea-output") == []   # what axe finds serious in that part of the page

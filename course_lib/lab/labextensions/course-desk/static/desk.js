@@ -325,6 +325,7 @@
       if (panels.has(notebook) && CHANGES.test(textOf(cell))) desk.refresh().then(() => panels.get(notebook)?.help.next(cell));
     });
     app.commands.addCommand("course:home", { label: "Course home", execute: () => desk.show() });
+    if (window.innerWidth < 800) app.restored.then(() => app.shell.collapseLeft());
     app.restored.then(() => (/\/tree\//.test(location.pathname) ? desk.refresh() : desk.show()));
   };
 
