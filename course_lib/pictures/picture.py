@@ -71,7 +71,7 @@ class Picture:
         self.figure.savefig(path, dpi=DPI)
 
     def png(self) -> bytes:
-        """Return the picture as PNG, with as many colors as it needs: a quarter of what matplotlib writes."""
+        """Return the picture as PNG with at most 128 colors, about a third of the bytes that matplotlib writes."""
         from PIL import Image
 
         drawn, small = io.BytesIO(), io.BytesIO()

@@ -144,3 +144,11 @@ def test_what_jupyter_remembers_stays_on_the_desk(page, lab):
     page.first_screen()
     assert [path.name for path in (lab.home / ".jupyter").rglob("*")] == ["jupyter_server_config.py"]
     assert (lab.desk / ".course" / "jupyter").is_dir()
+
+
+def test_in_a_narrow_window_the_contents_leave_the_home_page_its_room(page):
+    page.browser.set_viewport_size({"width": 390, "height": 844})
+    page.browser.goto(page.lab.address)
+    card = page.browser.locator(".course-desk-cards li").first
+    card.wait_for()
+    wait(lambda: card.bounding_box()["width"] > 250)
