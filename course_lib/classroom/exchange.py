@@ -57,9 +57,9 @@ def release(folder: Path, lessons: Sequence[str] = ()) -> list[str]:
             raise BadExchange(f"{path} gives an answer away ({', '.join(found)}): nothing was handed out")
         place = folder / path.stem / path.name
         if place.is_symlink() or place.parent.is_symlink():
-            raise BadExchange(f"{place} is a link, or lies behind one: give another folder")
+            raise BadExchange(f"{place} is a link, or is behind one: give another folder")
         if place.exists() and _is_begun_file(place, read(path)):
-            raise BadExchange(f"{place} has answers in it that somebody wrote: give another folder")
+            raise BadExchange(f"{place} already has answers that somebody wrote: give another folder")
     for path in paths:
         write_whole(folder / path.stem / path.name, path.read_bytes())
     return [path.stem for path in paths]
@@ -170,7 +170,7 @@ def collect(given: Path, into: Path, lessons: Sequence[str] = (), expected: Iter
     if not given.is_dir():
         raise BadExchange(f"{given} is not a folder: give the one that has the students' folders, or their uploads")
     if _one_lies_in_the_other(given, into):
-        raise BadExchange(f"{into}: give a folder that lies neither in {given} nor around it")
+        raise BadExchange(f"{into}: give a folder that is neither inside {given} nor around it")
     notebooks = exercise_notebooks(lessons)
     done = Collected(lessons=len(notebooks))
     here: dict[str, set[str]] = {name: set() for name in expected}
@@ -255,7 +255,7 @@ def _checked(file: int, owner: int | None) -> tuple[bytes, float]:
     if not stat.S_ISREG(info.st_mode):
         raise Refused("it is not a file")
     if owner is not None and info.st_uid != owner:
-        raise Refused("it belongs to somebody else than the folder it lies in")
+        raise Refused("its owner is not the owner of the folder it is in")
     with open(file, "rb", closefd=False) as opened:
         content = opened.read(LARGEST + 1)
     if len(content) > LARGEST:

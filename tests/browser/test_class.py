@@ -106,7 +106,7 @@ def secret_of(lab: Lab) -> str:
 def test_a_question_is_answered_by_keyboard_and_its_outcome_shown(page, room):
     asked = room.ask("00.1")
     above = page.browser.locator(CLASS)
-    above.get_by_role("heading", name="The class is asked: 00.1").wait_for()
+    above.get_by_role("heading", name="Question for the class: 00.1").wait_for()
     page.screenshot("class_asked")
     assert page.axe(CLASS) == []
     assert "Ranks share memory" not in page.browser.content()
@@ -129,7 +129,7 @@ def test_a_question_is_answered_by_keyboard_and_its_outcome_shown(page, room):
         page.browser.set_viewport_size({"width": width, "height": height})
         page.screenshot(f"class_revealed_{width}")
     above.get_by_role("button", name="Put this away").click()
-    above.get_by_role("heading", name="The class is asked").wait_for(state="hidden")
+    above.get_by_role("heading", name="Question for the class").wait_for(state="hidden")
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_a_number_is_typed_and_what_is_none_is_not_taken(page, room):
 def test_a_hand_is_raised_and_a_cell_shown_only_after_a_yes(page, room):
     above = page.browser.locator(CLASS)
     above.get_by_role("button", name="I am stuck").click()
-    above.get_by_role("button", name="I am stuck (1 in the line)").wait_for()
+    above.get_by_role("button", name="I am stuck (1 in line)").wait_for()
     (hand,) = room.sees()["hands"]
     assert (hand["name"], hand["lesson"], hand["source"]) == ("Ada", "00", None)
     page.code_cell("from course_lib").locator(".cm-content").click()
@@ -163,7 +163,7 @@ def test_a_hand_is_raised_and_a_cell_shown_only_after_a_yes(page, room):
     dialog.get_by_role("button", name="Show it").click()
     source = wait(lambda: room.sees()["hands"][0]["source"])
     assert "from course_lib" in source
-    above.get_by_role("button", name="I am stuck (1 in the line)").click()
+    above.get_by_role("button", name="I am stuck (1 in line)").click()
     wait(lambda: room.sees()["hands"] == [])
     above.get_by_role("button", name="Slower, please").click()
     wait(lambda: room.sees()["slower"] == 1)
@@ -209,11 +209,11 @@ def test_a_prediction_in_a_cell_reaches_the_class_and_the_page_never_holds_the_s
 def test_after_the_class_was_killed_the_page_comes_back_by_itself_and_nothing_is_lost(page, room):
     room.kill()
     above = page.browser.locator(CLASS)
-    above.get_by_text("not reached now; what you do is kept and sent later").wait_for()
+    above.get_by_text("not connected; what you do is kept and sent later").wait_for()
     page.screenshot("class_away")
     assert page.axe(CLASS) == []
     above.get_by_role("button", name="I am stuck").click()
     room.start()
     above.get_by_text("LSTMs on a Tuesday: connected").wait_for()
-    above.get_by_role("button", name="I am stuck (1 in the line)").wait_for()
+    above.get_by_role("button", name="I am stuck (1 in line)").wait_for()
     assert [hand["name"] for hand in room.sees()["hands"]] == ["Ada"]

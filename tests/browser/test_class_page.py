@@ -163,7 +163,7 @@ def test_the_map_says_how_many_are_where(learners, page):
     page.locator("#tab-questions").focus()
     page.keyboard.press("ArrowLeft")  # round to the last one
     tile = page.locator("#sections .tile").filter(has_text="1 · The bubble")
-    assert tile.text_content() == "1 · The bubble2 here, 2 been"
+    assert tile.text_content() == "1 · The bubble2 here, 2 visited"
     assert page.locator("#sections .lesson").count() == 1
 
 

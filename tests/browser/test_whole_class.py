@@ -87,7 +87,7 @@ def test_three_learners_are_asked_checked_and_survive_the_servers_death(chromium
         end(held)
         page.get_by_text("Not connected to the class").wait_for()
         stuck = learners[2].browser.locator(CLASS).get_by_role("button", name="I am stuck")
-        learners[2].browser.locator(CLASS).get_by_text("not reached now").wait_for()
+        learners[2].browser.locator(CLASS).get_by_text("not connected").wait_for()
         stuck.click()
         running.enter_context(class_in_a_process(record, port=port))
         _nothing_is_lost(page, learners)
@@ -136,7 +136,7 @@ def _nothing_is_lost(page: Any, learners: list[Page]) -> None:
     wait(lambda: page.locator(".hands .name").all_text_contents() == [NAMES[2]])
     for learner in learners:
         learner.browser.locator(CLASS).get_by_text(": connected").wait_for()
-    learners[2].browser.get_by_role("button", name="I am stuck (1 in the line)").wait_for()
+    learners[2].browser.get_by_role("button", name="I am stuck (1 in line)").wait_for()
     _look(page, "whole_class_after_the_kill")
     assert axe(page, "html") == []
 

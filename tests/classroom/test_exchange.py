@@ -155,7 +155,7 @@ def test_a_file_of_somebody_else_is_refused(homes, into):
     path = hand_in(homes / "eve")
     os.chown(homes / "eve", 1001, -1)
     os.chown(path, 1002, -1)
-    assert "belongs to somebody else" in str(collect(homes, into, ["02"]))
+    assert "its owner is not the owner of the folder it is in" in str(collect(homes, into, ["02"]))
 
 
 def test_no_name_leads_out_of_the_folder(homes, into):
@@ -178,7 +178,7 @@ def test_broken_notebooks_are_collected_for_the_grader_to_judge(homes, into):
 
 
 def test_the_folders_must_lie_apart(homes):
-    with pytest.raises(BadExchange, match="neither in"):
+    with pytest.raises(BadExchange, match="neither inside"):
         collect(homes, homes / "submissions")
 
 

@@ -66,12 +66,12 @@ def test_joining_says_what_is_sent_and_what_never_is_and_leaving_ends_it(desk, s
     assert "Never your code" in said
     channel = start_channel(desk)
     leave_class()
-    assert capsys.readouterr().out == "You have left A small class: nothing is sent any more.\n"
+    assert capsys.readouterr().out == "You have left A small class: nothing more is sent.\n"
     channel.join(30)
     assert tell("slower") == ""
     assert channels() == []
     leave_class()
-    assert capsys.readouterr().out == "You are in no class.\n"
+    assert capsys.readouterr().out == "You are not in a class.\n"
 
 
 def test_a_cell_that_joins_and_is_run_again_is_the_same_learner(desk, small_class):
@@ -91,7 +91,7 @@ def test_an_unencrypted_connection_is_named_unless_it_stays_on_this_machine():
     "url", ["", "nowhere at all", "ftp://class", "http://", "http://host:port", "http://host:99999"]
 )
 def test_what_is_no_address_is_refused_with_an_example(desk, url):
-    with pytest.raises(CannotJoin, match=r"no address of a class: it looks like http://192\.168"):
+    with pytest.raises(CannotJoin, match=r"not the address of a class, which looks like http://192\.168"):
         join(url, "CODE", "Ada")
 
 
@@ -102,7 +102,7 @@ def test_whoever_has_the_wrong_code_is_told_what_the_class_says(desk, small_clas
 
 
 def test_where_nobody_answers_it_is_said_what_to_look_at(desk):
-    with pytest.raises(CannotJoin, match=r"nobody answers at .*: is `course class` running there"):
+    with pytest.raises(CannotJoin, match=r"there is no answer from .*: is `course class` running there"):
         join(f"127.0.0.1:{free_port()}", "CODE", "Ada")
 
 

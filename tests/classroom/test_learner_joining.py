@@ -50,7 +50,7 @@ def test_a_code_without_a_class_and_a_class_that_is_not_there_are_named(desk, op
     assert main(["lab", "--desk", str(desk), "--code", "K7QF2M"]) == 2
     assert "give its address, too, with --class URL" in capsys.readouterr().err
     assert main(["lab", "--desk", str(desk), "--class", "http://127.0.0.1:9", "--code", "K7QF2M"]) == 1
-    assert "nobody answers at http://127.0.0.1:9" in capsys.readouterr().err
+    assert "there is no answer from http://127.0.0.1:9" in capsys.readouterr().err
 
 
 class Secure:
@@ -107,7 +107,7 @@ def test_a_certificate_of_the_classs_own_is_known_by_the_fingerprint_in_its_addr
 
 def test_whoever_shows_another_certificate_gets_neither_code_nor_secret(desk, secure):
     def use(url: str) -> None:
-        with pytest.raises(CannotJoin, match="another certificate"):
+        with pytest.raises(CannotJoin, match="a different certificate"):
             join(f"{url}/#sha256={'0' * 64}", "CODE", "Ada", stay=False)
         with pytest.raises(OtherCertificate):
             trust(url, "0" * 64)

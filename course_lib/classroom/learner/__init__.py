@@ -44,7 +44,7 @@ def join_class(url: str, code: str = "", name: str = "") -> None:
 def leave_class() -> None:
     """Leave the class. Nothing is sent from now on."""
     left = leave()
-    print(f"You have left {left.title}: nothing is sent any more." if left else "You are in no class.")
+    print(f"You have left {left.title}: nothing more is sent." if left else "You are not in a class.")
 
 
 def class_question(answer: Any = None) -> None:

@@ -48,10 +48,12 @@ def ask_to_join(url: str, code: str, name: str) -> Membership:
     except urllib.error.HTTPError as error:
         raise CannotJoin(_refusal(error, address)) from error
     except OtherCertificate as error:
-        raise CannotJoin(f"{address} shows another certificate than this address names: ask your instructor") from error
+        raise CannotJoin(
+            f"{address} presents a different certificate than this address names: ask your instructor"
+        ) from error
     except OSError as error:
         raise CannotJoin(
-            f"nobody answers at {address}: is `course class` running there, and is that its address?"
+            f"there is no answer from {address}: is `course class` running there, and is that its address?"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise CannotJoin(f"the server at {address} is not a class of this course") from error
@@ -67,7 +69,7 @@ def tidy_address(url: str) -> tuple[str, str]:
     """Return a class's base address and the fingerprint after the `#`, if any. Raises `CannotJoin`."""
     text = url.strip() if "://" in url else f"http://{url.strip()}"
     if not _is_address(text):
-        raise CannotJoin(f"{url!r} is no address of a class: it looks like http://192.168.0.7:8899")
+        raise CannotJoin(f"{url!r} is not the address of a class, which looks like http://192.168.0.7:8899")
     parts = urlsplit(text)
     named = re.fullmatch(r"sha256[=:]?([0-9a-fA-F: ]*)", parts.fragment)  # other fragments are for a browser
     fingerprint = re.sub(r"[^0-9a-f]", "", named[1].lower()) if named else ""

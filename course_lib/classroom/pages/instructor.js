@@ -22,8 +22,8 @@ function show(state) {
   showHands(place.hands, state.hands, perform);
   say(place["hands-count"], state.hands.length);
   place["no-hands"].hidden = state.hands.length > 0;
-  const tries = state.quiet.map(each => `${each.name} (${each.number}, ${count(each.tries, "failed check")})`);
-  say(place.quiet, tries.length ? `No hand up, but no way through: ${tries.join(", ")}.` : "");
+  const tries = state.quiet.map(each => `${each.name} (${each.number}, ${each.tries} times)`);
+  say(place.quiet, tries.length ? `Keeps failing, no hand up: ${tries.join(", ")}.` : "");
   showWonderings(place.wonderings, state.wonderings, perform);
   place["no-wonderings"].hidden = state.wonderings.length > 0;
   showTime(place, state, perform);
@@ -192,7 +192,7 @@ function showSections(map, rest, lessons) {
   keep(map, visited, each => each.number, makeRow, (row, lesson) => {
     keep(row.querySelector("ol"), lesson.sections, each => each.heading, makeTile, (tile, section) => {
       say(tile.querySelector(".here"), section.here);
-      say(tile.querySelector(".been"), `${section.been} been`);
+      say(tile.querySelector(".been"), `${section.been} visited`);
       tile.style.setProperty("--share", `${(DARKEST * percent(section.here, most)) / 100}%`);
       tile.classList.toggle("empty", !section.here);
     });

@@ -62,7 +62,7 @@ function connect() {
   channel.onmessage = message => hear(JSON.parse(message.data));
   channel.onclose = closed => {
     if (closed.code === UNKNOWN) return showJoin();
-    showLine("not reached now; what you do is kept and sent later");
+    showLine("not connected; what you do is kept and sent later");
     setTimeout(connect, pause * (0.75 + Math.random() / 2));
     pause = Math.min(2 * pause, LONGEST_PAUSE);
   };

@@ -1,6 +1,8 @@
 // What both pages of a class use: elements and text, the line to the class, and what the instructor does.
 // What a learner wrote is only ever text: nothing here takes HTML.
 
+export { marked as sentence } from "../desk/question.js"; // as desks and phones show it
+
 const FIRST_PAUSE = 500; // milliseconds until the line is tried again; each time twice as long
 const LONGEST_PAUSE = 5000;
 const LOGGED_OUT = "This page is no longer logged in: open the address that course class printed.";
@@ -21,15 +23,6 @@ export function element(tag, { on, ...attributes } = {}, ...children) {
 /** The text of an element, touched only if it changes: a selection, or a screen reader, stays where it is. */
 export function say(place, text) {
   if (place.textContent !== String(text)) place.textContent = text;
-}
-
-/** A sentence of the course, with `code` as code and *words* that are stressed. */
-export function sentence(text) {
-  return text.split(/(`[^`]+`|\*[^*\s][^*]*\*)/).map(piece => {
-    if (piece.length > 2 && piece.startsWith("`")) return element("code", {}, piece.slice(1, -1));
-    if (piece.length > 2 && piece.startsWith("*")) return element("em", {}, piece.slice(1, -1));
-    return piece;
-  });
 }
 
 /** Where to join: the address large enough to be read aloud, the certificate's fingerprint behind it small. */

@@ -120,5 +120,5 @@ const ACTIONS = [
 function showQuestion(card, question) {
   showActions(card.querySelectorAll(".actions button"), question);
   const list = card.querySelector(".choices");
-  showChoices(list, question, total(question.after) ? ROUNDS : ["before"]);
+  showChoices(list, question, ROUNDS.filter(round => total(question[round])));
 }

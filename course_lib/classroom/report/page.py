@@ -66,7 +66,7 @@ def _in_short(history: History) -> str:
     parts = [
         count_of(len(history.names), "learner"),
         f"from {history.clock(min(times))} to {history.clock(max(times))}",
-        f"{count_of(len(history.tally.askings), 'question')} asked",
+        f"{count_of(len({asking.number for asking in history.tally.askings.values()}), 'question')} asked",
         f"{count_of(len(history.of_kind('checked')), 'check')} run",
         f"{count_of(len(history.hands), 'hand')} raised",
         f"“slower, please” {count_of(len(history.of_kind('slower')), 'time')}",

@@ -56,7 +56,7 @@ def _show(details: dict[str, Any], tally: Tally, members: Members) -> Event:
         return {}
     hand = tally.hands.get(_text(details, "learner"))
     if hand is None or not hand.source:
-        raise Refused("this learner shows no cell")
+        raise Refused("this learner has not shown a cell")
     return {"source": hand.source}
 
 

@@ -132,7 +132,7 @@ class Page(ForInstructors):
 class Slides(Page):
     """`GET /slides/06`: a lesson's slides, with a poll of the class where the lesson asks for a prediction."""
 
-    async def get(self, lesson: str) -> None:
+    async def get(self, lesson: str) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         from course_lib.authoring.outline import NoLesson
         from course_lib.classroom.slides import CannotExport, slides_script
 

@@ -146,7 +146,7 @@ class Record:
             if main is not None and main == self._seen[0] and _same(log, self._seen[1]):
                 self._seen = main, log
                 return self._move_log()
-        raise BadRecord("another program changes it")  # while we write, three times in a row
+        raise BadRecord("another program keeps changing it")  # while we write, three times in a row
 
     def _move_log(self) -> None:
         """Move the write-ahead log into the file, if that is due."""

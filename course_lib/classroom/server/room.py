@@ -127,13 +127,13 @@ class Room:
             event["said"] = protocol.answer(asking.number, event["said"], self.content)
         self._check_questions(learner, event)
         if len(self._seen[learner]) >= protocol.MOST_EVENTS:
-            raise Refused(f"the class keeps {protocol.MOST_EVENTS} events of a learner, and these were sent already")
+            raise Refused(f"the class keeps {protocol.MOST_EVENTS} events per learner, and you have reached that limit")
         if self._bytes_in_all >= protocol.MOST_BYTES_IN_ALL:
             raise Refused(RECORD_IS_FULL)
         half = protocol.MOST_BYTES_IN_ALL // 2  # of the record is for what each learner can count on
         share = protocol.MOST_BYTES if self._bytes_in_all < half else half // protocol.MOST_LEARNERS
         if self._bytes[learner] >= share:
-            raise Refused(f"the class keeps {share} bytes of a learner, and these were sent already")
+            raise Refused(f"the class keeps {share} bytes per learner, and you have reached that limit")
         return event
 
     def _check_questions(self, learner: str, event: Event) -> None:

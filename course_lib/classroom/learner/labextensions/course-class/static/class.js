@@ -183,14 +183,14 @@
     drawBar(news) {
       const { stuck = false, line = 0, done = false, call = null } = news.state || {};
       const sign = news.unknown
-        ? "This class does not know you any more: join it again"
-        : news.reached ? (news.state && news.state.trouble) || "connected" : "not reached now; what you do is kept and sent later";
+        ? "This class no longer knows you: join again"
+        : news.reached ? (news.state && news.state.trouble) || "connected" : "not connected; what you do is kept and sent later";
       const status = element("span", { class: "course-class-sign", "data-reached": String(news.reached) },
         element("span", { class: "course-class-dot", "aria-hidden": "true" }), `${news.class}: ${sign}`);
       const help = element("button", {
         "data-name": "stuck", "aria-pressed": String(stuck), type: "button",
         onclick: () => this.tell("stuck", { on: !stuck, ...place(this.panel) }),
-      }, stuck ? (line ? `I am stuck (${line} in the line)` : "I am stuck (in the line)") : "I am stuck");
+      }, stuck ? (line ? `I am stuck (${line} in line)` : "I am stuck (in line)") : "I am stuck");
       const slower = element("button", {
         "data-name": "slower", type: "button",
         onclick: () => { this.tell("slower"); this.say("“Slower, please” was sent to the instructor."); },

@@ -28,7 +28,7 @@ export class Question {
     this.answer = answer;
     this.say = say;
     this.putAway = "";
-    this.node = element("section", { class: "course-class-question", "aria-label": "The class is asked", hidden: true });
+    this.node = element("section", { class: "course-class-question", "aria-label": "Question for the class", hidden: true });
   }
 
   /** Show what is asked, or nothing if it is null. */
@@ -38,9 +38,9 @@ export class Question {
     this.stage = stage;
     this.node.hidden = !asked || this.putAway === asked.asked;
     if (this.node.hidden) return this.node.replaceChildren();
-    const round = asked.round === "after" ? ", once more" : "";
+    const round = asked.round === "after" ? ", second vote" : "";
     this.node.replaceChildren(
-      element("h2", {}, `The class is asked${round}: ${asked.number}`),
+      element("h2", {}, `Question for the class${round}: ${asked.number}`),
       element("p", { class: "course-class-text" }, ...marked(asked.question)),
       asked.revealed ? this.outcome(asked) : !asked.open ? this.closed(asked) : asked.typed ? this.field(asked) : this.choices(asked),
     );
