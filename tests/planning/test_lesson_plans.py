@@ -93,5 +93,5 @@ def test_what_would_have_to_change_for_another_mesh_to_win(a_thousand):
         ("bandwidth inside a node", "0.11", "64 x 16", "stages"),
         ("bandwidth between nodes", "9.2", "64 x 16", "stages"),
         ("sequences per update", "2.4", "256 x 4", "replicas"),
-        ("memory of a device", "0.097", "1 x 1024 sharded", "stages"),
+        ("memory of a device", "0.12", "1 x 1024 sharded", "stages"),
     ]
