@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
 
 from course_lib.classroom import protocol
-from course_lib.classroom.server import guards, instructor
+from course_lib.classroom.server import guards, instructor, learners
 from course_lib.classroom.server.record import read
 from tests.classroom.serving import ask, come_back, enter, event_of
 from tests.conftest import PATIENCE
@@ -114,6 +115,7 @@ async def raw(served):
 
 def test_large_cells_are_slowed_down_on_whatever_channel_and_nobody_else_is(in_class, monkeypatch):
     monkeypatch.setattr(protocol, "BURST_OF_BYTES", 30_000)
+    monkeypatch.setattr(learners, "time", SimpleNamespace(monotonic=lambda: 1000.0))  # a slow machine earns nothing
     cell = {"kind": "showed", "source": "x" * 8000}
 
     async def scene(served):

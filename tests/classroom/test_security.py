@@ -154,9 +154,9 @@ def test_what_the_course_does_not_know_is_refused_in_a_sentence(in_class, event)
 @pytest.mark.parametrize(
     ("limit", "most", "sentence"),
     [
-        ("MOST_EVENTS", 3, "3 events of a learner"),
-        ("MOST_BYTES", 300, "bytes of a learner"),
-        ("MOST_BYTES_IN_ALL", 400, "bytes of a learner"),
+        ("MOST_EVENTS", 3, "3 events per learner"),
+        ("MOST_BYTES", 300, "bytes per learner"),
+        ("MOST_BYTES_IN_ALL", 400, "bytes per learner"),
     ],
 )
 def test_nobody_fills_the_disk(in_class, monkeypatch, limit, most, sentence):
