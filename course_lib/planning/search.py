@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable
 from itertools import chain
@@ -43,7 +44,8 @@ def find_schedule(
     found: list[tuple[float, Schedule]] = []
     end = float("inf") if seconds is None else monotonic() + seconds
     kinds = (False, True) if split else (False,)
-    with tqdm(total=tries, desc="searching", delay=3, leave=False) as bar:
+    quiet = os.environ.get("COURSE_LIB_LIVE") == "0"
+    with tqdm(total=tries, desc="searching", delay=3, leave=False, disable=quiet) as bar:
 
         def go_on(tried: int) -> bool:
             if tried:
