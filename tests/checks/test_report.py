@@ -305,4 +305,5 @@ def test_progress_as_a_box_links_to_lessons_and_exercises(in_exercises):
     Outline(box)
     assert 'href="../notebooks/00_start_here.ipynb"' in box
     assert re.search(r'href="\.\./exercises/02_ddp\.ipynb#cell-id=cell-02" title="02\.1 Average', box)
-    assert "0 of 65 predictions made, 0 of 45 exercises passed" in box  # a lesson that was only read is not 0 points
+    nothing = f"0 of {len(predictions())} predictions made, 0 of {len(exercises())} exercises passed"
+    assert nothing in box  # a lesson that was only read is not 0 points
