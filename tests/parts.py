@@ -110,7 +110,7 @@ def run_together(names: list[str]) -> int:
     due = [name for name in names if not has_passed(name)]
     more = len(due) == 1  # it has the machine to itself
     with ThreadPoolExecutor() as pool:
-        passed = list(pool.map(lambda name: run(name, aside=name != names[-1], more=more), names))
+        passed = list(pool.map(lambda name: run(name, aside=name != names[-1], more=2 * more), names))
     return not all(passed)
 
 
@@ -137,8 +137,8 @@ def has_passed(name: str) -> bool:
     return is_kept and stamp.read_text() == fingerprint(PARTS[name])
 
 
-def run(name: str, aside: bool = False, more: bool = False) -> bool:
-    """Run one part, unless it has passed. With `aside`, its output comes at its end; with `more`, one more worker."""
+def run(name: str, aside: bool = False, more: int = 0) -> bool:
+    """Run one part, unless it has passed, with so many `more` workers. With `aside`, its output comes at its end."""
     part, stamp = PARTS[name], STAMPS / name
     state = fingerprint(part)
     if has_passed(name):
