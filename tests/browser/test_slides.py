@@ -81,7 +81,7 @@ def test_the_address_keeps_the_place_and_the_keys_lead_through_it(wall):
     page.keyboard.press("End")
     assert "Where this comes from" in page.locator(ON).first.inner_text()
     page.keyboard.press("[")
-    assert "Recap" in page.locator(ON).first.inner_text()
+    assert "Going further" in page.locator(ON).first.inner_text()
     page.keyboard.press("Home")
     page.get_by_role("button", name="Next").click()
     assert re.search(r"#2\.0$", page.url)
@@ -129,7 +129,7 @@ def test_the_presenter_sees_notes_and_leads(wall):
     speaker.locator("#section", has_text="The bubble").wait_for()
     assert "What goes wrong" in speaker.locator("#notes").inner_text()
     assert "It fills once" in speaker.locator("#notes").inner_text()  # what a wrong answer believes
-    assert "of 11 minutes" in speaker.locator("#clock").inner_text()
+    assert "of 9 minutes" in speaker.locator("#clock").inner_text()
     speaker.keyboard.press("ArrowRight")
     page.locator("#place", has_text="3 / ").wait_for()
     SEEN.mkdir(exist_ok=True)
