@@ -72,7 +72,7 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     option(
         train,
         "--model",
-        "another model than an LSTM: the small GPT of lesson 12, or your own function that returns a list of blocks",
+        "a model other than the LSTM: the small GPT of lesson 12, or your own function that returns a list of blocks",
         metavar="gpt|FILE.py:FUNCTION",
     )
     for name, kind, default, what in (

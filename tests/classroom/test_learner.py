@@ -102,7 +102,7 @@ def test_whoever_has_the_wrong_code_is_told_what_the_class_says(desk, small_clas
 
 
 def test_where_nobody_answers_it_is_said_what_to_look_at(desk):
-    with pytest.raises(CannotJoin, match=r"there is no answer from .*: is `course class` running there"):
+    with pytest.raises(CannotJoin, match=r"no answer from .*: is `course class` running there"):
         join(f"127.0.0.1:{free_port()}", "CODE", "Ada")
 
 

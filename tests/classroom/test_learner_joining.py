@@ -50,7 +50,7 @@ def test_a_code_without_a_class_and_a_class_that_is_not_there_are_named(desk, op
     assert main(["lab", "--desk", str(desk), "--code", "K7QF2M"]) == 2
     assert "give its address, too, with --class URL" in capsys.readouterr().err
     assert main(["lab", "--desk", str(desk), "--class", "http://127.0.0.1:9", "--code", "K7QF2M"]) == 1
-    assert "there is no answer from http://127.0.0.1:9" in capsys.readouterr().err
+    assert "no answer from http://127.0.0.1:9" in capsys.readouterr().err
 
 
 class Secure:

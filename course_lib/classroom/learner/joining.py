@@ -53,7 +53,7 @@ def ask_to_join(url: str, code: str, name: str) -> Membership:
         ) from error
     except OSError as error:
         raise CannotJoin(
-            f"there is no answer from {address}: is `course class` running there, and is that its address?"
+            f"no answer from {address}: is `course class` running there, and is that its address?"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise CannotJoin(f"the server at {address} is not a class of this course") from error

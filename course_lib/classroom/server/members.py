@@ -123,7 +123,7 @@ class Members:
         return code
 
     def of_link(self, code: str) -> tuple[Learner, str] | None:
-        """Return the learner whose link this is, and their secret, and use the link up. None if it is no link."""
+        """Return the learner whose link this is, and their secret, and use the link up; None if it is not valid."""
         secret, ends = self._links.pop(_code_letters(code), ("", 0.0))
         learner = self.of_secret(secret) if ends > time.monotonic() else None
         return None if learner is None else (learner, secret)
