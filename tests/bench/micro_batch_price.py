@@ -1,0 +1,65 @@
+"""What cutting a batch costs an LSTM and a GPT on this machine's GPU: `python -m tests.bench.micro_batch_price`.
+
+A layer, forward and backward: 128 sequences of 128 steps at once, and the same in micro-batches. The price is the time
+of all micro-batches one after another, over that of the whole batch.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from course_lib import device
+from course_lib.lstm.gpt import GPTBlock
+from course_lib.planning.calibration import PRECISIONS, autocast_for, computing_in, seconds_in_a_row
+from tests.bench.table import describe_machine, write_section
+
+SEQUENCES, STEPS = 128, 128
+CUTS = (2, 8, 32)
+
+
+def in_pieces(layer: nn.Module, inputs: torch.Tensor, pieces: int, precision: str) -> None:
+    """A forward and a backward pass of each micro-batch; inputs are (steps, sequences, width)."""
+    for piece in inputs.chunk(pieces, dim=1):
+        with autocast_for(precision):
+            outputs, _ = layer(piece)
+        outputs.sum().backward()
+
+
+def row(width: int, precision: str) -> str:
+    """The milliseconds of the whole batch and the prices of its cuts, for both kinds of layer."""
+    cells = []
+    for make in (nn.LSTM, GPTBlock):
+        layer = make(width, width) if make is nn.LSTM else make(width)
+        layer = layer.to(device())
+        inputs = torch.randn(STEPS, SEQUENCES, width, device=device(), requires_grad=True)
+        with computing_in(precision):
+            whole, *cut = (
+                seconds_in_a_row(partial(in_pieces, layer, inputs, pieces, precision), at_least=0.2)
+                for pieces in (1, *CUTS)
+            )
+        cells += [f"{1000 * whole:.2f}", *(f"{seconds / whole:.2f}" for seconds in cut)]
+    return f"| {precision} | {width} | " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    """Measure and write the table."""
+    on_gpu = torch.cuda.is_available()
+    widths, precisions = ((256, 1024, 4096), PRECISIONS) if on_gpu else ((64,), ("float32",))
+    heads = " | ".join(f"{kind}, ms | " + " | ".join(f"x {cut}" for cut in CUTS) for kind in ("LSTM", "GPT"))
+    lines = [f"| precision | width | {heads} |", "|---|--:|" + "--:|" * (2 * len(CUTS) + 2)]
+    sizes = [(width, precision) for precision in precisions for width in widths]
+    lines += [row(*size) for size in tqdm(sizes, desc="sizes", disable=None)]
+    write_section(
+        "The price of micro-batches, LSTM and GPT",
+        f"`python -m tests.bench.micro_batch_price`, on {describe_machine()}.\n\n"
+        f"One layer, forward and backward, {SEQUENCES} sequences of {STEPS} steps at once (ms), and all micro-batches "
+        f"one after another as a multiple of that.\n\n" + "\n".join(lines),
+    )
+
+
+if __name__ == "__main__":
+    main()
