@@ -146,7 +146,7 @@ class Collected:
     newer_here: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     missing: dict[str, list[str]] = field(default_factory=dict)  # student -> lessons not handed in; may be all
-    lessons: int = 0
+    lessons: int = 0  # how many could have been handed in
 
     def __str__(self) -> str:
         count = sum(map(len, self.taken.values()))
@@ -165,14 +165,15 @@ class Collected:
 def collect(given: Path, into: Path, lessons: Sequence[str] = (), expected: Iterable[str] = ()) -> Collected:
     """Collect notebooks from a folder that has a folder per student, or files named as Canvas names uploads.
 
-    Skips exercises that have not been started, and keeps our copy if it is newer. `expected` lists student names.
+    Skips exercises that have not been started, and keeps our copy if it is newer. `expected` lists student names. Without
+    `lessons`, a lesson that no student has handed in is not missing: it may not have been released yet.
     """
     if not given.is_dir():
         raise BadExchange(f"{given} is not a folder: give the one that has the students' folders, or their uploads")
     if _one_lies_in_the_other(given, into):
         raise BadExchange(f"{into}: give a folder that is neither inside {given} nor around it")
     notebooks = exercise_notebooks(lessons)
-    done = Collected(lessons=len(notebooks))
+    done = Collected()
     here: dict[str, set[str]] = {name: set() for name in expected}
     for student, sources in _students(given, notebooks, done).items():
         theirs = here.setdefault(student, set())
@@ -181,7 +182,9 @@ def collect(given: Path, into: Path, lessons: Sequence[str] = (), expected: Iter
                 each, given, into / file_name(student) / notebooks[each.lesson].name, notebooks[each.lesson], done
             ):
                 theirs.add(each.lesson)
-    missing = {name: [lesson for lesson in notebooks if lesson not in theirs] for name, theirs in sorted(here.items())}
+    due = [lesson for lesson in notebooks if lessons or any(lesson in theirs for theirs in here.values())] or [*notebooks]
+    done.lessons = len(due)
+    missing = {name: [lesson for lesson in due if lesson not in theirs] for name, theirs in sorted(here.items())}
     done.missing = {name: some for name, some in missing.items() if some}
     return done
 

@@ -206,6 +206,7 @@ def _stragglers(options: argparse.Namespace) -> int:
             from course_lib import pictures
 
             pictures.timeline(options.trace).save(options.out)
+            print(f"{options.out}: the timeline")
     except TraceError as error:
         return complain(error, status=2)
     return 0
@@ -220,6 +221,7 @@ def _plot(options: argparse.Namespace) -> int:
         losses(*options.logs).save(options.out)
     except LogError as error:
         return complain(error, status=2)
+    print(f"{options.out}: the loss, update by update")
     return 0
 
 

@@ -199,7 +199,7 @@ def test_a_prediction_in_a_cell_reaches_the_class_and_the_page_never_holds_the_s
     page.run(page.code_cell("from course_lib"))
     cell = page.code_cell('predict("00.1")')
     page.run(cell)
-    cell.get_by_role("button", name="b", exact=True).click()
+    cell.get_by_role("button", name="b) ").click()
     cell.get_by_text("You said").wait_for()
     wait(lambda: room.question("00.1")["before"]["counts"] == [0, 1, 0])
     assert secret_of(lab) not in page.browser.evaluate(SECRET_WORDS)

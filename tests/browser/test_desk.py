@@ -141,7 +141,7 @@ def failed(cell: dict) -> list[str]:
 
 
 def test_what_jupyter_remembers_stays_on_the_desk(page, lab):
-    page.first_screen()
+    page.open("notebooks/00_start_here.ipynb")
     assert [path.name for path in (lab.home / ".jupyter").rglob("*")] == ["jupyter_server_config.py"]
     assert (lab.desk / ".course" / "jupyter").is_dir()
 

@@ -106,6 +106,13 @@ def test_whoever_is_expected_and_has_no_folder_is_named(homes, into):
     assert told == "Gathered: 1 notebook of 1 student\nHanded in nothing: grace"
 
 
+def test_lessons_that_nobody_has_handed_in_are_missing_only_if_asked_for(homes, into):
+    hand_in(homes / "ada")
+    assert collect(homes, into).missing == {}
+    assert collect(homes, into, expected=["grace"]).missing == {"grace": ["02"]}
+    assert collect(homes, into, ["02", "03"]).missing == {"ada": ["03"]}
+
+
 def test_what_is_newer_here_stays_and_what_is_newer_there_comes(homes, into):
     theirs = hand_in(homes / "ada", at=1e9)
     collect(homes, into, ["02"])
