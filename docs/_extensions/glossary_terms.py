@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from docutils import nodes
@@ -32,12 +33,13 @@ def anchor(term: str) -> str:
     return "term-" + re.sub(r"\W+", "-", term.lower())
 
 
-def pattern(terms: list[str]) -> re.Pattern[str]:
+@functools.cache
+def pattern(terms: frozenset[str]) -> re.Pattern[str]:
     """Return what finds a term in running text, longest first, in the singular and in the plural.
 
     A term with capitals inside is found as it is written: ZeRO is not zero.
     """
-    in_order = [re.escape(term) for term in sorted(terms, key=len, reverse=True)]
+    in_order = [re.escape(term) for term in sorted(terms, key=lambda term: (-len(term), term))]
     words = "|".join(f"(?i:{term})" if term[1:].islower() else term for term in in_order)
     return re.compile(rf"(?<![\w-])({words})(?:e?s)?(?![\w-])")
 
@@ -69,7 +71,7 @@ def _linked(text: str, unseen: dict[str, str], meanings: dict[str, str], where: 
     """Return the text, cut at the terms that it is the first to use; they leave `unseen`."""
     parts: list[nodes.Node] = []
     end = 0
-    for match in pattern(list(unseen.values())).finditer(text) if unseen else ():
+    for match in pattern(frozenset(unseen.values())).finditer(text) if unseen else ():
         term = unseen.pop(match[1].lower(), None)
         if term is not None:
             parts.append(nodes.Text(text[end : match.start()]))

@@ -73,7 +73,9 @@ def test_a_team_that_is_closed_or_forgotten_or_idle_leaves_nothing():
     assert wait_until(lambda: _processes() <= before and _files() <= files, PATIENCE), (_processes(), _files())
 
 
-@pytest.mark.parametrize("cells", [40, pytest.param(500, marks=[slow, pytest.mark.timeout(3600)])])
+@slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("cells", [500])
 def test_many_cells_of_which_one_in_five_fails_leave_no_growth(cells):
     """Counted are files and threads of the ranks and files of the supervisor, in the first half and at the end."""
     chance = random.Random(7)

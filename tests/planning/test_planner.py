@@ -282,6 +282,7 @@ def test_a_plan_says_which_strategy_runs_it():
     assert (name, options) == ("fsdp", {"replicas": 1, "micro_batches": 2})
 
 
+@pytest.mark.slow
 def test_a_thousand_ranks_are_planned_from_a_model_that_is_never_built():
     import torch
 

@@ -18,7 +18,7 @@ from course_lib.planning.search_orders import Problem, greedy_orders, improved, 
 from course_lib.planning.simulation import ActionCosts, simulate
 from tests.planning.legal_schedules import legal_schedules, shares
 
-quickly = settings(deadline=None, max_examples=40)
+quickly = settings(deadline=None, max_examples=20)
 times = st.sampled_from([0.5, 1.0, 1.5, 2.0, 3.0])
 some_costs = st.builds(ActionCosts, times, times, st.sampled_from([0.0, 0.5, 1.0]), times, times)
 
@@ -46,6 +46,7 @@ def all_schedules(kinds: str) -> list[Schedule]:
 EVERY = {split: all_schedules("FB") + (all_schedules("FBW") if split else []) for split in (False, True)}
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(some_costs, st.sampled_from([0.5, 1.0, None]), st.booleans())
 def test_on_two_stages_and_two_micro_batches_no_order_is_better(costs: ActionCosts, memory: float | None, split: bool):
@@ -100,7 +101,7 @@ def named_like(schedule: Schedule) -> list[Schedule]:
     return [one for one in made if (one.virtual, one.layout) == (schedule.virtual, schedule.layout)]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(
     legal_schedules(chunks=st.integers(1, 2), virtual=st.integers(1, 3), split=shares),
     st.builds(ActionCosts, times, times, st.sampled_from([0.0, 0.5, 1.0])),

@@ -23,7 +23,7 @@ BATCHES = [DATA.batch(range(start, start + 11)) for start in (0, 11, 22)]
 prove = partial(same_as_one_process, ParameterServer, model=small, batches=BATCHES, optimizer=adam, loss=squared_error)
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_synchronous_it_is_the_same_as_one_process(workers):
     assert prove(ranks=workers + 1, synchronous=True)
 
@@ -32,6 +32,7 @@ def test_asynchronous_with_one_worker_it_is_the_same_as_one_process():
     assert prove(ranks=2)
 
 
+@pytest.mark.slow
 def test_asynchronous_with_more_workers_it_is_not():
     assert not prove(ranks=3)
 
@@ -63,6 +64,7 @@ def test_an_update_of_all_workers_is_never_stale():
     assert {(update.workers, update.staleness) for update in updates} == {((1, 2, 3), 0)}
 
 
+@pytest.mark.slow
 def test_workers_of_equal_pace_are_as_stale_as_there_are_others():
     updates, _ = launch(trained, False, dict.fromkeys((1, 2, 3), 0.06), updates=21, ranks=4)[0]
     begun = dict.fromkeys([(1,), (2,), (3,)], 0)  # all three begin with the first weights
@@ -72,6 +74,7 @@ def test_workers_of_equal_pace_are_as_stale_as_there_are_others():
     assert 1 <= statistics.median(update.staleness for update in updates) <= 3  # 2, were it not for a busy machine
 
 
+@pytest.mark.slow
 def test_a_slow_worker_is_rarely_heard_and_very_stale():
     updates, _ = launch(trained, False, {1: 0.05, 2: 0.5}, updates=30, ranks=3)[0]
     fast, slow = ([update.staleness for update in updates if update.workers == (worker,)] for worker in (1, 2))

@@ -46,7 +46,7 @@ prove, prove_all = partial(same_as_one_process, **with_ours), partial(prove_all,
 
 
 ALL_CUTS = list(itertools.product([1, 2, 5, 8], [1, 3, 7]))
-FEW_CUTS = {2: [(5, 3)], 3: [(4, 2)]}
+FEW_CUTS = {2: [(3, 2)], 3: [(4, 2)]}
 SIZES = [
     *(pytest.param(stages, cuts, id=f"{stages}-few") for stages, cuts in FEW_CUTS.items()),
     *(pytest.param(stages, ALL_CUTS, id=f"{stages}-all", marks=pytest.mark.slow) for stages in (1, 2, 3, 4)),

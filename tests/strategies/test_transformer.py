@@ -23,7 +23,7 @@ slow = pytest.mark.slow
     ("strategy", "ranks", "options"),
     [
         (DDP, 2, {}),
-        (FSDP, 2, {"clip": 0.05}),
+        pytest.param(FSDP, 2, {"clip": 0.05}, marks=slow),
         (Pipeline, 2, {"micro_batches": 2}),
         (TensorParallel, 2, {"clip": 0.05}),
         pytest.param(DDP, 4, {}, marks=slow),
