@@ -15,7 +15,7 @@ from course_lib.launchers.diagnosis.errors import name_ranks
 NOT_ATTEMPTED = "NotImplementedError"
 FROM_WHOM = "Every receive needs one send, from the rank it names."
 MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
-IN_OTHERS = "Other cases fail, too, and there this is what you see. "
+IN_OTHERS = "Other cases that fail show why. "
 NEW_GROUPS = (
     "All ranks create a process group together, even those that will not be in it: every rank calls `new_group`, for "
     "every group, in the same order."

@@ -165,8 +165,8 @@ class Collected:
 def collect(given: Path, into: Path, lessons: Sequence[str] = (), expected: Iterable[str] = ()) -> Collected:
     """Collect notebooks from a folder that has a folder per student, or files named as Canvas names uploads.
 
-    Skips exercises that have not been started, and keeps our copy if it is newer. `expected` lists student names. Without
-    `lessons`, a lesson that no student has handed in is not missing: it may not have been released yet.
+    Skips exercises that have not been started, and keeps our copy if it is newer. `expected` lists student names.
+    Without `lessons`, a lesson that no student has handed in is not missing: it may not have been released yet.
     """
     if not given.is_dir():
         raise BadExchange(f"{given} is not a folder: give the one that has the students' folders, or their uploads")
@@ -182,7 +182,8 @@ def collect(given: Path, into: Path, lessons: Sequence[str] = (), expected: Iter
                 each, given, into / file_name(student) / notebooks[each.lesson].name, notebooks[each.lesson], done
             ):
                 theirs.add(each.lesson)
-    due = [lesson for lesson in notebooks if lessons or any(lesson in theirs for theirs in here.values())] or [*notebooks]
+    handed_in = set().union(*here.values())
+    due = [lesson for lesson in notebooks if lessons or lesson in handed_in] or [*notebooks]
     done.lessons = len(due)
     missing = {name: [lesson for lesson in due if lesson not in theirs] for name, theirs in sorted(here.items())}
     done.missing = {name: some for name, some in missing.items() if some}

@@ -16,7 +16,7 @@ from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.runner import END
 from course_lib.checks.inside.watch import NOTICED
-from course_lib.checks.judging import Finding, assess
+from course_lib.checks.judging import IN_OTHERS, Finding, assess
 from course_lib.checks.notebooks import code_of
 from course_lib.course_files import parse
 from course_lib.grading.pages import page
@@ -130,7 +130,7 @@ def _mark(exercise: Exercise, cases: list[Case], outcomes: dict[tuple[str, int],
     not_measured = [part for part in blinded if is_metered(exercise) and earned[part]]
     for part in not_measured:
         earned[part], remarks[part] = 0, NOT_MEASURED.format(NOTICED.get(blinded[part], "something is odd"))
-    causes = {part: _short(finding.cause) for part, finding in report.findings.items() if finding.cause}
+    causes = {part: _short(_cause(finding)) for part, finding in report.findings.items() if finding.cause}
     by_clock = [part for part, finding in report.findings.items() if finding.outcome.kind == "slow"]
     return Mark(exercise.number, earned, remarks, causes=causes, by_clock=by_clock, not_measured=not_measured)
 
@@ -165,7 +165,7 @@ def remark(finding: Finding, names: Names) -> str:
     """
     outcome = finding.outcome
     text = {
-        "returned": "It returns something else than the exercise asks for.",
+        "returned": "It runs, and its result is wrong.",
         "raised": f"It raises {names.of(outcome.error)}.",
         "stuck": "Its ranks wait forever.",
         "slow": "It was stopped because it took too long.",
@@ -177,7 +177,12 @@ def remark(finding: Finding, names: Names) -> str:
         text = "The values are right, and it costs more than the exercise allows."
     if not finding.cause:
         return text
-    return finding.cause if outcome.kind == "returned" else f"{text} {finding.cause}"
+    return _cause(finding) if outcome.kind == "returned" else f"{text} {_cause(finding)}"
+
+
+def _cause(finding: Finding) -> str:
+    """Return why a case fails. A page of marks shows no case, so it does not speak of others."""
+    return finding.cause.removeprefix(IN_OTHERS)
 
 
 def _short(text: str) -> str:

@@ -25,7 +25,8 @@ from course_lib.strategies.mail import Routes
 from course_lib.strategies.stage import Stage
 from tests.bench.data_parallel import alternate
 from tests.bench.table import describe_machine, write_section
-from tests.strategies.torch_pipelines import FIVE, their_step
+from tests.strategies.test_against_torch import FIVE
+from tests.strategies.torch_pipelines import their_step
 
 sgd = partial(torch.optim.SGD, lr=0.01)
 ROUNDS = 7

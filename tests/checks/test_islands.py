@@ -223,7 +223,7 @@ def test_a_resubmission_during_grading_is_not_lost(tmp_path):
     path = hand_in(tmp_path / "in", "ada", {"cells": []})
     grader, runs = Grader(tmp_path / "out", jobs=1), []
 
-    def run(cells, _) -> SandboxResult:
+    def run(cells, *_) -> SandboxResult:
         path.write_text(
             json.dumps({"cells": [{"cell_type": "code", "source": f"x = {len(runs)}"}] if not runs else []})
         )

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from nbconvert import LatexExporter
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from PIL import Image
 
@@ -96,6 +95,8 @@ def test_a_notebook_gets_an_image_with_alt_text_whose_width_follows_the_letters(
 
 
 def test_a_viewer_without_html_exports_the_picture_itself():
+    from nbconvert import LatexExporter
+
     data = timeline([Span(0, "forward", 0.0, 0.01)], ranks=1)._repr_mimebundle_()
     notebook = new_notebook(cells=[new_code_cell("draw()", outputs=[new_output("display_data", data)])])
     written, resources = LatexExporter().from_notebook_node(notebook)

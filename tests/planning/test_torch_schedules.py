@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from torch.distributed.pipelining import schedules as library
 
 from course_lib.planning.schedule import Schedule, check
 from course_lib.planning.schedules import from_torch, interleaved_one_f_one_b, looped_bfs, zero_bubble_h1, zero_bubble_v
@@ -66,7 +65,9 @@ def test_an_overlapped_pair_becomes_a_forward_and_then_a_backward_pass():
 
 
 def test_a_schedule_may_be_given_as_a_class():
-    same_order(from_torch(library.ScheduleLoopedBFS, 2, 3), looped_bfs(2, 3))
+    from torch.distributed.pipelining.schedules import ScheduleLoopedBFS
+
+    same_order(from_torch(ScheduleLoopedBFS, 2, 3), looped_bfs(2, 3))
 
 
 def test_what_pytorch_does_not_support_is_refused_in_its_own_words():
@@ -95,6 +96,8 @@ def strange(stages, micro_batches):
 
 @pytest.mark.parametrize("make", [moved, strange])
 def test_another_pytorch_is_answered_in_a_sentence(make):
-    changed = type("ScheduleChanged", (library.PipelineScheduleMulti,), {"__new__": lambda cls, *given: make(*given)})
+    from torch.distributed.pipelining.schedules import PipelineScheduleMulti
+
+    changed = type("ScheduleChanged", (PipelineScheduleMulti,), {"__new__": lambda cls, *given: make(*given)})
     with pytest.raises(NotImplementedError, match=r"this PyTorch .* keeps the order of ScheduleChanged in"):
         from_torch(changed, 1, 1)

@@ -14,14 +14,16 @@ from course_lib.planning.schedules import from_torch
 from course_lib.strategies import Single
 from course_lib.strategies.execution import Execution
 from course_lib.strategies.stage import Stage
-from tests.strategies.torch_pipelines import FIVE, their_step
 
 BATCH = AddingProblem(16, (5, 9)).batch(range(16))
 MICRO_BATCHES = 8
+FIVE = ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
 
 
 def three_gradients(name: str) -> list[dict[str, torch.Tensor]]:
     """This rank's gradients by PyTorch's pipeline, by ours, and by one process."""
+    from tests.strategies.torch_pipelines import their_step  # it imports a compiler: seconds
+
     torch.manual_seed(0)
     model = lstm_model(features=2, hidden=4, layers=6, outputs=1).double()
     batch = BATCH.__class__(BATCH.inputs.double(), BATCH.targets.double(), BATCH.lengths, BATCH.mask)

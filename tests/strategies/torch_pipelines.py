@@ -8,15 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.microbatch import TensorChunkSpec
-from torch.distributed.pipelining.schedules import get_schedule_class
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
 
 from course_lib import trace
 from course_lib.data import Batch
 from course_lib.lstm.model import SequenceModel
 from course_lib.planning.simulation import ActionCosts
 from course_lib.strategies.stage import Stage
-
-FIVE = ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
 
 
 class OutputsOnly(nn.Module):
@@ -67,7 +65,7 @@ def their_step(
         made.pace = pace
         stages.append(made)
     kind = get_schedule_class(name)
-    given = stages if name in FIVE else stages[0]
+    given = stages if issubclass(kind, PipelineScheduleMulti) else stages[0]
     schedule = kind(given, micro_batches, loss_fn=loss, scale_grads=False)
     schedule._args_chunk_spec = (TensorChunkSpec(1),)  # not all of them take it as an argument
     inputs = [batch.inputs] if any(virtual.is_first for virtual in stage.virtual) else []

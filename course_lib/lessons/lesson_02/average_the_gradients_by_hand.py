@@ -26,6 +26,7 @@ def cases(seed: int) -> list[Case]:
 
     layer = {"weight": [3, 2], "bias": [3]}
     deep = {f"{number}_{name}": shape for number in range(3) for name, shape in layer.items()}
+    wide = {"first": [2]} | layer | {"last": []}
     still = case("the mean", 2, layer, (), "a weight and a bias, whose gradients are zeros on rank 1")
     still.inputs["gradients"][1] = {name: torch.zeros_like(each) for name, each in still.inputs["gradients"][1].items()}
     return [
@@ -33,8 +34,8 @@ def cases(seed: int) -> list[Case]:
         still,
         case("the mean", 3, {"scale": []} | layer, (), "three parameters, one of them a single number"),
         case("the mean", 3, deep, (), "six parameters"),
-        case("unused parameters", 2, layer, ("weight",), "a parameter that has no gradient, before one that has"),
-        case("unused parameters", 2, layer, ("bias",), "a parameter that has no gradient, after one that has"),
+        case("unused parameters", 2, wide, ("first",), "a parameter that has no gradient, before three that have"),
+        case("unused parameters", 2, wide, ("last",), "a parameter that has no gradient, after three that have"),
         case(
             "unused parameters", 3, deep, ("0_bias", "1_weight", "2_bias"), "three of six parameters have no gradient"
         ),
