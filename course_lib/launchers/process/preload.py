@@ -37,6 +37,7 @@ def load(needed: Sequence[str], rest: Sequence[str], hurry: Path) -> list[str]:
         with contextlib.suppress(ImportError):  # the rank that needs it says what is missing
             importlib.import_module(left[0])
         del left[0]
+    gc.freeze()  # a rank that collects its garbage leaves the modules alone: to touch them is to copy them
     return left
 
 
