@@ -121,4 +121,5 @@ def _describe(columns: Mapping[int, Column], odd_at: int, odd: list[int]) -> str
     if not odd:
         return f"{words}: no rank differs from the others"
     cells = [f"rank {rank} {' '.join(filter(None, (*cell[1:], cell.state)))}" for rank, cell in columns[odd_at].items()]
-    return f"{words}. They first differ at number {odd_at}: {'; '.join(cells)}. The odd ones out: {odd}"
+    framed = f"{'rank' if len(odd) == 1 else 'ranks'} {', '.join(map(str, odd))}"
+    return f"{words}. They first differ at number {odd_at}: {'; '.join(cells)}. Framed: {framed}"

@@ -88,7 +88,8 @@ def main() -> None:
         f"`python -m tests.bench.jax_lstm`, on {describe_machine()}, "
         f"JAX {jax.__version__} on {jax.devices()[0].platform}.\n\n"
         f"Gradients in float64 differ by at most {off:.0e} of the largest. Forward and backward in float32, "
-        f"{SEQUENCES} sequences of {STEPS} steps: `jax.lax.scan` under `jit`, and `torch.nn.LSTM`.\n\n" + "\n".join(lines),
+        f"{SEQUENCES} sequences of {STEPS} steps: `jax.lax.scan` under `jit`, and `torch.nn.LSTM`.\n\n"
+        + "\n".join(lines),
     )
 
 
