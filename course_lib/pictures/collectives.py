@@ -94,11 +94,11 @@ def _odd_in(column: Column) -> list[int]:
 def _draw_column(axes: Axes, number: int, column: Column, odd: list[int]) -> None:
     sizes = {cell.size for cell in column.values() if cell.op}
     for row, (rank, cell) in enumerate(column.items()):
-        edge = {"edgecolor": INK, "linewidth": 3.5} if rank in odd else {"edgecolor": COLOURS["idle"]}
+        edge, weight, width = (INK, "bold", 3.5) if rank in odd else (COLOURS["idle"], "normal", 1.0)
         corner = (number - WIDE / 2, row - TALL / 2)
-        axes.add_patch(Rectangle(corner, WIDE, TALL, facecolor=FACES.get(cell.state, "white"), **edge))
+        face = FACES.get(cell.state, "white")
+        axes.add_patch(Rectangle(corner, WIDE, TALL, facecolor=face, edgecolor=edge, linewidth=width))
         words = [cell.op, *([cell.size] if len(sizes) > 1 else []), cell.state] if cell.op else [cell.state]
-        weight = "bold" if rank in odd else "normal"
         axes.text(number, row, "\n".join(words), ha="center", va="center", fontsize=11, color="black", weight=weight)
 
 
