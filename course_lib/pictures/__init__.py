@@ -1,6 +1,7 @@
 """Pictures of what a run returned. Each has a text description for readers who cannot see it."""
 
 from course_lib.pictures.charts import curves, losses, memory, padding, panels, placement, plan_bars
+from course_lib.pictures.collectives import collectives
 from course_lib.pictures.cuts import cut_edges, layer_by_time, mesh, split_cell
 from course_lib.pictures.gather_and_drop import gather_and_drop
 from course_lib.pictures.links import link, link_matrix
@@ -18,8 +19,8 @@ from course_lib.pictures.widgets.scaling import explore_scaling
 from course_lib.pictures.widgets.schedules import explore_schedules
 
 __all__ = [
-    "Picture", "causal_pieces", "comparison", "curves", "cut_edges", "explore_all_reduce", "explore_batches",
-    "explore_memory", "explore_meshes", "explore_placement", "explore_scaling", "explore_schedules",
+    "Picture", "causal_pieces", "collectives", "comparison", "curves", "cut_edges", "explore_all_reduce",
+    "explore_batches", "explore_memory", "explore_meshes", "explore_placement", "explore_scaling", "explore_schedules",
     "gather_and_drop", "layer_by_time", "link", "link_matrix", "losses", "memory", "mesh", "messages", "padding",
     "panels", "placement", "plan_bars", "schedule", "schedule_bench", "split_cell", "split_mlp", "timeline",
 ]  # fmt: skip

@@ -34,7 +34,11 @@ TEXT = {"F": "white", "B": "black", "W": "white", "R": "black"}
 
 
 def schedule(
-    actions: Schedule | Simulation | Sequence[TimedAction], *, name: str = "", seconds: bool | None = None
+    actions: Schedule | Simulation | Sequence[TimedAction],
+    *,
+    name: str = "",
+    seconds: bool | None = None,
+    unit: str = COST,
 ) -> Picture:
     """Draw the actions of each stage over time, stage 0 on top, and beside them the most that each stage holds.
 
@@ -42,13 +46,14 @@ def schedule(
 
     If there is room, a box shows the number of its micro-batch and, if there are several, of its chunk (3.2) and its
     virtual stage (3v1). A box of virtual stage 1 has one white line along its top, one of stage 2 has two. `seconds`
-    says that times are in seconds; without it, the times of a `Simulation` are in the unit of its costs.
+    says that times are in seconds; without it, the times of a `Simulation` are in the unit of its costs. Other
+    times need `seconds=False` and their `unit`.
     """
     if isinstance(actions, Schedule):
         actions = simulate(actions)
     if isinstance(actions, Simulation):
         actions, name, seconds = actions.timed, name or actions.schedule.name, bool(seconds)
-    timed, unit = _from_zero(actions, in_seconds=seconds is not False)
+    timed, unit = _from_zero(actions, "" if seconds is not False else unit)
     stages = max(1, len(peak_share(timed)))
     figure = Figure(figsize=(WIDTH, 1.4 + 0.38 * stages), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(7, 1), sharey=True)
@@ -65,17 +70,17 @@ def schedule(
     return Picture(figure, _describe(timed, name, facts, paced))
 
 
-def _from_zero(actions: Sequence[TimedAction], in_seconds: bool) -> tuple[list[TimedAction], str]:
-    """Return the actions with times counted from the first one, in a readable unit, and the unit."""
+def _from_zero(actions: Sequence[TimedAction], own_unit: str) -> tuple[list[TimedAction], str]:
+    """Return the actions with times counted from the first one, in their own unit or a readable one of seconds."""
     first = min((one.start for one in actions), default=0.0)
-    unit, scale = time_unit(makespan(actions)) if in_seconds else (COST, 1.0)
+    unit, scale = (own_unit, 1.0) if own_unit else time_unit(makespan(actions))
     moved = [replace(one, start=(one.start - first) * scale, end=(one.end - first) * scale) for one in actions]
     return moved, unit
 
 
 def _meanings(timed: Iterable[TimedAction]) -> dict[str, str]:
     """Return the colors that the picture needs, and what they mean."""
-    used = {one.action.kind for one in timed} | {"F", "B"}
+    used = {one.action.kind for one in timed}
     words = {NAMES[kind]: NAMES[kind] for kind in NAMES if kind in used}
     return words | ({"backward": "backward (inputs)"} if "W" in used else {}) | {"idle": "idle"}
 

@@ -28,10 +28,11 @@ from course_lib.pictures import (
 )
 from course_lib.pictures.picture import COLOURS, OTHERS, Picture, colours_for
 from course_lib.pictures.timeline import left_at, matched
+from course_lib.planning import Action
 from course_lib.planning.network import Link
 from course_lib.planning.placement import BlockCost, balanced, round_robin
 from course_lib.planning.schedules import gpipe, make_schedule, naive, one_f_one_b, wavefront
-from course_lib.planning.simulation import simulate
+from course_lib.planning.simulation import TimedAction, simulate
 from course_lib.trace import Span
 
 
@@ -190,6 +191,16 @@ def test_a_schedule_says_its_makespan_bubble_and_what_it_holds():
         "Schedule 1f1b on 4 stages: makespan 22, bubble 27.3%; held at most, of the batch: 50%, 37.5%, 25%, 12.5%"
     )
     assert schedule(gpipe(4, 8)).alt.endswith("100%, 100%, 100%, 100%")
+
+
+def test_times_may_have_a_unit_of_their_own_and_the_legend_names_what_is_there():
+    timed = [
+        TimedAction(stage, Action("F", chunk), stage + chunk, stage + chunk + 1) for stage in (0, 1) for chunk in (0, 1)
+    ]
+    picture = schedule(timed, seconds=False, unit="ticks")
+    assert picture.figure.axes[0].get_xlabel() == "time in ticks"
+    assert picture.alt.startswith("Schedule on 2 stages: makespan 3 ticks, bubble 33.3%")
+    assert [text.get_text() for text in picture.figure.legends[0].get_texts()] == ["forward", "idle"]
 
 
 def test_chunks_are_named_where_there_is_room():
