@@ -6,11 +6,24 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from course_lib import interrupt
 from course_lib.cli import desk, grading, teaching, training
 from course_lib.cli.arguments import BadUsage, Parser, complain, interrupted
-from course_lib.launchers.torchrun import leaving_at_once
+from course_lib.launchers.torchrun import leave, leaving_at_once
+
+
+def command() -> NoReturn:
+    """Run the words of the command line, and end."""
+    status = main()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        status = status or 1
+    except OSError as error:
+        status = complain(f"what it printed is not all there: {error.strerror}")
+    leave(status)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,4 +85,4 @@ def make_parser() -> Parser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()
