@@ -23,7 +23,7 @@ def explore_batches(lengths: Sequence[int], ranks: int = 4) -> BatchExplorer:
 class BatchExplorer(Explorer):
     """The first batches of an epoch as bars of tokens and padding, and three numbers for the whole epoch."""
 
-    title = "Batches of sequences of like length"
+    title = "Batches of sequences of similar length"
 
     def __init__(self, lengths: Sequence[int], ranks: int = 4) -> None:
         self.lengths = numpy.asarray(lengths, dtype=numpy.int64)
