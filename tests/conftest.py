@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import signal
@@ -43,6 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
     prepare_nbval()
     if hasattr(config, "workerinput") and not config.pluginmanager.hasplugin("nbval"):
         local.warm_up([*local.PRELOADED, *IMPORTED])
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # neither the tests nor what they import is garbage: looking through it again and again takes long
 
 
 @dataclass

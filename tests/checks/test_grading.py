@@ -234,13 +234,19 @@ def course(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, **options)
 
 
-def test_one_command_grades_the_example_class_into_pages_and_a_table(tmp_path):
-    done = course("grade", "tests/checks/example_class", "--out", tmp_path, cwd=ROOT)
+TOTALS = {"good": "15", "half_right": "6", "hostile": "0"}
+
+
+@pytest.mark.parametrize("students", [["half_right", "hostile"], pytest.param(list(TOTALS), marks=pytest.mark.slow)])
+def test_one_command_grades_the_example_class_into_pages_and_a_table(tmp_path, students):
+    for student in students:
+        shutil.copytree(ROOT / "tests" / "checks" / "example_class" / student, tmp_path / "in" / student)
+    done = course("grade", tmp_path / "in", "--out", tmp_path / "out", cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    assert "3 notebooks of 3 students" in done.stdout
-    assert len(list((tmp_path / "pages").iterdir())) == 3
-    rows = csv.DictReader((tmp_path / "grades.csv").read_text().splitlines())
-    assert {row["student"]: row["total"] for row in rows} == {"good": "15", "half_right": "6", "hostile": "0"}
+    assert f"{len(students)} notebooks of {len(students)} students" in done.stdout
+    assert len(list((tmp_path / "out" / "pages").iterdir())) == len(students)
+    rows = csv.DictReader((tmp_path / "out" / "grades.csv").read_text().splitlines())
+    assert {row["student"]: row["total"] for row in rows} == {student: TOTALS[student] for student in students}
 
 
 @pytest.mark.slow

@@ -61,13 +61,10 @@ def stragglers(name: str, *plant) -> Stragglers:
 
 
 CASES = [(name, where) for name in WAYS for where in WHERE if where != "send" or name in ("pipeline", "hybrid")]
-FEW = [("pipeline", "forward")]
-few_or_all = pytest.mark.parametrize(
-    ("name", "where"), [pytest.param(*case, marks=() if case in FEW else pytest.mark.slow) for case in CASES]
-)
 
 
-@few_or_all
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "where"), CASES)
 def test_a_planted_delay_is_named(name, where):
     for slow in range(WAYS[name][2]):
         found = stragglers(name, slow, where)
