@@ -66,7 +66,7 @@ REST: dict[str, Part] = {
 }
 PAGES = ("tests/browser", "tests/site")
 FIRST: dict[str, Part] = {
-    "lessons": Part(("tests/checks/test_exercises.py", "notebooks"), 5, FAST, workers=3, options=tuple(NBVAL)),
+    "lessons": Part(("tests/checks/test_exercises.py", "notebooks"), 5, FAST, workers=2, options=tuple(NBVAL)),
     "pages": Part(PAGES, 1, FAST, depends=REST["site"].depends, workers=1),
     "core": Part(
         ("tests",),
