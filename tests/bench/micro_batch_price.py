@@ -38,7 +38,7 @@ def row(width: int, precision: str) -> str:
         inputs = torch.randn(STEPS, SEQUENCES, width, device=device(), requires_grad=True)
         with computing_in(precision):
             whole, *cut = (
-                seconds_in_a_row(partial(in_pieces, layer, inputs, pieces, precision), at_least=0.2)
+                seconds_in_a_row(partial(in_pieces, layer, inputs, pieces, precision), at_least=0.05)
                 for pieces in (1, *CUTS)
             )
         cells += [f"{1000 * whole:.2f}", *(f"{seconds / whole:.2f}" for seconds in cut)]
@@ -48,10 +48,11 @@ def row(width: int, precision: str) -> str:
 def main() -> None:
     """Measure and write the table."""
     on_gpu = torch.cuda.is_available()
-    widths, precisions = ((256, 1024, 4096), PRECISIONS) if on_gpu else ((64,), ("float32",))
+    sizes = [(width, precision) for precision in PRECISIONS for width in (256, 1024)] + [(4096, "bfloat16")]
+    if not on_gpu:
+        sizes = [(64, "float32")]
     heads = " | ".join(f"{kind}, ms | " + " | ".join(f"x {cut}" for cut in CUTS) for kind in ("LSTM", "GPT"))
     lines = [f"| precision | width | {heads} |", "|---|--:|" + "--:|" * (2 * len(CUTS) + 2)]
-    sizes = [(width, precision) for precision in precisions for width in widths]
     lines += [row(*size) for size in tqdm(sizes, desc="sizes", disable=None)]
     write_section(
         "The price of micro-batches, LSTM and GPT",

@@ -15,6 +15,7 @@ import torch
 
 from course_lib import CannotSend, CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck, ranks
 from course_lib.launchers.live import large
+from course_lib.launchers.live import rank as on_rank
 from course_lib.launchers.live.cell import OnRank, names_in, side_by_side
 from tests.conftest import wait_until
 
@@ -294,6 +295,22 @@ def test_a_rank_that_died_is_missed_by_name_until_it_is_started_again(team):
     assert team.run("kept", [0, 1, 3]).texts == {0: "0", 1: "1", 3: "3"}
     team.restart()
     assert list(team.run("x = rank; 'kept' in globals()")) == [True, True, False, True]
+
+
+def dies_on_rank_1(rank, *_):
+    if rank.process.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_rank_that_dies_while_the_others_come_back_from_a_fault_is_missed_by_name(team, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(on_rank, "nothing", dies_on_rank_1)
+        with pytest.raises(RankFailed, match="Rank 1 has ended") as caught:
+            team.run("if rank == 0: raise ValueError('no data')")
+    assert "rank 0 raised ValueError" in str(caught.value)
+    assert team.dead == {1}
+    with pytest.raises(LaunchError, match="Rank 1 has ended, and its variables are lost"):
+        team.run("1")
 
 
 def test_a_rank_that_dies_between_cells_is_noticed(team):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from course_lib.launchers.diagnosis.errors import Interrupted, LaunchError
+from course_lib.launchers.diagnosis.errors import Interrupted, LaunchError, name_ranks
 from course_lib.launchers.diagnosis.record import Record
 from course_lib.launchers.diagnosis.stacks import Where
 from course_lib.launchers.process import messages, orders
@@ -117,7 +117,7 @@ class TaskListener(Listener):
         if self.busy() and not self.deadlock:
             self._settle()
         waits = any(self.located.get(rank, Where("waiting")).doing == "waiting" for rank in self.busy())
-        while self.busy():
+        while self.busy() and not self.trouble:
             self._interrupt(waits)
             if stubborn := self.busy():
                 waits = True
@@ -145,7 +145,8 @@ class TaskListener(Listener):
     def end(self, ranks: Collection[int]) -> None:
         """Kill these ranks, and wait until they have ended."""
         self._order(orders.Kill(tuple(ranks)))
-        self._listen(WallTime(self.start_within), until=lambda: {report.rank for report in self.died} >= set(ranks))
+        if self._listen(WallTime(self.start_within), until=lambda: {each.rank for each in self.died} >= set(ranks)):
+            self.trouble = self.trouble or f"{name_ranks(sorted(ranks))} cannot be ended"
 
     def out_of_step(self) -> bool:
         """Return whether the ranks' next collectives or messages would not match, because their numbers differ."""

@@ -230,12 +230,21 @@ class Team:
             return "The team is closed, and the variables of its ranks are lost: team.restart() starts new ones."
         self.dead |= {report.rank for report in listener.died}
         everybody = [rank for rank in range(len(self)) if rank not in self.dead]
-        if self.dead or not listener.out_of_step():
-            self._take_names(self._send(on_rank.nothing, everybody).result())
-            return f"{self._lost(self.dead)}." if self.dead else ""
+        as_it_was = bool(self.dead) or not listener.out_of_step()
         old = self._generation and listener.raised and all(CONSEQUENCE.search(each.text) for each in listener.raised)
-        self._generation += 1
-        run = self._take_names(self._send(on_rank.rejoin, everybody, self._generation).result())
+        if as_it_was:
+            last = self._send(on_rank.nothing, everybody)
+        else:
+            self._generation += 1
+            last = self._send(on_rank.rejoin, everybody, self._generation)
+        try:
+            run = self._take_names(last.result())
+        except LaunchError:
+            if not last.died:
+                raise
+            return self._recover(last)  # with the ranks that are left
+        if as_it_was:
+            return f"{self._lost(self.dead)}." if self.dead else ""
         held = sorted({name for names in run for name in names})
         return f"{OLD_GROUP * bool(old)}{REMADE}{': here, ' * bool(held)}{', '.join(held)}."
 
