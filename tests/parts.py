@@ -53,7 +53,7 @@ CHECKS = ("tests/checks/test_bank.py", "tests/checks/test_mutants.py", "tests/ch
 LIVE = tuple(f"tests/launchers/test_live{more}.py" for more in ("", "_kernel", "_lifetime", "_start"))
 REST: dict[str, Part] = {
     "faults": Part(("tests/launchers", "tests/foreign", "tests/doctor"), 7, without=LIVE),
-    "live": Part(LIVE, 15),
+    "live": Part(LIVE, 2),
     "banks": Part((*CHECKS, "tests/checks/test_predictions.py"), 30),
     "grading": Part(
         ("tests/checks", "tests/grading", "tests/classroom"),
