@@ -313,6 +313,14 @@ def test_a_rank_that_dies_while_the_others_come_back_from_a_fault_is_missed_by_n
         team.run("1")
 
 
+def test_a_rank_that_dies_at_the_end_of_a_restart_is_missed_by_name(team, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(on_rank, "nothing", dies_on_rank_1)
+        with pytest.raises(RankDied):
+            team.restart(1)
+    assert team.dead == {1}
+
+
 def test_a_rank_that_dies_between_cells_is_noticed(team):
     victim = team.run("os.getpid()", 1)[1]
     os.kill(victim, signal.SIGKILL)

@@ -34,7 +34,7 @@ class TaskListener(Listener):
         timeout: float | None,
         number: int,
         wanted: Collection[int],
-        dead: Collection[int],
+        dead: set[int],
     ) -> None:
         super().__init__(supervisor, ranks, timeout)
         self.number, self.wanted = number, wanted
@@ -42,6 +42,7 @@ class TaskListener(Listener):
         self.idle = set(range(ranks)) - set(wanted)
         nothing = messages.pack_value((None, []))
         self.returned = {rank: messages.Returned(rank, nothing, [], Record(), 0.0, 0.0) for rank in dead}
+        self.dead = dead  # the team's own set: whoever dies in this task is missed in all that follow
         self.aborted = False
         self.silent: set[int] = set()  # ranks for which the supervisor had to answer
         self._sender: threading.Thread | None = None
@@ -69,6 +70,8 @@ class TaskListener(Listener):
             return  # about an earlier task
         if isinstance(message, messages.Located):
             (self.silent.discard if message.record else self.silent.add)(message.rank)
+        elif isinstance(message, messages.Died):
+            self.dead.add(message.rank)
         super()._take(message)
 
     def _let_go(self) -> None:

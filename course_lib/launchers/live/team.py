@@ -192,7 +192,6 @@ class Team:
         if listener.trouble:
             self.close()
             raise LaunchError(listener.trouble)
-        self.dead |= {report.rank for report in listener.died}
         if gone := sorted(self.dead & {*chosen}):
             raise LaunchError(f"{self._lost(gone)}, and this needs {'it' if len(gone) == 1 else 'them'}")
 
@@ -228,7 +227,6 @@ class Team:
         if listener.trouble:
             self.close()
             return "The team is closed, and the variables of its ranks are lost: team.restart() starts new ones."
-        self.dead |= {report.rank for report in listener.died}
         everybody = [rank for rank in range(len(self)) if rank not in self.dead]
         as_it_was = bool(self.dead) or not listener.out_of_step()
         old = self._generation and listener.raised and all(CONSEQUENCE.search(each.text) for each in listener.raised)
@@ -262,7 +260,6 @@ class Team:
             listener = self._listener(everybody)
             listener.returned = {}
             listener.end(alive)
-            self.dead |= alive
         self._generation += 1
         listener = self._send(on_rank.rejoin, everybody, self._generation)
         listener.started -= again
