@@ -89,8 +89,8 @@ def source(cell: Cell) -> str:
 def nbgrader_metadata(cell: Cell) -> dict[str, Any]:
     """Return a cell's nbgrader metadata: whether it is an answer or a check, and for which exercise."""
     metadata = cell.get("metadata")
-    found = metadata.get("nbgrader") if isinstance(metadata, dict) else None
-    return found if isinstance(found, dict) else {}
+    nbgrader = metadata.get("nbgrader") if isinstance(metadata, dict) else None
+    return nbgrader if isinstance(nbgrader, dict) else {}
 
 
 def is_answer(cell: Cell) -> bool:

@@ -19,7 +19,7 @@ BACKEND = "COURSE_LIB_BACKEND"  # nccl or gloo, to force one of them
 SHARES_GPUS = (2, 30)  # the first version of NCCL that lets ranks share a GPU
 SHARING_COMMAND = "python -m course_lib.launchers.nccl"
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
-LARGEST_SEED = 2**63 - 1  # torch accepts twice that, which leaves room for seed + rank
+MAX_SEED = 2**63 - 1  # torch accepts twice that, which leaves room for seed + rank
 
 
 def cores() -> int:
@@ -49,11 +49,11 @@ def memory_bytes() -> int | None:
 
 def _cgroup_memory() -> list[int]:
     """Return the container's memory limits, as read from cgroups v2 and v1."""
-    found = []
+    limits = []
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # the file is missing, or says "max"
-            found.append(int((CONTROL_GROUPS / name).read_text()))
-    return found
+            limits.append(int((CONTROL_GROUPS / name).read_text()))
+    return limits
 
 
 def threads_per_rank(ranks: int) -> int:
@@ -82,10 +82,15 @@ def device() -> torch.device:
     if index is None:
         return torch.device("cpu")
     if "LOCAL_RANK" in os.environ and not torch.cuda.is_initialized():
-        torch.cuda.set_device(
-            index
-        )  # before PyTorch picks one: it would want more GPUs than there are when ranks share one
+        torch.cuda.set_device(index)  # before PyTorch picks one: it assumes a GPU for each rank
     return torch.device("cuda", index)
+
+
+def wait_for_gpu() -> None:
+    """Wait until the GPU has finished all of this process's work. Raises if any of it failed."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def gpu_index() -> int | None:
@@ -99,13 +104,13 @@ def backend(ranks: int) -> str:
     CUDA tensors go over NCCL if every rank has its own GPU, or if the loaded NCCL lets ranks share one; CPU tensors
     still go over gloo. Otherwise everything goes over gloo. Set COURSE_LIB_BACKEND to `nccl` or `gloo` to override.
     """
-    wanted = os.environ.get(BACKEND, "")
-    if wanted not in ("", "nccl", "gloo"):
-        raise ValueError(f"{BACKEND}={wanted}: choose nccl or gloo, or unset it")
-    trouble = why_not_nccl(ranks)
-    if wanted == "nccl" and trouble:
-        raise ValueError(f"{BACKEND}=nccl: {trouble}")
-    return "gloo" if trouble or wanted == "gloo" else "cpu:gloo,cuda:nccl"
+    forced = os.environ.get(BACKEND, "")
+    if forced not in ("", "nccl", "gloo"):
+        raise ValueError(f"{BACKEND}={forced}: choose nccl or gloo, or unset it")
+    reason = why_not_nccl(ranks)
+    if forced == "nccl" and reason:
+        raise ValueError(f"{BACKEND}=nccl: {reason}")
+    return "gloo" if reason or forced == "gloo" else "cpu:gloo,cuda:nccl"
 
 
 def why_not_nccl(ranks: int) -> str:
@@ -161,11 +166,11 @@ def free_port() -> int:
 
 def free_ports(count: int) -> list[int]:
     """Return `count` different free ports, from below those that systems give to outgoing connections meanwhile."""
-    dice, found = random.SystemRandom(), []
+    dice, ports = random.SystemRandom(), []
     with contextlib.ExitStack() as probes:
-        while len(found) < count:
+        while len(ports) < count:
             probe, port = probes.enter_context(socket.socket()), dice.randrange(10_000, 32_000)
             with contextlib.suppress(OSError):  # taken: try another
                 probe.bind(("127.0.0.1", port))
-                found.append(port)
-    return found
+                ports.append(port)
+    return ports

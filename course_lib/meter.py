@@ -19,6 +19,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from course_lib.launchers import private_doors
@@ -27,7 +29,7 @@ from course_lib.launchers.diagnosis import call_log
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-MOST_FORWARDS = 2000  # calls recorded per module class
+MAX_FORWARDS = 2000  # calls recorded per module class
 
 
 @dataclass
@@ -54,19 +56,21 @@ def meter() -> Iterator[Spent]:
     """Yield a `Spent` with this rank's costs in the block. Counts collectives only on ranks started by `launch`."""
     spent, log = Spent(), call_log.of_this_process()
     waits_before = log.waits_so_far if log else 0
-    before, messages_before = ({call.key for call in log.calls()}, log.messages_so_far()) if log else (set(), Counter())
+    keys_before = {call.key for call in log.calls()} if log else set()
+    messages_before = log.messages_so_far() if log else Counter()
     with _watching_modules(spent), _watching_backward(spent), _watching_saved_tensors(spent):
         yield spent
     if log is None:
         return
     spent.waits = log.waits_so_far - waits_before
     for call in log.calls():
-        if call.key not in before:
+        if call.key not in keys_before:
             spent.calls[call.op] = spent.calls.get(call.op, 0) + 1
             spent.payload[call.op] = spent.payload.get(call.op, 0) + call.numbers * _itemsize(call.dtype)
     for message in log.messages_since(messages_before):
-        whose = spent.sent_to if message.kind == "send" else spent.received_from
-        whose[message.peer] = whose.get(message.peer, 0) + math.prod(message.shape) * _itemsize(message.dtype)
+        bytes_by_peer = spent.sent_to if message.kind == "send" else spent.received_from
+        size = math.prod(message.shape) * _itemsize(message.dtype)
+        bytes_by_peer[message.peer] = bytes_by_peer.get(message.peer, 0) + size
         spent.messages += message.kind == "send"
 
 
@@ -87,7 +91,7 @@ def _watching_modules(spent: Spent) -> Iterator[None]:
     def note(module: Any, arguments: tuple) -> None:
         calls = spent.forwards.setdefault(type(module).__name__, [])
         first = next((value for value in arguments if isinstance(value, torch.Tensor)), None)
-        if threading.get_ident() == me and len(calls) < MOST_FORWARDS:
+        if threading.get_ident() == me and len(calls) < MAX_FORWARDS:
             calls.append([] if first is None else list(first.shape))
 
     handle = register_module_forward_pre_hook(note)
@@ -160,23 +164,27 @@ def saved_tensors(counts: Callable[[Tensor], bool]) -> Iterator[SavedBytes]:
     saved = SavedBytes()
 
     def pack(tensor: Tensor) -> _Saved:
-        wrapped = _Saved(tensor)
-        if counts(tensor):
-            storage = tensor.untyped_storage()
-            place, size = storage.data_ptr(), storage.nbytes()
-            saved.add(place, size)
-            weakref.finalize(wrapped, saved.remove, place, size).atexit = False
-        return wrapped
+        if not counts(tensor):
+            return _Saved((tensor, None))
+        storage = tensor.untyped_storage()
+        place, size = storage.data_ptr(), storage.nbytes()
+        saved.add(place, size)
+        return _Saved((tensor, partial(saved.remove, place, size)))
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda wrapped: wrapped.tensor):
+    with torch.autograd.graph.saved_tensors_hooks(pack, itemgetter(0)):
         yield saved
 
 
-class _Saved:
-    """Wraps a saved tensor; it is garbage-collected when the graph frees the tensor."""
+class _Saved(tuple):
+    """A saved tensor, and what to call when the graph frees it.
 
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
+    No frame of Python has a variable that refers to it, here or in `pack`: another thread that looks at this one's
+    stack would keep the variable, and so the tensor would count for longer.
+    """
+
+    def __del__(self) -> None:
+        if self[1]:
+            self[1]()
 
 
 T = TypeVar("T")
@@ -189,8 +197,8 @@ def saved_for_backward(model: nn.Module, *others: Tensor) -> Iterator[SavedBytes
     The model's parameters and the tensors in `others` do not count. A sharded model has different parameters while a
     block is gathered; we look at the ones it has *when* a tensor is saved.
     """
-    known = {_storage(tensor) for tensor in others}
-    with saved_tensors(lambda tensor: _storage(tensor) not in known | _parameters_of(model)) as saved:
+    excluded = {_storage(tensor) for tensor in others}
+    with saved_tensors(lambda tensor: _storage(tensor) not in excluded | _parameters_of(model)) as saved:
         yield saved
 
 
@@ -201,36 +209,36 @@ def most_alive(function: Callable[..., T], *arguments: Any) -> tuple[T, int]:
     """
     from torch import Tensor
 
-    class Watch(private_doors.dispatch_mode()):
-        now, most = 0, 0
+    class AliveBytes(private_doors.dispatch_mode()):
+        bytes, peak = 0, 0
 
         def __init__(self) -> None:
             super().__init__()
-            self.there: set[int] = set()
+            self.alive: set[int] = set()
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            given = {private_doors.storage_id(one.untyped_storage()) for one in args if isinstance(one, Tensor)}
+            inputs = {private_doors.storage_id(value.untyped_storage()) for value in args if isinstance(value, Tensor)}
             results = func(*args, **(kwargs or {}))
-            for one in results if isinstance(results, (list, tuple)) else [results]:
-                if isinstance(one, Tensor):
-                    self.track(one.untyped_storage(), given)
+            for value in results if isinstance(results, (list, tuple)) else [results]:
+                if isinstance(value, Tensor):
+                    self.track(value.untyped_storage(), inputs)
             return results
 
-        def track(self, storage, given: set[int]) -> None:
+        def track(self, storage, inputs: set[int]) -> None:
             place, size = private_doors.storage_id(storage), storage.nbytes()
-            if place not in self.there and place not in given:
-                self.there.add(place)
-                self.now += size
-                self.most = max(self.most, self.now)
-                weakref.finalize(storage, self.let_go, place, size)
+            if place not in self.alive and place not in inputs:
+                self.alive.add(place)
+                self.bytes += size
+                self.peak = max(self.peak, self.bytes)
+                weakref.finalize(storage, self.remove, place, size)
 
-        def let_go(self, place: int, size: int) -> None:
-            self.there.discard(place)
-            self.now -= size
+        def remove(self, place: int, size: int) -> None:
+            self.alive.discard(place)
+            self.bytes -= size
 
-    with Watch() as watch:
+    with AliveBytes() as alive:
         results = function(*arguments)
-    return results, watch.most
+    return results, alive.peak
 
 
 def _parameters_of(model: nn.Module) -> set[int]:

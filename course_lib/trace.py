@@ -45,7 +45,7 @@ class Span:
         return replace(self, start=self.start - zero, end=self.end - zero)
 
 
-MOST_SPANS = 100_000  # per rank: a plot of more is unreadable, and a long run must not grow without bound
+MAX_SPANS = 100_000  # per rank: a plot of more is unreadable, and a long run must not grow without bound
 
 
 class Recorder:
@@ -83,16 +83,16 @@ class Recorder:
             self.core_waits.append((time.monotonic(), waited))
 
     def add(self, span: Span | GpuSpan) -> None:
-        """Store a span. Recording stops at `MOST_SPANS`, so the first ones are kept."""
+        """Store a span. Recording stops at `MAX_SPANS`, so the first ones are kept."""
         if self.on:
             self._spans.append(span)
-            self.on = len(self._spans) < MOST_SPANS
+            self.on = len(self._spans) < MAX_SPANS
 
     def read(self, *, wait: bool = True) -> None:
         """Turn CUDA events into times. Without `wait`, drop spans whose end the GPU has not reached."""
         with self._reading:
             if any(isinstance(span, GpuSpan) for span in self._spans):
-                self._spans[:] = [span for one in self._spans if (span := _read(one, wait)) is not None]
+                self._spans[:] = [span for recorded in self._spans if (span := _read(recorded, wait)) is not None]
 
 
 @dataclass(frozen=True)
@@ -155,13 +155,13 @@ recorder = Recorder()  # on for ranks launched from a notebook; elsewhere, only 
 def recording() -> Iterator[list[Span]]:
     """Record the spans of this process without a launch. The yielded list is filled when the block ends."""
     spans: list[Span] = []
-    began = time.monotonic()
+    started_at = time.monotonic()
     outer, outer_on = recorder.spans, recorder.on
     recorder.spans, recorder.on = [], True
     try:
         yield spans
     finally:
-        spans += [span.since(began) for span in recorder.spans]
+        spans += [span.since(started_at) for span in recorder.spans]
         recorder.spans, recorder.on = outer, outer_on
 
 

@@ -17,6 +17,15 @@ from repository import NoAddress, require_address  # noqa: E402
 BUILD = ROOT / "build"
 SITE, SOURCE, READ = BUILD / "site", BUILD / "site-source", BUILD / "site-read"
 STAMP = BUILD / "site-built"  # as new as the newest file that the site was built from
+# Sphinx makes millions of nodes and keeps most: not looking for garbage among them saves a fifth of the time.
+SPHINX = """
+import gc, os, sys
+gc.disable()
+from sphinx.cmd.build import main
+failed = main(sys.argv[1:])
+sys.stdout.flush(), sys.stderr.flush()
+os._exit(failed)
+"""
 SOURCES = ("docs/**/*", "notebooks/**/*", "exercises/*", "course_lib/**/*", "tests/**/README.md", "*.md")
 
 
@@ -40,7 +49,7 @@ def build(builder: str = "html", folder: Path = SITE) -> None:
             shutil.rmtree(old, ignore_errors=True)
     SOURCE.mkdir(parents=True, exist_ok=True)
     words = ["-b", builder, "-c", ROOT / "docs", "-d", READ, "-W", "--keep-going", "-q", SOURCE, folder]
-    subprocess.run([sys.executable, "-m", "sphinx", *map(str, words)], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-c", SPHINX, *map(str, words)], cwd=ROOT, check=True)
 
 
 def main() -> int:

@@ -62,7 +62,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the last rank to raise is blamed, not the first",
-        "launchers/process/verdict.py",
+        "launchers/process/blame.py",
         "first = min(causes, key=lambda report: report.rank if alike else report.at)",
         "first = max(causes, key=lambda report: report.rank if alike else report.at)",
     ),
@@ -93,12 +93,12 @@ MUTATIONS = [
     Mutation(
         "torchrun's results come back in another order",
         "launchers/torchrun.py",
-        'parts.append(messages.unpack(b"".join(pieces)))',
-        'parts.insert(1, messages.unpack(b"".join(pieces)))',
+        'parts.append(pickling.unpack(b"".join(pieces)))',
+        'parts.insert(1, pickling.unpack(b"".join(pieces)))',
     ),
     Mutation(
         "a Slurm job that saved itself is not put back into the queue",
-        "launchers/slurm/script.py",
+        "launchers/slurm/job.py",
         "if [ $status -eq {REQUEUE} ]",
         "if [ $status -eq 0 ]",
     ),
@@ -107,8 +107,8 @@ MUTATIONS = [
     Mutation(
         "the meter counts a received message as sent",
         "meter.py",
-        'whose = spent.sent_to if message.kind == "send" else spent.received_from',
-        "whose = spent.sent_to",
+        'bytes_by_peer = spent.sent_to if message.kind == "send" else spent.received_from',
+        "bytes_by_peer = spent.sent_to",
     ),
     Mutation(
         "padding's first step counts as data",
@@ -209,8 +209,8 @@ MUTATIONS = [
     Mutation(
         "the newest checkpoint is removed, not the oldest",
         "training/checkpoint/folder.py",
-        "sorted(_complete_ones(final.parent), key=_updates)[:-keep]",
-        "sorted(_complete_ones(final.parent), key=_updates)[keep:]",
+        "sorted(_complete_checkpoints(final.parent), key=_updates)[:-keep]",
+        "sorted(_complete_checkpoints(final.parent), key=_updates)[keep:]",
     ),
     Mutation(
         "every epoch after the first is the first again",
@@ -227,8 +227,8 @@ MUTATIONS = [
     Mutation(
         "ranks stop training at different updates",
         "training/loop.py",
-        "        return REASONS[heard]",
-        "        return REASONS[self._asked()]",
+        "        return REASONS[reason]",
+        "        return REASONS[self._reason_index()]",
     ),
     Mutation(
         "an answer over its budget passes",
@@ -277,14 +277,14 @@ MUTATIONS = [
     Mutation(
         "an update overwrites a learner's changed cell",
         "lab/merge.py",
-        "elif changed and (is_answer(ours) or (old is not None and _hash(ours) == old.hash)):",
-        "elif changed and is_answer(ours):",
+        "elif changed and (is_answer(course) or (old is not None and _hash(course) == old.hash)):",
+        "elif changed and is_answer(course):",
     ),
     Mutation("a slow GPU is not named", "doctor/health.py", "rate * limit < others", "rate * limit < 0"),
     Mutation(
         "a picture of paced times does not say so",
         "pictures/schedule_chart.py",
-        "paced = any(one.paced for one in timed)",
+        "paced = any(box.paced for box in timed)",
         "paced = False",
     ),
 ]

@@ -17,7 +17,7 @@ from course_lib.checks import exercises
 from course_lib.checks.notebooks import run_cells
 from course_lib.checks.report import Report
 from course_lib.cli import main
-from course_lib.cli.arguments import LONGEST_WAIT
+from course_lib.cli.arguments import MAX_TIMEOUT
 from course_lib.launchers import target, torchrun
 from course_lib.launchers.target import BadJob, CannotImport
 from course_lib.pictures import losses
@@ -93,7 +93,7 @@ BAD = {
     "lab --port -5": "--port -5: give a whole number from 1 to 65535",
     "lab --port 99999999": "--port 99999999: give a whole number from 1 to 65535",
     "lab --desk file": "file is a file: give the name of a folder, new or empty",
-    "lab --desk .": ". has other things in it: give --desk a folder that is new or empty",
+    "lab --desk .": ". has other files in it: give --desk a folder that is new or empty",
     "update": "there is no desk at",
     "train ddp --layers 3000000": "layers=3000000: give at most 10000",
     "train ddp --hidden 99999999": "GiB of memory, and this machine has",
@@ -117,7 +117,7 @@ BAD = {
     "doctor --ranks 2 --data missing": "--data missing: there is no such file or folder",
     "doctor --ranks 2 --data /dev/zero": "--data /dev/zero: there is no such file or folder",
     "doctor --ranks 2 --out a.docx": "--out a.docx: end the picture's name in .png",
-    "stragglers file": "file is not a trace of ours: give a trace that run.trace(FILE) or",
+    "stragglers file": "file is not a trace from this course: give a trace that run.trace(FILE) or",
     "stragglers /dev/zero": "/dev/zero cannot be read: give a trace",
     "grade . --out grades --jobs -3": "--jobs -3: give a whole number from 1",
     "grade . --out grades --jobs 0": "--jobs 0: give a whole number from 1",
@@ -131,7 +131,7 @@ BAD = {
     "grade in --out grades --gradebook sqlite:////no/such/x.db": "there is no such folder; make it first",
     "check /dev/zero": "/dev/zero is not a notebook: there is no such file",
     "check .": ". is not a notebook: there is no such file",
-    "check -- file": "only `course run` takes words behind --",
+    "check -- file": "only `course run` takes arguments after --",
     "frobnicate": "invalid choice: 'frobnicate'",
 }
 
@@ -238,7 +238,7 @@ def test_no_patience_is_endless_patience_on_a_cluster(words):
     options = cli.make_parser().parse_args([*words, "--peer-timeout", "0"])
     place = cli.training.place_of(options)
     assert place is not None
-    assert place.peer_timeout == options.peer_timeout == LONGEST_WAIT
+    assert place.peer_timeout == options.peer_timeout == MAX_TIMEOUT
 
 
 def test_more_ranks_than_one_machine_has_room_for_fit_a_cluster():
@@ -373,7 +373,7 @@ def test_a_folder_that_is_gone_gets_a_sentence(folder, monkeypatch, capsys, comm
     monkeypatch.chdir(folder / "gone")
     (folder / "gone").rmdir()
     assert main(command.split()) == 1
-    assert capsys.readouterr().err == "course: the folder that you are in has been removed; go to another one with cd\n"
+    assert capsys.readouterr().err == "course: the current folder no longer exists; change to another one with cd\n"
 
 
 @pytest.mark.parametrize(

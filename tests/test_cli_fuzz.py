@@ -32,7 +32,7 @@ from course_lib.doctor import health
 from course_lib.doctor.health import RankHealth
 from course_lib.doctor.measuring import DeviceRates
 from course_lib.grading import grader
-from course_lib.lab import laying_out
+from course_lib.lab import desk
 from course_lib.launchers import torchrun
 from course_lib.launchers.tracing.trace_file import write_trace
 from course_lib.pictures.picture import Picture
@@ -190,7 +190,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(torchrun, "launch", stub_of_launch)
     monkeypatch.setattr(training_job, "launch", stub_of_launch)
     monkeypatch.setattr(lab.os, "execve", opens)
-    monkeypatch.setattr(laying_out, "course_folder", lambda: tmp_path / "in")  # a small one
+    monkeypatch.setattr(desk, "course_folder", lambda: tmp_path / "in")  # a small one
     monkeypatch.setenv("HOME", str(tmp_path / "folder"))
     monkeypatch.setattr(lab.os, "chdir", lambda _: None)
     monkeypatch.setattr(doctor, "examine", doctor.Report)

@@ -113,7 +113,7 @@ def test_the_core_imports_without_jupyter_and_pictures():
         "import course_lib.training, course_lib.training.examples, course_lib.training.tasks\n"
         "late = {f'torch.distributed.{name}' for name in ('tensor', 'fsdp', 'checkpoint')}\n"
         "assert not late & {*sys.modules}, f'{late & {*sys.modules}} takes a second to import, and few runs need it'\n"
-        "import course_lib.authoring.__main__, course_lib.authoring.slides\n"
+        "import course_lib.authoring.__main__, course_lib.authoring.outline\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 

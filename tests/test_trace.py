@@ -37,7 +37,7 @@ def test_a_paused_recorder_keeps_nothing_and_goes_on_afterwards():
 
 
 def test_the_first_spans_stay_and_the_rest_is_not_kept(monkeypatch):
-    monkeypatch.setattr(trace, "MOST_SPANS", 3)
+    monkeypatch.setattr(trace, "MAX_SPANS", 3)
     with trace.recording() as spans:
         for name in ("a", "b", "c", "d"):
             with trace.span(name):

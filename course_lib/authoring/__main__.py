@@ -81,14 +81,14 @@ def run(options: argparse.Namespace) -> int:
     if options.command == "exercises":
         return for_each(options.files, make_exercise)
     if options.command == "slides":
-        from course_lib.authoring.slides import mark
+        from course_lib.authoring.outline import mark_file
 
-        return for_each(options.files, mark)
+        return for_each(options.files, mark_file)
     from course_lib.authoring.reading import findings
 
-    found = [finding for path in options.files for finding in findings(path)]
-    print(*found, sep="\n", end="\n" if found else "")
-    return 1 if found else 0
+    all_findings = [finding for path in options.files for finding in findings(path)]
+    print(*all_findings, sep="\n", end="\n" if all_findings else "")
+    return 1 if all_findings else 0
 
 
 def for_each(files: list[Path], work: Callable[[Path], object]) -> int:

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from course_lib.course_files import PACKAGE, Cell, course_folder, read, source
 
 SOURCES = "Where this comes from"  # the heading of the last section
-FEWEST_SOURCES, MOST_SOURCES = 3, 6
+MIN_SOURCES, MAX_SOURCES = 3, 6
 NUMBER = re.compile(r"(?<![\w.])-?(?:\d[\d,_]*(?:\.\d+)?|\.\d+)(?:e[-+]?\d+)?", re.IGNORECASE)
 VERDICT = re.compile(r"(?:^|(?<! is)\W)(?:True|False)[\s\]),.]*$")  # but not in "when it is True"
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
@@ -32,10 +32,10 @@ class Finding:
     lesson: str
     cell: int
     line: int
-    what: str
+    fault: str
 
     def __str__(self) -> str:
-        return f"{self.lesson}, cell {self.cell}{f', line {self.line}' if self.line else ''}: {self.what}"
+        return f"{self.lesson}, cell {self.cell}{f', line {self.line}' if self.line else ''}: {self.fault}"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Lesson:
         """Yield the index and the text of every Markdown cell, with blank lines in place of code blocks."""
         for place, cell in enumerate(self.cells):
             if cell["cell_type"] == "markdown":
-                yield place, re.sub(r"```.*?```", lambda found: "\n" * found[0].count("\n"), source(cell), flags=re.S)
+                yield place, re.sub(r"```.*?```", lambda block: "\n" * block[0].count("\n"), source(cell), flags=re.S)
 
     def code(self) -> Iterator[tuple[int, str]]:
         """Yield the index and the text of every code cell."""
@@ -67,8 +67,8 @@ class Lesson:
         begins = [(place, text.lstrip()) for place, text in self.prose() if text.lstrip().startswith("## ")]
         return [(place, text.splitlines()[0][3:].strip(), text) for place, text in begins]
 
-    def finding(self, cell: int, line: int, what: str) -> Finding:
-        return Finding(self.path.stem, cell, line, what)
+    def finding(self, cell: int, line: int, fault: str) -> Finding:
+        return Finding(self.path.stem, cell, line, fault)
 
 
 def printed(cell: Cell) -> list[str]:
@@ -159,11 +159,11 @@ def missing_neighbors(lesson: Lesson) -> Iterator[Finding]:
     place = all_lessons.index(lesson.path.name)
     neighbors = {"Before": all_lessons[place - 1] if place else None, "After": (*all_lessons, None)[place + 1]}
     for word, name in neighbors.items():
-        found = re.search(rf"\*\*{word}\*\*:\s+\[[^\]]+\]\(([^)]+)\)", source(lesson.cells[0]))
-        if name and not found:
+        link = re.search(rf"\*\*{word}\*\*:\s+\[[^\]]+\]\(([^)]+)\)", source(lesson.cells[0]))
+        if name and not link:
             yield lesson.finding(0, 0, f"does not link the lesson {word.lower()}: **{word}**: [..]({name})")
-        elif name and found and found[1] != name:
-            yield lesson.finding(0, 0, f"**{word}** links {found[1]} and not {name}")
+        elif name and link and link[1] != name:
+            yield lesson.finding(0, 0, f"**{word}** links {link[1]} and not {name}")
 
 
 def missing_sources(lesson: Lesson) -> Iterator[Finding]:
@@ -174,8 +174,8 @@ def missing_sources(lesson: Lesson) -> Iterator[Finding]:
         return
     text = "\n".join(text for p, text in lesson.prose() if p >= place)
     items = re.split(r"^(?:[-*]|\d+\.) ", text, flags=re.M)[1:]
-    if not FEWEST_SOURCES <= len(items) <= MOST_SOURCES:
-        yield lesson.finding(place, 0, f"{len(items)} sources: a reader wants {FEWEST_SOURCES} to {MOST_SOURCES}")
+    if not MIN_SOURCES <= len(items) <= MAX_SOURCES:
+        yield lesson.finding(place, 0, f"{len(items)} sources: a reader wants {MIN_SOURCES} to {MAX_SOURCES}")
     for item in items:
         links = [address for _, address in LINK.findall(item) if address.startswith("https://")]
         if not links or len(LINK.sub("", item).split()) < 4:
@@ -192,11 +192,13 @@ def broken_references(lesson: Lesson) -> Iterator[Finding]:
             for name in OUR_FILE.findall(words):
                 if not has_file(lesson, name):
                     yield lesson.finding(place, line, f"there is no {name}")
-        for found in re.finditer(r"(?:lesson (\d\d)(?:'s|,|:)?\s+)?[Ss]ections? (\d+)(?:\s+of lesson (\d\d))?", text):
-            other = found[1] or found[3] or lesson.number
-            if not has_section(lesson, other, found[2]):
-                line = text[: found.start()].count("\n") + 1
-                yield lesson.finding(place, line, f"lesson {other} has no section {found[2]}")
+        for reference in re.finditer(
+            r"(?:lesson (\d\d)(?:'s|,|:)?\s+)?[Ss]ections? (\d+)(?:\s+of lesson (\d\d))?", text
+        ):
+            other = reference[1] or reference[3] or lesson.number
+            if not has_section(lesson, other, reference[2]):
+                line = text[: reference.start()].count("\n") + 1
+                yield lesson.finding(place, line, f"lesson {other} has no section {reference[2]}")
 
 
 def has_target(lesson: Lesson, address: str) -> bool:
@@ -235,4 +237,6 @@ CHECKS: tuple[Callable[[Lesson], Iterator[Finding]], ...] = (
 def findings(path: Path) -> list[Finding]:
     """Return all faults that the checks find in a lesson, from top to bottom."""
     lesson = Lesson(path.resolve())
-    return sorted((found for check in CHECKS for found in check(lesson)), key=lambda found: (found.cell, found.line))
+    return sorted(
+        (finding for check in CHECKS for finding in check(lesson)), key=lambda finding: (finding.cell, finding.line)
+    )

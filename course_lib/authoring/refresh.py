@@ -26,7 +26,7 @@ from course_lib.machine import cores
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-LONGEST_CELL = 300  # seconds
+CELL_TIMEOUT = 300  # seconds
 WIDGET = "application/vnd.jupyter.widget-view+json"
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -35,7 +35,7 @@ METADATA = {
 
 SPANS, SECONDS = 20, 0.02
 WORK = 0.75  # the part of each span that a rank computes: if its core is shared with others, the span takes longer
-MOST_LATENESS = 1.10  # sleeping and waking up also take a little time
+MAX_LATENESS = 1.10  # sleeping and waking up also take a little time
 
 
 class NotStored(RuntimeError):
@@ -59,10 +59,10 @@ def refresh(path: Path, *, anyway: bool = False) -> None:
 def require_idle_machine(when: str) -> None:
     """Raise `NotStored` if the machine is too busy to measure anything; `when` is "before" or "after" the run."""
     late = lateness()
-    if late > MOST_LATENESS:
+    if late > MAX_LATENESS:
         raise NotStored(
             f"the notebook was not stored, because {when} its run a timed test took {late:.2f} times as long as it "
-            f"should (at most {MOST_LATENESS:.2f} is accepted). Wait until the machine is idle, or use --anyway."
+            f"should (at most {MAX_LATENESS:.2f} is accepted). Wait until the machine is idle, or use --anyway."
         )
 
 
@@ -78,8 +78,8 @@ def paced_work() -> float:
     """Run spans that compute for a while and then sleep, and return their total time divided by the planned time."""
     for _ in range(SPANS):
         with trace.span("work", at_least=SECONDS):
-            began = time.thread_time()
-            while time.thread_time() - began < WORK * SECONDS:
+            started_at = time.thread_time()
+            while time.thread_time() - started_at < WORK * SECONDS:
                 pass
     return sum(span.seconds for span in trace.recorder.spans) / (SPANS * SECONDS)
 
@@ -97,7 +97,7 @@ def executed(path: Path) -> NotebookNode:
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,
-        timeout=LONGEST_CELL,
+        timeout=CELL_TIMEOUT,
         kernel_name="python3",
         resources={"metadata": {"path": str(path.parent)}},
         record_timing=False,

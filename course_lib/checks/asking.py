@@ -126,9 +126,10 @@ def _number_field(prediction: Prediction, commit: Callable[[Any], None]) -> list
     import ipywidgets
 
     field = ipywidgets.Text(
-        description="I say", placeholder="a number", continuous_update=False, layout={"width": "16em"}
+        description="My answer", placeholder="a number", continuous_update=False, layout={"width": "16em"}
     )
-    done = ipywidgets.Button(description="That is my prediction", layout={"width": "auto"})
+    done = ipywidgets.Button(description="Submit", layout={"width": "auto"})
+    done.add_class("course-say")
     reply = ipywidgets.Label(value=prediction.unit)
     entered: list[bool] = []
 

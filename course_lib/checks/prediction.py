@@ -105,7 +105,8 @@ class Prediction:
         return self.with_unit(f"{answer:g}") if self.typed else f"{answer}) {self.choices[LETTERS.index(answer)].says}"
 
     def with_unit(self, text: str) -> str:
-        return f"{text} {self.unit}".rstrip()
+        """Return a number with its unit: 4 updates, but 1 update. (Once as long stays "1 times as long".)"""
+        return f"{text} {self.unit.removesuffix('s') if text == '1' else self.unit}".rstrip()
 
 
 def fits(expected: Any, value: Any, tolerance: float = 0.0) -> bool:

@@ -49,11 +49,11 @@ def said_html(prediction: Prediction, said: Any) -> str:
 def result_text(prediction: Prediction, said: Any, came_out: Any) -> str:
     """Return the result and, if there was one, the answer."""
     came, chosen = prediction.choice_for(came_out), _chosen(prediction, said)
-    lines = [f"Prediction {prediction.number}, what came out: {_came(prediction, came, came_out)}"]
+    lines = [f"Prediction {prediction.number}, the result: {_came(prediction, came, came_out)}"]
     if said is not None:
         lines.append(f"You said: {prediction.told(said)}")
         if chosen and chosen is not came and chosen.believes:
-            lines.append(f"What that believes: {chosen.believes}. {chosen.why}")
+            lines.append(f"The idea behind that: {chosen.believes}. {chosen.why}")
     return "\n".join(lines)
 
 
@@ -64,13 +64,12 @@ def result_box(prediction: Prediction, said: Any, came_out: Any) -> str:
     kind = "neutral" if said is None else "right" if right else "wrong"
     verdict = "" if said is None else ": ✓ as you said" if right else ": ✗ not as you said"
     why = f" {marked(came.why)}" if came else ""
-    body = f"<p><strong>Came out</strong>: {marked(_came(prediction, came, came_out))}.{why}</p>"
+    body = f"<p><strong>Result</strong>: {marked(_came(prediction, came, came_out))}.{why}</p>"
     if said is not None and not right:
         body += f"<p><strong>You said</strong>: {marked(prediction.told(said))}.</p>"
         if chosen and chosen.believes:
-            body += (
-                f"<p><strong>What that believes</strong>: <em>{marked(chosen.believes)}.</em> {marked(chosen.why)}</p>"
-            )
+            believes = f"<em>{marked(chosen.believes)}.</em> {marked(chosen.why)}"
+            body += f"<p><strong>The idea behind that</strong>: {believes}</p>"
     others = [choice for choice in prediction.choices if choice.believes and choice is not chosen]
     body += _others(prediction, others)
     head = f"Prediction {prediction.number}{verdict}"
@@ -93,4 +92,4 @@ def _others(prediction: Prediction, choices: list[Choice]) -> str:
         f"<li>{marked(prediction.with_unit(each.says))}: <em>{marked(each.believes)}.</em> {marked(each.why)}</li>"
         for each in choices
     ]
-    return f"<details><summary>What other answers believe</summary><ul>{''.join(items)}</ul></details>"
+    return f"<details><summary>The ideas behind the other answers</summary><ul>{''.join(items)}</ul></details>"

@@ -7,13 +7,14 @@ import sqlite3
 from pathlib import Path
 
 
-def hold_lock(path: Path) -> sqlite3.Connection | None:
-    """Return the lock on a file, or None if someone else holds it. Closing it, or the end of the process, releases it.
+def hold_lock(path: Path, patience: float = 0) -> sqlite3.Connection | None:
+    """Return the lock on a file, or None if someone else holds it for longer than `patience` seconds.
 
-    SQLite locks files on Windows, too, where there is no `flock`. The file stays empty; only its owner can read it.
+    Closing it, or the end of the process, releases it. SQLite locks files on Windows, too, where there is no `flock`.
+    The file stays empty; only its owner can read it.
     """
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-    lock = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    lock = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
     try:
         lock.execute("BEGIN EXCLUSIVE")
     except sqlite3.OperationalError as error:

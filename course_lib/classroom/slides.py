@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from course_lib.authoring.outline import Outline
-from course_lib.authoring.slides import asks
+from course_lib.authoring.outline import Outline, asks_question
 from course_lib.course_files import Cell, source
 
 PRESENTER = Path(__file__).parent / "pages" / "presenter"
@@ -53,7 +52,7 @@ def screens(cells: Sequence[Cell], section: str, minutes: int) -> Iterator[Scree
         else:
             screen.steps[-1].append(shown)
         screen.steps += [[piece] for piece in later]
-        was_asked = asks(cell) or (was_asked and not cell.get("outputs"))
+        was_asked = asks_question(cell) or (was_asked and not cell.get("outputs"))
     yield screen
 
 

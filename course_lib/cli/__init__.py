@@ -11,18 +11,19 @@ from typing import NoReturn
 from course_lib import interrupt
 from course_lib.cli import desk, grading, teaching, training
 from course_lib.cli.arguments import BadUsage, Parser, complain, interrupted
-from course_lib.launchers.torchrun import leave, leaving_at_once
+from course_lib.interrupt import exiting_on_interrupt
+from course_lib.launchers.torchrun import leave
 
 
 def command() -> NoReturn:
-    """Run the words of the command line, and end."""
+    """Run the command line, and exit."""
     status = main()
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         status = status or 1
     except OSError as error:
-        status = complain(f"what it printed is not all there: {error.strerror}")
+        status = complain(f"the output is incomplete: {error.strerror}")
     leave(status)
 
 
@@ -55,22 +56,24 @@ def _main(words: list[str]) -> int:
     try:
         os.getcwd()
     except FileNotFoundError:
-        return complain("the folder that you are in has been removed; go to another one with cd")
-    ours, behind = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, None)
+        return complain("the current folder no longer exists; change to another one with cd")
+    has_separator = "--" in words
+    end = words.index("--") if has_separator else len(words)
+    words, function_arguments = words[:end], words[end + 1 :]
     parser = make_parser()
-    if behind is not None and ours[:1] != ["run"]:
-        parser.error("only `course run` takes words behind --, for the function that it runs")
-    for word in ours:
+    if has_separator and words[:1] != ["run"]:
+        parser.error("only `course run` takes arguments after --, for the function that it runs")
+    for word in words:
         if word.startswith("--") and word.endswith("=--"):  # argparse would read it as an empty list
             parser.error(f"{word}: give a value")
-    with leaving_at_once():  # checking some arguments imports matplotlib, which takes a while
-        options, rest = parser.parse_known_args(ours)
+    with exiting_on_interrupt():  # checking some arguments imports matplotlib, which takes a while
+        options, extra_words = parser.parse_known_args(words)
     # argparse does not accept positional arguments after an option: `course run f.py:g --ranks 2 steps=10`
-    if any(word.startswith("-") for word in rest) or (rest and not hasattr(options, "arguments")):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if rest:
-        options.arguments = [*options.arguments, *rest]
-    options.argv, options.words = behind or [], ours
+    if any(word.startswith("-") for word in extra_words) or (extra_words and not hasattr(options, "arguments")):
+        parser.error(f"unrecognized arguments: {' '.join(extra_words)}")
+    if extra_words:
+        options.arguments = [*options.arguments, *extra_words]
+    options.argv, options.words = function_arguments, words
     return options.run(options)
 
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from course_lib.launchers import Detached, LaunchError
-from course_lib.launchers.local import LONGEST_WAIT, MOST_RANKS
-from course_lib.machine import LARGEST_SEED
+from course_lib.launchers.local import MAX_RANKS, MAX_TIMEOUT
+from course_lib.machine import MAX_SEED
 
-LARGEST_COUNT = 1_000_000_000
-LONGEST_LINE = 400  # characters in a sentence
+MAX_COUNT = 1_000_000_000
+MAX_LENGTH = 400  # characters in a sentence
 NEEDS_LATEX = {"pgf"}
 SLURM_TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|infinite|unlimited", re.ASCII | re.IGNORECASE)
 
@@ -40,10 +40,10 @@ class Parser(argparse.ArgumentParser):
 def one_line(text: str) -> str:
     """Return a sentence on one line, without its middle if it is long: quoted user input can have any length."""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE // 2]} ... {line[-LONGEST_LINE // 2 :]}"
+    return line if len(line) <= MAX_LENGTH else f"{line[: MAX_LENGTH // 2]} ... {line[-MAX_LENGTH // 2 :]}"
 
 
-def whole_number(least: int, most: int, what: str = "a whole number") -> Callable[[str], int]:
+def whole_number(least: int, most: int, description: str = "a whole number") -> Callable[[str], int]:
     """Return an argument type for whole numbers in a range, both ends included."""
 
     def parse(text: str) -> int:
@@ -52,44 +52,44 @@ def whole_number(least: int, most: int, what: str = "a whole number") -> Callabl
         except ValueError:
             number = None
         if number is None or not least <= number <= most:
-            raise _refusal(text, f"give {what} from {least} to {most}")
+            raise _refusal(text, f"give {description} from {least} to {most}")
         return number
 
     return parse
 
 
-count = whole_number(1, LARGEST_COUNT)
-seed = whole_number(0, LARGEST_SEED)
+count = whole_number(1, MAX_COUNT)
+seed = whole_number(0, MAX_SEED)
 port = whole_number(1, 65_535)
 
 
 def part(text: str) -> tuple[int, int]:
     """Parse a part of a class, like 3/8."""
-    found = re.fullmatch(r"(\d{1,5})/(\d{1,5})", text, re.ASCII)
-    if not found or not 1 <= int(found[1]) <= int(found[2]):
+    match = re.fullmatch(r"(\d{1,5})/(\d{1,5})", text, re.ASCII)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
         raise _refusal(text, "give the number of a part and how many there are, like 3/8")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def ranks(text: str) -> int:
     """Parse a number of ranks. `place_of` checks the limit for one machine, once it knows where they run."""
     try:
-        return whole_number(1, LARGEST_COUNT)(text)
+        return whole_number(1, MAX_COUNT)(text)
     except argparse.ArgumentTypeError:
-        raise _refusal(text, f"give a number of ranks from 1 to {MOST_RANKS}, or more on a cluster") from None
+        raise _refusal(text, f"give a number of ranks from 1 to {MAX_RANKS}, or more on a cluster") from None
 
 
 def seconds(text: str) -> float:
     """Parse a timeout in seconds; 0 means no timeout."""
     number = _number(text)
-    if not 0 <= number <= LONGEST_WAIT:
-        raise _refusal(text, f"give a number of seconds up to {LONGEST_WAIT}, or 0 to wait forever")
+    if not 0 <= number <= MAX_TIMEOUT:
+        raise _refusal(text, f"give a number of seconds up to {MAX_TIMEOUT}, or 0 to wait forever")
     return number
 
 
 def patience(text: str) -> float:
     """Parse a timeout for PyTorch, which has no value for "no timeout": 0 becomes the longest one."""
-    return seconds(text) or float(LONGEST_WAIT)
+    return seconds(text) or float(MAX_TIMEOUT)
 
 
 def learning_rate(text: str) -> float:
@@ -110,16 +110,16 @@ def words(text: str) -> str:
 def option(
     command: argparse.ArgumentParser | argparse._ArgumentGroup,
     name: str,
-    what: str,
+    description: str,
     kind: Callable[[str], object] = words,
     metavar: str | None = None,
     **more: Any,
 ) -> None:
-    """Add an option, or an argument without dashes, with `what` as its help. With `bool`, it is a switch."""
+    """Add an option, or an argument without dashes, with `description` as its help. With `bool`, it is a switch."""
     if kind is bool:
-        command.add_argument(name, action="store_true", help=what)
+        command.add_argument(name, action="store_true", help=description)
     else:
-        command.add_argument(name, type=kind, metavar=metavar, help=what, **more)
+        command.add_argument(name, type=kind, metavar=metavar, help=description, **more)
 
 
 def sbatch_word(text: str) -> str:
@@ -136,8 +136,8 @@ def time_limit(text: str) -> float:
         number = sum(part * 60**place for place, part in enumerate(reversed(parts)))
     else:
         number = _number(text)
-    if not 0 < number <= LONGEST_WAIT:
-        raise _refusal(text, f"give seconds, or hours:minutes:seconds, above 0 and up to {LONGEST_WAIT} seconds")
+    if not 0 < number <= MAX_TIMEOUT:
+        raise _refusal(text, f"give seconds, or hours:minutes:seconds, above 0 and up to {MAX_TIMEOUT} seconds")
     return number
 
 
@@ -211,7 +211,7 @@ def complain(error: Exception | str, status: int = 1) -> int:
 
 
 def detached(error: Detached) -> int:
-    """Print how to follow a job that keeps running. If nobody can read this, the job's output says it, too."""
+    """Print how to follow a job that keeps running, if there still is a terminal to print to."""
     with contextlib.suppress(OSError):
         complain(str(error))
     return HUNG_UP

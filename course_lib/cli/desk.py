@@ -11,9 +11,9 @@ from pathlib import Path
 from course_lib.cli import arguments as types
 from course_lib.cli.arguments import BadUsage, complain, interrupted, option
 from course_lib.cli.training import add_cluster_options, choose_backend, place_of
+from course_lib.interrupt import exiting_on_interrupt
 from course_lib.launchers import LaunchError, torchrun, warm_up
 from course_lib.launchers.slurm import BadPlace
-from course_lib.launchers.torchrun import leaving_at_once
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
@@ -122,7 +122,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _examine_machine() -> int:
-    with leaving_at_once():
+    with exiting_on_interrupt():
         from course_lib.doctor import examine
 
     report = examine()
@@ -132,7 +132,7 @@ def _examine_machine() -> int:
 
 def _examine_ranks(options: argparse.Namespace) -> int:
     under_torchrun = torchrun.started_by_torchrun()
-    speaks = not under_torchrun or torchrun.speak_as_rank() == 0
+    prints = not under_torchrun or torchrun.speak_as_rank() == 0
     try:
         choose_backend(options)
         place = place_of(options)
@@ -140,31 +140,30 @@ def _examine_ranks(options: argparse.Namespace) -> int:
             _check_data(options.data)
         if not under_torchrun and not place:
             warm_up()  # imports torch in the background, while this process does
-        with leaving_at_once():
+        with exiting_on_interrupt():
             from course_lib.doctor import health
             from course_lib.doctor.health import complaints, health_text
 
         plan = health.Plan(data=options.data)
         if under_torchrun:
-            found = health.examine_as_rank(plan, options.peer_timeout)
+            measured = health.examine_as_rank(plan, options.peer_timeout)
         else:
-            found = health.examine_ranks(plan, place.ranks if place else options.ranks, on=place)
+            measured = health.examine_ranks(plan, place.ranks if place else options.ranks, on=place)
     except BadPlace as error:
-        return complain(error, status=2) if speaks else 2
+        return complain(error, status=2) if prints else 2
     except LaunchError as error:
         return complain(error)
     except KeyboardInterrupt:
-        return interrupted("; all ranks have been stopped") if speaks else 130
-    if found is None:
+        return interrupted("; all ranks have been stopped") if prints else 130
+    if measured is None:
         return 0
-    print(health_text(found))
+    print(health_text(measured))
     if options.out is not None:
         from course_lib import pictures
 
-        pictures.link_matrix({pair: times.link for pair, times in found.links.items()}, len(found.ranks)).save(
-            options.out
-        )
-    return 1 if complaints(found) else 0
+        links = {pair: times.link for pair, times in measured.links.items()}
+        pictures.link_matrix(links, len(measured.ranks)).save(options.out)
+    return 1 if complaints(measured) else 0
 
 
 def _check_data(path: str) -> None:

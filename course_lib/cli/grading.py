@@ -7,8 +7,8 @@ from pathlib import Path
 
 from course_lib.cli import arguments as types
 from course_lib.cli.arguments import BadUsage, complain, option
+from course_lib.interrupt import exiting_on_interrupt
 from course_lib.launchers import warm_up
-from course_lib.launchers.torchrun import leaving_at_once
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
@@ -17,8 +17,8 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     check.add_argument("notebook", type=types.words, metavar="NOTEBOOK.ipynb")
     check.set_defaults(run=_check)
 
-    done = commands.add_parser("progress", help="show how far you are: predictions, exercises, and what comes next")
-    done.set_defaults(run=_progress)
+    progress = commands.add_parser("progress", help="show how far you are: predictions, exercises, and what comes next")
+    progress.set_defaults(run=_progress)
 
     grade = commands.add_parser(
         "grade",
@@ -52,7 +52,7 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
 
 def _check(options: argparse.Namespace) -> int:
     warm_up()
-    with leaving_at_once():
+    with exiting_on_interrupt():
         from course_lib.checks import check_notebook
         from course_lib.checks.notebooks import BadNotebook
 
@@ -63,7 +63,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _progress(_: argparse.Namespace) -> int:
-    with leaving_at_once():
+    with exiting_on_interrupt():
         from course_lib.checks import exercises, progress
 
         exercises()  # imports the exercises
@@ -74,7 +74,7 @@ def _progress(_: argparse.Namespace) -> int:
 def _grade(options: argparse.Namespace) -> int:
     from course_lib.grading.interrupts import ended_by_an_interrupt
 
-    with ended_by_an_interrupt("what was graded is kept: run the same command again to go on from here"):
+    with ended_by_an_interrupt("finished grades are kept: run the same command again to continue"):
         from course_lib.grading.gradebook import NoGradebook
         from course_lib.grading.grader import grade
         from course_lib.grading.platforms import BadStudents
@@ -95,11 +95,11 @@ def _grade(options: argparse.Namespace) -> int:
             raise BadUsage("grade --part: --merge, --gradebook and --csv are for afterwards, when all parts are graded")
         if options.merge and (options.again or options.flagged):
             raise BadUsage("grade --merge: it runs no submission; give --again or --flagged with --part")
-        given = {
+        arguments = {
             name: value for name, value in vars(options).items() if name not in ("run", "argv", "words", "explain")
         }
         try:
-            print(grade(**given))
+            print(grade(**arguments))
         except (BadSubmissions, BadStudents, BadSecret, NoSandbox, NoGradebook) as error:
             return complain(error, status=2)
     return 0
@@ -142,7 +142,7 @@ def _release(options: argparse.Namespace) -> int:
         names = release(folder, options.lessons)
     except BadExchange as error:
         return complain(error, status=2)
-    print(f"In {folder}, none with an answer in it: {', '.join(names)}")
+    print(f"Copied to {folder}, without answers: {', '.join(names)}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`course class`, `course slides` and `course agenda`: prepare and hold a class."""
+"""`course class`, `course slides` and `course agenda`: prepare and teach a class."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from course_lib.cli import arguments as types
 from course_lib.cli.arguments import complain, option
-from course_lib.launchers.torchrun import leaving_at_once
+from course_lib.interrupt import exiting_on_interrupt
 
 if TYPE_CHECKING:
     from course_lib.classroom.server import Options
@@ -60,7 +60,7 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
 
 
 def _slides(options: argparse.Namespace) -> int:
-    with leaving_at_once():
+    with exiting_on_interrupt():
         from course_lib.authoring.outline import NoLesson, find_outline
         from course_lib.classroom.slides import CannotExport, slides_page
         from course_lib.classroom.teaching import speaker_notes
@@ -79,7 +79,7 @@ def _slides(options: argparse.Namespace) -> int:
 
 
 def _agenda(options: argparse.Namespace) -> int:
-    with leaving_at_once():
+    with exiting_on_interrupt():
         from course_lib.classroom.agenda import BadAgenda, agenda_markdown, dates_from, lessons_from, make_agenda
         from course_lib.classroom.teaching import find_plan
 
@@ -88,13 +88,13 @@ def _agenda(options: argparse.Namespace) -> int:
             for name, value in find_plan(options.plan).options.items():
                 setattr(options, name, value)
         lessons = lessons_from(options.lessons)
-        made = make_agenda(
+        agenda = make_agenda(
             lessons, days=options.days, begin=options.begin, until=options.until, exercise_minutes=options.exercises
         )
     except BadAgenda as error:
         return complain(error, status=2)
     dates = dates_from(options.date, options.days, weekly=options.weekly) if options.date else []
-    text = agenda_markdown(made, dates)
+    text = agenda_markdown(agenda, dates)
     if options.out:
         Path(options.out).write_text(text, encoding="utf-8")
     else:
@@ -104,10 +104,10 @@ def _agenda(options: argparse.Namespace) -> int:
 
 def _time(text: str) -> int:
     """Parse a time of day into minutes after midnight."""
-    found = re.fullmatch(r"(\d{1,2}):([0-5]\d)", text.strip(), re.ASCII)
-    if not found or int(found[1]) > 23:
+    match = re.fullmatch(r"(\d{1,2}):([0-5]\d)", text.strip(), re.ASCII)
+    if not match or int(match[1]) > 23:
         raise argparse.ArgumentTypeError(f"{text.strip() or repr(text)}: give a time of the day, like 9:30")
-    return 60 * int(found[1]) + int(found[2])
+    return 60 * int(match[1]) + int(match[2])
 
 
 def _date(text: str) -> date:
@@ -142,7 +142,7 @@ def _add_class(commands: argparse._SubParsersAction) -> None:
     option(command, "--no-browser", "only print the addresses", bool)
     option(command, "--hub", "run as a JupyterHub service: see docs/deploy/jupyterhub", bool)
     option(command, "--group", "the Hub group that may join (default: learners)", default="learners")
-    command.set_defaults(run=_hold)
+    command.set_defaults(run=_serve_class)
 
     inside = command.add_subparsers(metavar="report")
     report = inside.add_parser(
@@ -155,18 +155,18 @@ def _add_class(commands: argparse._SubParsersAction) -> None:
     report.set_defaults(run=_report)
 
 
-def _hold(options: argparse.Namespace) -> int:
+def _serve_class(options: argparse.Namespace) -> int:
     from course_lib.classroom.server import BadAddress, Options, serve
     from course_lib.classroom.server.addresses import NoCertificate
     from course_lib.classroom.server.record import BadRecord
 
-    given = {
+    settings = {
         name: getattr(options, name) for name in ("port", "host", "record", "title", "tls", "anonymous", "address")
     }
     try:
         if options.hub:
-            return _hold_in_hub(Options(**given, browser=False), options.group)
-        return serve(Options(**given, browser=not options.no_browser))
+            return _serve_in_hub(Options(**settings, browser=False), options.group)
+        return serve(Options(**settings, browser=not options.no_browser))
     except (BadRecord, BadAddress) as error:
         return complain(error, status=2)
     except NoCertificate as error:
@@ -181,11 +181,11 @@ def _report(options: argparse.Namespace) -> int:
         write_report(Path(options.record), Path(options.out))
     except BadRecord as error:
         return complain(error, status=2)
-    print(f"written: {Path(options.out) / 'index.html'}, learners.csv and questions.csv")
+    print(f"wrote {Path(options.out) / 'index.html'}, learners.csv and questions.csv")
     return 0
 
 
-def _hold_in_hub(options: Options, group: str) -> int:
+def _serve_in_hub(options: Options, group: str) -> int:
     try:
         from course_lib.classroom.server.hub import NoHub, serve_in_hub
     except ModuleNotFoundError as error:

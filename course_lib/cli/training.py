@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from course_lib import machine
 from course_lib.cli import arguments as types
 from course_lib.cli.arguments import BadUsage, complain, detached, interrupted, option
+from course_lib.interrupt import exiting_on_interrupt
 from course_lib.launchers import Detached, LaunchError, PeersLost, Run, Slurm, torchrun, warm_up
-from course_lib.launchers.local import MOST_RANKS
+from course_lib.launchers.local import MAX_RANKS
 from course_lib.launchers.process import stop
 from course_lib.launchers.process.stop import REQUEUE
 from course_lib.launchers.slurm import BadPlace
 from course_lib.launchers.target import BadJob, parse
-from course_lib.launchers.torchrun import leaving_at_once
 from course_lib.launchers.tracing.trace_file import TraceError, check_can_be_written, read_trace, spans_in
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         "a model other than the LSTM: the small GPT of lesson 12, or your own function that returns a list of blocks",
         metavar="gpt|FILE.py:FUNCTION",
     )
-    for name, kind, default, what in (
+    for name, kind, default, description in (
         ("updates", types.count, 300, "how many optimizer steps"),
         ("batch", types.count, 64, "global batch size: sequences of the adding problem per update, over all ranks"),
         ("tokens", types.count, 4096, "global batch size for text: tokens per update, over all ranks"),
@@ -85,7 +85,7 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         ("every", types.count, 50, "updates between checkpoints"),
         ("learning-rate", types.learning_rate, 0.01, "Adam's learning rate"),
     ):
-        option(train, f"--{name}", f"{what} (default: {default})", kind, default=default)
+        option(train, f"--{name}", f"{description} (default: {default})", kind, default=default)
     train.add_argument(
         "--precision",
         choices=("fp32", "bf16", "fp16"),
@@ -120,12 +120,12 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    under_torchrun, speaks = torchrun.started_by_torchrun(), True
+    under_torchrun, prints = torchrun.started_by_torchrun(), True
     if under_torchrun:
-        speaks = torchrun.speak_as_rank() == 0  # the other ranks would print the same
+        prints = torchrun.speak_as_rank() == 0  # the other ranks would print the same
     elif not options.slurm:
         warm_up()  # imports torch in the background, while this process does
-    with leaving_at_once():
+    with exiting_on_interrupt():
         from course_lib.training.checkpoint.folder import CheckpointError
         from course_lib.training.job import launch_job, resume_hint, run_job_as_rank
         from course_lib.training.log import LogError
@@ -145,18 +145,18 @@ def _train(options: argparse.Namespace) -> int:
         ranks = place.ranks if place else options.ranks or (1 if settings.strategy == "single" else 2)
         run = run_job_as_rank(settings, peer_timeout) if under_torchrun else launch_job(settings, ranks, on=place)
     except (BadPlace, BadJob, BadSettings, TraceError) as error:
-        return complain(error, status=2) if speaks else 2
+        return complain(error, status=2) if prints else 2
     except (NotFinite, CheckpointError, LogError) as error:
-        return complain(f"{error}{resume_hint(settings)}") if speaks else 1
+        return complain(f"{error}{resume_hint(settings)}") if prints else 1
     except Detached as error:
         return detached(error)
     except LaunchError as error:
         status = complain(error)
-        if (speaks or isinstance(error, PeersLost)) and (hint := resume_hint(settings)):
+        if (prints or isinstance(error, PeersLost)) and (hint := resume_hint(settings)):
             print(f"course: the job has ended{hint}", file=sys.stderr)
         return status
     except KeyboardInterrupt:
-        return interrupted(f"; all ranks have been stopped{resume_hint(settings)}") if speaks else 130
+        return interrupted(f"; all ranks have been stopped{resume_hint(settings)}") if prints else 130
     if run is not None:
         more = f", MFU {run[0]['mfu']:.1%}" if "mfu" in run[0] else ""
         more += f", {run[0]['mesh']}" if "mesh" in run[0] else ""
@@ -196,7 +196,7 @@ def _write_trace(run: Run, path: str) -> int:
 
 
 def _stragglers(options: argparse.Namespace) -> int:
-    with leaving_at_once():
+    with exiting_on_interrupt():
         from course_lib.launchers.tracing.stragglers import collectives_in, core_waits_in, find_stragglers
 
     try:
@@ -213,7 +213,7 @@ def _stragglers(options: argparse.Namespace) -> int:
 
 
 def _plot(options: argparse.Namespace) -> int:
-    with leaving_at_once():
+    with exiting_on_interrupt():
         from course_lib.pictures import losses
         from course_lib.training.log import LogError
 
@@ -242,7 +242,7 @@ def add_cluster_options(command: argparse.ArgumentParser) -> None:
         "on a Slurm cluster", "wait in its queue, run on its nodes, show the output here"
     )
     option(options, "--slurm", "submit a job; the options below determine --ranks", bool)
-    for name, kind, metavar, what in (
+    for name, kind, metavar, description in (
         ("nodes", types.count, "NODES", "how many (default: 2)"),
         ("gpus-per-node", types.whole_number(0, 1000), "GPUS", "default: 8; 0 for none"),
         ("ranks-per-node", types.count, "RANKS", "default: one per GPU"),
@@ -252,7 +252,7 @@ def add_cluster_options(command: argparse.ArgumentParser) -> None:
         ("partition", types.sbatch_word, "PARTITION", "default: the cluster's"),
         ("account", types.sbatch_word, "ACCOUNT", "default: yours"),
     ):
-        option(options, f"--{name}", what, kind, metavar)
+        option(options, f"--{name}", description, kind, metavar)
     options.add_argument(
         "--sbatch", type=types.sbatch_word, action="append", metavar="OPTION", help="an extra option for sbatch"
     )
@@ -271,17 +271,18 @@ def choose_backend(options: argparse.Namespace) -> None:
 
 def place_of(options: argparse.Namespace, command: Sequence[str] = ()) -> Slurm | None:
     """Return the cluster to run on, or None for this machine. Its nodes run `command`, unless a function is sent."""
-    given = {name: value for name in SLURM_OPTIONS if (value := getattr(options, name)) is not None}
+    slurm_options = {name: value for name in SLURM_OPTIONS if (value := getattr(options, name)) is not None}
     if options.slurm:
-        extra = given.pop("sbatch", [])
-        place = Slurm(**given, options=extra, peer_timeout=options.peer_timeout, command=command)
+        extra = slurm_options.pop("sbatch", [])
+        place = Slurm(**slurm_options, options=extra, peer_timeout=options.peer_timeout, command=command)
         if options.ranks:
             place.check(options.ranks)
         return place
-    if given:
-        raise BadUsage(f"--{next(iter(given)).replace('_', '-')} is for a Slurm cluster; add --slurm, or leave it out")
-    if (options.ranks or 0) > MOST_RANKS:
-        raise BadUsage(f"--ranks {options.ranks}: give a number of ranks from 1 to {MOST_RANKS}; a cluster has room")
+    if slurm_options:
+        name = next(iter(slurm_options)).replace("_", "-")
+        raise BadUsage(f"--{name} is for a Slurm cluster; add --slurm, or leave it out")
+    if (options.ranks or 0) > MAX_RANKS:
+        raise BadUsage(f"--ranks {options.ranks}: give a number of ranks from 1 to {MAX_RANKS}, or more with --slurm")
     return None
 
 

@@ -41,7 +41,7 @@ class AddingProblem:
             raise ValueError(f"dtype={dtype}: the numbers lie between 0 and 1, so give a floating-point type")
         self.size, self.seed, self.dtype = size, seed, dtype
         self.shortest, self.longest = shortest, longest
-        self._made: dict[int, tuple[Tensor, Tensor]] = {}
+        self._cache: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __len__(self) -> int:
         return self.size
@@ -51,9 +51,9 @@ class AddingProblem:
         index = int(index)
         if not 0 <= index < self.size:
             raise IndexError(f"there is no sequence {index}: give an index from 0 to {self.size - 1}")
-        if index not in self._made:
-            self._made[index] = self._make(index)
-        return self._made[index]
+        if index not in self._cache:
+            self._cache[index] = self._make(index)
+        return self._cache[index]
 
     @cached_property
     def lengths(self) -> Tensor:

@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 
-def check_at_least(least: int, why: str, **arguments: int) -> None:
-    """Raise ValueError for an argument below `least`; `why` completes the message."""
+def check_at_least(least: int, problem: str, **arguments: int) -> None:
+    """Raise ValueError for an argument below `least`; `problem` completes the message."""
     for name, value in arguments.items():
         if value < least:
-            raise ValueError(f"{name}={value}: {why}")
+            raise ValueError(f"{name}={value}: {problem}")
 
 
 def check_rank(rank: int, ranks: int) -> None:
@@ -47,9 +47,9 @@ def copied_ahead(tensors: Iterable[Tensor], device: torch.device | str) -> Itera
             ahead = tensor.to(device, non_blocking=True)
         if arrived is not None:
             yield arrived
-    last = _hand_over(ahead, copying, computing)
-    if last is not None:
-        yield last
+    final = _hand_over(ahead, copying, computing)
+    if final is not None:
+        yield final
 
 
 def _hand_over(tensor: Tensor | None, copying: torch.cuda.Stream, computing: torch.cuda.Stream) -> Tensor | None:
@@ -113,10 +113,10 @@ class Batch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """Return this batch on `device`, except for the lengths, which stay on the CPU."""
-        here = (self.inputs, self.targets, self.mask)
-        inputs, targets, mask = (tensor.to(device, non_blocking=non_blocking) for tensor in here)
-        is_there = inputs is self.inputs and targets is self.targets and mask is self.mask
-        return self if is_there else Batch(inputs, targets, self.lengths, mask)
+        tensors = (self.inputs, self.targets, self.mask)
+        inputs, targets, mask = (tensor.to(device, non_blocking=non_blocking) for tensor in tensors)
+        is_on_device = inputs is self.inputs and targets is self.targets and mask is self.mask
+        return self if is_on_device else Batch(inputs, targets, self.lengths, mask)
 
     def rows(self, indices: Sequence[int] | Tensor) -> Batch:
         """Return a copy of some of the sequences, in that order, with as many steps as before."""
@@ -170,8 +170,8 @@ def pad(sequences: list[Tensor], targets: list[Tensor], masks: list[Tensor] | No
         masks = [torch.ones(length, dtype=torch.bool, device=sequences[0].device) for length in lengths]
     if 0 in lengths:
         raise ValueError(f"sequence {lengths.index(0)} has no steps: leave it out")
-    for name, given in (("targets", targets), ("masks", masks)):
-        if [tuple(values.shape) for values in given] != [(length,) for length in lengths]:
+    for name, tensors in (("targets", targets), ("masks", masks)):
+        if [tuple(values.shape) for values in tensors] != [(length,) for length in lengths]:
             raise ValueError(f"{name} do not match the sequences: give one per sequence, of shape (length,)")
     return Batch(pad_sequence(sequences), pad_sequence(targets), torch.tensor(lengths), pad_sequence(masks))
 
@@ -189,10 +189,10 @@ def unpack(packed: PackedSequence, steps: int) -> Tensor:
 
 
 def _whole_numbers(indices: Sequence[int] | Tensor) -> Tensor:
-    given = torch.as_tensor(indices, device="cpu")
-    if len(given) and (given.dtype == torch.bool or given.is_floating_point()):
-        raise ValueError(f"rows are chosen by index, not by {given.dtype}: give integers, as nonzero() returns")
-    return given.to(torch.int64)
+    numbers = torch.as_tensor(indices, device="cpu")
+    if len(numbers) and (numbers.dtype == torch.bool or numbers.is_floating_point()):
+        raise ValueError(f"rows are chosen by index, not by {numbers.dtype}: give integers, as nonzero() returns")
+    return numbers.to(torch.int64)
 
 
 def _check_inputs(inputs: Tensor) -> None:

@@ -102,12 +102,12 @@ class BucketedBatches(Batches):
         check_at_least(1, "a global batch holds at least one token", tokens=tokens)
         check_at_least(1, "at least one batch is sorted at a time", pool=pool)
         self.tokens, self.pool = tokens, pool
-        self._made: tuple[int, list[list[int]]] | None = None  # for the last epoch requested
+        self._cache: tuple[int, list[list[int]]] | None = None  # for the last epoch requested
 
     def global_batches(self) -> list[list[int]]:
-        if self._made is None or self._made[0] != self.epoch:
-            self._made = self.epoch, self._make()
-        return self._made[1]
+        if self._cache is None or self._cache[0] != self.epoch:
+            self._cache = self.epoch, self._make()
+        return self._cache[1]
 
     def _make(self) -> list[list[int]]:
         generator = self._generator()

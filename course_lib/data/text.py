@@ -106,8 +106,8 @@ class Corpus:
         if len(words) < 2:
             raise CorpusError(f"the text has fewer than 2 tokens ({len(words)}): give a longer text")
         vocabulary = Vocabulary.of(words, most_common)
-        pieces = (cut(piece.strip(), unit) for piece in SENTENCE_END.split(text))
-        sentences = [vocabulary.encode(piece) for piece in pieces if len(piece) >= 2]
+        sentences_of_words = (cut(sentence.strip(), unit) for sentence in SENTENCE_END.split(text))
+        sentences = [vocabulary.encode(sentence) for sentence in sentences_of_words if len(sentence) >= 2]
         return cls(vocabulary, vocabulary.encode(words), sentences)
 
     @cached_property

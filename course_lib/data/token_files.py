@@ -54,19 +54,19 @@ class Numbers(dict):
 def tokenize(path: Path, folder: Path, most_common: int | None, show: Callable[[int, int], None] | None) -> Tokens:
     """Write the text's tokens to `tokens.bin` in `folder`, with 2 bytes each if the vocabulary allows, else with 4."""
     numbers, sentences = Numbers(), []
-    met = folder / "met.bin"
-    with met.open("wb") as file:
+    raw = folder / "met.bin"
+    with raw.open("wb") as file:
         for words, lengths in pieces_of(path, show):
             sentences.append(numpy.array(lengths, dtype=numpy.int64))
             numpy.fromiter(map(numbers.__getitem__, words), numpy.int32, len(words)).tofile(file)
     count = sum(int(lengths.sum()) for lengths in sentences)
     if count < 2:
         raise CorpusError(f"{path} has fewer than 2 tokens ({count}): give a longer text")
-    vocabulary, new_numbers = _vocabulary(numbers, _chunks(met), most_common)
+    vocabulary, new_numbers = _vocabulary(numbers, _chunks(raw), most_common)
     with (folder / "tokens.bin").open("wb") as file:
-        for chunk in _chunks(met):
+        for chunk in _chunks(raw):
             new_numbers[chunk].tofile(file)
-    met.unlink()
+    raw.unlink()
     return Tokens(vocabulary, new_numbers.dtype, count, numpy.concatenate(sentences))
 
 
@@ -77,13 +77,13 @@ def pieces_of(
 
     A sentence without an end is yielded in parts once it is longer than a chunk. A word without an end is cut.
     """
-    size, rest, begun = path.stat().st_size, "", 0
+    size, unfinished, begun = path.stat().st_size, "", 0
     with open_text(path) as file:
         while text := file.read(chunk):
             _check_is_text(path, text)
-            *whole, rest = SENTENCE_END.split(rest + text)
-            part, rest = _part_of(rest, chunk)
-            sentences, open_words = [cut(sentence) for sentence in whole], cut(part)
+            *finished, unfinished = SENTENCE_END.split(unfinished + text)
+            part, unfinished = _part_of(unfinished, chunk)
+            sentences, open_words = [cut(sentence) for sentence in finished], cut(part)
             lengths = [len(words) for words in sentences]
             if lengths:
                 lengths[0], begun = lengths[0] + begun, 0
@@ -91,19 +91,19 @@ def pieces_of(
             yield list(chain(*sentences, open_words)), lengths
             if show:
                 show(file.buffer.tell(), size)
-    words = cut(rest)
+    words = cut(unfinished)
     yield words, [begun + len(words)]
 
 
-def _part_of(rest: str, chunk: int) -> tuple[str, str]:
+def _part_of(unfinished: str, chunk: int) -> tuple[str, str]:
     """Split an unfinished sentence into a part to yield and a rest to keep, because its last word may continue."""
-    if len(rest) <= chunk:
-        return "", rest
-    last = max(rest.rfind(space) for space in " \n\t")
-    stop = len(rest[: last + 1].rstrip())
-    if len(rest) - stop > chunk:
-        stop = len(rest)
-    return rest[:stop], rest[stop:]
+    if len(unfinished) <= chunk:
+        return "", unfinished
+    last_space = max(unfinished.rfind(space) for space in " \n\t")
+    stop = len(unfinished[: last_space + 1].rstrip())
+    if len(unfinished) - stop > chunk:
+        stop = len(unfinished)
+    return unfinished[:stop], unfinished[stop:]
 
 
 def _check_is_text(path: Path, text: str) -> None:
@@ -195,8 +195,8 @@ def sequences_of(sentences: numpy.ndarray, longest: int = LONGEST) -> tuple[nump
     """
     begins, steps = numpy.cumsum(sentences) - sentences, numpy.maximum(sentences - 1, 0)
     pieces = -(-steps // longest)
-    first = numpy.cumsum(pieces) - pieces
-    before = (numpy.arange(pieces.sum()) - numpy.repeat(first, pieces)) * longest
+    first_piece = numpy.cumsum(pieces) - pieces
+    before = (numpy.arange(pieces.sum()) - numpy.repeat(first_piece, pieces)) * longest
     return numpy.repeat(begins, pieces) + before, numpy.minimum(numpy.repeat(steps, pieces) - before, longest)
 
 
@@ -233,21 +233,21 @@ def _load(folder: Path) -> TokenFile:
 def _make(path: Path, final: Path, most_common: int | None, show: ShowBytes | None) -> None:
     """Write the files into a temporary folder, and rename it when it is complete."""
     final.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{_short(path)}.", dir=final.parent))
+    temporary = Path(tempfile.mkdtemp(prefix=f".{_short(path)}.", dir=final.parent))
     try:
-        _write(aside, tokenize(path, aside, most_common, show), path)
-        aside.chmod(0o755)  # readable by everyone who can read the text
-        _put_in_place(aside, final)
+        _write(temporary, tokenize(path, temporary, most_common, show), path)
+        temporary.chmod(0o755)  # readable by everyone who can read the text
+        _put_in_place(temporary, final)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     for older in set(glob.glob(f"{glob.escape(str(final.parent / _short(path)))}.tokens-*")) - {str(final)}:
         shutil.rmtree(older, ignore_errors=True)  # ranks that still use them have them mapped
 
 
-def _put_in_place(aside: Path, final: Path) -> None:
+def _put_in_place(temporary: Path, final: Path) -> None:
     """Rename the folder. If a different process was faster, keep its copy; remove a damaged one."""
     try:
-        aside.rename(final)
+        temporary.rename(final)
     except OSError as error:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
             raise
@@ -255,7 +255,7 @@ def _put_in_place(aside: Path, final: Path) -> None:
             _load(final)
         except UNUSABLE:
             shutil.rmtree(final)
-            aside.rename(final)
+            temporary.rename(final)
 
 
 def _write(folder: Path, tokens: Tokens, path: Path) -> None:

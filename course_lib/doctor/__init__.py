@@ -61,7 +61,7 @@ def lines_of(findings: Sequence[Finding]) -> list[str]:
     return lines
 
 
-OLDEST_PYTHON = (3, 10)
+MIN_PYTHON = (3, 10)
 BYTES_PER_RANK = 400 << 20  # a rank with torch loaded, a small model and its buffers
 
 
@@ -77,21 +77,22 @@ def examine() -> Report:
 
 
 def _python() -> Finding:
-    wanted = ".".join(map(str, OLDEST_PYTHON))
-    too_old = sys.version_info[:2] < OLDEST_PYTHON
-    advice = f"install Python {wanted} or newer" if too_old else ""
+    oldest = ".".join(map(str, MIN_PYTHON))
+    too_old = sys.version_info[:2] < MIN_PYTHON
+    advice = f"install Python {oldest} or newer" if too_old else ""
     value = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     return Finding("Python", value, advice, too_old)
 
 
 def _torch() -> Finding:
-    wanted = ".".join(map(str, flight_recorder.FIRST_VERSION))
-    found = _version("torch")
-    if found is None:
+    oldest = ".".join(map(str, flight_recorder.FIRST_VERSION))
+    installed = _version("torch")
+    if installed is None:
         return Finding("PyTorch", "missing", "run `pip install -e .` in the course's folder", fatal=True)
-    if tuple(int(part) for part in found.split(".")[:2]) < flight_recorder.FIRST_VERSION:
-        return Finding("PyTorch", found, f"the course needs {wanted} or newer: pip install --upgrade torch", fatal=True)
-    return Finding("PyTorch", found)
+    if tuple(int(part) for part in installed.split(".")[:2]) < flight_recorder.FIRST_VERSION:
+        advice = f"the course needs {oldest} or newer: pip install --upgrade torch"
+        return Finding("PyTorch", installed, advice, fatal=True)
+    return Finding("PyTorch", installed)
 
 
 def _distributed() -> Finding:
@@ -157,9 +158,9 @@ def _ranks() -> Finding:
     total = machine.memory_bytes()
     most = min(8, total // 2 // BYTES_PER_RANK) if total else 4
     if gpus:
-        own = f"up to {gpus} with a GPU each (NCCL)" if gpus > 1 else "1 with the GPU to itself (NCCL)"
-        over = "gloo" if machine.why_not_nccl(gpus + 1) else "NCCL"
-        return Finding("ranks", f"{own}; more ranks share GPUs over {over}: correct results, no speedup")
+        one_each = f"up to {gpus} with a GPU each (NCCL)" if gpus > 1 else "1 with the GPU to itself (NCCL)"
+        backend = "gloo" if machine.why_not_nccl(gpus + 1) else "NCCL"
+        return Finding("ranks", f"{one_each}; more ranks share GPUs over {backend}: correct results, no speedup")
     cores = machine.cores()
     speed = f"up to {cores} run in parallel" if cores > 1 else "one at a time"
     return Finding("ranks", f"{speed}; up to {max(2, most)} in paced runs (gloo)")
@@ -169,26 +170,27 @@ def _grading() -> Finding:
     """Report how safely you could grade a class here; only instructors need it."""
     from course_lib.grading.protection import protections
 
-    found = protections()
-    sandbox = found[0]
+    all_protections = protections()
+    sandbox = all_protections[0]
     if not sandbox.holds:
         advice = f"{sandbox.otherwise} before you grade; learners need no sandbox"
         return Finding("grading", "no sandbox for submissions", advice)
-    holding = sum(each.holds for each in found)
-    return Finding("grading", f"{holding} of {len(found)} protections hold; `course grade --explain` names them")
+    holding = sum(protection.holds for protection in all_protections)
+    value = f"{holding} of {len(all_protections)} protections hold; `course grade --explain` names them"
+    return Finding("grading", value)
 
 
 def _trial() -> Finding:
     """Launch two real ranks and run one all-reduce."""
-    began = time.monotonic()
+    started_at = time.monotonic()
     try:
         run = launch(_sum_of_ranks, ranks=2, timeout=60)
     except LaunchError as error:
         return Finding("trial launch", f"{type(error).__name__}: {error}", "the ranks cannot communicate", fatal=True)
-    cold = time.monotonic() - began
-    began = time.monotonic()
+    cold = time.monotonic() - started_at
+    started_at = time.monotonic()
     launch(_sum_of_ranks, ranks=2, timeout=60)
-    warm = time.monotonic() - began
+    warm = time.monotonic() - started_at
     if list(run) != [1.0, 1.0]:
         return Finding("trial launch", f"all-reduce gave {list(run)}", "expected [1.0, 1.0]", fatal=True)
     return Finding("trial launch", f"2 ranks by {start_method()}: {cold:.1f} s the first time, then {warm:.2f} s")

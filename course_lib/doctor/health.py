@@ -21,7 +21,7 @@ from course_lib.doctor.measuring import DeviceRates, PairTimes, Reading
 from course_lib.launchers import Run, Slurm, launch, private_doors, torchrun
 from course_lib.launchers.process import progress_bar
 from course_lib.launchers.process.progress_bar import Step
-from course_lib.launchers.tracing.events import clock_skew
+from course_lib.launchers.tracing.recording import clock_skew
 from course_lib.planning.network import Link
 
 
@@ -56,11 +56,11 @@ class Health:
     @cached_property
     def links(self) -> dict[tuple[int, int], PairTimes]:
         """The times of every pair of ranks, lower rank first."""
-        return {pair.ranks: pair for each in self.ranks for pair in each.pairs}
+        return {pair.ranks: pair for rank in self.ranks for pair in rank.pairs}
 
-    def link(self, one: int, other: int) -> Link:
+    def link(self, rank: int, other: int) -> Link:
         """Return the link between two ranks."""
-        return self.links[min(one, other), max(one, other)].link
+        return self.links[min(rank, other), max(rank, other)].link
 
     def all_reduces(self) -> list[tuple[int, float, float]]:
         """Return (bytes, seconds measured, seconds predicted) of all-reduces, predicted as a ring over measured links.
@@ -69,26 +69,28 @@ class Health:
         """
         ranks = len(self.ranks)
         ring = [self.link(rank, (rank + 1) % ranks) for rank in range(ranks)] if ranks > 1 else []
-        rows = zip(*(each.all_reduces for each in self.ranks), strict=True)
+        rows = zip(*(rank.all_reduces for rank in self.ranks), strict=True)
         slowest = [(row[0][0], max(seconds for _, seconds in row)) for row in rows]
-        return [(size, took, max(link.all_reduce_seconds(size, ranks) for link in ring)) for size, took in slowest]
+        return [
+            (size, seconds, max(link.all_reduce_seconds(size, ranks) for link in ring)) for size, seconds in slowest
+        ]
 
 
 def measure_rank(plan: Plan, show: Callable[[Step], None] = progress_bar.send) -> RankHealth:
     """Measure this rank; every rank must call it. Rank 0 reports progress through `show`."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    steps = _Steps(_count_of_steps(plan, ranks), show if rank == 0 else None)
+    steps = _Progress(_count_of_steps(plan, ranks), show if rank == 0 else None)
     clock = -clock_skew(PrefixStore("doctor", private_doors.default_store()))
-    steps.what = "matrix products and copies"
-    device = measuring.measure_device(steps.done, plan.tries)
+    steps.note = "matmuls and copies"
+    device = measuring.measure_device(steps.finish_one, plan.tries)
     measuring.wait_for_all()
-    steps.what = "links"
-    pairs = measuring.measure_pairs(steps.done, plan.rounds)
-    steps.what = "all-reduce"
-    all_reduces = measuring.measure_all_reduces(steps.done, plan.tries) if ranks > 1 else []
-    steps.what = "reading"
+    steps.note = "links"
+    pairs = measuring.measure_pairs(steps.finish_one, plan.rounds)
+    steps.note = "all-reduce"
+    all_reduces = measuring.measure_all_reduces(steps.finish_one, plan.tries) if ranks > 1 else []
+    steps.note = "reading"
     reading = measuring.read_share(plan.data, rank, ranks) if plan.data is not None else None
-    over_gpus = measuring.where_messages_lie().type == "cuda"
+    over_gpus = measuring.message_device().type == "cuda"
     return RankHealth(rank, device, clock, pairs, all_reduces, over_gpus, reading)
 
 
@@ -108,21 +110,21 @@ def examine_as_rank(plan: Plan, peer_timeout: float | None = None) -> Health | N
 
 
 def _count_of_steps(plan: Plan, ranks: int) -> int:
-    sizes = len(measuring.all_reduce_sizes(measuring.where_messages_lie())) if ranks > 1 else 0
+    sizes = len(measuring.all_reduce_sizes(measuring.message_device())) if ranks > 1 else 0
     return 2 + plan.rounds * len(measuring.pairs_of(ranks)) + sizes
 
 
-class _Steps:
-    """Counts the steps done, and shows them."""
+class _Progress:
+    """Counts and shows the finished steps."""
 
     def __init__(self, total: int, show: Callable[[Step], None] | None) -> None:
-        self._total, self._show, self._done = total, show, 0
-        self.what = ""
+        self._total, self._show, self._finished = total, show, 0
+        self.note = ""
 
-    def done(self) -> None:
-        self._done += 1
+    def finish_one(self) -> None:
+        self._finished += 1
         if self._show is not None:
-            self._show(Step(self._done, self._total, self.what))
+            self._show(Step(self._finished, self._total, self.note))
 
 
 SLOWER_DEVICE = 2.0  # times slower: healthy ranks that share cores or a GPU differ, too
@@ -130,7 +132,7 @@ SLOWER_GPU = 1.3  # ranks with a GPU each hardly differ
 SLOWER_LINKS = 3.0  # a rank's fastest message, compared with typical ones of the others
 SLOWER_PAIR = 5.0  # the same for a single link: with many links, some are slow by chance
 SLOWER_READS = 5.0
-FEWEST_LINKS = 3  # how many other links we need before we call one slow
+MIN_LINKS = 3  # how many other links we need before we call one slow
 
 
 @dataclass(frozen=True)
@@ -143,26 +145,25 @@ class Complaint:
 
 def complaints(health: Health) -> list[Complaint]:
     """Return everything that stands out, worst kind first: ranks that cannot read, slow devices, slow links."""
-    found = [*_reads(health), *_devices(health)]
-    by_links = list(_slow_ends(health))
-    named = {complaint.ranks[0] for complaint in by_links}
-    return [*found, *by_links, *(one for one in _single_links(health) if not named & set(one.ranks))]
+    slow_ends = list(_slow_ends(health))
+    named = {complaint.ranks[0] for complaint in slow_ends}
+    single_links = [complaint for complaint in _single_links(health) if not named & set(complaint.ranks)]
+    return [*_reads(health), *_devices(health), *slow_ends, *single_links]
 
 
 def summary(health: Health) -> str:
     """Return the complaints as text, or a sentence that there are none."""
-    found = complaints(health)
-    if found:
-        return "\n".join(complaint.sentence for complaint in found)
-    return "No rank stands out." if len(health.ranks) > 1 else "There is one rank, and none to compare it with."
+    if sentences := [complaint.sentence for complaint in complaints(health)]:
+        return "\n".join(sentences)
+    return "No rank stands out." if len(health.ranks) > 1 else "There is only one rank, so nothing to compare it with."
 
 
 def _devices(health: Health) -> Iterator[Complaint]:
-    own = all(each.device.has_own_gpu for each in health.ranks)
-    limit = SLOWER_GPU if own else SLOWER_DEVICE
-    for what, unit, rates in (
-        ("matrix products run at", "GFLOP/s", [each.device.operations / 1e9 for each in health.ranks]),
-        ("copies of memory run at", "GB/s", [each.device.copied / 1e9 for each in health.ranks]),
+    all_own_gpus = all(rank.device.has_own_gpu for rank in health.ranks)
+    limit = SLOWER_GPU if all_own_gpus else SLOWER_DEVICE
+    for quantity, unit, rates in (
+        ("matmuls run at", "GFLOP/s", [rank.device.operations / 1e9 for rank in health.ranks]),
+        ("copies of memory run at", "GB/s", [rank.device.copied / 1e9 for rank in health.ranks]),
     ):
         for rank, rate in enumerate(rates):
             others = _median_without(rates, rank)
@@ -170,13 +171,13 @@ def _devices(health: Health) -> Iterator[Complaint]:
                 device = health.ranks[rank].device
                 yield Complaint(
                     (rank,),
-                    f"Rank {rank} is slow ({device.name} of {device.host}): its {what} {rate:,.3g} {unit}, "
+                    f"Rank {rank} is slow ({device.name} of {device.host}): its {quantity} {rate:,.3g} {unit}, "
                     f"the others' at {others:,.3g} (the median), {others / rate:.1f} times as fast.",
                 )
 
 
 def _reads(health: Health) -> Iterator[Complaint]:
-    readings = [each.reading for each in health.ranks if each.reading is not None]
+    readings = [rank.reading for rank in health.ranks if rank.reading is not None]
     if len(readings) < len(health.ranks):
         return
     for rank, reading in enumerate(readings):
@@ -197,39 +198,39 @@ def _reads(health: Health) -> Iterator[Complaint]:
 def _slow_ends(health: Health) -> Iterator[Complaint]:
     """Yield a complaint for each rank whose best link is slow, within its machine or to other machines."""
     for rank in range(len(health.ranks)):
-        for within, where in ((True, "in its machine"), (False, "to other machines")):
-            pairs = _alike(health, within)
-            own, others = [p for p in pairs if rank in p.ranks], [p for p in pairs if rank not in p.ranks]
-            if own and others and (how := _slower(own, others, SLOWER_LINKS)):
-                best = "its only link" if len(own) == 1 else f"the best of its {len(own)} links"
-                yield Complaint((rank,), f"Rank {rank} has slow links: {best} {where} {how}.")
+        for within, reach in ((True, "in its machine"), (False, "to other machines")):
+            pairs = _pairs(health, within)
+            pairs_of_rank, others = [p for p in pairs if rank in p.ranks], [p for p in pairs if rank not in p.ranks]
+            if pairs_of_rank and others and (how := _slower(pairs_of_rank, others, SLOWER_LINKS)):
+                best = "its only link" if len(pairs_of_rank) == 1 else f"the best of its {len(pairs_of_rank)} links"
+                yield Complaint((rank,), f"Rank {rank} has slow links: {best} {reach} {how}.")
                 break
 
 
 def _single_links(health: Health) -> Iterator[Complaint]:
     for within in (True, False):
-        pairs = _alike(health, within)
+        pairs = _pairs(health, within)
         for pair in pairs:
             others = [other for other in pairs if other is not pair]
-            if len(others) >= FEWEST_LINKS and (how := _slower([pair], others, SLOWER_PAIR)):
+            if len(others) >= MIN_LINKS and (how := _slower([pair], others, SLOWER_PAIR)):
                 yield Complaint(pair.ranks, f"The link between ranks {pair.ranks[0]} and {pair.ranks[1]} {how}.")
 
 
-def _slower(own: Sequence[PairTimes], others: Sequence[PairTimes], limit: float) -> str:
+def _slower(pairs: Sequence[PairTimes], others: Sequence[PairTimes], limit: float) -> str:
     """Return how much slower even the fastest messages are than typical ones of the others; empty if they are not."""
-    small, typical_small = min(p.small for p in own), statistics.median(p.typical_small for p in others)
-    large, typical_large = min(p.large for p in own), statistics.median(p.typical_large for p in others)
+    small, typical_small = min(p.small for p in pairs), statistics.median(p.typical_small for p in others)
+    large, typical_large = min(p.large for p in pairs), statistics.median(p.typical_large for p in others)
     if small > limit * typical_small:
         return f"takes {small * 1e6:,.0f} µs for a small message, others {typical_small * 1e6:,.0f} µs (the median)"
     if large > limit * typical_large:
-        size = f"{own[0].size / 2**20:g} MiB"
+        size = f"{pairs[0].size / 2**20:g} MiB"
         return f"takes {large * 1e3:,.3g} ms for {size}, others {typical_large * 1e3:,.3g} ms (the median)"
     return ""
 
 
-def _alike(health: Health, within: bool) -> list[PairTimes]:
+def _pairs(health: Health, within: bool) -> list[PairTimes]:
     """Return the pairs within machines, or those between machines."""
-    hosts = [each.device.host for each in health.ranks]
+    hosts = [rank.device.host for rank in health.ranks]
     return [pair for pair in health.links.values() if (hosts[pair.ranks[0]] == hosts[pair.ranks[1]]) == within]
 
 
@@ -238,7 +239,7 @@ def _median_without(values: Sequence[float], left_out: int) -> float | None:
     return statistics.median(others) if others else None
 
 
-WIDEST_MATRIX = 16  # ranks: a wider matrix does not fit on a screen; use the picture
+MAX_MATRIX_RANKS = 16  # ranks: a wider matrix does not fit on a screen; use the picture
 LARGE_SKEW = 0.1  # seconds
 
 
@@ -252,14 +253,14 @@ def _ranks(health: Health) -> str:
     head = ["rank", "host", "device", "matmul", "memory", "clock"]
     rows = [
         [
-            str(each.rank),
-            each.device.host,
-            each.device.name + (f" (shared by {each.device.shared_by})" if each.device.shared_by > 1 else ""),
-            f"{each.device.operations / 1e9:,.0f} GFLOP/s",
-            f"{each.device.copied / 1e9:,.1f} GB/s",
-            f"{each.clock * 1e3:+,.1f} ms" if each.clock else "0",
+            str(rank.rank),
+            rank.device.host,
+            rank.device.name + (f" (shared by {rank.device.shared_by})" if rank.device.shared_by > 1 else ""),
+            f"{rank.device.operations / 1e9:,.0f} GFLOP/s",
+            f"{rank.device.copied / 1e9:,.1f} GB/s",
+            f"{rank.clock * 1e3:+,.1f} ms" if rank.clock else "0",
         ]
-        for each in health.ranks
+        for rank in health.ranks
     ]
     on_cpu, on_gpu = (
         "float32, per core; waiting for a core does not count",
@@ -267,25 +268,29 @@ def _ranks(health: Health) -> str:
     )
     how = on_gpu if health.ranks[0].device.on_gpu else on_cpu
     lines = [*_table(head, rows), f"matmul: in {how}; memory: bytes read and written by a copy"]
-    if late := max((each.clock for each in health.ranks), key=abs, default=0.0):
+    if largest := max((rank.clock for rank in health.ranks), key=abs, default=0.0):
         advice = ": synchronize the machines' clocks (chrony, NTP), or their logs will not line up"
         lines.append(
-            f"clock: ahead of rank 0's machine; the largest offset is {late * 1e3:+,.1f} ms"
-            + (advice if abs(late) > LARGE_SKEW else "")
+            f"clock: ahead of rank 0's machine; the largest offset is {largest * 1e3:+,.1f} ms"
+            + (advice if abs(largest) > LARGE_SKEW else "")
         )
     return "\n".join(lines)
 
 
 def _data(health: Health) -> str:
-    readings = [(each.rank, each.reading) for each in health.ranks if each.reading and not each.reading.trouble]
+    readings = [(rank.rank, rank.reading) for rank in health.ranks if rank.reading and not rank.reading.trouble]
     if not readings:
         return ""
     rows = [
-        [str(rank), f"{one.size / 1e6:,.1f} MB", *(f"{one.size / s / 1e6:,.0f} MB/s" for s in (one.first, one.again))]
-        for rank, one in readings
+        [
+            str(rank),
+            f"{reading.size / 1e6:,.1f} MB",
+            *(f"{reading.size / seconds / 1e6:,.0f} MB/s" for seconds in (reading.first, reading.again)),
+        ]
+        for rank, reading in readings
     ]
     cache = "The kernel could not be asked to forget the files: even the first read may come from memory"
-    if all(one.forgotten for _, one in readings):
+    if all(reading.forgotten for _, reading in readings):
         cache = "The kernel was asked to forget the files before the first read"
     more = "; the second read comes from memory (the page cache), like a later epoch if the data fits there"
     return "\n".join([*_table(["rank", "its part", "read", "read again"], rows), cache + more])
@@ -296,7 +301,7 @@ def _links(health: Health) -> str:
     if ranks < 2:
         return ""
     place = "from GPU to GPU (NCCL)" if health.ranks[0].over_gpus else "from host to host memory (gloo)"
-    if ranks > WIDEST_MATRIX:
+    if ranks > MAX_MATRIX_RANKS:
         return "\n".join([f"Links, {place}", *_extremes(health)])
     latency = _matrix(health, lambda link: f"{link.latency * 1e6:,.0f}")
     bandwidth = _matrix(health, lambda link: f"{link.bandwidth / 1e9:,.2f}")
@@ -320,17 +325,17 @@ def _extremes(health: Health) -> list[str]:
 
 
 def _all_reduces(health: Health) -> str:
-    measured = health.all_reduces()
-    if not measured:
+    all_reduces = health.all_reduces()
+    if not all_reduces:
         return ""
     rows = [
         [
             f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB",
-            f"{took * 1e3:,.2f} ms",
-            f"{expected * 1e3:,.2f} ms",
-            f"{took / expected:.1f}",
+            f"{measured_seconds * 1e3:,.2f} ms",
+            f"{predicted * 1e3:,.2f} ms",
+            f"{measured_seconds / predicted:.1f}",
         ]
-        for size, took, expected in measured
+        for size, measured_seconds, predicted in all_reduces
     ]
     head = ["all-reduce", "measured", "predicted", "ratio"]
     more = "predicted: a ring over these links; it ignores the additions, and that ranks share cores and memory"

@@ -10,11 +10,11 @@ from __future__ import annotations
 import itertools
 import os
 import socket
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import torch
 import torch.distributed as dist
@@ -55,7 +55,7 @@ def pairs_of(ranks: int) -> list[tuple[int, int]]:
     return list(itertools.combinations(range(ranks), 2))
 
 
-def where_messages_lie() -> torch.device:
+def message_device() -> torch.device:
     """Return the device of the messages: the GPU with NCCL, the CPU with gloo."""
     return device() if can_send_from(device()) else torch.device("cpu")
 
@@ -65,7 +65,7 @@ def measure_pairs(after_each: Callable[[], None], rounds: int = ROUNDS) -> list[
 
     Returns the pairs that this rank timed: those in which it is the lower rank.
     """
-    rank, place = dist.get_rank(), where_messages_lie()
+    rank, place = dist.get_rank(), message_device()
     size = large_size(place)
     small, large = (torch.zeros(numbers, dtype=torch.uint8, device=place) for numbers in (SMALL, size))
     times: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
@@ -73,15 +73,15 @@ def measure_pairs(after_each: Callable[[], None], rounds: int = ROUNDS) -> list[
     for pair in rounds * pairs_of(dist.get_world_size()):
         wait_for_all()
         if rank in pair:
-            of_small, of_large = times.setdefault(pair, ([], []))
+            small_times, large_times = times.setdefault(pair, ([], []))
             other, leads = sum(pair) - rank, rank == pair[0]
             round_trip(small, other, leads)  # warm-up: the first message sets up the connection
-            of_small += [round_trip(small, other, leads) / 2 for _ in range(TRIPS)]
-            of_large += [round_trip(large, other, leads) / 2 for _ in range(TRIPS)]
+            small_times += [round_trip(small, other, leads) / 2 for _ in range(TRIPS)]
+            large_times += [round_trip(large, other, leads) / 2 for _ in range(TRIPS)]
         after_each()
     return [
-        PairTimes(pair, size, min(short), statistics.median(short), min(long), statistics.median(long))
-        for pair, (short, long) in times.items()
+        PairTimes(pair, size, min(smalls), median(smalls), min(larges), median(larges))
+        for pair, (smalls, larges) in times.items()
         if pair[0] == rank
     ]
 
@@ -93,14 +93,14 @@ def large_size(place: torch.device) -> int:
 
 def round_trip(message: torch.Tensor, other: int, leads: bool) -> float:
     """Return the seconds until a message is back; the rank that `leads` sends it first."""
-    began = time.monotonic()
+    started_at = time.monotonic()
     for sends in (leads, not leads):
         if sends:
             send(message, other)
         else:
             _exchange(dist.irecv, message, other)
     _wait_for_gpu(message)
-    return time.monotonic() - began
+    return time.monotonic() - started_at
 
 
 def send(message: torch.Tensor, other: int) -> None:
@@ -122,14 +122,14 @@ def all_reduce_sizes(place: torch.device) -> tuple[int, ...]:
 def measure_all_reduces(after_each: Callable[[], None], tries: int = TRIES) -> list[tuple[int, float]]:
     """Return (bytes, seconds) of all-reduces of several sizes, each the fastest try; all ranks must call it."""
     measured = []
-    for size in all_reduce_sizes(where_messages_lie()):
-        message, times = torch.zeros(size // 4, device=where_messages_lie()), []
+    for size in all_reduce_sizes(message_device()):
+        message, times = torch.zeros(size // 4, device=message_device()), []
         for _ in range(tries + 1):
             wait_for_all()
-            began = time.monotonic()
+            started_at = time.monotonic()
             dist.all_reduce(message)
             _wait_for_gpu(message)
-            times.append(time.monotonic() - began)
+            times.append(time.monotonic() - started_at)
         measured.append((size, min(times[1:])))
         after_each()
     return measured
@@ -180,13 +180,13 @@ def measure_device(after_each: Callable[[], None], tries: int = TRIES) -> Device
 
 def in_turn(measure: Callable[[], float]) -> float:
     """Return what `measure` returns when it is this rank's turn on its GPU; on CPUs, all ranks measure at once."""
-    own = int(os.environ["LOCAL_RANK"]) // machine.gpus() if machine.gpus() else 0
-    last = torch.tensor(own)
+    own_turn = int(os.environ["LOCAL_RANK"]) // machine.gpus() if machine.gpus() else 0
+    last = torch.tensor(own_turn)
     dist.all_reduce(last, dist.ReduceOp.MAX)
     measured = 0.0
     for turn in range(int(last) + 1):
         wait_for_all()
-        if turn == own:
+        if turn == own_turn:
             measured = measure()
     return measured
 
@@ -195,7 +195,7 @@ def _operations_per_second(device: torch.device, tries: int) -> float:
     """Return the FLOP/s of matmuls, in bfloat16 on a GPU and in float32 on a CPU: what each is good at."""
     side, products = (8192, 4) if device.type == "cuda" else (512, 8)
     matrix = torch.ones(side, side, device=device, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32)
-    return 2 * side**3 * products / quickest(lambda: multiply(matrix, products), device, tries)
+    return 2 * side**3 * products / fastest_seconds(lambda: multiply(matrix, products), device, tries)
 
 
 def multiply(matrix: torch.Tensor, products: int) -> None:
@@ -209,19 +209,19 @@ def _bytes_per_second(device: torch.device, tries: int) -> float:
     size = 512 << 20 if device.type == "cuda" else 64 << 20
     source = torch.ones(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    return 2 * size / quickest(lambda: target.copy_(source), device, tries)
+    return 2 * size / fastest_seconds(lambda: target.copy_(source), device, tries)
 
 
-def quickest(work: Callable[[], object], device: torch.device, tries: int) -> float:
+def fastest_seconds(work: Callable[[], object], device: torch.device, tries: int) -> float:
     """Return the seconds of the fastest try: wall-clock time for a GPU, CPU time of all threads for a CPU."""
     on_gpu = device.type == "cuda"
     clock, times = time.monotonic if on_gpu else time.process_time, []
     for _ in range(tries + 1):
-        began = clock()
+        started_at = clock()
         work()
         if on_gpu:
             torch.cuda.synchronize()
-        times.append(clock() - began)
+        times.append(clock() - started_at)
     return max(min(times[1:]), 1e-6)
 
 
@@ -231,8 +231,8 @@ def _ranks_on_this_gpu() -> int:
     return 1 if index is None else len(range(index, here, gpus))
 
 
-MOST_BYTES = 128 << 20  # per rank
-MOST_FILES = 10_000
+MAX_BYTES = 128 << 20  # per rank
+MAX_FILES = 10_000
 BLOCK = 4 << 20
 WORTH_TIMING = 16 << 20  # bytes: with fewer, opening the file takes most of the time
 
@@ -252,7 +252,7 @@ Stretch = tuple[Path, int, int]  # a file, the first byte, how many bytes
 
 
 def read_share(path: str, rank: int, ranks: int) -> Reading:
-    """Read this rank's part of a file, or of a folder's files, twice; at most `MOST_BYTES` each time."""
+    """Read this rank's part of a file, or of a folder's files, twice; at most `MAX_BYTES` each time."""
     try:
         stretches = list(_share(_files(Path(path)), rank, ranks))
         size = sum(length for _, _, length in stretches)
@@ -270,20 +270,20 @@ def _files(path: Path) -> list[tuple[Path, int]]:
         return [(path, path.stat().st_size)]
     if not path.is_dir():
         raise FileNotFoundError(2, "there is no such file or folder", str(path))
-    found = []
+    paths = []
     for folder, folders, names in os.walk(path):
         folders.sort()
-        found += [Path(folder, name) for name in sorted(names)]
-        if len(found) >= MOST_FILES:
+        paths += [Path(folder, name) for name in sorted(names)]
+        if len(paths) >= MAX_FILES:
             break
-    return [(each, each.stat().st_size) for each in found[:MOST_FILES] if each.is_file()]
+    return [(file, file.stat().st_size) for file in paths[:MAX_FILES] if file.is_file()]
 
 
 def _share(files: list[tuple[Path, int]], rank: int, ranks: int) -> Iterator[Stretch]:
     """Yield this rank's part of all bytes, one of `ranks` equal parts, up to the limit."""
     total = sum(size for _, size in files)
     begin = total * rank // ranks
-    end = min(total * (rank + 1) // ranks, begin + MOST_BYTES)
+    end = min(total * (rank + 1) // ranks, begin + MAX_BYTES)
     at = 0
     for file, size in files:
         low, high = max(begin, at), min(end, at + size)
@@ -306,11 +306,11 @@ def _forget(stretch: Stretch) -> bool:
 
 
 def _seconds_to_read(stretches: list[Stretch]) -> float:
-    began = time.monotonic()
+    started_at = time.monotonic()
     buffer = memoryview(bytearray(BLOCK))
     for file, offset, length in stretches:
         with open(file, "rb", buffering=0) as opened:
             opened.seek(offset)
             while length > 0 and (count := opened.readinto(buffer[: min(BLOCK, length)])):
                 length -= count
-    return max(time.monotonic() - began, 1e-9)
+    return max(time.monotonic() - started_at, 1e-9)

@@ -9,8 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from course_lib.lab.desk import BadDesk, choose_desk
-from course_lib.lab.laying_out import lay_out
+from course_lib.lab.desk import BadDesk, choose_desk, lay_out
 from course_lib.lab.settings import command, environment, prepare_first_screen
 
 __all__ = ["BadDesk", "LabMissing", "open_lab", "update_desk"]
@@ -31,9 +30,9 @@ def open_lab(
         raise LabMissing("JupyterLab is not installed here: pip install jupyterlab")
     place = choose_desk(desk)
     joined = "" if join is None else f"\n{join(place.folder)}"
-    done = lay_out(place)
+    report = lay_out(place)
     prepare_first_screen(place)
-    print(f"Your desk is {place.folder}: what you write there is yours.\n{done}{joined}", flush=True)
+    print(f"Your desk is {place.folder}: what you write there is yours.\n{report}{joined}", flush=True)
     words, variables = command(place, port, browser), environment(place)
     os.chdir(place.folder)
     if sys.platform != "win32":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 BLOCK, GAP = 10, 2
 # The course's colors, as in `course_lib.pictures`, which takes seconds to import.
-COLOURS = {
+COLORS = {
     "forward": "#0072B2",
     "backward": "#E69F00",
     "weight gradients": "#D55E00",
@@ -36,7 +36,7 @@ def card_picture(lesson: str) -> str:
     """Return a lesson's picture as SVG. It is decoration: it has no words, and screen readers skip it."""
     rows = ROWS[lesson]
     step = BLOCK + GAP
-    fills = {name[0]: colour for name, colour in COLOURS.items()}
+    fills = {name[0]: color for name, color in COLORS.items()}
     blocks = [
         f'<rect x="{step * column}" y="{step * row}" width="{BLOCK}" height="{BLOCK}" rx="1.5" fill="{fills[letter]}"/>'
         for row, letters in enumerate(rows)

@@ -1,18 +1,22 @@
-"""The desk: a learner's own folder with exercises and lessons without outputs, separate from the course's files."""
+"""The desk: a learner's own folder with exercises and lessons without outputs, separate from the course's files.
+
+`lay_out` puts the course on a desk, and later updates it, without touching what the learner wrote.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from course_lib.course_files import write_whole
-from course_lib.lab.merge import LaidOut
+from course_lib.course_files import BadNotebook, Notebook, course_folder, parse, read, write_whole
+from course_lib.lab.merge import LaidOut, Merged, is_changed, laid_out, merge, only_answers, without_outputs
 from course_lib.version import __version__
 
 NAME = "work"
-OURS = ".course"  # holds the desk's state; a folder that contains it is a desk
+STATE_FOLDER = ".course"  # holds the desk's state; a folder that contains it is a desk
 FORMAT = 1  # the version of the state file's format
 
 
@@ -28,12 +32,12 @@ class Desk:
 
     @property
     def memory(self) -> Path:
-        return self.folder / OURS / "laid_out.json"
+        return self.folder / STATE_FOLDER / "laid_out.json"
 
     @property
     def jupyter(self) -> Path:
         """The folder for JupyterLab's state: the learner's settings, and which files are open."""
-        return self.folder / OURS / "jupyter"
+        return self.folder / STATE_FOLDER / "jupyter"
 
     @property
     def progress(self) -> Path:
@@ -41,7 +45,7 @@ class Desk:
 
     @property
     def exists(self) -> bool:
-        return (self.folder / OURS).is_dir()
+        return (self.folder / STATE_FOLDER).is_dir()
 
 
 @dataclass
@@ -52,26 +56,27 @@ class Memory:
     notebooks: dict[str, list[LaidOut]] = field(default_factory=dict)  # by path, like exercises/02_ddp.ipynb
 
 
-def choose_desk(given: str | None) -> Desk:
+def choose_desk(requested: str | None) -> Desk:
     """Return the desk in the given folder. By default, it is the desk that contains the current folder, or `work` in
     the clone that does, or `work` here. Raises `BadDesk` if the folder cannot be a desk.
     """
-    folder = Path(os.path.normpath(Path(given).expanduser().absolute())) if given is not None else _default(Path.cwd())
-    shown = given if given is not None else folder
+    folder = _default(Path.cwd()) if requested is None else Path(requested).expanduser().absolute()
+    folder = Path(os.path.normpath(folder))
+    shown = folder if requested is None else requested
     if folder.exists() and not folder.is_dir():
         raise BadDesk(f"{shown} is a file: give the name of a folder, new or empty")
     clone = _clone_around(folder.resolve())
     if clone and not folder.resolve().is_relative_to(clone / NAME):
-        raise BadDesk(f"{shown} lies among the course's own files: give a folder elsewhere, or take {clone / NAME}")
+        raise BadDesk(f"{shown} is inside the course's own files: give a folder elsewhere, or use {clone / NAME}")
     desk = Desk(folder)
     if folder.is_dir() and not desk.exists and any(folder.iterdir()):
-        raise BadDesk(f"{shown} has other things in it: give --desk a folder that is new or empty")
+        raise BadDesk(f"{shown} has other files in it: give --desk a folder that is new or empty")
     return desk
 
 
-def _default(here: Path) -> Path:
-    around = next((folder for folder in (here, *here.parents) if Desk(folder).memory.is_file()), None)
-    return around or (_clone_around(here) or here) / NAME
+def _default(current: Path) -> Path:
+    around = next((folder for folder in (current, *current.parents) if Desk(folder).memory.is_file()), None)
+    return around or (_clone_around(current) or current) / NAME
 
 
 def _clone_around(place: Path) -> Path | None:
@@ -85,8 +90,8 @@ def _clone_around(place: Path) -> Path | None:
 def recall(desk: Desk) -> Memory:
     """Return what was laid out, or an empty `Memory` if it is unreadable. Raises `BadDesk` if a newer course did it."""
     try:
-        known = json.loads(desk.memory.read_bytes())
-        version, form = str(known["version"]), int(known["format"])
+        state = json.loads(desk.memory.read_bytes())
+        version, form = str(state["version"]), int(state["format"])
     except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError):
         return Memory()
     if form > FORMAT or _numbers(version) > _numbers(__version__):
@@ -95,7 +100,7 @@ def recall(desk: Desk) -> Memory:
             "newer one, or give --desk a different folder"
         )
     try:
-        notebooks = {str(path): [LaidOut(**cell) for cell in cells] for path, cells in known["notebooks"].items()}
+        notebooks = {str(path): [LaidOut(**cell) for cell in cells] for path, cells in state["notebooks"].items()}
     except (TypeError, KeyError, AttributeError):
         return Memory()
     return Memory(version, notebooks)
@@ -104,8 +109,8 @@ def recall(desk: Desk) -> Memory:
 def remember(desk: Desk, memory: Memory) -> None:
     """Save what is on the desk now."""
     notebooks = {path: [asdict(cell) for cell in cells] for path, cells in sorted(memory.notebooks.items())}
-    known = {"format": FORMAT, "version": __version__, "notebooks": notebooks}
-    write_to_desk(desk.memory, json.dumps(known, indent=1).encode())
+    state = {"format": FORMAT, "version": __version__, "notebooks": notebooks}
+    write_to_desk(desk.memory, json.dumps(state, indent=1).encode())
 
 
 def write_to_desk(path: Path, content: bytes) -> None:
@@ -119,3 +124,140 @@ def write_to_desk(path: Path, content: bytes) -> None:
 def _numbers(version: str) -> tuple[int, ...]:
     """Return a version as numbers to compare: 0.10.0 comes after 0.9.1."""
     return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in version.split(".")[:3])
+
+
+FOLDERS = ("notebooks", "exercises")
+
+
+@dataclass
+class Report:
+    """What was done to a desk."""
+
+    is_new: bool  # whether the desk is new
+    added: list[str] = field(default_factory=list)  # notebooks that were missing
+    renewed: dict[str, int] = field(default_factory=dict)  # updated notebooks, with the number of the learner's cells
+    kept_beside: dict[str, str] = field(default_factory=dict)  # updated notebooks, with the new name of the learner's
+    waiting: list[str] = field(default_factory=list)  # newer in the course, but changed by the learner
+    retained: list[str] = field(default_factory=list)  # no longer in the course, but changed by the learner
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines()) or "The desk is up to date."
+
+    def _lines(self) -> Iterator[str]:
+        if self.is_new:
+            lessons = sum(path.startswith("notebooks/") for path in self.added)
+            yield f"A new desk, with {lessons} lessons and {len(self.added) - lessons} notebooks of exercises."
+        elif self.added:
+            yield f"New: {', '.join(self.added)}"
+        quiet = [path for path, count in self.renewed.items() if not count and path not in self.kept_beside]
+        if quiet:
+            yield f"Renewed: {', '.join(quiet)}"
+        for path, count in self.renewed.items():
+            if path in self.kept_beside:
+                yield f"Renewed: {path}; what you had is kept in {self.kept_beside[path]}{_and_cells(count)}"
+            elif count:
+                yield f"Renewed: {path}, with your {_cells(count)} in it"
+        for path in self.retained:
+            yield f"No longer in the course: {path}; it stays, because you have changed it"
+        if self.waiting:
+            yield f"Newer in the course, but changed by you: {', '.join(self.waiting)}"
+            yield "`course update` brings them in and keeps your cells."
+
+
+def lay_out(desk: Desk, *, update: bool = False, course: Path | None = None) -> Report:
+    """Create the desk, or add what is new. Notebooks that the learner has changed are left alone, unless this is an
+    update: then the learner's cells are merged into the new notebook. Raises `BadDesk`, with the reason, on failure.
+    """
+    source, memory = course or course_folder(), recall(desk)
+    report = Report(is_new=not desk.exists)
+    remember(desk, memory)  # from now on the folder is a desk, even if we are interrupted
+    paths = [path for folder in FOLDERS for path in sorted((source / folder).glob("*.ipynb"))]
+    names = {f"{path.parent.name}/{path.name}": path for path in paths}
+    for name, path in names.items():
+        _bring(desk, memory, name, without_outputs(read(path)), update, report)
+    for name in [name for name in memory.notebooks if name not in names]:
+        _retire(desk, memory, name, report)
+    remember(desk, memory)
+    return report
+
+
+def _bring(desk: Desk, memory: Memory, name: str, course: Notebook, update: bool, report: Report) -> None:
+    """Put one notebook of the course on the desk."""
+    place, before, new = desk.folder / name, memory.notebooks.get(name), laid_out(course)
+    if not place.exists():
+        write_to_desk(place, _packed(course))
+        report.added.append(name)
+    elif before == new:
+        return
+    else:
+        yours = _yours(place)
+        if yours is not None and not is_changed(yours, new):
+            pass  # already up to date, although our record says otherwise
+        elif yours is not None and before is not None and not is_changed(yours, before):
+            write_to_desk(place, _packed(merge(yours, before, course).notebook))
+            report.renewed[name] = 0
+        elif update:
+            _update(desk, name, yours, before, course, report)
+        else:
+            report.waiting.append(name)
+            return
+    memory.notebooks[name] = new
+
+
+def _update(
+    desk: Desk, name: str, yours: Notebook | None, before: list[LaidOut] | None, course: Notebook, report: Report
+) -> None:
+    """Update a notebook that the learner has changed. If the merge leaves cells undecided, keep the old file, too."""
+    place = desk.folder / name
+    merged = _merged(yours, before, course)
+    if merged.conflicts:
+        beside = _free_name(place)
+        write_to_desk(beside, place.read_bytes())
+        report.kept_beside[name] = f"{beside.parent.name}/{beside.name}"
+    write_to_desk(place, _packed(merged.notebook))
+    report.renewed[name] = merged.learner_cells
+
+
+def _merged(yours: Notebook | None, before: list[LaidOut] | None, course: Notebook) -> Merged:
+    if yours is None:
+        return Merged(course, 0, 1)
+    return merge(yours, before, course) if before is not None else only_answers(yours, course)
+
+
+def _retire(desk: Desk, memory: Memory, name: str, report: Report) -> None:
+    """Delete a notebook that is no longer in the course, unless the learner has changed it."""
+    place, before = desk.folder / name, memory.notebooks.pop(name)
+    yours = _yours(place) if place.exists() else None
+    if yours is not None and not is_changed(yours, before):
+        place.unlink()
+    elif place.exists():
+        report.retained.append(name)
+
+
+def _yours(place: Path) -> Notebook | None:
+    """Return the learner's notebook at this path; None if it is not a notebook."""
+    try:
+        return parse(place.read_bytes())
+    except BadNotebook:
+        return None
+
+
+def _free_name(place: Path) -> Path:
+    """Return the first unused name of: 02_ddp (yours).ipynb, 02_ddp (yours 2).ipynb, ..."""
+    number, path = 1, place.with_name(f"{place.stem} (yours){place.suffix}")
+    while path.exists():
+        number += 1
+        path = place.with_name(f"{place.stem} (yours {number}){place.suffix}")
+    return path
+
+
+def _packed(notebook: Notebook) -> bytes:
+    return (json.dumps(notebook, indent=1, ensure_ascii=False) + "\n").encode(errors="surrogatepass")
+
+
+def _cells(count: int) -> str:
+    return "cell" if count == 1 else f"{count} cells"
+
+
+def _and_cells(count: int) -> str:
+    return f", and {count} of its cells {'is' if count == 1 else 'are'} in the new one" if count else ""

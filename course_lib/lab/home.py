@@ -1,7 +1,7 @@
 """The home page of a desk: its lessons with their minutes, what is done of each, and what comes next.
 
 Everything is read from the desk's notebooks and its progress file. Nothing here imports PyTorch: the page is the first
-thing a learner sees.
+thing a learner sees. The page asks for `course/home`, which this module adds to the Jupyter server as an extension.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course_lib.course_files import BadNotebook, Cell, parse, source
+from course_lib.course_files import BadNotebook, Cell, desk_folder, parse, source
 from course_lib.lab.cards import ROWS, card_picture
 
 TITLE = re.compile(r"# (?:Exercises )?\d\d · (.+)")
@@ -59,9 +59,9 @@ def _lesson(folder: Path, number: str, progress: dict[str, Any]) -> dict[str, An
     if not path:
         path, cells = _notebook(folder, "exercises", number)
     texts = [source(cell) for cell in cells if cell["cell_type"] == "markdown"]
-    title = next((found.group(1) for text in texts if (found := TITLE.match(text))), "")
-    minutes = [int(found) for text in texts for found in MINUTES.findall(text)]
-    minutes = minutes or [int(found[2]) for text in texts for found in EXERCISE.findall(text)]
+    title = next((match.group(1) for text in texts if (match := TITLE.match(text))), "")
+    minutes = [int(match) for text in texts for match in MINUTES.findall(text)]
+    minutes = minutes or [int(match[2]) for text in texts for match in EXERCISE.findall(text)]
     steps = [*predictions, *exercises]
     return {
         "number": number,
@@ -82,17 +82,17 @@ def _first_open(steps: list[Step]) -> dict[str, str] | None:
     return next((step.shown() for step in steps if step.state in ("", "tried")), None)
 
 
-def _predictions(folder: Path, number: str, known: Any) -> Iterator[Step]:
+def _predictions(folder: Path, number: str, answers: Any) -> Iterator[Step]:
     path, cells = _notebook(folder, "notebooks", number)
-    section = where = ""
+    section = section_cell = ""
     for cell in cells:
-        if cell["cell_type"] == "markdown" and (found := SECTION.search(source(cell))):
-            section, where = found.group(1), str(cell.get("id", ""))
+        if cell["cell_type"] == "markdown" and (match := SECTION.search(source(cell))):
+            section, section_cell = match.group(1), str(cell.get("id", ""))
         elif cell["cell_type"] == "code":
-            for asked in ASKS.findall(source(cell)):
-                entry = known.get(asked) if isinstance(known, dict) else None
+            for number_asked in ASKS.findall(source(cell)):
+                entry = answers.get(number_asked) if isinstance(answers, dict) else None
                 state = _outcome(entry) if isinstance(entry, dict) else ""
-                yield Step(f"{number}, section {section}", path, where, state)
+                yield Step(f"{number}, section {section}", path, section_cell, state)
 
 
 def _outcome(entry: dict[str, Any]) -> str:
@@ -104,13 +104,13 @@ def _outcome(entry: dict[str, Any]) -> str:
 def _exercises(folder: Path, number: str, progress: dict[str, Any]) -> Iterator[Step]:
     path, cells = _notebook(folder, "exercises", number)
     for cell in cells:
-        found = EXERCISE.match(source(cell)) if cell["cell_type"] == "markdown" else None
-        if found:
-            entry = progress.get(found.group(1))
+        match = EXERCISE.match(source(cell)) if cell["cell_type"] == "markdown" else None
+        if match:
+            entry = progress.get(match.group(1))
             entry = entry if isinstance(entry, dict) else {}
-            passed = entry.get("points") == int(found.group(4))
+            passed = entry.get("points") == int(match.group(4))
             state = "passed" if passed else "tried" if entry.get("tries") else ""
-            yield Step(f"exercise {found.group(1)}, {found.group(2)}", path, str(cell.get("id", "")), state)
+            yield Step(f"exercise {match.group(1)}, {match.group(2)}", path, str(cell.get("id", "")), state)
 
 
 def _notebook(folder: Path, room: str, number: str) -> tuple[str, list[Cell]]:
@@ -125,7 +125,29 @@ def _notebook(folder: Path, room: str, number: str) -> tuple[str, list[Cell]]:
 
 def _progress(folder: Path) -> dict[str, Any]:
     try:
-        known = json.loads((folder / "progress.json").read_bytes())
+        progress = json.loads((folder / "progress.json").read_bytes())
     except (OSError, ValueError):
         return {}
-    return known if isinstance(known, dict) else {}
+    return progress if isinstance(progress, dict) else {}
+
+
+def _jupyter_server_extension_points() -> list[dict[str, str]]:
+    return [{"module": "course_lib.lab.home"}]
+
+
+def _load_jupyter_server_extension(app: Any) -> None:
+    from jupyter_server.base.handlers import APIHandler
+    from jupyter_server.utils import url_path_join
+    from tornado.web import authenticated
+
+    folder = desk_folder()
+
+    class Home(APIHandler):
+        """`GET`: the lessons, what is done of them, and what comes next."""
+
+        @authenticated
+        def get(self) -> None:
+            self.finish(home(folder))
+
+    address = url_path_join(app.web_app.settings["base_url"], "course", "home")
+    app.web_app.add_handlers(".*$", [(address, Home)])

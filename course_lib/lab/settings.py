@@ -11,7 +11,7 @@ from pathlib import Path
 from course_lib.course_files import PACKAGE
 from course_lib.lab.desk import Desk, write_to_desk
 
-OURS = Path(__file__).resolve().parent / "jupyter"
+CONFIG = Path(__file__).resolve().parent / "jupyter"
 # Plain JavaScript: nothing is built.
 EXTENSIONS = [PACKAGE / "lab" / "labextensions", PACKAGE / "classroom" / "learner" / "labextensions"]
 FIRST_LESSON = "notebooks/00_start_here.ipynb"
@@ -22,14 +22,14 @@ LEFT = 0.23  # share of the window's width for file names and headings
 
 def environment(desk: Desk) -> dict[str, str]:
     """Return the environment of the server and its kernels: the course's settings, and where to store progress."""
-    ours = {
-        "JUPYTER_CONFIG_PATH": str(OURS),
+    settings = {
+        "JUPYTER_CONFIG_PATH": str(CONFIG),
         "JUPYTER_CONFIG_DIR": str(desk.jupyter),
         "JUPYTERLAB_SETTINGS_DIR": str(desk.jupyter / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(desk.jupyter / "workspaces"),
         "COURSE_LIB_PROGRESS": str(desk.progress),
     }
-    return {**os.environ, **ours}
+    return {**os.environ, **settings}
 
 
 def command(desk: Desk, port: int, browser: bool) -> list[str]:
@@ -41,7 +41,7 @@ def command(desk: Desk, port: int, browser: bool) -> list[str]:
         f"--ServerApp.root_dir={desk.folder}",
         f"--ServerApp.port={port}",
     ]
-    words += [f"--LabApp.app_settings_dir={OURS}", "--LabApp.default_url=/lab"]
+    words += [f"--LabApp.app_settings_dir={CONFIG}", "--LabApp.default_url=/lab"]
     words += [f"--LabApp.extra_labextensions_path={folder}" for folder in EXTENSIONS]
     if not browser:
         words.append("--no-browser")

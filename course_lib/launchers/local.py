@@ -15,12 +15,11 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from course_lib import machine
-from course_lib.launchers.diagnosis.errors import Interrupted, LaunchError
+from course_lib.launchers.diagnosis.errors import Interrupted, LaunchError, explain_failure
 from course_lib.launchers.diagnosis.stacks import cell_sources
-from course_lib.launchers.process import frameworks, messages
+from course_lib.launchers.process import frameworks, messages, pickling
 from course_lib.launchers.process.folders import hurried, hurry_file_named, use_own_folder
 from course_lib.launchers.process.joining import INSIDE_A_RANK
-from course_lib.launchers.process.limits import explain_failure
 from course_lib.launchers.process.listener import Listener
 from course_lib.launchers.process.patience import FairTime, Patience, family
 from course_lib.launchers.process.supervisor import supervise
@@ -42,8 +41,8 @@ class Cluster(Protocol):
 
 
 PRELOADED = ["course_lib.launchers.process.preload"]  # imported once, in the fork server; it imports the others
-MOST_RANKS = 64
-LONGEST_WAIT = 2_000_000  # seconds (three weeks); in milliseconds, it still fits the 32 bits that a system call takes
+MAX_RANKS = 64
+MAX_TIMEOUT = 2_000_000  # seconds (three weeks); in milliseconds, it still fits the 32 bits that a system call takes
 
 
 def launch(
@@ -101,12 +100,12 @@ def spec_of(
     """
     _check(fn, ranks)
     _check_seed(seed)
-    if here and ranks > MOST_RANKS:
+    if here and ranks > MAX_RANKS:
         raise ValueError(
-            f"ranks={ranks}: at most {MOST_RANKS} ranks on one machine; use torchrun on several, or on=slurm(...)"
+            f"ranks={ranks}: at most {MAX_RANKS} ranks on one machine; use torchrun on several, or on=slurm(...)"
         )
     return messages.LaunchSpec(
-        call=messages.pack_call(fn, args, kwargs),
+        call=pickling.pack_call(fn, args, kwargs),
         ranks=ranks,
         environment=dict(os.environ),
         folder=_working_folder(),
@@ -126,12 +125,12 @@ def warm_up(modules: Sequence[str] = PRELOADED) -> None:
         use_own_folder()
         multiprocessing.set_forkserver_preload(list(modules))
         resource_tracker.ensure_running()  # starting it unmasks Ctrl-C, so start it before we mask that
-        with _deaf_to_interrupts(), hurry_file_named():
+        with _ignoring_interrupts(), hurry_file_named():
             forkserver.ensure_running()
 
 
 @contextlib.contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
+def _ignoring_interrupts() -> Iterator[None]:
     """Make a process started in the block ignore Ctrl-C; else the server prints a traceback of the import it was in."""
     if threading.current_thread() is not threading.main_thread():  # other threads cannot set handlers, only a mask
         if not hasattr(signal, "pthread_sigmask"):
@@ -187,17 +186,17 @@ def check_timeout(timeout: Any) -> None:
     """Raise if this is not a limit in seconds, or None."""
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real)):
         raise TypeError(f"timeout={timeout!r}: give a number of seconds, or None to wait forever")
-    if timeout is not None and not 0 < float(timeout) <= LONGEST_WAIT:
+    if timeout is not None and not 0 < float(timeout) <= MAX_TIMEOUT:
         raise ValueError(
-            f"timeout={timeout}: give a number of seconds above 0 and up to {LONGEST_WAIT}, or None to wait forever"
+            f"timeout={timeout}: give a number of seconds above 0 and up to {MAX_TIMEOUT}, or None to wait forever"
         )
 
 
 def _check_seed(seed: Any) -> None:
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
         raise TypeError(f"seed={seed!r}: give a whole number, or leave it out for new random numbers in every launch")
-    if seed is not None and not 0 <= seed <= machine.LARGEST_SEED:
-        raise ValueError(f"seed={seed}: a seed is 0 or more, and at most {machine.LARGEST_SEED}")
+    if seed is not None and not 0 <= seed <= machine.MAX_SEED:
+        raise ValueError(f"seed={seed}: a seed is 0 or more, and at most {machine.MAX_SEED}")
 
 
 def _check_framework(framework: Any, on: Cluster | None, profile: bool) -> None:
@@ -220,16 +219,16 @@ def _supervised(spec: messages.LaunchSpec) -> Iterator[tuple[messages.Channel, i
     # The type stubs know a context's class only if its method is a literal.
     context = cast("ForkServerContext | SpawnContext", multiprocessing.get_context(method))
     ranks_method = "fork" if method == "forkserver" else "spawn"
-    with _sentences_for_limits():
-        here, there = context.Pipe()
-        process = context.Process(target=supervise, args=(spec, there, ranks_method), name="supervisor")
+    with _explained_limits():
+        notebook_end, supervisor_end = context.Pipe()
+        process = context.Process(target=supervise, args=(spec, supervisor_end, ranks_method), name="supervisor")
         with hurried() if spec.live else contextlib.nullcontext():
             _start(process)
-    there.close()
+    supervisor_end.close()
     try:
-        yield here, process.pid or 0
+        yield notebook_end, process.pid or 0
     finally:
-        here.close()
+        notebook_end.close()
         process.join()
 
 
@@ -246,7 +245,7 @@ def _start(process: Any) -> None:
 
 
 @contextlib.contextmanager
-def _sentences_for_limits() -> Iterator[None]:
+def _explained_limits() -> Iterator[None]:
     try:
         yield
     except (EOFError, ConnectionError) as error:

@@ -51,8 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("give a command to run, for example: course train --strategy pipeline --ranks 2")
     try:
         library = find_library()
-        with mps() as served:
-            return subprocess.run(command, env={**os.environ, **sharing_environment(library), **served}).returncode
+        with mps() as mps_variables:
+            environment = {**os.environ, **sharing_environment(library), **mps_variables}
+            return subprocess.run(command, env=environment).returncode
     except (CannotShare, OSError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
@@ -72,15 +73,15 @@ def sharing_environment(library: Path) -> dict[str, str]:
 
 def find_library() -> Path:
     """Return an NCCL that lets ranks share a GPU: the one COURSE_LIB_NCCL names, or PyPI's newest, downloaded once."""
-    if given := os.environ.get(LIBRARY):
-        if not Path(given).is_file():
-            raise CannotShare(f"{LIBRARY}={given}: there is no such file; give the path of a {NAME}")
-        return Path(given).resolve()
+    if path := os.environ.get(LIBRARY):
+        if not Path(path).is_file():
+            raise CannotShare(f"{LIBRARY}={path}: there is no such file; give the path of a {NAME}")
+        return Path(path).resolve()
     package = f"nvidia-nccl-cu{_cuda_version()}"
-    kept = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "course_lib" / package / NAME
-    if not kept.is_file():
-        _fetch(package, kept)
-    return kept
+    cached = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "course_lib" / package / NAME
+    if not cached.is_file():
+        _fetch(package, cached)
+    return cached
 
 
 def _cuda_version() -> str:
@@ -92,27 +93,27 @@ def _cuda_version() -> str:
     return torch.version.cuda.partition(".")[0]
 
 
-def _fetch(package: str, place: Path) -> None:
+def _fetch(package: str, target: Path) -> None:
     """Download the package and keep only its library, written to a temporary file and then renamed."""
     needed = ".".join(map(str, SHARES_GPUS))
     print(f"downloading {package} from PyPI, once (250 MB)", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", folder]
-        done = subprocess.run([*pip, f"{package}>={needed}"], capture_output=True, text=True)
+        result = subprocess.run([*pip, f"{package}>={needed}"], capture_output=True, text=True)
         wheels = list(Path(folder).glob("*.whl"))
-        if done.returncode or not wheels:
-            said = (done.stderr.strip().splitlines() or ["pip found nothing"])[-1]
+        if result.returncode or not wheels:
+            reason = (result.stderr.strip().splitlines() or ["pip found nothing"])[-1]
             raise CannotShare(
-                f"{package} {needed} or newer cannot be downloaded ({said}): get its wheel elsewhere, unzip it, "
+                f"{package} {needed} or newer cannot be downloaded ({reason}): get its wheel elsewhere, unzip it, "
                 f"and set {LIBRARY} to its nvidia/nccl/lib/{NAME}"
             )
-        place.parent.mkdir(parents=True, exist_ok=True)
-        aside = place.with_suffix(".tmp")
-        with zipfile.ZipFile(wheels[0]) as wheel, aside.open("wb") as file:
-            (name,) = (each for each in wheel.namelist() if each.endswith(f"/{NAME}"))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_suffix(".tmp")
+        with zipfile.ZipFile(wheels[0]) as wheel, partial.open("wb") as file:
+            (name,) = (member for member in wheel.namelist() if member.endswith(f"/{NAME}"))
             with wheel.open(name) as source:
                 shutil.copyfileobj(source, file)
-        aside.replace(place)
+        partial.replace(target)
 
 
 @contextlib.contextmanager
@@ -126,15 +127,15 @@ def mps() -> Iterator[Mapping[str, str]]:
         yield {}
         return
     with tempfile.TemporaryDirectory(prefix="course-mps-") as folder:
-        where = {"CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}
-        for path in where.values():
+        variables = {"CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}
+        for path in variables.values():
             Path(path).mkdir()
-        plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-        subprocess.run([MPS, "-d"], env={**plain, **where}, check=True, stdout=subprocess.DEVNULL)
+        environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"} | variables
+        subprocess.run([MPS, "-d"], env=environment, check=True, stdout=subprocess.DEVNULL)
         try:
-            yield where
+            yield variables
         finally:
-            subprocess.run([MPS], input="quit\n", text=True, env={**plain, **where}, stdout=subprocess.DEVNULL)
+            subprocess.run([MPS], input="quit\n", text=True, env=environment, stdout=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":

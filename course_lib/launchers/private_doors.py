@@ -148,7 +148,7 @@ def was_in_batch(error: BaseException) -> bool:
 def leave_nccl_group() -> None:
     """Balance PyTorch's count of open NCCL groups in this thread after a batch of messages was aborted.
 
-    For NCCL the batch has ended, but PyTorch still counts it, and would end it once more before it makes its next
+    For NCCL the batch has ended, but PyTorch still counts it, and would end it again before it creates its next
     communicator. Call this with the new process group up. Needs `ProcessGroup._end_coalescing`; if missing, the next
     call on a GPU raises "not in a group call".
     """
@@ -257,8 +257,8 @@ def has_forward_hooks(module: nn.Module) -> bool:
 
 def own_parameters(module: nn.Module) -> list[Any]:
     """Return a module's own parameters. With `_parameters`, it is ten times as fast as the fallback, `parameters()`."""
-    own = getattr(module, "_parameters", None)
-    return list(module.parameters(recurse=False)) if own is None else list(own.values())
+    parameters = getattr(module, "_parameters", None)
+    return list(module.parameters(recurse=False)) if parameters is None else list(parameters.values())
 
 
 def forget_exit_functions() -> None:

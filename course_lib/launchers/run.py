@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from course_lib.launchers.tracing.events import Collective, Profile
+from course_lib.launchers.tracing.recording import Collective, Profile
 from course_lib.launchers.tracing.stragglers import Stragglers, find_stragglers
 from course_lib.launchers.tracing.trace_file import write_trace
 from course_lib.trace import Span

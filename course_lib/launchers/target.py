@@ -35,8 +35,8 @@ def find_function(target: str) -> Callable:
     module = _load_file(Path(place))
     fn = getattr(module, name, None)
     if not callable(fn):
-        own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
-        raise BadJob(f"{place} has no function {name!r}; it defines {', '.join(own) or 'none'}")
+        defined = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        raise BadJob(f"{place} has no function {name!r}; it defines {', '.join(defined) or 'none'}")
     return fn
 
 
@@ -81,12 +81,12 @@ def _imported(name: str | Path) -> Iterator[None]:
             f"{name} ends the program while it is imported; move the code for that below `if __name__ == '__main__':`"
         ) from None
     except Exception as error:
-        own = error.__traceback__
-        while own and (own.tb_frame.f_code.co_filename == __file__ or "importlib" in own.tb_frame.f_code.co_filename):
-            own = own.tb_next
-        *lines, last = traceback.format_exception(type(error), error, own)
-        told = "".join(lines).removeprefix("Traceback (most recent call last):\n")
-        raise CannotImport(f"{name} cannot be imported, it raises {last.strip()}\n\n{told}".rstrip()) from None
+        tb = error.__traceback__
+        while tb and (tb.tb_frame.f_code.co_filename == __file__ or "importlib" in tb.tb_frame.f_code.co_filename):
+            tb = tb.tb_next  # up to the user's code
+        *lines, last = traceback.format_exception(type(error), error, tb)
+        stack = "".join(lines).removeprefix("Traceback (most recent call last):\n")
+        raise CannotImport(f"{name} cannot be imported, it raises {last.strip()}\n\n{stack}".rstrip()) from None
 
 
 def parse(arguments: Iterable[str]) -> dict[str, Any]:
@@ -119,5 +119,5 @@ def check_arguments(target: str, fn: Callable, kwargs: dict[str, Any]) -> None:
         signature.bind_partial(**kwargs)  # reports unknown arguments before missing ones
         signature.bind(**kwargs)
     except TypeError as error:
-        takes = ", ".join(map(str, signature.parameters)) or "no arguments"
-        raise BadJob(f"{target}: {error}; the function takes {takes}") from None
+        parameters = ", ".join(map(str, signature.parameters)) or "no arguments"
+        raise BadJob(f"{target}: {error}; the function takes {parameters}") from None

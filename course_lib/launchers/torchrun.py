@@ -7,27 +7,24 @@ torchrun --nproc-per-node 4 -m course_lib run train.py:main steps=10 -- --lr 3
 from __future__ import annotations
 
 import atexit
-import contextlib
-import gc
 import inspect
 import os
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from course_lib import trace
+from course_lib import machine, trace
+from course_lib.interrupt import exiting_on_interrupt
 from course_lib.launchers.diagnosis.call_log import CallLog
 from course_lib.launchers.diagnosis.errors import RankFailed
-from course_lib.launchers.diagnosis.lost_peers import PeerRoster
 from course_lib.launchers.diagnosis.record import Record
 from course_lib.launchers.diagnosis.stacks import stack_of_exception
 from course_lib.launchers.local import launch
-from course_lib.launchers.process import messages
+from course_lib.launchers.process import pickling
+from course_lib.launchers.process.blame import PeerRoster
 from course_lib.launchers.process.joining import (
     A_DAY,
     INSIDE_A_RANK,
@@ -38,12 +35,10 @@ from course_lib.launchers.process.joining import (
 from course_lib.launchers.process.lifetime import end_program
 from course_lib.launchers.process.listener import run_of
 from course_lib.launchers.process.messages import Returned
-from course_lib.launchers.process.rank import wait_for_gpu
 from course_lib.launchers.run import Run
 from course_lib.launchers.slurm.cluster import Slurm
 from course_lib.launchers.target import check_arguments, find_function, parse
-from course_lib.launchers.tracing.events import clock_skew, wall_minus_monotonic
-from course_lib.launchers.tracing.profiler import take_collectives, take_profile
+from course_lib.launchers.tracing.recording import clock_skew, take_collectives, take_profile, wall_minus_monotonic
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -61,33 +56,6 @@ def restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) if started_by_torchrun() else 0
 
 
-@contextlib.contextmanager
-def leaving_at_once() -> Iterator[None]:
-    """For imports, while nothing is running yet: Ctrl-C exits immediately, and nobody looks for garbage.
-
-    An exception in the middle of an import is not safe: some modules swallow it, others turn it into a different error.
-    And what is imported is not garbage: looking for it is a tenth of the time of `import torch`.
-    """
-
-    def leave(*_: Any) -> None:
-        os.write(2, b"course: interrupted\n")
-        os._exit(130)
-
-    in_charge = threading.current_thread() is threading.main_thread()
-    in_charge = in_charge and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    collecting = gc.isenabled()
-    gc.disable()
-    if in_charge:
-        signal.signal(signal.SIGINT, leave)
-    try:
-        yield
-    finally:
-        if in_charge:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        if collecting:
-            gc.enable()
-
-
 def run_job(
     target: str,
     arguments: Iterable[str],
@@ -98,7 +66,7 @@ def run_job(
     argv: Sequence[str] = (),
 ) -> Run:
     """Launch a function from a file, exactly as a cell would, here or on a cluster. `argv` becomes `sys.argv[1:]`."""
-    with leaving_at_once():
+    with exiting_on_interrupt():
         fn, kwargs = _find_call(target, arguments, argv, launch)
     return launch(fn, ranks=ranks, timeout=timeout, on=on, **kwargs)
 
@@ -113,7 +81,7 @@ def run_rank(
 ) -> Run | None:
     """Run a function from a file as one rank of a torchrun job. Rank 0 returns the whole run, the others None."""
     speak_as_rank()
-    with leaving_at_once():
+    with exiting_on_interrupt():
         fn, kwargs = _find_call(target, arguments, argv, run_here)
     return run_here(fn, peer_timeout=peer_timeout, record=record, **kwargs)
 
@@ -164,17 +132,17 @@ def run_here(
     roster = PeerRoster(store, rank, ranks)
     accept_second_init(store, timeout=peer_timeout)
     log, skew = (_start_recording(rank), clock_skew(store)) if record else (None, 0.0)
-    began = time.monotonic()
+    started_at = time.monotonic()
     trace.recorder.look_at_core()
     try:
         value = _value_of(fn, *args, **kwargs)
-        wait_for_gpu()
+        machine.wait_for_gpu()
         trace.recorder.look_at_core()
-        report = _report(rank, began, log).later(wall_minus_monotonic() + skew)
+        report = _report(rank, started_at, log).later(wall_minus_monotonic() + skew)
         gathered = _gather((value, report), store, rank, ranks, peer_timeout)
     except Exception as error:
-        if lost := roster.explain(error):
-            raise lost from error
+        if peers_lost := roster.explain(error):
+            raise peers_lost from error
         stack = stack_of_exception(error.__traceback__)
         raise RankFailed(f"{type(error).__qualname__}: {error}", rank=rank, exception=error, stack=stack) from error
     if dist.is_initialized():
@@ -192,12 +160,12 @@ def _start_recording(rank: int) -> CallLog:
     return log
 
 
-def _report(rank: int, began: float, log: CallLog | None) -> Returned:
+def _report(rank: int, started_at: float, log: CallLog | None) -> Returned:
     """Return what this rank has recorded. The function's value is sent separately."""
-    ended, calls = time.monotonic(), log.calls() if log else []
+    ended_at, calls = time.monotonic(), log.calls() if log else []
     recorded = {"collectives": take_collectives(rank, calls), "profile": take_profile()}
     recorded["core_waits"] = trace.recorder.core_waits
-    return Returned(rank, b"", trace.recorder.spans, Record(), began, ended, **recorded)
+    return Returned(rank, b"", trace.recorder.spans, Record(), started_at, ended_at, **recorded)
 
 
 def _value_of(fn: Callable, *args: Any, **kwargs: Any) -> Any:
@@ -213,7 +181,7 @@ def _value_of(fn: Callable, *args: Any, **kwargs: Any) -> Any:
 def _gather(part: Any, store: Store, rank: int, ranks: int, timeout: float | None) -> list[Any] | None:
     """Return every rank's part on rank 0. Uses the store, because the function may have destroyed the process group."""
     if rank != 0:
-        packed = messages.pack_value(part)
+        packed = pickling.pack_value(part)
         pieces = [packed[start : start + PIECE] for start in range(0, len(packed), PIECE)]
         for number, piece in enumerate(pieces):
             store.set(f"result {rank}/{number}", piece)  # pyright: ignore[reportArgumentType]  (it takes both)
@@ -224,7 +192,7 @@ def _gather(part: Any, store: Store, rank: int, ranks: int, timeout: float | Non
     for other in range(1, ranks):
         store.wait([f"result {other}"], patience)
         pieces = [store.get(f"result {other}/{number}") for number in range(int(store.get(f"result {other}")))]
-        parts.append(messages.unpack(b"".join(pieces)))
+        parts.append(pickling.unpack(b"".join(pieces)))
     return parts
 
 

@@ -115,8 +115,8 @@ def gpt_model(
         raise ValueError("give features= for sequences of numbers, or vocabulary= for tokens, and not both")
     if min(hidden, layers, heads) < 1:
         raise ValueError(f"hidden={hidden}, layers={layers}, heads={heads}: a model needs at least one of each")
-    if why := needs_hidden(hidden, heads):
-        raise ValueError(why)
+    if problem := needs_hidden(hidden, heads):
+        raise ValueError(problem)
     way_in = Embed(vocabulary, hidden) if vocabulary is not None else Project(features or 0, hidden)
     blocks = (GPTBlock(hidden, heads, cache) for _ in range(layers))
     return SequenceModel(dict(enumerate([way_in, *blocks, Readout(hidden, outputs or vocabulary or 1)])))

@@ -71,8 +71,8 @@ class ModelSize:
 
 def lstm_size(vocabulary: int, hidden: int, layers: int) -> ModelSize:
     """Return the size of `lstm_model(vocabulary=vocabulary, hidden=hidden, layers=layers)`."""
-    ends = BlockSize(EMBEDDING, vocabulary, hidden), BlockSize(PROJECTION, hidden, vocabulary)
-    return ModelSize((ends[0], *[BlockSize(LSTM, hidden, hidden)] * layers, ends[1]))
+    ends_of_model = BlockSize(EMBEDDING, vocabulary, hidden), BlockSize(PROJECTION, hidden, vocabulary)
+    return ModelSize((ends_of_model[0], *[BlockSize(LSTM, hidden, hidden)] * layers, ends_of_model[1]))
 
 
 def size_of(block: Any) -> BlockSize:
@@ -105,8 +105,8 @@ class Memory:
         return sum(astuple(self))
 
     def __str__(self) -> str:
-        parts = [f"{name} {size / 2**20:.2f} MiB" for name, size in vars(self).items()]
-        return ", ".join(parts) + f": {self.total / 2**20:.2f} MiB"
+        sizes = [f"{name} {size / 2**20:.2f} MiB" for name, size in vars(self).items()]
+        return ", ".join(sizes) + f": {self.total / 2**20:.2f} MiB"
 
 
 @dataclass(frozen=True)
@@ -162,9 +162,9 @@ class Savings:
     ranks: int = 1
 
     def __post_init__(self) -> None:
-        for name, known in (("optimizer", OPTIMIZERS), ("precision", PRECISIONS), ("sharded", SHARDED)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name}={getattr(self, name)!r}: choose {'; '.join(known)}")
+        for name, choices in (("optimizer", OPTIMIZERS), ("precision", PRECISIONS), ("sharded", SHARDED)):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}={getattr(self, name)!r}: choose {'; '.join(choices)}")
         if self.ranks < 1:
             raise ValueError(f"ranks={self.ranks}: give at least one")
 
@@ -184,15 +184,15 @@ def predict_with(model: NumberedBlocks, batch: Batch | BatchSize, savings: Savin
     blocks = {place: predict_block_memory(place, block, batch, numbers) for place, block in model.numbered()}
     size = sizes.blocks[0].number_bytes
     activations = (
-        _recomputed(sizes, batch, size) if savings.recompute else sum(each.activations for each in blocks.values())
+        _recomputed(sizes, batch, size) if savings.recompute else sum(block.activations for block in blocks.values())
     )
-    parameters = sum(each.parameters for each in blocks.values()) * of_weight // size
-    whole = {"parameters": parameters, "gradients": parameters, "optimizer": numbers * parameters}
-    shared = {name: -(-whole[name] // savings.ranks) for name in SHARDED[savings.sharded]}
-    if "parameters" in shared and savings.ranks > 1:
-        shared["parameters"] += max(each.parameters for each in blocks.values()) * of_weight // size
+    parameters = sum(block.parameters for block in blocks.values()) * of_weight // size
+    needs = {"parameters": parameters, "gradients": parameters, "optimizer": numbers * parameters}
+    shares = {name: -(-needs[name] // savings.ranks) for name in SHARDED[savings.sharded]}
+    if "parameters" in shares and savings.ranks > 1:
+        shares["parameters"] += max(block.parameters for block in blocks.values()) * of_weight // size
     copies = parameters * of_activation // of_weight if of_activation < of_weight else 0
-    return Memory(**{**whole, **shared}, activations=activations * of_activation // size + copies)
+    return Memory(**{**needs, **shares}, activations=activations * of_activation // size + copies)
 
 
 def _recomputed(model: ModelSize, batch: Batch | BatchSize, size: int) -> int:

@@ -29,8 +29,8 @@ from course_lib.machine import device
 @contextmanager
 def own_random_numbers() -> Iterator[None]:
     """Restore the random number generators at the end of this context, which may draw numbers and set seeds."""
-    where = device()
-    with torch.random.fork_rng([where] if where.type == "cuda" else []):
+    target = device()
+    with torch.random.fork_rng([target] if target.type == "cuda" else []):
         yield
 
 
@@ -128,8 +128,8 @@ class SequenceModel(nn.Module):
         outputs, states, new_states = inputs, states or {}, {}
         for run in self._runs:
             if len(run) > 1 and self._in_one_call(run, outputs):
-                outputs, ended = self._stack(run)(outputs, [states.get(place) for place, _ in run])
-                new_states |= zip((place for place, _ in run), ended, strict=True)
+                outputs, run_states = self._stack(run)(outputs, [states.get(place) for place, _ in run])
+                new_states |= zip((place for place, _ in run), run_states, strict=True)
                 continue
             zero = outputs.new_zeros(1, outputs.shape[1], run[0][1].width) if len(run) > 1 else None
             for place, block in run:
@@ -256,12 +256,12 @@ class Stack:
         """Return the last layer's outputs, and every layer's new state. A state of None starts at zero."""
         if inputs.is_cuda:
             keep_flat(self.lstm)
-        inputs, given = as_computed(inputs), None
+        inputs, initial = as_computed(inputs), None
         if any(state is not None for state in states):
             zeros = inputs.new_zeros(1, inputs.shape[1], self.lstm.hidden_size)
             pairs = [state if state is not None else (zeros, zeros) for state in states]
-            given = tuple(as_computed(torch.cat(parts)) for parts in zip(*pairs, strict=True))
-        outputs, (h, c) = self.lstm(inputs, given)
+            initial = tuple(as_computed(torch.cat(layers)) for layers in zip(*pairs, strict=True))
+        outputs, (h, c) = self.lstm(inputs, initial)
         return outputs, list(zip(h.split(1), c.split(1), strict=True))
 
 

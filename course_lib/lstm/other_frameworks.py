@@ -92,8 +92,8 @@ def jax_model(weights: Sequence[Any], inputs: Any) -> Any:
     """Return the outputs of `keras_model`, as a function of its weights."""
     import jax
 
-    nothing = 0 * inputs[:, 0, :1]  # made from the inputs, so it is on their devices
-    start = jax.numpy.repeat(nothing, len(weights[1]), axis=1)
+    zeros = 0 * inputs[:, 0, :1]  # made from the inputs, so it is on their devices
+    start = jax.numpy.repeat(zeros, len(weights[1]), axis=1)
     _, outputs = jax_layer(weights[:3], inputs.swapaxes(0, 1), (start, start))
     return outputs.swapaxes(0, 1) @ weights[3] + weights[4]
 
@@ -123,11 +123,11 @@ def wavefront(weights: Sequence[Any], chunks: Any) -> Any:
     return outputs[None]
 
 
-def closeness(ours: Sequence[Any], theirs: Sequence[Any]) -> str:
+def closeness(first: Sequence[Any], second: Sequence[Any]) -> str:
     """Say how closely two lists of arrays agree, in words that are the same on every machine."""
-    pairs = [(np.asarray(our), np.asarray(their)) for our, their in zip(ours, theirs, strict=True)]
-    if any(our.shape != their.shape for our, their in pairs):
-        return f"differs in shape: {[our.shape for our, _ in pairs]} and {[their.shape for _, their in pairs]}"
-    off = np.max([np.abs(our - their).max() for our, their in pairs])  # NaN if any number is NaN
-    limit = next((limit for limit in LIMITS if off < limit), None)
-    return f"differs by {off:.3f}" if limit is None else f"equal to {limit:.0e}"
+    pairs = [(np.asarray(a), np.asarray(b)) for a, b in zip(first, second, strict=True)]
+    if any(a.shape != b.shape for a, b in pairs):
+        return f"differs in shape: {[a.shape for a, _ in pairs]} and {[b.shape for _, b in pairs]}"
+    difference = np.max([np.abs(a - b).max() for a, b in pairs])  # NaN if any number is NaN
+    limit = next((limit for limit in LIMITS if difference < limit), None)
+    return f"differs by {difference:.3f}" if limit is None else f"equal to {limit:.0e}"

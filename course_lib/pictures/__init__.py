@@ -1,10 +1,9 @@
 """Pictures of what a run returned. Each has a text description for readers who cannot see it."""
 
 from course_lib.pictures.charts import curves, losses, memory, padding, panels, placement, plan_bars
-from course_lib.pictures.collectives import collectives
+from course_lib.pictures.communication import collectives, link, link_matrix
 from course_lib.pictures.cuts import cut_edges, layer_by_time, mesh, split_cell
 from course_lib.pictures.gather_and_drop import gather_and_drop
-from course_lib.pictures.links import link, link_matrix
 from course_lib.pictures.picture import Picture
 from course_lib.pictures.schedule_chart import schedule
 from course_lib.pictures.timeline import comparison, messages, timeline

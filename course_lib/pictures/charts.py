@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 
 from course_lib.data import Batch
 from course_lib.lstm.memory import Memory
-from course_lib.pictures.picture import BLOCKS, COLOURS, INK, LETTERS, MEMORY, OTHERS, SERIES, Picture, block_name
+from course_lib.pictures.picture import BLOCKS, COLORS, INK, LETTERS, MEMORY, OTHERS, SERIES, Picture, block_name
 from course_lib.pictures.timeline import row_axes, time_unit
 from course_lib.planning import Explanation, Plan
 from course_lib.planning.placement import BlockCost, Placement, step_cost
@@ -31,11 +31,11 @@ def memory(bars: Mapping[str, Memory], budget: int | None = None) -> Picture:
     unit, size_of_unit = ("GiB", 2**30) if max(bar.total for bar in bars.values()) >= 2**33 else ("MiB", 2**20)
     figure = Figure(figsize=(8, 1.0 + 0.5 * len(bars)), layout="constrained")
     axes = figure.subplots()
-    left = [0.0] * len(bars)
-    for part, colour in MEMORY.items():
+    starts = [0.0] * len(bars)
+    for part, color in MEMORY.items():
         sizes = [getattr(bar, part) / size_of_unit for bar in bars.values()]
-        axes.barh(list(bars), sizes, left=left, color=colour, edgecolor="white", label=part)
-        left = [start + size for start, size in zip(left, sizes, strict=True)]
+        axes.barh(list(bars), sizes, left=starts, color=color, edgecolor="white", label=part)
+        starts = [start + size for start, size in zip(starts, sizes, strict=True)]
     if budget is not None:
         axes.axvline(budget / size_of_unit, color=INK, linestyle="--", linewidth=1)
         axes.annotate(
@@ -68,18 +68,18 @@ def placement(placements: Mapping[str, Placement], costs: Sequence[BlockCost]) -
 
     The dashed lines mark the slowest stage, which sets the pace, and the largest, which must fit on a device.
     """
-    steps = [step_cost(each, costs) for each in placements.values()]
+    steps = [step_cost(placement, costs) for placement in placements.values()]
     unit, scale = time_unit(max(step.seconds for step in steps))
-    heights = [0.75 + 0.33 * each.stages for each in placements.values()]
+    heights = [0.75 + 0.33 * placement.stages for placement in placements.values()]
     figure = Figure(figsize=(9, 0.5 + sum(heights)), layout="constrained")
     rows = figure.subplots(len(placements), 2, sharex="col", squeeze=False, height_ratios=heights)
-    for (left, right), each, step in zip(rows, placements.values(), steps, strict=True):
-        _draw_stages(left, each, [cost.seconds * scale for cost in costs], scale * max(s.seconds for s in steps))
-        _draw_stages(right, each, [cost.bytes / 2**20 for cost in costs], max(s.bytes for s in steps) / 2**20)
+    for (left, right), placement, step in zip(rows, placements.values(), steps, strict=True):
+        _draw_stages(left, placement, [cost.seconds * scale for cost in costs], scale * max(s.seconds for s in steps))
+        _draw_stages(right, placement, [cost.bytes / 2**20 for cost in costs], max(s.bytes for s in steps) / 2**20)
         right.set_title(f"largest {step.bytes / 2**20:.3g} MiB", loc="left", fontsize=LETTERS, color=INK)
     facts = [
-        f"{name}: {each.hops} {'hop' if each.hops == 1 else 'hops'}, slowest {step.seconds * scale:.3g} {unit}"
-        for (name, each), step in zip(placements.items(), steps, strict=True)
+        f"{name}: {placed.hops} {'hop' if placed.hops == 1 else 'hops'}, slowest {step.seconds * scale:.3g} {unit}"
+        for (name, placed), step in zip(placements.items(), steps, strict=True)
     ]
     for axes, fact in zip(rows[:, 0], facts, strict=True):
         axes.set_title(fact, loc="left", fontsize=LETTERS, color=INK)
@@ -105,15 +105,15 @@ def _draw_stages(axes: Axes, placement: Placement, values: Sequence[float], room
     row_axes(axes, placement.stages, "stage")
 
 
-PART_COLOURS = {
-    "computing": COLOURS["forward"],
-    "recomputing": COLOURS["recompute"],
+PART_COLORS = {
+    "computing": COLORS["forward"],
+    "recomputing": COLORS["recompute"],
     "starting actions": OTHERS[2],
-    "bubble": COLOURS["idle"],
-    "messages": COLOURS["receive"],
+    "bubble": COLORS["idle"],
+    "messages": COLORS["receive"],
     "gathering weights": OTHERS[0],
-    "summing gradients": COLOURS["communication"],
-    "updating weights": COLOURS["update"],
+    "summing gradients": COLORS["communication"],
+    "updating weights": COLORS["update"],
 }
 
 
@@ -124,12 +124,12 @@ def plan_bars(plans: Sequence[Plan] | Explanation) -> Picture:
     figure = Figure(figsize=(9, 1.6 + 0.55 * len(shown)), layout="constrained")
     axes = figure.subplots()
     names = [f"{plan.name}{_order(plan)}\n{plan.pieces}" for plan in shown]
-    left = [0.0] * len(shown)
+    starts = [0.0] * len(shown)
     for part in PARTS:
         sizes = [scale * plan.parts.get(part, 0.0) for plan in shown]
         if any(sizes):
-            axes.barh(range(len(shown)), sizes, left=left, color=PART_COLOURS[part], edgecolor="white", label=part)
-        left = [start + size for start, size in zip(left, sizes, strict=True)]
+            axes.barh(range(len(shown)), sizes, left=starts, color=PART_COLORS[part], edgecolor="white", label=part)
+        starts = [start + size for start, size in zip(starts, sizes, strict=True)]
     axes.set_yticks(range(len(shown)), names, fontsize=LETTERS)
     axes.invert_yaxis()
     axes.set_xlabel(f"{unit} per update, predicted", color=INK, fontsize=LETTERS)
@@ -211,11 +211,11 @@ def panels(series_of: Mapping[str, Mapping[str, Points]], *, y: str, top: float 
 
 
 def _draw_lines(axes: Axes, series: Mapping[str, Points], x: str, marks: bool, computed: Collection[str] = ()) -> None:
-    for colour, (name, points) in zip(cycle(SERIES), series.items(), strict=False):
+    for color, (name, points) in zip(cycle(SERIES), series.items(), strict=False):
         xs, ys = zip(*points, strict=True)
         label = name.replace("$", r"\$")  # matplotlib would parse text between two dollar signs as math
         style = "--" if name in computed else "o-" if marks else "-"
-        axes.plot(xs, ys, style, color=colour, label=label, markersize=4, linewidth=1.6)
+        axes.plot(xs, ys, style, color=color, label=label, markersize=4, linewidth=1.6)
     axes.set_xlabel(x, color=INK)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -238,7 +238,7 @@ def _labelled(logs: Sequence[str | Path]) -> dict[str, Path]:
 
 def _smoothed(records: list[Record], window: int) -> list[tuple[float, float]]:
     recent = [[record.loss for record in records[max(0, end - window) : end]] for end in range(1, len(records) + 1)]
-    return [(record.update, sum(each) / len(each)) for record, each in zip(records, recent, strict=True)]
+    return [(record.update, sum(losses) / len(losses)) for record, losses in zip(records, recent, strict=True)]
 
 
 GAP = 2  # white rows between two batches
@@ -254,10 +254,10 @@ def padding(panels: Mapping[str, Sequence[Batch]]) -> Picture:
     for axes, (name, batches) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         _draw_batches(axes, batches, longest)
         axes.set_title(f"{name}: {_share(batches):.0%} padding", loc="left", fontsize=10, color=INK)
-    handles = [Patch(facecolor=COLOURS["forward"], label="steps of a sequence")]
-    handles += [Patch(facecolor=COLOURS["idle"], label="padding")]
+    handles = [Patch(facecolor=COLORS["forward"], label="steps of a sequence")]
+    handles += [Patch(facecolor=COLORS["idle"], label="padding")]
     if any(_marked(batch) for batches in panels.values() for batch in batches):
-        handles += [Patch(facecolor=COLOURS["backward"], label="the step whose answer is read")]
+        handles += [Patch(facecolor=COLORS["backward"], label="the step whose answer is read")]
     figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False)
     shares = ", ".join(f"{name} {_share(batches):.0%}" for name, batches in panels.items())
     return Picture(figure, f"Sequences of a batch, one per row, and the padding behind them: {shares} of the cells")
@@ -268,15 +268,15 @@ def _draw_batches(axes: Axes, batches: Sequence[Batch], longest: int) -> None:
     for batch in batches:
         valid = batch.valid.cpu().numpy().T
         strip = numpy.ones((len(valid) + GAP, longest, 3))
-        strip[: len(valid), : batch.steps] = to_rgb(COLOURS["idle"])
-        strip[: len(valid), : batch.steps][valid] = to_rgb(COLOURS["forward"])
+        strip[: len(valid), : batch.steps] = to_rgb(COLORS["idle"])
+        strip[: len(valid), : batch.steps][valid] = to_rgb(COLORS["forward"])
         if _marked(batch):
             dots += [(step, row + sequence) for step, sequence in batch.mask.nonzero().tolist()]
         strips.append(strip)
         row += len(strip)
     axes.imshow(numpy.concatenate(strips)[:-GAP], aspect="auto", interpolation="nearest")
     if dots:
-        axes.scatter(*zip(*dots, strict=True), s=22, color=COLOURS["backward"], edgecolor="white", linewidth=0.4)
+        axes.scatter(*zip(*dots, strict=True), s=22, color=COLORS["backward"], edgecolor="white", linewidth=0.4)
     axes.set_xlabel("step", color=INK)
     axes.set_ylabel("sequence", color=INK)
     axes.set_yticks([])

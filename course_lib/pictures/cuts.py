@@ -13,7 +13,7 @@ from matplotlib.patches import FancyBboxPatch, Patch, Rectangle
 from course_lib.data import Batch
 from course_lib.lstm.memory import BatchSize
 from course_lib.lstm.model import Embed, Recurrent, SequenceModel
-from course_lib.pictures.picture import COLOURS, INK, LETTERS, OTHERS, Picture
+from course_lib.pictures.picture import COLORS, INK, LETTERS, OTHERS, Picture
 from course_lib.planning.placement import Placement
 from course_lib.strategies.tensor_parallel import GATES, shares
 
@@ -41,8 +41,8 @@ def cut_edges(model: SequenceModel, placement: Placement, batch: Batch | BatchSi
             _draw_edge(axes, place, rank, next_rank, f"{edges[-1] / 2**10:,.3g} KiB")
     _dress(axes, len(blocks), placement.stages)
     handles = [
-        Patch(color=COLOURS["forward"], label="activations, forward"),
-        Patch(color=COLOURS["backward"], label="their gradient, back"),
+        Patch(color=COLORS["forward"], label="activations, forward"),
+        Patch(color=COLORS["backward"], label="their gradient, back"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=LETTERS)
     cuts = "1 edge" if len(edges) == 1 else f"{len(edges)} edges"
@@ -62,16 +62,16 @@ def _draw_edge(axes: Axes, place: int, rank: int, next_rank: int, label: str) ->
     """Draw both messages side by side, between a block's box and the next one's."""
     towards = BLOCK_HEIGHT / 2 if next_rank > rank else -BLOCK_HEIGHT / 2
     leave, arrive = (place + 0.12, rank + towards), (place + 0.72, next_rank - towards)
-    arrow(axes, leave, arrive, COLOURS["forward"], 2.0)
-    arrow(axes, (arrive[0] + 0.18, arrive[1]), (leave[0] + 0.18, leave[1]), COLOURS["backward"], 2.0)
+    arrow(axes, leave, arrive, COLORS["forward"], 2.0)
+    arrow(axes, (arrive[0] + 0.18, arrive[1]), (leave[0] + 0.18, leave[1]), COLORS["backward"], 2.0)
     middle = ((leave[0] + arrive[0]) / 2 + 0.3, (leave[1] + arrive[1]) / 2)
     axes.text(*middle, label, ha="left", va="center", fontsize=LETTERS, color=INK)
 
 
 def arrow(
-    axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str, width: float = 1.6, **style: Any
+    axes: Axes, start: tuple[float, float], end: tuple[float, float], color: str, width: float = 1.6, **style: Any
 ) -> None:
-    look = {"arrowstyle": "-|>", "linewidth": width, "shrinkA": 0, "shrinkB": 0, "color": colour, **style}
+    look = {"arrowstyle": "-|>", "linewidth": width, "shrinkA": 0, "shrinkB": 0, "color": color, **style}
     axes.annotate("", end, start, arrowprops=look)
 
 
@@ -108,29 +108,29 @@ def split_cell(hidden: int, ranks: int) -> Picture:
     Each row has the color of its rank. The green arrows are the message: an all-gather after every step.
     """
     if not 1 <= ranks <= len(RANKS):
-        raise ValueError(f"ranks={ranks}: the picture has colours for 1 to {len(RANKS)}")
+        raise ValueError(f"ranks={ranks}: the picture has colors for 1 to {len(RANKS)}")
     sizes = shares(hidden, ranks)
     unit = 1 / hidden
     figure = Figure(figsize=(9, 4.2), layout="constrained")
     axes = figure.subplots()
     middle = GATES / 2 - 0.5
-    _column(axes, OLD, middle, sizes, unit, coloured=False)
+    _column(axes, OLD, middle, sizes, unit, colored=False)
     for gate, name in enumerate(NAMES):
         top = gate * 1.12 - 0.18
         _column(axes, MATRIX, top, sizes, unit, width=WIDE)
         axes.text(MATRIX - 0.12, top + 0.5, name, ha="right", va="center", fontsize=LETTERS, color=INK)
     _column(axes, PARTS, middle, sizes, unit, gap=0.28)
-    _column(axes, NEW, middle, sizes, unit, coloured=False)
+    _column(axes, NEW, middle, sizes, unit, colored=False)
     arrow(axes, (OLD + THIN + 0.08, middle + 0.5), (MATRIX - 0.4, middle + 0.5), INK)
     arrow(axes, (MATRIX + WIDE + 0.1, middle + 0.5), (PARTS - 0.1, middle + 0.5), INK)
     for rank in range(ranks):
         height = middle + (sum(sizes[:rank]) + sizes[rank] / 2) * unit + 0.28 * (rank - (ranks - 1) / 2)
-        arrow(axes, (PARTS + THIN + 0.08, height), (NEW - 0.08, middle + 0.5), COLOURS["communication"])
+        arrow(axes, (PARTS + THIN + 0.08, height), (NEW - 0.08, middle + 0.5), COLORS["communication"])
     _captions(axes, middle, ranks)
     handles = [
         Patch(facecolor=RANKS[rank], label=f"rank {rank}: {sizes[rank]} of {hidden} units") for rank in range(ranks)
     ]
-    handles.append(Patch(facecolor=COLOURS["communication"], label="all-gather, after every step"))
+    handles.append(Patch(facecolor=COLORS["communication"], label="all-gather, after every step"))
     figure.legend(
         handles=handles, loc="outside lower center", ncols=min(3, len(handles)), frameon=False, fontsize=LETTERS
     )
@@ -146,10 +146,10 @@ def _column(
     *,
     width: float = THIN,
     gap: float = 0.0,
-    coloured: bool = True,
+    colored: bool = True,
 ) -> None:
     """Draw one box for each rank's rows, top to bottom; or a single box if every rank has the whole."""
-    if not coloured:
+    if not colored:
         axes.add_patch(Rectangle((left, top), width, 1, facecolor="white", edgecolor=INK))
         return
     at = top - gap * (len(sizes) - 1) / 2
@@ -173,11 +173,11 @@ def _captions(axes: Axes, middle: float, ranks: int) -> None:
 
 
 def _describe_cell(hidden: int, sizes: Sequence[int]) -> str:
-    own = ", ".join(f"rank {rank} has {size}" for rank, size in enumerate(sizes))
+    units = ", ".join(f"rank {rank} has {size}" for rank, size in enumerate(sizes))
     return (
-        f"A cell of {hidden} units split over {len(sizes)} {'rank' if len(sizes) == 1 else 'ranks'}: {own}, with their "
-        "rows of all four gates; every rank needs all of the old h, computes its own units of c and h, and after every "
-        "step an all-gather puts the new h together"
+        f"A cell of {hidden} units split over {len(sizes)} {'rank' if len(sizes) == 1 else 'ranks'}: {units}, with "
+        "their rows of all four gates; every rank needs all of the old h, computes its own units of c and h, and after "
+        "every step an all-gather puts the new h together"
     )
 
 
@@ -201,11 +201,11 @@ def mesh(replicas: int, stages: int) -> Picture:
                 color=INK,
             )
             if stage:
-                ends = (stage - 1 + RANK_WIDTH / 2, replica), (stage - RANK_WIDTH / 2, replica)
-                arrow(axes, *ends, COLOURS["forward"], 1.8, arrowstyle="<|-|>")
+                arrow_ends = (stage - 1 + RANK_WIDTH / 2, replica), (stage - RANK_WIDTH / 2, replica)
+                arrow(axes, *arrow_ends, COLORS["forward"], 1.8, arrowstyle="<|-|>")
             if replica:
-                ends = (stage, replica - 1 + RANK_HEIGHT / 2), (stage, replica - RANK_HEIGHT / 2)
-                arrow(axes, *ends, COLOURS["communication"], 1.8, arrowstyle="<|-|>")
+                arrow_ends = (stage, replica - 1 + RANK_HEIGHT / 2), (stage, replica - RANK_HEIGHT / 2)
+                arrow(axes, *arrow_ends, COLORS["communication"], 1.8, arrowstyle="<|-|>")
     axes.set_xlim(-0.6, stages - 0.4)
     axes.set_ylim(replicas - 0.5, -0.5)
     axes.set_xticks(range(stages), [f"stage {stage}" for stage in range(stages)])
@@ -214,8 +214,8 @@ def mesh(replicas: int, stages: int) -> Picture:
     axes.tick_params(length=0, colors=INK, labelsize=LETTERS)
     axes.spines[:].set_visible(False)
     handles = [
-        Patch(color=COLOURS["forward"], label="activations, and their gradients back"),
-        Patch(color=COLOURS["communication"], label="sum of the stage's gradients"),
+        Patch(color=COLORS["forward"], label="activations, and their gradients back"),
+        Patch(color=COLORS["communication"], label="sum of the stage's gradients"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=1, frameon=False, fontsize=LETTERS)
     words = f"{replicas} replicas of {stages} stages on {replicas * stages} ranks"
@@ -256,7 +256,7 @@ def layer_by_time(layers: int, steps: int, diagonal: int | None = None) -> Pictu
     framed = sum(0 <= chosen - layer < steps for layer in range(layers))
     handles = [
         Patch(
-            facecolor=COLOURS["forward"], label=f"diagonal {chosen + 1}: {framed} cells that need nothing of each other"
+            facecolor=COLORS["forward"], label=f"diagonal {chosen + 1}: {framed} cells that need nothing of each other"
         )
     ]
     figure.legend(handles=handles, loc="outside lower center", frameon=False, fontsize=LETTERS)
@@ -268,8 +268,8 @@ def layer_by_time(layers: int, steps: int, diagonal: int | None = None) -> Pictu
 
 
 def _draw_cell(axes: Axes, layer: int, step: int, is_chosen: bool) -> None:
-    colour = COLOURS["forward"] if is_chosen else "white"
+    color = COLORS["forward"] if is_chosen else "white"
     corner = (step - SIDE / 2, layer - SIDE / 2)
-    axes.add_patch(Rectangle(corner, SIDE, SIDE, facecolor=colour, edgecolor=INK, linewidth=0.9))
+    axes.add_patch(Rectangle(corner, SIDE, SIDE, facecolor=color, edgecolor=INK, linewidth=0.9))
     ink = "white" if is_chosen else INK
     axes.text(step, layer, str(layer + step + 1), ha="center", va="center", fontsize=LETTERS, color=ink)

@@ -12,15 +12,15 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from course_lib.launchers.run import Run
-from course_lib.pictures.picture import COLOURS, INK, LETTERS, MEMORY, Picture
+from course_lib.pictures.picture import COLORS, INK, LETTERS, MEMORY, Picture
 from course_lib.pictures.timeline import draw_bar, rank_axes, time_unit
 from course_lib.trace import Span
 
 BARS = {
-    "all-gather": COLOURS["send"],
-    "forward": COLOURS["forward"],
-    "backward": COLOURS["backward"],
-    "reduce-scatter": COLOURS["receive"],
+    "all-gather": COLORS["send"],
+    "forward": COLORS["forward"],
+    "backward": COLORS["backward"],
+    "reduce-scatter": COLORS["receive"],
 }
 AREAS = {
     "own rows of the parameters": MEMORY["parameters"],
@@ -37,10 +37,10 @@ class _Bytes:
     times: list[float] = field(default_factory=list)
     areas: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in AREAS})
 
-    def at(self, moment: float, held: Mapping[str, float]) -> None:
+    def at(self, moment: float, areas: Mapping[str, float]) -> None:
         self.times.append(moment)
         for name, values in self.areas.items():
-            values.append(held[name])
+            values.append(areas[name])
 
     @property
     def peak(self) -> float:
@@ -79,8 +79,8 @@ def gather_and_drop(run: Run, block_bytes: Mapping[str, int], shards: int, rank:
     lower.set_ylabel(name_of_size, color=INK, fontsize=LETTERS)
     lower.tick_params(labelsize=LETTERS)
     dropped = Line2D([], [], color="black", linewidth=1.6, marker="|", linestyle="", markersize=12, label="dropped")
-    _legend(upper, [*(Patch(facecolor=colour, label=name) for name, colour in BARS.items()), dropped])
-    _legend(lower, [Patch(facecolor=colour, label=name) for name, colour in AREAS.items()])
+    _legend(upper, [*(Patch(facecolor=color, label=name) for name, color in BARS.items()), dropped])
+    _legend(lower, [Patch(facecolor=color, label=name) for name, color in AREAS.items()])
     gathers = sum(span.name == "all-gather" for span in spans)
     words = (
         f"{'Paced gather' if paced else 'Gather'}-and-drop timeline of rank {rank}: {len(block_bytes)} blocks over "
@@ -126,7 +126,7 @@ def _held(spans: Sequence[Span], block_bytes: Mapping[str, int], shards: int) ->
     """Return the bytes after every event: a block is whole from its gather to its drop, its gradient until it is
     summed.
     """
-    own, gathered, whole_gradients, rows = sum(block_bytes.values()) / shards, set[str](), set[str](), set[str]()
+    own_rows, gathered, whole_gradients, rows = sum(block_bytes.values()) / shards, set[str](), set[str](), set[str]()
     events = sorted(
         [(span.start, span.name, span.label) for span in spans if span.name in ("all-gather", "backward")]
         + [(span.end, span.name, span.label) for span in spans if span.name in ("drop", "reduce-scatter")]
@@ -143,8 +143,8 @@ def _held(spans: Sequence[Span], block_bytes: Mapping[str, int], shards: int) ->
             whole_gradients.discard(block)
             rows.add(block)
         gradients = (
-            sum(block_bytes[each] for each in whole_gradients) + sum(block_bytes[each] for each in rows) / shards
+            sum(block_bytes[place] for place in whole_gradients) + sum(block_bytes[place] for place in rows) / shards
         )
-        whole = sum(block_bytes[each] for each in gathered)
-        held.at(moment, dict(zip(AREAS, (own, whole, gradients), strict=True)))
+        gathered_bytes = sum(block_bytes[place] for place in gathered)
+        held.at(moment, dict(zip(AREAS, (own_rows, gathered_bytes, gradients), strict=True)))
     return held

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLOURS = {
+COLORS = {
     "forward": "#0072B2",
     "backward": "#E69F00",
     "weight gradients": "#D55E00",  # in a split backward pass
@@ -37,10 +37,10 @@ INK = "#333333"
 LETTERS = 12  # points: about as many pixels where a picture of nine inches is shown
 
 
-def colours_for(names: list[str]) -> dict[str, str]:
+def colors_for(names: list[str]) -> dict[str, str]:
     """Return a color for each name: the course's color if the name has one, otherwise the next free one."""
-    strangers = [name for name in names if name not in COLOURS]
-    return {name: COLOURS[name] if name in COLOURS else OTHERS[strangers.index(name) % len(OTHERS)] for name in names}
+    strangers = [name for name in names if name not in COLORS]
+    return {name: COLORS[name] if name in COLORS else OTHERS[strangers.index(name) % len(OTHERS)] for name in names}
 
 
 def block_name(number: int, blocks: int) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from course_lib.pictures.picture import COLOURS, INK, MEMORY, Picture
+from course_lib.pictures.picture import COLORS, INK, MEMORY, Picture
 from course_lib.pictures.timeline import rank_axes, row_axes, time_unit
 from course_lib.planning.schedule import Schedule
 from course_lib.planning.simulation import (
@@ -39,6 +39,8 @@ def schedule(
     name: str = "",
     seconds: bool | None = None,
     unit: str = COST,
+    idle: str = "idle",
+    held: bool = True,
 ) -> Picture:
     """Draw the actions of each stage over time, stage 0 on top, and beside them the most that each stage holds.
 
@@ -47,7 +49,7 @@ def schedule(
     If there is room, a box shows the number of its micro-batch and, if there are several, of its chunk (3.2) and its
     virtual stage (3v1). A box of virtual stage 1 has one white line along its top, one of stage 2 has two. `seconds`
     says that times are in seconds; without it, the times of a `Simulation` are in the unit of its costs. Other
-    times need `seconds=False` and their `unit`.
+    times need `seconds=False` and their `unit`. `idle` is the legend's word for gray. `held=False` leaves out the bars.
     """
     if isinstance(actions, Schedule):
         actions = simulate(actions)
@@ -56,75 +58,76 @@ def schedule(
     timed, unit = _from_zero(actions, "" if seconds is not False else unit)
     stages = max(1, len(peak_share(timed)))
     figure = Figure(figsize=(WIDTH, 1.4 + 0.38 * stages), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(7, 1), sharey=True)
-    paced = any(one.paced for one in timed)
+    left, *bars = figure.subplots(1, 1 + held, width_ratios=(7, 1)[: 1 + held], sharey=True, squeeze=False)[0]
+    paced = any(box.paced for box in timed)
     rank_axes(left, stages, unit, paced, rows="stage")
     if pieces_of(timed)[2] > 1:
         left.set_xlabel(f"{left.get_xlabel()}; white lines count the virtual stage, from 0", color=INK)
     _draw_actions(left, timed, stages)
-    _draw_peaks(right, timed)
+    for right in bars:
+        _draw_peaks(right, timed)
     facts = f"makespan {makespan(timed):.4g}{'' if unit == COST else ' ' + unit}, bubble {bubble(timed):.1%}"
     left.set_title(f"{name}: {facts}" if name else facts, loc="left", fontsize=10, color=INK)
-    handles = [Patch(facecolor=COLOURS[meaning], label=words) for meaning, words in _meanings(timed).items()]
+    handles = [Patch(facecolor=COLORS[meaning], label=words) for meaning, words in _meanings(timed, idle).items()]
     figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False)
-    return Picture(figure, _describe(timed, name, facts, paced))
+    return Picture(figure, _describe(timed, name, facts, paced, held))
 
 
 def _from_zero(actions: Sequence[TimedAction], own_unit: str) -> tuple[list[TimedAction], str]:
     """Return the actions with times counted from the first one, in their own unit or a readable one of seconds."""
-    first = min((one.start for one in actions), default=0.0)
+    start = min((box.start for box in actions), default=0.0)
     unit, scale = (own_unit, 1.0) if own_unit else time_unit(makespan(actions))
-    moved = [replace(one, start=(one.start - first) * scale, end=(one.end - first) * scale) for one in actions]
+    moved = [replace(box, start=(box.start - start) * scale, end=(box.end - start) * scale) for box in actions]
     return moved, unit
 
 
-def _meanings(timed: Iterable[TimedAction]) -> dict[str, str]:
+def _meanings(timed: Iterable[TimedAction], idle: str) -> dict[str, str]:
     """Return the colors that the picture needs, and what they mean."""
-    used = {one.action.kind for one in timed}
+    used = {box.action.kind for box in timed}
     words = {NAMES[kind]: NAMES[kind] for kind in NAMES if kind in used}
-    return words | ({"backward": "backward (inputs)"} if "W" in used else {}) | {"idle": "idle"}
+    return words | ({"backward": "backward (inputs)"} if "W" in used else {}) | {"idle": idle}
 
 
 def _draw_actions(axes: Axes, timed: Sequence[TimedAction], stages: int) -> None:
-    whole = makespan(timed)
+    duration = makespan(timed)
     _, chunks, virtual = pieces_of(timed)
     for stage in range(stages):
-        axes.broken_barh([(0, whole)], (stage - TALL / 2, TALL), facecolor=COLOURS["idle"])
+        axes.broken_barh([(0, duration)], (stage - TALL / 2, TALL), facecolor=COLORS["idle"])
         for kind, name in NAMES.items():
-            own = [one for one in timed if (one.stage, one.action.kind) == (stage, kind)]
-            _draw_boxes(axes, own, stage - TALL / 2, TALL, facecolor=COLOURS[name], edgecolor="white", linewidth=0.6)
+            boxes = [box for box in timed if (box.stage, box.action.kind) == (stage, kind)]
+            _draw_boxes(axes, boxes, stage - TALL / 2, TALL, facecolor=COLORS[name], edgecolor="white", linewidth=0.6)
     for number in range(1, virtual):
-        later = [one for one in timed if one.action.virtual >= number]
+        later = [box for box in timed if box.action.virtual >= number]
         for stage in range(stages):
-            own = [one for one in later if one.stage == stage]
-            _draw_boxes(axes, own, stage - TALL / 2 + 0.11 * number - 0.04, 0.05, facecolor="white")
-    for one in timed:
-        _name_box(axes, one, chunks, virtual, (one.end - one.start) / (whole or 1) * WIDTH * SPACE)
-    axes.set_xlim(0, whole or 1)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=whole >= 5, steps=[1, 2, 5, 10]))
+            boxes = [box for box in later if box.stage == stage]
+            _draw_boxes(axes, boxes, stage - TALL / 2 + 0.11 * number - 0.04, 0.05, facecolor="white")
+    for box in timed:
+        _name_box(axes, box, chunks, virtual, (box.end - box.start) / (duration or 1) * WIDTH * SPACE)
+    axes.set_xlim(0, duration or 1)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=duration >= 5, steps=[1, 2, 5, 10]))
 
 
 def _draw_boxes(axes: Axes, timed: Sequence[TimedAction], top: float, tall: float, **look: Any) -> None:
     if timed:
-        axes.broken_barh([(one.start, one.end - one.start) for one in timed], (top, tall), **look)
+        axes.broken_barh([(box.start, box.end - box.start) for box in timed], (top, tall), **look)
 
 
-def _name_box(axes: Axes, one: TimedAction, chunks: int, virtual: int, inches: float) -> None:
-    for label in (one.action.label(chunks, virtual)[1:], one.action.label(chunks)[1:]):
+def _name_box(axes: Axes, box: TimedAction, chunks: int, virtual: int, inches: float) -> None:
+    for label in (box.action.label(chunks, virtual)[1:], box.action.label(chunks)[1:]):
         if len(label) * CHARACTER <= inches:
-            place, size = ((one.start + one.end) / 2, one.stage), 8 if len(label) < 3 else 7
-            axes.text(*place, label, ha="center", va="center_baseline", fontsize=size, color=TEXT[one.action.kind])
+            place, size = ((box.start + box.end) / 2, box.stage), 8 if len(label) < 3 else 7
+            axes.text(*place, label, ha="center", va="center_baseline", fontsize=size, color=TEXT[box.action.kind])
             return
 
 
 def _draw_peaks(axes: Axes, timed: Sequence[TimedAction]) -> None:
     held = peak_share(timed)
-    activations = [one.activations for one in held]
+    activations = [share.activations for share in held]
     axes.barh(range(len(held)), activations, height=TALL, color=MEMORY["activations"])
-    waiting = [one.for_weights for one in held]
-    colour = COLOURS["weight gradients"]
-    bars = axes.barh(range(len(held)), waiting, left=activations, height=TALL, color=colour)
-    axes.bar_label(bars, [one.percent for one in held], padding=3, fontsize=8, color=INK)
+    waiting = [share.for_weights for share in held]
+    color = COLORS["weight gradients"]
+    bars = axes.barh(range(len(held)), waiting, left=activations, height=TALL, color=color)
+    axes.bar_label(bars, [share.percent for share in held], padding=3, fontsize=8, color=INK)
     axes.set_xlim(0, 1.6)  # a fixed range, to compare schedules of the same batch by eye
     axes.set_xticks([])
     axes.set_xlabel("held at most,\nof the batch", color=INK)
@@ -132,13 +135,14 @@ def _draw_peaks(axes: Axes, timed: Sequence[TimedAction]) -> None:
     axes.tick_params(axis="y", labelleft=False)
 
 
-def _describe(timed: Sequence[TimedAction], name: str, facts: str, paced: bool) -> str:
+def _describe(timed: Sequence[TimedAction], name: str, facts: str, paced: bool, with_peaks: bool) -> str:
     if not timed:
         return "Schedule with no actions: give a Simulation, or what measured() returned"
     held = peak_share(timed)
     stages, virtual = len(held), pieces_of(timed)[2]
     kind = ("Paced schedule " if paced else "Schedule ") + name
-    where = f"{stages} {'stage' if stages == 1 else 'stages'}"
-    where += f" with {virtual} virtual stages each" if virtual > 1 else ""
-    shares = ", ".join(one.percent for one in held)
-    return f"{kind.strip()} on {where}: {facts}; held at most, of the batch: {shares}"
+    stages_in_words = f"{stages} {'stage' if stages == 1 else 'stages'}"
+    stages_in_words += f" with {virtual} virtual stages each" if virtual > 1 else ""
+    shares = ", ".join(share.percent for share in held)
+    peaks = f"; held at most, of the batch: {shares}" if with_peaks else ""
+    return f"{kind.strip()} on {stages_in_words}: {facts}{peaks}"

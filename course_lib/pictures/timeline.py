@@ -12,12 +12,12 @@ from matplotlib.patches import Patch
 
 from course_lib.launchers.live.team import Team
 from course_lib.launchers.run import Run
-from course_lib.launchers.tracing.events import exposed_communication
-from course_lib.launchers.tracing.trace_file import read_trace, spans_in
-from course_lib.pictures.picture import COLOURS, INK, LETTERS, Picture, colours_for
+from course_lib.launchers.tracing.trace_file import EXPOSED, exposed_communication, read_trace, spans_in
+from course_lib.pictures.picture import COLORS, INK, LETTERS, Picture, colors_for
 from course_lib.trace import Span
 
 LETTERS_IN_A_ROW = 55  # in a legend
+MESSAGES = ("communication", EXPOSED, "send", "receive")  # drawn below what the rank itself does meanwhile
 
 
 def timeline(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None = None) -> Picture:
@@ -27,23 +27,24 @@ def timeline(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None = 
     You can also draw a trace file from `run.trace(FILE)` or `course train --profile FILE`; with a profile, the picture
     shows exposed communication, which no computation hides.
 
-    Spans that run *during* another span on the same rank are drawn at half height, so that both are visible.
+    Spans that run *during* another span on the same rank are drawn at half height, so that both are visible: messages
+    below, whichever takes longer.
     """
     spans, ranks = spans_of(run, ranks)
-    first = min((span.start for span in spans), default=0.0)
-    spans = [span.since(first) for span in spans]
+    start = min((span.start for span in spans), default=0.0)
+    spans = [span.since(start) for span in spans]
     names = list(dict.fromkeys(span.name for span in sorted(spans, key=lambda span: span.start)))
-    colours = colours_for(names)
+    colors = colors_for(names)
     unit, scale = time_unit(max((span.end for span in spans), default=0.0))
     figure = Figure(figsize=(9, 1.3 + 0.38 * ranks), layout="constrained")
     axes = figure.subplots()
-    for span in sorted(spans, key=lambda span: -span.seconds):
-        rows = (span.rank, 0.38) if _is_inside_another(span, spans) else (span.rank - 0.38, 0.76)
-        draw_bar(axes, span, rows, colours[span.name], scale)
+    for span in sorted(spans, key=_layer):
+        rows = (span.rank, 0.38) if _has_another_above(span, spans) else (span.rank - 0.38, 0.76)
+        draw_bar(axes, span, rows, colors[span.name], scale)
     paced = any(span.paced for span in spans)
     rank_axes(axes, ranks, unit, paced)
     if names:
-        handles = [Patch(facecolor=colours[name], label=name) for name in names]
+        handles = [Patch(facecolor=colors[name], label=name) for name in names]
         columns = min(6, len(names)) if sum(map(len, names)) <= LETTERS_IN_A_ROW else 3
         figure.legend(handles=handles, loc="outside upper right", ncols=columns, frameon=False, fontsize=LETTERS)
     return Picture(figure, _describe(names, ranks, paced))
@@ -71,19 +72,29 @@ def last_run(team: Team) -> Run:
     return team.last
 
 
-def _is_inside_another(span: Span, spans: Sequence[Span]) -> bool:
-    middle = (span.start + span.end) / 2
+def _layer(span: Span) -> tuple[bool, float]:
+    """Where a span is drawn: a later one lies on top, at half height if they overlap."""
+    return span.name in MESSAGES, -span.seconds
+
+
+def _has_another_above(span: Span, spans: Sequence[Span]) -> bool:
     return any(
-        other.rank == span.rank and other.seconds > span.seconds and other.start <= middle <= other.end
+        _overlap(span, other)
         for other in spans
-        if other.name != span.name
+        if other.rank == span.rank and other.name != span.name and _layer(other) < _layer(span)
     )
 
 
-def draw_bar(axes: Axes, span: Span, rows: tuple[float, float], colour: str, scale: float) -> None:
+def _overlap(one: Span, other: Span) -> bool:
+    """Return whether the middle of the shorter span lies in the longer one."""
+    shorter, longer = sorted((one, other), key=lambda span: span.seconds)
+    return longer.start <= (shorter.start + shorter.end) / 2 <= longer.end
+
+
+def draw_bar(axes: Axes, span: Span, rows: tuple[float, float], color: str, scale: float) -> None:
     """Draw a span as a bar; `rows` are its upper edge and its height."""
     times = [(span.start * scale, span.seconds * scale)]
-    axes.broken_barh(times, rows, facecolor=colour, edgecolor="white", linewidth=0.6)
+    axes.broken_barh(times, rows, facecolor=color, edgecolor="white", linewidth=0.6)
 
 
 def rank_axes(axes: Axes, ranks: int, unit: str, paced: bool, rows: str = "rank") -> None:
@@ -128,45 +139,45 @@ def comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
     longest = max((span.end for span in spans), default=0.0)
     unit, scale = time_unit(longest)
     names = list(dict.fromkeys(span.name for span in sorted(spans, key=lambda span: span.start)))
-    colours = colours_for(names)
+    colors = colors_for(names)
     figure = Figure(figsize=(9, 1.3 + 0.62 * len(rows)), layout="constrained")
     axes = figure.subplots()
     for place, row in enumerate(rows.values()):
         for span in row:
-            _draw_span(axes, place, span, colours[span.name], scale, span.seconds > NARROWEST * longest)
+            _draw_span(axes, place, span, colors[span.name], scale, span.seconds > NARROWEST * longest)
     paced = any(span.paced for span in spans)
     rank_axes(axes, len(rows), unit, paced)
     axes.set_yticks(range(len(rows)), list(rows))
-    handles = [Patch(facecolor=colours[name], label=name) for name in names]
+    handles = [Patch(facecolor=colors[name], label=name) for name in names]
     figure.legend(handles=handles, loc="outside upper right", ncols=max(1, min(6, len(names))), frameon=False)
     return Picture(figure, _describe_comparison(rows, rank, unit, scale, paced))
 
 
 def _of_rank(run: Run, rank: int) -> list[Span]:
     spans = sorted((span for span in run.spans if span.rank == rank), key=lambda span: -span.seconds)
-    first = min((span.start for span in spans), default=0.0)
-    return [span.since(first) for span in spans]
+    start = min((span.start for span in spans), default=0.0)
+    return [span.since(start) for span in spans]
 
 
-def _draw_span(axes: Axes, place: int, span: Span, colour: str, scale: float, labelled: bool) -> None:
-    lower = span.name in ("communication", "send", "receive")
+def _draw_span(axes: Axes, place: int, span: Span, color: str, scale: float, labelled: bool) -> None:
+    lower = span.name in MESSAGES
     bottom = place if lower else place - 0.4
-    draw_bar(axes, span, (bottom, 0.4), colour, scale)
+    draw_bar(axes, span, (bottom, 0.4), color, scale)
     if labelled and span.label:
         middle = (span.start + span.end) / 2 * scale
-        axes.text(middle, bottom + 0.2, span.label, ha="center", va="center", fontsize=8, color=_ink_on(colour))
+        axes.text(middle, bottom + 0.2, span.label, ha="center", va="center", fontsize=8, color=_ink_on(color))
 
 
-def _ink_on(colour: str) -> str:
+def _ink_on(color: str) -> str:
     """Return white for a dark bar, else the ink color."""
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
     return "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 110 else INK
 
 
 def _describe_comparison(rows: Mapping[str, list[Span]], rank: int, unit: str, scale: float, paced: bool) -> str:
     ends = {name: max((span.end for span in row), default=0.0) * scale for name, row in rows.items()}
-    took = ", ".join(f"{name} {end:.0f} {unit}" for name, end in ends.items())
-    return f"{'Paced timelines' if paced else 'Timelines'} of rank {rank} on one axis: {took}"
+    times = ", ".join(f"{name} {end:.0f} {unit}" for name, end in ends.items())
+    return f"{'Paced timelines' if paced else 'Timelines'} of rank {rank} on one axis: {times}"
 
 
 Pair = tuple[Span, Span]  # a send and its matching receive
@@ -177,20 +188,21 @@ def messages(run: Run | Team | Sequence[Span] | Mapping[str, Run], ranks: int | 
 
     The n-th `send` from a to b matches the n-th `receive` on b from a. Time starts at the first message of a run.
     """
-    named = {name: (matched(each.spans), len(each)) for name, each in run.items()} if isinstance(run, Mapping) else {}
-    if not isinstance(run, Mapping):
+    if isinstance(run, Mapping):
+        named = {name: (matched(shown.spans), len(shown)) for name, shown in run.items()}
+    else:
         spans, ranks = spans_of(run, ranks)
-        named[""] = matched(spans), ranks
+        named = {"": (matched(spans), ranks)}
     named = {name: (_from_zero(pairs), ranks) for name, (pairs, ranks) in named.items()}
-    last = max((receive.end for pairs, _ in named.values() for _, receive in pairs), default=0.0)
+    end = max((receive.end for pairs, _ in named.values() for _, receive in pairs), default=0.0)
     figure = Figure(figsize=(9, sum(0.7 + 0.45 * ranks for _, ranks in named.values()) + 0.4), layout="constrained")
     rows = figure.subplots(len(named), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (name, (pairs, ranks)) in zip(rows, named.items(), strict=True):
-        _draw_arrows(axes, name, pairs, ranks, *time_unit(last))
-        axes.set_xlim(0, last * time_unit(last)[1] * 1.02 or 1)
+        _draw_arrows(axes, name, pairs, ranks, *time_unit(end))
+        axes.set_xlim(0, end * time_unit(end)[1] * 1.02 or 1)
         if axes is not rows[-1]:
             axes.set_xlabel("")
-    descriptions = [f"{name}: " * bool(name) + _describe_messages(*each) for name, each in named.items()]
+    descriptions = [f"{name}: " * bool(name) + _describe_messages(*shown) for name, shown in named.items()]
     return Picture(figure, "; ".join(descriptions))
 
 
@@ -207,7 +219,7 @@ def matched(spans: Sequence[Span]) -> list[Pair]:
     return pairs
 
 
-def left_at(send: Span, receive: Span) -> float:
+def sent_at(send: Span, receive: Span) -> float:
     """Return when a message leaves: when both sides are there. The early side waits."""
     return max(send.start, receive.start)
 
@@ -222,8 +234,8 @@ def busiest_rank(pairs: Sequence[Pair]) -> tuple[int, int]:
 
 
 def _from_zero(pairs: Sequence[Pair]) -> list[Pair]:
-    first = min((left_at(*pair) for pair in pairs), default=0.0)
-    return [(send.since(first), receive.since(first)) for send, receive in pairs]
+    start = min((sent_at(*pair) for pair in pairs), default=0.0)
+    return [(send.since(start), receive.since(start)) for send, receive in pairs]
 
 
 def _draw_arrows(axes: Axes, name: str, pairs: Sequence[Pair], ranks: int, unit: str, scale: float) -> None:
@@ -232,11 +244,11 @@ def _draw_arrows(axes: Axes, name: str, pairs: Sequence[Pair], ranks: int, unit:
         axes.annotate(
             "",
             xy=(receive.end * scale, receive.rank),
-            xytext=(left_at(send, receive) * scale, send.rank),
-            arrowprops={"arrowstyle": "-|>", "color": COLOURS["communication"], "linewidth": 1.6, "shrinkB": 2},
+            xytext=(sent_at(send, receive) * scale, send.rank),
+            arrowprops={"arrowstyle": "-|>", "color": COLORS["communication"], "linewidth": 1.6, "shrinkB": 2},
         )
     for rank in range(ranks):
-        axes.axhline(rank, color=COLOURS["idle"], linewidth=1, zorder=0)
+        axes.axhline(rank, color=COLORS["idle"], linewidth=1, zorder=0)
     rank_axes(axes, ranks, unit, any(span.paced for pair in pairs for span in pair))
     rank, times = busiest_rank(pairs)
     title = f"{len(pairs)} messages" + (f"; rank {rank} takes part in {times}" if pairs else "")

@@ -1,9 +1,15 @@
 """Plan a training run before it runs: pipeline schedules, placements, memory, and the cost of communication."""
 
 from course_lib.planning.actions import Action, Held, IllegalSchedule, Layout
-from course_lib.planning.block_times import BlockSeconds, BlockTimes, h200_block_times, read_block_times
+from course_lib.planning.block_times import (
+    MACHINES,
+    BlockSeconds,
+    BlockTimes,
+    Machine,
+    h200_block_times,
+    read_block_times,
+)
 from course_lib.planning.calibration import Sizes, calibrate
-from course_lib.planning.machines import MACHINES, Machine
 from course_lib.planning.network import (
     AllReduceParts,
     Line,
@@ -27,7 +33,7 @@ from course_lib.planning.placement import (
     step_cost,
 )
 from course_lib.planning.plan import Pieces, Plan, Work
-from course_lib.planning.planner import best_of_each_way, plans
+from course_lib.planning.planner import Explanation, Sensitivity, best_of_each_way, explain, plans, sensitivity
 from course_lib.planning.schedule import Schedule
 from course_lib.planning.schedules import (
     SCHEDULES,
@@ -46,7 +52,6 @@ from course_lib.planning.schedules import (
 from course_lib.planning.search import find_schedule, lower_bound
 from course_lib.planning.sharding import ShardedMemory, block_bytes, predict_sharding
 from course_lib.planning.simulation import ActionCosts, bubble, makespan, measured, simulate
-from course_lib.planning.verdict import Explanation, Sensitivity, explain, sensitivity
 
 __all__ = [
     "MACHINES", "SCHEDULES", "Action", "ActionCosts", "AllReduceParts", "BlockCost", "BlockSeconds", "BlockTimes",

@@ -46,24 +46,24 @@ class Action:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            known = ", ".join(f"{kind} ({meaning})" for kind, meaning in KINDS.items())
-            raise ValueError(f"kind={self.kind!r}: an action is {known}")
+            choices = ", ".join(f"{kind} ({meaning})" for kind, meaning in KINDS.items())
+            raise ValueError(f"kind={self.kind!r}: an action is {choices}")
         if min(self.micro_batch, self.chunk, self.virtual) < 0:
             numbers = f"micro_batch={self.micro_batch}, chunk={self.chunk}, virtual={self.virtual}"
             raise ValueError(f"{numbers}: all of them count from 0")
 
     @classmethod
-    def of(cls, given: Action | str) -> Action:
+    def of(cls, text: Action | str) -> Action:
         """Parse an action: `F3`, with a chunk `F3.2`, with a virtual stage `F3v1`. Actions are returned unchanged."""
-        if isinstance(given, Action):
-            return given
-        parts = WRITTEN.fullmatch(str(given))
-        if not parts:
+        if isinstance(text, Action):
+            return text
+        match = WRITTEN.fullmatch(str(text))
+        if not match:
             raise ValueError(
-                f"{given!r} is not an action: write F, B, W or R, the micro-batch and, if any, the chunk (F3.2) "
+                f"{text!r} is not an action: write F, B, W or R, the micro-batch and, if any, the chunk (F3.2) "
                 "and the virtual stage (F3v1, F3.2v1)"
             )
-        kind, *numbers = parts.groups()
+        kind, *numbers = match.groups()
         return cls(kind, *(int(number or 0) for number in numbers))
 
     def label(self, chunks: int = 1, virtual: int = 1) -> str:
@@ -111,32 +111,32 @@ class Layout:
 
     def position(self, stage: int, virtual: int = 0) -> int:
         """Return the position of the part that this virtual stage holds."""
-        turned = self.style == "v" and virtual % 2
-        return virtual * self.stages + (self.stages - 1 - stage if turned else stage)
+        is_reversed = self.style == "v" and virtual % 2
+        return virtual * self.stages + (self.stages - 1 - stage if is_reversed else stage)
 
     def stage_at(self, position: int) -> tuple[int, int]:
         """Return (stage, virtual) of the part at this position."""
-        virtual, within = divmod(position, self.stages)
-        turned = self.style == "v" and virtual % 2
-        return (self.stages - 1 - within if turned else within), virtual
+        virtual, offset = divmod(position, self.stages)
+        is_reversed = self.style == "v" and virtual % 2
+        return (self.stages - 1 - offset if is_reversed else offset), virtual
 
     def before(self, stage: int, virtual: int) -> tuple[int, int] | None:
         """Return (stage, virtual) of the part before this one; None for the model's first part."""
-        return _neighbour(self, stage, virtual, -1)
+        return _neighbor(self, stage, virtual, -1)
 
     def after(self, stage: int, virtual: int) -> tuple[int, int] | None:
         """Return (stage, virtual) of the part after this one; None for the model's last part."""
-        return _neighbour(self, stage, virtual, 1)
+        return _neighbor(self, stage, virtual, 1)
 
 
 @lru_cache(maxsize=65536)  # the planner asks for every action of every schedule it tries
-def _neighbour(layout: Layout, stage: int, virtual: int, way: int) -> tuple[int, int] | None:
-    position = layout.position(stage, virtual) + way
+def _neighbor(layout: Layout, stage: int, virtual: int, step: int) -> tuple[int, int] | None:
+    position = layout.position(stage, virtual) + step
     return layout.stage_at(position) if 0 <= position < layout.positions else None
 
 
 @lru_cache(maxsize=65536)  # the planner asks for every action of every stage of every schedule it tries
-def own_needs(action: Action, chunks: int, recomputed: bool = False) -> tuple[Action, ...]:
+def same_stage_needs(action: Action, chunks: int, recomputed: bool = False) -> tuple[Action, ...]:
     """Return the actions that the same virtual stage must do before `action`."""
     kind, (m, c, v) = action.kind, action.piece
     if kind == "F":
@@ -161,17 +161,17 @@ def producer_of(action: Action, stage: int, layout: Layout) -> Step | None:
     return producer and (producer[0], Action(action.kind, action.micro_batch, action.chunk, producer[1]))
 
 
-def why(action: Action, needed: Action) -> str:
+def reason_for(action: Action, dependency: Action) -> str:
     """Return the reason why a stage must do `needed` before `action`."""
     if action.kind == "W":
         return "weight gradients are made from what the backward pass leaves"
     if action.kind == "R":
-        return "what is computed again was computed before"
-    if needed.kind == "R":
-        return "a backward needs what was computed again for it"
-    if action.kind != needed.kind:
+        return "a recomputation repeats an earlier forward"
+    if dependency.kind == "R":
+        return "a backward needs the recomputed activations"
+    if action.kind != dependency.kind:
         return "a backward needs what its forward kept"
-    if action.virtual != needed.virtual:
+    if action.virtual != dependency.virtual:
         return "its input comes from there" if action.kind == "F" else "its gradient comes from there"
     if action.kind == "F":
         return "a chunk starts in the state in which the chunk before it ended"
@@ -211,15 +211,15 @@ def held_after_each(actions: Iterable[Action]) -> list[Held]:
     are small compared to the activations.
     """
     row = list(actions)
-    again, apart = ({action.piece for action in row if action.kind == kind} for kind in "RW")
+    recomputed, split = ({action.piece for action in row if action.kind == kind} for kind in "RW")
     activations = for_weights = 0
     held = []
     for action in row:
-        if action.kind == "R" or (action.kind == "F" and action.piece not in again):
+        if action.kind == "R" or (action.kind == "F" and action.piece not in recomputed):
             activations += 1
         elif action.kind == "B":
             activations -= 1
-            for_weights += action.piece in apart
+            for_weights += action.piece in split
         elif action.kind == "W":
             for_weights -= 1
         held.append(Held(activations, for_weights))

@@ -3,6 +3,8 @@
 A device is not equally fast at all sizes. Small pieces leave most of it idle, so dividing FLOPs by one speed gives the
 wrong time. Between two measured sizes we interpolate. Beyond them we assume no speed that was not measured: a larger
 piece runs at the speed of the largest one measured, and a smaller piece takes as long as the smallest.
+
+`MACHINES` are nodes that you can buy or rent: the memory of their GPUs, and the links inside and between nodes.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course_lib.lstm.memory import EMBEDDING, LSTM, PROJECTION, BlockSize, size_of
-from course_lib.planning.network import Line
+from course_lib.planning.network import Line, Link, Network
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,7 +37,7 @@ class BlockSeconds:
     weight_gradients: float
 
     def __add__(self, other: BlockSeconds) -> BlockSeconds:
-        return BlockSeconds(*(mine + theirs for mine, theirs in zip(self.parts, other.parts, strict=True)))
+        return BlockSeconds(*(a + b for a, b in zip(self.parts, other.parts, strict=True)))
 
     def __mul__(self, factor: float) -> BlockSeconds:
         return BlockSeconds(*(factor * part for part in self.parts))
@@ -55,10 +57,10 @@ class Surface:
 
     def at(self, row: float, column: float) -> BlockSeconds:
         """Return the time at this point, by linear interpolation: a time has a fixed part and a part that grows."""
-        low, high, share = _between(self.rows, row)
-        left, right, along = _between(self.columns, column)
-        lower, upper = (_blend(self.seconds[each][left], self.seconds[each][right], along) for each in (low, high))
-        return _blend(lower, upper, share) * _beyond(self.rows, row) * _beyond(self.columns, column)
+        low, high, down = _between(self.rows, row)
+        left, right, across = _between(self.columns, column)
+        lower, upper = (_blend(self.seconds[place][left], self.seconds[place][right], across) for place in (low, high))
+        return _blend(lower, upper, down) * _beyond(self.rows, row) * _beyond(self.columns, column)
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,8 @@ class PrecisionTimes:
             raise ValueError(f"no {kind} was measured: calibrate with it, or use a different table")
         widths = tuple(sorted(measured))
         low, high, share = _between(widths, width)
-        found = _blend(measured[widths[low]].at(row, column), measured[widths[high]].at(row, column), share)
-        return found * _beyond(widths, width) ** (2 if kind == LSTM else 1)
+        time = _blend(measured[widths[low]].at(row, column), measured[widths[high]].at(row, column), share)
+        return time * _beyond(widths, width) ** (2 if kind == LSTM else 1)
 
 
 @dataclass(frozen=True)
@@ -108,10 +110,10 @@ class BlockTimes:
 
     def update_seconds(self, parameters: float, optimizer: str, precision: str = "float32") -> float:
         """Return how long the optimizer takes to update this many parameters."""
-        known = self.in_precision(precision).updates
-        if optimizer not in known:
-            raise ValueError(f"optimizer={optimizer!r} was not measured: choose {', '.join(known)}")
-        return known[optimizer].at(parameters)
+        updates = self.in_precision(precision).updates
+        if optimizer not in updates:
+            raise ValueError(f"optimizer={optimizer!r} was not measured: choose {', '.join(updates)}")
+        return updates[optimizer].at(parameters)
 
     def in_precision(self, precision: str) -> PrecisionTimes:
         if precision not in self.precisions:
@@ -150,38 +152,71 @@ def _beyond(sizes: Sequence[float], size: float) -> float:
     return max(size / sizes[-1], 1.0)
 
 
-def _blend(first: BlockSeconds, second: BlockSeconds, share: float) -> BlockSeconds:
+def _blend(a: BlockSeconds, b: BlockSeconds, share: float) -> BlockSeconds:
     """Interpolate linearly between two times."""
-    return first * (1 - share) + second * share
+    return a * (1 - share) + b * share
 
 
 def _as_plain(times: BlockTimes) -> dict[str, Any]:
-    def surface(given: Surface) -> dict[str, Any]:
-        seconds = [[[float(f"{part:.4g}") for part in each.parts] for each in row] for row in given.seconds]
-        return {"rows": given.rows, "columns": given.columns, "seconds": seconds}
+    def surface(measured: Surface) -> dict[str, Any]:
+        seconds = [[[float(f"{part:.4g}") for part in value.parts] for value in row] for row in measured.seconds]
+        return {"rows": measured.rows, "columns": measured.columns, "seconds": seconds}
 
-    def precision(given: PrecisionTimes) -> dict[str, Any]:
+    def precision(measured: PrecisionTimes) -> dict[str, Any]:
         surfaces = {
-            kind: {str(width): surface(each) for width, each in by_width.items()}
-            for kind, by_width in given.surfaces.items()
+            kind: {str(width): surface(value) for width, value in by_width.items()}
+            for kind, by_width in measured.surfaces.items()
         }
-        return {**surfaces, "updates": {name: [line.fixed, line.each] for name, line in given.updates.items()}}
+        return {**surfaces, "updates": {name: [line.fixed, line.each] for name, line in measured.updates.items()}}
 
-    return {"device": times.device, **{name: precision(each) for name, each in times.precisions.items()}}
+    return {"device": times.device, **{name: precision(value) for name, value in times.precisions.items()}}
 
 
 def _from_plain(plain: Mapping[str, Any]) -> BlockTimes:
-    def surface(given: Mapping[str, Any]) -> Surface:
-        seconds = tuple(tuple(BlockSeconds(*parts) for parts in row) for row in given["seconds"])
-        return Surface(tuple(given["rows"]), tuple(given["columns"]), seconds)
+    def surface(plain_part: Mapping[str, Any]) -> Surface:
+        seconds = tuple(tuple(BlockSeconds(*parts) for parts in row) for row in plain_part["seconds"])
+        return Surface(tuple(plain_part["rows"]), tuple(plain_part["columns"]), seconds)
 
-    def precision(given: Mapping[str, Any]) -> PrecisionTimes:
+    def precision(plain_part: Mapping[str, Any]) -> PrecisionTimes:
         surfaces = {
-            kind: {int(width): surface(each) for width, each in by_width.items()}
-            for kind, by_width in given.items()
+            kind: {int(width): surface(value) for width, value in by_width.items()}
+            for kind, by_width in plain_part.items()
             if kind != "updates"
         }
-        return PrecisionTimes(surfaces, {name: Line(*pair) for name, pair in given["updates"].items()})
+        return PrecisionTimes(surfaces, {name: Line(*pair) for name, pair in plain_part["updates"].items()})
 
-    precisions = {name: precision(each) for name, each in plain.items() if name != "device"}
+    precisions = {name: precision(value) for name, value in plain.items() if name != "device"}
     return BlockTimes(plain["device"], precisions)
+
+
+# Bandwidths are the data sheets' peaks for one direction; a collective reaches less. Latencies are what NCCL's own cost
+# model counts for a step of a ring. An H100 has the same peak in matrix multiplications as the H200 of the table, and
+# slower memory. A B200 was not measured: `Work.scaled(speed=2)` asks what if it were twice as fast.
+NVLINK_STEP, NETWORK_STEP = 3.4e-6, 9.6e-6  # seconds: a step of NCCL's ring with its protocol for large messages
+LATENCY_SOURCE = "https://github.com/NVIDIA/nccl/blob/01afd20a77b5804e0ecf1042509dd9d20ebf9e93/src/graph/tuning.cc"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A node with eight GPUs: bytes of memory of each, and its network."""
+
+    name: str
+    memory: int
+    network: Network
+    sources: tuple[str, ...]
+
+
+def _node(name: str, gigabytes: int, nvlink: float, source: str) -> Machine:
+    """Return a node of eight GPUs, each with an NVLink of that many GB/s each way, and a ConnectX-7 of 400 Gb/s."""
+    network = Network(Link(NVLINK_STEP, nvlink * 1e9), Link(NETWORK_STEP, 50e9), per_node=8)
+    return Machine(name, gigabytes * 10**9, network, (source, LATENCY_SOURCE))
+
+
+MACHINES = {
+    # 80 GB, NVLink 4 with 900 GB/s in both directions together, eight ConnectX-7
+    "H100": _node("DGX H100", 80, 450, "https://docs.nvidia.com/dgx/dgxh100-user-guide/introduction-to-dgxh100.html"),
+    # 141 GB, and otherwise the same
+    "H200": _node("DGX H200", 141, 450, "https://www.nvidia.com/en-us/data-center/dgx-h200/"),
+    # 1,440 GB for eight GPUs, NVLink 5 with 1.8 TB/s in both directions together, eight ConnectX-7
+    "B200": _node("DGX B200", 180, 900, "https://www.nvidia.com/en-us/data-center/dgx-b200/"),
+}

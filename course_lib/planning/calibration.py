@@ -76,13 +76,13 @@ def calibrate(
     measured: dict[str, PrecisionTimes] = {}
     with tqdm(total=len(points) * len(precisions), desc="block times", leave=False, delay=2, disable=None) as bar:
         for precision in precisions:
-            found = {}
+            times = {}
             for point in points:
                 with computing_in(precision):
-                    found[point] = _measure(*point, precision, at_least)
+                    times[point] = _measure(*point, precision, at_least)
                 bar.update()
             with computing_in(precision):
-                measured[precision] = PrecisionTimes(_surfaces(found), _updates(chosen.parameters, at_least))
+                measured[precision] = PrecisionTimes(_surfaces(times), _updates(chosen.parameters, at_least))
     name = torch.cuda.get_device_name() if device().type == "cuda" else "this CPU"
     return BlockTimes(name, measured)
 
@@ -94,9 +94,9 @@ def _points(sizes: Sizes) -> Iterator[Point]:
     """Yield the points to measure. Each width takes the numbers of sequences that stay affordable at all its steps."""
     for width in sizes.hidden:
         per_cell = 16 * width**2
-        steps = [each for each in sizes.steps if per_cell * each * max(sizes.sequences) <= sizes.operations]
+        steps = [size for size in sizes.steps if per_cell * size * max(sizes.sequences) <= sizes.operations]
         steps = steps or [min(sizes.steps)]
-        sequences = [each for each in sizes.sequences if per_cell * each * max(steps) <= sizes.operations]
+        sequences = [size for size in sizes.sequences if per_cell * size * max(steps) <= sizes.operations]
         yield from ((LSTM, width, row, column) for row in sequences or [min(sizes.sequences)] for column in steps)
     for width in sizes.hidden[::2]:
         yield from (
@@ -104,12 +104,12 @@ def _points(sizes: Sizes) -> Iterator[Point]:
         )
 
 
-def _surfaces(found: dict[Point, BlockSeconds]) -> dict[str, dict[int, Surface]]:
+def _surfaces(times: dict[Point, BlockSeconds]) -> dict[str, dict[int, Surface]]:
     surfaces: dict[str, dict[int, Surface]] = {}
-    for kind, width in dict.fromkeys(point[:2] for point in found):
-        own = [point for point in found if point[:2] == (kind, width)]
-        rows, columns = (tuple(sorted(set(sizes))) for sizes in zip(*(point[2:] for point in own), strict=True))
-        seconds = tuple(tuple(found[kind, width, row, column] for column in columns) for row in rows)
+    for kind, width in dict.fromkeys(point[:2] for point in times):
+        points = [point for point in times if point[:2] == (kind, width)]
+        rows, columns = (tuple(sorted(set(sizes))) for sizes in zip(*(point[2:] for point in points), strict=True))
+        seconds = tuple(tuple(times[kind, width, row, column] for column in columns) for row in rows)
         surfaces.setdefault(kind, {})[width] = Surface(rows, columns, seconds)
     return surfaces
 
@@ -230,24 +230,24 @@ def seconds_in_a_row(function: Callable[[], object], at_least: float = 0.02, alo
 
 def _timed(function: Callable[[], object], calls: int) -> float:
     _wait()
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     for _ in range(calls):
         function()
     _wait()
-    return time.perf_counter() - began
+    return time.perf_counter() - started_at
 
 
 def _timed_alone(function: Callable[[], object], calls: int) -> float:
     """Time the calls on a GPU that sleeps first, while its work is enqueued."""
-    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    started, finished = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     _wait()
     private_doors.sleep_on_gpu(calls * SLEEP)
-    began.record()
+    started.record()
     for _ in range(calls):
         function()
-    ended.record()
+    finished.record()
     _wait()
-    return began.elapsed_time(ended) / 1000
+    return started.elapsed_time(finished) / 1000
 
 
 def _wait() -> None:

@@ -90,30 +90,30 @@ def simulate_run(fleet: Fleet, interval: float, days: float = 54, seed: int = 0)
     def bring_back() -> None:
         nonlocal unsaved
         played.repeated, unsaved = played.repeated + unsaved, 0.0
-        began = played.seconds
+        started_at = played.seconds
         while not pass_time(fleet.restart):
             pass
-        played.restarting += played.seconds - began
+        played.restarting += played.seconds - started_at
 
     while played.seconds < end:
         is_slow = played.seconds >= slow_from
         pace = 1 + fleet.slower if is_slow else 1.0
         work = interval - unsaved
-        change = slow_from + fleet.noticed if is_slow else slow_from
-        work = min(work, max((change - played.seconds) / pace, 0.0))
-        began = played.seconds
+        changes_at = slow_from + fleet.noticed if is_slow else slow_from
+        work = min(work, max((changes_at - played.seconds) / pace, 0.0))
+        started_at = played.seconds
         passed = pass_time(work * pace)
-        trained = (played.seconds - began) / pace
-        unsaved, played.waiting = unsaved + trained, played.waiting + played.seconds - began - trained
+        trained = (played.seconds - started_at) / pace
+        unsaved, played.waiting = unsaved + trained, played.waiting + played.seconds - started_at - trained
         if not passed:
             bring_back()
             continue
-        noticed = is_slow and played.seconds >= change - 1e-6
+        noticed = is_slow and played.seconds >= changes_at - 1e-6
         if unsaved < interval - 1e-6 and not noticed:
             continue  # a node has become slow
-        began = played.seconds
+        started_at = played.seconds
         saved = pass_time(fleet.save)
-        played.saving += played.seconds - began
+        played.saving += played.seconds - started_at
         if saved:
             played.useful, unsaved = played.useful + unsaved, 0.0
         if noticed:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -117,7 +116,7 @@ def measure_all_reduce_parts(sizes: Sequence[int], repeats: int = 11) -> list[Al
     from course_lib.launchers import launch
 
     by_rank = launch(_time_parts, sizes, repeats, ranks=2)
-    slowest = [[max(each) for each in zip(*rows, strict=True)] for rows in zip(*by_rank, strict=True)]
+    slowest = [[max(times) for times in zip(*rows, strict=True)] for rows in zip(*by_rank, strict=True)]
     return [AllReduceParts(size, *row) for size, row in zip(sizes, slowest, strict=True)]
 
 
@@ -129,51 +128,52 @@ def _time_parts(sizes: Sequence[int], repeats: int) -> list[list[float]]:
     import torch
     import torch.distributed as dist
 
-    other, first = 1 - dist.get_rank(), dist.get_rank() == 0
+    peer, is_first = 1 - dist.get_rank(), dist.get_rank() == 0
 
     def exchange(outgoing: torch.Tensor, arriving: torch.Tensor) -> None:
-        both = [dist.P2POp(dist.isend, outgoing, other), dist.P2POp(dist.irecv, arriving, other)]
-        for message in dist.batch_isend_irecv(both):
+        operations = [dist.P2POp(dist.isend, outgoing, peer), dist.P2POp(dist.irecv, arriving, peer)]
+        for message in dist.batch_isend_irecv(operations):
             message.wait()
 
     rows = []
     for size in sizes:
-        tensor, mine, theirs = (torch.ones(numbers) for numbers in (size // 4, size // 8, size // 8))
+        tensor, outgoing_half, arriving_half = (torch.ones(numbers) for numbers in (size // 4, size // 8, size // 8))
         parts = (
             lambda t=tensor: dist.all_reduce(t),
-            lambda a=mine, b=theirs: dist.send(a, other) if first else dist.recv(b, other),
-            lambda a=mine, b=theirs: exchange(a, b),
-            lambda a=mine, b=theirs: a.add_(b),
+            lambda a=outgoing_half, b=arriving_half: dist.send(a, peer) if is_first else dist.recv(b, peer),
+            lambda a=outgoing_half, b=arriving_half: exchange(a, b),
+            lambda a=outgoing_half, b=arriving_half: a.add_(b),
         )
         times: list[list[float]] = [[] for _ in parts]
         for _ in range(repeats + 1):
             for part, seconds in zip(parts, times, strict=True):
                 dist.barrier()
-                began = time.monotonic()
+                started_at = time.monotonic()
                 part()
-                seconds.append(time.monotonic() - began)
+                seconds.append(time.monotonic() - started_at)
         rows.append([min(seconds[1:]) for seconds in times])
     return rows
 
 
 def ping_pong(sizes: Sequence[int], repeats: int) -> list[tuple[int, float]]:
-    """Run on two ranks; return (bytes, seconds one way) for every size, the median of `repeats` round trips."""
+    """Run on two ranks; return (bytes, seconds one way) for every size: of `repeats` round trips the lower quartile.
+
+    Other work on the machine can only add to a time. The sizes take turns, so that it does not hit one of them alone.
+    """
     import torch
     import torch.distributed as dist
 
-    other, first = 1 - dist.get_rank(), dist.get_rank() == 0
-    measured = []
-    for size in sizes:
-        message = torch.zeros(size, dtype=torch.uint8)  # on the CPU: gloo only sends host memory
-        times = []
-        for _ in range(repeats + 1):
+    peer, is_first = 1 - dist.get_rank(), dist.get_rank() == 0
+    messages = [torch.zeros(size, dtype=torch.uint8) for size in sizes]  # on the CPU: gloo only sends host memory
+    times: list[list[float]] = [[] for _ in sizes]
+    for _ in range(repeats + 1):
+        for message, seconds in zip(messages, times, strict=True):
             dist.barrier()
-            began = time.monotonic()
-            dist.send(message, other) if first else dist.recv(message, other)
-            dist.recv(message, other) if first else dist.send(message, other)
-            times.append((time.monotonic() - began) / 2)
-        measured.append((size, statistics.median(times[1:])))
-    return measured
+            started_at = time.monotonic()
+            dist.send(message, peer) if is_first else dist.recv(message, peer)
+            dist.recv(message, peer) if is_first else dist.send(message, peer)
+            seconds.append((time.monotonic() - started_at) / 2)
+    return [(size, sorted(seconds[1:])[len(seconds) // 4]) for size, seconds in zip(sizes, times, strict=True)]
 
 
 def fit(measured: Sequence[tuple[float, float]]) -> Link:
@@ -203,8 +203,8 @@ class Network:
 
     def orders(self, replicas: int, stages: int) -> tuple[str, ...]:
         """Return the rank orders that differ on this network: a replica's stages or a stage's replicas as neighbors."""
-        same = min(replicas, stages) == 1 or replicas * stages <= self.per_node or self.inside == self.between
-        return INSIDE[:1] if same else INSIDE
+        is_same = min(replicas, stages) == 1 or replicas * stages <= self.per_node or self.inside == self.between
+        return INSIDE[:1] if is_same else INSIDE
 
     def between_stages(self, replicas: int, stages: int, inside: str) -> Link:
         """Return the slowest link between two consecutive stages."""
@@ -304,8 +304,8 @@ def _paced(real: Callable[..., Any], link: Link, share: float, line: ThreadPoolE
 
     call = inspect.signature(real)
 
-    def paced(*given: Any, **options: Any) -> Any:
-        bound = call.bind(*given, **options)
+    def paced(*arguments: Any, **options: Any) -> Any:
+        bound = call.bind(*arguments, **options)
         is_async = bound.arguments.pop("async_op", False)
         tensors = [value for value in bound.arguments.values() if isinstance(value, torch.Tensor)]
         size = max(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -60,7 +60,7 @@ class Placement:
     @property
     def hops(self) -> int:
         """How often activations change stages on their way forward through the model, and gradients on the way back."""
-        return sum(here != there for here, there in pairwise(self.stage_of))
+        return sum(stage != next_stage for stage, next_stage in pairwise(self.stage_of))
 
     @property
     def is_contiguous(self) -> bool:
@@ -71,7 +71,7 @@ class Placement:
     def parts(self) -> list[tuple[int, int]]:
         """The (start, stop) range of each stage's blocks, as `SequenceModel.part` takes them."""
         if not self.is_contiguous:
-            raise ValueError(f"{self.stage_of} is not one part per stage: ask blocks_of(stage) which blocks it has")
+            raise ValueError(f"{self.stage_of} is not one part per stage: blocks_of(stage) returns its blocks")
         blocks = [self.blocks_of(stage) for stage in range(self.stages)]
         return [(chosen[0], chosen[-1] + 1) for chosen in blocks]
 
@@ -101,8 +101,9 @@ def step_cost(placement: Placement, costs: Sequence[BlockCost]) -> StepCost:
     """Return what each stage needs for its blocks. Hops are not included, because their cost depends on the link."""
     if len(costs) != len(placement.stage_of):
         raise ValueError(f"{len(costs)} costs for {len(placement.stage_of)} blocks: give one for each block")
-    own = [[costs[place] for place in placement.blocks_of(stage)] for stage in range(placement.stages)]
-    return StepCost(tuple(BlockCost(math.fsum(c.seconds for c in stage), sum(c.bytes for c in stage)) for stage in own))
+    stages = [[costs[place] for place in placement.blocks_of(stage)] for stage in range(placement.stages)]
+    totals = [BlockCost(math.fsum(c.seconds for c in stage), sum(c.bytes for c in stage)) for stage in stages]
+    return StepCost(tuple(totals))
 
 
 def round_robin(blocks: int, stages: int) -> Placement:
@@ -114,8 +115,8 @@ def round_robin(blocks: int, stages: int) -> Placement:
 def equal_count(blocks: int, stages: int) -> Placement:
     """Put the same number of consecutive blocks on each stage; the first stages take one more of any remainder."""
     _check_counts(blocks, stages)
-    each, extra = divmod(blocks, stages)
-    return Placement.of_cuts(blocks, [stage * each + min(stage, extra) for stage in range(1, stages)])
+    share, extra = divmod(blocks, stages)
+    return Placement.of_cuts(blocks, [stage * share + min(stage, extra) for stage in range(1, stages)])
 
 
 def balanced(
@@ -160,8 +161,8 @@ def balanced(
 def smallest(blocks: int, stages: int, bytes_of: Callable[[int, range], float]) -> Placement:
     """Place consecutive blocks so that the fullest stage needs as little memory as possible, however slow it is."""
     _check_counts(blocks, stages)
-    found = _smallest_largest(blocks, stages, lambda stage, part: bytes_of(stage, range(*part)), lambda *part: True)
-    return Placement.of_cuts(blocks, found[1] if found else [])
+    best = _smallest_largest(blocks, stages, lambda stage, part: bytes_of(stage, range(*part)), lambda *part: True)
+    return Placement.of_cuts(blocks, best[1] if best else [])
 
 
 Part = tuple[int, int]  # a range of blocks: start, and stop, which is not included
@@ -199,11 +200,11 @@ def check_placement(placement: Placement, model: SequenceModel, ranks: int) -> N
         raise ValueError(f"a placement of {len(placement.stage_of)} blocks for a model of {len(model)}: place each one")
     if placement.stages != ranks:
         raise ValueError(f"a placement on {placement.stages} stages for {ranks} ranks: there is one rank per stage")
-    for (one, stage), (other, other_stage) in _pairs_that_share(model, placement):
+    for (place, stage), (other_place, other_stage) in _pairs_that_share(model, placement):
         if stage != other_stage:
             raise ValueError(
-                f"blocks {one} and {other} share a weight, but live on stages {stage} and {other_stage}: "
-                "place them on one stage, or give each a weight of its own"
+                f"blocks {place} and {other_place} share a weight, but live on stages {stage} and {other_stage}: "
+                "place them on one stage, or give each its own"
             )
 
 
@@ -266,11 +267,11 @@ def _pass(block: nn.Module, inputs: Tensor) -> float:
 
     block.zero_grad()
     _wait(inputs)
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     outputs, _ = block(inputs)
     outputs.backward(torch.ones_like(outputs))
     _wait(inputs)
-    return time.perf_counter() - began
+    return time.perf_counter() - started_at
 
 
 def _wait(tensor: Tensor) -> None:

@@ -57,7 +57,7 @@ class Work:
     memory: tuple[Memory, ...]  # per block, for the whole batch
     edges: tuple[int, ...]  # per block: bytes of its outputs as a message, for the whole batch
     speed: float = 1.0  # of the devices, relative to those that were measured
-    _known: dict[tuple[BlockSize, int, int], BlockSeconds] = field(default_factory=dict, repr=False, compare=False)
+    _seconds: dict[tuple[BlockSize, int, int], BlockSeconds] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -75,7 +75,7 @@ class Work:
         times.in_precision(precision)
         numbered = [(place, size_of(block)) for place, block in model.numbered()]
         numbers, blocks = OPTIMIZERS[optimizer], tuple(size for _, size in numbered)
-        memory = tuple(_memory(predict_block_memory(*each, batch, numbers), precision) for each in numbered)
+        memory = tuple(_memory(predict_block_memory(*pair, batch, numbers), precision) for pair in numbered)
         cells = batch.steps * batch.sequences * (2 if precision == HALF else blocks[0].number_bytes)
         edges = tuple(cells * size.width for size in blocks)
         return cls(blocks, times, batch.sequences, batch.steps, precision, optimizer, memory, edges)
@@ -83,9 +83,9 @@ class Work:
     def seconds(self, place: int, pieces: int, chunks: int = 1) -> BlockSeconds:
         """Return the block's time for one piece, if the sequences are cut into `pieces` and the steps into `chunks`."""
         key = self.blocks[place], math.ceil(self.sequences / pieces), math.ceil(self.steps / chunks)
-        if key not in self._known:
-            self._known[key] = self.times.of(*key, self.precision)
-        return self._known[key] if self.speed == 1 else self._known[key] * (1 / self.speed)
+        if key not in self._seconds:
+            self._seconds[key] = self.times.of(*key, self.precision)
+        return self._seconds[key] if self.speed == 1 else self._seconds[key] * (1 / self.speed)
 
     def update_seconds(self, weight_bytes: float) -> float:
         """Return how long the optimizer takes for this many bytes of weights."""
@@ -96,7 +96,7 @@ class Work:
         """Return the same work on faster or slower devices, or with more or fewer sequences."""
         count = max(1, round(self.sequences * sequences))
         share = count / self.sequences
-        memory = tuple(replace(each, activations=round(each.activations * share)) for each in self.memory)
+        memory = tuple(replace(block, activations=round(block.activations * share)) for block in self.memory)
         edges = tuple(round(size * share) for size in self.edges)
         return replace(self, sequences=count, memory=memory, edges=edges, speed=self.speed * speed)
 
@@ -110,8 +110,9 @@ class Work:
 
     def states(self, places: Iterable[int], shards: int = 1) -> float:
         """Return the bytes of these blocks' parameters, gradients and optimizer state, of which a rank has a shard."""
-        own = list(map(self.memory.__getitem__, places))
-        return sum(each.parameters + each.gradients for each in own) + sum(each.optimizer for each in own) / shards
+        blocks = list(map(self.memory.__getitem__, places))
+        whole = sum(block.parameters + block.gradients for block in blocks)
+        return whole + sum(block.optimizer for block in blocks) / shards
 
     def gathered(self, place: int) -> float:
         """Return the bytes of a block that FSDP gathers: in half precision, weights travel and compute in two bytes."""
@@ -127,10 +128,10 @@ class Work:
         return sum(self.memory[place].activations for place in places)
 
 
-def _memory(given: Memory, precision: str) -> Memory:
+def _memory(memory: Memory, precision: str) -> Memory:
     """Halve the activations under autocast, which saves them in bfloat16; the weights stay in float32."""
-    activations = given.activations // 2 if precision == HALF else given.activations
-    return Memory(given.parameters, given.gradients, given.optimizer, activations)
+    activations = memory.activations // 2 if precision == HALF else memory.activations
+    return Memory(memory.parameters, memory.gradients, memory.optimizer, activations)
 
 
 Times = list[tuple[float, float]]  # (start, end) of each step, in the order of the stopwatch
@@ -153,8 +154,8 @@ class Pieces:
     def __str__(self) -> str:
         cut = f"{self.micro_batches} micro-batch{'es' * (self.micro_batches > 1)}"
         cut += f" x {self.chunks} chunks" if self.chunks > 1 else ""
-        again = ", recomputed" if self.recompute else ""
-        return f"{self.name}, {cut}{again}" if self.stages > 1 else f"{cut}{again}"
+        suffix = ", recomputed" if self.recompute else ""
+        return f"{self.name}, {cut}{suffix}" if self.stages > 1 else f"{cut}{suffix}"
 
 
 class Prepared:
@@ -168,21 +169,21 @@ class Prepared:
     def inputs_held(self) -> list[float]:
         """Per stage, the share of its inputs that it holds at once for recomputation."""
         schedule = self.schedule
-        again = [any(action.kind == "R" for action in row) for row in schedule.stages]
-        most = [_most_under_way(row) if is_again else 0 for row, is_again in zip(schedule.stages, again, strict=True)]
+        rerun = [any(action.kind == "R" for action in row) for row in schedule.stages]
+        most = [_most_under_way(row) if recompute else 0 for row, recompute in zip(schedule.stages, rerun, strict=True)]
         return [count / schedule.pieces for count in most]
 
     @cached_property
     def finals(self) -> list[list[tuple[int, int]]]:
         """Per stage, the step that makes each part's gradients final, in order: (position, number of that step)."""
-        last: dict[int, tuple[int, int]] = {}
+        last_step: dict[int, tuple[int, int]] = {}
         for number, (stage, action) in enumerate(self.stopwatch.order):
             if action.kind in "BW":
-                last[self.schedule.stage_map.position(stage, action.virtual)] = (number, stage)
-        found: list[list[tuple[int, int]]] = [[] for _ in self.schedule.stages]
-        for position, (number, stage) in sorted(last.items(), key=lambda item: item[1]):
-            found[stage].append((position, number))
-        return found
+                last_step[self.schedule.stage_map.position(stage, action.virtual)] = (number, stage)
+        finals: list[list[tuple[int, int]]] = [[] for _ in self.schedule.stages]
+        for position, (number, stage) in sorted(last_step.items(), key=lambda item: item[1]):
+            finals[stage].append((position, number))
+        return finals
 
     @cached_property
     def _counts(self) -> list[tuple[int, Action, int]]:
@@ -200,10 +201,10 @@ class Prepared:
 
     def ends(self, times: Times) -> list[float]:
         """Return when each stage is done."""
-        done = [0.0] * len(self.schedule.stages)
+        ends = [0.0] * len(self.schedule.stages)
         for (stage, _), (_, end) in zip(self.stopwatch.order, times, strict=True):
-            done[stage] = max(done[stage], end)
-        return done
+            ends[stage] = max(ends[stage], end)
+        return ends
 
 
 @lru_cache(maxsize=512)  # comparing networks asks for the same schedules again and again
@@ -297,15 +298,15 @@ class Plan:
     def parts(self) -> dict[str, float]:
         """The seconds of a step by what they are spent on; they add up to `seconds`."""
         prepared, costs = self.pieces.prepared, self.costs.with_overhead(self.overhead)
-        whole = prepared.busy(costs)
-        busiest = max(range(self.stages), key=whole.__getitem__)
-        again, actions = prepared.busy(self.costs, "R")[busiest], len(self.schedule.stages[busiest])
+        busy = prepared.busy(costs)
+        busiest = max(range(self.stages), key=busy.__getitem__)
+        recomputing, actions = prepared.busy(self.costs, "R")[busiest], len(self.schedule.stages[busiest])
         without_links = max(end for _, end in prepared.stopwatch.times(replace(costs, link=0.0)))
         spent = {
-            "computing": whole[busiest] - again - actions * self.overhead,
-            "recomputing": again,
+            "computing": busy[busiest] - recomputing - actions * self.overhead,
+            "recomputing": recomputing,
             "starting actions": actions * self.overhead,
-            "bubble": without_links - whole[busiest],
+            "bubble": without_links - busy[busiest],
             "messages": self.pipeline_seconds - without_links,
             "gathering weights": self.gather_seconds,
             "summing gradients": self.exposed_seconds - self.gather_seconds,

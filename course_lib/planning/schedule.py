@@ -21,9 +21,9 @@ from course_lib.planning.actions import (
     Step,
     fullest,
     held_after_each,
-    own_needs,
     producer_of,
-    why,
+    reason_for,
+    same_stage_needs,
 )
 
 
@@ -36,31 +36,31 @@ class Waiting:
     needs: Step
 
 
-def circle_of(waiting: Mapping[int, Waiting]) -> list[Waiting]:
+def cycle_of(waiting: Mapping[int, Waiting]) -> list[Waiting]:
     """Return the stages that wait for each other in a cycle, lowest first; each waits for the next."""
     stage = min(waiting)
-    seen: list[int] = []
-    while stage not in seen:
-        seen.append(stage)
+    visited: list[int] = []
+    while stage not in visited:
+        visited.append(stage)
         stage = waiting[stage].needs[0]
-    circle = seen[seen.index(stage) :]
-    first = circle.index(min(circle))
-    return [waiting[one] for one in circle[first:] + circle[:first]]
+    cycle = visited[visited.index(stage) :]
+    start = cycle.index(min(cycle))
+    return [waiting[stage] for stage in cycle[start:] + cycle[:start]]
 
 
-def describe_circle(circle: list[Waiting], label: Callable[[Action], str]) -> str:
+def describe_cycle(cycle: list[Waiting], label: Callable[[Action], str]) -> str:
     """Return the cycle as a sentence, from the first stage back to it."""
-    first = circle[0]
-    said = f"this order deadlocks: stage {first.stage} waits with {label(first.action)} for "
-    for one, following in zip(circle, [*circle[1:], first], strict=True):
-        stage, needed = one.needs
-        said += f"stage {stage}'s {label(needed)}, which "
+    first = cycle[0]
+    sentence = f"this order deadlocks: stage {first.stage} waits with {label(first.action)} for "
+    for waiting, following in zip(cycle, [*cycle[1:], first], strict=True):
+        stage, needed = waiting.needs
+        sentence += f"stage {stage}'s {label(needed)}, which "
         if following is first:
-            return said + f"comes after {label(first.action)}"
+            return sentence + f"comes after {label(first.action)}"
         if needed != following.action:
-            said += f"stage {stage} does after {label(following.action)}, which "
-        said += "waits for "
-    return said
+            sentence += f"stage {stage} does after {label(following.action)}, which "
+        sentence += "waits for "
+    return sentence
 
 
 Pieces = frozenset[tuple[int, tuple[int, int, int]]]  # (stage, (micro-batch, chunk, virtual stage))
@@ -159,10 +159,10 @@ class Schedule:
 
 def dependencies(action: Action, stage: int, schedule: Schedule) -> list[Step]:
     """Return the steps that must be done before `stage` can do `action`. Other stages' results come over a link."""
-    again = (stage, action.piece) in schedule.recomputed
-    own = [(stage, needed) for needed in own_needs(action, schedule.chunks, again)]
+    is_recomputed = (stage, action.piece) in schedule.recomputed
+    same_stage = [(stage, earlier) for earlier in same_stage_needs(action, schedule.chunks, is_recomputed)]
     producer = producer_of(action, stage, schedule.stage_map)
-    return own if producer is None else [*own, producer]
+    return same_stage if producer is None else [*same_stage, producer]
 
 
 def check(schedule: Schedule) -> None:
@@ -173,7 +173,7 @@ def check(schedule: Schedule) -> None:
 def checked_order(schedule: Schedule) -> list[Step]:
     """Return the steps in an order in which they can run. Raises `IllegalSchedule`, with the reason, if they cannot."""
     if not any(schedule.stages):
-        raise IllegalSchedule("there is nothing to do: a schedule needs a stage, and a stage a forward and a backward")
+        raise IllegalSchedule("there is nothing to do: every stage needs at least a forward and a backward")
     every = _everything(schedule)
     for stage in range(len(schedule.stages)):
         _check_completeness(stage, schedule, every)
@@ -184,34 +184,34 @@ def checked_order(schedule: Schedule) -> list[Step]:
 
 def in_running_order(schedule: Schedule) -> list[Step]:
     """Return the steps so that each comes after everything it needs: one process could do all stages' work this way."""
-    done, heads = as_far_as_it_goes(schedule)
-    if len(done) < sum(map(len, schedule.stages)):
-        waiting = {one.stage: one for one in who_waits(schedule, done, heads)}
-        raise IllegalSchedule(describe_circle(circle_of(waiting), schedule.label))
-    return done
+    order, heads = run_until_stuck(schedule)
+    if len(order) < sum(map(len, schedule.stages)):
+        waiting = {stuck.stage: stuck for stuck in stuck_stages(schedule, order, heads)}
+        raise IllegalSchedule(describe_cycle(cycle_of(waiting), schedule.label))
+    return order
 
 
-def as_far_as_it_goes(schedule: Schedule) -> tuple[list[Step], list[int]]:
+def run_until_stuck(schedule: Schedule) -> tuple[list[Step], list[int]]:
     """Return the steps that can run, in a runnable order, and how many actions each stage gets done."""
     order: list[Step] = []
-    done: set[Step] = set()
+    finished: set[Step] = set()
     heads = [0] * len(schedule.stages)
-    before = -1
-    while len(order) > before:
-        before = len(order)
+    count_before = -1
+    while len(order) > count_before:
+        count_before = len(order)
         for stage, actions in enumerate(schedule.stages):
             for action in actions[heads[stage] :]:
-                if not done.issuperset(dependencies(action, stage, schedule)):
+                if not finished.issuperset(dependencies(action, stage, schedule)):
                     break
-                done.add((stage, action))
+                finished.add((stage, action))
                 order.append((stage, action))
                 heads[stage] += 1
     return order, heads
 
 
-def who_waits(schedule: Schedule, done: Iterable[Step], heads: list[int]) -> list[Waiting]:
+def stuck_stages(schedule: Schedule, order: Iterable[Step], heads: list[int]) -> list[Waiting]:
     """Return what each stage that is stuck after these steps waits for."""
-    finished, waiting = set(done), []
+    finished, waiting = set(order), []
     for stage, head in enumerate(heads):
         for action in schedule.stages[stage][head : head + 1]:
             missing = [step for step in dependencies(action, stage, schedule) if step not in finished]
@@ -241,17 +241,17 @@ def _check_completeness(stage: int, schedule: Schedule, every: dict[Action, None
             raise IllegalSchedule(f"stage {stage} does {schedule.label(action)} {times} times: {once}")
     for action in every:
         if action not in counts:
-            others = [other for other, actions in enumerate(schedule.stages) if action in actions]
-            doing = f", but stage {others[0]} does" if others else ""
+            elsewhere = [stage_number for stage_number, actions in enumerate(schedule.stages) if action in actions]
+            doing = f", but stage {elsewhere[0]} does" if elsewhere else ""
             raise IllegalSchedule(f"stage {stage} never does {schedule.label(action)}{doing}: {once}")
 
 
 def _check_order(stage: int, schedule: Schedule) -> None:
     """Raise `IllegalSchedule` if an action precedes something that it needs from its own stage."""
-    done: set[Action] = set()
+    finished: set[Action] = set()
     for action in schedule.stages[stage]:
-        for producer, needed in dependencies(action, stage, schedule):
-            if producer == stage and needed not in done:
-                early, late = schedule.label(action), schedule.label(needed)
-                raise IllegalSchedule(f"stage {stage} does {early} before {late}: {why(action, needed)}")
-        done.add(action)
+        for producer, dependency in dependencies(action, stage, schedule):
+            if producer == stage and dependency not in finished:
+                early, late = schedule.label(action), schedule.label(dependency)
+                raise IllegalSchedule(f"stage {stage} does {early} before {late}: {reason_for(action, dependency)}")
+        finished.add(action)

@@ -39,8 +39,8 @@ def whole_micro_batches(micro_batches: int, chunks: int) -> tuple[list[Unit], li
 
 def taking_turns(forwards: Sequence[Unit], backwards: Sequence[Unit], ahead: int) -> tuple[Action, ...]:
     """Return the first `ahead` forwards, then alternate a backward and a forward until nothing is left."""
-    turns = zip_longest(backwards, forwards[ahead:], fillvalue=[])
-    return tuple(chain(*forwards[:ahead], *chain.from_iterable(turns)))
+    pairs = zip_longest(backwards, forwards[ahead:], fillvalue=[])
+    return tuple(chain(*forwards[:ahead], *chain.from_iterable(pairs)))
 
 
 def numbered(pattern: Iterable[tuple[str, int]], micro_batches: int, chunks: int) -> tuple[Action, ...]:
@@ -49,11 +49,11 @@ def numbered(pattern: Iterable[tuple[str, int]], micro_batches: int, chunks: int
     Occurrences beyond the number of micro-batches are dropped.
     """
     row: list[Action] = []
-    seen: Counter[tuple[str, int]] = Counter()
+    counts: Counter[tuple[str, int]] = Counter()
     for kind, virtual in pattern:
-        if seen[kind, virtual] < micro_batches:
-            row += unit(kind, seen[kind, virtual], chunks, virtual)
-        seen[kind, virtual] += 1
+        if counts[kind, virtual] < micro_batches:
+            row += unit(kind, counts[kind, virtual], chunks, virtual)
+        counts[kind, virtual] += 1
     return tuple(row)
 
 
@@ -109,7 +109,7 @@ def wavefront(stages: int, micro_batches: int = 1, chunks: int = 8) -> Schedule:
     """
     check_sizes(stages, micro_batches, chunks)
     work = whole_micro_batches(micro_batches, chunks)
-    forwards, backwards = ([[one] for unit in units for one in unit] for units in work)
+    forwards, backwards = ([[action] for unit in units for action in unit] for units in work)
     rows = tuple(taking_turns(forwards, backwards, ahead=chunks - 1 + stages - stage) for stage in range(stages))
     return Schedule("wavefront", rows, micro_batches, chunks)
 
@@ -140,9 +140,9 @@ def interleaved_one_f_one_b(stages: int, micro_batches: int, chunks: int = 1, vi
 def rounds_of(stages: int, micro_batches: int) -> list[range]:
     """Return the micro-batches in rounds of at least `stages`, as equal as possible, larger rounds first."""
     count = max(1, micro_batches // stages)
-    size, more = divmod(micro_batches, count)
-    ends = [number * size + min(number, more) for number in range(count + 1)]
-    return [range(start, end) for start, end in pairwise(ends)]
+    size, extra = divmod(micro_batches, count)
+    bounds = [number * size + min(number, extra) for number in range(count + 1)]
+    return [range(start, end) for start, end in pairwise(bounds)]
 
 
 def looped_bfs(stages: int, micro_batches: int, chunks: int = 1, virtual: int = 2) -> Schedule:
@@ -185,13 +185,13 @@ def zero_bubble_v(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
     `stages` micro-batches, like stage 0 in 1F1B.
     """
     check_sizes(stages, micro_batches, chunks)
-    most = max(2 * stages - 1, micro_batches)  # the pattern needs this many; `numbered` drops the extra ones
+    at_least = max(2 * stages - 1, micro_batches)  # the pattern needs this many; `numbered` drops the extra ones
     rows = []
     for stage in range(stages):
-        left = stages - stage
-        fill = [F0] * (2 * left - 1) + [F1, F0] * stage + [F1, B1, W1] * left
-        steady = [F0, B0, W0, F1, B1, W1] * (most - stages)
-        drain = [B0, B1] * stage + [B0, W0] * left + [W1] * stage + [W0] * stage
+        remaining = stages - stage
+        fill = [F0] * (2 * remaining - 1) + [F1, F0] * stage + [F1, B1, W1] * remaining
+        steady = [F0, B0, W0, F1, B1, W1] * (at_least - stages)
+        drain = [B0, B1] * stage + [B0, W0] * remaining + [W1] * stage + [W0] * stage
         rows.append(numbered(fill + steady + drain, micro_batches, chunks))
     return Schedule("zb-v", tuple(rows), micro_batches, chunks, virtual=2, layout="v")
 
@@ -217,15 +217,15 @@ def make_schedule(
         raise ValueError(f"schedule={name!r}: choose {', '.join(SCHEDULES)}, or give a Schedule")
     usual = 2 if name in (*ANY_VIRTUAL, "zb-v") else 1
     if name in ANY_VIRTUAL:
-        made = SCHEDULES[name](stages, micro_batches, chunks, usual if virtual is None else virtual)
+        schedule = SCHEDULES[name](stages, micro_batches, chunks, usual if virtual is None else virtual)
     elif virtual in (None, usual):
-        made = SCHEDULES[name](stages, micro_batches, chunks)
+        schedule = SCHEDULES[name](stages, micro_batches, chunks)
     else:
         raise ValueError(
             f"virtual={virtual}: {name} has {usual} virtual stage{'s' * (usual > 1)} per stage; with "
             f"{' or '.join(ANY_VIRTUAL)} you can choose how many"
         )
-    return with_recomputation(made) if recompute else made
+    return with_recomputation(schedule) if recompute else schedule
 
 
 def with_recomputation(schedule: Schedule) -> Schedule:
@@ -238,9 +238,9 @@ def with_recomputation(schedule: Schedule) -> Schedule:
 
 
 def _recomputing(row: tuple[Action, ...]) -> Iterator[Action]:
-    again = {action.piece for action in row if action.kind == "R"}
+    recomputed = {action.piece for action in row if action.kind == "R"}
     for action in row:
-        if action.kind == "B" and action.piece not in again:
+        if action.kind == "B" and action.piece not in recomputed:
             yield replace(action, kind="R")
         yield action
 
@@ -268,7 +268,7 @@ def from_torch(torch_schedule: type | str, stages: int, micro_batches: int, virt
     if not issubclass(kind, library.PipelineScheduleMulti):
         raise ValueError(
             f"PyTorch decides what {kind.__name__} does next while it runs, and has no order to read: "
-            "take gpipe or one_f_one_b of course_lib.planning"
+            "use gpipe or one_f_one_b from course_lib.planning"
         )
     name = f"torch {kind.__name__.removeprefix('Schedule')}"
     try:
@@ -276,7 +276,7 @@ def from_torch(torch_schedule: type | str, stages: int, micro_batches: int, virt
         rows = tuple(tuple(_actions(order[rank], rank, layout)) for rank in range(stages))
     except (AttributeError, TypeError, KeyError) as error:
         raise NotImplementedError(
-            f"this PyTorch ({torch.__version__}) keeps the order of {kind.__name__} in a place unknown to the course "
+            f"this PyTorch ({torch.__version__}) keeps the order of {kind.__name__} where the course cannot find it "
             f"({type(error).__name__}: {error}): build the schedule with course_lib.planning.make_schedule"
         ) from error
     schedule = Schedule(name, rows, micro_batches, 1, virtual, layout.style)
@@ -289,12 +289,12 @@ def from_torch(torch_schedule: type | str, stages: int, micro_batches: int, virt
 
 def _order_of(kind: Any, stages: int, micro_batches: int, virtual: int) -> tuple[Mapping[int, Iterable[Any]], Layout]:
     """Return each rank's actions in PyTorch's schedule, and the layout of its parts."""
-    made = kind([_stand_in(stages, virtual, number) for number in range(virtual)], micro_batches)
-    owner = made.stage_index_to_group_rank
+    schedule = kind([_stand_in(stages, virtual, number) for number in range(virtual)], micro_batches)
+    owner = schedule.stage_index_to_group_rank
     for style in LAYOUTS:
         layout = Layout(stages, virtual, style)
         if all(layout.stage_at(position)[0] == owner[position] for position in range(layout.positions)):
-            return made.pipeline_order, layout
+            return schedule.pipeline_order, layout
     raise KeyError(f"no layout puts the parts on ranks {owner}")
 
 
@@ -313,13 +313,13 @@ def _stand_in(stages: int, virtual: int, number: int) -> Any:
 
 def _actions(order: Iterable[Any], rank: int, layout: Layout) -> Iterable[Action]:
     """Yield a rank's actions. PyTorch has None where a rank waits; we skip it, since waits follow from dependencies."""
-    for one in order:
-        if one is None or one.computation_type.value in NO_WORK:
+    for action in order:
+        if action is None or action.computation_type.value in NO_WORK:
             continue
-        if one.computation_type.value == OVERLAPPED:
-            yield from _actions(one.sub_actions, rank, layout)
+        if action.computation_type.value == OVERLAPPED:
+            yield from _actions(action.sub_actions, rank, layout)
             continue
-        stage, virtual = layout.stage_at(one.stage_index)
+        stage, virtual = layout.stage_at(action.stage_index)
         if stage != rank:
-            raise KeyError(f"rank {rank} does {one}, which belongs to rank {stage}")
-        yield Action(TORCH_KINDS[one.computation_type.value], one.microbatch_index, 0, virtual)
+            raise KeyError(f"rank {rank} does {action}, which belongs to rank {stage}")
+        yield Action(TORCH_KINDS[action.computation_type.value], action.microbatch_index, 0, virtual)

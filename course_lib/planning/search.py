@@ -41,46 +41,46 @@ def find_schedule(
     find the same schedule; `seconds` ends the search earlier.
     """
     _check_memory(memory, micro_batches)
-    found: list[tuple[float, Schedule]] = []
+    schedules: list[tuple[float, Schedule]] = []
     end = float("inf") if seconds is None else monotonic() + seconds
     kinds = (False, True) if split else (False,)
     quiet = os.environ.get("COURSE_LIB_LIVE") == "0"
     with tqdm(total=tries, desc="searching", delay=3, leave=False, disable=quiet) as bar:
 
-        def go_on(tried: int) -> bool:
-            if tried:
-                bar.update(tried)
+        def continue_after(attempts: int) -> bool:
+            if attempts:
+                bar.update(attempts)
             return monotonic() < end
 
         for is_split in kinds:
             example = one_at_a_time(stages, micro_batches, chunks, virtual, layout, split=is_split)
             problem = Problem(example, costs, memory)
-            found.append(_search(problem, is_split, tries // len(kinds), seed, go_on))
-    return min(found, key=lambda one: one[0])[1]
+            schedules.append(_search(problem, is_split, tries // len(kinds), seed, continue_after))
+    return min(schedules, key=lambda timed: timed[0])[1]
 
 
 def _search(
-    problem: Problem, split: bool, tries: int, seed: int, go_on: Callable[[int], bool]
+    problem: Problem, split: bool, tries: int, seed: int, continue_after: Callable[[int], bool]
 ) -> tuple[float, Schedule]:
     """Return the time of the best schedule found with these steps, and the schedule."""
-    starts = _starts(problem, split, go_on)
+    starts = _starts(problem, split, continue_after)
     enough, chance = bound_of(problem), Random(seed)
-    found = [improved(problem, rows, tries // len(starts), chance, enough, go_on) for _, rows in starts]
-    best, rows = min(found, key=lambda one: one[0])
+    results = [improved(problem, rows, tries // len(starts), chance, enough, continue_after) for _, rows in starts]
+    best, rows = min(results, key=lambda timed: timed[0])
     return best, problem.schedule_of(rows, "found")
 
 
-def _starts(problem: Problem, split: bool, go_on: Callable[[int], bool]) -> list[tuple[float, Rows]]:
+def _starts(problem: Problem, split: bool, continue_after: Callable[[int], bool]) -> list[tuple[float, Rows]]:
     """Return the fastest starting orders that fit, with their times. One micro-batch at a time always fits."""
-    known = (problem.rows_of(schedule) for schedule in (problem.example, *named_schedules(problem.example, split)))
+    orders = (problem.rows_of(schedule) for schedule in (problem.example, *named_schedules(problem.example, split)))
     timed: list[tuple[float, Rows]] = []
-    for rows in chain(known, greedy_orders(problem)):
+    for rows in chain(orders, greedy_orders(problem)):
         ends = problem.ends(rows)
         if ends is not None and all(map(problem.fits, rows)):
             timed.append((max(ends), rows))
-        if not go_on(0):
+        if not continue_after(0):
             break
-    return sorted(timed, key=lambda one: one[0])[:CHANCES]
+    return sorted(timed, key=lambda timed_rows: timed_rows[0])[:CHANCES]
 
 
 def _check_memory(memory: float | None, micro_batches: int) -> None:
@@ -114,7 +114,7 @@ def lower_bound(
 def bound_of(problem: Problem) -> float:
     """Return the bound for all orders of this problem's steps."""
     before, after = problem.longest_before(), problem.longest_after()
-    chain = max(start + seconds + rest for start, seconds, rest in zip(before, problem.seconds, after, strict=True))
+    chain = max(start + seconds + tail for start, seconds, tail in zip(before, problem.seconds, after, strict=True))
     stages = range(len(problem.example.stages))
     loads = [_fullest_load(problem, stage, before, after) for stage in stages]
     return max(chain, *loads, *(_time_to_hold(problem, stage, before, after) for stage in stages))
@@ -128,15 +128,15 @@ def _fullest_load(problem: Problem, stage: int, before: list[float], after: list
     have no less time remaining.
     """
     work: dict[tuple[float, float], float] = defaultdict(float)
-    for step, of in enumerate(problem.stage):
-        if of == stage:
+    for step, owner in enumerate(problem.stage):
+        if owner == stage:
             work[before[step], after[step]] += problem.seconds[step]
     most = 0.0
     for start in {start for start, _ in work}:
-        later = {rest: 0.0 for own_start, rest in work if own_start >= start}
-        for rest in later:
-            later[rest] = sum(seconds for (one, other), seconds in work.items() if one >= start and other >= rest)
-        most = max(most, *(start + seconds + rest for rest, seconds in later.items()))
+        later = {tail: 0.0 for earliest, tail in work if earliest >= start}
+        for tail in later:
+            later[tail] = sum(seconds for (begin, ending), seconds in work.items() if begin >= start and ending >= tail)
+        most = max(most, *(start + seconds + tail for tail, seconds in later.items()))
     return most
 
 
@@ -145,21 +145,21 @@ def _time_to_hold(problem: Problem, stage: int, before: list[float], after: list
 
     These times add up over all pieces; a stage that may hold three pieces at once needs a third of the sum.
     """
-    own = [step for step, of in enumerate(problem.stage) if of == stage and not problem.steps[step][1].micro_batch]
-    begins = {problem.steps[step][1].piece: step for step in own if problem.grows[step] > 0}
-    ends = {problem.steps[step][1].piece: step for step in own if problem.grows[step] < 0}
+    steps = [step for step, s in enumerate(problem.stage) if s == stage and not problem.steps[step][1].micro_batch]
+    begins = {problem.steps[step][1].piece: step for step in steps if problem.grows[step] > 0}
+    ends = {problem.steps[step][1].piece: step for step in steps if problem.grows[step] < 0}
     micro_batches = problem.example.micro_batches  # all equal, so we only look at the first
-    together = micro_batches * sum(_longest_way(problem, begins[piece], ends[piece]) for piece in begins)
+    total_held = micro_batches * sum(_longest_way(problem, begins[piece], ends[piece]) for piece in begins)
     at_once = max(1, int(min(problem.room, micro_batches * len(begins))))
-    first = min(before[step] for step in begins.values())
-    return first + together / at_once + min(after[step] for step in ends.values())
+    earliest = min(before[step] for step in begins.values())
+    return earliest + total_held / at_once + min(after[step] for step in ends.values())
 
 
-def _longest_way(problem: Problem, first: int, last: int) -> float:
+def _longest_way(problem: Problem, begin: int, end: int) -> float:
     """Return the least time from the start of one step to the end of a later one that depends on it."""
-    reached = {first: problem.seconds[first]}
+    reached = {begin: problem.seconds[begin]}
     for step in problem.first_micro_batch:
-        ways = [reached[other] + problem.link(step, other) for other in problem.needs[step] if other in reached]
-        if ways:
-            reached[step] = max(ways) + problem.seconds[step]
-    return reached[last]
+        arrivals = [reached[source] + problem.link(step, source) for source in problem.needs[step] if source in reached]
+        if arrivals:
+            reached[step] = max(arrivals) + problem.seconds[step]
+    return reached[end]

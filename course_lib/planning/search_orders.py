@@ -31,8 +31,8 @@ class Problem:
         ]
         self.followers: list[list[int]] = [[] for _ in self.steps]
         for step, needed in enumerate(self.needs):
-            for other in needed:
-                self.followers[other].append(step)
+            for source in needed:
+                self.followers[source].append(step)
         self.producer = [self._from_another_stage(step) for step in range(len(self.steps))]
         self.grows = [self._grows(stage, action) for stage, action in self.steps]
         self.order = self._in_order()
@@ -41,7 +41,7 @@ class Problem:
 
     def _from_another_stage(self, step: int) -> int:
         """Return the step whose message this one waits for; -1 if there is none."""
-        return next((other for other in self.needs[step] if self.stage[other] != self.stage[step]), -1)
+        return next((source for source in self.needs[step] if self.stage[source] != self.stage[step]), -1)
 
     def _grows(self, stage: int, action: Action) -> int:
         """Return how many more pieces the stage holds after this step; negative for fewer."""
@@ -77,9 +77,9 @@ class Problem:
         """
         ends = [-1.0] * len(self.steps)
         seconds, producer, link = self.seconds, self.producer, self.costs.link
-        free, heads, left = [0.0] * len(rows), [0] * len(rows), len(self.steps)
-        while left:
-            before = left
+        free, heads, remaining = [0.0] * len(rows), [0] * len(rows), len(self.steps)
+        while remaining:
+            before = remaining
             for stage, row in enumerate(rows):
                 start, place = free[stage], heads[stage]
                 for step in row[place:]:
@@ -91,9 +91,9 @@ class Problem:
                     start += seconds[step]
                     ends[step] = start
                     place += 1
-                left -= place - heads[stage]
+                remaining -= place - heads[stage]
                 free[stage], heads[stage] = start, place
-            if left == before:
+            if remaining == before:
                 return None
         return ends
 
@@ -102,15 +102,15 @@ class Problem:
         after = [0.0] * len(self.steps)
         for step in reversed(self.order):
             for needed in self.needs[step]:
-                whole = self.link(step, needed) + self.seconds[step] + after[step]
-                after[needed] = max(after[needed], whole)
+                length = self.link(step, needed) + self.seconds[step] + after[step]
+                after[needed] = max(after[needed], length)
         return after
 
     def longest_before(self) -> list[float]:
         """Return each step's earliest start, if stages could run any number of steps at once."""
         before = [0.0] * len(self.steps)
         for step in self.order:
-            arrivals = [before[other] + self.seconds[other] + self.link(step, other) for other in self.needs[step]]
+            arrivals = [before[source] + self.seconds[source] + self.link(step, source) for source in self.needs[step]]
             before[step] = max(arrivals, default=0.0)
         return before
 
@@ -159,19 +159,19 @@ def named_schedules(example: Schedule, split: bool) -> Iterator[Schedule]:
     """Yield every named schedule with the sizes and layout of `example`; `split` splits all backward passes."""
     for name in SCHEDULES:
         virtual = example.virtual if name in ("interleaved", "looped-bfs") else None
-        made = make_schedule(name, len(example.stages), example.micro_batches, example.chunks, virtual)
-        if (made.virtual, made.layout) != (example.virtual, example.layout) or (made.split and not split):
+        schedule = make_schedule(name, len(example.stages), example.micro_batches, example.chunks, virtual)
+        if (schedule.virtual, schedule.layout) != (example.virtual, example.layout) or (schedule.split and not split):
             continue
-        yield split_backwards(made) if split else made
+        yield split_backwards(schedule) if split else schedule
 
 
 def greedy_orders(problem: Problem) -> Iterator[Rows]:
     """Yield greedy orders, for several definitions of urgent: each stage does the most urgent step it can."""
     stages, pieces = len(problem.example.stages), problem.example.pieces // problem.example.micro_batches
-    left = [(stages - stage) * pieces for stage in range(stages)]
+    from_here = [(stages - stage) * pieces for stage in range(stages)]
     limits = [[problem.room] * stages]
-    for wanted in (left, [left[0]] * stages, [2 * count - 1 for count in left]):
-        limits.append([min(problem.room, max(count, pieces)) for count in wanted])
+    for counts in (from_here, [from_here[0]] * stages, [2 * count - 1 for count in from_here]):
+        limits.append([min(problem.room, max(count, pieces)) for count in counts])
     for preference, patience, limit, careful in product(PREFERENCES, PATIENCE, limits, (False, True)):
         rows = Greedy(problem, preference, patience, limit, careful).rows()
         if rows is not None:
@@ -190,7 +190,7 @@ class Greedy:
         after = problem.longest_after()
         self.urgency = [_urgency(problem, step, preference, after[step]) for step in range(len(after))]
         self.free, self.held = [0.0] * len(limits), [0] * len(limits)
-        self.whole = problem.example.pieces // problem.example.micro_batches
+        self.pieces_per_micro_batch = problem.example.pieces // problem.example.micro_batches
 
     def rows(self) -> Rows | None:
         """Return the resulting order; None if stages at their memory limit wait for each other."""
@@ -209,8 +209,8 @@ class Greedy:
             for follower in problem.followers[chosen]:
                 missing[follower] -= 1
                 if not missing[follower]:
-                    known = (ends[other] + problem.link(follower, other) for other in problem.needs[follower])
-                    arrival[follower] = max(known)
+                    arrivals = (ends[source] + problem.link(follower, source) for source in problem.needs[follower])
+                    arrival[follower] = max(arrivals)
         return rows
 
     def _more(self, step: int) -> int:
@@ -218,50 +218,50 @@ class Greedy:
         action = self.problem.steps[step][1]
         if not self.careful or action.kind != "F":
             return self.problem.grows[step]
-        return 0 if action.chunk or action.virtual else self.whole
+        return 0 if action.chunk or action.virtual else self.pieces_per_micro_batch
 
     def _next_step(self, arrival: dict[int, float]) -> int | None:
         """Return the most urgent step that the first free stage can start soon; None if no stage can start any."""
-        can: dict[int, list[tuple[float, int]]] = {}
-        for step, at in arrival.items():
+        startable: dict[int, list[tuple[float, int]]] = {}
+        for step, time in arrival.items():
             stage, more = self.problem.stage[step], self._more(step)
             if more <= 0 or self.held[stage] + more <= self.limits[stage]:
-                can.setdefault(stage, []).append((max(self.free[stage], at), step))
-        if not can:
+                startable.setdefault(stage, []).append((max(self.free[stage], time), step))
+        if not startable:
             return None
-        start, first = min(min(steps) for steps in can.values())
-        soon = start + self.patience * self.problem.seconds[first]
-        choices = [step for at, step in can[self.problem.stage[first]] if at <= soon]
+        start, soonest = min(min(steps) for steps in startable.values())
+        soon = start + self.patience * self.problem.seconds[soonest]
+        choices = [step for time, step in startable[self.problem.stage[soonest]] if time <= soon]
         return min(choices, key=lambda step: self.urgency[step])
 
 
-def _urgency(problem: Problem, step: int, preference: str, rest: float) -> tuple[float, float, float]:
+def _urgency(problem: Problem, step: int, preference: str, remaining: float) -> tuple[float, float, float]:
     """Return a sort key; smaller is more urgent. Weight gradients come last, because no step waits for them."""
     action = problem.steps[step][1]
     if preference == "longest":
-        return (float(action.kind == "W"), -rest, action.micro_batch)
-    return (float(preference.index(action.kind)), action.micro_batch, -rest)
+        return (float(action.kind == "W"), -remaining, action.micro_batch)
+    return (float(preference.index(action.kind)), action.micro_batch, -remaining)
 
 
 WARMTH = 0.03  # how much worse, as a share of its time, an order may get at first, to escape a local minimum
 
 
 def improved(
-    problem: Problem, rows: Rows, tries: int, chance: Random, enough: float, go_on: Callable[[int], bool]
+    problem: Problem, rows: Rows, tries: int, chance: Random, enough: float, continue_after: Callable[[int], bool]
 ) -> tuple[float, Rows]:
     """Return the best time found in `tries` tries, and its order. Moves for the worse are accepted ever more rarely."""
     rows = [list(row) for row in rows]
     best, best_rows = _time(problem, rows), [list(row) for row in rows]
-    now = best
+    current = best
     for number in range(tries):
-        if best <= enough + ROUNDING or not go_on(1):
+        if best <= enough + ROUNDING or not continue_after(1):
             break
         stage, old = _moved(problem, rows, chance)
         if old is None:
             continue
         time = _time(problem, rows)
-        if time <= now + WARMTH * best * (1 - number / tries) * chance.random() ** 2:
-            now = time
+        if time <= current + WARMTH * best * (1 - number / tries) * chance.random() ** 2:
+            current = time
             if time < best - ROUNDING:
                 best, best_rows = time, [list(row) for row in rows]
         else:
@@ -280,13 +280,13 @@ def _moved(problem: Problem, rows: Rows, chance: Random) -> tuple[int, list[int]
     row = rows[stage]
     place = chance.randrange(len(row))
     step = row[place]
-    needed, followers = problem.needs[step], problem.followers[step]
-    first, last = place, place
-    while first and row[first - 1] not in needed:
-        first -= 1
-    while last + 1 < len(row) and row[last + 1] not in followers:
-        last += 1
-    goal = chance.randint(first, last)
+    required, followers = problem.needs[step], problem.followers[step]
+    earliest, latest = place, place
+    while earliest and row[earliest - 1] not in required:
+        earliest -= 1
+    while latest + 1 < len(row) and row[latest + 1] not in followers:
+        latest += 1
+    goal = chance.randint(earliest, latest)
     new = row[:place] + row[place + 1 :]
     new.insert(goal, step)
     if goal == place or not problem.fits(new):

@@ -53,19 +53,20 @@ def predict_sharding(
         raise ValueError(f"way={way!r}: choose {', '.join(WAYS)}")
     if ranks < 1 or replicas < 1 or ranks % replicas:
         raise ValueError(f"replicas={replicas} on {ranks} ranks: give a number of replicas that divides the ranks")
-    whole = sum(map(parameter_bytes, model.parameters()))
+    total = sum(map(parameter_bytes, model.parameters()))
     if way in ("ddp", "zero-1"):
         shared = largest_share([parameter_bytes(parameter) for parameter in model.parameters()], ranks)
-        return ShardedMemory(whole, whole, optimizer_numbers * (shared if way == "zero-1" else whole))
+        return ShardedMemory(total, total, optimizer_numbers * (shared if way == "zero-1" else total))
     shards = ranks // replicas
-    own = sum(_rows_bytes(parameter, shards) for parameter in model.parameters())
+    shard = sum(_rows_bytes(parameter, shards) for parameter in model.parameters())
     if shards == 1:
-        return ShardedMemory(own, own, optimizer_numbers * own)
+        return ShardedMemory(shard, shard, optimizer_numbers * shard)
     blocks = [
         shards * sum(_rows_bytes(parameter, shards) for parameter in block.parameters()) for block in _blocks(model)
     ]
-    two = max((sum(pair) for pair in pairwise(blocks)), default=blocks[0])
-    return ShardedMemory(own, own, optimizer_numbers * own, sum(blocks) if way == "zero-2" else two, max(blocks))
+    two_blocks = max((sum(pair) for pair in pairwise(blocks)), default=blocks[0])
+    gathered = sum(blocks) if way == "zero-2" else two_blocks
+    return ShardedMemory(shard, shard, optimizer_numbers * shard, gathered, max(blocks))
 
 
 def block_bytes(model: SequenceModel) -> dict[str, int]:

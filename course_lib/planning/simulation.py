@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from course_lib.planning.actions import Action, Held, Step, fullest, held_after_each, peak_held, producer_of
-from course_lib.planning.schedule import Schedule, Waiting, as_far_as_it_goes, checked_order, who_waits
+from course_lib.planning.schedule import Schedule, Waiting, checked_order, run_until_stuck, stuck_stages
 from course_lib.trace import Span
 
 Cost = float | Sequence[float]
@@ -29,29 +29,29 @@ class ActionCosts:
     weight_gradients: Cost | None = None
 
     def __post_init__(self) -> None:
-        for name, given in vars(self).items():
-            numbers = given if isinstance(given, Sequence) else [0.0 if given is None else given]
+        for name, cost in vars(self).items():
+            numbers = cost if isinstance(cost, Sequence) else [0.0 if cost is None else cost]
             if min(numbers, default=0) < 0:
-                raise ValueError(f"{name}={given}: a cost is a time, 0 or more")
+                raise ValueError(f"{name}={cost}: a cost is a time, 0 or more")
 
     def of(self, action: Action, stage: int, schedule: Schedule | None = None) -> float:
         """Return how long `stage` is busy with `action`. `schedule` says which backward passes are split, and how
         virtual stages map to positions.
         """
         is_split = schedule is not None and (stage, action.piece) in schedule.split
-        given = self._given(action.kind, is_split)
-        if not isinstance(given, Sequence):
-            return given
-        by_position = schedule is not None and len(given) > len(schedule.stages)
-        return given[schedule.stage_map.position(stage, action.virtual) if schedule and by_position else stage]
+        cost = self._cost(action.kind, is_split)
+        if not isinstance(cost, Sequence):
+            return cost
+        by_position = schedule is not None and len(cost) > len(schedule.stages)
+        return cost[schedule.stage_map.position(stage, action.virtual) if schedule and by_position else stage]
 
-    def _given(self, kind: str, is_split: bool) -> Cost:
+    def _cost(self, kind: str, is_split: bool) -> Cost:
         if kind in ("F", "R"):
             return self.forward
         if kind == "B" and not is_split:
             return self.backward
-        given = self.input_gradients if kind == "B" else self.weight_gradients
-        return _changed(self.backward, lambda cost: cost / 2) if given is None else given
+        cost = self.input_gradients if kind == "B" else self.weight_gradients
+        return _changed(self.backward, lambda number: number / 2) if cost is None else cost
 
     def split_over(self, schedule: Schedule) -> ActionCosts:
         """Divide costs given for a whole batch among the actions of `schedule`; `link` is per message and stays.
@@ -60,37 +60,37 @@ class ActionCosts:
         """
         stages, pieces = len(schedule.stages), schedule.micro_batches * schedule.chunks
 
-        def share(given: Cost) -> Cost:
-            by_position = isinstance(given, Sequence) and len(given) > stages
-            return _changed(given, lambda cost: cost / (pieces if by_position else pieces * schedule.virtual))
+        def share(cost: Cost) -> Cost:
+            by_position = isinstance(cost, Sequence) and len(cost) > stages
+            return _changed(cost, lambda number: number / (pieces if by_position else pieces * schedule.virtual))
 
-        return self._each(share)
+        return self._map(share)
 
     def per_part(self, schedule: Schedule) -> ActionCosts:
         """Divide costs given for a whole stage equally among its virtual stages."""
-        return self._each(lambda given: _changed(given, lambda cost: cost / schedule.virtual))
+        return self._map(lambda cost: _changed(cost, lambda number: number / schedule.virtual))
 
     def with_overhead(self, seconds: float) -> ActionCosts:
         """Return these costs with a fixed `seconds` added to every action, for starting it."""
-        halves = replace(self, input_gradients=self._given("B", True), weight_gradients=self._given("W", True))
-        return halves._each(lambda given: _changed(given, lambda cost: cost + seconds))
+        halves = replace(self, input_gradients=self._cost("B", True), weight_gradients=self._cost("W", True))
+        return halves._map(lambda cost: _changed(cost, lambda number: number + seconds))
 
-    def _each(self, change: Callable[[Cost], Cost]) -> ActionCosts:
+    def _map(self, change: Callable[[Cost], Cost]) -> ActionCosts:
         halves = (self.input_gradients, self.weight_gradients)
-        inputs, weights = (None if given is None else change(given) for given in halves)
+        inputs, weights = (None if cost is None else change(cost) for cost in halves)
         return ActionCosts(change(self.forward), change(self.backward), self.link, inputs, weights)
 
     def check_for(self, schedule: Schedule) -> None:
         """Raise ValueError if a list of costs has neither one entry per stage nor one per position."""
         stages, positions = schedule.stage_map.stages, schedule.stage_map.positions
-        for name, given in vars(self).items():
-            if isinstance(given, Sequence) and len(given) not in (stages, positions):
+        for name, cost in vars(self).items():
+            if isinstance(cost, Sequence) and len(cost) not in (stages, positions):
                 choices = "one per stage" + (f", or {positions}, one per position" if positions > stages else "")
-                raise ValueError(f"{name} has {len(given)} costs for {stages} stages: give one number, or {choices}")
+                raise ValueError(f"{name} has {len(cost)} costs for {stages} stages: give one number, or {choices}")
 
 
-def _changed(given: Cost, change: Callable[[float], float]) -> Cost:
-    return tuple(map(change, given)) if isinstance(given, Sequence) else change(given)
+def _changed(cost: Cost, change: Callable[[float], float]) -> Cost:
+    return tuple(map(change, cost)) if isinstance(cost, Sequence) else change(cost)
 
 
 NAMES = {"F": "forward", "B": "backward", "W": "weight gradients", "R": "recompute"}
@@ -109,41 +109,41 @@ class TimedAction:
 
 def makespan(timed: Sequence[TimedAction]) -> float:
     """Return the time from the first start to the last end."""
-    return max(one.end for one in timed) - min(one.start for one in timed) if timed else 0.0
+    return max(step.end for step in timed) - min(step.start for step in timed) if timed else 0.0
 
 
 def busy(timed: Sequence[TimedAction]) -> tuple[float, ...]:
     """Return how long each stage works."""
-    working = [0.0] * (1 + max((one.stage for one in timed), default=-1))
-    for one in timed:
-        working[one.stage] += one.end - one.start
+    working = [0.0] * (1 + max((step.stage for step in timed), default=-1))
+    for step in timed:
+        working[step.stage] += step.end - step.start
     return tuple(working)
 
 
 def bubble(timed: Sequence[TimedAction]) -> float:
     """Return the share of all stages' time in which they are idle, from 0 to 1."""
     working = busy(timed)
-    whole = len(working) * makespan(timed)
-    return 1 - sum(working) / whole if whole else 0.0
+    total = len(working) * makespan(timed)
+    return 1 - sum(working) / total if total else 0.0
 
 
 def peak(timed: Sequence[TimedAction]) -> tuple[int, ...]:
     """Return, per stage, the largest number of pieces whose activations were held at once."""
-    in_order = sorted(timed, key=lambda one: one.start)
-    return tuple(peak_held(one.action for one in in_order if one.stage == stage) for stage in range(len(busy(timed))))
+    in_order, stages = sorted(timed, key=lambda step: step.start), range(len(busy(timed)))
+    return tuple(peak_held(step.action for step in in_order if step.stage == stage) for stage in stages)
 
 
 def pieces_of(timed: Sequence[TimedAction]) -> tuple[int, int, int]:
     """Return how many micro-batches, chunks and virtual stages these actions cover."""
-    pieces = [one.action.piece for one in timed] or [(0, 0, 0)]
+    pieces = [step.action.piece for step in timed] or [(0, 0, 0)]
     micro_batches, chunks, virtual = (1 + max(numbers) for numbers in zip(*pieces, strict=True))
     return micro_batches, chunks, virtual
 
 
 def peak_share(timed: Sequence[TimedAction]) -> tuple[Held, ...]:
     """Return, per stage, the most it held at once, as a share of what the whole batch would take."""
-    in_order = sorted(timed, key=lambda one: one.start)
-    rows = [[one.action for one in in_order if one.stage == stage] for stage in range(len(busy(timed)))]
+    in_order = sorted(timed, key=lambda step: step.start)
+    rows = [[step.action for step in in_order if step.stage == stage] for stage in range(len(busy(timed)))]
     return tuple(fullest(held_after_each(row)).share_of(prod(pieces_of(timed))) for row in rows)
 
 
@@ -181,7 +181,7 @@ class Simulation:
     @property
     def spans(self) -> list[Span]:
         """The timed actions as spans, with stages as ranks, for `pictures.timeline`."""
-        return [Span(one.stage, NAMES[one.action.kind], one.start, one.end) for one in self.timed]
+        return [Span(step.stage, NAMES[step.action.kind], step.start, step.end) for step in self.timed]
 
     def __repr__(self) -> str:
         held = " ".join(share.percent for share in self.peak_share)
@@ -201,8 +201,8 @@ def simulate_until_stuck(
     """Run a schedule that may be illegal: return the actions that get done, with their times, and the stages that end
     up waiting.
     """
-    order, heads = as_far_as_it_goes(schedule)
-    return _timed(schedule, order, costs or ActionCosts()), who_waits(schedule, order, heads)
+    order, heads = run_until_stuck(schedule)
+    return _timed(schedule, order, costs or ActionCosts()), stuck_stages(schedule, order, heads)
 
 
 def _timed(schedule: Schedule, order: Sequence[Step], costs: ActionCosts) -> tuple[TimedAction, ...]:
@@ -235,11 +235,11 @@ class Stopwatch:
     def times(self, costs: ActionCosts) -> list[tuple[float, float]]:
         """Return (start, end) of each step: it starts once its stage is free and its message has arrived."""
         costs.check_for(self.schedule)
-        each = [costs.of(action, stage, self.schedule) for stage, action in self.examples]
+        seconds = [costs.of(action, stage, self.schedule) for stage, action in self.examples]
         free, times = [0.0] * len(self.schedule.stages), []
         for stage, cost, producer in self.steps:
             start = free[stage] if producer is None else max(free[stage], times[producer][1] + costs.link)
-            free[stage] = end = start + each[cost]
+            free[stage] = end = start + seconds[cost]
             times.append((start, end))
         return times
 
@@ -252,15 +252,15 @@ def measured(schedule: Schedule, spans: Sequence[Span]) -> tuple[TimedAction, ..
     work = sorted((span for span in spans if span.name in NAMES.values()), key=lambda span: span.start)
     timed = []
     for stage, actions in enumerate(schedule.stages):
-        own = [span.since(work[0].start) for span in work if span.rank == stage]
+        recorded = [span.since(work[0].start) for span in work if span.rank == stage]
         names = [NAMES[action.kind] for action in actions]
-        if [span.name for span in own] != names:
+        if [span.name for span in recorded] != names:
             raise ValueError(
-                f"rank {stage} recorded {len(own)} actions that are not the {len(names)} actions of "
+                f"rank {stage} recorded {len(recorded)} actions that are not the {len(names)} actions of "
                 f"stage {stage}: give the spans of one step, executed with this schedule"
             )
         timed += [
             TimedAction(stage, action, span.start, span.end, span.paced)
-            for action, span in zip(actions, own, strict=True)
+            for action, span in zip(actions, recorded, strict=True)
         ]
     return tuple(timed)

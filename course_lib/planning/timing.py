@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import add
 
 from course_lib.planning.block_times import BlockSeconds
 from course_lib.planning.network import Network
@@ -27,10 +28,10 @@ def sent_by(messages: Iterable[tuple[float, float]]) -> float:
 
 def ready_times(start: float, end: float, shares: Sequence[float]) -> list[float]:
     """Return when each part of the work from `start` to `end` is done, if the parts take these shares in sequence."""
-    whole, done, times = sum(shares) or 1.0, start, []
+    total, now, times = sum(shares) or 1.0, start, []
     for share in shares:
-        done += (end - start) * share / whole
-        times.append(done)
+        now += (end - start) * share / total
+        times.append(now)
     return times
 
 
@@ -56,19 +57,19 @@ class Sharded:
         return max(self.computed, self.sent)
 
     def _forward(self) -> None:
-        there = self._gather(0, self.computed)
+        gathered_at = self._gather(0, self.computed)
         for place, block in enumerate(self.blocks):
-            start = max(self.computed, there)
+            start = max(self.computed, gathered_at)
             self.computed = start + block.forward
-            there = self._gather(place + 1, start if self.ahead else self.computed)
+            gathered_at = self._gather(place + 1, start if self.ahead else self.computed)
 
     def _backward(self, sends: bool) -> None:
         """Run backward. The last block is still whole: dropping it after its forward pass would mean regathering it."""
-        there = 0.0
+        gathered_at = 0.0
         for place in reversed(range(len(self.blocks))):
-            start = max(self.computed, there)
+            start = max(self.computed, gathered_at)
             self.computed = start + self.blocks[place].backward
-            there = self._gather(place - 1, start if self.ahead else self.computed)
+            gathered_at = self._gather(place - 1, start if self.ahead else self.computed)
             if sends:
                 self.sent = max(self.sent, self.computed) + self.scatter[place]
                 self.computed = self.computed if self.ahead else self.sent
@@ -102,17 +103,17 @@ def pipelined(
     costs = costs_of(placement, blocks, link.seconds(_edge(work, placement) / (cut * pieces.chunks)))
     times = prepared.stopwatch.times(costs.with_overhead(overhead))
     per_node = network.replicas_per_node(pipelines, pieces.stages, inside)
-    sizes = [(each.gradients, tensors) for each, tensors in zip(work.memory, work.tensors, strict=True)]
+    sizes = [(memory.gradients, tensors) for memory, tensors in zip(work.memory, work.tensors, strict=True)]
     sums, gathers, across = (_seconds(sizes, network, pipelines, per_node, shards, which) for which in range(3))
     makespan, ends = max(end for _, end in times), prepared.ends(times)
     places = _blocks_of_stages(placement, prepared)
-    late = max(_gathered_late(stage, prepared, own, blocks, times, gathers) for stage, own in enumerate(places))
-    done = [
+    late = max(_gathered_late(stage, prepared, local, blocks, times, gathers) for stage, local in enumerate(places))
+    summed = [
         max(end, _summed(stage, prepared, placement, blocks, times, sums))
         + sum(across[place] for place in places[stage])
         for stage, end in enumerate(ends)
     ]
-    updated = [end + work.update_seconds(work.weights(own) / shards) for end, own in zip(done, places, strict=True)]
+    updates = [work.update_seconds(work.weights(local) / shards) for local in places]
     return Plan(
         pipelines // shards,
         pieces,
@@ -120,9 +121,9 @@ def pipelined(
         costs,
         overhead,
         makespan,
-        late + max(*done, makespan) - makespan,
-        max(updated) - max(done),
-        round(max(_bytes(work, pipelines, prepared, stage, own, shards) for stage, own in enumerate(places))),
+        late + max(*summed, makespan) - makespan,
+        max(map(add, summed, updates)) - max(summed),
+        round(max(_bytes(work, pipelines, prepared, stage, local, shards) for stage, local in enumerate(places))),
         inside,
         shards,
         ZERO_1 if shards > 1 else "",
@@ -158,7 +159,8 @@ def _gathered_late(
     gathers: Sequence[float],
 ) -> float:
     """Return how much later than planned a stage starts because it waits for its weights, gathered in order."""
-    begins = min(start for (own, _), (start, _) in zip(prepared.stopwatch.order, times, strict=True) if own == stage)
+    steps = zip(prepared.stopwatch.order, times, strict=True)
+    begins = min(start for (owner, _), (start, _) in steps if owner == stage)
     late, gathered = 0.0, 0.0
     for place in sorted(places):
         gathered += gathers[place]
@@ -181,16 +183,16 @@ def placed(work: Work, replicas: int, pieces: Pieces, memory: int | None, shards
     prepared, blocks = pieces.prepared, block_seconds(work, replicas, pieces)
     positions, is_virtual = prepared.schedule.stage_map.positions, prepared.schedule.virtual > 1
     costs = [
-        BlockCost(each.forward + each.backward, round(_bytes(work, replicas, prepared, 0, [place], shards)))
-        for place, each in enumerate(blocks)
+        BlockCost(seconds.forward + seconds.backward, round(_bytes(work, replicas, prepared, 0, [place], shards)))
+        for place, seconds in enumerate(blocks)
     ]
 
     def size(stage: int, places: Sequence[int]) -> float:
         return _bytes(work, replicas, prepared, stage, places, shards)
 
     fastest = balanced(costs, positions)
-    own = _blocks_of_stages(fastest, prepared)
-    if memory is None or is_virtual or max(size(*each) for each in enumerate(own)) <= memory:
+    by_stage = _blocks_of_stages(fastest, prepared)
+    if memory is None or is_virtual or max(size(*seconds) for seconds in enumerate(by_stage)) <= memory:
         return fastest
     try:
         return balanced(costs, positions, memory, size)
@@ -200,10 +202,10 @@ def placed(work: Work, replicas: int, pieces: Pieces, memory: int | None, shards
 
 def _blocks_of_stages(placement: Placement, prepared: Prepared) -> list[list[int]]:
     """Return the blocks of each stage, over all its virtual stages."""
-    own: list[list[int]] = [[] for _ in prepared.schedule.stages]
+    by_stage: list[list[int]] = [[] for _ in prepared.schedule.stages]
     for position in range(placement.stages):
-        own[prepared.schedule.stage_map.stage_at(position)[0]] += placement.blocks_of(position)
-    return own
+        by_stage[prepared.schedule.stage_map.stage_at(position)[0]] += placement.blocks_of(position)
+    return by_stage
 
 
 def _bytes(work: Work, pipelines: int, prepared: Prepared, stage: int, places: Sequence[int], shards: int = 1) -> float:
@@ -213,25 +215,25 @@ def _bytes(work: Work, pipelines: int, prepared: Prepared, stage: int, places: S
     """
     copies = sum(map(work.gathered, places)) if work.precision == HALF else 0
     activations = prepared.held[stage] * work.activations(places)
-    first = min(places)
-    if first > 0:  # the batch itself is not counted on any stage
-        activations += prepared.inputs_held[stage] * work.edges[first - 1]
+    first_place = min(places)
+    if first_place > 0:  # the batch itself is not counted on any stage
+        activations += prepared.inputs_held[stage] * work.edges[first_place - 1]
     return work.states(places, shards) + copies + activations / pipelines
 
 
 def _edge(work: Work, placement: Placement) -> int:
     """Return the bytes that cross the widest cut between stages, for the whole batch."""
-    ends = [placement.blocks_of(position)[-1] for position in range(placement.stages - 1)]
-    return max((work.edges[place] for place in ends), default=0)
+    last_places = [placement.blocks_of(position)[-1] for position in range(placement.stages - 1)]
+    return max((work.edges[place] for place in last_places), default=0)
 
 
 def costs_of(placement: Placement, blocks: Sequence[BlockSeconds], link: float) -> ActionCosts:
     """Return the costs of one action at each position, summed over its blocks."""
-    parts = []
+    rows = []
     for position in range(placement.stages):
-        first, *others = (blocks[place] for place in placement.blocks_of(position))
-        parts.append(sum(others, first).parts)
-    forward, backward, inputs, weights = zip(*parts, strict=True)
+        head, *rest = (blocks[place] for place in placement.blocks_of(position))
+        rows.append(sum(rest, head).parts)
+    forward, backward, inputs, weights = zip(*rows, strict=True)
     return ActionCosts(forward, backward, link if placement.stages > 1 else 0.0, inputs, weights)
 
 
@@ -258,7 +260,7 @@ def sharded(
     """Return the plan for fully sharded data parallelism: each block is gathered before it computes, then dropped."""
     pieces, places = Pieces("1f1b", 1, micro_batches), range(len(work.blocks))
     blocks = [work.seconds(place, replicas * shards * micro_batches) for place in places]
-    sizes = [each.parameters for each in work.memory]
+    sizes = [memory.parameters for memory in work.memory]
     per_node = min(shards, network.per_node)
     gather = [network.gather_seconds(work.gathered(place), shards, per_node) for place in places]
     across = network.replicas_per_node(replicas, shards, "stages")
@@ -270,7 +272,7 @@ def sharded(
     placement = Placement(tuple(0 for _ in places))
     costs = costs_of(placement, blocks, 0.0)
     computing = sum(pieces.prepared.busy(costs.with_overhead(overhead)))
-    done = Sharded(blocks, gather, scatter, ahead).step(micro_batches) + 2 * micro_batches * overhead
+    finished = Sharded(blocks, gather, scatter, ahead).step(micro_batches) + 2 * micro_batches * overhead
     return Plan(
         replicas,
         pieces,
@@ -278,12 +280,12 @@ def sharded(
         costs,
         overhead,
         computing,
-        done - computing,
+        finished - computing,
         work.update_seconds(work.weights(places) / shards),
         round(_sharded_bytes(work, replicas * shards, shards, micro_batches)),
         shards=shards,
         sharding=FSDP,
-        gather_seconds=done - computing,
+        gather_seconds=finished - computing,
     )
 
 
@@ -292,7 +294,7 @@ def _sharded_bytes(work: Work, ranks: int, shards: int, micro_batches: int) -> f
     largest block (of all blocks with several micro-batches), and activations.
     """
     places = range(len(work.blocks))
-    sizes, gathered = [each.parameters for each in work.memory], [work.gathered(place) for place in places]
-    whole = max(sum(gathered[place : place + 2]) for place in places)
+    sizes, gathered = [memory.parameters for memory in work.memory], [work.gathered(place) for place in places]
+    gathered_pair = max(sum(gathered[place : place + 2]) for place in places)
     gradients = max(sizes) if micro_batches == 1 else sum(sizes)
-    return work.states(places) / shards + whole + gradients + work.activations(places) / (ranks * micro_batches)
+    return work.states(places) / shards + gathered_pair + gradients + work.activations(places) / (ranks * micro_batches)

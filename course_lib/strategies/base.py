@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -18,13 +19,16 @@ from torch.optim import Optimizer
 from course_lib.data import Batch
 from course_lib.lstm.model import Loss, SequenceModel, States, detach_states
 from course_lib.machine import device
-from course_lib.strategies.precision import GradientScaler, in_float32
 from course_lib.strategies.probe import KNOWN, Block, check_carries, check_cuts
 from course_lib.strategies.shards import NamedTensors, Offsets, Shard, check_has_all, gather_outlines, join, local_part
 from course_lib.trace import span
 
 MakeOptimizer = Callable[[Iterable[Parameter]], Optimizer]
 StatesByMicroBatch = dict[int, States]
+
+PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+FIRST_SCALE, GROWTH_INTERVAL = 2.0**16, 2000  # the defaults of `torch.amp.GradScaler`
 
 
 class Strategy:
@@ -93,7 +97,7 @@ class Strategy:
             if self.unscale_gradients():
                 self.clip_gradients()
                 self.optimizer.step()
-        self.states = {m: detach_states(own) for m, own in states.items()} if self.carry_state else {}
+        self.states = {m: detach_states(its_states) for m, its_states in states.items()} if self.carry_state else {}
         self.updates += 1
         return total / nonzero(count), count
 
@@ -151,11 +155,11 @@ class Strategy:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
             return
         elsewhere = self._counted_elsewhere  # collective: ranks without gradients must take part, too
-        first = next(self.model.parameters())
-        squares = torch.zeros((), dtype=first.dtype, device=first.device)
+        weight = next(self.model.parameters())
+        squares = torch.zeros((), dtype=weight.dtype, device=weight.device)
         for name, shard in self.shards().items():
             if shard.tensor.grad is not None:  # a rank whose blocks are all frozen has no gradients
-                for offsets, piece in shard.pieces(of=shard.tensor.grad):
+                for offsets, piece in shard.pieces(values=shard.tensor.grad):
                     if (name, offsets) not in elsewhere:
                         squares += piece.square().sum()
         dist.all_reduce(squares, group=self.model_group)
@@ -209,17 +213,17 @@ class Strategy:
     @cached_property
     def _counted_elsewhere(self) -> set[tuple[str, Offsets]]:
         """The pieces that a different rank adds to the norm. If several ranks have a piece, the first one adds it."""
-        everyone, here = gather_outlines(self.checked_shards(), self.model_group), dist.get_rank(self.model_group)
-        first = [(name, outline.boxes) for part in everyone[:here] for name, outline in part.items()]
-        return {(name, box.offsets) for name, boxes in first for box in boxes}
+        outlines, my_place = gather_outlines(self.checked_shards(), self.model_group), dist.get_rank(self.model_group)
+        earlier = [(name, outline.boxes) for part in outlines[:my_place] for name, outline in part.items()]
+        return {(name, box.offsets) for name, boxes in earlier for box in boxes}
 
 
 def blocks_of(model: SequenceModel, part: SequenceModel | None = None) -> list[Block]:
     """Return the blocks of a model, or of a part of it, that still need a trial: those not from this course."""
-    numbered, own = model.numbered(), {place for place, _ in (part or model).numbered()}
+    numbered, local_places = model.numbered(), {place for place, _ in (part or model).numbered()}
     widths = [None, *(block.width for _, block in numbered)]
     blocks = [Block(place, block, width) for (place, block), width in zip(numbered, widths, strict=False)]
-    return [block for block in blocks if block.place in own and type(block.module) not in KNOWN]
+    return [block for block in blocks if block.place in local_places and type(block.module) not in KNOWN]
 
 
 def rank_and_ranks() -> tuple[int, int]:
@@ -247,3 +251,53 @@ def sum_over_ranks(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Te
 
 class Single(Strategy):
     """One device, one process: forward, backward, update."""
+
+
+class GradientScaler:
+    """Keeps small gradients from vanishing in float16: multiplies the loss by `scale`, and divides the gradients by it.
+
+    If gradients overflow, the update is skipped and the scale is halved; after GROWTH_INTERVAL updates without an
+    overflow it is doubled. `torch.amp.GradScaler` does the same, but looks at one rank's gradients only. If each rank
+    has only a part of the model, all ranks must skip the same updates.
+    """
+
+    def __init__(self) -> None:
+        self.scale, self.updates_since_overflow = FIRST_SCALE, 0
+
+    def unscale(self, gradients: Sequence[Tensor], times: int, device: torch.device) -> bool:
+        """Divide this rank's gradients by the scale, and return whether the gradients of all ranks are finite.
+
+        They are also multiplied by `times`: now, because before the backward pass that would happen in float16.
+        """
+        finite = torch.ones((), dtype=torch.uint8, device=device)
+        for gradient in gradients:
+            gradient.mul_(times / self.scale)
+            finite *= gradient.isfinite().all()
+        if dist.is_initialized():
+            dist.all_reduce(finite, op=dist.ReduceOp.MIN)
+        return self._update(bool(finite))
+
+    def state(self) -> dict[str, float]:
+        """Return the state that a checkpoint saves, for `load`."""
+        return {"scale": self.scale, "updates_since_overflow": self.updates_since_overflow}
+
+    def load(self, state: Mapping[str, float]) -> None:
+        """Continue from a saved state."""
+        self.scale, self.updates_since_overflow = float(state["scale"]), int(state["updates_since_overflow"])
+
+    def _update(self, finite: bool) -> bool:
+        self.updates_since_overflow = self.updates_since_overflow + 1 if finite else 0
+        if not finite:
+            self.scale /= 2
+        elif self.updates_since_overflow == GROWTH_INTERVAL:
+            self.scale, self.updates_since_overflow = self.scale * 2, 0
+        return finite
+
+
+def in_float32(loss: Loss) -> Loss:
+    """Return the loss, computed in float32 from half-precision outputs: a sum of many small losses needs the digits.
+
+    A CPU without half-precision arithmetic still computes it, but slowly. We hide PyTorch's long warning about that.
+    """
+    warnings.filterwarnings("ignore", "mkldnn_.* failed, switching to BLAS", UserWarning)
+    return lambda outputs, batch: loss(outputs.float(), batch)

@@ -69,15 +69,15 @@ class TracedDDP(DDP):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.block_of = {id(each): int(name.split(".")[1]) for name, each in self.model.named_parameters()}
+        self.block_of = {id(parameter): int(name.split(".")[1]) for name, parameter in self.model.named_parameters()}
         self.parallel.register_comm_hook(None, lambda _, bucket: self.send_bucket(bucket))
 
     def send_bucket(self, bucket: Any) -> torch.futures.Future[Tensor]:
         """Return the future mean of the ranks' buckets."""
-        blocks = sorted({self.block_of[id(each)] for each in bucket.parameters()}, reverse=True)
+        blocks = sorted({self.block_of[id(parameter)] for parameter in bucket.parameters()}, reverse=True)
         with labelled("+".join(map(str, blocks))):
             work: Any = dist.all_reduce(bucket.buffer().div_(self.ranks), async_op=True)
-        return work.get_future().then(lambda done: done.value()[0])
+        return work.get_future().then(lambda future: future.value()[0])
 
 
 class Accumulation(DDP):
@@ -111,7 +111,7 @@ def accumulate(
             with span("forward"), strategy.precision():
                 outputs, states[place] = strategy.forward(micro_batch.inputs, strategy.states.get(place))
                 its_total, _ = strategy.checked_loss(outputs, micro_batch)
-            with span("backward"):  # of the last one: and, overlapped with it, what becomes of the gradients
+            with span("backward"):  # the last one also sends the gradients, overlapped
                 strategy.backward(its_total, count)
         total = total + its_total.detach()
     return sum_over_ranks(total), count, states

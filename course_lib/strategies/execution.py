@@ -91,12 +91,12 @@ class Execution:
     @property
     def last_actions(self) -> dict[int, int]:
         """For each virtual stage, the index of the action after which its gradients are final, in that order."""
-        last = {
+        last_action = {
             action.virtual: number
             for number, action in enumerate(self.actions)
             if action.kind == "W" or (action.kind == "B" and not self._is_split(action))
         }
-        return dict(sorted(last.items(), key=lambda item: item[1]))
+        return dict(sorted(last_action.items(), key=lambda item: item[1]))
 
     def run(self) -> Tensor:
         """Run all actions. Returns the summed loss on the stage with the model's last part, and 0 on the others."""
@@ -116,26 +116,26 @@ class Execution:
         """Run one piece forward, and save its graph unless the piece will be recomputed."""
         key, virtual = (action.micro_batch, action.virtual), self.stage.virtual[action.virtual]
         inputs = self._piece(action).inputs if virtual.is_first else self.mail.receive(action).requires_grad_()
-        again = (self.stage.index, action.piece) in self.schedule.recomputed
+        recomputed_later = (self.stage.index, action.piece) in self.schedule.recomputed
         with self._working(action):
             states = _leaves(self.part_states[key]) if action.chunk else self.part_states[key]
-            if again:
+            if recomputed_later:
                 self.beginnings[action.piece] = Beginning(inputs, states, _random_numbers(inputs))
-            with torch.set_grad_enabled(not again):
-                done = self._run(action, inputs, states)
+            with torch.set_grad_enabled(not recomputed_later):
+                forward_pass = self._run(action, inputs, states)
             if virtual.is_last:
-                self.total += done.outputs.detach()
-        self.mail.deliver(action, done.outputs)
-        self.part_states[key] = done.new_states
-        if not again:
-            self.saved[action.piece] = done
+                self.total += forward_pass.outputs.detach()
+        self.mail.deliver(action, forward_pass.outputs)
+        self.part_states[key] = forward_pass.new_states
+        if not recomputed_later:
+            self.saved[action.piece] = forward_pass
 
     def recompute(self, action: Action) -> None:
         """Run one piece forward again, from its saved beginning."""
-        began, virtual = self.beginnings.pop(action.piece), self.stage.virtual[action.virtual]
+        beginning, virtual = self.beginnings.pop(action.piece), self.stage.virtual[action.virtual]
         with self._working(action), untouched(virtual.part):  # BatchNorm must not count this call twice
-            _set_random_numbers(began.random_numbers, began.inputs)
-            self.saved[action.piece] = self._run(action, began.inputs, began.states)
+            _set_random_numbers(beginning.random_numbers, beginning.inputs)
+            self.saved[action.piece] = self._run(action, beginning.inputs, beginning.states)
 
     def backward(self, action: Action) -> None:
         """Run one piece backward, and send the gradient of its inputs to the stage before."""
@@ -186,12 +186,12 @@ def _leaves(states: States) -> States:
     return {index: (h.detach().requires_grad_(), c.detach().requires_grad_()) for index, (h, c) in states.items()}
 
 
-def _random_numbers(where: Tensor) -> list[Tensor]:
+def _random_numbers(inputs: Tensor) -> list[Tensor]:
     """Return the state of the random number generators: recomputation must drop out the same numbers."""
-    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(where.device)] if where.is_cuda else [])]
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(inputs.device)] if inputs.is_cuda else [])]
 
 
-def _set_random_numbers(states: list[Tensor], where: Tensor) -> None:
+def _set_random_numbers(states: list[Tensor], inputs: Tensor) -> None:
     torch.set_rng_state(states[0])
-    if where.is_cuda:
-        torch.cuda.set_rng_state(states[1], where.device)
+    if inputs.is_cuda:
+        torch.cuda.set_rng_state(states[1], inputs.device)

@@ -30,7 +30,7 @@ from course_lib.strategies.base import (
 from course_lib.strategies.ddp import accumulate, check_micro_batches
 from course_lib.strategies.hybrid import mesh_of
 from course_lib.strategies.shards import Shard, is_sharded
-from course_lib.strategies.zero import all_gather, keep_weights_where_they_are, own_rows, reduce_scatter
+from course_lib.strategies.zero import all_gather, keep_weights_where_they_are, local_rows, reduce_scatter
 from course_lib.trace import span
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class FSDP(Strategy):
             module.reshard()  # a forward pass without a backward pass may have left it gathered
         place, ranks = self.mesh.get_local_rank("shard"), self.mesh["shard"].size()
         return {
-            name: Shard(parameter, tuple(parameter.shape), (own_rows(len(parameter), place, ranks),))
+            name: Shard(parameter, tuple(parameter.shape), (local_rows(len(parameter), place, ranks),))
             for name, parameter in self.model.named_parameters()
         }
 
@@ -121,13 +121,13 @@ def shard_blocks(
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     users = Counter(id(parameter) for block in model.blocks.values() for parameter in block.parameters())
-    *_, last = model.blocks.values()
+    *_, last_block = model.blocks.values()
     policy = MixedPrecisionPolicy(param_dtype=autocast, reduce_dtype=torch.float32 if autocast else None)
     for block in model.blocks.values():
         keep_weights_where_they_are(block)
         if all(users[id(parameter)] == 1 for parameter in block.parameters()):
             # The backward pass starts with the last block: if it were dropped, it would be gathered again at once.
-            drop = reshard_after_forward and block is not last
+            drop = reshard_after_forward and block is not last_block
             fully_shard(block, mesh=mesh, reshard_after_forward=drop, mp_policy=policy)
     fully_shard(model, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=policy)
     # PyTorch warns about in-place writes if the last block returns a view. We never write to it.
@@ -182,7 +182,9 @@ class GatherWatch:
         gathered_alone = set(sharded_modules(strategy.model))
         for place, block in strategy.model.numbered():
             if block not in gathered_alone:
-                raise ValueError(f"block {place} shares a weight and is not gathered alone: watch a model without")
+                raise ValueError(
+                    f"block {place} shares a weight, so it isn't gathered alone: watch a model without one"
+                )
             _WatchedBlock(str(place), block, self, pace or GatherPace())
 
 

@@ -92,7 +92,7 @@ class Hybrid(Pipeline):
         if self.row_shards:
             count = sum_over_ranks(count, self.row_shards.group)
             self.row_shards.gather()  # before any receive is posted: then no gather waits behind one
-        schedule, routes = self.schedules.of(batch, self.stage.index)
+        schedule, routes = self.schedules.for_batch(batch, self.stage.index)
         started = self.sum_over_replicas.start
         self.execution = Execution(self.stage, schedule, batch, self.divisor(count), self.states, started, routes)
         self.sum_over_replicas.begin(list(self.execution.last_actions))
@@ -123,11 +123,11 @@ def mesh_of(replicas: int, column: str = "stage", inside: str = "", shards: int 
     Ranks are numbered along the rows, or with `inside="replicas"` down the columns, so that replicas are neighbors.
     With `shards`, a replica has a row for each, and the mesh three dimensions. Shards are closer than replicas.
     """
-    ranks, given = dist.get_world_size(), f"replicas={replicas}" + f" shards={shards}" * (shards != 1)
+    ranks, requested = dist.get_world_size(), f"replicas={replicas}" + f" shards={shards}" * (shards != 1)
     if replicas < 1 or shards < 1 or ranks % (replicas * shards):
         fitting = [number for number in range(1, ranks + 1) if ranks % number == 0]
         product, which = ("replicas x shards", "a product") if shards != 1 else ("replicas", "one")
-        raise ValueError(f"{given} on {ranks} ranks: {product} x {column}s = ranks, so choose {which} of {fitting}")
+        raise ValueError(f"{requested} on {ranks} ranks: {product} x {column}s = ranks, so choose {which} of {fitting}")
     if inside not in ("", f"{column}s", "replicas"):
         raise ValueError(f"inside={inside!r}: choose {column}s or replicas")
     shape = {"replica": replicas, "shard": shards, column: ranks // (replicas * shards)}
@@ -145,7 +145,7 @@ def _group_of_each_replica(mesh: DeviceMesh) -> dist.ProcessGroup:
 
 
 def _in_words(replicas: int, shards: int, stages: int) -> str:
-    """Return the mesh as text: `2 replicas x 2 shards x 4 stages`. One shard is none."""
+    """Return the mesh as text: `2 replicas x 2 shards x 4 stages`. A single shard is left out."""
     sizes = {"replica": replicas, "shard": shards, "stage": stages}
     return " x ".join(f"{size} {name}{'s' * (size > 1)}" for name, size in sizes.items() if size > 1 or name != "shard")
 

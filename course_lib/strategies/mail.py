@@ -36,7 +36,7 @@ from course_lib.trace import span
 
 
 class Routes:
-    """For one stage of a schedule: where each message comes from and goes to, and when it is posted."""
+    """Where each message of one stage comes from and goes to, and when it is posted."""
 
     def __init__(self, schedule: Schedule, index: int) -> None:
         layout, row = schedule.stage_map, schedule.stages[index]
@@ -54,7 +54,7 @@ class Mail:
 
     def __init__(self, stage: Stage, routes: Routes, pieces: list[list[Batch]]) -> None:
         self.stage, self.routes, self.pieces = stage, routes, pieces
-        self.here: dict[Action, Tensor] = {}  # passed on this rank, by the action that takes it
+        self.local: dict[Action, Tensor] = {}  # passed on this rank, by the action that takes it
         self.ready: dict[Action, Tensor] = {}  # to be sent, by the action that made it
         self.posted: dict[Action, PendingMessage] = {}  # receives, by the action that takes it
         self.sent: dict[int, list[tuple[int, PendingSend]]] = defaultdict(list)  # with the index of its consumer
@@ -65,7 +65,7 @@ class Mail:
         if producer is None:
             raise ValueError(f"{action} on stage {self.stage.index} needs nothing from a different part of the model")
         if producer[0] == self.stage.index:
-            return self.here.pop(action)
+            return self.local.pop(action)
         with span("receive"):
             content = self.posted.pop(action).wait()
         self._free(*producer)
@@ -77,7 +77,7 @@ class Mail:
         if consumer is None:
             return
         if consumer[0] == self.stage.index:
-            self.here[consumer[1]] = tensor.detach()
+            self.local[consumer[1]] = tensor.detach()
         else:
             self.ready[action] = tensor
 
@@ -110,13 +110,13 @@ class Mail:
         """
         if source not in self.sent:
             return
-        done, waiting = self.routes.numbers[source][action], []
+        received, unconfirmed = self.routes.numbers[source][action], []
         for number, sending in self.sent[source]:
-            if number <= done:
+            if number <= received:
                 sending.wait()
-            elif not sending.done:
-                waiting.append((number, sending))
-        self.sent[source] = waiting
+            elif not sending.is_completed:
+                unconfirmed.append((number, sending))
+        self.sent[source] = unconfirmed
 
 
 SENT = ("F", "B")  # an activation goes to the next part of the model, a gradient to the one before
@@ -148,15 +148,15 @@ def postings_of(schedule: Schedule) -> tuple[Postings, ...]:
     times differ, a receive is posted a little earlier or later than its message arrives, and nothing else changes.
     """
     order = in_order_of_completion(schedule)
-    done = [0] * len(schedule.stages)  # how many actions each stage has done
+    actions_done = [0] * len(schedule.stages)  # how many actions each stage has done
     posted: list[list[list[Message]]] = [[[] for _ in range(len(row) + 1)] for row in schedule.stages]
     for stage, action in order:
-        done[stage] += 1
+        actions_done[stage] += 1
         consumer = consumer_of(action, stage, schedule.stage_map)
         if consumer is not None and consumer[0] != stage:
             message = Message(stage, action, *consumer)
-            posted[stage][done[stage]].append(message)
-            posted[message.to][done[message.to]].append(message)
+            posted[stage][actions_done[stage]].append(message)
+            posted[message.to][actions_done[message.to]].append(message)
     return tuple(tuple(map(tuple, row)) for row in posted)
 
 
@@ -177,5 +177,5 @@ def consumer_of(action: Action, stage: int, layout: Layout) -> Step | None:
     """Return the step that needs the result of `action`: at the next position for a forward, the previous otherwise."""
     if action.kind not in SENT:
         return None
-    found = (layout.after if action.kind == "F" else layout.before)(stage, action.virtual)
-    return found and (found[0], replace(action, virtual=found[1]))
+    neighbor = (layout.after if action.kind == "F" else layout.before)(stage, action.virtual)
+    return neighbor and (neighbor[0], replace(action, virtual=neighbor[1]))

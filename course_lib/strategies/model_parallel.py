@@ -64,23 +64,23 @@ class ModelParallel(Strategy):
         placement = placement or equal_count(len(model), ranks)
         check_placement(placement, model, ranks)
         broadcast_weights(model)
-        own = [block for block, owner in zip(model.numbered(), placement.stage_of, strict=True) if owner == rank]
-        super().__init__(SequenceModel(dict(own)), optimizer, loss, **options)
+        blocks = dict(block for block, owner in zip(model.numbered(), placement.stage_of, strict=True) if owner == rank)
+        super().__init__(SequenceModel(blocks), optimizer, loss, **options)
         self.untried = blocks_of(model, self.model)
         self.model_group = dist.group.WORLD
         self.segments = segments_of(model, placement)
         hops = [(before.rank, after.rank) for before, after in pairwise(self.segments)]
         point_to_point.connect([*hops, *((to, source) for source, to in reversed(hops))])
-        self._parts: dict[Segment, SequenceModel] = {}
+        self._models: dict[Segment, SequenceModel] = {}
         self.dtype = next(model.parameters()).dtype
         self.message_dtype = self.autocast or self.dtype
 
     def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
         """Run this rank's segments forward, each as its inputs arrive, and then backward in reverse order."""
         count, states = batch.mask.sum(), {}
-        own = [number for number, segment in enumerate(self.segments) if segment.rank == self.rank]
-        saved = {number: self.forward_segment(number, batch, states) for number in own}
-        for number in reversed(own):
+        local_segments = [number for number, segment in enumerate(self.segments) if segment.rank == self.rank]
+        saved = {number: self.forward_segment(number, batch, states) for number in local_segments}
+        for number in reversed(local_segments):
             self.backward_segment(number, saved[number], self.divisor(count))
         return self._total_for_all(saved), count, {0: states}
 
@@ -126,14 +126,14 @@ class ModelParallel(Strategy):
 
     def _part(self, segment: Segment) -> SequenceModel:
         """Return the segment's blocks, cached: layers that run in one call remember their weights' memory layout."""
-        if segment not in self._parts:
-            self._parts[segment] = self.model.part(segment.places[0], segment.places[-1] + 1)
-        return self._parts[segment]
+        if segment not in self._models:
+            self._models[segment] = self.model.part(segment.places[0], segment.places[-1] + 1)
+        return self._models[segment]
 
     def _total_for_all(self, saved: dict[int, SavedForward]) -> Tensor:
         """Return the summed loss on every rank; only the last segment's rank knows it."""
-        last = saved.get(len(self.segments) - 1)
-        total = last.outputs.detach() if last else torch.zeros((), dtype=self.dtype, device=self.device)
+        last_forward = saved.get(len(self.segments) - 1)
+        total = last_forward.outputs.detach() if last_forward else torch.zeros((), dtype=self.dtype, device=self.device)
         with span("communication"):
             dist.broadcast(total, self.segments[-1].rank)
         return total

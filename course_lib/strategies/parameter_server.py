@@ -87,7 +87,7 @@ class ParameterServer(Strategy):
         return self.last[0], self.last[1]
 
     def train(self, batches: Iterable[Batch], updates: int) -> list[Update]:
-        """Let every worker go through its own `batches` as fast as it can, until the server has made `updates` updates.
+        """Let every worker go through its `batches` as fast as it can, until the server has made `updates` updates.
 
         The server returns the updates. Gradients that arrive after the last one are not used.
         """
@@ -166,6 +166,6 @@ class ParameterServer(Strategy):
         return ((parameter, piece.view_as(parameter)) for parameter, piece in zip(self.parameters, pieces, strict=True))
 
     def _from_server(self, named: NamedTensors) -> NamedTensors:
-        box = [named]
-        dist.broadcast_object_list(box, SERVER)
-        return box[0]
+        objects = [named]
+        dist.broadcast_object_list(objects, SERVER)
+        return objects[0]

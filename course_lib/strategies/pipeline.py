@@ -79,7 +79,7 @@ class Pipeline(Strategy):
     def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
         """Run all pieces of the batch. No weight changes before they are done."""
         count = batch.mask.sum()
-        schedule, routes = self.schedules.of(batch, self.stage.index)
+        schedule, routes = self.schedules.for_batch(batch, self.stage.index)
         self.execution = Execution(self.stage, schedule, batch, self.divisor(count), self.states, routes=routes)
         total = self.execution.run()
         with span("communication"):
@@ -104,25 +104,25 @@ class Schedules:
             _check_given(schedule, stages, virtual)
             check(schedule)  # before any message is sent
             micro_batches, chunks = schedule.micro_batches, schedule.chunks
-            whole = with_recomputation(schedule) if recompute else schedule
-            self._make: Callable[[int], Schedule] = lru_cache(whole.with_chunks)
+            prepared = with_recomputation(schedule) if recompute else schedule
+            self._make: Callable[[int], Schedule] = lru_cache(prepared.with_chunks)
         else:
             self._make = lru_cache(
                 lambda chunks: make_schedule(schedule, stages, micro_batches, chunks, virtual, recompute)
             )
         self._route = lru_cache(lambda chunks, index: Routes(self._make(chunks), index))
         self.micro_batches, self.chunks = micro_batches, chunks
-        made = self._make(chunks)  # refuse a wrong number here, not in the first step
+        full_schedule = self._make(chunks)  # refuse a wrong number here, not in the first step
         if pace:
-            pace.check_for(made)
-        self.layout = made.stage_map
+            pace.check_for(full_schedule)
+        self.layout = full_schedule.stage_map
 
     @property
     def last_stage(self) -> int:
         """The stage that has the model's last part."""
         return self.layout.stage_at(self.layout.positions - 1)[0]
 
-    def of(self, batch: Batch, index: int) -> tuple[Schedule, Routes]:
+    def for_batch(self, batch: Batch, index: int) -> tuple[Schedule, Routes]:
         """Return the schedule for this batch, and the message routes of the stage at `index`."""
         chunks = min(self.chunks, batch.steps)
         return self._make(chunks), self._route(chunks, index)

@@ -30,7 +30,7 @@ class PendingSend:
             work.wait()
 
     @property
-    def done(self) -> bool:
+    def is_completed(self) -> bool:
         return self.work is None or self.work.is_completed()
 
 

@@ -68,24 +68,25 @@ def check_cuts(blocks: Sequence[Block], inputs: Tensor, *, chunks: int, pieces: 
         if chunks == 1 and pieces == 1:
             return
         with own_random_numbers(), _without_dropout():
-            trial = Trial.of(block, inputs)
-            if trial is None:
+            trial = Trial.prepare(block, inputs)
+            if isinstance(trial, Exception):
                 if not quiet:
                     warnings.warn(
-                        f"{block} cannot be run on {STEPS} steps of {SEQUENCES} sequences on a CPU, so we cannot know "
-                        "whether it computes the same in pieces: compare it with same_as_one_process",
+                        f"{block} cannot be run on {STEPS} steps of {SEQUENCES} sequences on a CPU "
+                        f"({_sentence(trial)}), so we cannot know whether it computes the same in pieces: compare it "
+                        "with same_as_one_process",
                         stacklevel=2,
                     )
                 continue
-            if chunks > 1 and (why := trial.changed_by(_in_chunks, "two chunks of time")):
+            if chunks > 1 and (problem := trial.changed_by(_in_chunks, "two chunks of time")):
                 raise CannotBeCut(
-                    f"chunks={chunks}: {block} {why}. It must keep what it needs from earlier steps in its state: "
+                    f"chunks={chunks}: {block} {problem}. It must keep what it needs from earlier steps in its state: "
                     "leave out chunks, or change the block"
                 )
-            if pieces > 1 and (why := trial.changed_by(_in_pieces, "two parts of a batch", modes=(False,))):
+            if pieces > 1 and (problem := trial.changed_by(_in_pieces, "two parts of a batch", modes=(False,))):
                 raise CannotBeCut(
-                    f"{block} {why}: it mixes sequences, and this strategy cuts a batch into {pieces} pieces. Train it "
-                    "with single and one micro-batch, or change the block"
+                    f"{block} {problem}: it mixes sequences, and this strategy cuts a batch into {pieces} pieces. "
+                    "Train it with single and one micro-batch, or change the block"
                 )
             if pieces > 1 and not quiet and trial.changed_by(_in_pieces, "two parts of a batch", modes=(True,)):
                 warnings.warn(
@@ -107,19 +108,22 @@ class Trial:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, block: Block, inputs: Tensor) -> Trial | None:
-        """Return a trial in float64 if the block supports it, or else in float32; None if the block cannot be tried."""
+    def prepare(cls, block: Block, inputs: Tensor) -> Trial | Exception:
+        """Return a trial in float64 if the block supports it, or else in float32; the error if it cannot be tried."""
+        problem = Exception()
         for dtype in TOLERANCES:
-            given = _inputs(inputs) if block.inputs is None else torch.randn(STEPS, SEQUENCES, block.inputs)
-            given = given.to(dtype) if given.is_floating_point() else given
-            with contextlib.suppress(Exception):
-                trial = cls(copy.deepcopy(block.module).to("cpu", dtype), given, dtype)
+            sample = _inputs(inputs) if block.inputs is None else torch.randn(STEPS, SEQUENCES, block.inputs)
+            sample = sample.to(dtype) if sample.is_floating_point() else sample
+            try:
+                trial = cls(copy.deepcopy(block.module).to("cpu", dtype), sample, dtype)
                 trial.gradients(_whole, training=True)
                 return trial
-        return None
+            except Exception as error:
+                problem = error
+        return problem
 
-    def changed_by(self, cut: Run, what: str, modes: Sequence[bool] = (False, True)) -> str:
-        """Say what `cut` changes, in eval mode (False) and in training mode (True); empty if nothing changes."""
+    def changed_by(self, cut: Run, division: str, modes: Sequence[bool] = (False, True)) -> str:
+        """Return what `cut` changes, in eval mode (False) and in training mode (True); empty if nothing changes."""
         for training in modes:
             whole = self.gradients(_whole, training)
             if not _same(whole, self.gradients(_whole, training), TOLERANCES[self.dtype]):
@@ -127,10 +131,10 @@ class Trial:
             try:
                 cut_up = self.gradients(cut, training)
             except Exception as error:
-                return f"cannot be run in {what} ({type(error).__name__}: {' '.join(str(error).split())})"
+                return f"cannot be run in {division} ({_sentence(error)})"
             if not _same(whole, cut_up, TOLERANCES[self.dtype]):
-                other = "outputs" if not _same(whole[:1], cut_up[:1], TOLERANCES[self.dtype]) else "gradients"
-                return f"has other {other} for {what} than for the whole" + (" in training" if training else "")
+                changed = "outputs" if not _same(whole[:1], cut_up[:1], TOLERANCES[self.dtype]) else "gradients"
+                return f"has other {changed} for {division} than for the whole" + (" in training" if training else "")
         return ""
 
     def gradients(self, run: Run, training: bool) -> list[Tensor]:
@@ -142,10 +146,14 @@ class Trial:
         torch.manual_seed(torch.initial_seed() + 1)  # a new seed each time exposes random numbers
         outputs = run(module, inputs)
         weights = torch.linspace(0.5, 1.5, outputs.numel(), dtype=outputs.dtype).reshape(outputs.shape)
-        wanted = [tensor for tensor in (*module.parameters(), inputs) if tensor.requires_grad]
+        leaves = [tensor for tensor in (*module.parameters(), inputs) if tensor.requires_grad]
         if outputs.requires_grad:
             (outputs * weights).sum().backward()
-        return [outputs.detach(), *(tensor.grad for tensor in wanted if tensor.grad is not None)]
+        return [outputs.detach(), *(tensor.grad for tensor in leaves if tensor.grad is not None)]
+
+
+def _sentence(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _whole(module: nn.Module, inputs: Tensor) -> Tensor:
@@ -154,8 +162,8 @@ def _whole(module: nn.Module, inputs: Tensor) -> Tensor:
 
 def _in_chunks(module: nn.Module, inputs: Tensor) -> Tensor:
     middle = len(inputs) // 2
-    first, state = module(inputs[:middle], None)
-    return torch.cat([first, module(inputs[middle:], state)[0]])
+    first_outputs, state = module(inputs[:middle], None)
+    return torch.cat([first_outputs, module(inputs[middle:], state)[0]])
 
 
 def _in_pieces(module: nn.Module, inputs: Tensor) -> Tensor:
@@ -165,16 +173,16 @@ def _in_pieces(module: nn.Module, inputs: Tensor) -> Tensor:
 
 def _inputs(inputs: Tensor) -> Tensor:
     """Return some steps of some sequences of a batch, at least two of each."""
-    few = inputs[:STEPS, :SEQUENCES].detach().cpu()
-    few = few if len(few) > 1 else few.repeat(2, *[1] * (few.dim() - 1))
-    return few if few.shape[1] > 1 else few.repeat(1, 2, *[1] * (few.dim() - 2))
+    sample = inputs[:STEPS, :SEQUENCES].detach().cpu()
+    sample = sample if len(sample) > 1 else sample.repeat(2, *[1] * (sample.dim() - 1))
+    return sample if sample.shape[1] > 1 else sample.repeat(1, 2, *[1] * (sample.dim() - 2))
 
 
-def _same(ours: Sequence[Tensor], theirs: Sequence[Tensor], tolerance: float) -> bool:
-    if len(ours) != len(theirs) or any(a.shape != b.shape for a, b in zip(ours, theirs, strict=True)):
+def _same(expected: Sequence[Tensor], actual: Sequence[Tensor], tolerance: float) -> bool:
+    if len(expected) != len(actual) or any(a.shape != b.shape for a, b in zip(expected, actual, strict=True)):
         return False
-    scale = max([1.0, *(tensor.abs().max().item() for tensor in ours if tensor.numel())])
-    return all(torch.allclose(a, b, rtol=0, atol=tolerance * scale) for a, b in zip(ours, theirs, strict=True))
+    scale = max([1.0, *(tensor.abs().max().item() for tensor in expected if tensor.numel())])
+    return all(torch.allclose(a, b, rtol=0, atol=tolerance * scale) for a, b in zip(expected, actual, strict=True))
 
 
 @contextlib.contextmanager

@@ -18,13 +18,12 @@ import torch
 from course_lib.planning.placement import Placement
 from course_lib.planning.schedule import Schedule
 from course_lib.planning.simulation import ActionCosts
-from course_lib.strategies.base import Single, Strategy
+from course_lib.strategies.base import PRECISIONS, Single, Strategy
 from course_lib.strategies.ddp import DDP, Accumulation
 from course_lib.strategies.fsdp import FSDP
 from course_lib.strategies.hybrid import Hybrid
 from course_lib.strategies.model_parallel import ModelParallel
 from course_lib.strategies.pipeline import Pipeline
-from course_lib.strategies.precision import PRECISIONS
 from course_lib.strategies.tensor_parallel import TensorParallel
 
 STRATEGIES: dict[str, type[Strategy]] = {
@@ -40,8 +39,8 @@ STRATEGIES: dict[str, type[Strategy]] = {
 
 
 PIECES = ("micro_batches", "chunks", "virtual", "replicas", "shards")
-MOST_PIECES = 10_000  # limit for pieces of a batch, steps, model or ranks: more only waste memory
-GIVEN = ("model", "optimizer", "loss")  # every strategy takes these; its other arguments are options
+MOST_PIECES = 10_000  # the limit for pieces of a batch, steps, model or ranks: more only waste memory
+REQUIRED = ("model", "optimizer", "loss")  # every strategy takes these; its other arguments are options
 
 
 def find_strategy(name: str) -> type[Strategy]:
@@ -52,14 +51,14 @@ def find_strategy(name: str) -> type[Strategy]:
     if not colon:
         raise ValueError(f"strategy={name}: choose {', '.join(STRATEGIES)}, or name your own as module:Class")
     try:
-        found = getattr(_import(module), class_name, None)
+        candidate = getattr(_import(module), class_name, None)
     except (Exception, SystemExit) as error:  # user code may raise anything
         kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
         raise ValueError(f"strategy={name}: the module {module} cannot be imported: {kind}{error}") from error
-    if not isinstance(found, type):
+    if not isinstance(candidate, type):
         raise ValueError(f"strategy={name}: {module} has no class {class_name}")
-    check_is_strategy(found)
-    return found
+    check_is_strategy(candidate)
+    return candidate
 
 
 def _import(module: str) -> ModuleType:
@@ -94,25 +93,25 @@ def make_strategy(
 
     The option `bfloat16=True` means the same as `precision="bf16"`.
     """
-    kind, given = find_strategy(name), dict(options)
-    known = options_of(kind)
-    autocast = _autocast(precision, given.pop("bfloat16", False))
-    if autocast and known.pop("autocast", None) is None:
-        raise ValueError(f"strategy={name} computes in fp32 alone: leave out the other precision")
-    known.pop("autocast", None)
-    for option, value in given.items():
-        if option not in known:
-            raise ValueError(f"strategy={name} has no option {option}: it takes {', '.join(known)}")
-        _check_option(option, value, known[option].annotation)
-    for option, parameter in known.items():
-        if parameter.default is inspect.Parameter.empty and option not in given:
+    kind, options = find_strategy(name), dict(options)
+    accepted = options_of(kind)
+    autocast = _autocast(precision, options.pop("bfloat16", False))
+    if autocast and accepted.pop("autocast", None) is None:
+        raise ValueError(f"strategy={name} computes only in fp32: leave out the other precision")
+    accepted.pop("autocast", None)
+    for option, value in options.items():
+        if option not in accepted:
+            raise ValueError(f"strategy={name} has no option {option}: it takes {', '.join(accepted)}")
+        _check_option(option, value, accepted[option].annotation)
+    for option, parameter in accepted.items():
+        if parameter.default is inspect.Parameter.empty and option not in options:
             raise ValueError(f"strategy={name} needs {option}: give it as {option}=4")
-    if not isinstance(given.get("placement"), Placement | None):
-        given["placement"] = _placement(given["placement"])
+    if not isinstance(options.get("placement"), Placement | None):
+        options["placement"] = _placement(options["placement"])
     adam = partial(torch.optim.Adam, lr=learning_rate)
-    clip = {"clip": 1.0} if "clip" in known else {}
+    clip = {"clip": 1.0} if "clip" in accepted else {}
     half = {"autocast": autocast} if autocast else {}
-    return partial(kind, **{"optimizer": adam, **clip, **half, **given})
+    return partial(kind, **{"optimizer": adam, **clip, **half, **options})
 
 
 def _autocast(precision: str, in_bfloat16: Any) -> torch.dtype | None:
@@ -131,8 +130,8 @@ def options_of(kind: type[Strategy]) -> dict[str, inspect.Parameter]:
         if "__init__" not in vars(base):
             continue
         parameters = inspect.signature(base).parameters.values()
-        own = [p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in GIVEN]
-        options |= {p.name: p for p in own if p.name not in options}
+        named = [p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        options |= {p.name: p for p in named if p.name not in (*REQUIRED, *options)}
         if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
             break
     return options

@@ -57,13 +57,17 @@ class Shard:
         """Return a shard that is the whole parameter."""
         return cls(tensor, tuple(tensor.shape))
 
-    def pieces(self, of: Tensor | None = None) -> list[tuple[Offsets, Tensor]]:
-        """Return (offsets in the whole, piece) for each range, of the shard's tensor or of one with the same layout."""
-        tensor = local_part(self.tensor if of is None else of)
+    def pieces(self, values: Tensor | None = None) -> list[tuple[Offsets, Tensor]]:
+        """Return (offsets in the whole, piece) for each range, of the shard's tensor or of one with the same layout.
+
+        Pieces are detached: autograd remembers the shape of a weight for as long as it knows a view of it, and the
+        weight of a sharded model changes its shape.
+        """
+        tensor = local_part(self.tensor if values is None else values).detach()
         if self.ranges is None:
             return [((0,) * len(self.shape), tensor)]
-        parts = tensor.split([len(each) for each in self.ranges], dim=self.dim)
-        starts = [each.start for each in self.ranges]
+        parts = tensor.split([len(rows) for rows in self.ranges], dim=self.dim)
+        starts = [rows.start for rows in self.ranges]
         return [
             (tuple(start if dim == self.dim else 0 for dim in range(len(self.shape))), part)
             for start, part in zip(starts, parts, strict=True)
@@ -82,8 +86,8 @@ class Box:
         return math.prod(self.sizes)
 
     def overlaps(self, other: Box) -> bool:
-        mine, theirs = zip(self.offsets, self.sizes, strict=True), zip(other.offsets, other.sizes, strict=True)
-        return all(a < b + m and b < a + n for (a, n), (b, m) in zip(mine, theirs, strict=True))
+        extents = zip(self.offsets, self.sizes, other.offsets, other.sizes, strict=True)
+        return all(a < b + b_size and b < a + a_size for a, a_size, b, b_size in extents)
 
     def __str__(self) -> str:
         spans = [f"{start}:{start + size}" for start, size in zip(self.offsets, self.sizes, strict=True)]
@@ -107,17 +111,17 @@ Outlines = dict[str, Outline]  # of one rank, by the parameter's name in the who
 def check_has_all(shards: Any, parameters: Mapping[str, Tensor], model_group: Any) -> None:
     """Refuse shards that are not exactly the parameters of this rank's model."""
     if not isinstance(shards, Mapping):
-        raise BadShards(f"shards() gives a {type(shards).__name__}: give a dict of a Shard for each parameter, by name")
+        raise BadShards(f"shards() returns a {type(shards).__name__}: return a dict with a Shard for each parameter")
     for name, shard in shards.items():
         if not isinstance(name, str):
             raise BadShards(f"shards() names a parameter {name!r}: give its name in the whole model, as text")
         _check_fits(name, shard)
-    listed, here = {id(shard.tensor) for shard in shards.values()}, {id(each) for each in parameters.values()}
+    listed, present = {id(shard.tensor) for shard in shards.values()}, set(map(id, parameters.values()))
     for name, parameter in parameters.items():
         if id(parameter) not in listed:
             raise BadShards(f"shards() leaves out {name}, which this rank has: give a Shard for each of its parameters")
     for name, shard in shards.items():
-        if id(shard.tensor) not in here:
+        if id(shard.tensor) not in present:
             raise BadShards(f"the shard of {name} is not a parameter of this rank's model: give the parameter itself")
         if shard.ranges is not None and model_group is None and dist.is_initialized() and dist.get_world_size() > 1:
             raise BadShards(
@@ -151,21 +155,21 @@ def _sample(piece: Tensor) -> tuple[float, ...]:
 def _check_fits(name: str, shard: Any) -> None:
     if not isinstance(shard, Shard):
         raise BadShards(f"shards() gives a {type(shard).__name__} for {name}: give a Shard, for example Shard.whole(p)")
-    here, whole = tuple(local_part(shard.tensor).shape), tuple(shard.shape)
+    local, shape = tuple(local_part(shard.tensor).shape), tuple(shard.shape)
     if shard.ranges is None:
-        if here != whole:
-            raise BadShards(f"shards() says that all {whole} of {name} is here, but the tensor is {here}: give ranges")
+        if local != shape:
+            raise BadShards(f"shards() says that all {shape} of {name} is here, but the tensor is {local}: give ranges")
         return
-    if not isinstance(shard.ranges, tuple) or not all(isinstance(each, range) for each in shard.ranges):
+    if not isinstance(shard.ranges, tuple) or not all(isinstance(span, range) for span in shard.ranges):
         raise BadShards(f"shards() gives ranges={shard.ranges!r} for {name}: give a tuple of ranges, (range(0, 4),)")
-    if shard.dim not in range(len(whole)):
-        raise BadShards(f"shards() cuts {name} along dimension {shard.dim}: give one from 0 to {len(whole) - 1}")
-    long, ends = whole[shard.dim], [each.stop for each in shard.ranges]
-    if any(each.step != 1 or not 0 <= each.start <= each.stop for each in shard.ranges) or max(ends, default=0) > long:
-        raise BadShards(f"shards() gives {list(shard.ranges)} of {name}: give ranges from 0 to {long}, without steps")
-    expected = tuple(sum(map(len, shard.ranges)) if d == shard.dim else size for d, size in enumerate(whole))
-    if here != expected:
-        raise BadShards(f"shards() says that {expected} of {name} is here, but the tensor is {here}")
+    if shard.dim not in range(len(shape)):
+        raise BadShards(f"shards() cuts {name} along dimension {shard.dim}: give one from 0 to {len(shape) - 1}")
+    length = shape[shard.dim]
+    if any(span.step != 1 or not 0 <= span.start <= span.stop <= length for span in shard.ranges):
+        raise BadShards(f"shards() gives {list(shard.ranges)} of {name}: give ranges from 0 to {length}, without steps")
+    expected = tuple(sum(map(len, shard.ranges)) if d == shard.dim else size for d, size in enumerate(shape))
+    if local != expected:
+        raise BadShards(f"shards() says that {expected} of {name} is here, but the tensor is {local}")
 
 
 def check_outlines(ranks: Sequence[Outlines]) -> None:
@@ -189,20 +193,20 @@ def check_outlines(ranks: Sequence[Outlines]) -> None:
                     first = boxes.setdefault(box, rank)
                     if other.samples:
                         _check_replica(name, box, (first, holders[first]), (rank, other.samples[number]))
-        for (one, rank), (another, other_rank) in combinations(boxes.items(), 2):
-            if one.overlaps(another):
-                raise BadShards(f"{name}: rank {other_rank}'s shard {another} overlaps rank {rank}'s {one}")
+        for (box, rank), (other_box, other_rank) in combinations(boxes.items(), 2):
+            if box.overlaps(other_box):
+                raise BadShards(f"{name}: rank {other_rank}'s shard {other_box} overlaps rank {rank}'s {box}")
         _check_no_hole(name, outline.shape, list(boxes))
 
 
-def _check_replica(name: str, box: Box, first: tuple[int, Outline], here: tuple[int, tuple[float, ...]]) -> None:
-    (first_rank, outline), (rank, sample) = first, here
+def _check_replica(name: str, box: Box, holder: tuple[int, Outline], replica: tuple[int, tuple[float, ...]]) -> None:
+    (first_rank, outline), (rank, sample) = holder, replica
     expected = outline.samples[outline.boxes.index(box)]
-    for theirs, ours in zip(expected, sample, strict=True):
-        if not math.isclose(theirs, ours, rel_tol=1e-2, abs_tol=1e-6) and not (math.isnan(theirs) and math.isnan(ours)):
+    for a, b in zip(expected, sample, strict=True):
+        if not math.isclose(a, b, rel_tol=1e-2, abs_tol=1e-6) and not (math.isnan(a) and math.isnan(b)):
             raise BadShards(
                 f"ranks {first_rank} and {rank} both say that they have {name}{box}, but with different values "
-                f"({theirs:.4g} and {ours:.4g}): if each has different rows, shards() must give their ranges; if the "
+                f"({a:.4g} and {b:.4g}): if each has different rows, shards() must give their ranges; if the "
                 "ranks' weights may differ for a while, give each shard a copy number, copy=rank"
             )
 
@@ -210,41 +214,41 @@ def _check_replica(name: str, box: Box, first: tuple[int, Outline], here: tuple[
 def _check_no_hole(name: str, shape: tuple[int, ...], boxes: list[Box]) -> None:
     if sum(box.numbers for box in boxes) == math.prod(shape):
         return
-    has = torch.zeros(shape, dtype=torch.bool)
+    covered = torch.zeros(shape, dtype=torch.bool)
     for box in boxes:
-        _at(has, box.offsets, box.sizes).fill_(True)
-    where = tuple(int(index) for index in (~has).nonzero()[0])
-    raise BadShards(f"{name}: no rank has {list(where)} of its {shape}; shards() must leave no hole")
+        _at(covered, box.offsets, box.sizes).fill_(True)
+    hole = tuple(int(index) for index in (~covered).nonzero()[0])
+    raise BadShards(f"{name}: no rank has {list(hole)} of its {shape}; shards() must leave no hole")
 
 
 def gather_outlines(
     shards: Mapping[str, Shard], group: dist.ProcessGroup | None = None, *, sampled: bool = False
 ) -> list[Outlines]:
     """Return the outlines of each rank in the group. All of them must call this."""
-    mine = outlines_of(shards, sampled=sampled)
+    outlines = outlines_of(shards, sampled=sampled)
     if not dist.is_initialized():
-        return [mine]
-    everyone: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyone, mine, group)
-    return everyone
+        return [outlines]
+    gathered: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(gathered, outlines, group)
+    return gathered
 
 
 def join(shards: Mapping[str, Shard], group: dist.ProcessGroup, gradients: bool = False) -> NamedTensors:
     """Return the whole model's parameters, or their gradients, joined from all ranks of the group; on the CPU."""
-    mine = {
-        name: (shard.shape, [(offsets, piece.cpu()) for offsets, piece in shard.pieces(of=values)])
+    local = {
+        name: (shard.shape, [(offsets, piece.cpu()) for offsets, piece in shard.pieces(values=values)])
         for name, shard in shards.items()
         if (values := shard.tensor.grad if gradients else shard.tensor.detach()) is not None
     }
-    everyone: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyone, mine, group)
-    whole: NamedTensors = {}
-    for part in [*everyone, mine]:  # mine last: a rank reports its own copy of a replica
+    gathered: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(gathered, local, group)
+    joined: NamedTensors = {}
+    for part in [*gathered, local]:  # the local part last: a rank reports its own copy of a replica
         for name, (shape, pieces) in part.items():
             for offsets, piece in pieces:
-                target = whole.setdefault(name, torch.zeros(shape, dtype=piece.dtype))
+                target = joined.setdefault(name, torch.zeros(shape, dtype=piece.dtype))
                 _at(target, offsets, piece.shape).copy_(piece)
-    return whole
+    return joined
 
 
 def _at(whole: Tensor, offsets: Sequence[int], sizes: Sequence[int]) -> Tensor:

@@ -27,7 +27,7 @@ ONE_CALL = ("CudnnRnnBackward", "MiopenRnnBackward", "MkldnnRnnLayerBackward")  
 
 Finish = Callable[[Tensor], Tensor]  # what the model's last part does with its outputs: the loss
 StateGradients = Mapping[int, State]  # by the block's place
-Ends = list[tuple[Tensor, Tensor]]  # where a backward pass starts: a tensor and its gradient
+Roots = list[tuple[Tensor, Tensor]]  # where a backward pass starts: a tensor and its gradient
 
 
 @dataclass
@@ -47,12 +47,12 @@ class WholePass:
 
     def backward(self, gradient: Tensor, state_gradients: StateGradients) -> None:
         """Compute all gradients: those of inputs and states go to their `.grad`, those of weights accumulate."""
-        ends: Ends = [(self.outputs, gradient)]
-        for place, given in state_gradients.items():
-            ends += zip(self.new_states[place], given, strict=True)
-        ends = _trained(ends)
-        if ends:  # all of a part's weights may be frozen
-            _go_back(ends)
+        roots: Roots = [(self.outputs, gradient)]
+        for place, gradients in state_gradients.items():
+            roots += zip(self.new_states[place], gradients, strict=True)
+        roots = _trained(roots)
+        if roots:  # all of a part's weights may be frozen
+            _go_back(roots)
 
 
 @dataclass
@@ -65,22 +65,22 @@ class BlockGraph:
     outputs: Tensor
     new_state: Sequence[Tensor]
     apart: bool  # split even if one call computes both gradients
-    ends: Ends = field(default_factory=list)
-    left: Sequence[Tensor] = field(default_factory=list)  # weights whose gradient is still to be computed
+    roots: Roots = field(default_factory=list)
+    pending: Sequence[Tensor] = field(default_factory=list)  # weights whose gradient is still to be computed
 
     def backward_inputs(self, gradient: Tensor | None, state_gradient: Sequence[Tensor]) -> Tensor | None:
         """Return the gradient of the inputs, or None if they need none. The state's gradients go to its `.grad`."""
-        ends: Ends = [(self.outputs, gradient)] if gradient is not None else []
-        ends = _trained([*ends, *zip(self.new_state, state_gradient, strict=False)])
-        if not ends:
+        roots: Roots = [(self.outputs, gradient)] if gradient is not None else []
+        roots = _trained([*roots, *zip(self.new_state, state_gradient, strict=False)])
+        if not roots:
             return None
         weights = [weight for weight in self.block.parameters() if weight.requires_grad]
         together = not self.apart and _is_one_call(self.outputs)
-        wanted = [leaf for leaf in (self.inputs, *self.state) if leaf.requires_grad] + (weights if together else [])
-        self.left = [] if together else weights
-        if wanted:
-            _go_back(ends, wanted, keep_graph=bool(self.left))
-        self.ends = ends if self.left else []
+        leaves = [leaf for leaf in (self.inputs, *self.state) if leaf.requires_grad] + (weights if together else [])
+        self.pending = [] if together else weights
+        if leaves:
+            _go_back(roots, leaves, keep_graph=bool(self.pending))
+        self.roots = roots if self.pending else []
         return self.inputs.grad
 
 
@@ -108,10 +108,11 @@ class SplitPass:
         graphs, new_states, outputs = [], {}, inputs
         for number, block in enumerate(blocks):
             ((place, _),) = block.numbered()
-            given = outputs if number == 0 else outputs.detach().requires_grad_(outputs.requires_grad)
-            outputs, ended = block(given, states)
-            new_states |= ended
-            graphs.append(BlockGraph(block, given, states.get(place, ()), outputs, ended.get(place, ()), apart))
+            block_inputs = outputs if number == 0 else outputs.detach().requires_grad_(outputs.requires_grad)
+            outputs, new_state = block(block_inputs, states)
+            new_states |= new_state
+            state, final = states.get(place, ()), new_state.get(place, ())
+            graphs.append(BlockGraph(block, block_inputs, state, outputs, final, apart))
         if finish:
             outputs = graphs[-1].outputs = finish(outputs)
         return cls(inputs, states, outputs, new_states, graphs)
@@ -125,30 +126,30 @@ class SplitPass:
 
     def second_part(self) -> SecondPart:
         """Return the remaining work, which keeps only what it needs of this pass in memory."""
-        ends = [end for graph in self.graphs for end in graph.ends]
-        return SecondPart(ends, [weight for graph in self.graphs for weight in graph.left])
+        roots = [root for graph in self.graphs for root in graph.roots]
+        return SecondPart(roots, [weight for graph in self.graphs for weight in graph.pending])
 
 
 @dataclass
 class SecondPart:
     """The rest of a split backward pass: from the ends of the blocks' graphs to their weights."""
 
-    ends: Ends
+    roots: Roots
     weights: Sequence[Tensor]
 
     def backward(self) -> None:
         """Accumulate the weight gradients. A weight shared by two blocks gets both contributions at once."""
-        if self.ends:
-            _go_back(self.ends, self.weights)
+        if self.roots:
+            _go_back(self.roots, self.weights)
 
 
-def _trained(ends: Ends) -> Ends:
-    return [(end, gradient) for end, gradient in ends if end.requires_grad]
+def _trained(roots: Roots) -> Roots:
+    return [(root, gradient) for root, gradient in roots if root.requires_grad]
 
 
-def _go_back(ends: Ends, wanted: Sequence[Tensor] | None = None, keep_graph: bool = False) -> None:
-    tensors, gradients = zip(*ends, strict=True)
-    torch.autograd.backward(tensors, gradients, retain_graph=keep_graph, inputs=wanted)
+def _go_back(roots: Roots, leaves: Sequence[Tensor] | None = None, keep_graph: bool = False) -> None:
+    tensors, gradients = zip(*roots, strict=True)
+    torch.autograd.backward(tensors, gradients, retain_graph=keep_graph, inputs=leaves)
 
 
 def _is_one_call(outputs: Tensor) -> bool:

@@ -95,7 +95,7 @@ class Stage:
             start, stop = placement.parts[position]
             part = model.part(start, stop).to(device())
             virtual.append(VirtualStage(part, position, layout.positions, widths[start - 1] if start else 0))
-        blocks = sorted(block for each in virtual for block in each.part.numbered())
+        blocks = sorted(block for virtual_stage in virtual for block in virtual_stage.part.numbered())
         part = virtual[0].part if len(virtual) == 1 else SequenceModel(dict(blocks))
         return cls(part, tuple(virtual), loss, index, ranks, pace, _groups(ranks, layout), autocast)
 
@@ -138,12 +138,12 @@ class Stage:
         """Start receiving what `action` needs for this piece from the stage at `source`."""
         virtual, kind = self.virtual[action.virtual], action.kind
         shape = (piece.steps, piece.sequences, virtual.width if kind == "F" else virtual.width_out)
-        peer, group, where = self.ranks[source], self.groups[kind, source % 2 == 1], piece.mask.device
+        peer, group, target = self.ranks[source], self.groups[kind, source % 2 == 1], piece.mask.device
         sent_at = None
         if self.link_seconds and piece.sequences:
-            sent_at = receive((1,), torch.float64, where, peer, TIME_TAGS[kind], group)
+            sent_at = receive((1,), torch.float64, target, peer, TIME_TAGS[kind], group)
         return PendingMessage(
-            receive(shape, self.message_dtype, where, peer, TAGS[kind], group), sent_at, self.link_seconds
+            receive(shape, self.message_dtype, target, peer, TAGS[kind], group), sent_at, self.link_seconds
         )
 
 

@@ -38,10 +38,10 @@ class ShardedRecurrent(nn.Module):
         self.width = whole.width
         self.sizes = shares(whole.width, dist.get_world_size())
         named = whole.lstm.named_parameters()
-        first = sum(self.sizes[: dist.get_rank()])
-        own = range(first, first + self.sizes[dist.get_rank()])  # units; the rows of the four gates are stacked
-        self.rows = tuple(range(g * self.width + own.start, g * self.width + own.stop) for g in range(GATES))
-        self.lstm = nn.ParameterDict({name: _own_rows(parameter, self.rows) for name, parameter in named})
+        first_unit = sum(self.sizes[: dist.get_rank()])
+        units = range(first_unit, first_unit + self.sizes[dist.get_rank()])  # the gates' rows are stacked
+        self.rows = tuple(range(g * self.width + units.start, g * self.width + units.stop) for g in range(GATES))
+        self.lstm = nn.ParameterDict({name: _rows_of(parameter, self.rows) for name, parameter in named})
 
     def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         own = self.lstm
@@ -83,7 +83,7 @@ class Whole(torch.autograd.Function):
     def forward(ctx: Any, part: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor]:
         ctx.sizes = sizes
         ctx.set_materialize_grads(False)  # after the last step there are no gates: nothing to sum or send
-        whole = _put_together(part, sizes)
+        whole = _gathered(part, sizes)
         return whole, whole.clone()
 
     @staticmethod
@@ -116,10 +116,10 @@ class ShardedGPTBlock(GPTBlock):
 
     def shard_of(self, name: str, parameter: nn.Parameter) -> Shard:
         """Return this rank's shard of the block's parameter with this name."""
-        module, _, rest = name.partition(".")
-        if module not in self.cuts or rest in ("out.bias", "down.bias"):
+        module, _, parameter_name = name.partition(".")
+        if module not in self.cuts or parameter_name in ("out.bias", "down.bias"):
             return Shard.whole(parameter)
-        dim = 1 if rest in ("out.weight", "down.weight") else 0
+        dim = 1 if parameter_name in ("out.weight", "down.weight") else 0
         total = self.width if module == "attention" else 4 * self.width
         shape = tuple(total if place == dim else size for place, size in enumerate(parameter.shape))
         return Shard(parameter, shape, (self.cuts[module],), dim)
@@ -131,7 +131,7 @@ class AttentionOfSomeHeads(Attention):
     def __init__(self, whole: Attention, units: range) -> None:
         nn.Module.__init__(self)
         self.head_width = whole.head_width
-        self.query, self.key, self.value = (_columns(each, units) for each in (whole.query, whole.key, whole.value))
+        self.query, self.key, self.value = (_columns(layer, units) for layer in (whole.query, whole.key, whole.value))
         self.out = RowParallel(whole.out, units)
 
     def forward(self, inputs: Tensor, earlier: State | None = None) -> tuple[Tensor, State]:
@@ -154,7 +154,7 @@ class RowParallel(nn.Linear):
 
     def __init__(self, whole: nn.Linear, units: range) -> None:
         super().__init__(len(units), whole.out_features, device="meta")
-        self.weight = _own(whole.weight, units, dim=1)
+        self.weight = _narrowed(whole.weight, units, dim=1)
         self.bias = whole.bias
 
     def forward(self, input: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ class TensorParallel(Strategy):
         super().__init__(cut, optimizer, loss, **options)
         self.model_group = dist.group.WORLD
         self.random_stream = 0
-        draw_alike()
+        share_random_stream()
 
     def shards(self) -> dict[str, Shard]:
         """Return this rank's rows of every gate for LSTM layers, its part of GPT blocks, and all of other blocks."""
@@ -206,12 +206,12 @@ class TensorParallel(Strategy):
 
 
 def shares(units: int, ranks: int) -> list[int]:
-    """Return how many units each rank has: as equal as possible; the first ranks get one more if there is a rest."""
-    each, extra = divmod(units, ranks)
-    return [each + (rank < extra) for rank in range(ranks)]
+    """Return how many units each rank has: as equal as possible; the first ranks get the remainder."""
+    share, extra = divmod(units, ranks)
+    return [share + (rank < extra) for rank in range(ranks)]
 
 
-def draw_alike() -> None:
+def share_random_stream() -> None:
     """Make all ranks draw the same random numbers from now on: rank 0's."""
     seed = torch.randint(2**62, (), device=device())
     dist.broadcast(seed, 0)
@@ -223,9 +223,9 @@ def _check_shares_nothing(model: SequenceModel) -> None:
     users: dict[int, int] = {}
     for place, block in model.numbered():
         for parameter in block.parameters() if isinstance(block, Recurrent | GPTBlock) else ():
-            other = users.setdefault(id(parameter), place)
-            if other != place:
-                raise ValueError(f"blocks {other} and {place} share a weight: give each a weight of its own")
+            first_user = users.setdefault(id(parameter), place)
+            if first_user != place:
+                raise ValueError(f"blocks {first_user} and {place} share a weight: give each its own")
 
 
 def _sharded(block: nn.Module) -> nn.Module:
@@ -241,31 +241,32 @@ def _share_of(units: int, ranks: int, rank: int) -> range:
 
 def _columns(whole: nn.Linear, units: range) -> nn.Linear:
     """Return the linear layer with only these outputs."""
-    own = nn.Linear(whole.in_features, len(units), device="meta")
-    own.weight, own.bias = _own(whole.weight, units), _own(whole.bias, units)
-    return own
+    columns = nn.Linear(whole.in_features, len(units), device="meta")
+    columns.weight, columns.bias = _narrowed(whole.weight, units), _narrowed(whole.bias, units)
+    return columns
 
 
-def _own(parameter: Tensor, units: range, dim: int = 0) -> nn.Parameter:
-    own = parameter.detach().narrow(dim, units.start, len(units)).clone()
-    return nn.Parameter(own, requires_grad=parameter.requires_grad)
+def _narrowed(parameter: Tensor, units: range, dim: int = 0) -> nn.Parameter:
+    narrowed = parameter.detach().narrow(dim, units.start, len(units)).clone()
+    return nn.Parameter(narrowed, requires_grad=parameter.requires_grad)
 
 
-def _own_rows(parameter: nn.Parameter, rows: tuple[range, ...]) -> nn.Parameter:
-    own = torch.cat([parameter.detach()[each.start : each.stop] for each in rows])
-    return nn.Parameter(own, requires_grad=parameter.requires_grad)
+def _rows_of(parameter: nn.Parameter, rows: tuple[range, ...]) -> nn.Parameter:
+    local_rows = torch.cat([parameter.detach()[span.start : span.stop] for span in rows])
+    return nn.Parameter(local_rows, requires_grad=parameter.requires_grad)
 
 
-def _put_together(part: Tensor, sizes: list[int]) -> Tensor:
-    """Return (sequences, hidden) from every rank's (sequences, own). All-gather needs equal parts, so we pad."""
+def _gathered(part: Tensor, sizes: list[int]) -> Tensor:
+    """Return (sequences, hidden) from every rank's part of it. All-gather needs equal parts, so we pad."""
     if not part.shape[0]:
         return part.new_zeros(0, sum(sizes))
     padded = nn.functional.pad(part.detach(), (0, max(sizes) - part.shape[-1]))
-    here = padded if can_send_from(padded.device) else padded.cpu()
-    everyone = [torch.empty_like(here) for _ in sizes]
+    sendable = padded if can_send_from(padded.device) else padded.cpu()
+    parts = [torch.empty_like(sendable) for _ in sizes]
     with span("communication"):
-        dist.all_gather(everyone, here)
-    return torch.cat([other[:, :size] for other, size in zip(everyone, sizes, strict=True)], dim=-1).to(part.device)
+        dist.all_gather(parts, sendable)
+    unpadded = [padded[:, :size] for padded, size in zip(parts, sizes, strict=True)]
+    return torch.cat(unpadded, dim=-1).to(part.device)
 
 
 def _summed(gradient: Tensor) -> Tensor:

@@ -20,10 +20,10 @@ from course_lib.planning.network import single_tensor_collectives
 from course_lib.strategies.shards import Shard
 
 
-def own_rows(rows: int, place: int, ranks: int) -> range:
+def local_rows(rows: int, place: int, ranks: int) -> range:
     """Return the rows of a parameter on the rank at `place`. As in `torch.chunk`, the last may have fewer or none."""
-    each = -(-rows // ranks)
-    return range(min(rows, place * each), min(rows, (place + 1) * each))
+    rows_per_rank = -(-rows // ranks)
+    return range(min(rows, place * rows_per_rank), min(rows, (place + 1) * rows_per_rank))
 
 
 def keep_weights_where_they_are(block: nn.Module) -> None:
@@ -37,21 +37,21 @@ def keep_weights_where_they_are(block: nn.Module) -> None:
     warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk", UserWarning)
     for module in block.modules():
         if isinstance(module, nn.RNNBase):
-            module.flatten_parameters = _leave_it  # pyright: ignore[reportAttributeAccessIssue]
+            module.flatten_parameters = _do_nothing  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _leave_it() -> None:
+def _do_nothing() -> None:
     """Do nothing."""
 
 
-def all_gather(*given: Any, **options: Any) -> Any:
+def all_gather(*arguments: Any, **options: Any) -> Any:
     """Call PyTorch's all-gather of one tensor, as it is now: a paced network replaces it."""
-    return getattr(dist, single_tensor_collectives()[0])(*given, **options)
+    return getattr(dist, single_tensor_collectives()[0])(*arguments, **options)
 
 
-def reduce_scatter(*given: Any, **options: Any) -> Any:
+def reduce_scatter(*arguments: Any, **options: Any) -> Any:
     """Call PyTorch's reduce-scatter of one tensor, as it is now."""
-    return getattr(dist, single_tensor_collectives()[1])(*given, **options)
+    return getattr(dist, single_tensor_collectives()[1])(*arguments, **options)
 
 
 @dataclass
@@ -60,7 +60,7 @@ class _Rows:
 
     padded: Tensor
     shape: tuple[int, ...]
-    own: range
+    local: range
     gathering: Any = None  # dist.Work
     reduced: Tensor | None = None  # the sum of the gradients of this rank's rows, padded
 
@@ -83,18 +83,21 @@ class RowShards:
             keep_weights_where_they_are(block)
             block.register_forward_pre_hook(self._before_forward)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> RowShards:
+        return self  # a copied block has new weights, which are not divided
+
     def _divide(self, whole: Tensor) -> _Rows:
-        rows, each = len(whole), -(-len(whole) // self.ranks)
+        rows, rows_per_rank = len(whole), -(-len(whole) // self.ranks)
         padded = whole.contiguous()  # on a GPU, part of the buffer in which cuDNN wants a layer's weights
-        if rows < each * self.ranks:
-            padded = whole.new_zeros(each * self.ranks, *whole.shape[1:])
+        if rows < rows_per_rank * self.ranks:
+            padded = whole.new_zeros(rows_per_rank * self.ranks, *whole.shape[1:])
             padded[:rows] = whole
-        return _Rows(padded, tuple(whole.shape), own_rows(rows, self.place, self.ranks))
+        return _Rows(padded, tuple(whole.shape), local_rows(rows, self.place, self.ranks))
 
     def _slice(self, padded: Tensor) -> Tensor:
         """Return this rank's part of a padded tensor: equally many rows on each rank."""
-        each = len(padded) // self.ranks
-        return padded[self.place * each : (self.place + 1) * each]
+        rows_per_rank = len(padded) // self.ranks
+        return padded[self.place * rows_per_rank : (self.place + 1) * rows_per_rank]
 
     def gather(self) -> None:
         """Start to make all weights whole, in the model's order; a block waits for its weights when it first runs."""
@@ -138,8 +141,8 @@ class RowShards:
                 rows.gathering.wait()
             reduced, rows.reduced, rows.gathering = rows.reduced, None, None
             weight.grad = None
-            weight.data = rows.padded[rows.own.start : rows.own.stop]
-            weight.grad = None if reduced is None else reduced[: len(rows.own)]
+            weight.data = rows.padded[rows.local.start : rows.local.stop]
+            weight.grad = None if reduced is None else reduced[: len(rows.local)]
         self.is_whole = False
 
     def memory_of(self, weight: Tensor) -> Tensor:
@@ -150,4 +153,4 @@ class RowShards:
     def shard_of(self, weight: Tensor) -> Shard:
         """Return this rank's rows of a weight, or all of it if it is not divided."""
         rows = self.rows.get(weight)
-        return Shard.whole(weight) if rows is None else Shard(weight, rows.shape, (rows.own,))
+        return Shard.whole(weight) if rows is None else Shard(weight, rows.shape, (rows.local,))

@@ -36,10 +36,10 @@ def adding(
     task = tasks.adding(batch, lengths, hidden, layers, seed)
     trained = make(tasks.seeded_model(task, seed), loss=task.loss)
     history = train(trained, epochs(task.dataset, task.sampler), updates=updates)
-    whole = Single(task.model(), torch.optim.SGD, task.loss)
-    whole.model.load_state_dict(trained.full_state())  # the trained model may be split over many ranks
+    single = Single(task.model(), torch.optim.SGD, task.loss)
+    single.model.load_state_dict(trained.full_state())  # the trained model may be split over many ranks
     unseen = AddingProblem(1_000, lengths, seed=seed + 1)
-    error = evaluate(whole, [unseen.batch(range(start, start + 250)) for start in range(0, 1_000, 250)])
+    error = evaluate(single, [unseen.batch(range(start, start + 250)) for start in range(0, 1_000, 250)])
     return {"error": error, "tokens per second": history.tokens_per_second}
 
 

@@ -24,7 +24,7 @@ from course_lib.launchers.process.progress_bar import Progress
 from course_lib.lstm.model import Loss, SequenceModel, untouched
 from course_lib.machine import device
 from course_lib.strategies import Strategy, make_strategy
-from course_lib.strategies.precision import GradientScaler
+from course_lib.strategies.base import GradientScaler
 from course_lib.strategies.registry import find_strategy, options_of
 from course_lib.training import tasks
 from course_lib.training.checkpoint import load_checkpoint, on_rank_0, save_checkpoint, writing_into
@@ -77,8 +77,8 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
     metrics = job.metrics
     result = {"updates": metrics.updates, "loss": metrics.loss, "tokens per second": metrics.tokens_per_second}
     mesh = getattr(job.strategy, "mesh_in_words", "")  # the strategy may not be derived from ours
-    known = {"stopped": stopped or None, "mfu": metrics.mfu, "mesh": mesh or None}
-    return result | {name: value for name, value in known.items() if value is not None}
+    details = {"stopped": stopped or None, "mfu": metrics.mfu, "mesh": mesh or None}
+    return result | {name: value for name, value in details.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -102,22 +102,22 @@ def _prepare(settings: Settings, show: Callable[[Progress], None] | None, lock: 
     task = make_task(settings)
     data = fingerprint_of_all_ranks(task, settings.data)
     reader = BatchReader(task.dataset, task.sampler)
-    first = next(iter(BatchReader(task.dataset, task.sampler)))
+    first_batch = next(iter(BatchReader(task.dataset, task.sampler)))
     model = tasks.seeded_model(task, settings.seed)
     if settings.model:
-        check_runs(model, settings.model, first)
-    utilization = utilization_of(model, first, settings.precision) if show else None
+        check_runs(model, settings.model, first_batch)
+    utilization = utilization_of(model, first_batch, settings.precision) if show else None
     if settings.compile:
         check_compiles(device())
         compile_blocks(model)
     strategy = _strategy(settings, model, task.loss)
     if "micro_batches" in settings.options:
-        _check_micro_batches(strategy, first)
+        _check_micro_batches(strategy, first_batch)
     _seed_stream(strategy, settings.seed)
-    saved = _resume(strategy, reader, first, settings, data) if resumes else None
-    done, loss = (saved.position.updates, saved.notes["loss"]) if saved else (0, float("nan"))
-    logs = _logs(settings, done) if show else {"log": None}
-    metrics = MetricsLogger(done, settings.updates, loss, **logs, show=show, utilization=utilization)
+    saved = _resume(strategy, reader, first_batch, settings, data) if resumes else None
+    updates_done, loss = (saved.position.updates, saved.notes["loss"]) if saved else (0, float("nan"))
+    logs = _logs(settings, updates_done) if show else {"log": None}
+    metrics = MetricsLogger(updates_done, settings.updates, loss, **logs, show=show, utilization=utilization)
     return Job(settings, strategy, reader, metrics, lock, data)
 
 
@@ -143,10 +143,10 @@ def _train(job: Job) -> str:
 
 
 def _updates(job: Job) -> Iterator[Update]:
-    left = job.settings.updates - job.metrics.updates
+    remaining = job.settings.updates - job.metrics.updates
     if not job.settings.profile:
-        return updates_on(job.strategy, job.reader, left)
-    return profile_some(updates_on(job.strategy, with_input_waits(job.reader), left), left)
+        return updates_on(job.strategy, job.reader, remaining)
+    return profile_some(updates_on(job.strategy, with_input_waits(job.reader), remaining), remaining)
 
 
 def _save(job: Job, save: Callable[..., object]) -> None:
@@ -161,10 +161,10 @@ def _save(job: Job, save: Callable[..., object]) -> None:
     metrics.skip_time()
 
 
-def _logs(settings: Settings, done: int) -> dict[str, Any]:
+def _logs(settings: Settings, updates_done: int) -> dict[str, Any]:
     """Return the logs that rank 0 writes, as keyword arguments of MetricsLogger."""
-    log = Log(settings.log, after=done) if settings.log else None
-    board = TensorboardLog(settings.tensorboard, after=done) if settings.tensorboard else None
+    log = Log(settings.log, after=updates_done) if settings.log else None
+    board = TensorboardLog(settings.tensorboard, after=updates_done) if settings.tensorboard else None
     return {"log": log, "board": board}
 
 
@@ -196,18 +196,19 @@ def _locked_folder(settings: Settings) -> Iterator[WriterLock | None]:
 
 def _strategy(settings: Settings, model: SequenceModel, loss: Loss) -> Strategy:
     if dist.get_rank() == 0 and "clip" not in options_of(find_strategy(settings.strategy)):
-        print(f"{settings.strategy} has no option clip: its gradients are not clipped to a norm of 1, unlike others'")
+        print(f"{settings.strategy} has no option clip: it does not clip gradients to a norm of 1, as others do")
     make = make_strategy(settings.strategy, settings.learning_rate, settings.strategy_options, settings.precision)
     return make(model, loss=loss)
 
 
-def _check_micro_batches(strategy: Strategy, first: Batch) -> None:
+def _check_micro_batches(strategy: Strategy, batch: Batch) -> None:
     """Refuse more micro-batches than a share has sequences: some would be empty in every update."""
-    pieces, sequences = getattr(strategy, "micro_batches", 1), -(-first.sequences // getattr(strategy, "shares", 1))
-    if pieces > max(1, sequences):
+    micro_batches, shares = getattr(strategy, "micro_batches", 1), getattr(strategy, "shares", 1)
+    sequences = -(-batch.sequences // shares)
+    if micro_batches > max(1, sequences):
         raise BadSettings(
-            f"micro_batches={pieces}: a rank's share of the first batch has {sequences} sequences: give at most as "
-            "many micro-batches, or larger batches"
+            f"micro_batches={micro_batches}: a rank's share of the first batch has {sequences} sequences: give at most "
+            "as many micro-batches, or larger batches"
         )
 
 
@@ -218,11 +219,11 @@ def _seed_stream(strategy: Strategy, seed: int, updates: int = 0) -> None:
 
 
 def _resume(
-    strategy: Strategy, reader: BatchReader, first: Batch, settings: Settings, data: dict[str, Any]
+    strategy: Strategy, reader: BatchReader, batch: Batch, settings: Settings, data: dict[str, Any]
 ) -> Checkpoint:
     """Restore the strategy and the reader from the last checkpoint."""
     with untouched(strategy.model):
-        strategy.step(strategy.share(first))  # the load overwrites this step: see `load_checkpoint`
+        strategy.step(strategy.share(batch))  # the load overwrites this step: see `load_checkpoint`
     saved = load_checkpoint(strategy, settings.checkpoint or "")
     same_layout = is_same_layout(saved, strategy)
     if not same_layout:

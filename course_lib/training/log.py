@@ -79,11 +79,11 @@ def check_log(path: str | Path) -> None:
         raise LogError(f"{path} is a device or a pipe: give --log the name of a file")
     try:
         read_log(path)
-        *_, rest = Path(path).read_text().split("\n")
-        if not (rest.startswith(BEGINNING) or BEGINNING.startswith(rest)):
+        *_, last_line = Path(path).read_text().split("\n")
+        if not (last_line.startswith(BEGINNING) or BEGINNING.startswith(last_line)):
             raise LogError(f"{path} ends with something else")
     except LogError as error:
-        raise LogError(f"{path} is there and is not a log: give --log another file") from error
+        raise LogError(f"{path} exists and is not a log: give --log another file") from error
 
 
 def _bytes_up_to(path: Path, lines: int) -> int:
@@ -115,8 +115,8 @@ def _record(facts: dict) -> Record:
 
 
 def _lines(records: Iterable[Record]) -> str:
-    known = ({name: value for name, value in asdict(record).items() if value is not None} for record in records)
-    return "".join(json.dumps(facts) + "\n" for facts in known)
+    rows = ({name: value for name, value in asdict(record).items() if value is not None} for record in records)
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 PREFIX = "tensorboard:"

@@ -25,7 +25,7 @@ from course_lib import trace
 from course_lib.data import Batch
 from course_lib.data.samplers import Batches
 from course_lib.launchers.process import stop
-from course_lib.launchers.tracing.profiler import profiled
+from course_lib.launchers.tracing.recording import profiled
 from course_lib.lstm.model import Recurrent, SequenceModel
 from course_lib.strategies import Strategy
 
@@ -39,32 +39,32 @@ class StopAgreement:
         self._deadline = None if time_limit is None else time.monotonic() + time_limit
         # A separate gloo group on the CPU: reading a flag from a GPU would wait for all of its queued work.
         self._group = dist.new_group(backend="gloo") if dist.get_world_size() > 1 else None
-        self._on_its_way: tuple[dist.Work, Tensor] | None = None
+        self._pending: tuple[dist.Work, Tensor] | None = None
 
     def after_update(self) -> str:
         """Return why to stop now, the same on every rank; empty to continue."""
         if self._group is None:
-            return REASONS[self._asked()]
-        heard = self._receive()
-        flag = torch.tensor([self._asked()], dtype=torch.uint8)
+            return REASONS[self._reason_index()]
+        reason = self._receive()
+        flag = torch.tensor([self._reason_index()], dtype=torch.uint8)
         work = dist.all_reduce(flag, dist.ReduceOp.MAX, group=self._group, async_op=True)
         assert work is not None  # this rank is in the group
-        self._on_its_way = work, flag
-        return REASONS[heard]
+        self._pending = work, flag
+        return REASONS[reason]
 
     def close(self) -> None:
         """Wait for the last flags: a rank that exits earlier would break the others' connection."""
         self._receive()
 
     def _receive(self) -> int:
-        if self._on_its_way is None:
+        if self._pending is None:
             return 0
-        work, flag = self._on_its_way
-        self._on_its_way = None
+        work, flag = self._pending
+        self._pending = None
         work.wait()
         return int(flag)
 
-    def _asked(self) -> int:
+    def _reason_index(self) -> int:
         """Return this rank's reason to stop, as an index into REASONS; 0 if there is none."""
         if stop.request.reason:
             return REASONS.index(stop.request.reason)
@@ -105,10 +105,10 @@ class History:
 def updates_on(strategy: Strategy, batches: Iterable[Batch], updates: int | None = None) -> Iterator[Update]:
     """Train on global `batches`, and yield after every update. Keeps no history."""
     for batch in itertools.islice(batches, updates):
-        began = time.monotonic()
+        started_at = time.monotonic()
         share = strategy.share(batch)
         loss, _ = strategy.step(share)
-        yield Update(loss, batch, share, time.monotonic() - began)
+        yield Update(loss, batch, share, time.monotonic() - started_at)
 
 
 def train(
@@ -173,13 +173,14 @@ def evaluate(strategy: Strategy, batches: Iterable[Batch]) -> float:
     return total / max(1, count)
 
 
-def check_compiles(where: torch.device) -> None:
+def check_compiles(target: torch.device) -> None:
     """Refuse a machine on which `torch.compile` finds no working compiler, before the run depends on it."""
     try:
-        torch.compile(lambda numbers: numbers * 2 + 1)(torch.ones(2, device=where))
+        torch.compile(lambda numbers: numbers * 2 + 1)(torch.ones(2, device=target))
     except Exception as error:  # from PyTorch, Triton, a C++ compiler, or the system
-        why = next(iter(str(error).splitlines()), "")
-        raise ValueError(f"--compile: no compiler works here ({type(error).__name__}: {why}); leave it out") from error
+        reason = next(iter(str(error).splitlines()), "")
+        kind = type(error).__name__
+        raise ValueError(f"--compile: no working compiler here ({kind}: {reason}); leave it out") from error
 
 
 def compile_blocks(model: SequenceModel) -> None:

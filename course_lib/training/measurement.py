@@ -36,10 +36,10 @@ def seconds_per_update(strategy: Strategy, batch: Batch, repeats: int = 5) -> fl
     times = []
     for _ in range(repeats + 2):
         _wait_for_gpu()
-        began = time.monotonic()
+        started_at = time.monotonic()
         strategy.step(batch)
         _wait_for_gpu()
-        times.append(time.monotonic() - began)
+        times.append(time.monotonic() - started_at)
     return statistics.median(times[2:])
 
 
@@ -58,7 +58,7 @@ def measure_memory(strategy: Strategy, batch: Batch) -> Memory:
     slots = [value for tensor in tensors for value in strategy.optimizer.state.get(tensor, {}).values()]
     return Memory(
         parameters=sum(map(_bytes, stored)),
-        gradients=sum(_bytes(whole) for whole, tensor in zip(stored, tensors, strict=True) if tensor.grad is not None),
+        gradients=sum(_bytes(full) for full, tensor in zip(stored, tensors, strict=True) if tensor.grad is not None),
         optimizer=sum(_bytes(value) for value in slots if isinstance(value, Tensor)),
         activations=saved.peak,
     )
@@ -104,13 +104,13 @@ def measure_sharding(strategy: Strategy, batch: Batch) -> ShardedMemory:
     return ShardedMemory(
         parameters=sum(map(_bytes, parameters)),
         gradients=sum(_bytes(parameter.grad) for parameter in parameters if parameter.grad is not None),
-        optimizer=sum(map(_bytes, _kept_by(strategy))),
+        optimizer=sum(map(_bytes, _optimizer_state(strategy))),
         gathered=watch.gathered.peak if watch else 0,
         whole_gradients=watch.gradients.peak if watch else 0,
     )
 
 
-def _kept_by(strategy: Strategy) -> list[Tensor]:
+def _optimizer_state(strategy: Strategy) -> list[Tensor]:
     """Return the optimizer state on this rank: the tensors with one number per number of a parameter."""
     optimizer = getattr(strategy.optimizer, "optim", strategy.optimizer)  # a ZeroRedundancyOptimizer wraps one
     values = [value for slots in optimizer.state.values() for value in slots.values()]
@@ -171,10 +171,10 @@ def _times(strategy: Strategy, batch: Batch, updates: int, update_seconds: float
     share, times = strategy.share(batch), []
     for _ in range(updates + 1):
         dist.barrier()
-        began = time.monotonic()
+        started_at = time.monotonic()
         strategy.step(share)
         time.sleep(update_seconds)
-        times.append(time.monotonic() - began)
+        times.append(time.monotonic() - started_at)
     return times[1:]
 
 
@@ -209,7 +209,7 @@ def paced_strategy(plan: Plan, twin: Twin, link: Link) -> Strategy:
 def _gather_pace(plan: Plan, twin: Twin, link: Link) -> GatherPace:
     """Return the mean over all blocks, to use for each."""
     work, count = twin.work, len(twin.work.blocks)
-    gather = sum(link.all_reduce_seconds(each.parameters, plan.shards) for each in work.memory) / 2 / count
+    gather = sum(link.all_reduce_seconds(memory.parameters, plan.shards) for memory in work.memory) / 2 / count
     blocks = [work.seconds(place, plan.ranks * plan.pieces.micro_batches) for place in range(count)]
     forward, backward = (sum(getattr(block, name) for block in blocks) / count for name in ("forward", "backward"))
     return GatherPace(gather, forward, backward, gather)

@@ -26,7 +26,7 @@ from course_lib.data import Batch
 from course_lib.launchers.process.progress_bar import Progress
 from course_lib.lstm.model import SequenceModel
 from course_lib.strategies import Strategy
-from course_lib.strategies.precision import PRECISIONS
+from course_lib.strategies.base import PRECISIONS
 from course_lib.strategies.shards import local_part
 from course_lib.training.log import Log, Record, TensorboardLog
 from course_lib.training.loop import READ_EVERY, Update
@@ -117,27 +117,27 @@ class PendingLoss:
     """A loss being copied from the device. Waiting for it at once would leave the GPU idle for a while."""
 
     number: Tensor
-    has_come: torch.cuda.Event | None
-    when: float
+    copied: torch.cuda.Event | None
+    updated_at: float
     tokens: int  # of its batch
 
     @classmethod
-    def of(cls, update: Update) -> PendingLoss:
+    def start(cls, update: Update) -> PendingLoss:
         """Start the copy, and return the pending loss."""
-        number, has_come = update.loss.detach().to("cpu", non_blocking=True), None
+        number, copied = update.loss.detach().to("cpu", non_blocking=True), None
         if update.loss.is_cuda:
-            has_come = torch.cuda.Event()
-            has_come.record()
-        return cls(number, has_come, time.monotonic(), int(update.batch.lengths.sum()))
+            copied = torch.cuda.Event()
+            copied.record()
+        return cls(number, copied, time.monotonic(), int(update.batch.lengths.sum()))
 
     @property
-    def is_there(self) -> bool:
-        return self.has_come is None or self.has_come.query()
+    def is_ready(self) -> bool:
+        return self.copied is None or self.copied.query()
 
     def value(self) -> float:
         """Wait for the loss if needed, and return it."""
-        if self.has_come is not None:
-            self.has_come.synchronize()
+        if self.copied is not None:
+            self.copied.synchronize()
         return self.number.item()
 
 
@@ -147,7 +147,7 @@ class MetricsLogger:
     def __init__(
         self,
         updates: int,
-        of: int,
+        total: int,
         loss: float,
         *,
         log: Log | None,
@@ -155,27 +155,27 @@ class MetricsLogger:
         board: TensorboardLog | None = None,
         utilization: Utilization | None = None,
     ) -> None:
-        self.updates, self.of, self.loss = updates, of, loss
+        self.updates, self.total, self.loss = updates, total, loss
         self.log, self.board, self.show, self.utilization = log, board, show, utilization
         self.tokens_per_second = 0.0
         self._seconds_before = log.seconds if log else 0.0
         self._unread: list[PendingLoss] = []
         self._unchecked: list[PendingLoss] = []
-        self._began = self._read_at = time.monotonic()
+        self._started_at = self._read_at = time.monotonic()
 
     def add(self, update: Update) -> None:
         """Record one update. Its loss is read a moment later, with a few others, or by `flush`."""
         self.updates += 1
-        loss = PendingLoss.of(update)
+        loss = PendingLoss.start(update)
         self._unread.append(loss)
         self._unchecked.append(loss)
-        if self.updates == self.of:
+        if self.updates == self.total:
             self.flush()
             self.check_losses()
-        if loss.when - self._read_at >= READ_EVERY:
-            self._read(sum(1 for _ in takewhile(lambda pending: pending.is_there, self._unread)))
+        if loss.updated_at - self._read_at >= READ_EVERY:
+            self._read(sum(1 for _ in takewhile(lambda pending: pending.is_ready, self._unread)))
         if self.updates % CHECK_EVERY == 0:
-            self.check_losses(but_the_last=NOT_YET_CHECKED if loss.has_come else 0)
+            self.check_losses(but_the_last=NOT_YET_CHECKED if loss.copied else 0)
 
     @property
     def mfu(self) -> float | None:
@@ -187,11 +187,11 @@ class MetricsLogger:
         count = max(0, len(self._unchecked) - but_the_last)
         values = [pending.value() for pending in self._unchecked[:count]]
         before, self._unchecked = self.updates - len(self._unchecked), self._unchecked[count:]
-        first = next((place for place, value in enumerate(values) if not math.isfinite(value)), None)
-        if first is not None:
+        first_bad = next((place for place, value in enumerate(values) if not math.isfinite(value)), None)
+        if first_bad is not None:
             self.flush()
-            update = before + first + 1
-            raise NotFinite(f"the loss of update {update} is {values[first]}: give a smaller --learning-rate")
+            update = before + first_bad + 1
+            raise NotFinite(f"the loss of update {update} is {values[first_bad]}: give a smaller --learning-rate")
 
     def flush(self) -> None:
         """Read the pending losses, log them, and show the progress."""
@@ -205,18 +205,18 @@ class MetricsLogger:
         losses, now = [pending.value() for pending in read], time.monotonic()
         self.tokens_per_second = sum(pending.tokens for pending in read) / max(1e-9, now - self._read_at)
         self.loss, self._read_at = losses[-1], now
-        last = self.updates - len(self._unread)
-        speed, before = round(self.tokens_per_second, 1), self._seconds_before - self._began
+        last_update = self.updates - len(self._unread)
+        speed, before = round(self.tokens_per_second, 1), self._seconds_before - self._started_at
         records = (
-            Record(number, loss, speed, round(before + pending.when, 4), self.mfu)
-            for number, loss, pending in zip(range(last - count + 1, last + 1), losses, read, strict=True)
+            Record(number, loss, speed, round(before + pending.updated_at, 4), self.mfu)
+            for number, loss, pending in zip(range(last_update - count + 1, last_update + 1), losses, read, strict=True)
         )
         finite = list(takewhile(lambda record: math.isfinite(record.loss), records))  # JSON has no NaN
         for log in (self.log, self.board):
             if log:
                 log.append(finite)
         if self.show:
-            self.show(Progress(last, self.of, self.loss, self.tokens_per_second, self.mfu))
+            self.show(Progress(last_update, self.total, self.loss, self.tokens_per_second, self.mfu))
 
     def skip_time(self) -> None:
         """Restart the clock: the time since the last update was not spent on training."""

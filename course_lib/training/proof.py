@@ -41,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Proof:
-    """The comparison, step by step and rank by rank. It is truthy if they agree everywhere."""
+    """The comparison, step by step and rank by rank. It is true if they agree everywhere."""
 
     ranks: int
     steps: tuple[Step, ...]
@@ -51,17 +51,17 @@ class Proof:
 
     def __repr__(self) -> str:
         updates = len({step.number for step in self.steps})
-        who = f"{self.ranks} {'rank' if self.ranks == 1 else 'ranks'}"
+        on_ranks = f"{self.ranks} {'rank' if self.ranks == 1 else 'ranks'}"
         if self:
             return (
-                f"the same as one process: {who}, after each of {updates} updates, "
+                f"the same as one process: {on_ranks}, after each of {updates} updates, "
                 f"loss, gradients and parameters agree to {TOLERANCE:g}"
             )
-        first = next(step for step in self.steps if not step.same)
+        step = next(step for step in self.steps if not step.same)
         return (
-            f"NOT the same as one process: after update {first.number} rank {first.rank} is off by "
-            f"{first.gradients:.1g} in the gradients, {first.parameters:.1g} in the parameters "
-            f"(most in {first.worst}) and {first.loss:.1g} in the loss"
+            f"NOT the same as one process: after update {step.number} rank {step.rank} is off by "
+            f"{step.gradients:.1g} in the gradients, {step.parameters:.1g} in the parameters "
+            f"(most in {step.worst}) and {step.loss:.1g} in the loss"
         )
 
 
@@ -183,17 +183,20 @@ def _compare_all(ranks: int, reports: list[list[Report]], references: list[Repor
 def _compare(number: int, rank: int, report: Report, reference: Report) -> Step:
     loss, gradients, parameters = report
     true_loss, true_gradients, true_parameters = reference
-    for what, ours, theirs in (("parameters", parameters, true_parameters), ("gradients", gradients, true_gradients)):
-        if odd := sorted(ours.keys() ^ theirs.keys()):
-            who = "the whole model has and it does not" if odd[0] in theirs else "it has and the whole model does not"
-            raise ValueError(f"rank {rank} reports different {what} than the whole model has: {odd[0]}, which {who}")
-    off = {name: _distance(parameters[name], true_parameters[name]) for name in parameters}
-    off_gradients = {name: _distance(gradients[name], true_gradients[name]) for name in gradients}
-    worst = max(off_gradients, key=lambda name: off_gradients[name])
+    pairs = {"parameters": (parameters, true_parameters), "gradients": (gradients, true_gradients)}
+    for kind, (actual, expected) in pairs.items():
+        if odd := sorted(actual.keys() ^ expected.keys()):
+            owner = (
+                "the whole model has and it does not" if odd[0] in expected else "it has and the whole model does not"
+            )
+            raise ValueError(f"rank {rank} reports different {kind} than the whole model has: {odd[0]}, which {owner}")
+    parameters_off = {name: _distance(parameters[name], true_parameters[name]) for name in parameters}
+    gradients_off = {name: _distance(gradients[name], true_gradients[name]) for name in gradients}
+    worst = max(gradients_off, key=lambda name: gradients_off[name])
     loss_off = _distance(*torch.tensor([loss, true_loss], dtype=torch.float64))
-    return Step(number, rank, max(off_gradients.values()), max(off.values()), loss_off, worst)
+    return Step(number, rank, max(gradients_off.values()), max(parameters_off.values()), loss_off, worst)
 
 
-def _distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+def _distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """Return the largest difference between two tensors; infinite if one has a NaN."""
-    return (ours - theirs).abs().nan_to_num(nan=float("inf")).max().item()
+    return (actual - expected).abs().nan_to_num(nan=float("inf")).max().item()

@@ -70,18 +70,18 @@ class Settings:
         return {"data": self.data, "seed": self.seed, "carry_state": self.options.get("carry_state", False)} | size
 
 
-def split_logs(given: Sequence[str]) -> dict[str, str]:
+def split_logs(values: Sequence[str]) -> dict[str, str]:
     """Return `log` and `tensorboard` from the values of --log: a file, and tensorboard:FOLDER, each at most once."""
-    found: dict[str, str] = {}
-    for text in given:
+    logs: dict[str, str] = {}
+    for text in values:
         kind = "tensorboard" if text.startswith(PREFIX) else "log"
         place = text.removeprefix(PREFIX)
         if not place.strip():
             raise BadSettings(f"--log {text}: name a folder, for example tensorboard:runs")
-        if kind in found:
-            raise BadSettings(f"--log {text}: there is one such log already; give one file, and one tensorboard:FOLDER")
-        found[kind] = place
-    return found
+        if kind in logs:
+            raise BadSettings(f"--log {text}: this kind of log is set already; give one file, one tensorboard:FOLDER")
+        logs[kind] = place
+    return logs
 
 
 def check_settings(settings: Settings, ranks: int, *, may_restart: bool = False) -> None:
@@ -127,16 +127,16 @@ def check_numbers(settings: Settings, ranks: int) -> None:
         raise BadSettings(f"layers={settings.layers}: give at most {MOST_LAYERS}")
     if not 0 < settings.learning_rate < math.inf:
         raise BadSettings(f"learning_rate={settings.learning_rate}: give a number above 0")
-    if not 0 <= settings.seed <= machine.LARGEST_SEED:
-        raise BadSettings(f"seed={settings.seed}: a seed is 0 or more, and at most {machine.LARGEST_SEED}")
+    if not 0 <= settings.seed <= machine.MAX_SEED:
+        raise BadSettings(f"seed={settings.seed}: a seed is 0 or more, and at most {machine.MAX_SEED}")
     if settings.time_limit is not None and not 0 < settings.time_limit < math.inf:
         raise BadSettings(f"time_limit={settings.time_limit}: give a number of seconds above 0")
     if settings.time_limit is not None and settings.checkpoint is None:
-        raise BadSettings("--time-limit saves what is trained by then: give --checkpoint and a folder for it")
+        raise BadSettings("--time-limit saves a checkpoint when the time is up: give --checkpoint and a folder")
     if settings.strategy == "single" and ranks != 1:
         raise BadSettings(f"single trains on one rank, not on {ranks}: give --ranks 1, or another strategy")
-    if settings.model == "gpt" and (why := needs_hidden(settings.hidden, HEADS)):
-        raise BadSettings(why)
+    if settings.model == "gpt" and (problem := needs_hidden(settings.hidden, HEADS)):
+        raise BadSettings(problem)
     if settings.model == "gpt" and settings.options.get("carry_state"):
         raise BadSettings("carry_state=True: a GPT has no state to carry; leave it out, or train an LSTM")
     if settings.options.get("carry_state") and settings.data == "adding":
@@ -152,11 +152,11 @@ def check_memory(settings: Settings, ranks_here: int) -> None:
         return
     available = machine.memory_bytes()
     copies = ranks_here if machine.gpus() else max(ranks_here, TRAINED_NUMBERS)
-    needed = copies * BYTES_PER_NUMBER * settings.layers * count_lstm_parameters(settings.hidden)
-    if available is not None and needed > available:
+    required = copies * BYTES_PER_NUMBER * settings.layers * count_lstm_parameters(settings.hidden)
+    if available is not None and required > available:
         raise BadSettings(
-            f"hidden={settings.hidden} and layers={settings.layers} need {needed / 2**30:,.0f} GiB of memory, and this "
-            f"machine has {available / 2**30:,.0f}: give smaller ones"
+            f"hidden={settings.hidden} and layers={settings.layers} need {required / 2**30:,.0f} GiB of memory, and "
+            f"this machine has {available / 2**30:,.0f}: give smaller ones"
         )
 
 
@@ -167,13 +167,13 @@ def checkpoint_to_resume(settings: Settings, may_restart: bool) -> Checkpoint | 
     """
     if settings.checkpoint is None:
         if settings.resume:
-            raise CheckpointError("--resume needs to know from where: give --checkpoint and the folder")
+            raise CheckpointError("--resume needs a folder to resume from: give --checkpoint")
         return None
     check_can_be_made(Path(settings.checkpoint))
-    found, _ = find_checkpoint(settings.checkpoint, only=(FACTS,))
-    if found is not None:
-        _check_may_resume(settings, found)
-        return found
+    checkpoint, _ = find_checkpoint(settings.checkpoint, only=(FACTS,))
+    if checkpoint is not None:
+        _check_may_resume(settings, checkpoint)
+        return checkpoint
     if settings.resume and not may_restart:
         raise CheckpointError(f"there is no checkpoint in {settings.checkpoint}: leave out --resume to start over")
     return None
@@ -194,21 +194,21 @@ def check_can_be_made(folder: Path) -> None:
         raise CheckpointError(f"{folder} cannot be made (you may not write into {nearest}): give another folder")
 
 
-def _check_may_resume(settings: Settings, found: Checkpoint) -> None:
+def _check_may_resume(settings: Settings, checkpoint: Checkpoint) -> None:
     """Refuse to resume from a checkpoint without --resume, or with different data than it has seen."""
     if not settings.resume and not torchrun.restarts():
         raise CheckpointError(
-            f"{settings.checkpoint} has a checkpoint of update {found.position.updates}: "
+            f"{settings.checkpoint} has a checkpoint of update {checkpoint.position.updates}: "
             "give --resume to go on from there, or another folder"
         )
-    if (model := found.notes.get("model")) != settings.model:
-        was = f"--model {model}" if model else "the course's LSTM, without --model"
+    if (model := checkpoint.notes.get("model")) != settings.model:
+        saved = f"--model {model}" if model else "the course's LSTM, without --model"
         raise CheckpointError(
-            f"{settings.checkpoint} was saved with {was}: go on with the same, or give another folder"
+            f"{settings.checkpoint} was saved with {saved}: continue with the same, or give another folder"
         )
-    for name, was in found.notes.get("order", {}).items():
-        if settings.order.get(name) != was:
+    for name, saved in checkpoint.notes.get("order", {}).items():
+        if settings.order.get(name) != saved:
             raise CheckpointError(
-                f"{settings.checkpoint} was saved with {name}={was}: go on with the same, "
+                f"{settings.checkpoint} was saved with {name}={saved}: continue with the same, "
                 "or the run would skip some of the data and see some of it twice"
             )

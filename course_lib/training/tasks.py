@@ -70,7 +70,7 @@ def sentences(
 
 
 def streams(corpus: Corpus | TokenFile, tokens: int, hidden: int, layers: int) -> Task:
-    """Return next-word prediction in a text that is read at several places at once, with a carried state."""
+    """Return next-word prediction in a text read as several parallel streams, with a carried state."""
     windows = Windows(Streams(corpus.tokens, streams=max(1, tokens // WINDOW), window=WINDOW))
     sizes = {"vocabulary": len(corpus.vocabulary), "hidden": hidden, "layers": layers}
     sampler = ShardedBatches(len(windows.streams), 1, shuffle=False)
@@ -102,23 +102,23 @@ def fingerprint(task: Task) -> dict[str, Any]:
     task.sampler.set_epoch(0)
     batches = task.sampler.global_batches()
     places = sorted({place * (len(batches) - 1) // max(1, SAMPLED - 1) for place in range(SAMPLED)})
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for place in places:
-        found.update(_bytes(task.dataset.batch(batches[place])))
-    return {"batches": len(batches), "sample": found.hexdigest()[:16]}
+        digest.update(_bytes(task.dataset.batch(batches[place])))
+    return {"batches": len(batches), "sample": digest.hexdigest()[:16]}
 
 
 def check_draws_nothing(task: Task, name: str) -> None:
     """Refuse data whose batches depend on the random numbers of the rank that reads them."""
     task.sampler.set_epoch(0)
-    first, read = task.sampler.global_batches()[0], []
+    indices, readings = task.sampler.global_batches()[0], []
     for seed in (1, 2):
         seed_generators(seed)
-        read.append(_bytes(task.dataset.batch(first)))
-    if read[0] != read[1]:
+        readings.append(_bytes(task.dataset.batch(indices)))
+    if readings[0] != readings[1]:
         raise BadFunction(
             f"--data {name} draws random numbers when a batch is read, so each rank would read a different batch: draw "
-            "them when the data is made, or from a generator seeded with the examples' numbers"
+            "them when the data is created, or from a generator seeded with the examples' numbers"
         )
 
 
@@ -131,24 +131,24 @@ def _bytes(batch: Batch) -> bytes:
 def fingerprint_of_all_ranks(task: Task, name: str) -> dict[str, Any]:
     """Return the data's fingerprint; refuse data that is not the same on every rank."""
     check_draws_nothing(task, name)
-    ours = fingerprint(task)
-    if on_rank_0(lambda: ours) != ours:
+    local = fingerprint(task)
+    if on_rank_0(lambda: local) != local:
         raise BadFunction(
-            f"--data {name} gives this rank other examples than rank 0: make them the same on every rank, from a fixed "
-            "seed or a file"
+            f"--data {name} gives this rank different examples than rank 0: make them the same on every rank, from a "
+            "fixed seed or a file"
         )
-    return ours
+    return local
 
 
-def check_same_data(saved: Checkpoint, ours: dict[str, Any]) -> None:
+def check_same_data(saved: Checkpoint, current: dict[str, Any]) -> None:
     """Refuse to continue with different data than a checkpoint has seen."""
-    theirs = saved.notes.get("data", ours)
-    if theirs == ours:
+    saved_data = saved.notes.get("data", current)
+    if saved_data == current:
         return
-    size = f" ({theirs['batches']:,} batches in an epoch, now {ours['batches']:,})"
+    size = f" ({saved_data['batches']:,} batches in an epoch, now {current['batches']:,})"
     raise CheckpointError(
-        f"{saved.path} was trained on other data than this{size if theirs['batches'] != ours['batches'] else ''}: go "
-        "on with the same, or start over in another folder"
+        f"{saved.path} was trained on different data{size if saved_data['batches'] != current['batches'] else ''}: "
+        "continue with the same data, or start over in another folder"
     )
 
 
@@ -171,9 +171,9 @@ def prepare_data(settings: Settings) -> None:
         return
     with tqdm(desc="tokens", unit="B", unit_scale=True, leave=False, disable=None) as bar:
 
-        def show(done: int, total: int) -> None:
+        def show(tokenized: int, total: int) -> None:
             bar.total = total
-            bar.update(done - bar.n)
+            bar.update(tokenized - bar.n)
 
         try:
             open_tokens(settings.data, MOST_COMMON, show)
@@ -190,7 +190,7 @@ def _task_of_data(settings: Settings) -> Task:
     elif names_a_function(settings.data):
         corpus = user_data(settings.data)
         if not isinstance(corpus, Corpus | TokenFile):
-            return _task_of_own_data(settings, corpus)
+            return _task_of_user_data(settings, corpus)
     else:
         corpus = _tokens_of_all_ranks(settings.data)
     if settings.options.get("carry_state"):
@@ -198,7 +198,7 @@ def _task_of_data(settings: Settings) -> Task:
     return sentences(corpus, settings.tokens, *size, settings.seed)
 
 
-def _task_of_own_data(settings: Settings, data: Any) -> Task:
+def _task_of_user_data(settings: Settings, data: Any) -> Task:
     if settings.options.get("carry_state"):
         raise BadSettings(f"carry_state=True: examples of {settings.data} have nothing to carry; return a Corpus there")
     sizes = sizes_of(data, settings.data, has_model=settings.model is not None)

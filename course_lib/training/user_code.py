@@ -50,9 +50,9 @@ def names_a_function(text: str) -> bool:
 
 def user_function(option: str, target: str) -> Callable[..., Any]:
     """Return the function that `--model` or `--data` names."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    current_folder = str(Path.cwd())
+    if current_folder not in sys.path:
+        sys.path.insert(0, current_folder)
     try:
         return find_function(MODELS.get(target, target) if option == "model" else target)
     except (BadJob, LaunchError) as error:
@@ -64,25 +64,26 @@ def user_model(target: str, sizes: Mapping[str, int]) -> SequenceModel:
     """Return the model of the function's blocks. The function gets the sizes that it asks for by name."""
     name = f"--model {target}"
     function = user_function("model", target)
-    asked = _parameters(function)
-    if unknown := [each for each, parameter in asked.items() if each not in sizes and _is_needed(parameter)]:
+    parameters = _parameters(function)
+    required = [argument for argument, parameter in parameters.items() if _is_needed(parameter)]
+    if unknown := [argument for argument in required if argument not in sizes]:
         raise BadFunction(f"{name} takes {unknown[0]}: for this data it may take {', '.join(sizes)}")
-    made = _call(name, function, **{each: value for each, value in sizes.items() if each in asked})
-    if isinstance(made, SequenceModel):
-        return made
-    if not isinstance(made, nn.ModuleList | nn.Sequential | list | tuple) or not len(made):
-        raise BadFunction(f"{name} returned {_kind(made)}: return a list of blocks, the way in first")
-    for place, block in enumerate(made):
+    blocks = _call(name, function, **{size: value for size, value in sizes.items() if size in parameters})
+    if isinstance(blocks, SequenceModel):
+        return blocks
+    if not isinstance(blocks, nn.ModuleList | nn.Sequential | list | tuple) or not len(blocks):
+        raise BadFunction(f"{name} returned {_kind(blocks)}: return a list of blocks, the input block first")
+    for place, block in enumerate(blocks):
         _check_block(name, place, block)
-    return SequenceModel(dict(enumerate(made)))
+    return SequenceModel(dict(enumerate(blocks)))
 
 
 def user_data(target: str) -> Any:
     """Return the function's data, after checking that it has a length and batches."""
     name = f"--data {target}"
     function = user_function("data", target)
-    if needed := [each for each, parameter in _parameters(function).items() if _is_needed(parameter)]:
-        raise BadFunction(f"{name} takes {needed[0]}: it is called without arguments")
+    if required := [argument for argument, parameter in _parameters(function).items() if _is_needed(parameter)]:
+        raise BadFunction(f"{name} takes {required[0]}: it is called without arguments")
     data = _call(name, function)
     if not callable(getattr(data, "batch", None)) or not hasattr(type(data), "__len__"):
         raise BadFunction(f"{name} returned {_kind(data)}: return data that has a length, and batch(indices)")
@@ -102,7 +103,7 @@ def sizes_of(data: Any, target: str, has_model: bool) -> dict[str, int]:
             return {"features": batch.inputs.shape[2], "outputs": 1}
         if has_model:
             return {"features": batch.inputs.shape[2]}
-        raise BadFunction(f"--data {target} maps features to classes: give --model, which knows how many there are")
+        raise BadFunction(f"--data {target} maps features to classes: give --model, which sets how many there are")
     vocabulary = getattr(data, "vocabulary", None)
     if vocabulary is not None:
         return {"vocabulary": vocabulary if isinstance(vocabulary, int) else len(vocabulary)}
@@ -121,8 +122,8 @@ def loss_for(data: Any) -> Loss:
 @torch.no_grad()
 def check_runs(model: SequenceModel, target: str, batch: Batch) -> None:
     """Run one sequence through the blocks, one by one, and refuse blocks that strategies cannot train."""
-    first = batch.rows([0])
-    outputs = first.inputs
+    sample = batch.rows([0])
+    outputs = sample.inputs
     with untouched(model):
         for place, block in model.numbered():
             name = f"--model {target}: block {place} ({type(block).__name__})"
@@ -130,13 +131,13 @@ def check_runs(model: SequenceModel, target: str, batch: Batch) -> None:
             if not isinstance(returned, Sequence) or len(returned) != 2 or not isinstance(returned[0], Tensor):
                 raise BadFunction(f"{name} returned {_kind(returned)}: return (outputs, state)")
             outputs, state = returned
-            if tuple(outputs.shape) != (first.steps, 1, block.width):
+            if tuple(outputs.shape) != (sample.steps, 1, block.width):
                 raise BadFunction(
-                    f"{name} returned outputs of shape {tuple(outputs.shape)} for {first.steps} steps of one sequence: "
-                    f"return (steps, sequences, width), here {(first.steps, 1, block.width)}"
+                    f"{name} returned outputs of shape {tuple(outputs.shape)} for {sample.steps} steps of one "
+                    f"sequence: return (steps, sequences, width), here {(sample.steps, 1, block.width)}"
                 )
-            if state is not None and not (len(state) == 2 and all(isinstance(each, Tensor) for each in state)):
-                raise BadFunction(f"{name} returned another state than (h, c): return these two tensors, or None")
+            if state is not None and not (len(state) == 2 and all(isinstance(part, Tensor) for part in state)):
+                raise BadFunction(f"{name} returned a state that is not (h, c): return these two tensors, or None")
     _check_outputs(f"--model {target}: the last block", outputs.shape[-1], batch)
 
 
@@ -145,7 +146,7 @@ def _check_outputs(name: str, width: int, batch: Batch) -> None:
     if batch.targets.is_floating_point() and width != 1:
         raise BadFunction(f"{name} has width {width}, and a target is one number: give it width 1")
     if not batch.targets.is_floating_point() and width <= int(batch.targets.max()):
-        raise BadFunction(f"{name} has width {width}, and there is a class {int(batch.targets.max())}: give it more")
+        raise BadFunction(f"{name} has width {width}, and there is a class {int(batch.targets.max())}: make it wider")
 
 
 def _check_block(name: str, place: int, block: Any) -> None:
@@ -155,7 +156,7 @@ def _check_block(name: str, place: int, block: Any) -> None:
     if type(getattr(block, "width", None)) is not int:
         raise BadFunction(f"{which} has no width: give it one, the size of its outputs' last dimension")
     if not any(parameter.requires_grad for parameter in block.parameters()):
-        raise BadFunction(f"{which} has nothing to train: put what it does into the block before or after it")
+        raise BadFunction(f"{which} has no trainable parameters: move its work into the block before or after it")
 
 
 def _call(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -164,10 +165,11 @@ def _call(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) ->
         return function(*args, **kwargs)
     except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if not frame.filename.startswith((sys.prefix, os.path.dirname(__file__)))]
-        where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+        library = (sys.prefix, os.path.dirname(__file__))
+        frame = next((frame for frame in reversed(frames) if not frame.filename.startswith(library)), None)
+        location = f" ({Path(frame.filename).name}, line {frame.lineno})" if frame else ""
         message = " ".join(str(error).split())
-        raise BadFunction(f"{name} raises {type(error).__name__}: {message}{where}") from error
+        raise BadFunction(f"{name} raises {type(error).__name__}: {message}{location}") from error
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

@@ -1,4 +1,4 @@
-"""Predictions on a lesson's page: a question that can be answered, and what came out of the run, folded behind it.
+"""Predictions on a lesson's page: a question that can be answered, and the result of the run, folded below it.
 
 The fold is a `<details>`, so it opens without JavaScript; `predictions.js` makes the choices into buttons.
 """
@@ -18,15 +18,17 @@ from course_lib.checks.wording import question_box
 Cell = dict[str, Any]
 ASKS = re.compile(r'^predict\("(\d\d\.\d+)"\)$')
 HEADING = re.compile(r"^#+ ", re.MULTILINE)
-OPEN = '<details class="outcome" data-number="{}"><summary>Answer, or skip: show what came out</summary>'
-BELOW = "What do you say? What came out is folded below."
+OPEN = '<details class="outcome" data-number="{}"><summary>Answer, or skip to the result</summary>'
+WONDERS = re.compile(r"\*Predict\*|^Before you run", re.MULTILINE)  # a question in the text, answered by the next cell
+SAY = '<details class="outcome"><summary>Answer first, then open the result</summary>'
+BELOW = "What do you predict? The result is folded below."
 
 
 def with_folds(cells: list[Cell]) -> list[Cell]:
     """A lesson's cells, each question answerable, with everything from there to the next heading folded."""
     made: list[Cell] = []
     folds = 0
-    for cell in cells:
+    for cell in _with_answers_folded(cells):
         text = "".join(cell["source"])
         asks = ASKS.match(text) if cell["cell_type"] == "code" else None
         heading = HEADING.search(text) if folds and cell["cell_type"] == "markdown" else None
@@ -40,6 +42,27 @@ def with_folds(cells: list[Cell]) -> list[Cell]:
         else:
             made.append(cell)
     return [*made, markdown("</details>" * folds)] if folds else made
+
+
+def _with_answers_folded(cells: list[Cell]) -> list[Cell]:
+    """The cells, with what a cell shows folded if the text before it asks, and with it the text that follows."""
+    made: list[Cell] = []
+    asked = folded = False
+    for cell in cells:
+        text = "".join(cell["source"])
+        is_code = cell["cell_type"] == "code"
+        if folded and (is_code or HEADING.search(text)):
+            made.append(markdown("</details>"))
+            folded = False
+        if asked and is_code and cell["outputs"] and not ASKS.match(text):
+            tags = [*cell["metadata"].get("tags", []), "remove-input"]
+            shown = {**cell, "id": f"{cell['id']}-shown", "metadata": {**cell["metadata"], "tags": tags}}
+            made += [{**cell, "outputs": []}, markdown(SAY), shown]
+            folded = True
+        else:
+            made.append(cell)
+        asked = not is_code and bool(WONDERS.search(text))
+    return [*made, markdown("</details>")] if folded else made
 
 
 def numbers_of(cells: list[Cell]) -> list[str]:
@@ -70,7 +93,7 @@ def _facts(prediction: Prediction) -> dict[str, Any]:
 def _why(choice: Choice) -> str:
     if choice.is_right:
         return ""
-    return f"<strong>What that believes</strong>: <em>{marked(choice.believes)}.</em> {marked(choice.why)}"
+    return f"<strong>The idea behind that</strong>: <em>{marked(choice.believes)}.</em> {marked(choice.why)}"
 
 
 def _bounds(choice: Choice, tolerance: float) -> list[float]:

@@ -65,7 +65,7 @@
         if (!Number.isFinite(said)) status.textContent = "Type a number, such as 12, 1.5 or 3/2.";
         else answer(facts.bounds.findIndex(([low, high]) => low <= said && said <= high), said);
       };
-      const send = element("button", { type: "submit" }, "That is my prediction");
+      const send = element("button", { type: "submit" }, "Submit");
       status.parentElement.before(element("form", { class: "prediction-field", onsubmit: take }, input, ` ${facts.unit} `, send));
       return input;
     }
@@ -84,15 +84,22 @@
       if (facts.typed) controls[0].readOnly = true;
       box.classList.add("answered");
       if (answered.skipped) {
-        status.textContent = "You skipped this one. What came out is open below.";
+        status.replaceChildren("You skipped this one. The result is open below. ", wayToResult());
         return;
       }
       const index = facts.typed ? -1 : LETTERS.indexOf(answered.said);
       if (facts.typed) controls[0].value = answered.said;
       else controls[index].setAttribute("aria-pressed", "true");
       const words = facts.typed ? `${answered.said} ${facts.unit}`.trim() : controls[index].textContent;
-      status.textContent = `You said ${words}. What came out is open below.`;
+      const verdict = answered.right ? "✓ As you said" : "✗ The result is different. You said";
+      status.replaceChildren(element("strong", {}, verdict), `: ${words}. The result is open below. `, wayToResult());
       if (result) mark(answered, index, words);
+    }
+
+    function wayToResult() {
+      if (!result) return "";
+      result.id ||= `result-${facts.number}`;
+      return element("a", { href: `#${result.id}` }, "To the result");
     }
 
     function mark(answered, index, words) {
@@ -136,6 +143,39 @@
     },
   }, "Forget my answers");
 
+  // ---- where a reader is -------------------------------------------------------------------------------------------
+
+  // The contents mark the last heading above the upper third of the window, whatever is folded.
+  const follow = () => {
+    const links = [...document.querySelectorAll(".page-toc a.nav-link[href^='#'], .bd-toc-nav a.nav-link[href^='#']")];
+    const headings = links.map((link) => document.getElementById(decodeURIComponent(link.hash.slice(1))));
+    let waiting = false;
+    const mark = () => {
+      waiting = false;
+      const above = headings.map((heading) => Boolean(heading?.offsetParent) && heading.getBoundingClientRect().top < innerHeight / 3);
+      const here = above.lastIndexOf(true);
+      links.forEach((link, place) => {
+        link.classList.toggle("active", place === here);
+        if (place === here) link.setAttribute("aria-current", "true");
+        else link.removeAttribute("aria-current");
+      });
+    };
+    const soon = () => {
+      if (!waiting) setTimeout(mark, 100); // after the theme, which marks what it sees
+      waiting = true;
+    };
+    for (const event of ["scroll", "resize", "toggle"]) addEventListener(event, soon, { capture: true, passive: true });
+    soon();
+  };
+
+  // The Tab key stops only at what can be scrolled.
+  const stops = new ResizeObserver((seen) => {
+    for (const { target } of seen) {
+      if (target.scrollWidth > target.clientWidth) target.setAttribute("tabindex", 0);
+      else target.removeAttribute("tabindex");
+    }
+  });
+
   // Paper shows everything.
   let printing = false;
   addEventListener("beforeprint", () => {
@@ -156,5 +196,7 @@
   addEventListener("DOMContentLoaded", () => {
     document.querySelectorAll("[data-prediction]").forEach(arrange);
     scores();
+    follow();
+    document.querySelectorAll("figure.drawn[tabindex], .formula[tabindex]").forEach((each) => stops.observe(each));
   });
 })();

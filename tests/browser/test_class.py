@@ -205,7 +205,7 @@ def test_a_prediction_in_a_cell_reaches_the_class_and_the_page_never_holds_the_s
     assert secret_of(lab) not in page.browser.evaluate(SECRET_WORDS)
 
 
-@pytest.mark.slow  # its quicker neighbours are in tests/classroom
+@pytest.mark.slow  # its quicker neighbors are in tests/classroom
 def test_after_the_class_was_killed_the_page_comes_back_by_itself_and_nothing_is_lost(page, room):
     room.kill()
     above = page.browser.locator(CLASS)

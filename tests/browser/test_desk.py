@@ -47,6 +47,31 @@ def test_outcomes_are_folded_until_their_cells_run_and_running_all_runs_them(pag
     assert folded.count() == 0
 
 
+def test_a_prediction_keeps_the_keyboard_and_its_answer_leads_on(page):
+    page.open("notebooks/00_start_here.ipynb")
+    page.run(page.nth(0))
+    asks = page.code_cell('predict("00.1")')
+    asks.locator(".cm-content").click()
+    page.browser.keyboard.press("Shift+Enter")
+    choice = asks.get_by_role("button", name="Skip: show it")
+    answer = asks.locator(".course-choices button, button.jupyter-button").first
+    answer.wait_for()
+    wait(lambda: "jp-mod-active" in asks.get_attribute("class"))
+    assert asks.evaluate(IN_VIEW)
+    answer.click()
+    choice.wait_for(state="detached")
+    after = page.browser.locator(f"{NOTEBOOK} .jp-Cell.jp-mod-active")
+    wait(lambda: "jp-mod-active" not in asks.get_attribute("class"))
+    assert after.is_visible()
+    before = page.prompts()
+    page.browser.keyboard.press("Shift+Enter")
+    page.browser.keyboard.press("Shift+Enter")  # the first one may have been text
+    wait(lambda: page.prompts() != before)
+
+
+IN_VIEW = "e => e.getBoundingClientRect().top < innerHeight && e.getBoundingClientRect().bottom > 0"
+
+
 def test_a_new_kernel_offers_to_run_what_is_above(page):
     page.open("notebooks/00_start_here.ipynb")
     cell = page.code_cell("def who_am_i")

@@ -66,4 +66,4 @@ def test_all_pictures_and_boxes_are_there_for_everybody(exported, name, theme):
     assert boxes.count() > 5
     assert all(box.is_visible() for box in boxes.all())
     assert "Error displaying" not in page.locator("body").inner_text()
-    assert axe(page, ".jp-OutputArea-output:not(:has([class^=ansi]))") == []  # a traceback's colours are IPython's
+    assert axe(page, ".jp-OutputArea-output:not(:has([class^=ansi]))") == []  # a traceback's colors are IPython's

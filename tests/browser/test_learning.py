@@ -89,7 +89,7 @@ def test_a_number_is_typed(page, lesson):
     cell = lesson.cell("predict-00-2")
     field = cell.get_by_role("textbox").last
     field.fill("many")
-    cell.get_by_role("button", name="That is my prediction").click()
+    cell.get_by_role("button", name="Submit").click()
     cell.get_by_text("a number, please").wait_for()
     field.fill("12/2")
     page.browser.keyboard.press("Enter")
@@ -101,7 +101,7 @@ def test_a_number_is_typed(page, lesson):
 def test_whoever_does_not_predict_is_not_stopped_and_reads_what_came_out(page, lesson):
     lesson.run("predict-00-1")
     told = lesson.run_until("predict-00-1", "reveal-00-1")
-    assert "Came out: 100" in told
+    assert "Result: 100" in told
     assert "you said" not in told.lower()
     assert lesson.cell("predict-00-1").get_by_role("button").count() == 0
     assert lesson.predictions()["00.1"] == {"skipped": True}
@@ -143,8 +143,8 @@ def test_a_report_explains_links_and_helps(page, lab):
     check.get_by_text("Hint 1 of").wait_for()
     check.get_by_role("button", name="Our answer").click()
     check.get_by_text("Our answer to 00.1").wait_for()
-    colours = check.locator(".highlight span").evaluate_all("all => all.map(one => getComputedStyle(one).color)")
-    assert len(set(colours)) > 2
+    colors = check.locator(".highlight span").evaluate_all("all => all.map(one => getComputedStyle(one).color)")
+    assert len(set(colors)) > 2
     assert page.axe(OUTPUTS) == []
     page.screenshot("report_helped")
     page.in_the_dark()

@@ -68,11 +68,11 @@ def test_a_question_is_on_the_wall_before_its_answer(wall):
     question = "\n".join(page.locator(ON).all_inner_texts())
     assert "22 units; 4" in question
     assert "makespan: 22" not in question
-    before = presses_until(page, "Came out")
+    before = presses_until(page, "Result")
     assert "makespan: 22" in before
-    assert "Came out" not in before
+    assert "Result" not in before
     page.keyboard.press("ArrowLeft")
-    assert "Came out" not in "\n".join(page.locator(ON).all_inner_texts())
+    assert "Result" not in "\n".join(page.locator(ON).all_inner_texts())
 
 
 def test_the_address_keeps_the_place_and_the_keys_lead_through_it(wall):
@@ -115,7 +115,7 @@ def test_axe_finds_nothing_serious(wall, size):
     page = wall("06")
     page.set_viewport_size({"width": size[0], "height": size[1]})
     SEEN.mkdir(exist_ok=True)
-    for words in ("Predict 06.1", "Came out"):
+    for words in ("Predict 06.1", "Result"):
         presses_until(page, words)
         page.screenshot(path=SEEN / f"slides_{size[0]}_{re.sub(r'[^a-z0-9]+', '_', words.lower())}.png")
     assert axe(page, "main, nav") == []

@@ -75,7 +75,7 @@ def computes_for(seconds):
 
 @needs_schedstat
 def test_right_answers_need_no_more_of_their_time_on_a_busy_machine():
-    """The quick neighbour of a whole class beside four spinning processes."""
+    """The quick neighbor of a whole class beside four spinning processes."""
     assert observe(call, computes_for, 2, {"seconds": 0}, timeout=20.0).kind == "returned"  # the server has started
     with busy(4):
         began = time.monotonic()
@@ -258,7 +258,7 @@ def test_a_class_beside_four_spinning_processes_earns_everything_and_the_same_ag
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_neighbour_with_150_spinning_processes_costs_an_honest_student_nothing(tmp_path):
+def test_a_neighbor_with_150_spinning_processes_costs_an_honest_student_nothing(tmp_path):
     need_a_sandbox()
     spins = "import os\nfor _ in range(150):\n    if os.fork() == 0:\n        while True: pass\nwhile True: pass"
     hand_in(tmp_path / "in", "ada", SOLUTION)

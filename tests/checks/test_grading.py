@@ -289,7 +289,7 @@ def test_an_interrupt_ends_at_once_and_says_how_to_go_on(tmp_path):
     assert [path.name for path in (tmp_path / "grades").rglob("*")] == ["seed.txt"], "no marks"
 
 
-@pytest.mark.slow  # the quicker neighbour: test_the_exercise_is_made_from_the_solution
+@pytest.mark.slow  # the quicker neighbor: test_the_exercise_is_made_from_the_solution
 def test_nbgrader_makes_the_same_release_and_validates_the_solutions(tmp_path):
     solutions = sorted((ROOT / "solutions").glob("*.ipynb"))
     shutil.copytree(ROOT / "solutions", tmp_path / "source" / "course")

@@ -83,7 +83,7 @@ def random_interrupts(folder: Path, count: int, worst: float = PATIENCE) -> floa
 
 @pytest.mark.parametrize("seconds", [0.4, 3.0, 7.0])
 def test_an_interrupt_ends_everything_with_a_sentence(tmp_path, seconds):
-    """The quick neighbour of forty random moments."""
+    """The quick neighbor of forty random moments."""
     need_a_sandbox()
     (tmp_path / "tmp").mkdir()
     hand_in_a_class(tmp_path)

@@ -11,7 +11,7 @@ from tests.checks.table import CAPSTONE
 FEW = 4  # of each exercise, the same ones every time; `python -m tests.checks.mutants` tries all of them
 
 
-@pytest.mark.slow  # the quicker neighbour: test_bank.py, whose wrong answers have such slips in them
+@pytest.mark.slow  # the quicker neighbor: test_bank.py, whose wrong answers have such slips in them
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("exercise", [e for n, e in exercises().items() if n != CAPSTONE], ids=lambda e: e.number)
 def test_no_slip_of_the_pen_passes_by_chance(exercise):

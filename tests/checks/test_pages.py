@@ -245,8 +245,8 @@ def test_pages_can_be_heard_and_used_from_the_keyboard(make):
 def contrast(one: str, other: str) -> float:
     """WCAG's: from 1 for the same to 21 for black on white."""
 
-    def light(colour: str) -> float:
-        parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    def light(color: str) -> float:
+        parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
         linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -254,11 +254,11 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
-def test_text_stands_out_in_both_schemes(colours):
+@pytest.mark.parametrize("colors", [LIGHT, DARK], ids=["light", "dark"])
+def test_text_stands_out_in_both_schemes(colors):
     for behind in ("paper", "notice"):
         for text in ("ink", "quiet", "right", "wrong"):
-            assert contrast(colours[text], colours[behind]) >= 4.5, (text, behind)
+            assert contrast(colors[text], colors[behind]) >= 4.5, (text, behind)
 
 
 def test_three_hundred_students_make_a_page_that_opens():

@@ -21,13 +21,14 @@ from tests.checks.class_of import ROOT
 from tests.checks.slices import needed
 from tests.conftest import Kernel
 
-# What takes more than two seconds or so on a quiet machine: there the quicker neighbour is what the lesson has stored,
+# What takes more than two seconds or so on a quiet machine: there the quicker neighbor is what the lesson has stored,
 # which nbval compares with a run of the whole lesson.
 LONG = {
     *("01.1", "01.2", "01.3", "01.4", "01.5", "01.6", "02.3", "02.4", "02.6", "03.1", "03.3", "04.4", "04.5"),
     *("05.4", "05.5", "06.4", "06.6", "07.3", "07.5", "07.6", "09.2", "09.3", "09.5", "09.6"),
     *("10.1", "10.2", "10.3", "10.4", "10.5"),
 }
+TIMES = 3  # some truths are times, and a machine that does something else meanwhile may miss one
 NUMBERS = [pytest.param(number, marks=pytest.mark.slow) if number in LONG else number for number in predictions()]
 READS_WHAT_THEY_WROTE = {"09.3": ("uninterrupted = Settings", 'killed.py").write_text')}  # in files: no name shows it
 
@@ -67,8 +68,12 @@ def came_out(number: str):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", NUMBERS)
 def test_the_truth_of_a_prediction_is_what_the_lessons_own_run_gives(number):
-    prediction, value = predictions()[number], came_out(number)
-    assert prediction.choice_for(value) is prediction.right, f"{number}: {value!r}"
+    prediction, values = predictions()[number], []
+    for _ in range(TIMES):
+        values.append(came_out(number))
+        if prediction.choice_for(values[-1]) is prediction.right:
+            return
+    raise AssertionError(f"{number}: {values!r}")
 
 
 @pytest.mark.parametrize("prediction", predictions().values(), ids=predictions())
@@ -77,7 +82,7 @@ def test_a_lesson_has_stored_that_the_truth_came_out(prediction):
     (cell,) = (each for each in notebook["cells"] if f'reveal("{prediction.number}"' in source(each))
     (output,) = cell["outputs"]
     came = prediction.with_unit(prediction.right.says)
-    assert "".join(output["data"]["text/plain"]) == f"Prediction {prediction.number}, what came out: {came}"
+    assert "".join(output["data"]["text/plain"]) == f"Prediction {prediction.number}, the result: {came}"
 
 
 def test_every_lesson_asks_three_to_six_and_reveals_each_below_its_run():
@@ -89,6 +94,13 @@ def test_every_lesson_asks_three_to_six_and_reveals_each_below_its_run():
         assert asked == sorted(asked)
         assert all(before + 1 < after for before, after in zip(asked, revealed, strict=True)), number
         assert sum(cell.startswith("predict(") for cell in cells) == len(ours)
+
+
+def test_one_of_a_unit_is_singular():
+    asked = predictions()
+    assert [asked["09.6"].told(number) for number in (0, 1, 3)] == ["0 updates", "1 update", "3 updates"]
+    assert asked["09.2"].told(0.5) == "0.5 times"
+    assert asked["04.2"].told(1) == "1 times as much"
 
 
 @pytest.mark.parametrize("prediction", predictions().values(), ids=predictions())
@@ -185,16 +197,16 @@ def test_a_prediction_is_asked_answered_remembered_and_revealed(capsys, progress
     capsys.readouterr()
     reveal("06.2", (22.0, 4))
     told = capsys.readouterr().out
-    assert "what came out: 22 units; 4" in told
+    assert "the result: 22 units; 4" in told
     assert "You said: d) 22 units; 1" in told
-    assert "What that believes: One forward, one backward: one in flight. Stage 0 must fill" in told
+    assert "The idea behind that: One forward, one backward: one in flight. Stage 0 must fill" in told
     assert read()["predictions"]["06.2"] == {"said": "d", "right": False}
 
 
 def test_a_number_that_is_known_to_be_wrong_is_told_what_it_believes(capsys):
     predict("06.1", 16)
     reveal("06.1", 22.0)
-    assert "What that believes: All stages are always busy" in capsys.readouterr().out
+    assert "The idea behind that: All stages are always busy" in capsys.readouterr().out
     predict("06.1", "22")
     reveal("06.1", 22.0)
     assert read()["predictions"]["06.1"] == {"said": 22.0, "right": True}
@@ -206,14 +218,14 @@ def test_a_number_that_is_known_to_be_wrong_is_told_what_it_believes(capsys):
 
 def test_nothing_waits_for_a_prediction(capsys):
     reveal("06.1", 22.0)
-    assert capsys.readouterr().out == "Prediction 06.1, what came out: 22 units\n"
+    assert capsys.readouterr().out == "Prediction 06.1, the result: 22 units\n"
     assert read()["predictions"]["06.1"] == {"skipped": True}
 
 
 def test_a_run_that_gives_something_else_says_what(capsys):
     predict("06.1", 22)
     reveal("06.1", 23)
-    assert "what came out: 23 units" in capsys.readouterr().out
+    assert "the result: 23 units" in capsys.readouterr().out
     assert read()["predictions"]["06.1"]["right"] is False
 
 

@@ -157,7 +157,7 @@ def test_the_lessons_have_the_titles_that_progress_shows():
         assert (lesson.name, f"# {lesson.number} · {lesson.title}") == (path.stem, first)
 
 
-def test_the_solution_is_highlighted_in_the_colours_of_the_editor(progress_file):
+def test_the_solution_is_highlighted_in_the_colors_of_the_editor(progress_file):
     assert "Try it first" in solution_box(find("02.3"))[1]
     progress_file.write_text('{"02.3": {"tries": 1, "points": 0, "hints": 0}}')
     html, text = solution_box(find("02.3"))

@@ -153,7 +153,7 @@ def graded(tmp_path_factory) -> dict[str, Record]:
     return {record.student: record for record in records}
 
 
-@pytest.mark.slow  # the quicker neighbours are below
+@pytest.mark.slow  # the quicker neighbors are below
 @pytest.mark.parametrize("attack", [*ON_A_RANK, *IN_A_CELL, "a lookup table"])
 def test_no_answer_wins_without_a_message(graded, attack):
     assert graded[attack].points == 0, graded[attack]
@@ -242,7 +242,7 @@ class Evil:
 
 class Deeper:
     def __reduce__(self):
-        from course_lib.launchers.process.messages import unpack
+        from course_lib.launchers.process.pickling import unpack
 
         return unpack, (pickle.dumps(Evil()),)
 

@@ -33,7 +33,7 @@ def test_every_choice_is_counted_and_the_last_word_of_a_learner_counts(tmp_path)
             assert await ada.say(kind="predicted", number=NUMBER_QUESTION, said=77) == ""
             shown = await served.snapshot()
             assert question(shown, LETTERS_QUESTION)["before"] == {"counts": [0, 1, 1], "other": 0}
-            assert question(shown, NUMBER_QUESTION)["before"] == {"counts": [0, 1, 0, 0, 0], "other": 1}
+            assert question(shown, NUMBER_QUESTION)["before"] == {"counts": [0, 1, 0, 0, 0, 0], "other": 1}
             assert (shown["learners"], shown["here"]) == (2, 2)
 
     asyncio.run(play())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import stat
 import threading
 
@@ -9,6 +10,7 @@ import pytest
 
 from course_lib import join_class, leave_class
 from course_lib.classroom.learner import CannotJoin, class_file, join, leave, membership, news, tell
+from course_lib.classroom.learner import outbox as outbox_module
 from course_lib.classroom.learner.channel import Channel, start_channel
 from course_lib.classroom.learner.outbox import FILE, Outbox, only_one
 from tests.browser.lab import free_port, wait
@@ -199,6 +201,26 @@ def test_a_damaged_outbox_is_begun_anew(desk, small_class):
     join(small_class.url, small_class.code, "Ada")
     tell("reached", section="1")
     assert small_class.wait_for(1)
+
+
+def test_two_that_find_a_damaged_outbox_at_once_share_the_new_one(desk, monkeypatch):
+    (desk / FILE).parent.mkdir(exist_ok=True)
+    (desk / FILE).write_bytes(b"this was a database" * 1000)
+    really_open = outbox_module._opened
+
+    def open_while_another_repairs_it(path):
+        monkeypatch.setattr(outbox_module, "_opened", really_open)
+        try:
+            return really_open(path)
+        except sqlite3.DatabaseError:
+            with Outbox.of(desk) as other:
+                other.put("1", {"id": "other"})
+            raise
+
+    monkeypatch.setattr(outbox_module, "_opened", open_while_another_repairs_it)
+    with Outbox.of(desk) as outbox:
+        outbox.put("1", {"id": "one"})
+        assert [event["id"] for event in outbox.waiting("1")] == ["other", "one"]
 
 
 def test_a_class_whose_desk_cannot_be_written_breaks_nothing(desk, small_class, monkeypatch):

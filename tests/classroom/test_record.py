@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import shutil
 import sqlite3
@@ -48,6 +49,9 @@ class Writing:
         while len(self.kept) < until:
             assert self.write(count, size).wait(PATIENCE)
 
+    def rows(self) -> list[str]:
+        return [json.dumps(event) for _, event in read_events(self.record.path)]
+
     def read_back(self) -> list[str]:
         assert self.record.close()
         return [event["id"] for _, event in read_events(self.record.path)]
@@ -87,6 +91,37 @@ def foreign(path: Path) -> Path:
     return path
 
 
+def cut_short(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def over_the_header(path: Path) -> None:
+    write_over(path, 0, b"not a database " * 7)
+
+
+def over_a_page(path: Path) -> None:
+    write_over(path, 4096 * (path.stat().st_size // 4096 // 2), os.urandom(4096))
+
+
+def over_a_text(path: Path) -> None:
+    """Change a few letters inside an event: every page still looks as it should."""
+    content = path.read_bytes()
+    place = content.rfind(b"x" * 10)
+    write_over(path, max(place, 0), b"y" * 5)
+
+
+def in_secret(path: Path) -> None:
+    times = path.stat()
+    over_a_text(path)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def write_over(path: Path, place: int, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(place)
+        file.write(content)
+
+
 LOSSES = (deleted, all_deleted, replaced, overwritten, emptied, log_deleted, log_emptied)
 
 
@@ -105,6 +140,73 @@ def test_a_record_that_is_lost_is_noticed_and_nothing_acknowledged_is_missing(tm
     recorded = writing.read_back()
     assert len(recorded) == len(set(recorded))
     assert set(writing.kept) <= set(recorded)
+
+
+@pytest.mark.parametrize("lose", [cut_short, over_the_header, over_a_page, over_a_text, in_secret])
+def test_a_file_with_other_bytes_in_it_is_noticed_and_written_again(tmp_path, lose):
+    writing = Writing(tmp_path / "class.db")
+    writing.acknowledged(300, size=1000)
+    writing.record.fold_in()
+    writing.acknowledged(20)
+    before = writing.rows()
+    lose(tmp_path / "class.db")
+    writing.acknowledged(20)
+    assert "class.db was deleted or changed by another program" in writing.record.notice
+    assert set(writing.kept) <= set(writing.read_back())
+    assert writing.rows()[: len(before)] == before
+
+
+@pytest.mark.parametrize("lose", [emptied, cut_short, over_the_header, over_a_page, over_a_text, replaced, overwritten])
+@pytest.mark.parametrize("largest_log", [4 << 20, 1 << 16])  # never moved into the file meanwhile, and again and again
+def test_a_record_that_is_overwritten_amid_a_stream_of_writes_keeps_what_it_acknowledges(
+    tmp_path, monkeypatch, lose, largest_log
+):
+    monkeypatch.setattr(records, "LARGEST_LOG", largest_log)
+    writing = Writing(tmp_path / "class.db")
+    writing.acknowledged(200, size=1000)
+    writing.record.fold_in()
+    writing.acknowledged(20)
+    ended = threading.Event()
+
+    def keep_writing():
+        while not ended.is_set():
+            assert writing.write(5, size=1000).wait(PATIENCE)
+
+    learners = [threading.Thread(target=keep_writing) for _ in range(4)]
+    for learner in learners:
+        learner.start()
+    for _ in range(3):  # whatever the writer does at the moment
+        path, until = writing.record.path, len(writing.kept) + 40
+        lose(path)
+        while len(writing.kept) < until or not writing.record.notice:
+            assert not ended.wait(0.001)
+    ended.set()
+    for learner in learners:
+        learner.join(PATIENCE)
+    recorded = writing.read_back()
+    assert len(recorded) == len(set(recorded))
+    assert set(writing.kept) <= set(recorded)
+    assert all(event["source"] == "x" * len(event["source"]) for _, event in read_events(writing.record.path))
+
+
+def test_a_file_that_is_changed_while_the_log_is_moved_into_it_is_noticed(tmp_path, monkeypatch):
+    writing = Writing(tmp_path / "class.db")
+    writing.acknowledged(300, size=1000)
+    marks = records._marks
+    changed = []
+
+    def marks_and_change(path):
+        found = marks(path)
+        if writing.record._fold_in and not changed:  # between the look at the file and the move
+            changed.append(path)
+            os.truncate(path, 0)
+        return found
+
+    writing.record.fold_in()
+    monkeypatch.setattr(records, "_marks", marks_and_change)
+    writing.acknowledged(20)
+    assert changed
+    assert set(writing.kept) <= set(writing.read_back())
 
 
 @pytest.mark.parametrize("lose", [replaced, overwritten])

@@ -210,10 +210,10 @@ def test_what_is_no_record_is_refused_with_a_sentence(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_live_pages_have_the_colours_of_the_others():
+def test_the_live_pages_have_the_colors_of_the_others():
     style = (PAGES / "class.css").read_text()
-    for colours in (LIGHT, DARK):
-        assert " ".join(f"--{name}: {colour};" for name, colour in colours.items()) in style
+    for colors in (LIGHT, DARK):
+        assert " ".join(f"--{name}: {color};" for name, color in colors.items()) in style
 
 
 def test_no_live_page_can_turn_text_into_html():

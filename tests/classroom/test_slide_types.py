@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.authoring.outline import ASKS, begins_section, outlines
-from course_lib.authoring.slides import asks, marked, slide_types
+from course_lib.authoring.outline import ASKS, asks_question, begins_section, marked, outlines, slide_types
 from course_lib.course_files import source
 from course_lib.lab.merge import without_outputs
 
@@ -44,7 +43,7 @@ def test_every_section_begins_a_slide_and_nothing_else_does(path):
 def test_what_follows_a_question_is_on_another_screen(path):
     cells = json.loads(path.read_text())["cells"]
     kinds = slide_types(cells)
-    questions = [place for place, cell in enumerate(cells) if asks(cell)]
+    questions = [place for place, cell in enumerate(cells) if asks_question(cell)]
     assert len(questions) > 3
     for place in questions:
         behind = [p for p in range(place + 1, len(cells)) if kinds[p] not in ("skip", "notes")]

@@ -20,8 +20,8 @@ import torch.distributed as dist
 from course_lib import LaunchError, RankFailed, RanksStuck, launch, slurm, trace
 from course_lib.cli import main
 from course_lib.launchers.slurm.cluster import BadPlace
-from course_lib.launchers.slurm.nodes import MessageFile
-from course_lib.launchers.slurm.queue import clean_environment
+from course_lib.launchers.slurm.job import clean_environment
+from course_lib.launchers.slurm.node import MessageFile
 from course_lib.training.checkpoint.folder import latest_checkpoint, read_checkpoint
 from course_lib.training.job import train_job
 from course_lib.training.log import read_log
@@ -195,7 +195,7 @@ def test_the_printed_script_runs_by_itself_and_when_told_that_time_is_up_puts_it
     assert resumed_to_the_end(first + 5, *run)
 
 
-@pytest.mark.slow  # the quicker neighbours: the printed script above, and the requeued job, which is followed
+@pytest.mark.slow  # the quicker neighbors: the printed script above, and the requeued job, which is followed
 def test_a_watched_job_that_is_told_that_time_is_up_is_followed_into_its_next_attempt(on_cluster):
     with course("train", "ddp", *endless(every=1_000_000), *FLAGS) as process:
         log = on_cluster / "run.jsonl"
@@ -231,7 +231,7 @@ def test_a_hangup_leaves_the_job_and_says_how_to_look_at_it(on_cluster):
     assert wait_until(lambda: queue() == [])
 
 
-@pytest.mark.slow  # the quicker neighbour: the requeued job above, which has the losses of one process, too
+@pytest.mark.slow  # the quicker neighbor: the requeued job above, which has the losses of one process, too
 def test_the_handbooks_hybrid_job_has_the_losses_of_one_process(on_cluster, capsys, of_one_process):
     page = (Path(__file__).parents[2] / "docs/handbook/clusters.md").read_text()
     (command,) = re.findall(r"^course (train hybrid .*--slurm.*)$", page, flags=re.MULTILINE)
@@ -282,7 +282,7 @@ def test_a_job_that_cannot_start_gets_a_sentence(on_cluster, capsys, options, sa
 
 def test_a_job_whose_python_cannot_start_shows_what_slurm_has_kept_of_it(on_cluster, monkeypatch):
     monkeypatch.setenv("PYTHONHOME", "nowhere")
-    with pytest.raises(LaunchError, match=r"(?s)without a word from its ranks.*The end of its output:.*nowhere"):
+    with pytest.raises(LaunchError, match=r"(?s)without a report from its ranks.*The end of its output:.*nowhere"):
         launch(dist.get_rank, ranks=4, on=TWO_BY_TWO)
 
 

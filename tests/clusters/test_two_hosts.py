@@ -63,7 +63,7 @@ def of_one_process(tmp_path_factory) -> list[float]:
     return losses(file)
 
 
-@pytest.mark.slow  # the quicker neighbour: before its cable is cut, the job below trains on both hosts
+@pytest.mark.slow  # the quicker neighbor: before its cable is cut, the job below trains on both hosts
 def test_hybrid_on_two_hosts_has_the_losses_of_one_process(tmp_path, hosts, of_one_process):
     with torchrun(hosts, "train", "hybrid", "replicas=2", *FLAGS, "--log-file", "run.jsonl", cwd=tmp_path) as jobs:
         outputs = [job.communicate(timeout=PATIENCE)[0] for job in jobs]
@@ -97,7 +97,7 @@ def test_a_cut_cable_ends_the_job_and_each_host_says_whom_it_lost(cut):
     assert "is saved, and --resume goes on from there" in outputs[0]
 
 
-@pytest.mark.slow  # the quicker neighbours: the test above, and test_kill.py, whose jobs go on after a kill
+@pytest.mark.slow  # the quicker neighbors: the test above, and test_kill.py, whose jobs go on after a kill
 def test_when_the_cable_is_mended_the_job_goes_on(cut, hosts):
     folder, _ = cut
     saved = read_checkpoint(latest_checkpoint(folder / "saved")).position.updates

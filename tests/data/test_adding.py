@@ -65,7 +65,7 @@ def test_a_sequence_depends_only_on_the_seed_and_its_index():
 def test_lengths_are_known_without_making_the_sequences():
     problem = AddingProblem(30, (2, 40))
     lengths = problem.lengths
-    assert not problem._made
+    assert not problem._cache
     assert lengths.dtype == torch.int64
     assert lengths.tolist() == [len(problem[index][0]) for index in range(30)]
 

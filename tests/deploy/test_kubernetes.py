@@ -118,7 +118,7 @@ def agents(folder: Path, words: list[str], nodes: int, ranks: int) -> Iterator[s
         )
 
 
-@pytest.mark.slow  # the quicker neighbour: course train takes the job's words
+@pytest.mark.slow  # the quicker neighbor: course train takes the job's words
 def test_the_jobs_command_trains_on_two_nodes_with_the_variables_that_kubeflow_sets(tmp_path):
     small = {"--checkpoint": "saved", "--hidden": "8", "--layers": "2", "--updates": "6"}
     words = [word.partition("=")[0] for word in TRAINER["args"]]

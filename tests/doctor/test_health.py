@@ -65,7 +65,7 @@ def one_complaint(measure: Callable[..., RankHealth], slow: int) -> Complaint:
 def test_a_rank_whose_products_are_slow_is_named() -> None:
     found = one_complaint(with_slow_products, 2)
     assert found.sentence.startswith("Rank 2 is slow (")
-    assert "its matrix products run at" in found.sentence
+    assert "its matmuls run at" in found.sentence
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_gpus_of_their_own_are_held_to_more() -> None:
 
     assert complaints(with_rates("CPU")) == []
     (found,) = complaints(with_rates("NVIDIA H200"))
-    assert "Rank 1 is slow (NVIDIA H200 of host0): its matrix products run at 0.7 GFLOP/s" in found.sentence
+    assert "Rank 1 is slow (NVIDIA H200 of host0): its matmuls run at 0.7 GFLOP/s" in found.sentence
     assert "the others' at 1 (the median), 1.4 times as fast" in found.sentence
 
 
@@ -162,7 +162,7 @@ def test_the_ranks_read_every_byte_of_a_folder_once(tmp_path: Path, monkeypatch:
         assert ends[-1] == size
     found = [read_share(str(tmp_path), rank, 3) for rank in range(3)]
     assert [each.size for each in found] == [4460, 4461, 4461]
-    monkeypatch.setattr(measuring, "MOST_BYTES", 100)
+    monkeypatch.setattr(measuring, "MAX_BYTES", 100)
     assert read_share(str(tmp_path), 0, 3).size == 100
 
 
@@ -199,7 +199,7 @@ def test_the_command_measures_draws_and_reads(tmp_path: Path, capsys: pytest.Cap
 
 def test_one_rank_is_measured_too() -> None:
     health = health_of(measure_rank, QUICK, ranks=1)
-    assert "There is one rank, and none to compare it with." in health_text(health)
+    assert "There is only one rank, so nothing to compare it with." in health_text(health)
 
 
 @pytest.mark.slow
@@ -227,4 +227,4 @@ def test_a_bar_is_told_of_every_step_by_rank_0() -> None:
     assert silent == []
     steps = [json.loads(each) for each in told]
     assert [done for done, _, _ in steps] == list(range(1, steps[0][1] + 1))
-    assert {note for _, _, note in steps} == {"matrix products and copies", "links", "all-reduce"}
+    assert {note for _, _, note in steps} == {"matmuls and copies", "links", "all-reduce"}

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
 from traitlets.utils.importstring import import_item
 
-from course_lib.lab.settings import OURS
+from course_lib.lab.settings import CONFIG
 
 
 def test_the_connection_that_the_settings_name_sends_every_message_at_once(monkeypatch):
-    settings = json.loads((OURS / "jupyter_server_config.json").read_text())
+    settings = json.loads((CONFIG / "jupyter_server_config.json").read_text())
     ours = import_item(settings["ServerApp"]["kernel_websocket_connection_class"])
     assert issubclass(ours, ZMQChannelsWebsocketConnection)
     asked = []

@@ -16,8 +16,7 @@ from course_lib.checks import progress_file
 from course_lib.cli import main
 from course_lib.course_files import course_folder, is_answer, read, source, write_whole
 from course_lib.lab import desk as desks
-from course_lib.lab.desk import BadDesk, Desk, choose_desk
-from course_lib.lab.laying_out import lay_out
+from course_lib.lab.desk import BadDesk, Desk, choose_desk, lay_out
 from course_lib.lab.settings import environment
 from course_lib.version import __version__
 
@@ -191,7 +190,7 @@ def test_a_desk_that_could_not_be_finished_is_finished_the_next_time(tmp_path, m
             raise BadDesk(f"{path} cannot be written: No space left on device")
         real(path, content)
 
-    monkeypatch.setattr("course_lib.lab.laying_out.write_to_desk", full)
+    monkeypatch.setattr("course_lib.lab.desk.write_to_desk", full)
     with pytest.raises(BadDesk, match="No space left"):
         lay_out(place)
     monkeypatch.undo()
@@ -256,20 +255,20 @@ def test_the_desk_is_work_where_one_is_or_in_the_clone_around(elsewhere, monkeyp
 def test_no_desk_can_be_among_the_courses_own_files(place, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     assert main(["lab", "--desk", place]) == 2
-    assert f"{place} lies among the course's own files: give a folder elsewhere" in capsys.readouterr().err
+    assert f"{place} is inside the course's own files: give a folder elsewhere" in capsys.readouterr().err
 
 
 def test_a_link_into_the_course_is_no_way_in(elsewhere, capsys):
     (elsewhere / "link").symlink_to(ROOT / "notebooks")
     assert main(["lab", "--desk", "link"]) == 2
-    assert "lies among the course's own files" in capsys.readouterr().err
+    assert "is inside the course's own files" in capsys.readouterr().err
 
 
 def test_a_folder_with_other_things_in_it_is_not_taken(elsewhere, capsys):
     (elsewhere / "work").mkdir()
     (elsewhere / "work" / "thesis.tex").write_text("")
     assert main(["lab"]) == 2
-    assert "has other things in it: give --desk a folder that is new or empty" in capsys.readouterr().err
+    assert "has other files in it: give --desk a folder that is new or empty" in capsys.readouterr().err
     assert len(files(elsewhere)) == 1
 
 

@@ -10,11 +10,10 @@ import pytest
 
 from course_lib.checks import exercises, predictions
 from course_lib.checks.catalog import LESSONS
-from course_lib.lab.cards import COLOURS
-from course_lib.lab.desk import Desk
+from course_lib.lab.cards import COLORS
+from course_lib.lab.desk import Desk, lay_out
 from course_lib.lab.home import home
-from course_lib.lab.laying_out import lay_out
-from course_lib.pictures.picture import COLOURS as OF_THE_COURSE
+from course_lib.pictures.picture import COLORS as OF_THE_COURSE
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +64,10 @@ def test_a_broken_progress_file_is_no_progress(desk, broken):
 
 
 def test_a_card_has_the_courses_colors():
-    assert {name: OF_THE_COURSE[name] for name in COLOURS if name in OF_THE_COURSE} == {
-        name: colour for name, colour in COLOURS.items() if name in OF_THE_COURSE
+    assert {name: OF_THE_COURSE[name] for name in COLORS if name in OF_THE_COURSE} == {
+        name: color for name, color in COLORS.items() if name in OF_THE_COURSE
     }
-    assert len(set(COLOURS) & set(OF_THE_COURSE)) == 7
+    assert len(set(COLORS) & set(OF_THE_COURSE)) == 7
 
 
 def test_the_page_does_without_pytorch():

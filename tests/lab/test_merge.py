@@ -71,13 +71,13 @@ def texts(made: Merged) -> list[str]:
 
 def test_a_notebook_that_was_not_changed_becomes_the_new_one():
     made = merged(OLD)
-    assert made == Merged(NEW, kept=0, undecided=0)
+    assert made == Merged(NEW, learner_cells=0, conflicts=0)
 
 
 def test_an_answer_stays_and_the_text_around_it_is_renewed():
     made = merged(written(lambda cells: cells[3].update(source="def f():\n    return 1")))
     assert texts(made)[3:5] == ["## 02.1 Write f, which returns 1", "def f():\n    return 1"]
-    assert (made.kept, made.undecided) == (1, 0)
+    assert (made.learner_cells, made.conflicts) == (1, 0)
     assert made.notebook["cells"][4]["metadata"] == NEW["cells"][4]["metadata"]
 
 
@@ -86,7 +86,7 @@ def test_an_answer_stays_even_if_its_stub_is_another_one_now():
     ours["cells"][4]["source"] = "def f(x):\n    raise NotImplementedError()"
     made = merged(written(lambda cells: cells[3].update(source="def f(): return 1")), ours)
     assert "def f(): return 1" in texts(made)
-    assert (made.kept, made.undecided) == (1, 0)
+    assert (made.learner_cells, made.conflicts) == (1, 0)
 
 
 def test_a_cell_of_the_learners_own_stays_behind_the_cell_that_it_was_behind():
@@ -104,13 +104,13 @@ def test_a_cell_of_the_learners_own_makes_way_for_an_id_of_the_course():
 def test_what_was_run_keeps_its_output_where_the_cell_is_the_same():
     made = merged(written(lambda cells: cells.__setitem__(1, code("import torch", "cell-01", output="ready"))))
     assert made.notebook["cells"][2]["outputs"][0]["text"] == "ready"
-    assert made.kept == 0
+    assert made.learner_cells == 0
 
 
 def test_a_cell_that_only_the_learner_has_changed_stays_changed():
     made = merged(written(lambda cells: cells[1].update(source="import torch, math")))
     assert texts(made)[2] == "import torch, math"
-    assert (made.kept, made.undecided) == (1, 0)
+    assert (made.learner_cells, made.conflicts) == (1, 0)
 
 
 def test_a_cell_that_both_have_changed_is_undecided():
@@ -118,7 +118,7 @@ def test_a_cell_that_both_have_changed_is_undecided():
     ours["cells"][1]["source"] = "import torch as t"
     made = merged(written(lambda cells: cells[1].update(source="import torch, math")), ours)
     assert texts(made)[1] == "import torch as t"
-    assert (made.kept, made.undecided) == (0, 1)
+    assert (made.learner_cells, made.conflicts) == (0, 1)
 
 
 def test_what_the_learner_has_removed_stays_away_unless_it_is_new():
@@ -151,7 +151,7 @@ def test_nothing_that_a_learner_wrote_is_lost_whatever_both_do(seed):
     mine = [source(cell) for cell in yours["cells"] if source(cell).startswith("mine")]
     made = merged(yours, ours)
     lost = [words for words in mine if words not in texts(made)]
-    assert len(lost) == made.undecided
+    assert len(lost) == made.conflicts
     new = [source(cell) for cell in ours["cells"] if source(cell).startswith("ours") and not is_answer(cell)]
     assert not [words for words in new if words not in texts(made)]
 
@@ -183,8 +183,8 @@ def test_of_a_notebook_that_nobody_remembers_the_answers_are_taken_over():
     yours = written(lambda cells: [cells[3].update(source="def f(): return 1"), cells[0].update(source="Mine")])
     made = only_answers(yours, NEW)
     assert texts(made) == [source(cell) if i != 4 else "def f(): return 1" for i, cell in enumerate(NEW["cells"])]
-    assert made.kept == 1
-    assert made.undecided
+    assert made.learner_cells == 1
+    assert made.conflicts
 
 
 def test_a_lesson_on_the_desk_shows_no_output():

@@ -8,7 +8,7 @@ import torch
 from course_lib.launchers.diagnosis.call_log import CallLog, watch_calls
 from course_lib.launchers.diagnosis.deadlock import awaited_ranks, find_deadlock, first_difference, odd_caller
 from course_lib.launchers.diagnosis.record import ANYBODY, Call, Message, Record, Wait
-from course_lib.launchers.diagnosis.stacks import Where, stack_of_dump, where
+from course_lib.launchers.diagnosis.stacks import Where, locate, stack_of_dump
 
 ALL = (0, 1, 2, 3)
 
@@ -142,7 +142,7 @@ def test_a_function_that_a_check_hands_out_does_not_hide_the_learners_line():
         ("course_lib/checks/inside/observe.py", 6, "observe"),
     ]
     dump = "".join(f'  File "/there/{file}", line {line} in {function}\n' for file, line, function in calls)
-    found = where(stack_of_dump(f"Stack (most recent call first):\n{dump}"))
+    found = locate(stack_of_dump(f"Stack (most recent call first):\n{dump}"))
     assert found.frame is not None
     assert (found.doing, found.collective, found.frame.line) == ("waiting", "all_reduce", 3)
 
@@ -167,8 +167,8 @@ def test_a_message_is_noted_before_its_call_and_whether_the_call_returned_after_
 @pytest.mark.parametrize("returned", [True, False])
 def test_a_message_counts_from_before_its_call_unless_the_call_fails(returned):
     log, group = CallLog(), type("Group", (), {"group_name": "0"})()
-    message = log._message_begins("send", group, ([torch.ones(2)], 1, 0), {})
+    message = log._before_message("send", group, ([torch.ones(2)], 1, 0), {})
     assert log.messages_since({}) == [message]
-    log._message_begun(message, None, returned)
+    log._after_message(message, None, returned)
     assert log.messages_since({}) == ([message] if returned else [])
     assert sum(log.messages_so_far().values()) == returned

@@ -22,8 +22,8 @@ from course_lib.launchers import local
 from course_lib.launchers.diagnosis import flight_recorder
 from course_lib.launchers.diagnosis.record import Record
 from course_lib.launchers.process import listener
+from course_lib.launchers.process.blame import verdict
 from course_lib.launchers.process.messages import Died, Raised
-from course_lib.launchers.process.verdict import verdict
 from course_lib.machine import cores
 
 
@@ -137,12 +137,12 @@ def test_a_hundred_thousand_lines_are_kept_but_not_all_shown(capsys):
     shown = capsys.readouterr().out.splitlines()
     assert len(run.output) == 100_000
     assert [int(line) for rank, line in run.output if rank == 1] == list(range(50_000))
-    assert len(shown) == listener.LINES_SHOWN + 1
+    assert len(shown) == listener.MAX_LINES_SHOWN + 1
     assert shown[-1] == "[launch] 99,000 more lines are in run.output (error.output if the launch failed)"
 
 
 def test_endless_output_is_dropped_in_time_and_says_so(capsys, monkeypatch):
-    monkeypatch.setattr(listener, "BYTES_KEPT", 1000)
+    monkeypatch.setattr(listener, "MAX_OUTPUT_BYTES", 1000)
     run = launch(lambda: [print("x" * 100) for _ in range(100)] and None, ranks=1)
     assert len(run.output) == 10
     assert "90 lines were dropped" in capsys.readouterr().out

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from course_lib import CannotSend, CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck, ranks
-from course_lib.launchers.live import large
 from course_lib.launchers.live import rank as on_rank
 from course_lib.launchers.live.cell import OnRank, names_in, side_by_side
+from course_lib.launchers.process import pickling
 from tests.conftest import wait_until
 
 slow = pytest.mark.slow
@@ -93,9 +93,9 @@ def test_a_value_that_is_large_or_cannot_travel_is_shown_and_stays(team):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool])
 def test_large_values_are_the_same_on_both_sides_and_leave_no_file(team, dtype, monkeypatch):
-    files, write, take_up = [], large._write, large.take_up
-    monkeypatch.setattr(large, "_write", lambda *given: files.append(write(*given)) or files[-1])
-    monkeypatch.setattr(large, "take_up", lambda laid: files.append(laid.path) or take_up(laid))
+    files, write, load = [], pickling._write_file, pickling.load_saved
+    monkeypatch.setattr(pickling, "_write_file", lambda *arguments: files.append(write(*arguments)) or files[-1])
+    monkeypatch.setattr(pickling, "load_saved", lambda saved: files.append(saved.path) or load(saved))
     value = torch.arange(3_000_000).reshape(1000, 3000).t().remainder(7).to(dtype)
     team.push(large=value, more={"a": [value, 1]})
     assert torch.equal(team[1]["large"], value)
@@ -304,7 +304,7 @@ def dies_on_rank_1(rank, *_):
 
 def test_a_rank_that_dies_while_the_others_come_back_from_a_fault_is_missed_by_name(team, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(on_rank, "nothing", dies_on_rank_1)
+        patch.setattr(on_rank, "report_names", dies_on_rank_1)
         with pytest.raises(RankFailed, match="Rank 1 has ended") as caught:
             team.run("if rank == 0: raise ValueError('no data')")
     assert "rank 0 raised ValueError" in str(caught.value)
@@ -315,7 +315,7 @@ def test_a_rank_that_dies_while_the_others_come_back_from_a_fault_is_missed_by_n
 
 def test_a_rank_that_dies_at_the_end_of_a_restart_is_missed_by_name(team, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(on_rank, "nothing", dies_on_rank_1)
+        patch.setattr(on_rank, "report_names", dies_on_rank_1)
         with pytest.raises(RankDied):
             team.restart(1)
     assert team.dead == {1}

@@ -13,8 +13,7 @@ from course_lib import LaunchError, ranks
 from course_lib.launchers.diagnosis.record import Record
 from course_lib.launchers.diagnosis.stacks import Where
 from course_lib.launchers.live.listening import TaskListener
-from course_lib.launchers.process.messages import Located, Raised
-from course_lib.launchers.process.orders import LOCATE, Interrupt
+from course_lib.launchers.process.messages import LOCATE, Interrupt, Located, Raised
 from course_lib.launchers.process.patience import descendants
 from tests.conftest import PATIENCE, wait_until
 from tests.launchers.test_live import FAULTS, STUCK

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from course_lib import LaunchError
-from course_lib.launchers.process import messages, supervisor
+from course_lib.launchers.process import messages, pickling, supervisor
 from course_lib.launchers.process.listener import Listener
 
 pytestmark = pytest.mark.slow
@@ -78,7 +78,7 @@ def _supervise_where_processes_run_out(spec, notebook):
 
 
 def test_too_few_processes_are_named():
-    spec = messages.LaunchSpec(messages.pack_call(print, (), {}), 4, dict(os.environ), os.getcwd(), {}, range(4))
+    spec = messages.LaunchSpec(pickling.pack_call(print, (), {}), 4, dict(os.environ), os.getcwd(), {}, range(4))
     context = multiprocessing.get_context("forkserver")
     here, there = context.Pipe()
     process = context.Process(target=_supervise_where_processes_run_out, args=(spec, there))

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import launch
-from course_lib.machine import LARGEST_SEED
+from course_lib.machine import MAX_SEED
 
 
 def draw() -> tuple[float, float, float]:
@@ -43,7 +43,7 @@ def test_a_rank_with_a_seed_draws_what_torch_draws_after_seed_plus_rank():
 
 
 def test_the_largest_seed_is_taken_on_every_rank():
-    assert len(set(launch(draw, ranks=2, seed=LARGEST_SEED))) == 2
+    assert len(set(launch(draw, ranks=2, seed=MAX_SEED))) == 2
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_a_worker_of_a_data_loader_that_dies_is_told_in_the_learners_lines():
 
 def test_what_a_killed_launch_left_is_swept_away_by_the_next(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(folders, "YOUNG", 0.0)
+    monkeypatch.setattr(folders, "MIN_AGE", 0.0)
     left = tmp_path / f"{folders.PREFIX}left"
     left.mkdir()
     (left / folders.LOCK).touch()
@@ -105,7 +105,7 @@ def test_nothing_is_left_after_a_program_that_is_killed(tmp_path):
         victim.kill()
         victim.wait()
         assert wait_until(lambda: not list(temporary.glob("course_lib-*/store")), PATIENCE)
-        sweep = "from course_lib.launchers.process import folders as f; f.YOUNG = 0; f.sweep_temporary_folders()"
+        sweep = "from course_lib.launchers.process import folders as f; f.MIN_AGE = 0; f.sweep_temporary_folders()"
         subprocess.run([sys.executable, "-c", sweep], env=environment, check=True)
         assert not [path for path in temporary.iterdir() if path.name.startswith((folders.PREFIX, "pymp-"))]
     finally:

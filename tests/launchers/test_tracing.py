@@ -15,9 +15,16 @@ import torch
 import torch.distributed as dist
 
 from course_lib import launch, trace
-from course_lib.launchers.tracing.events import Collective, Profile, clock_skew, exposed_communication, whole_arrows
+from course_lib.launchers.tracing.recording import Collective, Profile, clock_skew, complete_arrows
 from course_lib.launchers.tracing.stragglers import collectives_in, find_stragglers
-from course_lib.launchers.tracing.trace_file import TraceError, read_trace, spans_in, trace_events, write_trace
+from course_lib.launchers.tracing.trace_file import (
+    TraceError,
+    exposed_communication,
+    read_trace,
+    spans_in,
+    trace_events,
+    write_trace,
+)
 from course_lib.trace import Span
 from tests.conftest import wait_until
 
@@ -136,10 +143,10 @@ def test_a_collective_whose_end_was_not_seen_lasts_until_the_last_rank_has_come(
 
 def test_what_is_no_trace_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"traceEvents": []}')
-    with pytest.raises(TraceError, match="is not a trace of ours: give a trace that"):
+    with pytest.raises(TraceError, match="is not a trace from this course: give a trace that"):
         read_trace(tmp_path / "other.json")
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"{}" * 1000)[:40])
-    with pytest.raises(TraceError, match="is not a trace of ours"):
+    with pytest.raises(TraceError, match="is not a trace from this course"):
         read_trace(tmp_path / "cut.gz")
     with pytest.raises(TraceError, match="cannot be read"):
         read_trace(tmp_path)
@@ -194,7 +201,7 @@ def test_microseconds_make_no_straggler() -> None:
 
 
 def test_without_collectives_there_is_nobody_to_wait_for() -> None:
-    assert "nobody to wait for" in str(find_stragglers(2, []))
+    assert "no rank waited for another" in str(find_stragglers(2, []))
     assert find_stragglers(1, arrivals((0.0,), (1.0,))).slowest is None
 
 
@@ -317,7 +324,7 @@ def test_an_arrow_without_its_beginning_or_back_in_time_is_left_out() -> None:
 
     whole = arrow(1, s=1.0, f=2.0)
     slice_ = {"ph": "X", "name": "gemm", "ts": 0.0, "dur": 1.0}
-    assert whole_arrows([slice_, *whole, *arrow(2, f=2.0), *arrow(3, s=2.0, f=1.0), *arrow(4, s=1.0)]) == [
+    assert complete_arrows([slice_, *whole, *arrow(2, f=2.0), *arrow(3, s=2.0, f=1.0), *arrow(4, s=1.0)]) == [
         slice_,
         *whole,
     ]

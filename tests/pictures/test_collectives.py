@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 
 from course_lib.lessons.lesson_08 import evidence
 from course_lib.pictures import collectives
-from course_lib.pictures.picture import COLOURS, INK
+from course_lib.pictures.picture import COLORS, INK
 
 
 def dump(*calls: str, ranks: int = 4, first: int = 1, backend: str = "nccl") -> dict:
@@ -46,10 +46,10 @@ def framed(picture) -> list:
 def test_the_real_hang_shows_which_rank_never_called():
     picture = collectives({rank: pickle.loads(evidence(f"flight_recorder_{rank}").read_bytes()) for rank in range(4)})
     shown = boxes(picture)
-    done = {place for place, (color, _, _) in shown.items() if color == COLOURS["communication"].lower()}
+    done = {place for place, (color, _, _) in shown.items() if color == COLORS["communication"].lower()}
     assert done == {(number, row) for number in range(1, 5) for row in range(4)}
     assert shown[5, 2] == ("#ffffff", True, "never called")
-    assert [shown[5, row] for row in (0, 1, 3)] == [(COLOURS["idle"].lower(), False, "all_reduce waiting")] * 3
+    assert [shown[5, row] for row in (0, 1, 3)] == [(COLORS["idle"].lower(), False, "all_reduce waiting")] * 3
     assert framed(picture) == [(5, 2)]
     assert "first differ at number 5: rank 0 all_reduce [1000000] waiting; " in picture.alt
     assert picture.alt.endswith("rank 2 never called; rank 3 all_reduce [1000000] waiting. Framed: rank 2")

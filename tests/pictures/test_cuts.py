@@ -10,24 +10,24 @@ from course_lib.lstm.memory import BatchSize
 from course_lib.lstm.model import lstm_model
 from course_lib.pictures import cut_edges, layer_by_time, split_cell
 from course_lib.pictures.cuts import RANKS
-from course_lib.pictures.picture import COLOURS
+from course_lib.pictures.picture import COLORS
 from course_lib.planning.placement import equal_count, round_robin
 
 MODEL = lstm_model(vocabulary=40, hidden=8, layers=6)
 ONE_MESSAGE = 4 * 12 * 5 * 8  # bytes: 12 steps of 5 sequences, 8 numbers each
 
 
-def arrows(picture, colour: str) -> int:
-    """How many arrows of that colour there are."""
+def arrows(picture, color: str) -> int:
+    """How many arrows of that color there are."""
     (axes,) = picture.figure.axes
     patches = [text.arrow_patch for text in axes.texts if getattr(text, "arrow_patch", None)]
-    return sum(to_hex(patch.get_edgecolor()) == colour.lower() for patch in patches)
+    return sum(to_hex(patch.get_edgecolor()) == color.lower() for patch in patches)
 
 
 @pytest.mark.parametrize(("place", "edges"), [(equal_count, 3), (round_robin, 7)])
 def test_every_edge_has_a_message_forward_and_one_back(place, edges):
     picture = cut_edges(MODEL, place(8, 4), BatchSize(steps=12, sequences=5))
-    assert arrows(picture, COLOURS["forward"]) == arrows(picture, COLOURS["backward"]) == edges
+    assert arrows(picture, COLORS["forward"]) == arrows(picture, COLORS["backward"]) == edges
     assert f"8 blocks on 4 ranks, cut at {edges} edges" in picture.alt
     assert f"{2 * edges * ONE_MESSAGE / 1024:.3g} KiB in all" in picture.alt
 
@@ -43,7 +43,7 @@ def test_the_cells_of_a_diagonal_are_marked():
     picture = layer_by_time(layers=3, steps=5)
     (axes,) = picture.figure.axes
     cells = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
-    marked = [cell for cell in cells if to_hex(cell.get_facecolor()) == COLOURS["forward"].lower()]
+    marked = [cell for cell in cells if to_hex(cell.get_facecolor()) == COLORS["forward"].lower()]
     assert (len(cells), len(marked)) == (15, 3)
     assert {round(cell.get_x() + cell.get_y() + 0.8) for cell in marked} == {3}  # layer + step, counted from 0
     assert "15 cells on 7 diagonals" in picture.alt
@@ -68,10 +68,10 @@ def test_a_split_cell_gives_every_rank_some_rows_of_every_gate():
     ]
     assert [len(boxes) for boxes in of_rank] == [5, 5, 5]  # rows of four gates, and own units
     assert [round(7 * boxes[0].get_height()) for boxes in of_rank] == [3, 2, 2]
-    assert arrows(picture, COLOURS["communication"]) == 3
+    assert arrows(picture, COLORS["communication"]) == 3
     assert "rank 0 has 3, rank 1 has 2, rank 2 has 2" in picture.alt
 
 
 def test_a_cell_split_over_too_many_ranks_is_refused():
-    with pytest.raises(ValueError, match="colours for 1 to 4"):
+    with pytest.raises(ValueError, match="colors for 1 to 4"):
         split_cell(8, 5)

@@ -26,8 +26,8 @@ from course_lib.pictures import (
     schedule,
     timeline,
 )
-from course_lib.pictures.picture import COLOURS, OTHERS, Picture, colours_for
-from course_lib.pictures.timeline import left_at, matched
+from course_lib.pictures.picture import COLORS, OTHERS, Picture, colors_for
+from course_lib.pictures.timeline import matched, sent_at
 from course_lib.planning import Action
 from course_lib.planning.network import Link
 from course_lib.planning.placement import BlockCost, balanced, round_robin
@@ -76,6 +76,15 @@ def test_what_happens_during_something_else_is_drawn_at_half_height():
     assert bars(picture)[0][:2] == (0, 100)
 
 
+@pytest.mark.parametrize("end", [5.09, 5.11])
+def test_a_message_is_drawn_below_what_its_rank_does_meanwhile_whichever_takes_longer(end):
+    picture = timeline([Span(0, "communication", 5.0, end), Span(0, "wait for the sums", 5.0, 5.1)], ranks=1)
+    colors = {COLORS["communication"]: 0.38, colors_for(["wait for the sums"])["wait for the sums"]: 0.76}
+    drawn = {to_hex(bar.get_facecolor()[0]): bar.get_paths()[0] for bar in picture.figure.axes[0].collections}
+    heights = {color.upper(): path.get_extents().height for color, path in drawn.items()}
+    assert heights == pytest.approx({color.upper(): height for color, height in colors.items()})
+
+
 def test_a_paced_timeline_says_so():
     picture = timeline([Span(0, "forward", 0.0, 0.01, paced=True)], ranks=1)
     assert "paced" in picture.figure.axes[0].get_xlabel()
@@ -108,7 +117,7 @@ def test_a_viewer_without_html_exports_the_picture_itself():
 def test_fewer_shades_leave_the_colors_as_they_are():
     drawn = Image.open(io.BytesIO(timeline([Span(0, "forward", 0.0, 0.01)], ranks=1).png())).convert("RGB")
     shades = {f"#{red:02X}{green:02X}{blue:02X}" for _, (red, green, blue) in drawn.getcolors(256)}
-    assert {"#FFFFFF", COLOURS["forward"]} <= shades
+    assert {"#FFFFFF", COLORS["forward"]} <= shades
 
 
 def test_words_beside_a_picture_cannot_leave_their_attribute():
@@ -121,11 +130,11 @@ def test_the_same_figure_is_the_same_file():
     assert first == second
 
 
-def test_a_meaning_keeps_its_colour_and_strangers_take_others():
-    colours = colours_for(["load", "forward", "save"])
-    assert colours["forward"] == COLOURS["forward"]
-    assert (colours["load"], colours["save"]) == OTHERS[:2]
-    assert not set(COLOURS.values()) & set(OTHERS)
+def test_a_meaning_keeps_its_color_and_strangers_take_others():
+    colors = colors_for(["load", "forward", "save"])
+    assert colors["forward"] == COLORS["forward"]
+    assert (colors["load"], colors["save"]) == OTHERS[:2]
+    assert not set(COLORS.values()) & set(OTHERS)
 
 
 def test_messages_pair_the_nth_send_with_the_nth_receive():
@@ -144,8 +153,8 @@ def test_messages_pair_the_nth_send_with_the_nth_receive():
 
 def test_a_message_leaves_when_both_are_there():
     early, late = Span(0, "send", 0.0, 0.03, peer=1), Span(1, "receive", 0.02, 0.03, peer=0)
-    assert left_at(early, late) == 0.02
-    assert left_at(Span(0, "send", 0.025, 0.03, peer=1), late) == 0.025
+    assert sent_at(early, late) == 0.02
+    assert sent_at(Span(0, "send", 0.025, 0.03, peer=1), late) == 0.025
 
 
 def test_two_runs_are_drawn_on_one_time_axis_each_from_its_first_message():
@@ -159,11 +168,11 @@ def test_two_runs_are_drawn_on_one_time_axis_each_from_its_first_message():
 
 
 def boxes(axes) -> list[tuple[float, float, int, str]]:
-    """(left, right, row, colour) of every box, row by row."""
+    """(left, right, row, color) of every box, row by row."""
     found = [
         (path.get_extents(), to_hex(bars.get_facecolor()[0])) for bars in axes.collections for path in bars.get_paths()
     ]
-    return [(box.x0, box.x1, round((box.y0 + box.y1) / 2), colour) for box, colour in found]
+    return [(box.x0, box.x1, round((box.y0 + box.y1) / 2), color) for box, color in found]
 
 
 def words(axes) -> list[str]:
@@ -172,7 +181,7 @@ def words(axes) -> list[str]:
 
 def test_a_schedule_has_one_box_per_action_on_its_stages_row():
     picture = schedule(simulate(naive(2)))
-    forward, backward, idle = (COLOURS[name].lower() for name in ("forward", "backward", "idle"))
+    forward, backward, idle = (COLORS[name].lower() for name in ("forward", "backward", "idle"))
     left, right = picture.figure.axes
     assert boxes(left) == [
         *[(0, 4, 0, idle), (0, 1, 0, forward), (3, 4, 0, backward)],
@@ -203,6 +212,14 @@ def test_times_may_have_a_unit_of_their_own_and_the_legend_names_what_is_there()
     assert [text.get_text() for text in picture.figure.legends[0].get_texts()] == ["forward", "idle"]
 
 
+def test_gray_may_mean_something_else_and_the_bars_may_be_left_out():
+    picture = schedule(simulate(naive(2)), idle="no chunk", held=False)
+    (axes,) = picture.figure.axes
+    assert words(axes) == ["0", "0", "0", "0"]
+    assert picture.alt == "Schedule naive on 2 stages: makespan 4, bubble 50.0%"
+    assert picture.figure.legends[0].get_texts()[-1].get_text() == "no chunk"
+
+
 def test_chunks_are_named_where_there_is_room():
     left, right = schedule(simulate(wavefront(3, 2, 4))).figure.axes
     assert words(left)[:2] == ["0.0", "0.1"]
@@ -214,8 +231,8 @@ def test_split_and_repeated_work_and_virtual_stages_are_told_apart():
     picture = schedule(make_schedule("zb-v", 2, 3, recompute=True))
     left, right = picture.figure.axes
     for name in ("forward", "backward", "weight gradients", "recompute"):
-        assert sum(colour == COLOURS[name].lower() for *_, colour in boxes(left)) == 12
-    assert sum(colour == "#ffffff" for *_, colour in boxes(left)) == 24  # one line along each box of virtual stage 1
+        assert sum(color == COLORS[name].lower() for *_, color in boxes(left)) == 12
+    assert sum(color == "#ffffff" for *_, color in boxes(left)) == 24  # one line along each box of virtual stage 1
     assert words(left)[:2] == ["0v0", "1v0"]
     assert [text.get_text() for text in picture.figure.legends[0].get_texts()] == [
         "forward",
@@ -283,7 +300,7 @@ def test_both_axes_can_be_logarithmic_and_a_place_be_marked():
     assert picture.alt == "µs against n: steps, the knee"
 
 
-def test_panels_share_their_height_and_a_curve_keeps_its_colour():
+def test_panels_share_their_height_and_a_curve_keeps_its_color():
     losses = {"slow": [(0, 1.0), (1, 0.5)], "fast": [(0, 1.0), (1, 0.2)]}
     times = {name: [(2 * x, y) for x, y in points] for name, points in losses.items()}
     picture = panels({"update": losses, "seconds": times}, y="loss", top=2)

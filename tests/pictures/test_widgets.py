@@ -25,6 +25,7 @@ from course_lib.pictures import (
 from course_lib.pictures.widgets.bench import ScheduleBench
 from course_lib.pictures.widgets.placement import rising
 from course_lib.planning.placement import BlockCost, balanced
+from course_lib.planning.schedule import Schedule
 from course_lib.planning.schedules import one_f_one_b
 
 FILES = Path(widgets.__file__).parent
@@ -57,11 +58,11 @@ def test_a_stored_picture_is_an_image_with_a_text_alternative(explorer):
     assert "application/vnd.jupyter.widget-view+json" not in kept
 
 
-def test_every_shape_has_a_colour_in_the_light_and_in_the_dark(explorer):
-    from course_lib.pictures.widgets.svg import LIGHT, colours
+def test_every_shape_has_a_color_in_the_light_and_in_the_dark(explorer):
+    from course_lib.pictures.widgets.svg import LIGHT, colors
 
     used = {name for names in re.findall(r'class="([^"]+)"', explorer.drawing.shapes) for name in names.split()}
-    known = set(re.findall(r"\.([\w-]+)", colours(LIGHT)))
+    known = set(re.findall(r"\.([\w-]+)", colors(LIGHT)))
     assert used - known <= {"travelling"}
 
 
@@ -175,7 +176,7 @@ def test_a_ring_is_stepped_to_the_end_where_every_piece_is_complete():
     explorer.set(round=6)
     assert "Round 6 of 6, all-gather" in explorer.drawing.words
     assert "Complete: 16 of 16 pieces" in explorer.drawing.words
-    assert "sent 6 MB; in turn 6 MB of 2(n-1)/n x M = 6 MB" in explorer.drawing.words
+    assert "sent 6 MB. One after another, 6 MB of 2(n-1)/n x M = 6 MB" in explorer.drawing.words
     assert explorer.drawing.shapes.count('class="whole"') == 16
 
 
@@ -285,16 +286,29 @@ def test_the_bench_does_not_run_what_would_hang():
     bench = schedule_bench(2, 2, start="gpipe")
     bench.move("0:B0", 1)
     bench.press("run")
-    assert bench.drawing.words.startswith("Not run, for it would hang. Stuck")
+    assert bench.drawing.words.startswith("Not run: it would hang. Stuck")
+
+
+@pytest.mark.parametrize("start", ["1f1b", "zb-v", "wavefront"])
+def test_the_text_below_the_bench_is_its_schedule(start):
+    bench = schedule_bench(3, 4, chunks=2 if start == "wavefront" else 1, start=start)
+    (text,) = re.findall("<pre>(.*?)</pre>", bench.drawing.below, re.DOTALL)
+    lines = re.sub("<.*?>", "", text).split("\n")
+    assert Schedule.of(lines, layout=bench.schedule.layout).stages == bench.schedule.stages
+    assert set(re.findall('data-of="(.*?)"', text)) == set(re.findall('data-item="(.*?)"', bench.drawing.shapes))
 
 
 def test_the_bench_scores_against_a_search_and_the_bound():
     bench = schedule_bench(2, 4, start="naive")
     assert "found by the search" not in bench.drawing.below
-    assert row_of(bench, "bound, holding no more than yours") == "16"  # naive holds one at a time: nothing is faster
+    assert row_of(bench, "bound, at your memory") == "16"  # naive holds one at a time: nothing is faster
     bench.set(start="gpipe", link=1)
     bench.press("search")
-    assert bench.drawing.words.startswith("Found 12, bound 12, holding no more than yours. It runs: makespan 12")
+    assert bench.drawing.words.startswith("Found none that is faster and holds no more than yours; bound 12.")
+    bench.move("1:B0", 7)
+    bench.press("search")
+    assert bench.drawing.words.startswith("Found 12, bound 12, holding no more than yours. Goal: ")
+    assert "It runs: makespan 15" in bench.drawing.words
     assert row_of(bench, "found by the search") == "12"
     bench.set(start="zb-h1")
     assert "found by the search" not in bench.drawing.below
@@ -305,12 +319,42 @@ def row_of(bench, name: str) -> str:
     return re.findall(rf">{name}</th><td>([^<]*)</td>", bench.drawing.below)[0]
 
 
+def test_the_bench_counts_the_moves_to_gpipes_time_in_1f1bs_memory():
+    bench = schedule_bench(3, 4, start="gpipe")
+    assert "Goal: makespan 12, as GPipe; no stage holds over 75%, as in 1F1B. So far: 0 moves." in bench.drawing.words
+    bench.move("0:B0", 3)
+    assert "So far: 1 move." in bench.drawing.words
+    bench.move("1:B0", 2)
+    bench.move("1:B1", 4)
+    bench.move("2:B0", 1)
+    bench.move("2:B1", 3)
+    assert "So far: 5 moves." in bench.drawing.words
+    bench.move("2:B2", 5)
+    assert "✓ Goal reached in 6 moves: GPipe's time in 1F1B's memory." in bench.drawing.words
+    bench.press("undo")
+    assert "So far: 5 moves." in bench.drawing.words
+    bench.press("search")
+    bench.press("take")
+    assert "moves" not in bench.drawing.words
+    bench.press("again")
+    assert "So far: 0 moves." in bench.drawing.words
+    assert "Goal" not in schedule_bench(3, 3, start="gpipe").drawing.words
+
+
+def test_four_moves_are_enough():
+    """As lesson 06 says."""
+    bench = schedule_bench(3, 4, start="gpipe")
+    for item, place in (("0:B0", 3), ("1:B0", 3), ("2:B0", 1), ("2:F3", 6)):
+        bench.move(item, place)
+    assert "✓ Goal reached in 4 moves: GPipe's time in 1F1B's memory." in bench.drawing.words
+
+
 def test_what_was_found_can_be_taken_and_given_back():
-    bench = schedule_bench(3, 4, start="1f1b")
-    bench.set(link=1)
+    bench = schedule_bench(3, 4, start="gpipe")
+    bench.move("2:B0", 7)
     built = bench.schedule
     bench.press("take")
-    assert bench.drawing.words.startswith("Nothing was found yet: search first.")
+    assert bench.drawing.words.startswith("Nothing better was found yet: search first.")
     bench.press("search")
     bench.press("take")
     assert bench.schedule == bench.found.schedule
@@ -323,7 +367,7 @@ def test_the_bench_does_not_search_in_the_memory_of_what_never_ends():
     bench = schedule_bench(2, 2, start="gpipe")
     bench.move("0:B0", 1)
     bench.press("search")
-    assert bench.drawing.words.startswith("No search: what is on the bench never ends")
+    assert bench.drawing.words.startswith("No search: the schedule on the bench never ends")
 
 
 def test_virtual_stages_and_weight_gradients_can_be_moved_too():

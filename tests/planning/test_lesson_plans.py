@@ -7,7 +7,7 @@ import pytest
 from course_lib.lstm.memory import BatchSize, lstm_size
 from course_lib.planning import CannotPlace, Link, Network, Plan, Work, best_of_each_way, h200_block_times, plans
 from course_lib.planning import sensitivity as sensitivity_of
-from course_lib.planning.machines import MACHINES
+from course_lib.planning.block_times import MACHINES
 
 NODES = Network(Link(5e-6, 300e9), Link(15e-6, 50e9), per_node=8)
 FLAT = Network.flat(Link(20e-6, 25e9))
@@ -88,7 +88,7 @@ def test_what_would_have_to_change_for_another_mesh_to_win(a_thousand):
     job, made = a_thousand
     machine = MACHINES["H100"]
     told = sensitivity_of(made, job, machine.network, memory=machine.memory)
-    found = [(each.what, f"{each.factor:.2g}", each.winner.mesh, each.winner.inside) for each in told.changes]
+    found = [(each.quantity, f"{each.factor:.2g}", each.winner.mesh, each.winner.inside) for each in told.changes]
     assert found == [
         ("bandwidth inside a node", "0.11", "64 x 16", "stages"),
         ("bandwidth between nodes", "9.2", "64 x 16", "stages"),

@@ -188,7 +188,7 @@ def test_a_layer_with_more_to_do_is_measured_to_take_longer():
         (lambda: Placement(()), r"stage_of=\(\): give each block a stage"),
         (lambda: Placement.of_cuts(4, [2, 2]), r"cuts=\(2, 2\): give rising numbers from 1 to 3"),
         (lambda: Placement.of_cuts(4, [4]), r"cuts=\(4,\): give rising numbers from 1 to 3"),
-        (lambda: round_robin(4, 2).parts, r"\(0, 1, 0, 1\) is not one part per stage: ask blocks_of"),
+        (lambda: round_robin(4, 2).parts, r"\(0, 1, 0, 1\) is not one part per stage: blocks_of"),
         (lambda: step_cost(round_robin(4, 2), [BlockCost(1.0, 1)]), "1 costs for 4 blocks: give one for each block"),
         (lambda: measured_costs(*numbers_and_model()[::-1], repeats=0), "repeats=0: a measurement needs at least one"),
     ],

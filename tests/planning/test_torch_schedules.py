@@ -79,7 +79,7 @@ def test_what_pytorch_does_not_support_is_refused_in_its_own_words():
 
 @pytest.mark.parametrize("name", ["GPipe", "1F1B"])
 def test_a_schedule_that_pytorch_has_no_order_of_is_refused_with_ours(name: str):
-    with pytest.raises(ValueError, match=f"Schedule{name} .*no order to read: take gpipe or one_f_one_b"):
+    with pytest.raises(ValueError, match=f"Schedule{name} .*no order to read: use gpipe or one_f_one_b"):
         from_torch(name, 2, 4)
 
 
@@ -99,5 +99,5 @@ def test_another_pytorch_is_answered_in_a_sentence(make):
     from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 
     changed = type("ScheduleChanged", (PipelineScheduleMulti,), {"__new__": lambda cls, *given: make(*given)})
-    with pytest.raises(NotImplementedError, match=r"this PyTorch .* keeps the order of ScheduleChanged in"):
+    with pytest.raises(NotImplementedError, match=r"this PyTorch .* keeps the order of ScheduleChanged where"):
         from_torch(changed, 1, 1)

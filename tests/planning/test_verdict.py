@@ -9,7 +9,7 @@ from course_lib.lstm.model import lstm_model
 from course_lib.planning import MACHINES, Network, Work, plans, sensitivity
 from course_lib.planning.network import Link
 from course_lib.planning.placement import CannotPlace
-from course_lib.planning.verdict import BETWEEN, LATENCY, MEMORY, SEQUENCES, SPEED, timed_again
+from course_lib.planning.planner import BETWEEN, LATENCY, MEMORY, SEQUENCES, SPEED, timed_again
 from tests.planning.tables import even_times
 
 MODEL = lstm_model(features=2, hidden=16, layers=4, outputs=1)
@@ -30,7 +30,7 @@ def test_a_plan_timed_again_is_the_plan():
 def test_on_both_sides_of_the_change_the_planner_agrees():
     """The plans that are timed again are few; here all of them are made anew, just before the change and just after."""
     found = told()
-    (change,) = [change for change in found.changes if change.what == BETWEEN and change.factor > 1]
+    (change,) = [change for change in found.changes if change.quantity == BETWEEN and change.factor > 1]
     for factor, mesh in ((change.factor * 0.97, found.winner.mesh), (change.factor * 1.03, change.winner.mesh)):
         network = Network(SLOW.inside, Link(0.0, SLOW.between.bandwidth * factor), 4)
         assert plans(WORK, 8, network, **SIZES)[0].mesh == mesh
@@ -40,7 +40,7 @@ def test_on_both_sides_of_the_change_the_planner_agrees():
 
 def test_slower_devices_have_the_effect_of_a_faster_network():
     faster, slower = (
-        next(change.factor for change in told().changes if change.what == what and (change.factor > 1) == up)
+        next(change.factor for change in told().changes if change.quantity == what and (change.factor > 1) == up)
         for what, up in ((BETWEEN, True), (SPEED, False))
     )
     assert faster == pytest.approx(1 / slower, rel=0.05)
@@ -48,7 +48,7 @@ def test_slower_devices_have_the_effect_of_a_faster_network():
 
 def test_what_changes_nothing_is_said_too():
     found = told()
-    assert LATENCY not in {change.what for change in found.changes}  # there is none to multiply
+    assert LATENCY not in {change.quantity for change in found.changes}  # there is none to multiply
     assert LATENCY in str(found).splitlines()[-1]
 
 
@@ -57,7 +57,7 @@ def test_with_more_memory_a_faster_mesh_fits_and_with_less_the_winner_does_not()
     limit = min(plan.bytes for plan in plans(WORK, 8, fast, **SIZES) if plan.mesh == "8 x 1") - 1
     found = told(fast, memory=limit)
     assert found.winner.mesh != "8 x 1"
-    more = [change for change in found.changes if change.what == MEMORY and change.factor > 1]
+    more = [change for change in found.changes if change.quantity == MEMORY and change.factor > 1]
     assert [change.winner.mesh for change in more] == ["8 x 1"]
     assert more[0].factor * limit == pytest.approx(limit + 1)
     with pytest.raises(CannotPlace, match="nothing wins"):
@@ -67,7 +67,7 @@ def test_with_more_memory_a_faster_mesh_fits_and_with_less_the_winner_does_not()
 def test_curves_cross_where_the_verdict_changes():
     found = told()
     lines = found.curves(BETWEEN)
-    change = next(change for change in found.changes if change.what == BETWEEN and change.factor > 1)
+    change = next(change for change in found.changes if change.quantity == BETWEEN and change.factor > 1)
     assert found.winner.mesh in " ".join(lines)
     first, second = (
         next(line for name, line in lines.items() if name.startswith(plan.mesh))

@@ -105,12 +105,18 @@ def test_a_widget_is_used_by_keyboard_alone(page, name):
 
 def test_the_bench_is_searched_while_the_page_stays_alive(page):
     one = widget(page, "schedule_bench")
+    one.get_by_label("begin with").select_option("gpipe")
+    wait(lambda: one.locator("[data-item='0:F1']").get_attribute("data-place") == "1")
+    one.locator("[data-item='0:F0']").press("Shift+ArrowRight")  # slower: stage 1 waits for F0
+    wait(lambda: one.locator("[data-item='0:F0']").get_attribute("data-place") == "1")
     search = one.get_by_role("button", name="Search for a better one")
     search.focus()
     page.keyboard.press("Enter")
     assert page.evaluate(FOCUSED) == "Search for a better one"  # the page answers: Python has a thread of its own
     wait(lambda: "Found" in one.get_by_role("status").inner_text())
     assert "found by the search" in one.locator(".below").inner_text()
+    one.get_by_label("begin with").select_option("naive")
+    wait(lambda: "found by the search" not in one.locator(".below").inner_text())
 
 
 def test_an_action_of_the_bench_is_moved_with_the_keys(page):
@@ -120,6 +126,17 @@ def test_an_action_of_the_bench_is_moved_with_the_keys(page):
     page.keyboard.press("Shift+ArrowRight")
     wait(lambda: one.locator(f"[data-item='{item}']").get_attribute("data-place") == "1")
     assert page.evaluate("document.activeElement.dataset.item") == item
+
+
+def test_an_action_of_the_bench_and_its_name_in_the_text_light_up_together(page):
+    one = widget(page, "schedule_bench")
+    box, name = one.locator("[data-item='1:F2']"), one.locator("[data-of='1:F2']")
+    name.hover()
+    assert box.get_attribute("class") == "lit"
+    box.hover()
+    assert name.get_attribute("class") == "lit"
+    one.locator("[data-of='0:F0']").hover()
+    assert not name.get_attribute("class")
 
 
 def test_buttons_that_need_real_ranks_are_named_and_not_there(page):

@@ -60,7 +60,7 @@ def held_by(schedules: list[Schedule]) -> list[list]:
         strategy = Pipeline(deep(), adam, cross_entropy, schedule=schedule)
         strategy.step(BATCHES[0])
         execution = strategy.execution
-        assert not any([execution.saved, execution.for_weights, execution.beginnings, execution.mail.here])
+        assert not any([execution.saved, execution.for_weights, execution.beginnings, execution.mail.local])
         held.append(execution.held)
     return held
 

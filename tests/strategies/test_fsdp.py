@@ -14,7 +14,7 @@ from course_lib.data import Corpus, Streams
 from course_lib.lstm.model import cross_entropy, lstm_model
 from course_lib.meter import meter
 from course_lib.strategies import DDP, FSDP
-from course_lib.strategies.fsdp import own_rows, shard_blocks
+from course_lib.strategies.fsdp import local_rows, shard_blocks
 from course_lib.strategies.shards import local_part
 from course_lib.training import evaluate, measure_memory
 from course_lib.training.proof import prove_all
@@ -182,7 +182,7 @@ def test_rows_are_cut_as_torch_cuts_them():
         for ranks in range(1, 6):
             pieces = torch.arange(rows).chunk(ranks)
             expected = [piece.tolist() for piece in pieces] + [[]] * (ranks - len(pieces))
-            found = [list(own_rows(rows, place, ranks)) for place in range(ranks)]
+            found = [list(local_rows(rows, place, ranks)) for place in range(ranks)]
             assert found == (expected if rows else [[]] * ranks)
 
 
@@ -194,7 +194,7 @@ def test_the_layers_of_a_sharded_model_move_no_weights():
         shard_blocks(model, init_device_mesh("cpu", (1,)), reshard_after_forward=True)
         return [module.flatten_parameters.__name__ for module in model.modules() if hasattr(module, "bias_ih_l0")]
 
-    assert launch(moved, ranks=1)[0] == ["_leave_it"] * 2
+    assert launch(moved, ranks=1)[0] == ["_do_nothing"] * 2
 
 
 @pytest.mark.parametrize(
@@ -219,6 +219,6 @@ def test_gathered_parameters_are_no_activations():
 
     sharded, whole = launch(measured, FSDP, ranks=2)[0], launch(measured, DDP, ranks=2)[0]
     assert sharded.activations == whole.activations > 0
-    rows = sum(len(own_rows(len(p), 0, 2)) * p[0].numel() for p in plain().parameters())
+    rows = sum(len(local_rows(len(p), 0, 2)) * p[0].numel() for p in plain().parameters())
     assert (sharded.parameters, sharded.gradients) == (4 * rows, 4 * rows)
     assert rows < 0.6 * sum(p.numel() for p in plain().parameters())

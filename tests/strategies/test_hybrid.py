@@ -106,7 +106,7 @@ def groups_of(inside: str) -> tuple[list[int], list[int]]:
     return tuple(dist.get_process_group_ranks(mesh.get_group(name)) for name in ("replica", "stage"))
 
 
-def test_the_neighbours_are_the_stages_of_a_replica_or_the_replicas_of_a_stage():
+def test_the_neighbors_are_the_stages_of_a_replica_or_the_replicas_of_a_stage():
     assert launch(groups_of, "stages", ranks=4)[1] == ([1, 3], [0, 1])
     assert launch(groups_of, "replicas", ranks=4)[1] == ([0, 1], [1, 3])
 

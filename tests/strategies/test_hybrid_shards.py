@@ -100,6 +100,20 @@ def test_ranks_divide_the_optimizer_state_and_keep_whole_weights():
     assert alone.gradients <= first.gradients < 1.1 * alone.gradients
 
 
+def two_steps_with_pieces_in_hand() -> float:
+    strategy = Hybrid(model(), adam, cross_entropy, replicas=1, shards=2)
+    share = strategy.share(BATCHES[0])
+    strategy.step(share)
+    kept = [shard.pieces() for shard in strategy.shards().values()]  # as a checkpoint does that is still being written
+    loss, _ = strategy.step(share)
+    assert len(kept) == len(list(strategy.model.parameters()))
+    return loss.item()
+
+
+def test_pieces_of_a_weight_that_are_kept_leave_the_next_step_alone():
+    assert len(set(launch(two_steps_with_pieces_in_hand, ranks=2))) == 1
+
+
 def test_weights_are_gathered_and_gradients_reduced_once_however_many_micro_batches_there_are():
     def calls(micro_batches):
         strategy = Hybrid(model(), adam, cross_entropy, replicas=1, shards=2, micro_batches=micro_batches)
@@ -147,14 +161,14 @@ def test_weights_that_are_not_gathered_and_gradients_that_are_not_reduced_are_fo
             super().__init__(*given, **options)
             if broken == "wait":
                 for rows in self.row_shards.rows.values():
-                    rows.padded[: rows.own.start] += 0.1  # nobody overwrites it
+                    rows.padded[: rows.local.start] += 0.1  # nobody overwrites it
                 RowShards.wait = lambda rows, block: None
             else:
                 self.sum_over_replicas.start_sum = self.keep
 
         def keep(self, weight):
             rows = self.row_shards.rows[weight]
-            rows.reduced = weight.grad[rows.own.start : rows.own.stop].clone()
+            rows.reduced = weight.grad[rows.local.start : rows.local.stop].clone()
             return dist.barrier(self.row_shards.group, async_op=True)
 
     even = partial(lstm_model, vocabulary=10, hidden=4, layers=1)  # a multiple of the ranks: no padding
@@ -177,7 +191,7 @@ def groups_of(inside: str) -> list[list[int]]:
 
 
 @pytest.mark.slow
-def test_shards_are_closer_than_replicas_and_either_or_the_stages_are_neighbours():
+def test_shards_are_closer_than_replicas_and_either_or_the_stages_are_neighbors():
     assert launch(groups_of, "stages", ranks=8)[0] == [[0, 4], [0, 2], [0, 1]]
     assert launch(groups_of, "replicas", ranks=8)[0] == [[0, 2], [0, 1], [0, 4]]
 

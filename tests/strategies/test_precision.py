@@ -12,7 +12,7 @@ from course_lib import launch
 from course_lib.data import AddingProblem
 from course_lib.lstm.model import lstm_model, squared_error
 from course_lib.strategies import DDP, FSDP, Accumulation, Hybrid, ModelParallel, Pipeline, Single, TensorParallel
-from course_lib.strategies.precision import FIRST_SCALE, GROWTH_INTERVAL, GradientScaler
+from course_lib.strategies.base import FIRST_SCALE, GROWTH_INTERVAL, GradientScaler
 from course_lib.strategies.registry import make_strategy
 
 WAYS = {
@@ -150,7 +150,7 @@ def test_a_strategy_without_half_precision_says_so(tmp_path, monkeypatch):
             super().__init__(model, optimizer, loss)
 
     monkeypatch.setattr("course_lib.strategies.registry.STRATEGIES", {"own": Own})
-    with pytest.raises(ValueError, match="strategy=own computes in fp32 alone: leave out the other precision"):
+    with pytest.raises(ValueError, match="strategy=own computes only in fp32: leave out the other precision"):
         make_strategy("own", 0.1, {}, "bf16")
     with pytest.raises(ValueError, match="precision=fp8: choose fp32, bf16, fp16"):
         make_strategy("own", 0.1, {}, "fp8")

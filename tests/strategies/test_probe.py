@@ -67,7 +67,10 @@ def test_where_time_is_not_cut_it_is_trained_as_by_one_process(block):
     assert prove(Pipeline, ranks=2, model=partial(model_with, block, Recurrent), micro_batches=1)
 
 
-@pytest.mark.parametrize(("strategy", "options"), [(DDP, {}), (FSDP, {}), (Pipeline, {"micro_batches": 2})])
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [(DDP, {}), (FSDP, {}), (Pipeline, {"micro_batches": 2}), (Hybrid, {"replicas": 1, "shards": 2})],
+)
 def test_a_block_that_mixes_sequences_is_refused_where_a_batch_is_cut(strategy, options):
     with pytest.raises(RankFailed, match=r"block 2 .AmongSequences. has other outputs for two parts of a batch"):
         prove(strategy, ranks=2, model=partial(model_with, Recurrent, AmongSequences), **options)

@@ -154,4 +154,4 @@ def test_between_the_two_parts_nothing_is_kept_of_a_layer_that_has_made_both_gra
         pytest.skip("on this machine PyTorch runs an LSTM layer step by step")
     run = SplitPass.run([made.part(1, 2), made.part(2, 3)], torch.zeros(STEPS, SEQUENCES, HIDDEN), {})
     run.backward(torch.ones_like(run.outputs), {})
-    assert run.second_part().ends == []
+    assert run.second_part().roots == []

@@ -99,6 +99,6 @@ def test_a_full_disk_ends_in_a_sentence_and_leaves_the_older_checkpoint_whole(tm
         launch(with_a_full_disk, settings, 6, ranks=2, timeout=PATIENCE)
     cause = full.value.__cause__
     assert isinstance(cause, CheckpointError)
-    assert "(File too large): see that the disk has room" in str(cause)
+    assert "(File too large): check that the disk has room" in str(cause)
     assert sorted(os.listdir(settings.checkpoint)) == ["update-00000002", "update-00000004"]
     launch(train_job, replace(settings, resume=True), ranks=2, timeout=PATIENCE)

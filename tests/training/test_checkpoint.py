@@ -168,7 +168,7 @@ def test_on_another_layout_a_carried_state_begins_at_zero_with_a_warning(tmp_pat
     assert after != losses[3:]
     assert said == [
         "update-00000003 was saved by Pipeline on 2 ranks in 4 micro-batches, and is loaded by Pipeline on "
-        f"{ranks} ranks in {options['micro_batches']} micro-batches: the carried state begins at zero"
+        f"{ranks} ranks in {options['micro_batches']} micro-batches: the carried state starts at zero"
     ]
 
 
@@ -290,7 +290,7 @@ def test_latest_takes_only_complete_ones(tmp_path):
 )
 def test_a_checkpoint_of_another_model_is_refused(tmp_path, other, says):
     save_checkpoint(build("single", {}), tmp_path, Position(1))
-    with pytest.raises(CheckpointError, match=rf"update-00000001 is of another model: .*{says}"):
+    with pytest.raises(CheckpointError, match=rf"update-00000001 belongs to another model: .*{says}"):
         load_checkpoint(Single(other(), adam, cross_entropy), tmp_path)
 
 
@@ -308,9 +308,11 @@ def test_the_whole_model_is_compared_on_every_rank(tmp_path):
 def test_an_older_one_is_not_saved_beside_a_newer_one_which_would_be_loaded_in_its_place(tmp_path):
     strategy = build("single", {})
     save_checkpoint(strategy, tmp_path, Position(100))
-    with pytest.raises(CheckpointError, match="update-00000100 is further than update 5: load it and go on from there"):
+    with pytest.raises(
+        CheckpointError, match="update-00000100 is further than update 5: load it and continue from there"
+    ):
         save_checkpoint(strategy, tmp_path, Position(5))
-    with pytest.raises(ValueError, match="keep=0: at least the checkpoint that is saved is kept"):
+    with pytest.raises(ValueError, match="keep=0: keep at least the checkpoint being saved"):
         save_checkpoint(strategy, tmp_path, Position(200), keep=0)
     save_checkpoint(strategy, tmp_path, Position(123_456_789))
     assert load_checkpoint(strategy, tmp_path).position.updates == 123_456_789
@@ -321,7 +323,7 @@ def test_another_optimizer_is_refused(tmp_path):
     steps(strategy, 0, 1)
     save_checkpoint(strategy, tmp_path, Position(1))
     other = Single(model(3).double(), partial(torch.optim.SGD, lr=0.1, momentum=0.9), cross_entropy)
-    with pytest.raises(CheckpointError, match="was saved with Adam, and this run has SGD, which keeps other numbers"):
+    with pytest.raises(CheckpointError, match="was saved with Adam, and this run has SGD, which keeps different state"):
         load_checkpoint(other, tmp_path)
 
 
@@ -389,7 +391,7 @@ def test_a_damaged_one_is_put_aside_when_the_run_comes_there_again(tmp_path):
     newest = two_checkpoints(tmp_path, seed=1)
     cut_in_half(newest / "__0_0.distcp", random.Random())
     strategy = build("single", {})
-    with pytest.warns(UserWarning, match=r"__0_0\.distcp is not as it was saved"):
+    with pytest.warns(UserWarning, match=r"__0_0\.distcp has changed since it was saved"):
         load_checkpoint(strategy, tmp_path)
     save_checkpoint(strategy, tmp_path, Position(2))
     names = ["update-00000001", "update-00000002", "update-00000002.damaged"]
@@ -400,7 +402,7 @@ def test_a_damaged_one_is_put_aside_when_the_run_comes_there_again(tmp_path):
 def test_a_checkpoint_under_another_name_is_not_taken_for_it(tmp_path):
     newest = two_checkpoints(tmp_path, seed=1)
     newest.rename(tmp_path / "update-00000009")
-    with pytest.warns(UserWarning, match=r"update-00000009 is damaged \(it is of update 2\)"):
+    with pytest.warns(UserWarning, match=r"update-00000009 is damaged \(it is from update 2\)"):
         assert load_checkpoint(build("single", {}), tmp_path).position.updates == 1
 
 
@@ -411,7 +413,7 @@ def test_where_none_is_whole_all_are_named(tmp_path, name):
         empty(tmp_path / f"update-0000000{update}" / name, random.Random())
     with pytest.raises(
         CheckpointError,
-        match=r"update-00000002 is damaged .*update-00000001 is damaged .*, and there is no other to go on from",
+        match=r"update-00000002 is damaged .*update-00000001 is damaged .*, and there is no other to resume from",
     ):
         load_checkpoint(build("single", {}), tmp_path)
 
@@ -432,7 +434,7 @@ def test_a_part_of_another_save_is_found_on_any_rank(tmp_path):
 
     (first, said), (second, nothing) = launch(loaded, ranks=2)
     assert (first, second, nothing) == (1, 1, [])
-    assert "__1_0.distcp is not as it was saved" in said[0]
+    assert "__1_0.distcp has changed since it was saved" in said[0]
 
 
 @pytest.mark.skipif(shutil.which("sha256sum") is None, reason="needs coreutils")
@@ -500,7 +502,9 @@ def test_a_checkpoint_without_a_buffer_that_the_model_has_is_of_another_model(tm
     save_checkpoint(build("single", {}), tmp_path, Position(1))
     other = build("single", {})
     other.model.register_buffer("more", torch.zeros(2))
-    with pytest.raises(CheckpointError, match=r"this one has a buffer more of shape \(2,\), and that has none"):
+    with pytest.raises(
+        CheckpointError, match=r"this one has a buffer more of shape \(2,\), and the saved one has none"
+    ):
         load_checkpoint(other, tmp_path)
 
 
@@ -522,7 +526,7 @@ def test_an_optimizer_that_keeps_other_numbers_is_refused(tmp_path, saved):
 def test_nothing_is_written_over(tmp_path):
     save = partial(save_checkpoint, build("single", {}), tmp_path, Position(1))
     save()
-    with pytest.raises(CheckpointError, match="update-00000001 exists: load it and go on from there"):
+    with pytest.raises(CheckpointError, match="update-00000001 exists: load it and continue from there"):
         save()
 
 

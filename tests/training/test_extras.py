@@ -49,7 +49,7 @@ def test_without_a_compiler_there_is_a_sentence(monkeypatch):
         raise RuntimeError("no C++ compiler\nand a page about it")
 
     monkeypatch.setattr(torch, "compile", broken)
-    with pytest.raises(ValueError, match=r"--compile: no compiler works here \(RuntimeError: no C\+\+ compiler\)"):
+    with pytest.raises(ValueError, match=r"--compile: no working compiler here \(RuntimeError: no C\+\+ compiler\)"):
         check_compiles(torch.device("cpu"))
 
 
@@ -80,7 +80,7 @@ def test_tensorboard_reads_what_was_written_and_not_what_was_dropped(tmp_path):
 
 def test_a_log_of_each_kind_may_be_given_once():
     assert split_logs(["run.jsonl", "tensorboard:runs"]) == {"log": "run.jsonl", "tensorboard": "runs"}
-    with pytest.raises(BadSettings, match="--log b: there is one such log already"):
+    with pytest.raises(BadSettings, match="--log b: this kind of log is set already"):
         split_logs(["a", "b"])
     with pytest.raises(BadSettings, match="--log tensorboard:: name a folder"):
         split_logs(["tensorboard:"])

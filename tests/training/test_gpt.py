@@ -55,7 +55,7 @@ def test_it_resumes_with_its_own_model_and_no_other(capsys):
     assert main(saving) == 0
     without = [word for word in saving if word not in ("--model", "gpt")]
     assert main([*without, "--resume"]) == 2
-    assert "saved was saved with --model gpt: go on with the same" in capsys.readouterr().err
+    assert "saved was saved with --model gpt: continue with the same" in capsys.readouterr().err
     assert main([*saving, "--updates", "5", "--resume"]) == 0
 
 

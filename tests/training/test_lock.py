@@ -52,7 +52,7 @@ def locks_in(folder: Path) -> list[str]:
 def test_a_second_writer_is_refused_by_name_and_may_write_when_the_first_is_done(tmp_path):
     folder = tmp_path / "saved"
     first, nobody = acquire_lock(folder)
-    with pytest.raises(CheckpointError, match=rf"is written by process {os.getpid()} on .*wait for its end, or give"):
+    with pytest.raises(CheckpointError, match=rf"is written by process {os.getpid()} on .*wait until it ends, or give"):
         acquire_lock(folder)
     with pytest.raises(CheckpointError, match=rf"remove {folder}/writer-1.lock"):
         check_unlocked(folder)
@@ -90,7 +90,7 @@ def test_a_zombie_writes_no_more(tmp_path):
 def test_of_another_machine_the_last_renewal_decides(tmp_path):
     far = replace(this_writer(), **ELSEWHERE)
     path = leave_lock(tmp_path, far, age=GONE_AFTER / 2)
-    with pytest.raises(CheckpointError, match=r"is written by process \d+ on n7 \(last heard of 450 s ago\)"):
+    with pytest.raises(CheckpointError, match=r"is written by process \d+ on n7 \(last seen 450 s ago\)"):
         acquire_lock(tmp_path)
     path.unlink()
     leave_lock(tmp_path, far, age=2 * GONE_AFTER)
@@ -117,7 +117,7 @@ def test_a_lock_without_a_name_in_it_counts_until_it_is_old(tmp_path, monkeypatc
     monkeypatch.setattr(checkpoint_lock, "NAMED_WITHIN", 0.01)
     path = tmp_path / "writer-1.lock"
     path.touch()
-    with pytest.raises(CheckpointError, match="is written by a process that has not left its name"):
+    with pytest.raises(CheckpointError, match="is written by a process that has not written its name"):
         acquire_lock(tmp_path)
     os.utime(path, (1, 1))
     acquire_lock(tmp_path)
@@ -125,17 +125,17 @@ def test_a_lock_without_a_name_in_it_counts_until_it_is_old(tmp_path, monkeypatc
 
 def somebody_is_faster(monkeypatch, folder: Path, forget: Path | None = None) -> list[WriterLock]:
     """When the next writer has looked around, and before it makes its lock, another one comes and gets the folder."""
-    make, faster = checkpoint_lock._make, []
+    make, faster = checkpoint_lock._create, []
 
     def late(path, writer):
         if not faster:
             if forget:
                 forget.unlink()
-            monkeypatch.setattr(checkpoint_lock, "_make", make)
+            monkeypatch.setattr(checkpoint_lock, "_create", make)
             faster.append(acquire_lock(folder)[0])
         return make(path, writer)
 
-    monkeypatch.setattr(checkpoint_lock, "_make", late)
+    monkeypatch.setattr(checkpoint_lock, "_create", late)
     return faster
 
 
@@ -193,7 +193,7 @@ def test_who_was_taken_over_saves_nothing_more(tmp_path):
     first.path.write_text(json.dumps(asdict(later)))
     os.utime(first.path, (1, 1))
     second, _ = acquire_lock(tmp_path)
-    with pytest.raises(CheckpointError, match=r"was taken over by process .*: nothing more is saved there"):
+    with pytest.raises(CheckpointError, match=r"was taken over by process .*: it saves nothing more"):
         first.check()
     first.release()
     second.check()

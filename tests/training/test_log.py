@@ -20,7 +20,7 @@ ONE = Record(1, 0.5, 100.0, 0.1)
 def test_a_file_with_something_else_in_it_is_refused_and_left_as_it_is(tmp_path, text):
     file = tmp_path / "notes.txt"
     file.write_bytes(text.encode("latin-1"))
-    with pytest.raises(LogError, match=r"notes.txt is there and is not a log: give --log another file"):
+    with pytest.raises(LogError, match=r"notes.txt exists and is not a log: give --log another file"):
         Log(file)
     assert file.read_bytes() == text.encode("latin-1")
 
@@ -36,7 +36,7 @@ def test_a_log_behind_which_somebody_has_written_is_refused(tmp_path):
     Log(file).append([ONE])
     with file.open("a") as open_file:
         open_file.write("and so on")
-    with pytest.raises(LogError, match="is there and is not a log"):
+    with pytest.raises(LogError, match="exists and is not a log"):
         Log(file, after=1)
 
 
@@ -55,7 +55,7 @@ def test_a_link_stays_a_link_and_its_file_is_what_counts(tmp_path):
     assert (tmp_path / "latest").is_symlink()
     assert read_log(tmp_path / "run.jsonl") == [ONE]
     (tmp_path / "run.jsonl").write_text("my notes\n")
-    with pytest.raises(LogError, match="is there and is not a log"):
+    with pytest.raises(LogError, match="exists and is not a log"):
         Log(tmp_path / "latest")
 
 
@@ -71,7 +71,7 @@ def test_the_command_refuses_before_it_trains(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("notes.txt").write_text("my notes\n")
     assert main(["train", "single", *flags(**SMALL, log="notes.txt")]) == 2
-    assert capsys.readouterr().err == "course: notes.txt is there and is not a log: give --log another file\n"
+    assert capsys.readouterr().err == "course: notes.txt exists and is not a log: give --log another file\n"
 
 
 def test_a_full_disk_is_said_in_a_sentence(tmp_path):

@@ -68,9 +68,9 @@ def test_a_run_resumes_with_its_own_model_and_no_other(here, capsys):
     saving = ["train", "single", *SMALL, "--checkpoint", "saved"]
     assert main([*saving, *RUN]) == 0
     assert main([*saving, "--resume", "--data", "mine:data"]) == 2
-    assert "saved was saved with --model mine.py:blocks: go on with the same" in capsys.readouterr().err
+    assert "saved was saved with --model mine.py:blocks: continue with the same" in capsys.readouterr().err
     assert main([*saving, "--resume", "--model", "mine.py:blocks"]) == 2
-    assert "saved was saved with data=mine:data: go on with the same" in capsys.readouterr().err
+    assert "saved was saved with data=mine:data: continue with the same" in capsys.readouterr().err
 
 
 BAD = {
@@ -107,12 +107,12 @@ class NoWidth(nn.Linear):
 
 
 NO_MODELS = [
-    (lambda: nn.LSTM(2, 3), "returned a LSTM: return a list of blocks, the way in first"),
+    (lambda: nn.LSTM(2, 3), "returned a LSTM: return a list of blocks, the input block first"),
     (lambda: None, "returned nothing: return a list of blocks"),
     (lambda: [], "returned a list: return a list of blocks"),
     (lambda: [Project(2, 3), "way out"], "block 1 is a str: return torch.nn.Modules"),
     (lambda: [NoWidth(2, 3)], "block 0 (NoWidth) has no width: give it one"),
-    (lambda: [Project(2, 3).requires_grad_(False)], "block 0 (Project) has nothing to train"),
+    (lambda: [Project(2, 3).requires_grad_(False)], "block 0 (Project) has no trainable parameters"),
     (lambda depth: [], "takes depth: for this data it may take features, hidden"),
 ]
 
@@ -143,7 +143,7 @@ NOT_RUNNING = [
     ([Project(3, 1)], "block 0 (Project) raises RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
     ([Bare(2, 4), Project(4, 1)], "block 0 (Bare) returned a Tensor: return (outputs, state)"),
     ([BatchFirst(2, 1)], "block 0 (BatchFirst) returned outputs of shape (1, 5, 1) for 5 steps of one sequence"),
-    ([OddState(2, 1)], "block 0 (OddState) returned another state than (h, c)"),
+    ([OddState(2, 1)], "block 0 (OddState) returned a state that is not (h, c)"),
     ([Project(2, 4), Recurrent(4)], "the last block has width 4, and a target is one number: give it width 1"),
 ]
 

@@ -232,7 +232,7 @@ def save_with(kind, folder):
         (Cloned, 1, r"the shard of blocks\.0\.table\.weight is not a parameter of this rank's model|leaves out"),
         (WithoutGroup, 2, r"blocks\.1\.lstm\.\w+ is cut, but model_group is None: set self\.model_group"),
         (OneRange, 1, r"gives ranges=range\(0, 4\) for blocks\.0\.table\.weight: give a tuple of ranges"),
-        (Silent, 1, r"shards\(\) gives a NoneType: give a dict of a Shard for each parameter"),
+        (Silent, 1, r"shards\(\) returns a NoneType: return a dict with a Shard for each parameter"),
         (Drifting, 2, r"ranks 0 and 1 both say that they have blocks\.0\.table\.weight.*give each shard a copy number"),
         (Misfit, 1, r"all \(99, 4\) of blocks\.0\.table\.weight is here, but the tensor is \(9, 4\): give ranges"),
         (Duck, 2, r"Duck has no shards\(\): derive it from course_lib\.strategies\.Strategy"),
@@ -289,5 +289,5 @@ def tied():
 
 
 def test_layers_that_share_a_weight_are_not_cut_apart():
-    with pytest.raises(RankFailed, match="blocks 1 and 2 share a weight: give each a weight of its own"):
+    with pytest.raises(RankFailed, match="blocks 1 and 2 share a weight: give each its own"):
         launch(tied, ranks=2)

@@ -118,7 +118,7 @@ def test_a_run_is_not_resumed_with_other_data(here, capsys, data):
         return
     (here / "now.py").write_text("from mine import other_data as now\n")
     assert main([*job, "--resume", "--updates", "6"]) == 2
-    assert "was trained on other data than this: go on with the same" in capsys.readouterr().err
+    assert "was trained on different data: continue with the same" in capsys.readouterr().err
 
 
 def test_a_text_that_has_changed_is_other_data(here, capsys):
@@ -128,7 +128,7 @@ def test_a_text_that_has_changed_is_other_data(here, capsys):
     assert main(job) == 0
     (here / "mine.txt").write_text(" ".join(reversed(words.split())))
     assert main([*job, "--resume", "--updates", "6"]) == 2
-    assert "was trained on other data" in capsys.readouterr().err
+    assert "was trained on different data" in capsys.readouterr().err
 
 
 def test_data_that_draws_random_numbers_is_the_same_on_every_rank_and_in_every_run(here):
@@ -139,7 +139,7 @@ def test_data_that_draws_random_numbers_is_the_same_on_every_rank_and_in_every_r
 
 def test_data_that_differs_between_ranks_is_refused(here, capsys):
     assert main(["train", "ddp", *SMALL, "--ranks", "2", "--data", "mine:data_of_each_rank"]) == 2
-    assert "gives this rank other examples than rank 0" in capsys.readouterr().err
+    assert "gives this rank different examples than rank 0" in capsys.readouterr().err
 
 
 def test_data_that_draws_when_a_batch_is_read_is_refused(here, capsys):

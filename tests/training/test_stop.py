@@ -134,7 +134,7 @@ def test_when_the_time_is_up_it_saves_and_says_requeue_me(tmp_path, monkeypatch,
     ("changes", "says"),
     [
         ({"time_limit": 0.0, "checkpoint": "saved"}, "time_limit=0.0: give a number of seconds above 0"),
-        ({"time_limit": 3.0}, "--time-limit saves what is trained by then: give --checkpoint"),
+        ({"time_limit": 3.0}, "--time-limit saves a checkpoint when the time is up: give --checkpoint"),
     ],
 )
 def test_a_time_limit_needs_a_time_and_a_place(changes, says):

@@ -128,10 +128,10 @@ def read_only_messages() -> None:
     """Make this process unpickle only messages from what ranks and their supervisors send."""
     from multiprocessing.reduction import ForkingPickler
 
-    from course_lib.launchers.process import messages
+    from course_lib.launchers.process import pickling
 
     ForkingPickler.loads = staticmethod(plain_loads)  # pyright: ignore[reportAttributeAccessIssue]
-    messages.unpack = plain_loads
+    pickling.unpack = plain_loads
 
 
 def open_fewer_files() -> None:

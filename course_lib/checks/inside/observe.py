@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.launchers import CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck, launch, private_doors
-from course_lib.launchers.diagnosis.stacks import describe_stack, own_frames
+from course_lib.launchers.diagnosis.stacks import describe_stack, user_code_frames
 from course_lib.launchers.local import start_method
 from course_lib.launchers.process.patience import Patience
 from course_lib.launchers.run import Run
@@ -330,6 +330,6 @@ def _unpacked(answer: Any) -> Any:
 def _account(error: RankFailed, name: str, text: str, ranks: int) -> str:
     """Return what was raised, and the learner's own lines in the stack."""
     who = f"rank {error.rank}" if ranks > 1 else "it"
-    if own := own_frames(error.stack):
+    if own := user_code_frames(error.stack):
         return f"{who} raised {name}: {text}".removesuffix(": ") + "\n\n" + describe_stack(own)
     return f"calling it, or using what it returned, ended in {name}: {text}".removesuffix(": ")

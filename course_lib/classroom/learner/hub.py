@@ -12,8 +12,7 @@ from pathlib import Path
 
 from course_lib.classroom.learner import CannotJoin, join
 from course_lib.classroom.learner.joining import HUB_CLASS
-from course_lib.lab.desk import Desk, choose_desk
-from course_lib.lab.laying_out import lay_out
+from course_lib.lab.desk import Desk, choose_desk, lay_out
 from course_lib.lab.settings import command, environment, prepare_first_screen
 
 DESK = "COURSE_DESK"  # default: `course` in the folder where the Hub starts the server, the learner's home

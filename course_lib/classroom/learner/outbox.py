@@ -34,8 +34,7 @@ class Outbox:
         except sqlite3.OperationalError:  # locked or read-only
             raise
         except sqlite3.DatabaseError:  # corrupted by a power failure: its content is lost already
-            path.unlink()
-            self._file = _opened(path)
+            self._file = _made_anew(path)
 
     @classmethod
     @contextlib.contextmanager
@@ -104,3 +103,19 @@ def _opened(path: Path) -> sqlite3.Connection:
         file.close()
         raise
     return file
+
+
+def _made_anew(path: Path) -> sqlite3.Connection:
+    """Replace a corrupted file and open it. Whoever finds it corrupted at the same time opens the new one."""
+    lock = hold_lock(path.with_suffix(".lock"), PATIENCE)
+    if lock is None:
+        raise sqlite3.OperationalError("the outbox is being repaired")
+    try:
+        return _opened(path)
+    except sqlite3.OperationalError:
+        raise
+    except sqlite3.DatabaseError:
+        path.unlink()
+        return _opened(path)
+    finally:
+        lock.close()

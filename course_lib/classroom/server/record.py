@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from hashlib import blake2b
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ GATHER = 0.02  # seconds to collect statements for a commit; longer with many le
 GATHER_MORE, MANY = 0.03, 20  # used after a batch of at least MANY
 RETRY = 1.0  # seconds before retrying a failed commit, and between looks at an idle file
 CACHE = -128 * 1024  # SQLite's page cache in KiB: what it holds can be written again if the file is overwritten
-LARGEST_LOG = 4 << 20  # bytes of SQLite's write-ahead log before we move it into the file
+LARGEST_LOG = 4 << 20  # bytes of SQLite's write-ahead log before we move it into the file, at least
+LARGEST_PART = 4  # ... and the part of the file that it may have, one in so many: each move reads the whole file
 VERSION = 1
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -45,6 +47,8 @@ CREATE TABLE IF NOT EXISTS events (
 """
 TABLES = {"about": 2, "instructors": 2, "learners": 5, "events": 6}  # with the number of columns
 SIZES = "SELECT (SELECT count(*) FROM learners), (SELECT max(place) FROM events)"  # events are never deleted
+SMALL_TABLES = tuple(f"SELECT * FROM {table} ORDER BY rowid" for table in TABLES if table != "events")
+DIGESTS = 1 << 128
 INTACT = f"{SIZES}, (SELECT count(*) FROM events), (SELECT * FROM pragma_quick_check)"
 INSERT_EVENTS = "INSERT OR IGNORE INTO events (learner, id, kind, received, body) VALUES "
 ONE_EVENT = "(?, ?, ?, ?, ?)"
@@ -73,8 +77,8 @@ class Record:
         self._fold_in = False
         self._lock = _locked(path)
         self._connection = _opened(path)
-        for _ in self._connection.execute("SELECT * FROM events"):
-            pass  # fills the cache
+        self._digest = _digest(self._connection)  # which also fills the cache
+        self._is_lost = False  # the file was found to be another one, whatever its marks are
         self._sizes, self._seen = self._connection.execute(SIZES).fetchone(), _marks(path)
         self._waiting: queue.SimpleQueue[tuple[list[Statement], Callable[[], None]] | None] = queue.SimpleQueue()
         self._closing = threading.Event()
@@ -141,32 +145,62 @@ class Record:
                 with self._connection:
                     for statement in together(statements):
                         self._connection.execute(*statement)
+                self._digest = (self._digest + _digest(self._connection, self._sizes[1] or 0)) % DIGESTS
                 self._sizes = self._connection.execute(SIZES).fetchone()
             main, log = _marks(self.path)
             if main is not None and main == self._seen[0] and _same(log, self._seen[1]):
                 self._seen = main, log
-                return self._move_log()
+                if self._move_log():
+                    return
         raise BadRecord("another program keeps changing it")  # while we write, three times in a row
 
-    def _move_log(self) -> None:
-        """Move the write-ahead log into the file, if that is due."""
-        log = self._seen[1]
-        if self._fold_in or (log is not None and log[1] > LARGEST_LOG):
-            self._connection.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if self._fold_in else 'PASSIVE'})")
-            self._fold_in, self._seen = False, _marks(self.path)
+    def _move_log(self) -> bool:
+        """Move the write-ahead log into the file, if that is due. Returns whether the file has everything afterwards:
+        it changes here, so its mark cannot tell whether another program has changed it, too.
+        """
+        main, log = self._seen
+        is_long = main is not None and log is not None and log[1] > max(LARGEST_LOG, main[1] // LARGEST_PART)
+        if not (self._fold_in or is_long):
+            return True
+        self._connection.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if self._fold_in else 'PASSIVE'})")
+        marks = _marks(self.path)
+        self._is_lost = not self._holds_everything()
+        if not self._is_lost:
+            self._fold_in, self._seen = False, marks
+        return not self._is_lost
 
     def _is_in_place(self) -> bool:
         """Whether the path still names our file, with everything in it. Only a file that was touched is read."""
+        if self._is_lost:
+            return False
         (main, log), (old_main, old_log) = _marks(self.path), self._seen
         if (main, log) == self._seen:
             return True
         if not (main and old_main and main[:2] == old_main[:2] and log and _same(log, old_log)):
             return False  # we alone change the file's size; a commit that fails may leave a part of it in the log
-        with contextlib.suppress(BadRecord, sqlite3.Error):
-            if read(self.path, INTACT) == [self._whole()]:
-                self._seen = main, log
-                return True
+        if self._holds_everything():
+            self._seen = main, log
+            return True
         return False
+
+    def _holds_everything(self) -> bool:
+        """Whether the file that the path names is a whole record, with every row as it was saved: a page with other
+        bytes may look like a page, too.
+        """
+        with contextlib.suppress(BadRecord, sqlite3.Error):
+            connection = _opened_to_read(self.path)
+            try:
+                return self._is_whole(connection) and all(
+                    connection.execute(query).fetchall() == self._connection.execute(query).fetchall()
+                    for query in SMALL_TABLES
+                )
+            finally:
+                connection.close()
+        return False
+
+    def _is_whole(self, connection: sqlite3.Connection) -> bool:
+        """Whether a record is a sound database with all events, and no letter of them has changed."""
+        return connection.execute(INTACT).fetchone() == self._whole() and _digest(connection) == self._digest
 
     def _whole(self) -> tuple[int, int | None, int, str]:
         """What `INTACT` finds in a file that has everything."""
@@ -189,7 +223,7 @@ class Record:
             raise
         self._abandon()
         lost, self.path, self._lock, self._connection = self.path, path, lock, copy
-        self._seen = _marks(path)
+        self._seen, self._is_lost = _marks(path), False
         where = "it was written again" if path == lost else f"start with {path} from now on"
         self._report("", f"{lost} was deleted or changed by another program. Nothing is missing: {where}")
 
@@ -200,7 +234,7 @@ class Record:
                 for table, columns in TABLES.items():
                     rows = self._connection.execute(f"SELECT * FROM {table} ORDER BY rowid")
                     copy.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})", rows)
-            if copy.execute(INTACT).fetchone() != self._whole():
+            if not self._is_whole(copy):
                 raise BadRecord("another program has changed it, and it cannot be recovered")
         except BaseException:
             copy.close()
@@ -255,13 +289,23 @@ def read_events(path: Path) -> Iterator[tuple[str, Event]]:
 
 def read(path: Path, query: str) -> list[tuple[Any, ...]]:
     """Return the rows of a query, even while a class is writing the record."""
-    connection = sqlite3.connect(path.resolve().as_uri() + "?mode=ro", uri=True)
+    connection = _opened_to_read(path)
     try:
         return connection.execute(query).fetchall()
     except sqlite3.DatabaseError as error:
         raise BadRecord(f"{path} is not the record of a class ({error}); give another file") from error
     finally:
         connection.close()
+
+
+def _opened_to_read(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path.resolve().as_uri() + "?mode=ro", uri=True)
+
+
+def _digest(connection: sqlite3.Connection, after: int = 0) -> int:
+    """Return the sum of the digests of all events from a place on. No digest is kept in the file that it is of."""
+    rows = connection.execute("SELECT * FROM events WHERE place > ?", (after,))
+    return sum(int.from_bytes(blake2b(repr(row).encode(), digest_size=16).digest(), "big") for row in rows) % DIGESTS
 
 
 def _locked(path: Path) -> sqlite3.Connection:
@@ -306,7 +350,7 @@ def _opened(path: Path) -> sqlite3.Connection:
     return connection
 
 
-Mark = tuple[tuple[int, int], int, int] | None  # which file it is, its size and when it was changed
+Mark = tuple[tuple[int, int], int, int, int] | None  # which file it is, its size and when it was changed
 
 
 def _marks(path: Path) -> tuple[Mark, Mark]:
@@ -317,7 +361,7 @@ def _marks(path: Path) -> tuple[Mark, Mark]:
 def _mark(path: Path) -> Mark:
     with contextlib.suppress(OSError):
         found = path.stat()
-        return (found.st_dev, found.st_ino), found.st_size, found.st_mtime_ns
+        return (found.st_dev, found.st_ino), found.st_size, found.st_mtime_ns, found.st_ctime_ns  # one can be set back
     return None
 
 

@@ -22,7 +22,7 @@ from course_lib.launchers import private_doors
 from course_lib.launchers.diagnosis import flight_recorder
 from course_lib.launchers.diagnosis.record import ANYBODY, Call, Message, Record, Splits, Wait
 
-KEPT = 2000  # same as the flight recorder
+MAX_ENTRIES = 2000  # same as the flight recorder
 NCCL = " over NCCL"  # appended to a group's name, because each backend counts its collectives separately
 DTYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "Int": "int32", "Long": "int64"}
 
@@ -34,13 +34,13 @@ class CallLog:
 
     def __init__(self) -> None:
         self._details: dict[tuple[str, int], Details] = {}
-        self._messages: deque[Message] = deque(maxlen=KEPT)
+        self._messages: deque[Message] = deque(maxlen=MAX_ENTRIES)
         self._sent: Counter[tuple[str, str, int, int]] = Counter()
         self._works: weakref.WeakKeyDictionary[Any, Wait] = weakref.WeakKeyDictionary()
         self._waits: dict[int, Wait | None] = {}  # by thread
         self.waits_so_far = 0  # completed waits
         self.moves = 0  # calls, messages and waits: tells a rank that moved on from one that came back to the same line
-        self._begun: dict[str, int] = {}
+        self._newest: dict[str, int] = {}
         self._ended: dict[tuple[str, int], float] = {}  # wall-clock time at which the wait for a call returned
         self._generations = [0]  # when each default group was created, in nanoseconds
         self._first_generation = 0
@@ -51,9 +51,9 @@ class CallLog:
         import torch.distributed as dist
 
         for name, op in private_doors.COLLECTIVES.items():
-            watch_calls(dist.ProcessGroup, name, lambda *call: call, functools.partial(self._collective_begun, op))
+            watch_calls(dist.ProcessGroup, name, lambda *call: call, functools.partial(self._after_collective, op))
         for name, kind in private_doors.SENDS.items():
-            watch_calls(dist.ProcessGroup, name, functools.partial(self._message_begins, kind), self._message_begun)
+            watch_calls(dist.ProcessGroup, name, functools.partial(self._before_message, kind), self._after_message)
         private_doors.watch_waits(self._begin_wait, self._end_wait)
         _installed.append(self)
 
@@ -74,26 +74,26 @@ class CallLog:
         self._generations.append(time.time_ns())
 
     def start_task(self) -> None:
-        """Leave out from now on what is finished. Numbers go on, so that an unfinished call can still be matched."""
+        """Leave out what is already finished. Numbering continues, so that unfinished calls can still be matched."""
         self._since = time.time_ns()
         self._messages.clear()
 
     def start_over(self, generation: int) -> None:
-        """Forget everything: live ranks have made a new default group, the `generation`-th since they began."""
-        for each in (self._details, self._messages, self._sent, self._works, self._waits, self._begun, self._ended):
-            each.clear()
+        """Forget everything: live ranks have created a new default group, their `generation`-th."""
+        for table in (self._details, self._messages, self._sent, self._works, self._waits, self._newest, self._ended):
+            table.clear()
         self._first_generation, self._generations = generation, [time.time_ns()]
 
     def record(self, wait_of: int | None = None, busy_elsewhere: bool = False) -> Record:
         """Return a snapshot of everything known now. `wait_of` is the thread whose wait counts as the rank's."""
         calls = self.calls()
         wait = self._wait(calls, wait_of) if wait_of is not None else None
-        return Record(calls, list(self._messages), dict(self._begun), dict(self._sent), wait, not busy_elsewhere)
+        return Record(calls, list(self._messages), dict(self._newest), dict(self._sent), wait, not busy_elsewhere)
 
     def calls(self) -> list[Call]:
         """Return the collectives this process has started, oldest first."""
         incarnations: dict[str, list[int]] = {}
-        found = []
+        calls = []
         for entry in flight_recorder.entries():
             created = entry.get("time_created_ns", 0)
             generation = self._generation(created)
@@ -106,14 +106,14 @@ class CallLog:
                 ids.append(entry.get("pg_id", 0))
             group = f"{name}/{ids.index(entry.get('pg_id', 0))}"
             call = self._call(group, entry)
-            self._begun[group] = max(call.number, self._begun.get(group, 0))
+            self._newest[group] = max(call.number, self._newest.get(group, 0))
             if created >= self._since or not call.finished:
-                found.append(call)
-        return found
+                calls.append(call)
+        return calls
 
     def _generation(self, created: int) -> int:
         """Return which default group existed at this time, counted from the first."""
-        return self._first_generation + sum(made <= created for made in self._generations) - 1
+        return self._first_generation + sum(group_created <= created for group_created in self._generations) - 1
 
     def pending(self) -> str | None:
         """Return the op of the newest collective that this process has started but not finished."""
@@ -163,20 +163,20 @@ class CallLog:
         generation = self._generation(first.get("time_created_ns", 0))
         group = f"{generation}/{next(iter(first.get('process_group', ('',))), '')}{NCCL}/0"
         ranks = self._members().get(group, ())
-        begun, op = first["state"] == "started", flight_recorder.op_of(first)
+        has_started, op = first["state"] == "started", flight_recorder.op_of(first)
         peer = flight_recorder.peer_of(first)
         if peer is None:
             number = first.get("collective_seq_id", 0)
             root = (self._details.get((group, number)) or ("", None))[1]
-            return Wait(op, group, number, ranks, root, guessed=True), begun
+            return Wait(op, group, number, ranks, root, guessed=True), has_started
         other = ranks[peer] if peer < len(ranks) else peer
         line = (op, group, other, 0)
         ahead = sum(
-            flight_recorder.op_of(each) == op and flight_recorder.peer_of(each) == peer
-            for each in flight_recorder.on_gpu()
-            if each.get("pg_id") == first.get("pg_id")
+            flight_recorder.op_of(operation) == op and flight_recorder.peer_of(operation) == peer
+            for operation in flight_recorder.on_gpu()
+            if operation.get("pg_id") == first.get("pg_id")
         )
-        return Wait(op, group, self._sent.get(line, 0) - ahead + 1, peer=other, guessed=True), begun
+        return Wait(op, group, self._sent.get(line, 0) - ahead + 1, peer=other, guessed=True), has_started
 
     def latest_message(self) -> Wait | None:
         """Return the message that this rank posted last, as a wait: NCCL blocks until a new peer answers."""
@@ -196,13 +196,13 @@ class CallLog:
 
     def _members(self) -> dict[str, tuple[int, ...]]:
         """Return the ranks of each existing group, keyed by the group's name in a record."""
-        known = private_doors.ranks_of_groups().items()
-        return {self._group(group, over_nccl): ranks for group, ranks in known for over_nccl in (False, True)}
+        groups = private_doors.ranks_of_groups().items()
+        return {self._group(group, over_nccl): ranks for group, ranks in groups for over_nccl in (False, True)}
 
     def _group(self, group: Any, over_nccl: bool = False) -> str:
         return f"{self._first_generation + len(self._generations) - 1}/{group.group_name}{NCCL if over_nccl else ''}/0"
 
-    def _collective_begun(self, op: str, call: tuple[Any, tuple, Mapping[str, Any]], work: Any, returned: bool) -> None:
+    def _after_collective(self, op: str, call: tuple[Any, tuple, Mapping[str, Any]], work: Any, returned: bool) -> None:
         """Note a collective, once it has begun."""
         if not returned:
             return
@@ -222,12 +222,12 @@ class CallLog:
             splits = (tuple(arguments[3]), tuple(arguments[2]))
         root = None if root is None or root < 0 or not ranks else ranks[root]
         self._details[name, order] = (op, root, getattr(options, "reduceOp", None), splits)
-        if len(self._details) > KEPT:
+        if len(self._details) > MAX_ENTRIES:
             self._details.pop(next(iter(self._details)), None)
         if work is not None:
             self._works[work] = Wait(op, name, order, ranks, root)
 
-    def _message_begins(self, kind: str, group: Any, arguments: tuple, keywords: Mapping[str, Any]) -> Message | None:
+    def _before_message(self, kind: str, group: Any, arguments: tuple, keywords: Mapping[str, Any]) -> Message | None:
         """Note a message before it is sent or received: gloo may abort a rank inside that call, if it does not fit."""
         self.moves += 1
         if len(arguments) < 3:  # a receive from any source
@@ -246,7 +246,7 @@ class CallLog:
         self._messages.append(message)
         return message
 
-    def _message_begun(self, message: Message | None, work: Any, returned: bool) -> None:
+    def _after_message(self, message: Message | None, work: Any, returned: bool) -> None:
         """Note that a call has returned this work, or that it has failed and sent nothing."""
         self.moves += 1
         if message is None:
@@ -261,7 +261,7 @@ class CallLog:
         if wait is None or wait.peer is not None:
             return
         self._ended.setdefault((wait.group, wait.number), time.time())
-        if len(self._ended) > KEPT:
+        if len(self._ended) > MAX_ENTRIES:
             self._ended.pop(next(iter(self._ended)), None)
 
     def _begin_wait(self, work: Any) -> None:
@@ -278,29 +278,29 @@ class CallLog:
 _installed: list[CallLog] = []
 
 
-def watch_calls(cls: Any, name: str, begins: Callable[..., Any], begun: Callable[[Any, Any, bool], None]) -> None:
-    """Call `begins(group, arguments, keywords)` before every call of a method, and `begun` with what that returned.
+def watch_calls(cls: Any, name: str, before: Callable[..., Any], after: Callable[[Any, Any, bool], None]) -> None:
+    """Call `before(group, arguments, keywords)` before every call of a method, and `after` with what that returned.
 
-    `begun` also gets the call's `Work`, which is None inside a batch, and whether the call returned rather than raised.
+    `after` also gets the call's `Work`, which is None inside a batch, and whether the call returned rather than raised.
     """
     method = getattr(cls, name, None)
     if method is None:
         return
 
     @functools.wraps(method)
-    def noted(group: Any, *arguments: Any, **keywords: Any) -> Any:
+    def logged(group: Any, *arguments: Any, **keywords: Any) -> Any:
         call, work, returned = None, None, False
         with contextlib.suppress(Exception):  # a call that we can't log must still work
-            call = begins(group, arguments, keywords)
+            call = before(group, arguments, keywords)
         try:
             work = method(group, *arguments, **keywords)
             returned = True
             return work
         finally:
             with contextlib.suppress(Exception):
-                begun(call, work, returned)
+                after(call, work, returned)
 
-    setattr(cls, name, noted)
+    setattr(cls, name, logged)
 
 
 def of_this_process() -> CallLog | None:

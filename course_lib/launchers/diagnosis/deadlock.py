@@ -60,8 +60,9 @@ def _agree(meeting: Mapping[int, Call]) -> bool:
     calls = meeting.values()
     if len({_terms(call)[:3] for call in calls}) > 1:
         return False
-    known = [call.root for call in calls if call.root is not None], [call.reduction for call in calls if call.reduction]
-    return all(len(set(values)) <= 1 for values in known) and _splits_fit(meeting)
+    roots = {call.root for call in calls if call.root is not None}
+    reductions = {call.reduction for call in calls if call.reduction}
+    return len(roots) <= 1 and len(reductions) <= 1 and _splits_fit(meeting)
 
 
 def _terms(call: Call | Message) -> tuple:
@@ -75,25 +76,25 @@ def _terms(call: Call | Message) -> tuple:
 def _splits_fit(meeting: Mapping[int, Call]) -> bool:
     """Return whether, in an all-to-all, each rank sends to every other rank as much as that rank expects."""
     splits = [call.splits for _, call in sorted(meeting.items())]
-    known = [each for each in splits if each and len(each[0]) == len(each[1]) == len(splits)]
-    if len(known) < len(splits):
+    called = [split for split in splits if split and len(split[0]) == len(split[1]) == len(splits)]
+    if len(called) < len(splits):
         return True  # equal parts, or some ranks have not called it yet
-    return all(known[i][0][j] == known[j][1][i] for i in range(len(known)) for j in range(len(known)))
+    return all(called[i][0][j] == called[j][1][i] for i in range(len(called)) for j in range(len(called)))
 
 
 def _messages(records: Mapping[int, Record]) -> Difference | None:
     """Return the first message whose receiver expects a different dtype or size, as each side called it."""
-    received = {
+    receives = {
         (m.peer, rank, m.group, m.tag, m.number): m
         for rank, record in records.items()
         for m in record.messages
         if m.kind == "recv" and ("recv", m.group, ANYBODY, m.tag) not in record.sent  # else numbers don't match up
     }
     for rank, record in records.items():
-        for sent in record.messages:
-            there = received.get((rank, sent.peer, sent.group, sent.tag, sent.number)) if sent.kind == "send" else None
-            if there and _terms(there) != _terms(sent):
-                return {rank: sent, sent.peer: there}
+        for send in (message for message in record.messages if message.kind == "send"):
+            receive = receives.get((rank, send.peer, send.group, send.tag, send.number))
+            if receive and _terms(receive) != _terms(send):
+                return {rank: send, send.peer: receive}
     return None
 
 
@@ -117,7 +118,8 @@ class Deadlock:
             for rank, needed in sorted(self.needs.items()):
                 if missing := needed & self.returned:
                     groups.setdefault((self.waits[rank].op, missing), []).append(rank)
-            return "; ".join(_in_vain(ranks, op, sorted(missing), idle) for (op, missing), ranks in groups.items())
+            waits = [_vain_wait(ranks, op, sorted(missing), idle) for (op, missing), ranks in groups.items()]
+            return "; ".join(waits)
         return ", ".join(f"rank {rank} waits for {name_ranks(sorted(self.needs[rank]))}" for rank in self._circle())
 
     def culprits(self, ranks: int) -> tuple[int, ...]:
@@ -143,7 +145,7 @@ class Deadlock:
 
 def find_deadlock(records: Mapping[int, Record], returned: set[int]) -> Deadlock | None:
     """Return a set of ranks that can never continue, or None if there is none."""
-    gone = {rank for rank in returned if rank in records and records[rank].alone}
+    finished = {rank for rank in returned if rank in records and records[rank].alone}
     needs = {
         rank: needed
         for rank, record in records.items()
@@ -151,10 +153,10 @@ def find_deadlock(records: Mapping[int, Record], returned: set[int]) -> Deadlock
         and record.wait
         and record.alone
         and _is_of_one_moment(record, record.wait)
-        and (needed := _needs(rank, record.wait, records, gone))
+        and (needed := _needs(rank, record.wait, records, finished))
     }
     while True:
-        hopeless = {rank: needed & (needs.keys() | gone) for rank, needed in needs.items()}
+        hopeless = {rank: needed & (needs.keys() | finished) for rank, needed in needs.items()}
         remaining = {rank: needed for rank, needed in hopeless.items() if needed}
         if len(remaining) == len(needs):
             break
@@ -162,7 +164,7 @@ def find_deadlock(records: Mapping[int, Record], returned: set[int]) -> Deadlock
     if not remaining:
         return None
     waits = {rank: wait for rank in remaining if (wait := records[rank].wait)}
-    missing = frozenset().union(*remaining.values()) & gone
+    missing = frozenset().union(*remaining.values()) & finished
     return Deadlock(waits, {rank: frozenset(needed) for rank, needed in remaining.items()}, frozenset(missing))
 
 
@@ -173,27 +175,27 @@ def _is_of_one_moment(record: Record, wait: Wait) -> bool:
     return record.begun.get(wait.group, 0) >= wait.number
 
 
-def awaited_ranks(records: Mapping[int, Record], where: Mapping[int, Where]) -> tuple[int, ...]:
+def awaited_ranks(records: Mapping[int, Record], states: Mapping[int, Where]) -> tuple[int, ...]:
     """Return the ranks that hold up the others, for now or forever: awaited, not waiting, and a minority; else ()."""
-    waiting = {rank for rank, state in where.items() if state.doing == "waiting"}
-    known = {rank: records.get(rank, Record()) for rank in where}
+    waiting = {rank for rank, state in states.items() if state.doing == "waiting"}
+    all_records = {rank: records.get(rank, Record()) for rank in states}
     needed: set[int] = set()
     for rank in waiting:
-        if wait := known[rank].wait:
-            needed |= _needs(rank, wait, known, gone=set(where) - waiting)
+        if wait := all_records[rank].wait:
+            needed |= _needs(rank, wait, all_records, finished=set(states) - waiting)
     awaited = tuple(sorted(needed - waiting))
-    return awaited if 2 * len(awaited) < len(where) else ()
+    return awaited if 2 * len(awaited) < len(states) else ()
 
 
-def _in_vain(ranks: list[int], op: str, missing: list[int], idle: Collection[int]) -> str:
-    wait, one = "waits" if len(ranks) == 1 else "wait", len(missing) == 1
-    why = f"{'has' if one else 'have'} returned"
+def _vain_wait(ranks: list[int], op: str, missing: list[int], idle: Collection[int]) -> str:
+    verb, is_one = "waits" if len(ranks) == 1 else "wait", len(missing) == 1
+    why = f"{'has' if is_one else 'have'} returned"
     if set(missing) <= set(idle):
-        why = f"{'does' if one else 'do'} not run this cell"
-    return f"{name_ranks(ranks)} {wait} in {op} for {name_ranks(missing)}, which {why}"
+        why = f"{'does' if is_one else 'do'} not run this cell"
+    return f"{name_ranks(ranks)} {verb} in {op} for {name_ranks(missing)}, which {why}"
 
 
-def _needs(rank: int, wait: Wait, records: Mapping[int, Record], gone: set[int]) -> set[int]:
+def _needs(rank: int, wait: Wait, records: Mapping[int, Record], finished: set[int]) -> set[int]:
     """Return the ranks that must all still do something before this wait can end.
 
     Any member that has returned counts: a broadcast that it did not join does not end on every rank.
@@ -204,11 +206,10 @@ def _needs(rank: int, wait: Wait, records: Mapping[int, Record], gone: set[int])
         if other is None or (ANSWER[wait.op], wait.group, ANYBODY, wait.tag) in other.sent:
             return set()
         return {wait.peer} if other.sent.get(line, 0) < wait.number else set()
-    wanted = set(wait.members)
+    members = set(wait.members)
     if wait.op in NEEDS_ROOT:
-        wanted &= {wait.root, *gone}
+        members &= {wait.root, *finished}
     elif wait.op in ROOT_NEEDS_ALL and wait.root != rank:
-        wanted &= gone
-    return {
-        other for other in wanted - {rank} if other in records and records[other].begun.get(wait.group, 0) < wait.number
-    }
+        members &= finished
+    others = (members - {rank}) & records.keys()
+    return {other for other in others if records[other].begun.get(wait.group, 0) < wait.number}

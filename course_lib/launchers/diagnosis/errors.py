@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from course_lib.launchers.diagnosis.stacks import Frame, Where, describe_stack
+
+try:  # now: once there are too many open files, no module can be loaded
+    import resource
+except ImportError:  # Windows
+    resource = None
 
 
 class LaunchError(RuntimeError):
@@ -75,11 +81,11 @@ class CollectivesDiffer(LaunchError):
         rows = [f"  rank {rank}  {call:<{width}}  {places.get(rank, '')}" for rank, call in sorted(calls.items())]
         blame = "" if odd is None else f"; rank {odd} is the odd one out"
         message = all(call.startswith(("send ", "recv ")) for call in calls.values())
-        what, rule = self.OF_A_MESSAGE if message else self.OF_A_COLLECTIVE
+        headline, rule = self.OF_A_MESSAGE if message else self.OF_A_COLLECTIVE
         if all(" rank " in call for call in calls.values()) and not message:
             rule = rule.replace("shape and dtype", "shape, dtype and root")
         table = "\n".join(row.rstrip() for row in rows)
-        super().__init__(f"{what}{blame}\n\n{table}\n\n{rule}" + (f"\n\n{after}" if after else ""))
+        super().__init__(f"{headline}{blame}\n\n{table}\n\n{rule}" + (f"\n\n{after}" if after else ""))
 
 
 class RankDied(LaunchError):
@@ -87,13 +93,13 @@ class RankDied(LaunchError):
 
     def __init__(self, *, rank: int, exitcode: int, stack: Sequence[Frame] = ()) -> None:
         self.rank, self.exitcode, self.stack = rank, exitcode, tuple(stack)
-        text = f"rank {rank} {self._how(exitcode)} before its function returned"
+        text = f"rank {rank} {self._ending(exitcode)} before its function returned"
         if stack:
             text += "\n\n" + describe_stack(stack)
         super().__init__(text)
 
     @staticmethod
-    def _how(exitcode: int) -> str:
+    def _ending(exitcode: int) -> str:
         if exitcode >= 0:
             return f"ended with exit code {exitcode}"
         try:
@@ -157,38 +163,38 @@ class Interrupted(KeyboardInterrupt):
         return [f"KeyboardInterrupt: {self}"]
 
 
-def all_alike(where: dict[int, Where]) -> str:
+def all_alike(states: dict[int, Where]) -> str:
     """Return a sentence about what all ranks are doing, or "" if they differ or there is no sentence for it."""
-    states = {(state.doing, state.collective) for state in where.values()}
-    says = {
+    kinds = {(state.doing, state.collective) for state in states.values()}
+    sentences = {
         ("waiting", "recv"): "every rank waits in recv, and no rank sends",
         ("waiting", "send"): "every rank waits in send, and no rank receives",
         ("running", None): "every rank is still computing (raise timeout= if it only needs more time)",
     }
-    return says.get(next(iter(states)), "") if len(states) == 1 else ""
+    return sentences.get(next(iter(kinds)), "") if len(kinds) == 1 else ""
 
 
-def odd_ones_out(where: dict[int, Where]) -> tuple[int, ...]:
+def odd_ones_out(states: dict[int, Where]) -> tuple[int, ...]:
     """Return the ranks that are doing something different from the majority; in a tie, those that are not waiting."""
     groups: dict[tuple, list[int]] = {}
-    for rank, state in where.items():
+    for rank, state in states.items():
         groups.setdefault(state.kind, []).append(rank)
     if len(groups) < 2:
         return ()
-    if stopped := tuple(rank for rank, state in sorted(where.items()) if state.doing == "stopped"):
+    if stopped := tuple(rank for rank, state in sorted(states.items()) if state.doing == "stopped"):
         return stopped
     largest = max(map(len, groups.values()))
     majorities = [ranks for ranks in groups.values() if len(ranks) == largest]
     if len(majorities) == 1:
-        return tuple(sorted(set(where) - set(majorities[0])))
-    busy = tuple(rank for rank, state in sorted(where.items()) if state.doing != "waiting")
-    return busy if len(busy) < len(where) else ()
+        return tuple(sorted(set(states) - set(majorities[0])))
+    busy = tuple(rank for rank, state in sorted(states.items()) if state.doing != "waiting")
+    return busy if len(busy) < len(states) else ()
 
 
-def in_one_line(where: dict[int, Where]) -> str:
+def in_one_line(states: dict[int, Where]) -> str:
     """Summarize what the ranks are doing, grouped: `ranks 0 and 1: waiting in all_reduce, rank 2: running`."""
     groups: dict[str, list[int]] = {}
-    for rank, state in sorted(where.items()):
+    for rank, state in sorted(states.items()):
         groups.setdefault(_doing(state), []).append(rank)
     return ", ".join(f"{name_ranks(ranks)}: {doing}" for doing, ranks in groups.items())
 
@@ -197,21 +203,61 @@ def _doing(state: Where) -> str:
     """Return what a rank is doing in a few words, with the learner's line number."""
     if state.doing == "returned":
         return "done"
-    known = {
+    descriptions = {
         "waiting": f"waiting in {state.collective}",
         "computing": f"computing on its GPU before {state.collective}",
         "stopped": "stopped by a signal",
     }
-    what = known.get(state.doing, "running")
+    description = descriptions.get(state.doing, "running")
     whom = f" {state.whom}" if state.whom else ""
-    return what + whom + (f" (line {state.frame.line})" if state.frame else "")
+    return description + whom + (f" (line {state.frame.line})" if state.frame else "")
 
 
-def _table(where: dict[int, Where]) -> str:
-    return "\n".join(f"  rank {rank}  {state}" for rank, state in sorted(where.items()))
+def _table(states: dict[int, Where]) -> str:
+    return "\n".join(f"  rank {rank}  {state}" for rank, state in sorted(states.items()))
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
     """Return the ranks as text: `rank 2`, `ranks 0 and 3`, `ranks 0, 1 and 3`."""
     *first, last = map(str, ranks)
     return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
+
+
+class CannotStart(RuntimeError):
+    """A rank or its supervisor cannot be started. The message says why and what to do."""
+
+
+def explain_failure(error: BaseException) -> str:
+    """Return what went wrong and what to do about it."""
+    if isinstance(error, CannotStart):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "this machine has too little memory: launch fewer ranks"
+    number = getattr(error, "errno", None)
+    if number in (errno.EMFILE, errno.ENFILE):
+        return (
+            f"too many open files{_limit('RLIMIT_NOFILE')}. The supervisor process needs five per rank: "
+            "raise the limit (`ulimit -n 1024` before Jupyter is started), or launch fewer ranks"
+        )
+    if number == errno.EAGAIN:
+        return (
+            f"no more processes are allowed{_limit('RLIMIT_NPROC')}. Every rank has a process and some threads: raise "
+            "the limit (`ulimit -u`, or the container's), close other programs, or launch fewer ranks"
+        )
+    if number == errno.ENOMEM:
+        return "this machine has too little memory: launch fewer ranks"
+    if number == errno.ENOSPC:
+        return "the disk for temporary files is full: make room there, or set TMPDIR to a different folder"
+    if "AF_UNIX path too long" in str(error):
+        return "the name of the folder for temporary files is too long: set TMPDIR to one with a shorter name"
+    if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
+        return "there is no folder for temporary files: set TMPDIR to one that exists and can be written to"
+    return f"{type(error).__name__}: {error}"
+
+
+def _limit(name: str) -> str:
+    """Return ` (64 are allowed)`, or "" if the system does not say."""
+    if resource is None:
+        return ""
+    soft, _ = resource.getrlimit(getattr(resource, name))
+    return "" if soft == resource.RLIM_INFINITY else f" ({soft} are allowed)"

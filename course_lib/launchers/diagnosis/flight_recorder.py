@@ -73,21 +73,21 @@ def is_nccl(entry: dict[str, Any]) -> bool:
 
 def peer_of(entry: dict[str, Any]) -> int | None:
     """Return a message's peer as a rank in its group: 1 for `nccl:recv 0<-1`. None for a collective."""
-    found = re.search(r"(?:->|<-)(\d+)$", str(entry.get("profiling_name", "")))
-    return int(found[1]) if found else None
+    match = re.search(r"(?:->|<-)(\d+)$", str(entry.get("profiling_name", "")))
+    return int(match[1]) if match else None
 
 
 def _all_entries() -> list[dict[str, Any]]:
     if _pytorch_compares():
         return []
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     with_calls, with_stacks, only_active = True, False, False  # symbolizing stacks would take two seconds
     for dump in private_doors.flight_recorders():
         try:
-            found += pickle.loads(dump(with_calls, with_stacks, only_active)).get("entries", [])
+            entries += pickle.loads(dump(with_calls, with_stacks, only_active)).get("entries", [])
         except Exception:
             continue
-    return sorted(found, key=lambda entry: entry.get("time_created_ns", 0))
+    return sorted(entries, key=lambda entry: entry.get("time_created_ns", 0))
 
 
 def op_of(entry: dict[str, Any]) -> str:

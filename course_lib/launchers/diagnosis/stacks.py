@@ -8,10 +8,12 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from types import FrameType, TracebackType
+from types import TracebackType
+
+from course_lib.launchers import private_doors
 
 ENTRY_POINTS = (
     "course_lib/launchers/process/rank.py",
@@ -78,37 +80,49 @@ class Where:
         if self.doing in DONE:
             return DONE[self.doing]
         if self.doing == "waiting":
-            what = f"waits in {self.collective}" + (f" {self.whom}" if self.whom else "")
+            text = f"waits in {self.collective}" + (f" {self.whom}" if self.whom else "")
         elif self.doing == "computing":
-            what = f"has a GPU that is still computing and has not begun {self.collective};"
-            return f"{what} its Python is at {self.frame}" if self.frame else what.rstrip(";")
+            text = f"has a GPU that is still computing and has not begun {self.collective};"
+            return f"{text} its Python is at {self.frame}" if self.frame else text.rstrip(";")
         else:
-            what = "is stopped (by SIGSTOP or a debugger)" if self.doing == "stopped" else "is running"
-        return f"{what} at {self.frame}" if self.frame else what
+            text = "is stopped (by SIGSTOP or a debugger)" if self.doing == "stopped" else "is running"
+        return f"{text} at {self.frame}" if self.frame else text
 
 
 def stack_of_exception(tb: TracebackType | None) -> list[Frame]:
     """Return the frames of a traceback, oldest first, without the launcher's own."""
-    return _from_summaries(traceback.extract_tb(tb))
+    frames = [Frame(s.filename, s.lineno or 0, s.name, (s.line or "").strip()) for s in traceback.extract_tb(tb)]
+    return _below_launcher(frames)
 
 
-def stack_of_frame(frame: FrameType) -> list[Frame]:
-    """Return a running thread's frames, oldest first, without the launcher's own; none if they change meanwhile."""
+def stack_of_thread(thread: int | None) -> list[Frame]:
+    """Return a running thread's frames, oldest first, without the launcher's own; none if they change meanwhile.
+
+    Whoever holds a frame keeps its function's tensors alive after the function has returned. So we let go of it before
+    we read any source text.
+    """
+    lines, frame = [], private_doors.frame_of(thread)
     try:
-        return _from_summaries(traceback.extract_stack(frame))
+        while frame is not None:
+            lines.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+            frame = frame.f_back
     except AttributeError:  # CPython gave us a frame that the thread has just left
         return []
+    frames = [
+        Frame(file, line or 0, name, linecache.getline(file, line or 0).strip()) for file, line, name in lines[::-1]
+    ]
+    return _below_launcher(frames)
 
 
 def stack_of_dump(text: str) -> list[Frame]:
     """Return the frames of the last dump that `faulthandler` wrote, oldest first. They have no source text."""
     last = re.split(r"^(?=(?:Current thread|Thread|Stack) .*$)", text, flags=re.MULTILINE)[-1]
-    found = re.findall(r'File "(.+?)", line (\d+) in (.+)', last)
-    frames = [Frame(file, int(line), function) for file, line, function in reversed(found)]
+    matches = re.findall(r'File "(.+?)", line (\d+) in (.+)', last)
+    frames = [Frame(file, int(line), function) for file, line, function in reversed(matches)]
     return _below_launcher(frames)
 
 
-def where(stack: Sequence[Frame], pending: str | None = None) -> Where:
+def locate(stack: Sequence[Frame], pending: str | None = None) -> Where:
     """Return what a rank with this stack is doing. `pending` is a collective it has started but not finished.
 
     A blocking call appears on the stack by name. A wait for work started earlier, explicitly or by the backward pass
@@ -116,38 +130,38 @@ def where(stack: Sequence[Frame], pending: str | None = None) -> Where:
     """
     collective = next((f.function for f in stack if _file_is(f, COLLECTIVE_MODULES)), None)
     if collective and collective.startswith(ONLY_LOOKS):
-        return Where("running", None, _own_frame(stack))
+        return Where("running", None, _user_frame(stack))
     if collective in ("wait", "wait_tensor", "trigger_wait"):
         collective = pending or collective
     if collective is None and stack and re.search(r"\.wait\(|run_backward\(", stack[-1].source):
         collective = pending or ("wait" if ".wait(" in stack[-1].source else None)
     if collective is None and stack and re.search(TALKS_IN_C, stack[-1].file.replace(os.sep, "/")):
         collective = pending
-    return Where("waiting" if collective else "running", collective, _own_frame(stack))
+    return Where("waiting" if collective else "running", collective, _user_frame(stack))
 
 
-def _own_frame(stack: Sequence[Frame]) -> Frame | None:
+def _user_frame(stack: Sequence[Frame]) -> Frame | None:
     """Return the learner's innermost frame, or the innermost frame if none is the learner's."""
-    own = [frame for frame in stack if not _is_library(frame.file)]
-    return own[-1] if own else (stack[-1] if stack else None)
+    user_frames = [frame for frame in stack if not _is_library(frame.file)]
+    return user_frames[-1] if user_frames else (stack[-1] if stack else None)
 
 
-def own_frames(stack: Sequence[Frame]) -> list[Frame]:
+def user_code_frames(stack: Sequence[Frame]) -> list[Frame]:
     """Return the frames of the learner's code, without those of libraries or of this one."""
-    ours = [frame for frame in stack if "/course_lib/" not in frame.file.replace(os.sep, "/")]
-    own = [frame for frame in ours if not _is_library(frame.file)]
+    outside = [frame for frame in stack if "/course_lib/" not in frame.file.replace(os.sep, "/")]
+    user_frames = [frame for frame in outside if not _is_library(frame.file)]
     # Before Python 3.12, a comprehension has a separate frame on the same line.
-    again = [after.function.startswith("<") and before.line == after.line for before, after in pairwise(own)]
-    return own[:1] + [frame for frame, twice in zip(own[1:], again, strict=True) if not twice]
+    repeated = [after.function.startswith("<") and before.line == after.line for before, after in pairwise(user_frames)]
+    return user_frames[:1] + [frame for frame, again in zip(user_frames[1:], repeated, strict=True) if not again]
 
 
 def describe_stack(stack: Sequence[Frame]) -> str:
     """Format a stack as text, oldest call first, like a Python traceback. Calls inside a library are only counted."""
     lines = []
-    shows_own = any(not _is_library(frame.file) for frame in stack)
+    has_user_frames = any(not _is_library(frame.file) for frame in stack)
     for library, run in groupby(stack, key=lambda frame: _library_of(frame.file)):
         frames = list(run)
-        if library and shows_own and len(frames) > 2:
+        if library and has_user_frames and len(frames) > 2:
             lines.append(f"  ... {len(frames)} calls inside {library}")
             continue
         for frame in frames:
@@ -182,19 +196,15 @@ def _cell_name(file: str) -> str | None:
     return None if number is None else f"Cell In[{number}]"
 
 
-def _from_summaries(summaries: Iterable[traceback.FrameSummary]) -> list[Frame]:
-    frames = [Frame(s.filename, s.lineno or 0, s.name, (s.line or "").strip()) for s in summaries]
-    return _below_launcher(frames)
-
-
 def _below_launcher(frames: list[Frame]) -> list[Frame]:
     """Return the frames of the learner's function: those below the rank's entry point and below a check."""
     entry = [i for i, f in enumerate(frames) if _file_is(f, ENTRY_POINTS)]
     frames = frames[entry[-1] + 1 :] if entry else frames
     frames = [frame for frame in frames if not _file_is(frame, ON_THE_WAY)]
     is_check = [bool(re.search(CHECKS, frame.file.replace(os.sep, "/"))) for frame in frames]
-    own = own_frames(frames)
-    innermost = frames.index(own[-1]) if own else len(frames)  # further in, it may call a function the check gave it
+    user_frames = user_code_frames(frames)
+    # Further in, it may call a function the check gave it.
+    innermost = frames.index(user_frames[-1]) if user_frames else len(frames)
     start = max((i + 1 for i in range(innermost) if is_check[i]), default=0)
     return [frames[i] for i in range(start, len(frames)) if not is_check[i]] or frames
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from course_lib.launchers.process import messages
+from course_lib.launchers.process import pickling
 from course_lib.launchers.run import Run
 
-MOST_LETTERS = 20_000  # of a value that is shown
-MOST_BYTES = 1 << 20  # of a value that comes back without being asked for
-WIDEST = 120  # columns of a notebook's output
+MAX_CHARACTERS = 20_000  # of a value in the output
+MAX_BYTES = 1 << 20  # of a value that a cell returns by itself
+MAX_WIDTH = 120  # columns of a notebook's output
 
 
 def parse(code: str, name: str) -> ast.Module:
@@ -31,9 +31,9 @@ def names_in(code: str, name: str = "<cell>") -> tuple[list[str], set[str]]:
         reads, writes = _reads_and_writes(statement)
         reads_first = isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr))
         hidden = bound if reads_first else bound | writes
-        used |= dict.fromkeys(each for each in reads if each not in hidden)
+        used |= dict.fromkeys(read for read in reads if read not in hidden)
         bound |= writes
-    return [each for each in used if not hasattr(builtins, each)], bound
+    return [read for read in used if not hasattr(builtins, read)], bound
 
 
 def _reads_and_writes(statement: ast.stmt) -> tuple[list[str], set[str]]:
@@ -50,7 +50,7 @@ def _reads_and_writes(statement: ast.stmt) -> tuple[list[str], set[str]]:
 
 
 def _descendants(table: symtable.SymbolTable) -> list[symtable.SymbolTable]:
-    return [found for child in table.get_children() for found in (child, *_descendants(child))]
+    return [table for child in table.get_children() for table in (child, *_descendants(child))]
 
 
 def execute(code: str, name: str, namespace: dict[str, Any]) -> Any:
@@ -83,14 +83,14 @@ def show(value: Any) -> Shown:
     if value is None:
         return Shown()
     text = repr(value)
-    text = text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]} ..."
-    if hasattr(value, "state_dict") or getattr(value, "nbytes", 0) > MOST_BYTES:
+    text = text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} ..."
+    if hasattr(value, "state_dict") or getattr(value, "nbytes", 0) > MAX_BYTES:
         return Shown(text)
     try:
-        packed = messages.pack_value(value)
-    except messages.CannotSend:
+        packed = pickling.pack_value(value)
+    except pickling.CannotSend:
         return Shown(text)
-    return Shown(text, packed if len(packed) <= MOST_BYTES else None)
+    return Shown(text, packed if len(packed) <= MAX_BYTES else None)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def unpack_shown(shown: Shown | None) -> Any:
     """Return the value that a rank has sent, or its stand-in."""
     if shown is None or shown.text is None:
         return None
-    return OnRank(shown.text) if shown.packed is None else messages.unpack(shown.packed)
+    return OnRank(shown.text) if shown.packed is None else pickling.unpack(shown.packed)
 
 
 def side_by_side(texts: Mapping[int, str]) -> str:
@@ -131,7 +131,7 @@ def side_by_side(texts: Mapping[int, str]) -> str:
     if all(len(lines) == 1 for lines in blocks.values()):
         return "\n".join(f"{heads[rank]:<{width}}  {lines[0]}" for rank, lines in blocks.items())
     columns = [[heads[rank], *lines] for rank, lines in blocks.items()]
-    if sum(max(map(len, column)) + 3 for column in columns) - 3 <= WIDEST:
+    if sum(max(map(len, column)) + 3 for column in columns) - 3 <= MAX_WIDTH:
         return _in_columns(columns)
     return "\n".join("\n".join(column) for column in columns)
 

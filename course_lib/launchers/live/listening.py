@@ -1,4 +1,4 @@
-"""The notebook's side of one task of live ranks: it listens as `launch` does, and saves what can be saved."""
+"""The notebook's side of one task of live ranks: it listens as `launch` does, and keeps alive the ranks it can."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from course_lib.launchers.diagnosis.errors import Interrupted, LaunchError, name_ranks
 from course_lib.launchers.diagnosis.record import Record
 from course_lib.launchers.diagnosis.stacks import Where
-from course_lib.launchers.process import messages, orders
+from course_lib.launchers.process import messages, pickling
 from course_lib.launchers.process.listener import SUPERVISOR_IS_GONE, Listener, run_of
 from course_lib.launchers.process.patience import WallTime
 from course_lib.launchers.run import Run
 
-REACT_WITHIN = 5.0  # seconds that a rank may take to leave a task; Python code takes milliseconds
+LEAVE_WITHIN = 5.0  # seconds that a rank may take to leave a task; Python code takes milliseconds
 SETTLE_WITHIN = 0.2  # seconds for a collective that all ranks have joined to end
 ASK_AGAIN = 0.5  # seconds between two interrupts: code may catch the first one
 LARGE = 1 << 15  # bytes
@@ -40,51 +40,51 @@ class TaskListener(Listener):
         self.number, self.wanted = number, wanted
         self.started = set(range(ranks))
         self.idle = set(range(ranks)) - set(wanted)
-        nothing = messages.pack_value((None, []))
+        nothing = pickling.pack_value((None, []))
         self.returned = {rank: messages.Returned(rank, nothing, [], Record(), 0.0, 0.0) for rank in dead}
-        self.dead = dead  # the team's own set: whoever dies in this task is missed in all that follow
+        self.dead = dead  # shared with the team: a rank that dies in this task is missing from all later ones
         self.aborted = False
-        self.silent: set[int] = set()  # ranks for which the supervisor had to answer
-        self._sender: threading.Thread | None = None
+        self.unresponsive: set[int] = set()  # ranks for which the supervisor had to answer
+        self._send_thread: threading.Thread | None = None
 
     def send(self, order: Any) -> None:
         """Send an order, in a thread if it is large: the supervisor may be waiting for us to read what ranks print."""
-        before = self._sender
-        if before is not None and before.is_alive():
-            order = before, order
-        elif not isinstance(order, orders.Task) or len(order.call) < LARGE:
-            return super()._order(order)
-        self._sender = threading.Thread(target=self._send_after, args=(order,), daemon=True)
-        self._sender.start()
+        previous = self._send_thread
+        if previous is not None and previous.is_alive():
+            order = previous, order
+        elif not isinstance(order, messages.Task) or len(order.call) < LARGE:
+            return super()._send(order)
+        self._send_thread = threading.Thread(target=self._send_after, args=(order,), daemon=True)
+        self._send_thread.start()
 
     def _send_after(self, order: Any) -> None:
         if isinstance(order, tuple):
-            before, order = order
-            before.join()
-        super()._order(order)
+            previous, order = order
+            previous.join()
+        super()._send(order)
 
-    _order = send
+    _send = send
 
-    def _take(self, message: Any) -> None:
+    def _handle(self, message: Any) -> None:
         if isinstance(message, REPORTS) and message.task not in (None, self.number):
             return  # about an earlier task
         if isinstance(message, messages.Located):
-            (self.silent.discard if message.record else self.silent.add)(message.rank)
+            (self.unresponsive.discard if message.record else self.unresponsive.add)(message.rank)
         elif isinstance(message, messages.Died):
             self.dead.add(message.rank)
-        super()._take(message)
+        super()._handle(message)
 
-    def _let_go(self) -> None:
+    def _dismiss(self) -> None:
         """Keep the ranks."""
 
     def _run(self) -> Run:
         reports = [self.returned[rank] for rank in range(self.ranks)]
-        took_part = [self.returned[rank] for rank in self.wanted]
-        seconds = max(report.ended for report in took_part) - min(report.began for report in took_part)
-        return run_of([messages.unpack(report.value) for report in reports], took_part, seconds, self.output.lines)
+        participants = [self.returned[rank] for rank in self.wanted]
+        seconds = max(report.ended for report in participants) - min(report.began for report in participants)
+        return run_of([pickling.unpack(report.value) for report in reports], participants, seconds, self.output.lines)
 
-    def _everywhere(self) -> dict[int, Where]:
-        return super()._everywhere() | dict.fromkeys(self.idle, Where("idle"))
+    def _states(self) -> dict[int, Where]:
+        return super()._states() | dict.fromkeys(self.idle, Where("idle"))
 
     def _verdict(self) -> LaunchError:
         error = super()._verdict()
@@ -104,11 +104,11 @@ class TaskListener(Listener):
         if len(self.started) < self.ranks:
             raise self._stuck()
 
-    def take_what_is_there(self) -> None:
+    def handle_pending(self) -> None:
         """Process the messages that have come since the last task, such as a rank's death."""
         try:
             while self.supervisor.poll(0):
-                self._take(self.supervisor.recv())
+                self._handle(self.supervisor.recv())
         except (EOFError, ConnectionError):
             self.trouble = self.trouble or SUPERVISOR_IS_GONE
 
@@ -118,37 +118,37 @@ class TaskListener(Listener):
         Ranks that compute are interrupted as by Ctrl-C. If a rank waits for others, the process group is aborted.
         """
         if self.busy() and not self.deadlock:
-            self._settle()
+            self._wait_for_started_calls()
         waits = any(self.located.get(rank, Where("waiting")).doing == "waiting" for rank in self.busy())
         while self.busy() and not self.trouble:
             self._interrupt(waits)
             if stubborn := self.busy():
                 waits = True
-                self.end(stubborn & self.silent or stubborn)  # the others may be waiting for the silent ones
+                self.end(stubborn & self.unresponsive or stubborn)  # the others may be waiting for the silent ones
 
-    def _settle(self) -> None:
+    def _wait_for_started_calls(self) -> None:
         """Interrupt the ranks, and wait until those that cannot leave have come to where they wait.
 
         A rank that sends while others abort the process group may be lost: gloo forgets a send that fails at once, and
-        waits for it forever. That is where a rank goes that was stopped by a signal and wakes up.
+        waits for it forever. A rank that was stopped by a signal and wakes up does exactly that.
         """
-        self._order(orders.Interrupt(abort=False))
-        self._ask_where()  # whoever answers has been interrupted, and begins no further call
+        self._send(messages.Interrupt(abort=False))
+        self._ask_where()  # a rank that answers has been interrupted, and starts no further call
         self._listen(WallTime(SETTLE_WITHIN), until=lambda: not self.busy())
 
     def _interrupt(self, abort: bool) -> None:
         """Interrupt the ranks again and again until all of them have left the task, or time is up."""
-        until = time.monotonic() + REACT_WITHIN
+        until = time.monotonic() + LEAVE_WITHIN
         while self.busy() and time.monotonic() < until:
             self.aborted = self.aborted or abort
-            self._order(orders.Interrupt(abort))
+            self._send(messages.Interrupt(abort))
             self._listen(WallTime(ASK_AGAIN), until=lambda: not self.busy())
             abort = True
 
     def end(self, ranks: Collection[int]) -> None:
         """Kill these ranks, and wait until they have ended."""
-        self._order(orders.Kill(tuple(ranks)))
-        if self._listen(WallTime(self.start_within), until=lambda: {each.rank for each in self.died} >= set(ranks)):
+        self._send(messages.Kill(tuple(ranks)))
+        if self._listen(WallTime(self.start_within), until=lambda: {report.rank for report in self.died} >= set(ranks)):
             self.trouble = self.trouble or f"{name_ranks(sorted(ranks))} cannot be ended"
 
     def out_of_step(self) -> bool:
@@ -162,13 +162,13 @@ def out_of_step(records: dict[int, Record]) -> bool:
     groups = {group for record in records.values() for group in record.begun}
     for group in groups:
         counts = {record.begun[group] for record in records.values() if group in record.begun}
-        everybody = group.split("/")[1].partition(" ")[0] in ("", "0", "default_pg")
-        if len(counts) > 1 or (everybody and any(group not in record.begun for record in records.values())):
+        is_world = group.split("/")[1].partition(" ")[0] in ("", "0", "default_pg")
+        if len(counts) > 1 or (is_world and any(group not in record.begun for record in records.values())):
             return True
     sent = {(rank, line): count for rank, record in records.items() for line, count in record.sent.items()}
-    answer = {"send": "recv", "recv": "send"}
+    counterpart = {"send": "recv", "recv": "send"}
     return any(
-        sent.get((peer, (answer[kind], group, rank, tag)), 0) != count
+        sent.get((peer, (counterpart[kind], group, rank, tag)), 0) != count
         for (rank, (kind, group, peer, tag)), count in sent.items()
         if peer in records
     )
@@ -179,6 +179,6 @@ def listen(listener: TaskListener, recover: Callable[[TaskListener], str], finis
     try:
         return finish(listener.result())
     except (LaunchError, Interrupted) as error:
-        if after := recover(listener):
-            error.args = (f"{error}\n\n{after}",)
+        if advice := recover(listener):
+            error.args = (f"{error}\n\n{advice}",)
         raise

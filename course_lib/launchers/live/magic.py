@@ -1,10 +1,10 @@
-"""`%%ranks`: run a notebook's cell on live ranks. `%load_ext course_lib` brings it.
+"""`%%ranks`: run a notebook's cell on live ranks. `%load_ext course_lib` loads it.
 
 %%ranks 4          starts four ranks at first use and runs the cell on all of them
-%%ranks            runs it on all ranks that are there
+%%ranks            runs it on all existing ranks
 %%ranks 1,3        runs it on some of them; 0-2 is a range
 %%rank 2           runs it on one
-%ranks             says what is there; `%ranks restart` and `%ranks close` do what the team's methods do
+%ranks             shows the team; `%ranks restart` and `%ranks close` do what the team's methods do
 
 The ranks are the notebook's `team`, a variable like any other: `team[2]["loss"]`, `pictures.timeline(team)`.
 """
@@ -33,7 +33,7 @@ QUESTION = re.compile(r"^\s*\?{0,2}(?P<name>[A-Za-z_][\w.]*)\?{0,2}\s*$")
 
 @dataclass(frozen=True)
 class Line:
-    """What stands behind `%%ranks`: how many ranks there are, or which of them run the cell."""
+    """The arguments of `%%ranks`: how many ranks to start, or which of them run the cell."""
 
     count: int | None = None
     chosen: tuple[int, ...] | None = None
@@ -54,12 +54,12 @@ def parse_line(line: str) -> Line:
     text = "".join(words)
     if not re.fullmatch(r"|\d+|\d+(-\d+)?(,\d+(-\d+)?)*,?", text):
         raise UsageError(f"%%ranks {line}: {USAGE}")
-    given = tuple(options.items())
+    option_items = tuple(options.items())
     if text.isdigit():
-        return Line(count=int(text), options=given)
+        return Line(count=int(text), options=option_items)
     parts = [part.partition("-") for part in text.split(",") if part]
     chosen = tuple(rank for low, _, high in parts for rank in range(int(low), int(high or low) + 1))
-    return Line(chosen=chosen or None, options=given)
+    return Line(chosen=chosen or None, options=option_items)
 
 
 @magics_class
@@ -70,35 +70,35 @@ class RanksMagics(Magics):
 
     @line_cell_magic("ranks")
     def ranks(self, line: str, cell: str | None = None) -> CellRun | Team | None:
-        """Run the cell on live ranks, and show its last expression for each. Without a cell, say what is there."""
+        """Run the cell on live ranks, and show its last expression for each. Without a cell, show the team."""
         if cell is None:
-            return self._order(line.strip())
-        asked = parse_line(line)
-        team = self._team(asked.count)
-        return self._run(team, f"%%ranks {line}", cell, asked)
+            return self._run_command(line.strip())
+        request = parse_line(line)
+        team = self._team(request.count)
+        return self._run(team, f"%%ranks {line}", cell, request)
 
     @cell_magic("rank")
     def rank(self, line: str, cell: str) -> CellRun | None:
         """Run the cell on one live rank, or on some."""
-        asked = parse_line(line)
-        if asked.count is not None:
-            asked = Line(chosen=(asked.count,), options=asked.options)
-        return self._run(self._team(None), f"%%rank {line}", cell, asked)
+        request = parse_line(line)
+        if request.count is not None:
+            request = Line(chosen=(request.count,), options=request.options)
+        return self._run(self._team(None), f"%%rank {line}", cell, request)
 
-    def _run(self, team: Team, first: str, cell: str, asked: Line) -> CellRun | None:
+    def _run(self, team: Team, first: str, cell: str, request: Line) -> CellRun | None:
         question = QUESTION.match(cell) if "?" in cell else None
         if question:
-            rank = asked.chosen[0] if asked.chosen else 0
+            rank = request.chosen[0] if request.chosen else 0
             print(team.describe(question["name"], rank) or f"there is no {question['name']} on rank {rank}")
             return None
         file = self.shell.compile.cache(f"{first}\n{cell}", self.shell.execution_count)
         # The first line of the cell is the magic's, so that line numbers are the cell's own.
-        run = team.run(f"\n{cell}", asked.chosen, names=self.shell.user_ns, file=file, **dict(asked.options))
+        run = team.run(f"\n{cell}", request.chosen, names=self.shell.user_ns, file=file, **dict(request.options))
         return run if run.texts else None
 
     def _team(self, count: int | None) -> Team:
-        """Return the notebook's team, started if need be."""
-        team = self._have()
+        """Return the notebook's team, starting it if needed."""
+        team = self._existing_team()
         if team is None:
             if count is None:
                 raise UsageError("there are no ranks yet: %%ranks 4 starts four")
@@ -113,7 +113,7 @@ class RanksMagics(Magics):
             print(f"[team] {len(team)} new ranks; the variables of those before are lost")
         return team
 
-    def _have(self) -> Team | None:
+    def _existing_team(self) -> Team | None:
         team = self.shell.user_ns.get("team")
         if team is not None and not isinstance(team, Team):
             raise UsageError(
@@ -121,20 +121,20 @@ class RanksMagics(Magics):
             )
         return team
 
-    def _order(self, order: str) -> Team | None:
-        team = self._have()
-        if order not in ("", "restart", "close"):
-            raise UsageError(f"%ranks {order}: {USAGE}; %ranks restart, %ranks close")
-        if team is not None and order == "restart":
+    def _run_command(self, command: str) -> Team | None:
+        team = self._existing_team()
+        if command not in ("", "restart", "close"):
+            raise UsageError(f"%ranks {command}: {USAGE}; %ranks restart, %ranks close")
+        if team is not None and command == "restart":
             team.restart()
-        if team is not None and order == "close":
+        if team is not None and command == "close":
             team.close()
             del self.shell.user_ns["team"]
             return None
         return team
 
     def on_rank_0(self) -> Team | None:
-        """Return the notebook's team if it can be asked about names."""
+        """Return the notebook's team if it has a rank 0 to ask about names."""
         team = self.shell.user_ns.get("team")
         return team if isinstance(team, Team) and not team.is_closed else None
 
@@ -151,11 +151,11 @@ def load(shell: InteractiveShell) -> None:
         if team is None or not context.full_text.lstrip().startswith("%%rank"):
             return {"completions": []}
         text = re.split(r"[^\w.]", context.text_until_cursor)[-1]
-        found: list[str] = []
+        names: list[str] = []
         with contextlib.suppress(LaunchError):
-            found = team.complete(text)
+            names = team.complete(text)
         return {
-            "completions": [SimpleCompletion(text=each, type="on rank 0") for each in found],
+            "completions": [SimpleCompletion(text=name, type="on rank 0") for name in names],
             "matched_fragment": text,
         }
 

@@ -23,18 +23,18 @@ from typing import Any
 
 from course_lib import machine
 from course_lib.launchers import private_doors
-from course_lib.launchers.live import cell, large
-from course_lib.launchers.process import messages, orders
+from course_lib.launchers.live import cell
+from course_lib.launchers.process import messages, pickling
 from course_lib.launchers.process.frameworks import internet_sockets
 from course_lib.launchers.process.joining import A_DAY, join_process_group
-from course_lib.launchers.process.rank import RankProcess, store_file, wait_for_gpu
+from course_lib.launchers.process.rank import RankProcess, store_file
 
-Packed = bytes | large.PickleFile
-GIVEN = frozenset({"rank", "world_size", "device", "dist", "torch"})  # names that are there from the start
+Packed = bytes | pickling.PickleFile
+PREDEFINED = frozenset({"rank", "world_size", "device", "dist", "torch"})  # names that every rank starts with
 
 
 def serve(process: RankProcess, folder: str) -> None:
-    """Do tasks until this rank is dismissed."""
+    """Run tasks until this rank is dismissed."""
     LiveRank(process, folder).serve()
 
 
@@ -46,7 +46,7 @@ class LiveRank:
         import torch.distributed as dist
 
         self.process, self.folder = process, folder
-        self._tasks: queue.SimpleQueue[orders.Task | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[messages.Task | None] = queue.SimpleQueue()
         self._in_task = False
         self.left_batches = 0  # batches of messages over NCCL that were aborted
         main = types.ModuleType("__main__")
@@ -59,30 +59,30 @@ class LiveRank:
             signal.signal(signal.SIGINT, self._leave_task)
 
     def serve(self) -> None:
-        """Do tasks until there are no more."""
+        """Run tasks until there are no more."""
         self.process.returned = True  # it has nothing to do yet
         self.process.announce()
         while (task := self._tasks.get()) is not None:
-            self._do(task)
+            self._run_task(task)
 
-    def _do(self, task: orders.Task) -> None:
+    def _run_task(self, task: messages.Task) -> None:
         self.process.start(task.number)
         try:
-            began = time.monotonic()
+            started_at = time.monotonic()
             value = self._value_of(task)
-            self.process.finish(messages.pack_value((value, self._public_names())), began, time.monotonic())
+            self.process.finish(pickling.pack_value((value, self._public_names())), started_at, time.monotonic())
         except BaseException as error:
             self._in_task = False
             self.left_batches += private_doors.was_in_batch(error)
             self.process.report(error)
 
-    def _value_of(self, task: orders.Task) -> Any:
+    def _value_of(self, task: messages.Task) -> Any:
         """Run a task's call. Ctrl-C's signal counts only in here."""
         try:
             self._in_task = True
-            call, arguments, keywords = messages.unpack(task.call)
+            call, arguments, keywords = pickling.unpack(task.call)
             value = call(self, *arguments, **keywords)
-            wait_for_gpu()
+            machine.wait_for_gpu()
             return value
         except SystemExit as leaving:
             if leaving.code not in (None, 0):
@@ -97,11 +97,11 @@ class LiveRank:
 
     def _obey(self, order: Any) -> None:
         """Take an order, in the thread that answers the supervisor."""
-        if isinstance(order, orders.Task):
+        if isinstance(order, messages.Task):
             self._tasks.put(order)
-        elif order == orders.DISMISS:
+        elif order == messages.DISMISS:
             self._tasks.put(None)
-        elif isinstance(order, orders.Interrupt):
+        elif isinstance(order, messages.Interrupt):
             if order.abort:
                 abort_groups()
             main = threading.main_thread().ident
@@ -119,8 +119,8 @@ def run_cell(
     if rank.process.rank not in ranks:
         return None
     linecache.cache.update(sources)
-    for each, value in messages.unpack(large.received(values)).items():
-        rank.names.setdefault(each, value)
+    for missing_name, value in pickling.unpack(pickling.unwrap(values)).items():
+        rank.names.setdefault(missing_name, value)
     value = cell.execute(code, name, rank.names)
     if value is not None:
         rank.names["_"] = value
@@ -130,7 +130,7 @@ def run_cell(
 def push(rank: LiveRank, ranks: Sequence[int], values: Packed) -> None:
     """Assign names on this rank, if it is one of `ranks`."""
     if rank.process.rank in ranks:
-        rank.names.update(messages.unpack(large.received(values)))
+        rank.names.update(pickling.unpack(pickling.unwrap(values)))
 
 
 def pull(rank: LiveRank, ranks: Sequence[int], name: str) -> Any:
@@ -139,20 +139,20 @@ def pull(rank: LiveRank, ranks: Sequence[int], name: str) -> Any:
         return None
     if name not in rank.names:
         raise NameError(f"there is no {name!r} on this rank")
-    return large.lay_down(rank.names[name], rank.folder)
+    return pickling.save_if_large(rank.names[name], rank.folder)
 
 
-def nothing(rank: LiveRank, ranks: Sequence[int]) -> None:
+def report_names(rank: LiveRank, ranks: Sequence[int]) -> None:
     """Report the names on this rank, as every task does."""
 
 
 def complete(rank: LiveRank, ranks: Sequence[int], text: str) -> list[str]:
-    """Return how `text` can go on, a name or a path of attributes, as far as rank 0 knows."""
+    """Return the completions of `text`, a name or a path of attributes, on rank 0."""
     if rank.process.rank not in ranks:
         return []
     completer = rlcompleter.Completer(rank.names)
-    found = completer.attr_matches(text) if "." in text else completer.global_matches(text)
-    return sorted({match.rstrip("() ") for match in found})
+    matches = completer.attr_matches(text) if "." in text else completer.global_matches(text)
+    return sorted({match.rstrip("() ") for match in matches})
 
 
 def describe(rank: LiveRank, ranks: Sequence[int], name: str) -> str:
@@ -203,9 +203,10 @@ def _holds_group(value: Any) -> bool:
 
     kinds = ("DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel", "DeviceMesh")
     attributes = list(vars(value).values()) if hasattr(value, "__dict__") and not isinstance(value, type) else []
-    found = [value, *([] if isinstance(value, types.ModuleType) else attributes)]
+    candidates = [value, *([] if isinstance(value, types.ModuleType) else attributes)]
     return any(
-        isinstance(each, dist.ProcessGroup) or {c.__name__ for c in type(each).__mro__} & {*kinds} for each in found
+        isinstance(candidate, dist.ProcessGroup) or {c.__name__ for c in type(candidate).__mro__} & {*kinds}
+        for candidate in candidates
     )
 
 
@@ -222,17 +223,17 @@ def abort_groups() -> None:
             backend = private_doors.backend_of(group, torch.device("cuda"))
             if "nccl" in type(backend).__name__.lower():
                 backend.abort()
-    for one in _accepted():
+    for sock in _accepted_connections():
         with contextlib.suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)
+            sock.shutdown(socket.SHUT_RDWR)
 
 
-def _accepted() -> Iterator[socket.socket]:
-    listens = {one.getsockname()[1] for one in internet_sockets() if _listens(one)}
-    for one in internet_sockets():
-        if not _listens(one) and one.getsockname()[1] in listens:
-            yield one
+def _accepted_connections() -> Iterator[socket.socket]:
+    listening_ports = {sock.getsockname()[1] for sock in internet_sockets() if _is_listening(sock)}
+    for sock in internet_sockets():
+        if not _is_listening(sock) and sock.getsockname()[1] in listening_ports:
+            yield sock
 
 
-def _listens(one: socket.socket) -> bool:
-    return bool(one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+def _is_listening(sock: socket.socket) -> bool:
+    return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))

@@ -19,16 +19,15 @@ from typing import Any
 
 from course_lib.launchers import local
 from course_lib.launchers.diagnosis.errors import LaunchError, name_ranks
-from course_lib.launchers.diagnosis.lost_peers import CONSEQUENCE
 from course_lib.launchers.diagnosis.stacks import cell_sources
-from course_lib.launchers.live import large
 from course_lib.launchers.live import rank as on_rank
 from course_lib.launchers.live.cell import CellRun, Shown, names_in, source_entry, unpack_shown
 from course_lib.launchers.live.listening import TaskListener, listen
-from course_lib.launchers.process import messages, orders
+from course_lib.launchers.process import messages, pickling
+from course_lib.launchers.process.blame import CONSEQUENCE
 from course_lib.launchers.run import Run
 
-AN_HOUR = 3600.0
+HOUR = 3600.0
 REMADE = (
     "The process group was aborted and made anew; all variables are kept. What holds the old group has to be made "
     "again: a model in DistributedDataParallel or FSDP, a group from new_group, a device mesh"
@@ -37,7 +36,7 @@ OLD_GROUP = "A connection that is closed usually belongs to a group from before 
 CLOSED = "this team is closed: ranks({}) starts a new one"
 
 
-def ranks(count: int, *, timeout: float | None = 60.0, seed: int | None = None, idle: float | None = AN_HOUR) -> Team:
+def ranks(count: int, *, timeout: float | None = 60.0, seed: int | None = None, idle: float | None = HOUR) -> Team:
     """Start `count` ranks that stay, and return them as a team.
 
     On every rank the process group is up, and `rank`, `world_size`, `device`, `dist` and `torch` are there. A cell may
@@ -81,9 +80,9 @@ class Team:
         if self.is_closed:
             return f"{size}, closed"
         have = "has" if len(self.dead) == 1 else "have"
-        gone = f"; {name_ranks(sorted(self.dead))} {have} ended: team.restart()" if self.dead else ""
-        names = sorted(self.names.get(0, set()) - on_rank.GIVEN)
-        return f"{size}{gone}; on rank 0: {', '.join(names) or 'no variables yet'}"
+        ended = f"; {name_ranks(sorted(self.dead))} {have} ended: team.restart()" if self.dead else ""
+        names = sorted(self.names.get(0, set()) - on_rank.PREDEFINED)
+        return f"{size}{ended}; on rank 0: {', '.join(names) or 'no variables yet'}"
 
     def run(
         self,
@@ -110,19 +109,20 @@ class Team:
         self._sources |= sources.keys()
         limit = self.timeout if timeout == -1.0 else timeout
         local.check_timeout(limit)
-        with large.sent(values) as packed:
-            run = self._do(on_rank.run_cell, chosen, packed, code, file, sources, timeout=limit)
+        with pickling.wrapped(values) as packed:
+            run = self._call(on_rank.run_cell, chosen, packed, code, file, sources, timeout=limit)
         shown: dict[int, Shown] = {rank: run[rank] for rank in chosen}
         fields: dict[str, Any] = dict(vars(run))
         fields["values"] = tuple(unpack_shown(shown.get(rank)) for rank in range(len(self)))
-        fields["texts"] = MappingProxyType({rank: one.text for rank, one in shown.items() if one.text is not None})
+        texts = {rank: value.text for rank, value in shown.items() if value.text is not None}
+        fields["texts"] = MappingProxyType(texts)
         self.last = CellRun(**fields)
         return self.last
 
     def push(self, ranks: int | Iterable[int] | None = None, /, **values: Any) -> None:
         """Assign these names on all ranks, or on some: `team.push(lr=0.1)`, `team.push(2, lr=0.1)`."""
-        with large.sent(messages.pack_names(values)) as packed:
-            self._do(on_rank.push, self._ranks(ranks), packed)
+        with pickling.wrapped(pickling.pack_names(values)) as packed:
+            self._call(on_rank.push, self._ranks(ranks), packed)
         self._sent |= {name: Sent(value) for name, value in values.items()}
 
     def pull(self, name: str, ranks: int | Iterable[int] | None = None) -> list[Any]:
@@ -131,8 +131,8 @@ class Team:
         missing = [rank for rank in chosen if rank in self.names and name not in {*self.names[rank], "_"}]
         if missing:
             raise NameError(f"there is no {name!r} on {name_ranks(missing)}")
-        run = self._do(on_rank.pull, chosen, name)
-        return [large.take_up(run[rank]) for rank in chosen]
+        run = self._call(on_rank.pull, chosen, name)
+        return [pickling.load_saved(run[rank]) for rank in chosen]
 
     def restart(self, ranks: int | Iterable[int] | None = None) -> None:
         """Start the ranks that have ended again, or those given, without variables. The others keep theirs."""
@@ -153,13 +153,13 @@ class Team:
         return not self._finalizer.alive
 
     def complete(self, text: str) -> list[str]:
-        """Return how a name, or a path of attributes, on rank 0 can go on. For tab completion."""
-        return [] if self.is_closed or 0 in self.dead else self._do(on_rank.complete, [0], text)[0]
+        """Return the completions of a name, or of a path of attributes, on rank 0."""
+        return [] if self.is_closed or 0 in self.dead else self._call(on_rank.complete, [0], text)[0]
 
     def describe(self, name: str, rank: int = 0) -> str:
         """Return what `name?` shows for a name on a rank, or "" if there is none."""
         chosen = self._ranks(rank)
-        return "" if self.is_closed or rank in self.dead else self._do(on_rank.describe, chosen, name)[rank]
+        return "" if self.is_closed or rank in self.dead else self._call(on_rank.describe, chosen, name)[rank]
 
     def _start(self) -> None:
         self.dead, self.names, self._sent, self._sources = set(), {}, {}, set()
@@ -188,23 +188,23 @@ class Team:
         if self.is_closed:
             raise LaunchError(CLOSED.format(len(self)))
         listener = self._listener(chosen)
-        listener.take_what_is_there()
+        listener.handle_pending()
         if listener.trouble:
             self.close()
             raise LaunchError(listener.trouble)
-        if gone := sorted(self.dead & {*chosen}):
-            raise LaunchError(f"{self._lost(gone)}, and this needs {'it' if len(gone) == 1 else 'them'}")
+        if dead := sorted(self.dead & {*chosen}):
+            raise LaunchError(f"{self._describe_loss(dead)}, and this needs {'it' if len(dead) == 1 else 'them'}")
 
     def _listener(self, chosen: Iterable[int], timeout: float | None = None) -> TaskListener:
         return TaskListener(self._supervisor, len(self), timeout, self._number, list(chosen), self.dead)
 
-    def _do(self, call: Any, chosen: list[int], *arguments: Any, timeout: float | None = None) -> Run:
-        """Let the chosen ranks make this call, and return the run. A failed call leaves ranks that can go on."""
+    def _call(self, call: Any, chosen: list[int], *arguments: Any, timeout: float | None = None) -> Run:
+        """Run this call on the chosen ranks, and return the run. If it fails, the ranks can still run another cell."""
         if not self._busy.acquire(blocking=False):
             raise LaunchError("the team is busy with another cell: wait for it, or interrupt it")
         try:
             self._check(chosen)
-            return listen(self._send(call, chosen, *arguments, timeout=timeout), self._recover, self._take_names)
+            return listen(self._send(call, chosen, *arguments, timeout=timeout), self._recover, self._store_names)
         finally:
             self._busy.release()
 
@@ -212,10 +212,10 @@ class Team:
         """Order a call and return who listens to it."""
         self._number += 1
         listener = self._listener(chosen, timeout)
-        listener.send(orders.Task(self._number, messages.pack_call(call, (list(chosen), *arguments), {})))
+        listener.send(messages.Task(self._number, pickling.pack_call(call, (list(chosen), *arguments), {})))
         return listener
 
-    def _take_names(self, run: Run) -> Run:
+    def _store_names(self, run: Run) -> Run:
         """Remember the names on the ranks, which come with every value, and return the run with the values alone."""
         self.names = {rank: set(names) for rank, (_, names) in enumerate(run)}
         return replace(run, values=tuple(value for value, _ in run))
@@ -227,66 +227,66 @@ class Team:
         if listener.trouble:
             self.close()
             return "The team is closed, and the variables of its ranks are lost: team.restart() starts new ones."
-        everybody = [rank for rank in range(len(self)) if rank not in self.dead]
+        alive = [rank for rank in range(len(self)) if rank not in self.dead]
         as_it_was = bool(self.dead) or not listener.out_of_step()
-        old = self._generation and listener.raised and all(CONSEQUENCE.search(each.text) for each in listener.raised)
+        closed = listener.raised and all(CONSEQUENCE.search(report.text) for report in listener.raised)
+        old = self._generation and closed
         if as_it_was:
-            last = self._send(on_rank.nothing, everybody)
+            last = self._send(on_rank.report_names, alive)
         else:
             self._generation += 1
-            last = self._send(on_rank.rejoin, everybody, self._generation)
+            last = self._send(on_rank.rejoin, alive, self._generation)
         try:
-            run = self._take_names(last.result())
+            run = self._store_names(last.result())
         except LaunchError:
             if not last.died:
                 raise
             return self._recover(last)  # with the ranks that are left
         if as_it_was:
-            return f"{self._lost(self.dead)}." if self.dead else ""
+            return f"{self._describe_loss(self.dead)}." if self.dead else ""
         held = sorted({name for names in run for name in names})
         return f"{OLD_GROUP * bool(old)}{REMADE}{': here, ' * bool(held)}{', '.join(held)}."
 
-    def _lost(self, gone: Iterable[int]) -> str:
-        gone, others = sorted(gone), [rank for rank in range(len(self)) if rank not in self.dead]
-        keep = f"; {name_ranks(others)} {'keeps its' if len(others) == 1 else 'keep their'} variables" if others else ""
-        its, them = ("its", "it") if len(gone) == 1 else ("their", "them")
-        lost = f"{name_ranks(gone).capitalize()} has ended, and {its} variables are lost"
-        return f"{lost.replace('has', 'have') if len(gone) > 1 else lost}{keep}. team.restart() starts {them} again"
+    def _describe_loss(self, dead: Iterable[int]) -> str:
+        dead, alive = sorted(dead), [rank for rank in range(len(self)) if rank not in self.dead]
+        keep = f"; {name_ranks(alive)} {'keeps its' if len(alive) == 1 else 'keep their'} variables" if alive else ""
+        have, its, them = ("has", "its", "it") if len(dead) == 1 else ("have", "their", "them")
+        loss = f"{name_ranks(dead).capitalize()} {have} ended, and {its} variables are lost"
+        return f"{loss}{keep}. team.restart() starts {them} again"
 
     def _revive(self, again: set[int]) -> None:
         """Start these ranks again, and make a process group of old and new ones."""
-        everybody = list(range(len(self)))
+        all_ranks = list(range(len(self)))
         if alive := again - self.dead:
-            listener = self._listener(everybody)
+            listener = self._listener(all_ranks)
             listener.returned = {}
             listener.end(alive)
         self._generation += 1
-        listener = self._send(on_rank.rejoin, everybody, self._generation)
+        listener = self._send(on_rank.rejoin, all_ranks, self._generation)
         listener.started -= again
-        listener.send(orders.Revive(replace(self._spec, sources=cell_sources(), generation=self._generation)))
+        listener.send(messages.Revive(replace(self._spec, sources=cell_sources(), generation=self._generation)))
         try:
             listener.result()
         except BaseException:
             self.close()
             raise
         self.dead = set()
-        self._take_names(self._send(on_rank.nothing, everybody).result())
+        self._store_names(self._send(on_rank.report_names, all_ranks).result())
 
-    def _missing(self, code: str, file: str, chosen: list[int], here: Mapping[str, Any]) -> bytes:
+    def _missing(self, code: str, file: str, chosen: list[int], namespace: Mapping[str, Any]) -> bytes:
         """Pack the notebook's values for names that the cell uses and that are missing on a rank, and say so."""
         used, assigned = names_in(code, file)
-        there = [self.names.get(rank, on_rank.GIVEN) for rank in chosen]
-        send = {name: here[name] for name in used if name in here and any(name not in names for names in there)}
-        changed = [
-            name for name in used if name in self._sent and name in here and not self._sent[name].is_still(here[name])
-        ]
-        packed = messages.pack_names(send)
+        names_by_rank = [self.names.get(rank, on_rank.PREDEFINED) for rank in chosen]
+        available = [name for name in used if name in namespace]
+        send = {name: namespace[name] for name in available if any(name not in names for names in names_by_rank)}
+        changed = [name for name in available if name in self._sent and not self._sent[name].is_still(namespace[name])]
+        packed = pickling.pack_names(send)
         if send:
             print(f"[team] sent from the notebook: {', '.join(send)}")
         for name in changed:
             if name not in send:
                 print(f"[team] {name} has changed here, but not on the ranks: team.push({name}={name}) sends it again")
-        self._sent |= {name: Sent(here[name]) for name in (*send, *changed)}
+        self._sent |= {name: Sent(namespace[name]) for name in (*send, *changed)}
         self._sent = {name: value for name, value in self._sent.items() if name not in assigned}
         return packed
 
@@ -312,7 +312,7 @@ class Sent:
 def _end(supervisor: messages.Channel, stack: contextlib.ExitStack) -> None:
     """End the ranks of a team that is closed or no longer used."""
     with contextlib.suppress(OSError):
-        supervisor.send(orders.DISMISS)
+        supervisor.send(messages.DISMISS)
     stack.close()
 
 

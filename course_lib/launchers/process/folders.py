@@ -21,10 +21,10 @@ from course_lib.launchers import private_doors
 
 PREFIX = "course_lib-"
 LOCK = "in_use"
-YOUNG = 60.0  # seconds: a brand-new folder may not be locked yet
-LONGEST_NAME = 55  # bytes: a socket's path may have 108, and ours are some 40 characters deeper
+MIN_AGE = 60.0  # seconds: a brand-new folder may not be locked yet
+MAX_PATH = 55  # bytes: a socket's path may have 108, and ours are some 40 characters deeper
 HURRY_FILE = "COURSE_LIB_HURRY_FILE"  # in the environment of the server that ranks are forked from
-OLD = 86_400.0  # seconds: a folder without a lock file may belong to an older version of this library
+MAX_AGE = 86_400.0  # seconds: a folder without a lock file may belong to an older version of this library
 
 
 @contextlib.contextmanager
@@ -64,7 +64,7 @@ def use_own_folder() -> None:
 
 @contextlib.contextmanager
 def hurry_file_named() -> Iterator[None]:
-    """Tell a server that is started in this block which file says that somebody is in a hurry."""
+    """Tell a server that is started in this block which file hurries it."""
     os.environ[HURRY_FILE] = str(_hurry_file())
     try:
         yield
@@ -92,7 +92,7 @@ def _hurry_file() -> Path:
 def _short_folder() -> str:
     """Return the folder for temporary files, or /tmp if its path is too long to hold a socket."""
     usual = tempfile.gettempdir()
-    fits = len(os.fsencode(usual)) <= LONGEST_NAME
+    fits = len(os.fsencode(usual)) <= MAX_PATH
     return usual if fits or not os.access("/tmp", os.W_OK) else "/tmp"
 
 
@@ -117,7 +117,7 @@ def sweep_temporary_folders() -> None:
 def _is_ours(entry: os.DirEntry[str]) -> bool:
     """Return whether this is a real folder, owned by this user, and not brand-new."""
     info = entry.stat(follow_symlinks=False)
-    return entry.is_dir(follow_symlinks=False) and info.st_uid == os.getuid() and time.time() - info.st_mtime > YOUNG
+    return entry.is_dir(follow_symlinks=False) and info.st_uid == os.getuid() and time.time() - info.st_mtime > MIN_AGE
 
 
 def _in_use(folder: Path) -> bool:
@@ -125,7 +125,7 @@ def _in_use(folder: Path) -> bool:
         with open(folder / LOCK, "r+") as file:
             return not _lock(file)
     except FileNotFoundError:
-        return time.time() - folder.stat().st_mtime < OLD
+        return time.time() - folder.stat().st_mtime < MAX_AGE
 
 
 def _lock(file: IO[str]) -> bool:

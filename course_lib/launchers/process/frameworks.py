@@ -44,18 +44,19 @@ def close_to_other_machines() -> int:
     """Make every port that this process listens on answer only this machine. Returns how many (Linux only, else 0)."""
     if not sys.platform.startswith("linux"):
         return 0
-    instructions = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *one) for one in FROM_THIS_MACHINE))
+    code = b"".join(struct.pack("HBBI", *instruction) for instruction in FROM_THIS_MACHINE)
+    instructions = ctypes.create_string_buffer(code)
     program = struct.pack("HL", len(FROM_THIS_MACHINE), ctypes.addressof(instructions))
     count = 0
-    for one in listening_sockets():
-        one.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+    for sock in listening_sockets():
+        sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
         count += 1
     return count
 
 
 def listening_sockets() -> Iterator[socket.socket]:
     """Yield a copy of every TCP socket this process listens on, whatever code opened it. Each is closed after use."""
-    return (one for one in internet_sockets() if one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    return (sock for sock in internet_sockets() if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 
 def internet_sockets() -> Iterator[socket.socket]:

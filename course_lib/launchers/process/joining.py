@@ -43,7 +43,7 @@ def rank_environment(rank: int, spec: LaunchSpec) -> dict[str, str]:
         "ROLE_NAME": "default",
         INSIDE_A_RANK: rank,
     }
-    variables |= _for_nccl(len(spec.here))
+    variables |= _nccl_variables(len(spec.here))
     if spec.rendezvous is None:
         variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ["MASTER_PORT"], LAUNCHED_HERE: rank}
         interface = machine.loopback_interface()
@@ -58,7 +58,7 @@ def rank_environment(rank: int, spec: LaunchSpec) -> dict[str, str]:
     return {name: str(value) for name, value in variables.items()}
 
 
-def _for_nccl(ranks: int) -> dict[str, str]:
+def _nccl_variables(ranks: int) -> dict[str, str]:
     """Return the variables that NCCL needs so that we can explain a hang. Variables that are already set win.
 
     The flight recorder keeps the last collectives, with the time at which the GPU reached each: a rank whose GPU has
@@ -66,12 +66,12 @@ def _for_nccl(ranks: int) -> dict[str, str]:
     """
     if not machine.gpus():
         return {}
-    wanted = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_ENABLE_TIMING": "1"}
-    kept = {name: value for name, value in wanted.items() if name not in os.environ}
+    defaults = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_ENABLE_TIMING": "1"}
+    variables = {name: value for name, value in defaults.items() if name not in os.environ}
     per_gpu = -(-ranks // machine.gpus())
     if per_gpu > 1 and "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
-        kept["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(max(1, 100 // per_gpu))  # a share of the GPU for each
-    return kept
+        variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(max(1, 100 // per_gpu))  # a share of the GPU for each
+    return variables
 
 
 def join_process_group(
@@ -128,29 +128,29 @@ def accept_second_init(
     from torch.distributed.distributed_c10d import PrefixStore
 
     make_group = dist.init_process_group
-    answered, made = False, 1
+    answered, group_count = False, 1
 
     @functools.wraps(make_group)
     def init_process_group(*arguments: Any, **keywords: Any) -> None:
-        nonlocal answered, made
-        asked = inspect.signature(make_group).bind(*arguments, **keywords)
-        _check(asked.arguments)
+        nonlocal answered, group_count
+        call = inspect.signature(make_group).bind(*arguments, **keywords)
+        _check_rank_and_size(call.arguments)
         if dist.is_initialized():
             if answered and not every_time:
                 return make_group(*arguments, **keywords)  # PyTorch raises: this is one call too many
             answered = True
-            return _compare_backends(asked.arguments.get("backend"), dist.get_backend_config())
-        answered, made = True, made + 1
-        if asked.arguments.get("store") is None and asked.arguments.get("init_method") in (None, "env://"):
-            asked.arguments["store"] = PrefixStore(f"group {made}", store)
-            asked.arguments["init_method"] = None
-            asked.arguments["rank"] = int(os.environ["RANK"])
-            asked.arguments["world_size"] = int(os.environ["WORLD_SIZE"])
-            if asked.arguments.get("backend") is None and asked.arguments.get("device_id") is None:
-                asked.arguments["backend"] = machine.backend(int(os.environ["LOCAL_WORLD_SIZE"]))
+            return _compare_backends(call.arguments.get("backend"), dist.get_backend_config())
+        answered, group_count = True, group_count + 1
+        if call.arguments.get("store") is None and call.arguments.get("init_method") in (None, "env://"):
+            call.arguments["store"] = PrefixStore(f"group {group_count}", store)
+            call.arguments["init_method"] = None
+            call.arguments["rank"] = int(os.environ["RANK"])
+            call.arguments["world_size"] = int(os.environ["WORLD_SIZE"])
+            if call.arguments.get("backend") is None and call.arguments.get("device_id") is None:
+                call.arguments["backend"] = machine.backend(int(os.environ["LOCAL_WORLD_SIZE"]))
             if timeout is not None:
-                asked.arguments.setdefault("timeout", timedelta(seconds=timeout))
-        make_group(*asked.args, **asked.kwargs)
+                call.arguments.setdefault("timeout", timedelta(seconds=timeout))
+        make_group(*call.args, **call.kwargs)
         on_new_group()
 
     private_doors.replace_in_torch("init_process_group", init_process_group)
@@ -167,36 +167,36 @@ def _keep_destroyed_groups() -> list[Any]:
     import torch.distributed as dist
 
     destroy = dist.destroy_process_group
-    kept: list[Any] = []
+    destroyed_groups: list[Any] = []
 
     @functools.wraps(destroy)
     def destroy_process_group(*arguments: Any, **keywords: Any) -> None:
-        kept.extend(private_doors.process_groups())
+        destroyed_groups.extend(private_doors.process_groups())
         destroy(*arguments, **keywords)
 
     private_doors.replace_in_torch("destroy_process_group", destroy_process_group)
-    return kept
+    return destroyed_groups
 
 
-def _check(asked: dict[str, Any]) -> None:
+def _check_rank_and_size(arguments: dict[str, Any]) -> None:
     """Raise if the requested rank or world size is not this launch's."""
     for name, variable in (("world_size", "WORLD_SIZE"), ("rank", "RANK")):
-        value, ours = asked.get(name, -1), int(os.environ[variable])
-        if value not in (-1, ours):
-            what = f"this launch has {ours} ranks" if name == "world_size" else f"this is rank {ours}"
+        value, expected = arguments.get(name, -1), int(os.environ[variable])
+        if value not in (-1, expected):
+            fact = f"this launch has {expected} ranks" if name == "world_size" else f"this is rank {expected}"
             raise ValueError(
-                f"init_process_group({name}={value}): {what}. Leave rank and world_size out, or take them from "
+                f"init_process_group({name}={value}): {fact}. Leave rank and world_size out, or take them from "
                 "dist.get_rank() and dist.get_world_size(): the process group is already up"
             )
 
 
-def _compare_backends(asked: Any, have: str) -> None:
+def _compare_backends(requested: Any, existing: str) -> None:
     """Warn if the program asked for a different backend than the group has."""
-    backends = {part.rpartition(":")[2] for part in have.lower().split(",")}
-    wanted = {part.rpartition(":")[2] for part in str(asked or "").lower().split(",")} - {"", "undefined"}
+    backends = {part.rpartition(":")[2] for part in existing.lower().split(",")}
+    wanted = {part.rpartition(":")[2] for part in str(requested or "").lower().split(",")} - {"", "undefined"}
     if wanted - backends:
         used = " and ".join(sorted(backends))
         warnings.warn(
-            f"init_process_group({str(asked)!r}): the group that is already up is used; its backend is {used}",
+            f"init_process_group({str(requested)!r}): the group that is already up is used; its backend is {used}",
             stacklevel=3,
         )

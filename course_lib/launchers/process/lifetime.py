@@ -44,7 +44,7 @@ def close_keyboard() -> None:
 
 
 CHUNK = 1 << 16
-LONGEST_LINE = 1 << 12  # how many bytes of an unfinished line we look at
+MAX_UNFINISHED = 1 << 12  # how many bytes of an unfinished line we look at
 
 
 def redirect(stdout: Connection, stderr: Connection) -> None:
@@ -88,7 +88,7 @@ class LineReader:
 
     def unfinished(self) -> str:
         """Return the current unfinished line, as a terminal would show it now."""
-        return _text(self._rest[-LONGEST_LINE:])
+        return _text(self._rest[-MAX_UNFINISHED:])
 
     def _chunk(self) -> bytes:
         try:

@@ -21,17 +21,17 @@ from course_lib.launchers.diagnosis.errors import (
 )
 from course_lib.launchers.diagnosis.record import Record
 from course_lib.launchers.diagnosis.stacks import Where
-from course_lib.launchers.process import messages, orders, stop
+from course_lib.launchers.process import messages, pickling, stop
+from course_lib.launchers.process.blame import verdict
 from course_lib.launchers.process.frameworks import is_noise
 from course_lib.launchers.process.patience import Deadline, WallTime
-from course_lib.launchers.process.progress_bar import Bar, LiveLine, record_of
-from course_lib.launchers.process.verdict import verdict
+from course_lib.launchers.process.progress_bar import Bar, LiveLine, parse_report
 from course_lib.launchers.run import Run
 
-LINES_SHOWN = 1000  # a notebook with 100,000 lines of output is no longer usable
-BYTES_KEPT = 64 << 20
+MAX_LINES_SHOWN = 1000  # a notebook with 100,000 lines of output is no longer usable
+MAX_OUTPUT_BYTES = 64 << 20
 # What gloo's C++ prints before it aborts a rank whose message sizes don't match. Our own error explains it better.
-GLOO_ENDS = "terminate called after throwing an instance of 'gloo::"
+GLOO_ABORTS = "terminate called after throwing an instance of 'gloo::"
 DOES_NOT_FIT = "Received data size doesn't match expected size"
 START_WITHIN = 300.0  # on a busy machine, 64 ranks take a while
 GRACE = 0.3  # how long to wait for the other ranks' reports after the first fault
@@ -69,17 +69,17 @@ class Listener:
         self.disagreement: Difference | None = None
         self.deadlock: Deadlock | None = None
         self.trouble: str = ""  # what went wrong in the supervisor
-        self.spent: str = ""  # the limit that was used up, if the launch timed out
-        self.began = time.monotonic()
+        self.timed_out: str = ""  # the limit that was used up, if the launch timed out
+        self.started_at = time.monotonic()
         self.look_at = float("inf")  # when to ask the ranks where they are, if none of them prints anything
-        self.asked: set[int] = set()  # ranks that were asked and have not answered
-        self.idle: set[int] = set()  # ranks that have no part in this
+        self.unanswered: set[int] = set()  # ranks that were asked and have not answered
+        self.idle: set[int] = set()  # live ranks that do not run this cell
         self.live = LiveLine()
         self.output = Output(self.live)
 
     def result(self) -> Run:
         """Return the finished run, or raise what went wrong, with the output so far attached."""
-        with stop.request.passed_on(lambda reason: self._order(orders.Stop(reason))):
+        with stop.request.passed_on(lambda reason: self._send(messages.Stop(reason))):
             return self._result()
 
     def _result(self) -> Run:
@@ -92,7 +92,7 @@ class Listener:
                 raise self._verdict()
             if len(self.returned) < self.ranks:
                 raise self._stuck()
-            self._let_go()
+            self._dismiss()
             return self._run()
         except KeyboardInterrupt:
             raise self._interrupted() from None
@@ -113,7 +113,7 @@ class Listener:
         deadline = self.clock()
         while True:
             self.look_at = time.monotonic() + QUIET
-            self.spent = self._listen(deadline, until=lambda: len(self.returned) == self.ranks or self._faulty())
+            self.timed_out = self._listen(deadline, until=lambda: len(self.returned) == self.ranks or self._faulty())
             if self.deadlock is None:
                 return
             self.deadlock = None
@@ -123,14 +123,14 @@ class Listener:
             if self._faulty():
                 return
 
-    def _let_go(self) -> None:
+    def _dismiss(self) -> None:
         """Dismiss the ranks, which have all returned."""
-        self._order(orders.DISMISS)
+        self._send(messages.DISMISS)
 
     def busy(self) -> set[int]:
-        """Return the ranks that have neither returned nor raised nor died."""
-        done = {report.rank for report in (*self.raised, *self.died)}
-        return set(range(self.ranks)) - done - self.returned.keys()
+        """Return the ranks that have not returned, raised or died."""
+        failed = {report.rank for report in (*self.raised, *self.died)}
+        return set(range(self.ranks)) - failed - self.returned.keys()
 
     def _faulty(self) -> bool:
         return bool(self.raised or self.died or self.disagreement or self.deadlock or self.trouble)
@@ -140,29 +140,29 @@ class Listener:
         if self.raised or self.died or self.disagreement:
             return verdict(self.raised, self.died, self.located, self.disagreement)
         if self.deadlock:
-            where = self._everywhere()
-            because = all_alike(where) or self.deadlock.describe(self.idle)
-            odd = self.deadlock.culprits(self.ranks) or odd_ones_out(where) or self.deadlock.most_awaited()
-            return RanksStuck(where=where, because=because, odd=sorted(odd))
+            states = self._states()
+            because = all_alike(states) or self.deadlock.describe(self.idle)
+            odd = self.deadlock.culprits(self.ranks) or odd_ones_out(states) or self.deadlock.most_awaited()
+            return RanksStuck(where=states, because=because, odd=sorted(odd))
         return LaunchError(self.trouble)
 
     def _listen(self, deadline: Deadline, until: Callable[[], bool]) -> str:
         """Process the ranks' reports. Returns the limit that was used up, if any; reports already sent still count."""
         while not until():
-            spent = deadline.over()
-            if self.supervisor.poll(0 if spent else self._look_again_in(deadline)):
+            limit = deadline.over()
+            if self.supervisor.poll(0 if limit else self._next_look_in(deadline)):
                 try:
-                    self._take(self.supervisor.recv())
+                    self._handle(self.supervisor.recv())
                 except (EOFError, ConnectionError):
                     self.trouble = self.trouble or SUPERVISOR_IS_GONE
                     raise self._verdict() from None
-            elif spent:
-                return spent
+            elif limit:
+                return limit
             elif time.monotonic() >= self.look_at:
                 self._look()
         return ""
 
-    def _look_again_in(self, deadline: Deadline) -> float | None:
+    def _next_look_in(self, deadline: Deadline) -> float | None:
         """Return the seconds until we must check the deadline or look where the ranks are."""
         seconds = deadline.look_again_in()
         if self.look_at == float("inf"):
@@ -172,26 +172,26 @@ class Listener:
 
     def _look(self) -> None:
         """Ask the ranks where they are, for the live line, without signaling those that cannot answer."""
-        if self.asked:  # some have not answered because they are busy
+        if self.unanswered:  # some have not answered because they are busy
             self._show_where()
-        self.asked = set(range(self.ranks)) - self.returned.keys()
+        self.unanswered = set(range(self.ranks)) - self.returned.keys()
         self.look_at = time.monotonic() + LOOK_EVERY
-        self._order(orders.LOOK)
+        self._send(messages.LOOK)
 
     def _show_where(self) -> None:
         """Show in one line where the ranks are."""
-        where = {rank: self.located.get(rank, Where("running")) for rank in range(self.ranks)}
-        where |= dict.fromkeys(self.returned, Where("returned"))
+        states = {rank: self.located.get(rank, Where("running")) for rank in range(self.ranks)}
+        states |= dict.fromkeys(self.returned, Where("returned"))
         limit = "" if self.timeout is None else f" of {self.timeout:g} (timeout=)"
-        self.live.show(f"{time.monotonic() - self.began:.0f} s{limit}; {in_one_line(where)}")
+        self.live.show(f"{time.monotonic() - self.started_at:.0f} s{limit}; {in_one_line(states)}")
 
-    def _take(self, message: Any) -> None:
+    def _handle(self, message: Any) -> None:
         match message:
             case messages.Lines(rank, lines):
-                self._somebody_spoke()
+                self._note_output()
                 self.output.add(rank, lines)
             case messages.Unfinished(rank, text):
-                self._somebody_spoke()
+                self._note_output()
                 self.live.show(f"[rank {rank}] {text}")
             case messages.Started(rank, compared):
                 self.started.add(rank)
@@ -204,21 +204,21 @@ class Listener:
             case messages.Died(rank):
                 if rank not in self.returned and all(report.rank != rank for report in self.raised):
                     self.died.append(message)
-            case messages.Located(rank, where):
-                self.located[rank] = where
-                if rank in self.asked:
-                    self.asked.discard(rank)
-                    if not self.asked:
+            case messages.Located(rank, state):
+                self.located[rank] = state
+                if rank in self.unanswered:
+                    self.unanswered.discard(rank)
+                    if not self.unanswered:
                         self._show_where()
             case messages.SupervisorFailed(text):
                 self.trouble = text
         if isinstance(message, (messages.Returned, messages.Raised, messages.Located)) and message.record:
             self._compare(message.rank, message.record)
 
-    def _somebody_spoke(self) -> None:
+    def _note_output(self) -> None:
         if self.look_at < float("inf"):
             self.look_at = time.monotonic() + QUIET
-            self.asked.clear()
+            self.unanswered.clear()
 
     def _compare(self, rank: int, record: Record) -> None:
         """Compare a rank's record with those of the others."""
@@ -230,13 +230,13 @@ class Listener:
         """Ask every live rank where it is and which collectives it has called."""
         dead = {report.rank for report in self.died}
         self.look_at = float("inf")
-        self._listen(WallTime(ANSWERS_WITHIN), until=lambda: not self.asked - dead)  # answers to earlier questions
-        self.asked = set()
-        self.located = {rank: where for rank, where in self.located.items() if rank in dead}
-        self._order(orders.LOCATE)
+        self._listen(WallTime(ANSWERS_WITHIN), until=lambda: not self.unanswered - dead)  # answers to earlier questions
+        self.unanswered = set()
+        self.located = {rank: state for rank, state in self.located.items() if rank in dead}
+        self._send(messages.LOCATE)
         self._listen(WallTime(ANSWERS_WITHIN), until=lambda: len(self.located.keys() | dead) == self.ranks)
 
-    def _order(self, order: Any) -> None:
+    def _send(self, order: Any) -> None:
         with contextlib.suppress(OSError):  # if the supervisor is gone, we find out when we listen
             self.supervisor.send(order)
 
@@ -247,20 +247,20 @@ class Listener:
         self._ask_where()
         if self._faulty():
             return self._verdict()
-        where = self._everywhere()
-        return RanksStuck(where=where, spent=self.spent, odd=awaited_ranks(self.records, where))
+        states = self._states()
+        return RanksStuck(where=states, spent=self.timed_out, odd=awaited_ranks(self.records, states))
 
     def _interrupted(self) -> Interrupted:
         """Return an `Interrupted` that says where the ranks were, which is what the user wants to know."""
-        after = f"after {time.monotonic() - self.began:.1f} s"
+        after = f"after {time.monotonic() - self.started_at:.1f} s"
         if len(self.started) < self.ranks:
             return Interrupted(f"{after}, while the ranks were starting")
         with contextlib.suppress(LaunchError, KeyboardInterrupt):
             self._ask_where()
-        where = self._everywhere() | dict.fromkeys(self.returned, Where("returned"))
-        return Interrupted(after, where)
+        states = self._states() | dict.fromkeys(self.returned, Where("returned"))
+        return Interrupted(after, states)
 
-    def _everywhere(self) -> dict[int, Where]:
+    def _states(self) -> dict[int, Where]:
         """Return where each rank is. A rank that does not answer counts as running."""
         return {rank: self.located.get(rank, Where("running")) for rank in range(self.ranks)}
 
@@ -274,15 +274,15 @@ def run_of(
     values: Sequence[Any], reports: Sequence[messages.Returned], seconds: float, output: Sequence[tuple[int, str]] = ()
 ) -> Run:
     """Return a `Run` with the ranks' values and recordings. Times count from when the first rank began."""
-    began = min(report.began for report in reports)
+    started_at = min(report.began for report in reports)
     return Run(
         values=tuple(values),
         seconds=seconds,
         output=list(output),
-        spans=[span.since(began) for report in reports for span in report.spans],
-        collectives=[one.since(began) for report in reports for one in report.collectives],
-        profiles=[report.profile.since(began) for report in reports if report.profile],
-        core_waits={report.rank: [(at - began, s) for at, s in report.core_waits] for report in reports},
+        spans=[span.since(started_at) for report in reports for span in report.spans],
+        collectives=[collective.since(started_at) for report in reports for collective in report.collectives],
+        profiles=[report.profile.since(started_at) for report in reports if report.profile],
+        core_waits={report.rank: [(at - started_at, s) for at, s in report.core_waits] for report in reports},
     )
 
 
@@ -299,17 +299,17 @@ class Output:
     def add(self, rank: int, lines: list[str]) -> None:
         """Add lines printed by a rank, in order."""
         self.live.clear()
-        for progress in filter(None, map(record_of, lines)):
+        for progress in filter(None, map(parse_report, lines)):
             self._bar.show(progress)
-        lines = [line for line in lines if not (record_of(line) or is_noise(line))]
-        told_better = [line.startswith(GLOO_ENDS) or DOES_NOT_FIT in line for line in lines]
-        shown = [line for line, better in zip(lines, told_better, strict=True) if not better]
-        if shown := shown[: max(0, LINES_SHOWN - len(self.lines))]:
+        lines = [line for line in lines if not (parse_report(line) or is_noise(line))]
+        explained_better = [line.startswith(GLOO_ABORTS) or DOES_NOT_FIT in line for line in lines]
+        shown = [line for line, explained in zip(lines, explained_better, strict=True) if not explained]
+        if shown := shown[: max(0, MAX_LINES_SHOWN - len(self.lines))]:
             self._bar.step_aside()
             print("\n".join(f"[rank {rank}] {line}" for line in shown), flush=True)
         for line in lines:
             self._bytes += len(line)
-            if self._bytes > BYTES_KEPT:
+            if self._bytes > MAX_OUTPUT_BYTES:
                 self._dropped += 1
             else:
                 self.lines.append((rank, line))
@@ -317,15 +317,15 @@ class Output:
     def finish(self) -> None:
         self.live.clear()
         self._bar.close()
-        hidden = len(self.lines) - LINES_SHOWN
+        hidden = len(self.lines) - MAX_LINES_SHOWN
         if hidden > 0:
             print(f"[launch] {hidden:,} more lines are in run.output (error.output if the launch failed)")
         if self._dropped:
-            print(f"[launch] {self._dropped:,} lines were dropped: output is kept up to {BYTES_KEPT >> 20} MB")
+            print(f"[launch] {self._dropped:,} lines were dropped: output is kept up to {MAX_OUTPUT_BYTES >> 20} MB")
 
 
 def _unpack(report: messages.Returned) -> Any:
     try:
-        return messages.unpack(report.value)
+        return pickling.unpack(report.value)
     except Exception as error:
         raise CannotSend(f"what rank {report.rank} returned cannot be read here: {error}") from error

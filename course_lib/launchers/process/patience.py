@@ -20,12 +20,12 @@ from typing import Protocol
 
 def children(pid: int) -> list[int]:
     """Return the child processes of a process."""
-    found: list[int] = []
+    pids: list[int] = []
     with contextlib.suppress(OSError):  # the process or one of its threads may end while we look
         for task in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):
-                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-    return found
+                pids += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    return pids
 
 
 def descendants(pid: int) -> Iterator[int]:
@@ -42,11 +42,8 @@ def family(pid: int) -> list[int]:
 
 def cpu_seconds(pid: int) -> float:
     """Return the CPU time of a process and of those of its children that have ended."""
-    return sum(map(int, _fields(f"/proc/{pid}/stat")[11:15])) / _ticks()
-
-
-def _ticks() -> int:
-    return os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+    ticks_per_second = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+    return sum(map(int, _fields(f"/proc/{pid}/stat")[11:15])) / ticks_per_second
 
 
 def state(thread: str) -> str:
@@ -162,8 +159,8 @@ class WorkClock:
 
     def __init__(self, processes: Callable[[], Iterable[int]], most_disk: float = math.inf) -> None:
         self._processes = processes
-        self._disk_left = most_disk  # seconds: whoever waits longer for the disk than this does so on purpose
-        self._began = self._last = time.monotonic()
+        self._disk_left = most_disk  # seconds: a process that waits longer for the disk does so on purpose
+        self._started_at = self._last = time.monotonic()
         self._sees = Path("/proc/self/schedstat").exists()
         self._threads: dict[str, _Thread] = {}
         self._cpu_before: float | None = None
@@ -174,26 +171,26 @@ class WorkClock:
         """Update the numbers."""
         now = time.monotonic()
         passed, self._last = now - self._last, now
-        self.wall = now - self._began
-        kept_from_it = self._look_at_threads(passed) if self._sees else passed * (1 - 1 / BLIND)
-        self.seconds += max(0.0, passed - kept_from_it)
+        self.wall = now - self._started_at
+        delayed = self._look_at_threads(passed) if self._sees else passed * (1 - 1 / BLIND)
+        self.seconds += max(0.0, passed - delayed)
 
     def _look_at_threads(self, passed: float) -> float:
         """Return how many of the `passed` seconds a thread was kept from working."""
-        processes, found, kept, disk = list(self._processes()), {}, 0.0, 0.0
+        processes, seen_threads, delayed, disk_delay = list(self._processes()), {}, 0.0, 0.0
         first = self._cpu_before is None
         for path in (thread for pid in processes for thread in threads(pid)):
-            if account := run_and_delay(path):
-                before = self._threads.get(path) or _Thread(*(account if first else (0.0, 0.0)))
-                found[path], lost = before.after(*account, state(path), passed)
-                kept += lost if found[path].state != "D" or self._disk_left > 0 else 0.0
-                disk = max(disk, lost if found[path].state == "D" else 0.0)
-        self._disk_left -= disk
-        self._threads = found
-        used = sum(map(cpu_seconds, processes))
-        self._cpu_before = used if self._cpu_before is None else self._cpu_before
-        self.cpu = max(self.cpu, used - self._cpu_before)
-        return min(kept, passed)
+            if times := run_and_delay(path):
+                before = self._threads.get(path) or _Thread(*(times if first else (0.0, 0.0)))
+                seen_threads[path], delay = before.after(*times, state(path), passed)
+                delayed += delay if seen_threads[path].state != "D" or self._disk_left > 0 else 0.0
+                disk_delay = max(disk_delay, delay if seen_threads[path].state == "D" else 0.0)
+        self._disk_left -= disk_delay
+        self._threads = seen_threads
+        cpu = sum(map(cpu_seconds, processes))
+        self._cpu_before = cpu if self._cpu_before is None else self._cpu_before
+        self.cpu = max(self.cpu, cpu - self._cpu_before)
+        return min(delayed, passed)
 
 
 @dataclass(frozen=True)
@@ -206,8 +203,8 @@ class _Thread:
     def after(self, ran: float, delayed: float, state: str, passed: float) -> tuple[_Thread, float]:
         """Return the same thread `passed` seconds later, and how many of those it was kept from working."""
         grown = delayed - self.delayed
-        lost, in_advance = max(0.0, grown - self.in_advance), max(0.0, self.in_advance - grown)
+        delay, in_advance = max(0.0, grown - self.in_advance), max(0.0, self.in_advance - grown)
         waits = state == self.state and (state == "D" or (state == "R" and ran == self.ran))
         if waits and not grown:
-            lost, in_advance = passed, in_advance + (passed if state == "R" else 0.0)
-        return _Thread(ran, delayed, state, in_advance), lost
+            delay, in_advance = passed, in_advance + (passed if state == "R" else 0.0)
+        return _Thread(ran, delayed, state, in_advance), delay

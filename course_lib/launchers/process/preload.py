@@ -1,8 +1,8 @@
 """What the server that ranks are forked from imports first. Importing this module does it, in the server alone.
 
-A rank needs torch; what trains a model needs twice as much (`torch._dynamo` alone takes torch's time once more). A
-launch waits for everything, because its ranks would each import it again. Somebody who opens live ranks looks at the
-first cell, so `ranks` hurries the server: it forks as soon as torch is there, and imports the rest afterwards.
+A rank needs torch; importing what trains a model takes twice as long (`torch._dynamo` alone takes as long as torch).
+A launch waits for everything, because otherwise each rank would import it again. Live ranks should run their first cell
+soon, so `ranks` hurries the server: it forks as soon as torch is there, and imports the rest afterwards.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ REST = (
     *("torch._dynamo", "torch.distributed.fsdp"),
     *("course_lib.training", "course_lib.training.checkpoint.planners"),
 )
-GO_ON_AFTER = 1.0  # seconds without an import, so that somebody in a hurry is served
+NEXT_IMPORT_AFTER = 1.0  # seconds between two imports, so that a caller in a hurry gets its fork
 
 
 def load(needed: Sequence[str], rest: Sequence[str], hurry: Path) -> list[str]:
-    """Import the modules, and return those of the rest that are left because somebody is in a hurry."""
-    left = [*needed, *rest]
-    while left and not (hurry.exists() and len(left) <= len(rest)):
+    """Import the modules, and return those of `rest` that are still missing because a caller is in a hurry."""
+    remaining = [*needed, *rest]
+    while remaining and not (hurry.exists() and len(remaining) <= len(rest)):
         with contextlib.suppress(ImportError):  # the rank that needs it says what is missing
-            importlib.import_module(left[0])
-        del left[0]
-    gc.freeze()  # a rank that collects its garbage leaves the modules alone: to touch them is to copy them
-    return left
+            importlib.import_module(remaining[0])
+        del remaining[0]
+    gc.freeze()  # else a rank's garbage collector touches the modules, and so copies their memory
+    return remaining
 
 
 def load_in_server(hurry: Path) -> None:
-    """Import everything. If somebody is in a hurry, import the rest later, one module at a time."""
+    """Import everything. If a caller is in a hurry, import the rest later, one module at a time."""
     gc.disable()  # a tenth of the time of `import torch`
-    left = load(NEEDED, REST, hurry)
+    remaining = load(NEEDED, REST, hurry)
     gc.enable()
-    if not left:
+    if not remaining:
         return
 
-    def go_on(*_: object) -> None:
+    def load_next(*_: object) -> None:
         if not hurry.exists():
-            load(left[:1], (), hurry)
-            del left[0]
-        signal.setitimer(signal.ITIMER_REAL, GO_ON_AFTER if left else 0)
+            load(remaining[:1], (), hurry)
+            del remaining[0]
+        signal.setitimer(signal.ITIMER_REAL, NEXT_IMPORT_AFTER if remaining else 0)
 
-    def forget() -> None:  # a timer is not inherited, but its handler is
-        if signal.getsignal(signal.SIGALRM) is go_on:
+    def remove_timer() -> None:  # a timer is not inherited, but its handler is
+        if signal.getsignal(signal.SIGALRM) is load_next:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
-    os.register_at_fork(after_in_child=forget)
-    signal.signal(signal.SIGALRM, go_on)
-    signal.setitimer(signal.ITIMER_REAL, GO_ON_AFTER)
+    os.register_at_fork(after_in_child=remove_timer)
+    signal.signal(signal.SIGALRM, load_next)
+    signal.setitimer(signal.ITIMER_REAL, NEXT_IMPORT_AFTER)
 
 
 if HURRY_FILE in os.environ:

@@ -1,6 +1,6 @@
 """Progress of a run: reported by a rank, shown in the notebook or terminal.
 
-A rank's output is sent in whole lines, so a rank cannot draw a bar. It sends a record on a separate line, and the
+A rank's output is sent in whole lines, so a rank cannot draw a bar. It sends a report on a separate line, and the
 notebook's side of the launch draws the bar. `LiveLine` is a line that is overwritten in place and disappears when there
 is something better to read.
 """
@@ -104,27 +104,27 @@ class Step:
     unit: ClassVar[str] = "step"
 
 
-Record = Progress | Step
+Report = Progress | Step
 
 
-def in_words(record: Record) -> str:
-    """Return the record as a line of text."""
-    return f"{record.done} of {record.total} {record.unit}s, {record.note}"
+def in_words(report: Report) -> str:
+    """Return the report as a line of text."""
+    return f"{report.done} of {report.total} {report.unit}s, {report.note}"
 
 
-def record_of(line: str) -> Record | None:
-    """Return the record in a rank's line, or None if it is ordinary output. A learner may print anything."""
+def parse_report(line: str) -> Report | None:
+    """Return the progress report in a rank's line, or None if it is ordinary output. A learner may print anything."""
     if not line.startswith(MARK):
         return None
     for kind in (Progress, Step):
         with contextlib.suppress(ValueError, TypeError):
-            record = kind(**json.loads(line[len(MARK) :]))
-            in_words(record)
-            return record
+            report = kind(**json.loads(line[len(MARK) :]))
+            in_words(report)
+            return report
     return None
 
 
-def send(progress: Record) -> None:
+def send(progress: Report) -> None:
     """Report progress to the launch that started this rank."""
     print(MARK + json.dumps(asdict(progress)), flush=True)
 
@@ -137,7 +137,7 @@ class Bar:
         self._bar: tqdm | None = None
         self._last_line = time.monotonic()
 
-    def show(self, progress: Record) -> None:
+    def show(self, progress: Report) -> None:
         """Update the bar."""
         if not (in_a_notebook(self.stream) or self.stream.isatty()):
             return self._show_line(progress)
@@ -159,7 +159,7 @@ class Bar:
         if self._bar is not None:
             self._bar.close()
 
-    def _show_line(self, progress: Record) -> None:
+    def _show_line(self, progress: Report) -> None:
         if time.monotonic() - self._last_line >= LINE_EVERY:
             self._last_line = time.monotonic()
             print(in_words(progress), file=self.stream, flush=True)

@@ -12,18 +12,17 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from course_lib import trace
+from course_lib import machine, trace
 from course_lib.launchers import private_doors
 from course_lib.launchers.diagnosis import flight_recorder
 from course_lib.launchers.diagnosis.call_log import CallLog
 from course_lib.launchers.diagnosis.errors import CannotSend, PeersLost, name_ranks
-from course_lib.launchers.diagnosis.lost_peers import PeerRoster
 from course_lib.launchers.diagnosis.record import Record, Wait
-from course_lib.launchers.diagnosis.stacks import Where, stack_of_exception, stack_of_frame, where
-from course_lib.launchers.process import frameworks, lifetime, messages, stop
+from course_lib.launchers.diagnosis.stacks import Where, locate, stack_of_exception, stack_of_thread
+from course_lib.launchers.process import frameworks, lifetime, pickling, stop
+from course_lib.launchers.process.blame import PeerRoster
 from course_lib.launchers.process.joining import A_DAY, accept_second_init, join_process_group, rank_environment
 from course_lib.launchers.process.lifetime import (
     close_keyboard,
@@ -34,10 +33,8 @@ from course_lib.launchers.process.lifetime import (
     seed_generators,
     stand_alone,
 )
-from course_lib.launchers.process.messages import LaunchSpec, Located, Raised, Returned, Started
-from course_lib.launchers.process.orders import DISMISS, LOCATE, Stop
-from course_lib.launchers.tracing.events import clock_skew
-from course_lib.launchers.tracing.profiler import profiled, take_collectives, take_profile
+from course_lib.launchers.process.messages import DISMISS, LOCATE, LaunchSpec, Located, Raised, Returned, Started, Stop
+from course_lib.launchers.tracing.recording import clock_skew, profiled, take_collectives, take_profile
 
 if TYPE_CHECKING:
     from multiprocessing.connection import _ConnectionBase as Connection  # pipes have a different class on Windows
@@ -61,7 +58,7 @@ def main(rank: int, spec: LaunchSpec, folder: str, control: Connection, stdout: 
         seed_generators(None if spec.seed is None else spec.seed + rank)
         skew = 0.0
         if spec.framework == frameworks.TORCH:
-            store, peer_timeout = _meet(rank, spec, folder)
+            store, peer_timeout = _join(rank, spec, folder)
             roster = PeerRoster(store, rank, spec.ranks) if spec.rendezvous else None
             rank_process.log.install()
             rank_process.destroyed_groups = accept_second_init(
@@ -70,9 +67,9 @@ def main(rank: int, spec: LaunchSpec, folder: str, control: Connection, stdout: 
             skew = clock_skew(store) if spec.rendezvous else 0.0
         else:
             frameworks.join(spec.framework, rank)
-        messages.send_cells_to_workers()
+        pickling.send_cells_to_workers()
         if spec.live:
-            serve, _, _ = messages.unpack(spec.call)
+            serve, _, _ = pickling.unpack(spec.call)
             rank_process.log.start_over(spec.generation)
             serve(rank_process, folder)
         else:
@@ -83,7 +80,7 @@ def main(rank: int, spec: LaunchSpec, folder: str, control: Connection, stdout: 
     rank_process.dismissed.wait()
 
 
-def _meet(rank: int, spec: LaunchSpec, folder: str) -> tuple[Store, float | None]:
+def _join(rank: int, spec: LaunchSpec, folder: str) -> tuple[Store, float | None]:
     """Join the other ranks. Returns the store used for the rendezvous, and how long a rank waits for a peer."""
     if spec.rendezvous is None:
         file = store_file(folder, spec.generation)
@@ -102,7 +99,7 @@ class RankProcess:
 
     def __init__(self, rank: int, control: Connection) -> None:
         self.rank, self._control, self._process = rank, control, os.getpid()
-        self._sending = threading.RLock()
+        self._send_lock = threading.RLock()
         self.log = CallLog()
         self.destroyed_groups: list[Any] = []  # still alive
         self.obey: Callable[[Any], None] = lambda order: None  # called from a thread with orders for live ranks
@@ -114,25 +111,25 @@ class RankProcess:
         trace.recorder.start(rank)
         self._answering = threading.Thread(target=self._answer, daemon=True, name="course_lib answers")
         self._answering.start()
-        self._on_abort = self._speak_before_abort()
+        self._on_abort = self._report_before_abort()
 
     def run(self, call: bytes, *, profile: bool = False, skew: float = 0.0) -> None:
         """Run the pickled call and report its value and times. `skew` is how far rank 0's clock is ahead of ours."""
-        fn, args, kwargs = messages.unpack(call)
-        messages.fill_main_module(fn)
+        fn, args, kwargs = pickling.unpack(call)
+        pickling.fill_main_module(fn)
         self.announce()
         with profiled() if profile else contextlib.nullcontext():
-            began = time.monotonic()
+            started_at = time.monotonic()
             trace.recorder.look_at_core()
             value = _value_of(fn, *args, **kwargs)
-            wait_for_gpu()
+            machine.wait_for_gpu()
             trace.recorder.look_at_core()
-            ended = time.monotonic()
+            ended_at = time.monotonic()
         self.returned = True
         if os.getpid() != self._process:
             leave_as_child()
         end_program()
-        self.finish(messages.pack_value(value), began, ended, skew)
+        self.finish(pickling.pack_value(value), started_at, ended_at, skew)
 
     def start(self, task: int) -> None:
         """Begin a task of a live rank: spans and calls before it don't belong to it."""
@@ -140,7 +137,7 @@ class RankProcess:
         trace.recorder.start(self.rank)
         self.log.start_task()
 
-    def finish(self, packed: bytes, began: float, ended: float, skew: float = 0.0) -> None:
+    def finish(self, packed: bytes, started_at: float, ended_at: float, skew: float = 0.0) -> None:
         """Report a pickled value, and everything that was recorded meanwhile."""
         self.returned = True
         if os.getpid() != self._process:
@@ -148,7 +145,7 @@ class RankProcess:
         record = self._record()
         recorded = {"collectives": take_collectives(self.rank, record.calls), "profile": take_profile()}
         recorded |= {"stopped": stop.request.obeyed, "core_waits": trace.recorder.core_waits, "task": self.task}
-        report = Returned(self.rank, packed, trace.recorder.spans, record, began, ended, **recorded)
+        report = Returned(self.rank, packed, trace.recorder.spans, record, started_at, ended_at, **recorded)
         self._send(report.later(skew) if skew else report)
 
     def announce(self) -> None:
@@ -166,20 +163,20 @@ class RankProcess:
         trace.recorder.read(wait=False)  # the GPU may never reach the end of the last spans
         spans, record = trace.recorder.spans, self._record()
         self.returned = True
-        self._send(Raised(self.rank, at, name, text, stack, _packed(error), spans, record, self.task))
+        self._send(Raised(self.rank, at, name, text, stack, _pickled(error), spans, record, self.task))
 
     def _answer(self) -> None:
         """Answer the supervisor, and report a long wait unasked. If the supervisor is gone, end this process."""
         while True:
             try:
                 if not self._control.poll(WAIT_IS_LONG):
-                    self._mention_long_wait()
+                    self._report_long_wait()
                     continue
                 message = self._control.recv()
             except (EOFError, OSError):
                 os._exit(1)
             if message == LOCATE:
-                self._send(Located(self.rank, *self._look(), self.task))
+                self._send(Located(self.rank, *self._locate(), self.task))
             elif isinstance(message, Stop):
                 stop.request.ask(message.reason)
             elif message == DISMISS:
@@ -189,17 +186,17 @@ class RankProcess:
             else:
                 self.obey(message)
 
-    def _mention_long_wait(self) -> None:
+    def _report_long_wait(self) -> None:
         """Report where the rank waits and its record, once, if the main thread has not moved since the last look."""
-        place = None if self.returned else self._moment()
+        place = None if self.returned else self._position()
         looks = self._looks + 1 if place == self._place else 0
         self._place, self._looks = place, looks
         if place and looks == 1:
-            here, record = self._look()
-            if here.doing == "waiting":
-                self._send(Located(self.rank, here, record, self.task))
+            state, record = self._locate()
+            if state.doing == "waiting":
+                self._send(Located(self.rank, state, record, self.task))
 
-    def _speak_before_abort(self) -> Any:
+    def _report_before_abort(self) -> Any:
         """Report which collectives were called before `abort()` ends this process.
 
         gloo aborts a rank that receives a message of the wrong size, and it does so from a C++ thread. Python's signal
@@ -209,63 +206,58 @@ class RankProcess:
             return None
 
         @ctypes.CFUNCTYPE(None, ctypes.c_int)
-        def last_words(_: int) -> None:
-            self._send(Located(self.rank, *self._look(), self.task))
+        def report_before_abort(_: int) -> None:
+            self._send(Located(self.rank, *self._locate(), self.task))
 
         libc = ctypes.CDLL(None)
         libc.signal.restype = ctypes.c_void_p
-        libc.signal(signal.SIGABRT, last_words)
-        return last_words  # the caller must keep a reference until the process ends
+        libc.signal(signal.SIGABRT, report_before_abort)
+        return report_before_abort  # the caller must keep a reference until the process ends
 
-    def _look(self) -> tuple[Where, Record]:
+    def _locate(self) -> tuple[Where, Record]:
         """Return where the rank is and its record. If it moved in between, the record has no wait."""
         if self.returned:
             return Where("returned"), self._record()
-        frame, before = _frame_of_main_thread(), self._moment()
-        stack = stack_of_frame(frame) if frame else []
+        before, stack = self._position(), stack_of_thread(threading.main_thread().ident)
         record = Record(alone=False)
         with contextlib.suppress(Exception):  # another thread writes to it meanwhile: better no record than no answer
             record = self._record(wait_of=threading.main_thread().ident)
         wait = record.wait
-        here = where(stack, wait.op if wait else self.log.pending())
-        if here.doing == "running":
-            here, wait = self._on_gpu(here)
-        elif here.collective == "batch_isend_irecv" and (wait := self.log.latest_message()):
-            here = replace(here, collective=wait.op)
+        state = locate(stack, wait.op if wait else self.log.pending())
+        if state.doing == "running":
+            state, wait = self._on_gpu(state)
+        elif state.collective == "batch_isend_irecv" and (wait := self.log.latest_message()):
+            state = replace(state, collective=wait.op)
         record = replace(record, wait=wait)
-        moved = before != self._moment()
-        if wait is None or here.doing != "waiting" or moved or (wait.guessed and wait.op != here.collective):
-            return here, replace(record, wait=None)
-        return replace(here, whom=_whom(wait), group=wait.group), record
+        moved = before != self._position()
+        if wait is None or state.doing != "waiting" or moved or (wait.guessed and wait.op != state.collective):
+            return state, replace(record, wait=None)
+        return replace(state, whom=_whom(wait), group=wait.group), record
 
-    def _moment(self) -> tuple[int, int, int]:
+    def _position(self) -> tuple[int, int, int]:
         """Return the main thread's position. Frames are reused, so the count of calls tells two visits apart."""
-        frame = _frame_of_main_thread()
+        frame = private_doors.frame_of(threading.main_thread().ident)
         return (id(frame), frame.f_lasti if frame else 0, self.log.moves)
 
-    def _on_gpu(self, here: Where) -> tuple[Where, Wait | None]:
+    def _on_gpu(self, state: Where) -> tuple[Where, Wait | None]:
         """Return where the rank's GPU is, if it has NCCL work left, and otherwise where its Python is."""
         if "torch" not in sys.modules or not sys.modules["torch"].cuda.is_initialized():
-            return here, None
-        wait, begun = self.log.gpu_wait()
+            return state, None
+        wait, has_started = self.log.gpu_wait()
         if wait is None:
-            return here, None
-        if not begun:
-            return replace(here, doing="computing", collective=wait.op), None
-        return replace(here, doing="waiting", collective=wait.op), wait
+            return state, None
+        if not has_started:
+            return replace(state, doing="computing", collective=wait.op), None
+        return replace(state, doing="waiting", collective=wait.op), wait
 
     def _record(self, wait_of: int | None = None) -> Record:
-        busy = [
-            thread
-            for thread in threading.enumerate()
-            if thread is not threading.main_thread()
-            and thread is not self._answering
-            and not type(thread).__module__.startswith("tqdm")
-        ]
-        return self.log.record(wait_of, busy_elsewhere=bool(busy))
+        own_threads = (threading.main_thread(), self._answering)
+        others = [thread for thread in threading.enumerate() if thread not in own_threads]
+        busy = any(not type(thread).__module__.startswith("tqdm") for thread in others)
+        return self.log.record(wait_of, busy_elsewhere=busy)
 
     def _send(self, message: Any) -> None:
-        with self._sending:
+        with self._send_lock:
             self._control.send(message)
 
 
@@ -279,32 +271,21 @@ def _value_of(fn: Callable, *args: Any, **kwargs: Any) -> Any:
         return None
 
 
-def wait_for_gpu() -> None:
-    """Wait until this process's GPU has finished all of its work. Raises if any of it failed."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-
-
 def _whom(wait: Wait) -> str:
     """Return which ranks a rank waits for, or "" if it waits for all of them."""
     if wait.peer is not None:
         return f"{'for' if wait.op == 'recv' else 'to'} rank {wait.peer}"
     if wait.root is not None:
         return f"{'to' if wait.op in ('reduce', 'gather') else 'from'} rank {wait.root}"
-    everybody = int(os.environ.get("WORLD_SIZE", "0"))
-    return f"with {name_ranks(wait.members)}" if 0 < len(wait.members) < everybody else ""
+    world_size = int(os.environ.get("WORLD_SIZE", "0"))
+    return f"with {name_ranks(wait.members)}" if 0 < len(wait.members) < world_size else ""
 
 
-def _frame_of_main_thread() -> FrameType | None:
-    return private_doors.frame_of(threading.main_thread().ident)
-
-
-def _packed(error: BaseException) -> bytes | None:
+def _pickled(error: BaseException) -> bytes | None:
     """Return the pickled exception, or None if it does not survive: unpickling some raises a different error."""
     try:
-        data = messages.pack_value(error.with_traceback(None))
-        messages.unpack(data)
+        data = pickling.pack_value(error.with_traceback(None))
+        pickling.unpack(data)
         return data
     except Exception:
         return None

@@ -29,13 +29,15 @@ class RankHandle:
         self.control, control = context.Pipe()
         stdout_reader, stdout = context.Pipe(duplex=False)
         stderr_reader, stderr = context.Pipe(duplex=False)
-        ends = (control, stdout, stderr)
-        self.process = context.Process(target=rank_module.main, args=(rank, spec, folder, *ends), name=f"rank {rank}")
+        rank_pipes = (control, stdout, stderr)
+        self.process = context.Process(
+            target=rank_module.main, args=(rank, spec, folder, *rank_pipes), name=f"rank {rank}"
+        )
         self.process.start()
         assert self.process.pid is not None  # set by start()
         self.pid = self.process.pid
-        for end in ends:
-            end.close()
+        for pipe in rank_pipes:
+            pipe.close()
         self.readers = [LineReader(stdout_reader), LineReader(stderr_reader)]
         # Becomes readable when the rank ends, even if other processes still hold its pipes.
         self.death: int | None = None

@@ -19,21 +19,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from course_lib import machine
-from course_lib.launchers.diagnosis.stacks import Where, where
+from course_lib.launchers.diagnosis.errors import CannotStart, explain_failure
+from course_lib.launchers.diagnosis.stacks import Where, locate
 from course_lib.launchers.process import frameworks
 from course_lib.launchers.process.folders import sweep_temporary_folders, temporary_folder
-from course_lib.launchers.process.limits import CannotStart, explain_failure
 from course_lib.launchers.process.messages import (
+    DISMISS,
+    LOCATE,
+    LOOK,
     Died,
+    Interrupt,
+    Kill,
     LaunchSpec,
     Lines,
     Located,
     Raised,
     Returned,
+    Revive,
     SupervisorFailed,
+    Task,
     Unfinished,
 )
-from course_lib.launchers.process.orders import DISMISS, LOCATE, LOOK, Interrupt, Kill, Revive, Task
 from course_lib.launchers.process.rank_handle import RankHandle
 
 if TYPE_CHECKING:
@@ -43,14 +49,14 @@ if TYPE_CHECKING:
 TICK = 0.05  # how often to check whether a rank has died: its pipes may stay open in its children
 ANSWER_WITHIN = 1.0  # a rank that takes longer to answer is holding the GIL
 SHOW_EVERY = 0.2  # seconds between two looks at the ranks' unfinished lines
-LEAVE_WITHIN = 2.0  # how long a dismissed rank may take to end its threads
+EXIT_WITHIN = 2.0  # how long a dismissed rank may take to end its threads
 IDLE = "the ranks were ended, with their variables, because they had nothing to do for {:g} s: team.restart()"
 
 
 def supervise(spec: LaunchSpec, notebook: Connection, start_method: str) -> None:
     """Run one launch. Returns when the ranks have been dismissed or the notebook is gone."""
     _detach_from_notebook()
-    line = LineToNotebook(notebook)
+    link = NotebookLink(notebook)
     try:
         _prepare(spec)
         with temporary_folder() as folder:
@@ -58,21 +64,21 @@ def supervise(spec: LaunchSpec, notebook: Connection, start_method: str) -> None
             try:
                 _start(team, spec, folder, start_method)
                 sweep_temporary_folders()
-                _serve(team, line, Idleness(spec.idle), lambda spec: _revive(team, spec, folder, start_method))
+                _serve(team, link, Idleness(spec.idle), lambda spec: _revive(team, spec, folder, start_method))
             finally:
                 _end(team)
     except HungUp:
         pass
     except Exception as error:
         with contextlib.suppress(HungUp):
-            line.send(SupervisorFailed(explain_failure(error)))
+            link.send(SupervisorFailed(explain_failure(error)))
 
 
 class HungUp(Exception):
     """The notebook is gone, or has closed its connection to this launch."""
 
 
-class LineToNotebook:
+class NotebookLink:
     """The connection to the notebook. It raises `HungUp` when it breaks, because that is not an error."""
 
     def __init__(self, connection: Connection) -> None:
@@ -141,11 +147,11 @@ class Idleness:
 
 
 def _serve(
-    team: list[RankHandle], notebook: LineToNotebook, idle: Idleness, revive: Callable[[LaunchSpec], None]
+    team: list[RankHandle], notebook: NotebookLink, idle: Idleness, revive: Callable[[LaunchSpec], None]
 ) -> None:
     """Forward messages in both directions until the notebook dismisses the ranks."""
     unanswered: dict[int, float] = {}
-    begun = BegunLines()
+    unfinished_lines = UnfinishedLines()
     while True:
         controls = {member.control: member for member in team if member.alive}
         readers = {r.pipe: (m, r) for m in team if m.alive for r in m.readers if not r.closed}
@@ -155,12 +161,12 @@ def _serve(
                 continue
             if ready in readers:
                 member, reader = readers[ready]
-                _pass_on(notebook, member.rank, reader.read())
+                _forward_lines(notebook, member.rank, reader.read())
             elif ready in controls:
-                _pass_report(controls[ready], notebook, unanswered, idle)
+                _forward_report(controls[ready], notebook, unanswered, idle)
             elif (order := notebook.recv()) == LOCATE:
                 unanswered = {m.rank: time.monotonic() + ANSWER_WITHIN for m in team if m.alive}
-                _tell(team, LOCATE)
+                _send_to_all(team, LOCATE)
             elif order == DISMISS:
                 return _dismiss(team)
             elif isinstance(order, Revive):
@@ -173,36 +179,36 @@ def _serve(
                 if isinstance(order, Interrupt):
                     _wake_stopped(team)
                 idle.note(order, team)
-                _tell(team, LOCATE if order == LOOK else order)
-        begun.pass_on(team, notebook)
-        _look_for_the_dead(team, notebook, idle)
-        _ask_the_silent(team, notebook, unanswered)
+                _send_to_all(team, LOCATE if order == LOOK else order)
+        unfinished_lines.forward(team, notebook)
+        _report_deaths(team, notebook, idle)
+        _signal_unresponsive(team, notebook, unanswered)
         if idle.is_over():
             notebook.send(SupervisorFailed(IDLE.format(idle.limit)))
             return _dismiss(team)
 
 
-class BegunLines:
+class UnfinishedLines:
     """The ranks' unfinished lines: a progress bar is overwritten for minutes before its line ends."""
 
     def __init__(self) -> None:
-        self._passed_on: dict[int, str] = {}
+        self._forwarded: dict[int, str] = {}
         self._next = 0.0
 
-    def pass_on(self, team: list[RankHandle], notebook: LineToNotebook) -> None:
+    def forward(self, team: list[RankHandle], notebook: NotebookLink) -> None:
         """Forward the lines that have changed, at most every `SHOW_EVERY` seconds."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + SHOW_EVERY
         for member in team:
             text = next(filter(None, (reader.unfinished() for reader in member.readers)), "")
-            if text != self._passed_on.get(member.rank, ""):
-                self._passed_on[member.rank] = text
+            if text != self._forwarded.get(member.rank, ""):
+                self._forwarded[member.rank] = text
                 if text:
                     notebook.send(Unfinished(member.rank, text))
 
 
-def _pass_report(member: RankHandle, notebook: LineToNotebook, unanswered: dict[int, float], idle: Idleness) -> bool:
+def _forward_report(member: RankHandle, notebook: NotebookLink, unanswered: dict[int, float], idle: Idleness) -> bool:
     """Forward a report from a rank. Returns False if the connection is broken."""
     try:
         report = member.control.recv()
@@ -211,32 +217,32 @@ def _pass_report(member: RankHandle, notebook: LineToNotebook, unanswered: dict[
     if isinstance(report, Located):
         unanswered.pop(member.rank, None)
     idle.note(report, [])
-    _pass_on(notebook, member.rank, member.drain())
+    _forward_lines(notebook, member.rank, member.drain())
     notebook.send(report)
     return True
 
 
-def _pass_on(notebook: LineToNotebook, rank: int, lines: list[str]) -> None:
+def _forward_lines(notebook: NotebookLink, rank: int, lines: list[str]) -> None:
     if lines:
         notebook.send(Lines(rank, lines))
 
 
-def _look_for_the_dead(team: list[RankHandle], notebook: LineToNotebook, idle: Idleness) -> None:
+def _report_deaths(team: list[RankHandle], notebook: NotebookLink, idle: Idleness) -> None:
     for member in team:
         if member.alive and (exitcode := member.exitcode()) is not None:
             member.alive = False
             member.kill()  # processes it left behind may hold its pipes
-            while member.control_has_more() and _pass_report(member, notebook, {}, idle):
+            while member.control_has_more() and _forward_report(member, notebook, {}, idle):
                 pass
-            _pass_on(notebook, member.rank, member.drain())
+            _forward_lines(notebook, member.rank, member.drain())
             death = Died(member.rank, exitcode, member.stack(), at=time.monotonic())
             idle.note(death, team)
             notebook.send(death)
 
 
-def _ask_the_silent(team: list[RankHandle], notebook: LineToNotebook, unanswered: dict[int, float]) -> None:
+def _signal_unresponsive(team: list[RankHandle], notebook: NotebookLink, unanswered: dict[int, float]) -> None:
     """Signal the ranks that don't answer. Even if no Python thread can run, the C handler dumps the stack."""
-    for rank in [rank for rank, due in unanswered.items() if time.monotonic() > due]:
+    for rank in [rank for rank, deadline in unanswered.items() if time.monotonic() > deadline]:
         del unanswered[rank]
         member = next(member for member in team if member.rank == rank)
         if not member.alive:
@@ -247,31 +253,31 @@ def _ask_the_silent(team: list[RankHandle], notebook: LineToNotebook, unanswered
         if hasattr(signal, "SIGUSR1"):
             os.kill(member.pid, signal.SIGUSR1)
             time.sleep(TICK)
-        notebook.send(Located(rank, where(member.stack()), record=None))
+        notebook.send(Located(rank, locate(member.stack()), record=None))
 
 
 def _wake_stopped(team: list[RankHandle]) -> None:
-    """Let ranks that a signal has stopped go on, so that they can react."""
+    """Resume ranks that a signal has stopped, so that they can react."""
     for member in team:
         if member.alive and hasattr(signal, "SIGCONT"):
             with contextlib.suppress(OSError):
                 os.kill(member.pid, signal.SIGCONT)
 
 
-def _tell(team: list[RankHandle], order: Any) -> None:
+def _send_to_all(team: list[RankHandle], order: Any) -> None:
     for member in team:
         with contextlib.suppress(OSError):
             member.control.send(order)
 
 
 def _dismiss(team: list[RankHandle]) -> None:
-    _tell(team, DISMISS)
-    deadline = time.monotonic() + LEAVE_WITHIN
+    _send_to_all(team, DISMISS)
+    deadline = time.monotonic() + EXIT_WITHIN
     while (remaining := deadline - time.monotonic()) > 0:
-        staying = [member for member in team if member.exitcode() is None]
-        if not staying:
+        running = [member for member in team if member.exitcode() is None]
+        if not running:
             return
-        deaths = [member.death for member in staying if member.death is not None]
+        deaths = [member.death for member in running if member.death is not None]
         if deaths:
             wait(deaths, min(remaining, TICK))
         else:

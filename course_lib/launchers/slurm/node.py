@@ -6,6 +6,11 @@
 Shortly before the job's time is up, Slurm sends SIGUSR1. Ranks that then save their state and stop are not reported as
 done: the node exits with a status that makes the job's script requeue the job. What the ranks print is also written to
 the job's output file.
+
+In the shared folder, each sender has a file that only it appends to. NFS guarantees close-to-open consistency: a
+process that opens a file after the writer has closed it sees the new content. But a new *name* in a folder may stay
+hidden for a minute, because NFS caches the folder. So both sides reopen the files each time, the files exist before the
+other side looks for them, and nothing is ever renamed. A reader leaves an incomplete message for later.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from course_lib.launchers.diagnosis.errors import RankDied, RankFailed
 from course_lib.launchers.local import supervisor_of
 from course_lib.launchers.process import stop
 from course_lib.launchers.process.messages import (
+    STILL_HERE,
     Channel,
     Died,
     LaunchSpec,
@@ -31,13 +37,57 @@ from course_lib.launchers.process.messages import (
     Raised,
     Rendezvous,
     Returned,
+    Stop,
     SupervisorFailed,
 )
-from course_lib.launchers.process.orders import STILL_HERE, Stop
-from course_lib.launchers.process.progress_bar import Bar, record_of
-from course_lib.launchers.slurm.nodes import MessageFile, message_files, orders
-from course_lib.launchers.slurm.queue import address_of_first_node
-from course_lib.launchers.slurm.script import Place
+from course_lib.launchers.process.progress_bar import Bar, parse_report
+from course_lib.launchers.slurm.job import Place, address_of_first_node
+
+SIZE_BYTES = 8
+
+
+class MessageFile:
+    """The messages from one side, in order. That side calls `append`; the other calls `read`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._position = 0
+
+    def create(self) -> None:
+        self.path.touch(mode=0o600)
+
+    def append(self, *messages: Any) -> None:
+        """Send messages. When this returns, the other side can read them."""
+        packed = [pickle.dumps(message) for message in messages]
+        with self.path.open("ab") as file:
+            file.write(b"".join(len(data).to_bytes(SIZE_BYTES, "big") + data for data in packed))
+
+    def read(self) -> list[Any]:
+        """Return the messages since the last call."""
+        # Unpickling can run code. Only the user and root can write to this folder (0700).
+        if not self.path.exists():
+            return []
+        messages = []
+        with self.path.open("rb") as file:
+            end = os.fstat(file.fileno()).st_size
+            while self._position + SIZE_BYTES <= end:
+                file.seek(self._position)
+                size = int.from_bytes(file.read(SIZE_BYTES), "big")
+                if self._position + SIZE_BYTES + size > end:
+                    break
+                messages.append(pickle.loads(file.read(size)))
+                self._position += SIZE_BYTES + size
+        return messages
+
+
+def message_files(folder: Path, nodes: int, attempt: int) -> list[MessageFile]:
+    """Return the files with the messages from each node."""
+    return [MessageFile(folder / f"node-{node}.{attempt}") for node in range(nodes)]
+
+
+def orders(folder: Path, attempt: int) -> MessageFile:
+    """Return the file with the orders to the nodes."""
+    return MessageFile(folder / f"orders.{attempt}")
 
 
 class NodeLog:
@@ -58,22 +108,22 @@ class NodeLog:
                 case Lines(rank, lines):
                     self._add_lines(rank, lines)
                 case Raised(rank):
-                    self._fault(RankFailed(f"{message.type_name}: {message.text}", rank=rank, stack=message.stack))
+                    self._add_fault(RankFailed(f"{message.type_name}: {message.text}", rank=rank, stack=message.stack))
                 case Died(rank):
-                    self._fault(RankDied(rank=rank, exitcode=message.exitcode, stack=message.stack))
+                    self._add_fault(RankDied(rank=rank, exitcode=message.exitcode, stack=message.stack))
                 case SupervisorFailed(text):
-                    self._fault(text)
+                    self._add_fault(text)
 
     def _add_lines(self, rank: int, lines: list[str]) -> None:
         for line in lines:
-            if progress := record_of(line):
+            if progress := parse_report(line):
                 self._bar.show(progress)
             else:
                 self.write(f"[rank {rank}] {line}")
 
-    def _fault(self, what: object) -> None:
+    def _add_fault(self, fault: object) -> None:
         self.faults += 1
-        self.write(f"[launch] {what}")
+        self.write(f"[launch] {fault}")
 
 
 LOOK_EVERY = 0.05
@@ -96,7 +146,7 @@ def run_node(spec: LaunchSpec, place: Place, folder: Path | None) -> int:
     """
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Slurm signals every process on a node, and children inherit this
     node, attempt = int(os.environ["SLURM_NODEID"]), int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-    spec = _part_of(spec, place, node, attempt)
+    spec = _spec_of_node(spec, place, node, attempt)
     os.chdir(spec.folder)
     watcher = Watcher(message_files(folder, place.nodes, attempt)[node], orders(folder, attempt)) if folder else None
     with (
@@ -107,7 +157,7 @@ def run_node(spec: LaunchSpec, place: Place, folder: Path | None) -> int:
         return _pass_on(supervisor, spec, watcher)
 
 
-def _part_of(spec: LaunchSpec, place: Place, node: int, attempt: int) -> LaunchSpec:
+def _spec_of_node(spec: LaunchSpec, place: Place, node: int, attempt: int) -> LaunchSpec:
     """Return the spec for the ranks of one node, with the environment that Slurm gives them."""
     rendezvous = Rendezvous(
         address=address_of_first_node(os.environ["SLURM_JOB_NODELIST"]),
@@ -125,23 +175,23 @@ class Watcher:
 
     def __init__(self, reports: MessageFile, orders: MessageFile) -> None:
         self._reports, self._orders = reports, orders
-        self._heard = time.monotonic()
+        self._last_order_at = time.monotonic()
         self.is_there = True
 
-    def tell(self, messages: list[Any]) -> None:
+    def send(self, messages: list[Any]) -> None:
         """Forward messages from the ranks."""
         if messages:
-            self._reports.append(*map(_in_common_time, messages))
+            self._reports.append(*map(_in_wall_time, messages))
 
-    def listen(self) -> list[Any]:
+    def new_orders(self) -> list[Any]:
         """Return the new orders for the ranks."""
-        heard = self._orders.read()
-        if heard:
-            self._heard = time.monotonic()
-        was_there, self.is_there = self.is_there, time.monotonic() - self._heard < GONE_AFTER
+        orders = self._orders.read()
+        if orders:
+            self._last_order_at = time.monotonic()
+        was_there, self.is_there = self.is_there, time.monotonic() - self._last_order_at < GONE_AFTER
         if was_there and not self.is_there:
-            print("[launch] nobody is watching this job anymore; it keeps running", flush=True)
-        return [order for order in heard if order != STILL_HERE]
+            print("[launch] this job is no longer watched; it keeps running", flush=True)
+        return [order for order in orders if order != STILL_HERE]
 
 
 def _pass_on(supervisor: Channel, spec: LaunchSpec, watcher: Watcher | None) -> int:
@@ -150,11 +200,11 @@ def _pass_on(supervisor: Channel, spec: LaunchSpec, watcher: Watcher | None) -> 
     Returns the exit status: `REQUEUE` if a signal asked the ranks to stop and all of them did before they were done.
     """
     log = NodeLog()
-    done: set[int] = set()
+    finished: set[int] = set()
     stopped: set[int] = set()
-    while (watcher and watcher.is_there) or not (log.faults or len(done) == len(spec.here)):
+    while (watcher and watcher.is_there) or not (log.faults or len(finished) == len(spec.here)):
         try:
-            messages = _waiting(supervisor)
+            messages = _receive(supervisor)
         except (EOFError, ConnectionError):
             break
         if stop.request.reason:
@@ -164,11 +214,11 @@ def _pass_on(supervisor: Channel, spec: LaunchSpec, watcher: Watcher | None) -> 
             log.write(f"[launch] stopped by {stop.request.reason}; the ranks have saved their state")
             time.sleep(LINGER)
             return stop.REQUEUE
-        done |= {message.rank for message in messages if isinstance(message, (Returned, Raised, Died))}
+        finished |= {message.rank for message in messages if isinstance(message, (Returned, Raised, Died))}
         log.add(messages)
         if watcher:
-            watcher.tell(messages)
-            for order in watcher.listen():
+            watcher.send(messages)
+            for order in watcher.new_orders():
                 supervisor.send(order)
     if log.faults:
         return 1
@@ -176,7 +226,7 @@ def _pass_on(supervisor: Channel, spec: LaunchSpec, watcher: Watcher | None) -> 
     return 0
 
 
-def _waiting(supervisor: Channel) -> list[Any]:
+def _receive(supervisor: Channel) -> list[Any]:
     """Return the messages that have arrived from the ranks. Waits briefly for the first one."""
     messages = []
     while len(messages) < 100 and supervisor.poll(0 if messages else LOOK_EVERY):
@@ -184,7 +234,7 @@ def _waiting(supervisor: Channel) -> list[Any]:
     return messages
 
 
-def _in_common_time(message: Any) -> Any:
+def _in_wall_time(message: Any) -> Any:
     """Return the message with wall-clock times: a node's monotonic clock starts when the node boots."""
     shift = time.time() - time.monotonic()
     if isinstance(message, Returned):

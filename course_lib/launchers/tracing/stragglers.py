@@ -15,19 +15,20 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
-from course_lib.launchers.tracing.events import Collective
+from course_lib.launchers.tracing.recording import Collective
 from course_lib.launchers.tracing.trace_file import CORE_WAIT, Event
 from course_lib.trace import Span
 
-LEAST = 4  # with fewer collectives, we draw no conclusion
-FORGIVEN = 2  # how many of a rank's worst delays we ignore: the first ones of a run, or a hiccup
+MIN_COLLECTIVES = 4  # with fewer collectives, we draw no conclusion
+IGNORED_DELAYS = 2  # how many of a rank's worst delays we ignore: the first ones of a run, or a hiccup
 JITTER, SLICE = 0.001, 0.005  # seconds of delay we ignore, on an idle machine and on a busy one (a scheduler slice)
 BUSY = 0.05  # fraction of the time: if a rank waits longer for a core, the machine is busy
-OFTEN = 20  # with this many samples of a rank's wait for a core, we know when it waited
+MANY_SAMPLES = 20  # with this many samples of a rank's wait for a core, we know when it waited
 WARM_UP = 0.2  # fraction of the time covered by spans that is not counted as work
-FLOOR = 0.01  # seconds in total: a smaller delay is not worth naming
-WORTH_NAMING = 0.03  # fraction of the time from the first collective to the last
+MIN_DELAY = 0.01  # seconds in total: a smaller delay is not worth naming
+MIN_SHARE = 0.03  # fraction of the time from the first collective to the last
 FAR_AHEAD = 3.0  # a straggler costs this many times as much as any other rank
 LONGER, LONGER_IF_BUSY = 0.35, 0.9  # a straggler works longer than the next rank by this fraction
 WAITING = ("receive", "send", "communication")  # spans in which a rank waits for others
@@ -45,7 +46,7 @@ class Arrival:
     last: int
     late: float
     after_first: float
-    in_line: float = 0.0  # seconds it waited for a core since the previous collective
+    core_wait: float = 0.0  # seconds it waited for a core since the previous collective
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Stragglers:
 
     def cost(self, rank: int) -> float:
         """Return the seconds that would be saved if this rank never arrived later than the second-to-last one."""
-        return sum(one.late for one in self.arrivals if one.last == rank)
+        return sum(arrival.late for arrival in self.arrivals if arrival.last == rank)
 
     def own_cost(self, rank: int) -> float:
         """Return the cost without what the machine explains, and without the rank's two worst arrivals.
@@ -73,17 +74,17 @@ class Stragglers:
         milliseconds more, because the threads that carry the rank's messages wait for a core, too.
         """
         noise = SLICE if self._is_busy(rank) else JITTER
-        late = [max(0.0, one.late - one.in_line - noise) for one in self.arrivals if one.last == rank]
-        return sum(sorted(late)[:-FORGIVEN])
+        late = [max(0.0, arrival.late - arrival.core_wait - noise) for arrival in self.arrivals if arrival.last == rank]
+        return sum(sorted(late)[:-IGNORED_DELAYS])
 
     def times_last(self, rank: int) -> int:
         """Return the number of collectives at which this rank arrived last."""
-        return sum(one.last == rank for one in self.arrivals)
+        return sum(arrival.last == rank for arrival in self.arrivals)
 
     @property
     def slowest(self) -> int | None:
         """The rank that the others wait for, or None if there is none or the machine explains the delay."""
-        if len(self.arrivals) < LEAST or self.ranks < 2:
+        if len(self.arrivals) < MIN_COLLECTIVES or self.ranks < 2:
             return None
         return self._longest() if self.is_pipeline else self._latest()
 
@@ -112,7 +113,7 @@ class Stragglers:
         return self.core_wait.get(rank, 0.0) > BUSY * self.seconds
 
     def _is_worth(self, seconds: float) -> bool:
-        return seconds >= max(FLOOR, WORTH_NAMING * self.seconds)
+        return seconds >= max(MIN_DELAY, MIN_SHARE * self.seconds)
 
     def cause(self, rank: int) -> str:
         """Return the kind of span in which this rank most exceeds the others' median, or "" if there is none."""
@@ -128,8 +129,8 @@ class Stragglers:
     def verdict(self) -> str:
         """Return a sentence or two that say which rank is the straggler, and why."""
         if not self.arrivals:
-            return "No collective of two ranks or more was recorded: there is nobody to wait for."
-        if len(self.arrivals) < LEAST:
+            return "No collective of two ranks or more was recorded, so no rank waited for another."
+        if len(self.arrivals) < MIN_COLLECTIVES:
             return f"Only {len(self.arrivals)} collectives were recorded: too few to name a straggler."
         rank = self.slowest
         if rank is None:
@@ -151,11 +152,11 @@ class Stragglers:
     def _busy(self) -> str:
         """Return a sentence about the rank that was late because the machine is busy, or ""."""
         first = max(range(self.ranks), key=self.cost)
-        late, in_line = self.cost(first), self.core_wait.get(first, 0.0)
-        if self.is_pipeline or not self._is_worth(late) or late > 2 * in_line:
+        late, waited = self.cost(first), self.core_wait.get(first, 0.0)
+        if self.is_pipeline or not self._is_worth(late) or late > 2 * waited:
             return ""
         return (
-            f" Rank {first} was late by {late:.3g} s in total, but it waited {in_line:.3g} s for a core: this "
+            f" Rank {first} was late by {late:.3g} s in total, but it waited {waited:.3g} s for a core: this "
             "machine is busy."
         )
 
@@ -165,13 +166,13 @@ class Stragglers:
         head = f"{'rank':>4}  {'last in':>7}  {'late (median)':>13}  {'late (most)':>11}  {'in all':>9}"
         lines = [f"{head}  {'in line for a core':>18}"]
         for rank in range(self.ranks):
-            late = [one.late for one in self.arrivals if one.last == rank]
+            late = [arrival.late for arrival in self.arrivals if arrival.last == rank]
             if late:
                 times = f"{_ms(statistics.median(late)):>13}  {_ms(max(late)):>11}  {_ms(sum(late)):>9}"
             else:
                 times = f"{'-':>13}  {'-':>11}  {'-':>9}"
-            in_line = _ms(self.core_wait[rank]) if rank in self.core_wait else "-"
-            lines.append(f"{rank:>4}  {len(late):>7}  {times}  {in_line:>18}")
+            waited = _ms(self.core_wait[rank]) if rank in self.core_wait else "-"
+            lines.append(f"{rank:>4}  {len(late):>7}  {times}  {waited:>18}")
         return "\n".join([*lines, "", self.verdict()])
 
 
@@ -183,36 +184,43 @@ def find_stragglers(
 ) -> Stragglers:
     """Find which rank arrived last at each collective, among the ranks whose record still has that collective."""
     by_key: dict[tuple[str, int], list[Collective]] = {}
-    for one in collectives:
-        by_key.setdefault(one.key, []).append(one)
-    met = [sorted(each, key=lambda one: one.start) for each in by_key.values() if len(each) > 1]
-    met.sort(key=lambda each: each[-1].start)
-    begin, end = (min(each[0].start for each in met), met[-1][-1].start) if met else (0.0, 0.0)
-    in_line = {rank: CoreWait(sorted(samples)) for rank, samples in (core_waits or {}).items() if samples}
-    waited = {rank: samples.between(begin, end) for rank, samples in in_line.items()}
-    return Stragglers(ranks, _arrivals(met, in_line), end - begin, waited, *_work(spans, in_line))
+    for collective in collectives:
+        by_key.setdefault(collective.key, []).append(collective)
+    by_start = attrgetter("start")
+    meetings = [sorted(meeting, key=by_start) for meeting in by_key.values() if len(meeting) > 1]
+    meetings.sort(key=lambda meeting: meeting[-1].start)
+    begin, end = (min(meeting[0].start for meeting in meetings), meetings[-1][-1].start) if meetings else (0.0, 0.0)
+    waits = {rank: CoreWait(sorted(samples)) for rank, samples in (core_waits or {}).items() if samples}
+    waited = {rank: samples.between(begin, end) for rank, samples in waits.items()}
+    return Stragglers(ranks, _arrivals(meetings, waits), end - begin, waited, *_work(spans, waits))
 
 
-def _arrivals(met: Sequence[Sequence[Collective]], in_line: Mapping[int, CoreWait]) -> tuple[Arrival, ...]:
+def _arrivals(meetings: Sequence[Sequence[Collective]], core_waits: Mapping[int, CoreWait]) -> tuple[Arrival, ...]:
     """Return each collective's last rank. With few samples, its whole wait for a core may have been just before."""
-    arrivals, before = [], float("-inf")
-    for each in met:
-        first, second, last = each[0], each[-2], each[-1]
-        samples, waited = in_line.get(last.rank), 0.0
+    arrivals, previous_start = [], float("-inf")
+    for meeting in meetings:
+        first, second, last = meeting[0], meeting[-2], meeting[-1]
+        samples, seconds = core_waits.get(last.rank), 0.0
         if samples is not None:
-            since = before if len(samples.samples) >= OFTEN else float("-inf")
-            waited = samples.between(since, last.start)
+            since = previous_start if len(samples.samples) >= MANY_SAMPLES else float("-inf")
+            seconds = samples.between(since, last.start)
         arrivals.append(
             Arrival(
-                last.op, last.group, last.number, last.rank, last.start - second.start, last.start - first.start, waited
+                last.op,
+                last.group,
+                last.number,
+                last.rank,
+                last.start - second.start,
+                last.start - first.start,
+                seconds,
             )
         )
-        before = last.start
+        previous_start = last.start
     return tuple(arrivals)
 
 
 def _work(
-    spans: Sequence[Span], in_line: Mapping[int, CoreWait]
+    spans: Sequence[Span], core_waits: Mapping[int, CoreWait]
 ) -> tuple[dict[int, float], dict[int, dict[str, float]]]:
     """Return, by rank, the seconds spent waiting neither for others nor for a core, and those in each kind of span.
 
@@ -221,15 +229,16 @@ def _work(
     first, end = min((span.start for span in spans), default=0.0), max((span.end for span in spans), default=0.0)
     begin = first + WARM_UP * (end - first)
     spans = [span for span in spans if span.end > begin]
-    nobody = CoreWait([(0.0, 0.0)])
+    no_wait = CoreWait([(0.0, 0.0)])
     kinds: dict[int, dict[str, float]] = {}
     waits: dict[int, float] = {}
     for span in spans:
         start, stop = max(span.start, begin), min(span.end, end)
-        own, of_rank = in_line.get(span.rank, nobody).between(start, stop), kinds.setdefault(span.rank, {})
-        of_rank[span.name] = of_rank.get(span.name, 0.0) + stop - start - own
-        waits[span.rank] = waits.get(span.rank, 0.0) + (stop - start - own if span.name in WAITING else 0.0)
-    work = {rank: end - begin - in_line.get(rank, nobody).between(begin, end) - waits[rank] for rank in kinds}
+        seconds = stop - start - core_waits.get(span.rank, no_wait).between(start, stop)
+        kinds_of_rank = kinds.setdefault(span.rank, {})
+        kinds_of_rank[span.name] = kinds_of_rank.get(span.name, 0.0) + seconds
+        waits[span.rank] = waits.get(span.rank, 0.0) + (seconds if span.name in WAITING else 0.0)
+    work = {rank: end - begin - core_waits.get(rank, no_wait).between(begin, end) - waits[rank] for rank in kinds}
     return work, kinds
 
 
@@ -254,12 +263,12 @@ class CoreWait:
 def collectives_in(events: Sequence[Event]) -> tuple[int, list[Collective]]:
     """Return the number of ranks in a trace, and its collectives."""
     ranks = sum(event["ph"] == "M" and event["name"] == "process_name" for event in events)
-    found = [event for event in events if event.get("cat") == "collective"]
+    collectives = [event for event in events if event.get("cat") == "collective"]
     return ranks, [
         Collective(
             event["pid"], event["args"]["group"], event["args"]["number"], event["name"], float(event["ts"]) / 1e6
         )
-        for event in found
+        for event in collectives
     ]
 
 

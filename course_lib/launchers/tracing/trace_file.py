@@ -10,17 +10,18 @@ import gzip
 import itertools
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course_lib.launchers.tracing.events import EXPOSED, Collective, Profile, exposed_communication
+from course_lib.launchers.tracing.recording import Collective, Profile
 from course_lib.trace import Span
 
 Event = dict[str, Any]
 SPANS, COLLECTIVES, EXPOSED_ROW, PROFILED = 1, 101, 151, 201  # the first row of each kind in a rank's process
-SHORTEST = 1e-6  # seconds: a shorter slice is invisible and cannot have an arrow
+MIN_DURATION = 1e-6  # seconds: a shorter slice is invisible and cannot have an arrow
 WRITTEN_BY = "course_lib"
 CORE_WAIT = "waited for a core"
 
@@ -73,7 +74,8 @@ def trace_events(
     ]
     named, timed = [], _arrows(rows)
     for rank in range(ranks):
-        named += [_name(rank, 0, "process_name", f"rank {rank}"), _sort_index(rank)]
+        named.append(_name(rank, 0, "process_name", f"rank {rank}"))
+        named.append({"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": {"sort_index": rank}})
     for row in rows:
         named.append(_name(row.rank, row.number, "thread_name", row.name))
         timed += row.events
@@ -90,21 +92,21 @@ def read_trace(path: str | Path) -> list[Event]:
         if not Path(path).is_file():  # reading some devices never ends
             raise FileNotFoundError(path)
         data = Path(path).read_bytes()
-        found = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-        if found["otherData"]["written by"] != WRITTEN_BY:
+        trace = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+        if trace["otherData"]["written by"] != WRITTEN_BY:
             raise KeyError(WRITTEN_BY)
-        return found["traceEvents"]
+        return trace["traceEvents"]
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {advice}") from error
     except (ValueError, KeyError, TypeError, EOFError, RecursionError) as error:
-        raise TraceError(f"{path} is not a trace of ours: {advice}") from error
+        raise TraceError(f"{path} is not a trace from this course: {advice}") from error
 
 
 def spans_in(events: Sequence[Event]) -> tuple[int, list[Span]]:
     """Return the number of ranks in a trace, and its spans, including exposed communication."""
     ranks = sum(event["ph"] == "M" and event["name"] == "process_name" for event in events)
     rows = [*range(SPANS, COLLECTIVES), *range(EXPOSED_ROW, PROFILED)]
-    found = [event for event in events if event["ph"] == "X" and event["tid"] in rows]
+    slices = [event for event in events if event["ph"] == "X" and event["tid"] in rows]
     return ranks, [
         Span(
             event["pid"],
@@ -115,7 +117,7 @@ def spans_in(events: Sequence[Event]) -> tuple[int, list[Span]]:
             event["args"].get("peer"),
             event["args"].get("label", ""),
         )
-        for event in found
+        for event in slices
     ]
 
 
@@ -140,39 +142,39 @@ def _rows_of_spans(spans: Iterable[Span], first: int = SPANS, rows: str = "spans
 
 def _rows_of_collectives(collectives: Sequence[Collective]) -> Iterator[Row]:
     """Yield the rows of the collectives. One whose end we did not see lasts until its last rank arrives."""
-    complete: dict[tuple[str, int], float] = {}
-    for one in collectives:
-        complete[one.key] = max(one.start, complete.get(one.key, one.start))
+    last_arrivals: dict[tuple[str, int], float] = {}
+    for call in collectives:
+        last_arrivals[call.key] = max(call.start, last_arrivals.get(call.key, call.start))
     events = []
-    for one in collectives:
-        end = complete[one.key] if one.end is None else one.end
-        more = {"group": one.group, "number": one.number, "of": one.text, "end": "seen" if one.end else "not seen"}
-        events.append(_complete(one.rank, one.op, "collective", one.start, end, more))
+    for call in collectives:
+        end = last_arrivals[call.key] if call.end is None else call.end
+        more = {"group": call.group, "number": call.number, "of": call.text, "end": "seen" if call.end else "not seen"}
+        events.append(_complete(call.rank, call.op, "collective", call.start, end, more))
     yield from _rows(events, COLLECTIVES, "collectives")
 
 
 def _rows(events: Sequence[Event], first: int, name: str) -> Iterator[Row]:
     """Yield each rank's events in as few rows as the format allows: events in a row must nest."""
-    in_order = sorted(events, key=lambda event: (event["pid"], event["ts"], -event["dur"]))
-    for rank, of_rank in itertools.groupby(in_order, key=lambda event: event["pid"]):
+    ordered = sorted(events, key=lambda event: (event["pid"], event["ts"], -event["dur"]))
+    for rank, events_of_rank in itertools.groupby(ordered, key=lambda event: event["pid"]):
         rows: list[list[Event]] = []
-        under_way: list[list[float]] = []  # per row: the ends of the open events, outermost first
-        for event in of_rank:
-            number = next((n for n, ends in enumerate(under_way) if _fits(event, ends)), len(rows))
+        open_ends_by_row: list[list[float]] = []  # per row: the ends of the open events, outermost first
+        for event in events_of_rank:
+            number = next((n for n, open_ends in enumerate(open_ends_by_row) if _fits(event, open_ends)), len(rows))
             if number == len(rows):
                 rows.append([])
-                under_way.append([])
-            under_way[number].append(event["ts"] + event["dur"])
+                open_ends_by_row.append([])
+            open_ends_by_row[number].append(event["ts"] + event["dur"])
             rows[number].append(event | {"tid": first + number})
         for number, row in enumerate(rows):
             yield Row(rank, first + number, name if number == 0 else f"{name} ({number + 1})", row)
 
 
-def _fits(event: Event, ends: list[float]) -> bool:
+def _fits(event: Event, open_ends: list[float]) -> bool:
     """Return whether an event starts after or nests inside the open events of a row. Closes those that have ended."""
-    while ends and ends[-1] <= event["ts"]:
-        ends.pop()
-    return not ends or event["ts"] + event["dur"] <= ends[-1]
+    while open_ends and open_ends[-1] <= event["ts"]:
+        open_ends.pop()
+    return not open_ends or event["ts"] + event["dur"] <= open_ends[-1]
 
 
 def _arrows(rows: Sequence[Row]) -> list[Event]:
@@ -183,17 +185,17 @@ def _arrows(rows: Sequence[Row]) -> list[Event]:
     messages = [event for row in rows for event in row.events if event["cat"] in ("send", "receive")]
     messages = [event for event in messages if event["args"].get("peer") is not None]
     for event in sorted(messages, key=lambda event: (event["cat"] != "send", event["ts"])):
-        here, peer, sends = event["pid"], event["args"]["peer"], event["cat"] == "send"
-        way = (here, peer) if sends else (peer, here)
-        number = next(numbers.setdefault((event["cat"], *way), itertools.count()))
+        rank, peer, sends = event["pid"], event["args"]["peer"], event["cat"] == "send"
+        route = (rank, peer) if sends else (peer, rank)
+        number = next(numbers.setdefault((event["cat"], *route), itertools.count()))
         if sends:
-            sent[(*way, number)] = event
-        elif (*way, number) in sent:
-            flow = {"name": "message", "cat": "message", "id": f"message {way[0]}-{way[1]} {number}"}
-            begins = sent[(*way, number)]
-            events.append(flow | {"ph": "s"} | {name: begins[name] for name in ("pid", "tid", "ts")})
-            arrives = event["ts"] + event["dur"] - SHORTEST * 1e6 / 2  # inside the slice, at its end
-            events.append(flow | {"ph": "f", "bp": "e", "pid": here, "tid": event["tid"], "ts": arrives})
+            sent[(*route, number)] = event
+        elif (*route, number) in sent:
+            flow = {"name": "message", "cat": "message", "id": f"message {route[0]}-{route[1]} {number}"}
+            sent_event = sent[(*route, number)]
+            events.append(flow | {"ph": "s"} | {name: sent_event[name] for name in ("pid", "tid", "ts")})
+            arrived_at = event["ts"] + event["dur"] - MIN_DURATION * 1e6 / 2  # inside the slice, at its end
+            events.append(flow | {"ph": "f", "bp": "e", "pid": rank, "tid": event["tid"], "ts": arrived_at})
     return events
 
 
@@ -208,8 +210,8 @@ def _profiled(profile: Profile) -> tuple[list[Event], list[Event]]:
             names[row] = str(event["args"]["name"])
             continue
         moved = {"pid": profile.rank, "tid": row, "ts": event["ts"] + profile.zero * 1e6}
-        ours = {"id": f"rank {profile.rank}: {event['id']}"} if "id" in event else {}
-        timed.append(event | moved | ours)
+        identity = {"id": f"rank {profile.rank}: {event['id']}"} if "id" in event else {}
+        timed.append(event | moved | identity)
     used = {event["tid"] for event in timed}
     return [_name(profile.rank, row, "thread_name", names.get(row, "profiler")) for row in sorted(used)], timed
 
@@ -225,7 +227,7 @@ def _counters(core_waits: Mapping[int, Sequence[tuple[float, float]]]) -> list[E
 
 def _complete(rank: int, name: str, kind: str, start: float, end: float, more: dict[str, Any]) -> Event:
     args = {key: value for key, value in more.items() if value is not None}
-    duration = max(end - start, SHORTEST) * 1e6
+    duration = max(end - start, MIN_DURATION) * 1e6
     return {"ph": "X", "name": name, "cat": kind, "pid": rank, "tid": 0, "ts": start * 1e6, "dur": duration} | {
         "args": args
     }
@@ -235,5 +237,82 @@ def _name(rank: int, row: int, kind: str, name: str) -> Event:
     return {"ph": "M", "name": kind, "pid": rank, "tid": row, "args": {"name": name}}
 
 
-def _sort_index(rank: int) -> Event:
-    return {"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": {"sort_index": rank}}
+EXPOSED = "exposed communication"
+MIN_GAP = 1e-4  # seconds: shorter gaps count as computing, because Python needs that long between two calls
+NCCL_KERNEL = re.compile(r"nccl\w*Kernel_(?:[a-z]+_)?([A-Za-z]+)")
+
+Interval = tuple[float, float]
+
+
+def exposed_communication(profile: Profile) -> list[Span]:
+    """Return the spans in which this rank communicates and does not compute, labeled with the operation.
+
+    Over gloo, a message is in flight from the call to its end; over NCCL, while its kernel runs.
+    """
+    messages, kernels, operators = [], [], []
+    for event in profile.events():
+        if event["ph"] != "X":
+            continue
+        start = profile.zero + event["ts"] / 1e6
+        interval = start, start + event.get("dur", 0.0) / 1e6
+        if op := communication_op(event):
+            messages.append((*interval, op))
+        elif event.get("cat") == "kernel":
+            kernels.append(interval)
+        elif event.get("cat") == "cpu_op" and event["name"].startswith("aten::"):
+            operators.append(interval)
+    computing = list(merge_intervals(kernels or operators, MIN_GAP))
+    return [
+        Span(profile.rank, EXPOSED, start, end, label=op)
+        for start, end, op in without_overlaps(messages)
+        for start, end in subtract((start, end), computing)
+        if end - start > MIN_GAP
+    ]
+
+
+def communication_op(event: dict[str, Any]) -> str:
+    """Return which collective or message a profiler event is, or "" if it is neither."""
+    name = str(event["name"])
+    if event.get("cat") == "user_annotation" and name.startswith("gloo:"):
+        return name.removeprefix("gloo:")
+    if event.get("cat") == "kernel" and (match := NCCL_KERNEL.match(name)):
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", match.group(1)).lower()
+    return ""
+
+
+def merge_intervals(intervals: Iterable[Interval], gap: float = 0.0) -> Iterator[Interval]:
+    """Merge intervals that overlap or are at most `gap` apart."""
+    current: Interval | None = None
+    for start, end in sorted(intervals):
+        if current is None or start > current[1] + gap:
+            if current is not None:
+                yield current
+            current = start, end
+        else:
+            current = current[0], max(current[1], end)
+    if current is not None:
+        yield current
+
+
+def without_overlaps(messages: Iterable[tuple[float, float, str]]) -> Iterator[tuple[float, float, str]]:
+    """Yield the messages without overlaps: time in which several are in flight counts for the first of them."""
+    counted = float("-inf")
+    for start, end, op in sorted(messages):
+        if end > counted:
+            yield max(start, counted), end, op
+            counted = end
+
+
+def subtract(interval: Interval, others: list[Interval]) -> Iterator[Interval]:
+    """Yield the parts of `interval` outside of `others`, which must be sorted and disjoint."""
+    start, end = interval
+    for low, high in others:
+        if high <= start:
+            continue
+        if low >= end:
+            break
+        if low > start:
+            yield start, low
+        start = high
+    if start < end:
+        yield start, end

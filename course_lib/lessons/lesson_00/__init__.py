@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-def neighbours():
+def neighbors():
     rank, ranks = dist.get_rank(), dist.get_world_size()
     return (rank - 1) % ranks, (rank + 1) % ranks
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, seeded
 from course_lib.checks.private import by_rank
-from course_lib.lessons.lesson_00 import neighbours
+from course_lib.lessons.lesson_00 import neighbors
 from course_lib.lessons.symptoms import observed, over_budget
 
 
@@ -177,7 +177,7 @@ def too_many_messages(case: Case, values: list[Any]) -> bool:
 
 def all_send_first(vector):
     """Every rank sends first."""
-    left, right = neighbours()
+    left, right = neighbors()
     dist.send(vector, right)
     dist.recv(vector, left)
 
@@ -189,7 +189,7 @@ EXERCISE = Exercise(
     level="build",
     minutes=25,
     parts={"two ranks": 1, "more ranks": 2, "pieces of unequal length": 1},
-    read="5 · All-reduce, round the ring",
+    read="5 · All-reduce, around the ring",
     hints=(
         "Two ranks first: each sends one half, and adds what arrives to the other half. Then each has half of the "
         "sum. How do both get all of it?",

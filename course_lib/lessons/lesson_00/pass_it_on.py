@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw
 from course_lib.checks.private import by_rank
-from course_lib.lessons.lesson_00 import neighbours
+from course_lib.lessons.lesson_00 import neighbors
 from course_lib.lessons.symptoms import observed, over_budget
 
 
@@ -66,6 +66,10 @@ def _shifted(case: Case, by: int) -> list[int]:
     return [numbers[(rank + by) % case.ranks] for rank in range(case.ranks)]
 
 
+def _has_sent(values: list[Any], rank: int, to: int) -> bool:
+    return bool(values[rank]["spent"]["sent_to"].get(to))
+
+
 def _returned(values: list[Any]) -> list[Any]:
     return [value["value"] for value in values]
 
@@ -78,7 +82,7 @@ def nothing_returned(case: Case, values: list[Any]) -> bool:
 
 def all_the_way_round(case: Case, values: list[Any]) -> bool:
     """Every rank returns its own number, after sending as many messages as there are ranks, or more: a number that is
-    passed on that often comes all the way round the ring. One step is enough: send your number once, and return what
+    passed on that often comes all the way around the ring. One step is enough: send your number once, and return what
     arrives.
     """
     sent = min(value["spent"]["messages"] for value in values)
@@ -102,7 +106,18 @@ def only_from_rank_0(case: Case, values: list[Any]) -> bool:
     """Rank 0 returns its own number, and rank 1 has it, too: nothing came to rank 0. That is a chain, or a broadcast.
     In a ring, every rank sends, and every rank receives: rank 0 comes after the last rank.
     """
-    return case.ranks == 2 and differs(_returned(values), [case.inputs["numbers"][0]] * 2) is None
+    both = case.ranks == 2 and differs(_returned(values), [case.inputs["numbers"][0]] * 2) is None
+    return both and not _has_sent(values, 1, 0)
+
+
+def passes_on_what_it_received(case: Case, values: list[Any]) -> bool:
+    """Some ranks get a number from two places before them: the rank before them sent what it had received, instead of
+    its own number. `dist.recv` overwrites the tensor that you pass to it: receive into another one than you send.
+    """
+    found, right, before = _returned(values), _shifted(case, -1), _shifted(case, -2)
+    wrong = [rank for rank in range(case.ranks) if differs(found[rank], right[rank])]
+    sent = all(_has_sent(values, (rank - 1) % case.ranks, rank) for rank in wrong)
+    return 0 < len(wrong) < case.ranks and sent and all(differs(found[rank], before[rank]) is None for rank in wrong)
 
 
 def all_have_the_same(case: Case, values: list[Any]) -> bool:
@@ -145,7 +160,7 @@ def sent_to_others(case: Case, values: list[Any]) -> bool:
 
 def all_wait(number):
     """Every rank receives first."""
-    left, right = neighbours()
+    left, right = neighbors()
     theirs = torch.empty(1)
     dist.recv(theirs, left)
     dist.send(torch.tensor([float(number)]), right)
@@ -177,6 +192,7 @@ EXERCISE = Exercise(
         all_the_way_round,
         its_own,
         only_from_rank_0,
+        passes_on_what_it_received,
         the_other_way_round,
         all_have_the_same,
         added_up,

@@ -128,15 +128,17 @@ def never_zeroes(case: Case, values: list[Any]) -> bool:
 
 @observed
 def other_states(case: Case, values: list[Any]) -> bool:
-    """The training is right, but the states that you return are not those in which the last window ended."""
+    """Losses and weights are right here, but the states that you return are not those in which the last window ended:
+    those that the model returned for that window, before the update.
+    """
     right = expected(case)[0]
     return all(differs(values[0][name], right[name]) is None for name in ("losses", "weights"))
 
 
 @observed
 def other_losses(case: Case, values: list[Any]) -> bool:
-    """The training is right, but the losses that you return are not. Return a list with one number for each window, in
-    order: the loss that you went back from, as it was before the update.
+    """States and weights are right here, but the losses that you return are not. Return a list with one number for each
+    window, in order: the loss that you went back from, as it was before the update.
     """
     right = expected(case)[0]
     return all(differs(values[0][name], right[name]) is None for name in ("states", "weights"))
@@ -211,9 +213,9 @@ EXERCISE = Exercise(
         updates_at_the_end,
         never_zeroes,
         without_momentum,
+        carries_a_second_pass,
         other_states,
         other_losses,
-        carries_a_second_pass,
     ),
     errors={
         "backward through the graph a second time": "The second backward pass continues into the first window, "

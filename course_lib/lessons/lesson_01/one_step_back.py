@@ -106,14 +106,24 @@ def expected(case: Case) -> dict[str, Tensor]:
     )
 
 
-def _back(case: Case, *, through: str = "both", tanh_slope: str = "square", slopes: bool = True, old: bool = False):
+def _back(
+    case: Case,
+    *,
+    through: str = "both",
+    tanh_slope: str = "square",
+    slopes: bool = True,
+    old: bool = False,
+    biases: tuple[str, ...] = ("bias_ih", "bias_hh"),
+):
     """Return the gradients of the sums and the old cell, computed by hand; each keyword introduces one mistake."""
     given = case.inputs["given"]
-    sums = given["inputs"] @ given["weight_ih"].T + given["bias_ih"] + given["hidden"] @ given["weight_hh"].T
-    enter, forget, new, leave = (sums + given["bias_hh"]).chunk(4, dim=-1)
+    sums = given["inputs"] @ given["weight_ih"].T + given["hidden"] @ given["weight_hh"].T
+    enter, forget, new, leave = (sums + sum(given[name] for name in biases)).chunk(4, dim=-1)
     enter, forget, new, leave = enter.sigmoid(), forget.sigmoid(), new.tanh(), leave.sigmoid()
     shown = (given["cell"] if old else forget * given["cell"] + enter * new).tanh()
-    slope = {"square": 1 - shown**2, "none": 1, "not squared": 1 - shown}[tanh_slope]
+    slope = {"square": 1 - shown**2, "none": 1, "not squared": 1 - shown, "of hidden": 1 - (leave * shown) ** 2}[
+        tanh_slope
+    ]
     by_hidden = given["grad_hidden"] * leave * slope
     whole = {"both": by_hidden + given["grad_cell"], "hidden": by_hidden, "cell": given["grad_cell"]}[through]
     gates = [whole * new, whole * given["cell"], whole * enter, given["grad_hidden"] * shown]
@@ -169,6 +179,21 @@ def forgets_the_slope_of_tanh(case: Case, values: list[Any]) -> bool:
 def does_not_square(case: Case, values: list[Any]) -> bool:
     """The slope of `tanh` is 1 - tanh², but you take 1 - tanh."""
     return _is(case, values, tanh_slope="not squared")
+
+
+def takes_hidden_for_the_tanh(case: Case, values: list[Any]) -> bool:
+    """The slope of `tanh` is 1 - tanh², but you take 1 - `new_hidden`²: `new_hidden` is that tanh times the gate. Keep
+    `new_cell.tanh()` itself.
+    """
+    return _is(case, values, tanh_slope="of hidden")
+
+
+def has_other_biases(case: Case, values: list[Any]) -> bool:
+    """You run the step again with other biases than it had: one of the two is missing, or there twice. The sums are
+    made with both `bias_ih` and `bias_hh`.
+    """
+    both = ("bias_ih", "bias_hh")
+    return any(_is(case, values, biases=biases) for name in both for biases in ((), (name,), (name, name)))
 
 
 def stops_at_the_gates(case: Case, values: list[Any]) -> bool:
@@ -271,6 +296,8 @@ EXERCISE = Exercise(
         forgets_the_way_through_hidden,
         forgets_the_slope_of_tanh,
         does_not_square,
+        takes_hidden_for_the_tanh,
+        has_other_biases,
         stops_at_the_gates,
         shows_the_old_cell,
         another_order,

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
 from course_lib.checks.private import by_rank
+from course_lib.lessons.lesson_02 import nested
 from course_lib.lessons.symptoms import DIVIDED_TWICE, THE_SUM, observed, says
 
 
@@ -25,7 +26,7 @@ def cases(seed: int) -> list[Case]:
         return Case(part, ranks, {"parameters": parameters, "gradients": gradients}, says)
 
     layer = {"weight": [3, 2], "bias": [3]}
-    deep = {f"{number}_{name}": shape for number in range(3) for name, shape in layer.items()}
+    deep = {f"{number}.{name}": shape for number in range(3) for name, shape in layer.items()}
     wide = {"first": [2]} | layer | {"last": []}
     still = case("the mean", 2, layer, (), "a weight and a bias, whose gradients are zeros on rank 1")
     still.inputs["gradients"][1] = {name: torch.zeros_like(each) for name, each in still.inputs["gradients"][1].items()}
@@ -37,7 +38,7 @@ def cases(seed: int) -> list[Case]:
         case("unused parameters", 2, wide, ("first",), "a parameter that has no gradient, before three that have"),
         case("unused parameters", 2, wide, ("last",), "a parameter that has no gradient, after three that have"),
         case(
-            "unused parameters", 3, deep, ("0_bias", "1_weight", "2_bias"), "three of six parameters have no gradient"
+            "unused parameters", 3, deep, ("0.bias", "1.weight", "2.bias"), "three of six parameters have no gradient"
         ),
     ]
 
@@ -47,11 +48,9 @@ def _random(shape: list[int], generator: torch.Generator) -> Tensor:
 
 
 def drive(answer, parameters: dict[str, Tensor], gradients: list[dict[str, Tensor]]):
-    model = nn.Module()
-    for name, values in parameters.items():
-        model.register_parameter(name, nn.Parameter(values.clone()))
-        if name in gradients[dist.get_rank()]:
-            getattr(model, name).grad = gradients[dist.get_rank()][name].clone()
+    model = nested(parameters)
+    for name, gradient in gradients[dist.get_rank()].items():
+        model.get_parameter(name).grad = gradient.clone()
     answer(model)
     return {
         "gradients": {name: parameter.grad for name, parameter in model.named_parameters()},
@@ -101,7 +100,21 @@ def changed_the_parameters(case: Case, values: list[Any]) -> bool:
 @says(THE_SUM)
 def the_sum(case: Case, values: list[Any]) -> bool:
     several = len(_means(case)) > 1  # one gradient, divided by the number of gradients, is a sum, too
-    return several and _all_are(values, _scaled(case, case.ranks))
+    return several and not _ranks_of_zeros(case) and _all_are(values, _scaled(case, case.ranks))
+
+
+@observed
+def leaves_out_ranks_of_zeros(case: Case, values: list[Any]) -> bool:
+    """Here one rank's gradients are zeros, and you divide as if that rank were not there. A gradient of zeros is one,
+    too: divide by the number of all ranks.
+    """
+    zeros = _ranks_of_zeros(case)
+    return zeros > 0 and _all_are(values, _scaled(case, case.ranks / (case.ranks - zeros)))
+
+
+def _ranks_of_zeros(case: Case) -> int:
+    """Return how many ranks have only zeros: what is divided by the others' number is a sum if there is one other."""
+    return sum(not any(each.any() for each in own.values()) for own in case.inputs["gradients"])
 
 
 @says(DIVIDED_TWICE)
@@ -207,6 +220,7 @@ EXERCISE = Exercise(
         stops_at_the_unused,
         nothing_changed,
         the_sum,
+        leaves_out_ranks_of_zeros,
         divided_twice,
         half_for_any_number_of_ranks,
         copies_of_one_rank,

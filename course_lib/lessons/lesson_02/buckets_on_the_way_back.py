@@ -7,30 +7,38 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, seeded
 from course_lib.checks.private import by_rank_inside
+from course_lib.lessons.lesson_02 import nested
 from course_lib.lessons.symptoms import DIVIDED_TWICE, THE_SUM, ahead_of_waits, observed, says
-
-BYTES = 8  # per number
 
 
 def cases(seed: int) -> list[Case]:
     generator = seeded(seed)
 
-    def case(part: str, ranks: int, widths: list[int], limit: int, updates: int = 1, spare: int | None = None) -> Case:
+    def case(
+        part: str,
+        ranks: int,
+        widths: list[int],
+        limit: int,
+        updates: int = 1,
+        spare: int | None = None,
+        dtype: torch.dtype = torch.float64,
+    ) -> Case:
         shapes = {}
         for layer, (width, outputs) in enumerate([*pairwise(widths), (0, 0)]):
             if layer == spare:
-                shapes |= {"spare_weight": [widths[-1], widths[-1]], "spare_bias": [widths[-1]]}
+                shapes |= {"spare.weight": [widths[-1], widths[-1]], "spare.bias": [widths[-1]]}
             if outputs:
-                shapes |= {f"{layer}_weight": [outputs, width], f"{layer}_bias": [outputs]}
-        weights = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
-        inputs = torch.randn(updates, ranks, 3, widths[0], generator=generator, dtype=torch.float64)
-        total = BYTES * sum(weight.numel() for weight in weights.values())
+                shapes |= {f"{layer}.weight": [outputs, width], f"{layer}.bias": [outputs]}
+        weights = {name: torch.randn(shape, generator=generator, dtype=dtype) for name, shape in shapes.items()}
+        inputs = torch.randn(updates, ranks, 3, widths[0], generator=generator, dtype=dtype)
+        total = sum(weight.nbytes for weight in weights.values())
         says = f"{len(weights)} parameters of {total} bytes in all, buckets of {limit} bytes"
         says += f", {updates} updates" * (updates > 1) + ", two parameters without gradient" * (spare is not None)
+        says += ", in float32" * (dtype == torch.float32)
         return Case(part, ranks, {"weights": weights, "inputs": inputs, "limit": limit}, says)
 
     return [
@@ -46,6 +54,7 @@ def cases(seed: int) -> list[Case]:
         case("buckets", 2, [1, 5, 2, 6, 1, 3, 3], 128),
         case("buckets", 3, [2] * 12, 96),
         case("buckets", 2, [2] * 12, 240),
+        case("buckets", 2, [4, 4, 4, 4, 4, 4, 4, 4], 160, dtype=torch.float32),
     ]
 
 
@@ -63,11 +72,12 @@ def drive(answer, weights: dict[str, Tensor], inputs: Tensor, limit: int):
         for call in log.calls():
             if call.key not in seen:
                 seen.add(call.key)
-                events.append([call.op, call.numbers * BYTES])
+                events.append([call.op, call.numbers * getattr(getattr(torch, call.dtype, None), "itemsize", 1)])
         events.append([what, 0])
 
-    model = nn.ParameterDict({name: nn.Parameter(weight.clone()) for name, weight in weights.items()})
-    for name, parameter in model.items():
+    model = nested(weights)
+    parameters = {name: model.get_parameter(name) for name in weights}
+    for name, parameter in parameters.items():
         parameter.register_post_accumulate_grad_hook(lambda _, name=name: note(f"ready {name}"))
 
     class Noted:
@@ -102,10 +112,10 @@ def drive(answer, weights: dict[str, Tensor], inputs: Tensor, limit: int):
             events.clear()
             outputs = mine
             for layer in range(sum(name[0].isdigit() for name in weights) // 2):
-                outputs = (outputs @ model[f"{layer}_weight"].T + model[f"{layer}_bias"]).tanh()
+                outputs = (outputs @ parameters[f"{layer}.weight"].T + parameters[f"{layer}.bias"]).tanh()
             answer(model, outputs.square().mean(), limit)
             note("return")
-            gradients = {name: None if each.grad is None else each.grad.clone() for name, each in model.items()}
+            gradients = {name: None if each.grad is None else each.grad.clone() for name, each in parameters.items()}
             hooks = sum(handle.id in (handle.hooks_dict_ref() or ()) for handle in handles)
             updates.append({"gradients": gradients, "events": list(events), "hooks": hooks})
     finally:
@@ -137,7 +147,7 @@ def costs(case: Case, values: list[Any]) -> list[Cost]:
     """Return the costs in the part about buckets. The other parts have no budget."""
     if case.part != "buckets":
         return []
-    total = BYTES * sum(each.numel() for each in case.inputs["weights"].values())
+    total = sum(each.nbytes for each in case.inputs["weights"].values())
     limit, timelines = case.inputs["limit"], [value[0]["events"] for value in values]
     sizes = [[size for what, size in events if not _is_mark(what)] for events in timelines]
     return [
@@ -172,7 +182,7 @@ def _gradients(case: Case, update: int) -> list[dict[str, Tensor]]:
         leaves = {name: weights[name].clone().requires_grad_() for name in used}
         outputs = mine
         for layer in range(len(used) // 2):
-            outputs = (outputs @ leaves[f"{layer}_weight"].T + leaves[f"{layer}_bias"]).tanh()
+            outputs = (outputs @ leaves[f"{layer}.weight"].T + leaves[f"{layer}.bias"]).tanh()
         found.append(dict(zip(used, torch.autograd.grad(outputs.square().mean(), list(leaves.values())), strict=True)))
     return found
 

@@ -36,6 +36,7 @@ def cases(seed: int) -> list[Case]:
         case("a rank without examples", [3, 0], "3 examples on rank 0, none on rank 1"),
         case("a rank without examples", [0, 3], "none on rank 0, 3 examples on rank 1"),
         case("a rank without examples", [0, 4, 0], "4 examples on rank 1, none on the others"),
+        case("a rank without examples", [0, 0, 1], "1 example on rank 2, none on the others"),
         *(case("a rank without examples", counts) for counts in draw(gaps, 6, seed) if sum(counts) and 0 in counts),
     ]
 
@@ -136,7 +137,28 @@ def only_one_knows(case: Case, values: list[Any]) -> bool:
     """One rank has the mean of all examples and the others don't. Every rank needs it, or one will stop training early
     and the others won't: `dist.all_reduce` leaves the sum on all ranks, `dist.reduce` on one.
     """
-    return sum(differs(value, right) is None for value, right in zip(values, expected(case), strict=True)) == 1
+    return sum(_knows(case, values)) == 1 and not empty_ones_do_not_know(case, values)
+
+
+def empty_ones_do_not_know(case: Case, values: list[Any]) -> bool:
+    """The ranks that have examples return the mean, those without do not. Every rank needs it, or some will stop
+    training and others won't: a rank without examples adds zeros, and returns what came of the sum.
+    """
+    counts = case.inputs["counts"]
+    return 0 in counts and _knows(case, values) == [count > 0 for count in counts]
+
+
+def _knows(case: Case, values: list[Any]) -> list[bool]:
+    return [differs(value, right) is None for value, right in zip(values, expected(case), strict=True)]
+
+
+def counts_an_example_too_many(case: Case, values: list[Any]) -> bool:
+    """The sum is divided by more than there are: each rank without examples counts as one. Divide by the sum of the
+    counts as they are; of all ranks together it is never 0.
+    """
+    counts = case.inputs["counts"]
+    too_many = sum(max(count, 1) for count in counts)
+    return 0 in counts and _same(values, [sum(case.inputs["totals"]) / too_many] * case.ranks)
 
 
 def whole_numbers(case: Case, values: list[Any]) -> bool:
@@ -193,6 +215,8 @@ EXERCISE = Exercise(
         divides_by_one_count,
         own_sum_by_all,
         whole_numbers,
+        counts_an_example_too_many,
+        empty_ones_do_not_know,
         only_one_knows,
     ),
     errors={

@@ -32,6 +32,8 @@ def cases(seed: int) -> list[Case]:
         case("anything in the padding", [[1, 3], [2, 2]], float("inf"), "infinity in the padding"),
         case("an empty share", [[2, 3], [0, 0], [1, 2]], 0.5, "no step that counts on rank 1"),
         case("an empty share", [[0], [0], [3]], float("nan"), "steps that count on rank 2 alone, nan elsewhere"),
+        case("an empty share", [[0, 0], [0, 1], [0, 1]], 0.5, "2 steps that count, fewer than ranks"),
+        case("an empty share", [[1], [0], [0]], 0.5, "only one step that counts on all ranks together"),
     ]
 
 
@@ -106,6 +108,19 @@ def has_cut_the_graph(case: Case, values: list) -> bool:
     `detach()` or `torch.tensor`. Only counts may leave the graph; the sum of losses must stay in it.
     """
     return any(not isinstance(value["gradients"], Tensor) for value in values)
+
+
+def has_divided_by_more_than_there_are(case: Case, values: list) -> bool:
+    """You divide by more steps than count. Their number is at least 1 on all ranks together, so it needs no lower
+    limit; on one rank, or as a mean per rank, it may be less than 1, and stays what it is.
+    """
+    counts = case.inputs["mask"].flatten(1).sum(dim=1)
+    if counts.all() and counts.sum() >= case.ranks:
+        return False
+    too_many = case.ranks, int(counts.clamp(min=1).sum())
+    return any(
+        _is_like(case, values, lambda cells, mask, count=count: _sums(cells, mask).sum() / count) for count in too_many
+    )
 
 
 @says(NO_MEAN_OF_NOTHING)
@@ -230,6 +245,7 @@ EXERCISE = Exercise(
         has_cut_the_graph,
         has_divided_by_nothing,
         has_let_padding_in,
+        has_divided_by_more_than_there_are,
         is_a_mean_of_means,
         returns_the_loss_of_all,
         has_forgotten_the_ranks,

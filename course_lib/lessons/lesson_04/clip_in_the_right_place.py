@@ -229,15 +229,17 @@ def has_added_norms(case: Case, values: list) -> bool:
 
 
 def has_weighed_by_pieces(case: Case, values: list) -> bool:
-    """You take the mean of every micro-batch: the weight of an example then depends on how many are in its micro-batch,
-    or on its rank. Divide each sum by `count`.
+    """You take the mean of every micro-batch, or of every rank: the weight of an example then depends on how many there
+    are in its micro-batch, or on its rank. Divide each sum by `count`.
     """
     shares = case.inputs["micro_batches"]
     pieces = [[gradient_of(case, [piece], len(piece[0])) for piece in share] for share in shares]
     means = [torch.stack(own).mean(dim=0) for own in pieces]
     of_all = torch.stack([gradient for own in pieces for gradient in own]).mean(dim=0)
-    wrong = torch.stack(means).sum(dim=0), torch.stack(means).mean(dim=0), of_all
-    return any(_is_norm(values, each.norm()) for each in wrong)
+    ranks = torch.stack([gradient_of(case, share, len(whole(share)[0])) for share in shares])
+    wrong = torch.stack(means).sum(dim=0), torch.stack(means).mean(dim=0), of_all, ranks.mean(dim=0), ranks.sum(dim=0)
+    right = _whole(case).norm()
+    return any(differs(each.norm(), right) is not None and _is_norm(values, each.norm()) for each in wrong)
 
 
 def _is_norm(values: list, norm: Tensor) -> bool:

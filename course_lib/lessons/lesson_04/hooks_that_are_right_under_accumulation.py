@@ -6,52 +6,59 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
 from course_lib.checks.private import by_rank
 from course_lib.lessons.lesson_04 import FEATURES, linear
-from course_lib.lessons.symptoms import observed
-
-NAMES = ("weight", "bias")
+from course_lib.lessons.symptoms import observed, over_budget
 
 
 def cases(seed: int) -> list[Case]:
     generator = seeded(seed)
 
-    def case(part: str, ranks: int, k: int, updates: int, keep: bool = False) -> Case:
+    def case(part: str, ranks: int, k: int, updates: int, keep: bool = False, layers: int = 1) -> Case:
         passes = torch.randn(ranks, updates, k, FEATURES, generator=generator, dtype=torch.float64)
         zeroed = "filled with zeros" if keep else "set to None"
-        says = f"k = {k}, {updates} update{'s' if updates > 1 else ''}, a weight and a bias, gradients {zeroed}"
-        return Case(part, ranks, {"passes": passes, "keep": keep}, says)
+        model = "a weight and a bias" if layers == 1 else f"{layers} layers of a weight and a bias"
+        says = f"k = {k}, {updates} update{'s' if updates > 1 else ''}, {model}, gradients {zeroed}"
+        return Case(part, ranks, {"passes": passes, "keep": keep, "layers": layers}, says)
 
     drawn = draw(lambda chance: (chance.choice([2, 3]), chance.randint(1, 4), chance.randint(2, 4)), 6, seed)
     return [
         case("one micro-batch", 2, 1, 1),
         case("several micro-batches", 2, 3, 1),
         case("several micro-batches", 3, 2, 1),
+        case("several micro-batches", 2, 3, 1, layers=2),  # parameters of the same name, as most models have
+        case("several micro-batches", 2, 5, 1, layers=3),
         case("several updates", 3, 2, 2),
         case("several updates", 2, 3, 2, keep=True),
-        *(case("several updates", *numbers, keep=bool(place % 2)) for place, numbers in enumerate(drawn)),
+        *(
+            case("several updates", *numbers, keep=bool(place % 2), layers=1 + place % 3 // 2)
+            for place, numbers in enumerate(drawn)
+        ),
     ]
 
 
-def drive(answer, passes: Tensor, keep: bool):
-    """Return the gradients after every backward pass: the weight's are the inputs, the bias's the first input
-    squared.
+def drive(answer, passes: Tensor, keep: bool, layers: int):
+    """Return the gradients after every backward pass: a weight's are the inputs, a bias's the first input squared, both
+    times the number of the layer, from 1.
     """
     from course_lib.meter import meter
 
-    model = linear(torch.ones(1, FEATURES))
-    seen, sent = {name: [] for name in NAMES}, []
+    parts = [linear(torch.ones(1, FEATURES)) for _ in range(layers)]
+    model = parts[0] if layers == 1 else nn.ModuleList(parts)
+    names = [name for name, _ in model.named_parameters()]
+    seen, sent = {name: [] for name in names}, []
     answer(model, passes.shape[2])
     for update in passes[dist.get_rank()]:
         for inputs in update:
+            outputs = [part.weight @ inputs + part.bias * inputs[0].square() for part in parts]
             with meter() as spent:
-                (model.weight @ inputs + model.bias * inputs[0].square()).sum().backward()
+                torch.stack([number * output.sum() for number, output in enumerate(outputs, 1)]).sum().backward()
             sent.append([sum(spent.calls.values()) + spent.messages, sum(spent.payload.values())])
-            for name in NAMES:
-                gradient = getattr(model, name).grad  # None if a hook has removed it
+            for name, parameter in model.named_parameters():
+                gradient = parameter.grad  # None if a hook has removed it
                 seen[name].append(None if gradient is None else gradient.detach().flatten().clone())
         model.zero_grad(set_to_none=not keep)
     return {**seen, "sent": sent, "weights": [parameter.detach().flatten() for parameter in model.parameters()]}
@@ -59,8 +66,13 @@ def drive(answer, passes: Tensor, keep: bool):
 
 def gradients(case: Case) -> dict[str, Tensor]:
     """Return the gradients of every single pass, of shape (ranks, updates, passes, numbers)."""
-    passes = case.inputs["passes"]
-    return {"weight": passes, "bias": passes[..., :1].square()}
+    passes, layers = case.inputs["passes"], case.inputs["layers"]
+    prefixes = [""] if layers == 1 else [f"{place}." for place in range(layers)]
+    return {
+        f"{prefix}{name}": number * single
+        for number, prefix in enumerate(prefixes, 1)
+        for name, single in (("weight", passes), ("bias", passes[..., :1].square()))
+    }
 
 
 def expected(case: Case, sent: Callable[[Tensor], Tensor] | None = None) -> dict[str, Tensor]:
@@ -79,15 +91,15 @@ def expected(case: Case, sent: Callable[[Tensor], Tensor] | None = None) -> dict
 def judge(case: Case, values: list) -> str | None:
     right, k = expected(case), case.inputs["passes"].shape[2]
     for rank, value in enumerate(values):
-        for number in range(right["weight"].shape[1]):
-            for name in NAMES:
+        for number in range(len(value["sent"])):
+            for name in right:
                 label = f"rank {rank}: the {name}'s gradient after pass {number + 1}"
                 difference = differs(value[name][number], right[name][rank, number], label)
                 if difference:
                     return (
                         f"{difference} ({'the mean over the ranks' if (number + 1) % k == 0 else 'its own sum so far'})"
                     )
-        if differs(value["weights"], [torch.ones(FEATURES), torch.zeros(1)]):
+        if differs(value["weights"], [torch.ones(FEATURES), torch.zeros(1)] * case.inputs["layers"]):
             return f"rank {rank}: the weights have changed"
     return None
 
@@ -98,15 +110,16 @@ def costs(case: Case, values: list) -> list[Cost]:
     sent = [list(zip(value["sent"], kth, strict=True)) for value in values]
     before = max(sum(calls for (calls, _), last in rank if not last) for rank in sent)
     payload = max(sum(numbers for (_, numbers), last in rank if last) for rank in sent)
+    once = 8 * (FEATURES + 1) * case.inputs["layers"]
     return [
         Cost("messages in passes before the k-th", before, 0),
-        Cost("bytes that a rank sends in the k-th passes", payload, 8 * (FEATURES + 1) * updates, at_least=8),
+        Cost("bytes that a rank sends in the k-th passes", payload, once * updates, at_least=8),
     ]
 
 
 def _is_like(case: Case, values: list, wrong: dict[str, Tensor]) -> bool:
-    found = [{name: torch.stack(value[name]) for name in NAMES} for value in values]
-    return all(differs(own[name], wrong[name][rank]) is None for rank, own in enumerate(found) for name in NAMES)
+    found = [{name: torch.stack(value[name]) for name in wrong} for value in values]
+    return all(differs(own[name], wrong[name][rank]) is None for rank, own in enumerate(found) for name in wrong)
 
 
 def _last_pass_is(case: Case, values: list, sent: Callable[[Tensor], Tensor]) -> bool:
@@ -137,18 +150,14 @@ def has_kept_its_own(case: Case, values: list) -> bool:
 
 
 def has_left_out_a_parameter(case: Case, values: list) -> bool:
-    """One parameter is right, but the other keeps its own sum: only one of them has a hook that works. Give each
-    parameter one. (A hook defined in a loop sees the loop's *last* values.)
+    """Some gradients are right, and others are still the rank's own sums: not every parameter has a hook that works.
+    Give each parameter one. (A hook defined in a loop sees the loop's *last* values.)
     """
     right, own = expected(case), expected(case, lambda single: single.sum(dim=2))
-    return any(
-        all(
-            differs(torch.stack(value[name]), (right if name == averaged else own)[name][rank]) is None
-            for rank, value in enumerate(values)
-            for name in NAMES
-        )
-        for averaged in NAMES
-    )
+    found = {name: [torch.stack(value[name]) for value in values] for name in right}
+    averaged = [differs(found[name], list(right[name])) is None for name in right]
+    kept = [differs(found[name], list(own[name])) is None for name in right]
+    return any(averaged) and not all(averaged) and all(map(any, zip(averaged, kept, strict=True)))
 
 
 def has_added_up(case: Case, values: list) -> bool:
@@ -195,12 +204,32 @@ def has_counted_hooks(case: Case, values: list) -> bool:
     """You count calls of the hook, but a backward pass calls it once for *each* parameter: the k-th call comes in the
     middle of some pass. Count the passes, or the calls per parameter.
     """
-    k, calls = case.inputs["passes"].shape[2], len(NAMES)
+    return _counts_so_often_in_a_pass(case, values, 2 * case.inputs["layers"])
+
+
+def has_shared_a_count(case: Case, values: list) -> bool:
+    """Several parameters share a count, such as all that are called `weight`: a pass counts once for each of them, so
+    some are sent too early. Keep a count for every single parameter: a name is unique only with the names of its
+    modules, as in `named_parameters()`.
+    """
+    layers = case.inputs["layers"]
+    return layers > 1 and _counts_so_often_in_a_pass(case, values, layers)
+
+
+def _counts_so_often_in_a_pass(case: Case, values: list, calls: int) -> bool:
+    """Return whether something is sent in just those passes in which such a count reaches a multiple of k."""
+    k = case.inputs["passes"].shape[2]
     sends = [
-        [any(call % k == 0 for call in range(p * calls + 1, (p + 1) * calls + 1))]
-        for p in range(len(values[0]["sent"]))
+        any(call % k == 0 for call in range(p * calls + 1, (p + 1) * calls + 1)) for p in range(len(values[0]["sent"]))
     ]
-    return k > 1 and all([[bool(sent)] for sent, _ in value["sent"]] == sends for value in values)
+    return k > 1 and all([bool(sent) for sent, _ in value["sent"]] == sends for value in values)
+
+
+def has_sent_more_than_once(case: Case, values: list) -> bool:
+    """The gradients are right, but more is sent in a k-th pass than each gradient once. A hook is called for every
+    parameter: let it send that parameter's gradient, or let only the pass's last call send all of them.
+    """
+    return over_budget(judge, costs, case, values, 1)
 
 
 EXERCISE = Exercise(
@@ -233,6 +262,8 @@ EXERCISE = Exercise(
         has_added_up,
         has_divided_by_k,
         has_counted_hooks,
+        has_shared_a_count,
+        has_sent_more_than_once,
         has_sent_every_time,
         has_sent_in_the_first_pass,
         has_worked_once,

@@ -13,9 +13,7 @@ from course_lib.lessons.lesson_04 import FEATURES, examples
 from course_lib.lessons.symptoms import observed, over_budget
 
 HIDDEN = 32  # wide enough that its outputs are most of what autograd saves
-HELD = (
-    1.5  # times what a forward pass of the largest micro-batch saves: styles differ, but two graphs hold twice as much
-)
+HELD = 1.5  # times what a forward pass of the largest micro-batch saves: styles differ, but two graphs are twice that
 DRAWN = 8
 
 
@@ -185,7 +183,7 @@ def has_not_moved(case: Case, values: list) -> bool:
 
 @observed
 def has_returned_other_losses(case: Case, values: list) -> bool:
-    """The training is right, but the losses that you return are not. Return one number for each update, the tail's
+    """The weights are right here, but the losses that you return are not. Return one number for each update, the tail's
     included: the sum of its micro-batches' shares.
     """
     return differs(values[0]["parameters"], expected(case)[0]["parameters"]) is None and judge(case, values) is not None
@@ -232,6 +230,18 @@ def has_taken_one_size_for_all(case: Case, values: list) -> bool:
 
     sizes_of = (lambda sizes: sizes[0], lambda sizes: sizes[-1], max)
     return any(like(size_of, count) for size_of in sizes_of for count in (len, lambda sizes: case.inputs["k"]))
+
+
+def has_counted_one_update(case: Case, values: list) -> bool:
+    """You divide by the number of examples of one update in all of them: the first, or the largest. They differ, and so
+    does the tail. Count the examples of each update.
+    """
+    pieces, k = case.inputs["micro_batches"], case.inputs["k"]
+    counts = [sum(len(inputs) for inputs, _ in pieces[start : start + k]) for start in range(0, len(pieces), k)]
+    return any(
+        _is_like(case, values, lambda sizes, count=count: [size / count for size in sizes])
+        for count in (counts[0], max(counts))
+    )
 
 
 def has_zeroed_every_time(case: Case, values: list) -> bool:
@@ -301,6 +311,7 @@ EXERCISE = Exercise(
         has_summed_the_means,
         has_never_divided,
         has_taken_one_size_for_all,
+        has_counted_one_update,
         has_zeroed_every_time,
         has_never_zeroed,
         has_stepped_once_more,

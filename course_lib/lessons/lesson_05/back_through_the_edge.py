@@ -80,7 +80,30 @@ def expected(case: Case) -> list[dict]:
 
 
 def judge(case: Case, values: list) -> str | None:
-    return same_as(expected)(case, [value["gradients"] for value in values])
+    if difference := same_as(expected)(case, [value["gradients"] for value in values]):
+        return difference
+    return next((f"rank {rank}: {what}" for rank, what in enumerate(_too_short(case, values)) if what), None)
+
+
+def _too_short(case: Case, values: list) -> list[str]:
+    """Return, for each rank, that its messages have fewer bytes than float64 takes, or ""."""
+    each = 8 * case.inputs["batch"].numel()
+    edges = [(rank > 0) + (rank < case.ranks - 1) for rank in range(case.ranks)]
+    return [
+        f"{value['messages']} messages of {value['bytes']} bytes in all; in float64, each has {each}"
+        if value["messages"] == edge and value["bytes"] < edge * each
+        else ""
+        for value, edge in zip(values, edges, strict=True)
+    ]
+
+
+@observed
+def has_sent_short_numbers(case: Case, values: list) -> bool:
+    """The gradients are right to a few digits, but not all messages are float64: a message in a shorter dtype, such as
+    `torch.empty(shape)` has by default, loses the other digits. Send and receive in float64, forward and back.
+    """
+    right = same_as(expected)(case, [value["gradients"] for value in values]) is None
+    return right and any(_too_short(case, values))
 
 
 def costs(case: Case, values: list) -> list[Cost]:
@@ -93,7 +116,7 @@ def costs(case: Case, values: list) -> list[Cost]:
         Cost("runs of a stage", max(value["runs"] for value in values), 1),
         Cost("messages that a rank sends", most["messages"], budget, at_least=min(1, budget)),
         Cost("bytes that it sends", most["bytes"], budget * size),
-        Cost("messages to or from a rank that is no neighbour", max(far), 0),
+        Cost("messages that go past a neighbor", max(far), 0),
         Cost("collectives", max(sum(value["collectives"].values()) for value in values), 0),
     ]
 
@@ -148,12 +171,20 @@ def has_waited_for_all(case: Case, values: list) -> bool:
     return judge(case, values) is None and any(set(value["collectives"]) == {"barrier"} for value in values)
 
 
-def has_talked_to_everybody(case: Case, values: list) -> bool:
-    """The gradients are right, but what one rank needs from its neighbor goes to all of them, or to a far one. Two
+def has_called_a_collective(case: Case, values: list) -> bool:
+    """The gradients are right, but a collective carries them: all ranks take part in what concerns two of them. Two
     messages cross an edge: `send` and `recv` with the rank before and the rank after.
     """
-    *_, far, collectives = costs(case, values)
-    return judge(case, values) is None and far.spent + collectives.spent > 0
+    *_, collectives = costs(case, values)
+    return judge(case, values) is None and collectives.spent > 0
+
+
+def has_talked_to_a_far_rank(case: Case, values: list) -> bool:
+    """The gradients are right, but some messages go past a neighbor. A stage needs only the rank before it and the rank
+    after it.
+    """
+    *_, far, _ = costs(case, values)
+    return judge(case, values) is None and far.spent > 0
 
 
 Way = Callable[[Tensor, Tensor, Tensor], "Tensor | None"]  # (what a stage received, what it sent, its gradient)
@@ -300,10 +331,12 @@ EXERCISE = Exercise(
     judge=judge,
     costs=costs,
     symptoms=(
+        has_sent_short_numbers,
         has_no_gradient_anywhere,
         has_no_gradients,
         has_waited_for_all,
-        has_talked_to_everybody,
+        has_called_a_collective,
+        has_talked_to_a_far_rank,
         has_run_again,
         has_overwritten_its_inputs,
         has_begun_without_it,

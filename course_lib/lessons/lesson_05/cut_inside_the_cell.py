@@ -132,11 +132,20 @@ def costs(case: Case, values: list) -> list[Cost]:
 
 
 def has_gathered_the_weights(case: Case, values: list) -> bool:
-    """The numbers are right, but the weights travel instead of h, or much more than is needed: then every rank holds
-    the whole layer, which was too large for one. Send only h, after every step, and gradients in the backward pass.
+    """The numbers are right, but no step sends anything forward, and yet a lot travels: the weights, it seems, instead
+    of h. Then every rank holds the whole layer, which was too large for one. Send only h, after every step.
     """
     own = sum(case.inputs[name].numel() for name in WEIGHTS) // case.ranks
-    return judge(case, values) is None and any(4 * own <= value["bytes"] for value in values)
+    few = max(value["calls"][0] for value in values) <= len(WEIGHTS)
+    return judge(case, values) is None and few and any(4 * own <= value["bytes"] for value in values)
+
+
+def has_put_too_much_in(case: Case, values: list) -> bool:
+    """The numbers are right, but a rank puts more into the collectives than is needed. Forward, a step needs h of the
+    rank's own units, and nothing of c; backward, a step needs the gradient of h, and all steps together that of
+    `inputs`, once.
+    """
+    return over_budget(judge, costs, case, values, 2)
 
 
 def has_sent_more_often(case: Case, values: list) -> bool:
@@ -283,6 +292,7 @@ EXERCISE = Exercise(
         has_kept_h_to_itself,
         has_no_gradient,
         has_gathered_the_weights,
+        has_put_too_much_in,
         has_sent_more_often,
         has_forgotten_the_inputs,
         has_wrong_gradient_of_the_inputs,

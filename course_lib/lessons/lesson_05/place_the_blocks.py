@@ -88,6 +88,14 @@ def probes() -> list[Problem]:
     return [(seconds, size, [sum(size)] * len(seconds)) for seconds, size in zip(own, sizes, strict=True)]
 
 
+# Each has a placement, and only if devices may be exactly full.
+SNUG: list[Problem] = [
+    ([[1, 1], [1, 1]], [3, 3], [3, 3]),
+    ([[1, 2, 1], [1, 1, 1]], [2, 2, 2], [4, 2]),
+    ([[1, 9], [3, 2]], [4, 1], [4, 1]),
+]
+
+
 def drive(answer, seconds: list[list[int]], sizes: list[int], memory: list[int]):
     """Return the parts, and those of the probes, or False for a probe on which the answer raised something."""
 
@@ -101,7 +109,13 @@ def drive(answer, seconds: list[list[int]], sizes: list[int], memory: list[int])
         except Exception:
             return False
 
-    return {"parts": ask(seconds, sizes, memory), "probes": [try_it(*probe) for probe in probes()]}
+    parts = ask(seconds, sizes, memory)
+    return {
+        "parts": parts,
+        "probes": [try_it(*probe) for probe in probes()],
+        "snug": [try_it(*one) for one in SNUG],
+        "few": try_it([[1], [1]], [1], [5, 5]),  # fewer blocks than devices
+    }
 
 
 def judge(case: Case, values: list) -> str | None:
@@ -154,6 +168,8 @@ def _follows(case: Case, values: list, rule: Callable[..., Rule]) -> bool:
     """Return whether the answer follows a rule, `rule(seconds, sizes, memory)`, here and in all probes."""
     here: Problem = (case.inputs["seconds"], case.inputs["sizes"], case.inputs["memory"])
     pairs = [(here, values[0]["parts"]), *zip(probes(), values[0]["probes"], strict=True)]
+    if values[0]["parts"] is None:  # which many rules give: those problems tell them apart
+        pairs += zip(SNUG, values[0]["snug"], strict=True)
     return all(parts is not False and _is_best_of(problem, parts, *rule(*problem)) for problem, parts in pairs)
 
 
@@ -186,7 +202,8 @@ def has_given_up_too_soon(case: Case, values: list) -> bool:
 @observed
 def has_left_room(case: Case, values: list) -> bool:
     """A device that is *exactly* full is refused. Blocks fit if they need no more than the device's memory."""
-    return _follows(case, values, lambda s, z, m: (partial(slowest, s), lambda way: fits(z, m, way, lt)))
+    refused = all(parts is None for parts in values[0]["snug"])
+    return refused and _follows(case, values, lambda s, z, m: (partial(slowest, s), lambda way: fits(z, m, way, lt)))
 
 
 @observed
@@ -240,6 +257,8 @@ def has_used_every_device(case: Case, values: list) -> bool:
     """You try only placements in which every device has a block, even a slow one that all others then wait for; with
     fewer blocks than devices, there are none. A device may stay empty: try those placements, too.
     """
+    if values[0]["parts"] is None and values[0]["few"] is not None:
+        return False  # it has found nothing for another reason
     return _follows(case, values, lambda s, z, m: (partial(slowest, s), lambda way: all(way) and fits(z, m, way)))
 
 

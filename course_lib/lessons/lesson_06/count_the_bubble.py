@@ -250,6 +250,20 @@ def slowest_of_both_together(case: Case, values: list) -> bool:
     return max(both) < slowest(case) and near(values[0]["makespan"], *paces)
 
 
+def leaves_out_the_last_stage(case: Case, values: list) -> bool:
+    """You add the slowest stage to all stages but the last: as if it were the last that is the slowest. Leave out the
+    *slowest* stage itself: a micro-batch goes through each of the others once.
+    """
+    pieces, forward, backward = sizes(case)
+    way_in, way_back = (
+        [max(times) + (sum(times) - left_out) / pieces for left_out in (times[0], times[-1])]
+        for times in (forward, backward)
+    )
+    right = expected(case)["makespan"]
+    wrong = [one + other for one in way_in for other in way_back if not near(one + other, right)]
+    return near(values[0]["makespan"], *wrong)
+
+
 def one_way_alone(case: Case, values: list) -> bool:
     """You count filling the pipeline in the forward pass but not draining it in the backward pass, or vice versa. The
     last micro-batch's gradient must also travel back through all stages.
@@ -302,6 +316,7 @@ EXERCISE = Exercise(
         bubble_of_equal_stages,
         not_the_slowest,
         slowest_of_both_together,
+        leaves_out_the_last_stage,
         all_as_slow_as_the_slowest,
         one_way_alone,
         one_slot_too_many,

@@ -61,7 +61,8 @@ def layer_of(weights: list[Tensor]) -> nn.LSTM:
 def drive(answer, weights: list[Tensor], chunks: list[Tensor], state: list, gradients: list[Tensor], counted: bool):
     from course_lib.meter import meter
 
-    layer = layer_of(weights)
+    layer, given = layer_of(weights), [*chunks, *state, *gradients]
+    before = [tensor.clone() for tensor in given]
     with meter() as spent:
         if counted:
             (outputs, of_inputs, of_state), alive = most_alive(answer, layer, chunks, tuple(state), gradients)
@@ -72,9 +73,15 @@ def drive(answer, weights: list[Tensor], chunks: list[Tensor], state: list, grad
         "of_inputs": of_inputs,
         "of_state": of_state,
         "parameters": [parameter.grad for parameter in layer.parameters()],
+        "changed": any(map(is_changed, given, before)),
         "alive": alive,
         "steps": sum(shape[0] for shape in spent.forwards.get("LSTM", []) if shape),
     }
+
+
+def is_changed(tensor: Tensor, before: Tensor) -> bool:
+    """Return whether a tensor has other numbers than before, or takes part in autograd now: its caller notices."""
+    return tensor.requires_grad or tensor.grad is not None or not torch.equal(tensor, before)
 
 
 def judge(case: Case, values: list) -> str | None:
@@ -82,7 +89,7 @@ def judge(case: Case, values: list) -> str | None:
         difference = differs(values[0][name], right, name)
         if difference:
             return difference
-    return None
+    return "a tensor that it was given is no longer as it was" if values[0]["changed"] else None
 
 
 def costs(case: Case, values: list) -> list[Cost]:
@@ -138,6 +145,14 @@ def has(values: list, wanted: dict, *names: str) -> bool:
 
 def cuts_are(case: Case, values: list, cuts: list[Cut], name: str) -> bool:
     return len(case.inputs["chunks"]) > 1 and any(has(values, one_process(case, cut), name) for cut in cuts)
+
+
+@observed
+def changes_what_it_was_given(case: Case, values: list) -> bool:
+    """You change a tensor that you were given: its numbers, or you make the caller's own tensor a leaf, and later
+    backward passes add to its `.grad`. Make a leaf of your own: `chunk.detach().requires_grad_()`.
+    """
+    return values[0]["changed"]
 
 
 def begins_at_zero(case: Case, values: list) -> bool:
@@ -269,6 +284,7 @@ EXERCISE = Exercise(
     judge=judge,
     costs=costs,
     symptoms=(
+        changes_what_it_was_given,
         holds_too_much,
         computes_too_often,
         begins_at_zero,

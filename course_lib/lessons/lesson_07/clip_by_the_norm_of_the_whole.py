@@ -120,7 +120,18 @@ def own_norms(case: Case) -> list[float]:
 
 @says(CLIPPED_BY_ITS_OWN_NORM)
 def own_norm(case: Case, values: list) -> bool:
-    return norms_are(case, values, own_norms(case))
+    several = sum(norm > 0 for norm in own_norms(case)) > 1  # or one stage's norm is that of the whole
+    return several and norms_are(case, values, own_norms(case))
+
+
+@observed
+def frozen_ones_return_nothing(case: Case, values: list) -> bool:
+    """The ranks whose stage has a gradient return the right norm, and those whose stage is frozen do not. It is the
+    norm of the whole model: what came of the sum is the same on every rank, also where nothing was put in.
+    """
+    right, norms = norm_of(case.inputs["gradients"]), own_norms(case) * case.inputs["replicas"]
+    known = [differs(value["norm"], right) is None for value in values]
+    return not all(norms) and known == [norm > 0 for norm in norms]
 
 
 def norms_added(case: Case, values: list) -> bool:
@@ -283,6 +294,7 @@ EXERCISE = Exercise(
         squares_without_root,
         counts_replicas_again,
         over_the_column,
+        frozen_ones_return_nothing,
         own_norm,
         norms_added,
         mean_over_stages,

@@ -9,7 +9,7 @@ from course_lib.checks.exercise import Case, Exercise, differs, draw
 from course_lib.lessons.lesson_07 import table
 from course_lib.lessons.symptoms import observed
 
-GROUPS, NEIGHBOURS = ("row", "column"), ("before", "after")
+GROUPS, NEIGHBORS = ("row", "column"), ("before", "after")
 
 
 def cases(seed: int) -> list[Case]:
@@ -22,7 +22,7 @@ def cases(seed: int) -> list[Case]:
     drawn = draw(sizes, 10, seed)
     parts = {
         "rows and columns": [(2, 3), (3, 2), (1, 2), (2, 1), (1, 1), *drawn[::2]],
-        "neighbours": [(2, 4), (3, 1), (1, 3), (4, 2), *drawn[1::2]],
+        "neighbors": [(2, 4), (3, 1), (1, 3), (4, 2), *drawn[1::2]],
     }
     first = {size: part for part, given in reversed(parts.items()) for size in given}  # each case runs once
     return [case(part, *size) for part, given in parts.items() for size in dict.fromkeys(given) if first[size] == part]
@@ -39,7 +39,7 @@ def drive(answer, replicas: int, stages: int):
 
 
 def judge(case: Case, values: list) -> str | None:
-    names = GROUPS if case.part == "rows and columns" else NEIGHBOURS
+    names = GROUPS if case.part == "rows and columns" else NEIGHBORS
     for rank, right in enumerate(right_table(**case.inputs)):
         value = values[0][rank]
         for name in names:
@@ -72,6 +72,8 @@ def are(case: Case, values: list, name: str, wanted: list[Any]) -> bool:
 
 def rows_for_columns(case: Case, values: list) -> bool:
     """Row and column are swapped. A row is one replica, with all its stages; a column is one stage, in all replicas."""
+    if min(case.inputs.values()) == 1:
+        return False  # one row, or one column: other mistakes come out the same
     right = right_table(**case.inputs)
     rows, columns = ([place[name] for place in right] for name in GROUPS)
     return are(case, values, "row", columns) and are(case, values, "column", rows)
@@ -91,9 +93,13 @@ def column_by_column(case: Case, values: list) -> bool:
 def divides_by_the_replicas(case: Case, values: list) -> bool:
     """You divide the rank by the number of replicas. The length of a row is the number of *stages*: divide by that."""
     replicas, stages = case.inputs.values()
-    wrong = [place(rank, rank // replicas, rank % replicas, replicas, stages) for rank in range(replicas * stages)]
-    names = GROUPS if case.part == "rows and columns" else NEIGHBOURS
-    return replicas != stages and any(are(case, values, name, [each[name] for each in wrong]) for name in names)
+    ranks = range(replicas * stages)
+    names = GROUPS if case.part == "rows and columns" else NEIGHBORS
+    return replicas != stages and any(
+        are(case, values, name, [place(rank, rank // replicas, rank % replicas, *size)[name] for rank in ranks])
+        for name in names
+        for size in ((replicas, stages), (stages, replicas))
+    )
 
 
 def leaves_itself_out(case: Case, values: list) -> bool:
@@ -127,19 +133,19 @@ def round_and_round(case: Case, values: list) -> bool:
     """A pipeline is not a ring: there is no rank before the first stage or after the last. Return None there."""
     replicas, stages = case.inputs.values()
     rings = [[rank - rank % stages + (rank + step) % stages for rank in range(replicas * stages)] for step in (-1, 1)]
-    return any(are(case, values, name, ring) for name, ring in zip(NEIGHBOURS, rings, strict=True))
+    return any(are(case, values, name, ring) for name, ring in zip(NEIGHBORS, rings, strict=True))
 
 
 @observed
 def nobody_is_none(case: Case, values: list) -> bool:
     """If there is no rank before or after, return None: any number would be taken for a rank."""
-    wrong = wrong_neighbours(case, values)
+    wrong = wrong_neighbors(case, values)
     return bool(wrong) and all(right is None for _, _, right in wrong)
 
 
 def rank_0_is_somebody(case: Case, values: list) -> bool:
     """Rank 0 is a rank like any other, but you treat it as missing: `0` is falsy. Test the stage, or use `is None`."""
-    wrong = wrong_neighbours(case, values)
+    wrong = wrong_neighbors(case, values)
     return bool(wrong) and all(right == 0 and found is None for _, found, right in wrong)
 
 
@@ -149,12 +155,12 @@ def from_the_wrong_side(case: Case, values: list) -> bool:
     return are(case, values, "before", [place["after"] for place in right])
 
 
-def wrong_neighbours(case: Case, values: list) -> list[tuple[str, Any, int | None]]:
+def wrong_neighbors(case: Case, values: list) -> list[tuple[str, Any, int | None]]:
     """Return the name, the value and the right value of each neighbor that is wrong."""
-    if case.part != "neighbours":
+    if case.part != "neighbors":
         return []
     pairs = zip(values[0], right_table(**case.inputs), strict=True)
-    found = [(name, value.get(name), right[name]) for value, right in pairs for name in NEIGHBOURS]
+    found = [(name, value.get(name), right[name]) for value, right in pairs for name in NEIGHBORS]
     return [(name, value, right) for name, value, right in found if value != right]
 
 
@@ -164,7 +170,7 @@ EXERCISE = Exercise(
     answer="my_place",
     level="warm-up",
     minutes=10,
-    parts={"rows and columns": 2, "neighbours": 1},
+    parts={"rows and columns": 2, "neighbors": 1},
     read="1 · A table of ranks",
     hints=(
         "Write the table of 2 replicas and 3 stages on paper, row by row. In which row and column is rank 4?",
@@ -175,11 +181,11 @@ EXERCISE = Exercise(
     drive=drive,
     judge=judge,
     symptoms=(
+        divides_by_the_replicas,
         rows_for_columns,
         column_by_column,
         leaves_itself_out,
         stages_and_replicas,
-        divides_by_the_replicas,
         from_the_wrong_side,
         rank_0_is_somebody,
         into_the_next_row,

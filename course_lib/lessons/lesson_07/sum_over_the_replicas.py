@@ -43,6 +43,7 @@ def cases(seed: int) -> list[Case]:
         case("a replica without tokens", [2, 2], [3, 0], "3 tokens, and none in replica 1"),
         case("a replica without tokens", [2, 3], [0, 7], "7 tokens, and none in replica 0"),
         case("a replica without tokens", [2, 2], [0, 5, 0], "5 tokens in replica 1, and none in the others"),
+        case("a replica without tokens", [2, 2], [0, 0, 1], "1 token in replica 2, and none in the others"),
     ]
 
 
@@ -154,8 +155,32 @@ def as_it_was(case: Case, values: list) -> bool:
 
 def nothing_summed(case: Case, values: list) -> bool:
     """Each rank has its own replica's mean: nothing was added up over the replicas."""
-    had = each(case, values)
-    return len(case.inputs["counts"]) > 1 and all(along(now, before) for now, before, _ in had if before.norm())
+    had, counts = each(case, values), case.inputs["counts"]
+    return len(counts) > 1 and all(counts) and all(along(now, before) for now, before, _ in had)
+
+
+@observed
+def groups_that_are_no_columns(case: Case, values: list) -> bool:
+    """None of the groups that you make is a column of the table. Ranks of one column are `stages` apart, and there are
+    world size // `replicas` stages.
+    """
+    replicas, stages = len(case.inputs["gradients"]), len(case.inputs["gradients"][0])
+    columns = [list(range(stage, replicas * stages, stages)) for stage in range(stages)]
+    groups = [sorted(group) for group in values[0]["groups"] if group is not None]
+    return bool(groups) and len(groups) == len(values[0]["groups"]) and not any(group in columns for group in groups)
+
+
+@observed
+def empty_ones_keep_theirs(case: Case, values: list) -> bool:
+    """The replicas that have tokens have the right gradient; those without still have their zeros. They need it, too:
+    all replicas update their weights with it.
+    """
+    right, stages = expected(case), len(case.inputs["gradients"][0])
+    pairs = zip(values, right, strict=True)
+    is_right = [differs(value["weight.grad"], one["weight.grad"]) is None for value, one in pairs]
+    return 0 in case.inputs["counts"] and is_right == [
+        count > 0 for count in case.inputs["counts"] for _ in range(stages)
+    ]
 
 
 def no_number(case: Case, values: list) -> bool:
@@ -271,6 +296,7 @@ EXERCISE = Exercise(
     symptoms=(
         groups_of_their_own,
         sends_more_than_its_own,
+        empty_ones_keep_theirs,
         no_number,
         as_it_was,
         never_divides,
@@ -281,6 +307,7 @@ EXERCISE = Exercise(
         means_of_replicas,
         over_everyone,
         along_the_row,
+        groups_that_are_no_columns,
         nothing_summed,
     ),
     hanging=leaves_when_empty,

@@ -14,6 +14,7 @@ from course_lib.checks.private import by_rank
 from course_lib.lessons.symptoms import observed
 
 NAN, INF = float("nan"), float("inf")
+LARGE = 1e30  # in float32 its square is infinite, but not its sum over the ranks
 RATE = 0.1
 
 
@@ -22,7 +23,8 @@ def cases(seed: int) -> list[Case]:
 
     def case(part: str, ranks: int, updates: int, bad: dict[tuple[int, int], float]) -> Case:
         """Make a case with random gradients, in which `bad[rank, update]` replaces one number."""
-        gradients = torch.randn(ranks, updates, 2, generator=generator, dtype=torch.float64)
+        dtype = torch.float32 if LARGE in map(abs, bad.values()) else torch.float64
+        gradients = torch.randn(ranks, updates, 2, generator=generator, dtype=dtype)
         for (rank, update), value in bad.items():
             gradients[rank, update, dice.randrange(2)] = value
         where = ", ".join(f"{value} on rank {rank} in update {update}" for (rank, update), value in bad.items())
@@ -51,11 +53,13 @@ def cases(seed: int) -> list[Case]:
         case("an infinite number", 2, 3, {(0, 1): -INF}),
         case("an infinite number", 2, 3, {(0, 1): INF, (1, 1): -INF}),
         case("an infinite number", 3, 8, drawn(3, 8, dice.choice((INF, -INF)))),
+        case("an infinite number", 2, 2, {(1, 1): LARGE}),  # finite
+        case("an infinite number", 3, 4, {(0, 1): INF, (2, 2): -LARGE}),
     ]
 
 
 def drive(answer, gradients: Tensor):
-    return {"weights": answer(torch.ones(2, dtype=torch.float64), list(gradients[dist.get_rank()].clone()), RATE)}
+    return {"weights": answer(torch.ones(2, dtype=gradients.dtype), list(gradients[dist.get_rank()].clone()), RATE)}
 
 
 def expected(case: Case) -> list:
@@ -137,11 +141,11 @@ def _stay_finite(values: list) -> bool:
 
 @observed
 def made_up(case: Case, values: list) -> bool:
-    """The weights changed in an update in which a rank's gradient was bad: zeros stood in for it, or the other ranks
-    went on without it. When one rank's gradient is bad, all ranks skip the update.
+    """The weights changed in an update in which a rank's gradient was bad. All ranks skip such an update: with zeros in
+    place of the bad gradient, or without that rank, it is the update of another batch.
     """
     weights = [torch.ones(2, dtype=torch.float64), *values[0]["weights"]]
-    pairs = zip(weights, weights[1:], _finite(case), strict=True)
+    pairs = zip(weights[:-1], weights[1:], _finite(case), strict=True)
     return any(not finite and differs(after, before) for before, after, finite in pairs)
 
 
@@ -150,9 +154,28 @@ def skips_too_much(case: Case, values: list) -> bool:
     """An update was skipped although all ranks' gradients were finite. A bad gradient in an earlier update says nothing
     about this one.
     """
+    return any(_skipped_for_nothing(case, values)) and not takes_large_for_infinite(case, values)
+
+
+@observed
+def takes_large_for_infinite(case: Case, values: list) -> bool:
+    """An update was skipped whose gradients are large, but finite. The square of a finite number may be infinite, and
+    so may a norm: test the numbers themselves.
+    """
+    large = (case.inputs["gradients"].abs() == LARGE).any(dim=2).any(dim=0).tolist()
+    skipped = _skipped_for_nothing(case, values)
+    return any(skipped) and all(size for size, skip in zip(large, skipped, strict=True) if skip)
+
+
+def _skipped_for_nothing(case: Case, values: list) -> list[bool]:
+    """Return, for each update, whether it was skipped though all ranks' gradients were finite."""
     weights = [torch.ones(2, dtype=torch.float64), *values[0]["weights"]]
-    pairs = zip(weights, weights[1:], _finite(case), strict=True)
-    return any(finite and differs(after, before) is None for before, after, finite in pairs)
+    gradients = case.inputs["gradients"].mean(dim=0)
+    updates = zip(weights[:-1], weights[1:], gradients, _finite(case), strict=True)
+    return [
+        finite and differs(after, before) is None and differs(before - RATE * gradient, before) is not None
+        for before, after, gradient, finite in updates
+    ]
 
 
 def sum_not_mean(case: Case, values: list) -> bool:
@@ -210,6 +233,7 @@ EXERCISE = Exercise(
         never_skips,
         one_is_enough,
         made_up,
+        takes_large_for_infinite,
         skips_too_much,
         sum_not_mean,
     ),

@@ -113,7 +113,7 @@ def train(
         last_digits = [1 + 1e-13 * dice.choice((-1, 1)) for _ in range(ranks)]  # the order of summation changes them
         used = [_used(faults, rank, update, own) * last_digits[rank] for rank in range(ranks)]
         rates = [rate * _times(faults, rank, update, another_rate) for rank in range(ranks)]
-        weights = [weights[rank] - rates[rank] * used[rank] for rank in range(ranks)]
+        weights = [(weights[rank] - rates[rank] * used[rank]) * last_digits[-1 - rank] for rank in range(ranks)]
         log.append(
             [
                 {

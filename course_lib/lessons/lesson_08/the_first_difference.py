@@ -20,7 +20,7 @@ def cases(seed: int) -> list[Case]:
         *(("ends too early", fault, 3 + place) for fault in (returns, is_busy) for place in range(3)),
         *(("another collective", calls_another, 3 + place) for place in range(3)),
         *(("found out later", fault, 3 + place) for fault in (skips_once, evaluates_alone) for place in range(4)),
-        *(("found out later", once_more, 3 + place) for place in range(2)),
+        *(("found out later", fault, 3 + place) for fault in (once_more, goes_round_again) for place in range(2)),
         *(("found out later", fault, 3 + place) for fault in (starts_anew, skips_at_once) for place in range(2)),
     ]
     return [_job(dice, part, fault, ranks) for part, fault, ranks in made]
@@ -122,6 +122,11 @@ def once_more(dice: random.Random, right: list[Step], size: int) -> tuple[list[S
     return [*right, Step(dice.choice(OPS), line, group="world")], line, "extra"
 
 
+def goes_round_again(dice: random.Random, right: list[Step], size: int) -> tuple[list[Step], int, str]:
+    """Add one more update at the end, on lines where the others make calls, too; but they have returned."""
+    return [*right, *right[2 : 2 + size]], right[2].line, "extra"
+
+
 def drive(answer, record: list[dict]):
     return {"found": answer([{**each, "calls": [tuple(call) for call in each["calls"]]} for each in record])}
 
@@ -200,6 +205,17 @@ def extra_for_skipped(case: Case, values: list) -> bool:
 
 
 @observed
+def skipped_for_extra(case: Case, values: list) -> bool:
+    """The rank is right, but it has left nothing out: the others have returned, and make no call in this place. The
+    call is one too many, on whatever line, and the line is its own.
+    """
+    rank, _, cause = values[0]["found"]
+    mine, usual = _of_both(case)
+    too_many = mine["calls"][: len(usual["calls"])] == usual["calls"]
+    return rank == _truth(case)[0] and cause == "skipped" and _truth(case)[2] == "extra" and too_many
+
+
+@observed
 def other_cause(case: Case, values: list) -> bool:
     """Rank and line are right, but the cause is not. Look again at the first difference: is there a call on both sides?
     If not: who has returned, and who is running? If so: is it the same collective, and do the others ever call it on
@@ -228,6 +244,7 @@ EXERCISE = Exercise(
     symptoms=(
         blames_a_victim,
         extra_for_skipped,
+        skipped_for_extra,
         line_of_the_other_side,
         line_of_the_hang,
         another_line,

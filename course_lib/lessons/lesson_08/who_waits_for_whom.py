@@ -227,8 +227,8 @@ def _truth(case: Case) -> tuple[dict[int, int | None], str]:
 
 @observed
 def blames_victims_too(case: Case, values: list) -> bool:
-    """These include the ranks to blame, but also others that only wait for them, or that no rank waits for. Follow the
-    waits to their end, and name only the ranks where they end.
+    """All ranks to blame are here, and others besides. Follow the waits to their end, and name only the ranks where
+    they end.
     """
     return values[0]["found"][0].keys() > _truth(case)[0].keys()
 
@@ -308,7 +308,7 @@ EXERCISE = Exercise(
     level="build",
     minutes=30,
     parts={"gone or busy": 1, "messages": 2, "groups": 2},
-    read="5 · Two who both send first",
+    read="5 · Both ranks send first",
     hints=(
         "Start with a small function: which ranks does this rank wait for? In a message, its peer. In a collective, "
         "the members of the group that are not in the same call.",

@@ -75,7 +75,7 @@ def _is(values: list, right: list[int]) -> bool:
 
 @observed
 def one_for_each_event(case: Case, values: list) -> bool:
-    """The list is too long or too short: return one number for each *push*, in order, and none for a pull."""
+    """The list has another length than the log has pushes: return one number for each *push*, and none for a pull."""
     return len(values[0]["staleness"]) != len(_ages(case))
 
 

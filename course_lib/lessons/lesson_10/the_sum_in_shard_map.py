@@ -103,6 +103,14 @@ def is_a_mean_of_means(case: Case, values: list) -> bool:
     return _is(case, values, lambda losses, mask: _own_means(losses, mask).mean())
 
 
+def counts_a_step_too_many(case: Case, values: list) -> bool:
+    """Each device without steps counts as one, so you divide by too many. Divide by `psum(mask.sum())`, as it is: over
+    all devices it is never 0.
+    """
+    empty = bool((case.inputs["mask"].sum(dim=1) == 0).any())
+    return empty and _is(case, values, lambda losses, mask: (losses * mask).sum() / mask.sum(dim=1).clamp(min=1).sum())
+
+
 def divides_by_the_devices(case: Case, values: list) -> bool:
     """It is too small by the number of devices: `pmean` divides by it, after you divided by the global count."""
     devices = len(case.inputs["inputs"])
@@ -147,6 +155,7 @@ EXERCISE = Exercise(
         sums_again,
         is_a_mean_per_device,
         is_a_mean_of_means,
+        counts_a_step_too_many,
         divides_by_the_devices,
         never_divides,
         counts_padding,

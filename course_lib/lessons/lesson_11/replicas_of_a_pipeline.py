@@ -205,7 +205,7 @@ def not_in_stages(case: Case, values: list[Any]) -> str | None:
                 f"rank {first + stage} has {', '.join(map(str, own)) or 'none'}" for stage, own in enumerate(blocks)
             ]
             return (
-                f"a replica has the blocks {', '.join(map(str, whole))} once, in order, on {stages} neighbouring "
+                f"a replica has the blocks {', '.join(map(str, whole))} once, in order, on {stages} neighboring "
                 f"rank{'s' if stages > 1 else ''}, but {'; '.join(texts)}"
             )
     return None
@@ -232,8 +232,8 @@ def _costs_of_ranks(case: Case, values: list[Any]) -> list[list[Cost]]:
         near_bytes = sum(size for peer, size in many["sent_to"].items() if peer in near)
         allowed = links * (activations + HEADER * MANY * micro_batches)
         found[0].append(Cost(f"numbers in parameters, rank {rank}", many["kept"], own))
-        found[1].append(Cost("bytes to others than neighbouring stages", far, 0))
-        found[2].append(Cost("bytes to neighbouring stages", near_bytes, allowed))
+        found[1].append(Cost("bytes to others than neighboring stages", far, 0))
+        found[2].append(Cost("bytes to neighboring stages", near_bytes, allowed))
         found[3].append(Cost("bytes put into collectives", sum(many["payload"].values()), own * FLOAT64 + SMALL))
         saved = f"bytes kept for backward, {MANY * micro_batches} micro-batches"
         found[4].append(Cost(saved, many["saved_bytes"], int(SOME_MORE * few["saved_bytes"])))

@@ -18,14 +18,17 @@ LEAVES = (*WEIGHTS, "inputs")
 def cases(seed: int) -> list[Case]:
     generator = seeded(seed)
 
-    def case(part: str, ranks: int, heads: int, head_width: int, steps: int, sequences: int = 2) -> Case:
+    def case(
+        part: str, ranks: int, heads: int, head_width: int, steps: int, sequences: int = 2, residual: bool = False
+    ) -> Case:
         width = ranks * heads * head_width
         shapes = dict.fromkeys(WEIGHTS, (width, width))
         shapes |= dict.fromkeys(("inputs", "slopes"), (steps, sequences, width))
         tensors = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
         own = f"{heads} head{'s' * (heads > 1)} of width {head_width} on each rank"
         says = f"{own}, {steps} step{'s' * (steps > 1)} of {sequences} sequence{'s' * (sequences > 1)}"
-        return Case(part, ranks, {"heads": heads, **tensors}, says)
+        says += ", and a loss of the inputs and the outputs together" * residual
+        return Case(part, ranks, {"heads": heads, "residual": residual, **tensors}, says)
 
     return [
         case("one head on each rank", 2, 1, 2, 1, sequences=1),
@@ -34,6 +37,8 @@ def cases(seed: int) -> list[Case]:
         case("several heads", 2, 2, 2, 4),
         case("several heads", 2, 3, 4, 6, sequences=3),
         case("several heads", 3, 2, 3, 5),
+        case("several heads", 2, 3, 2, 3, residual=True),
+        case("several heads", 3, 2, 3, 4, residual=True),
     ]
 
 
@@ -54,7 +59,7 @@ def own_columns(whole: Tensor, rank: int, ranks: int) -> Tensor:
     return own_rows(whole.T, rank, ranks).T
 
 
-def drive(answer, heads: int, inputs: Tensor, slopes: Tensor, **weights: Tensor):
+def drive(answer, heads: int, residual: bool, inputs: Tensor, slopes: Tensor, **weights: Tensor):
     """Run the forward pass, then the backward pass from the same loss on every rank."""
     from course_lib.meter import meter
 
@@ -64,7 +69,7 @@ def drive(answer, heads: int, inputs: Tensor, slopes: Tensor, **weights: Tensor)
         outputs = answer(leaves[-1], *leaves[:-1], heads)
     with meter() as backward:
         if isinstance(outputs, Tensor) and outputs.requires_grad and outputs.shape == slopes.shape:
-            (outputs * slopes).sum().backward()
+            ((outputs + leaves[-1] if residual else outputs) * slopes).sum().backward()
     return {
         "outputs": outputs,
         "gradients": [leaf.grad for leaf in leaves],
@@ -94,7 +99,7 @@ def attention(case: Case, *, hidden: str = "later", scale: str = "head", heads_a
 def expected(case: Case) -> list[dict[str, Any]]:
     leaves = {name: case.inputs[name].clone().requires_grad_() for name in LEAVES}
     outputs = attention(Case(case.part, case.ranks, case.inputs | leaves, case.says)).sum(0)
-    (outputs * case.inputs["slopes"]).sum().backward()
+    ((outputs + leaves["inputs"] * case.inputs["residual"]) * case.inputs["slopes"]).sum().backward()
     whole = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
     return [
         {"outputs": outputs.detach(), "gradients": [*own_part(whole, rank, case.ranks), whole["inputs"]]}
@@ -255,6 +260,20 @@ def summed_the_inputs_twice(case: Case, values: list) -> bool:
     return wrong and _times(case, values, case.ranks, slice(4, 5))
 
 
+def summed_what_came_another_way(case: Case, values: list) -> bool:
+    """The gradient of `inputs` is right where only your function uses them. Here the loss uses them, too, and you sum
+    what comes from there over the ranks, where it is already whole: a hook on `inputs` sees all of their gradient. Sum
+    what comes back through your own use: of a view of `inputs`, or in a `torch.autograd.Function`.
+    """
+    if not case.inputs["residual"] or not _wrong_backward(case, values):
+        return False
+    more = (case.ranks - 1) * case.inputs["slopes"]
+    return all(
+        differs(value["gradients"][-1], one["gradients"][-1] + more) is None
+        for value, one in zip(values, expected(case), strict=True)
+    )
+
+
 def sent_more_often(case: Case, values: list) -> bool:
     """The numbers are right, with more collectives than needed: one sum of the outputs forward, and one sum of the
     inputs' gradient backward. Use the inputs once for queries, keys and values together.
@@ -299,6 +318,7 @@ EXERCISE = Exercise(
         averaged_on_the_way_back,
         summed_on_the_way_back,
         summed_the_inputs_twice,
+        summed_what_came_another_way,
         sent_more_often,
     ),
 )

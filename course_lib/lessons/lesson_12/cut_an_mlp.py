@@ -184,6 +184,25 @@ def has_no_bias(case: Case, values: list) -> bool:
     return _has(case, values, -case.inputs["down_bias"])
 
 
+def has_a_part_of_the_bias(case: Case, values: list) -> bool:
+    """A part of `down_bias` is missing from the sum: that of the ranks which have no columns. A rank without columns is
+    in the sum, too: it gives back its part of the bias.
+    """
+    ranks = case.inputs["ranks"]
+    empty = _columns(values).count(0)
+    return empty > 0 and _has(case, values, -empty / ranks * case.inputs["down_bias"])
+
+
+@observed
+def has_too_many_on_one(case: Case, values: list) -> bool:
+    """One rank has more columns than it must, and all others wait for it: what is left over belongs to several ranks,
+    one column to each, as `torch.tensor_split` gives it.
+    """
+    most = -(-case.inputs["up"].shape[0] // case.inputs["ranks"])
+    found = _columns(values)
+    return shape_trouble(case, values) is None and sum(found) == case.inputs["up"].shape[0] and max(found) > most
+
+
 @observed
 def drops_what_is_left_over(case: Case, values: list) -> bool:
     """Some columns are on no rank: the number of ranks does not divide the number of columns. Give the first ranks one
@@ -236,10 +255,12 @@ SYMPTOMS: tuple[Any, ...] = (
     keeps_all_of_up_bias,
     cuts_down_along_its_outputs,
     cuts_down_bias,
+    has_too_many_on_one,
     drops_what_is_left_over,
     has_columns_twice,
     adds_the_bias_on_every_rank,
     has_no_bias,
+    has_a_part_of_the_bias,
     other_rows_than_columns,
 )
 

@@ -29,13 +29,13 @@ class AllReduceExplorer(Explorer):
     )
 
     def __init__(self, ranks: int = 4) -> None:
-        self.way = ring(whole_number(ranks, "ranks", 2, 8))
+        self.scheme = ring(whole_number(ranks, "ranks", 2, 8))
         super().__init__(
             [
                 choice("way", "how", list(ways_to_all_reduce()), "ring"),
                 slider("ranks", "ranks", range(2, 9), ranks),
                 choice("size", "tensor", SIZES, 4e6),
-                slider("round", "rounds done", range(len(self.way.rounds) + 1), 0, plays=True),
+                slider("round", "rounds done", range(len(self.scheme.rounds) + 1), 0, plays=True),
             ]
         )
 
@@ -46,48 +46,52 @@ class AllReduceExplorer(Explorer):
         ranks = self.values["ranks"]
         if self.values["way"] == "recursive doubling" and ranks & (ranks - 1):
             self.values["ranks"] = ranks = 2 ** (ranks.bit_length() - 1)  # recursive doubling needs a power of two
-        self.way = ways_to_all_reduce()[self.values["way"]](ranks)
+        self.scheme = ways_to_all_reduce()[self.values["way"]](ranks)
         self.values["round"] = 0
-        self.offer("round", range(len(self.way.rounds) + 1))
+        self.offer("round", range(len(self.scheme.rounds) + 1))
 
     def showcase(self) -> Drawing:
         """Return the picture halfway through, because there is little to see before the first round."""
-        return self.drawing if self.values["round"] else self.draw(len(self.way.rounds) // 2)
+        return self.drawing if self.values["round"] else self.draw(len(self.scheme.rounds) // 2)
 
     def draw(self, after: int | None = None) -> Drawing:
         """Draw the picture after `after` rounds, or after the number on the slider."""
-        way, done = self.way, self.values["round"] if after is None else after
-        messages = way.rounds[done - 1] if done else ()
-        places = [_place(rank, way.ranks) for rank in range(way.ranks)]
-        shapes = [_arrow(one, places, way) for one in messages]
-        sent = way.sent_after(done, self.values["size"])
-        for rank, held in enumerate(way.held_after(done)):
-            shapes.append(_rank(rank, held, places[rank], way.ranks, size_in_words(sent[rank]) if sent[rank] else "0"))
-        ways = [make(way.ranks) for make in ways_to_all_reduce().values() if make is not doubling or _pairs(way.ranks)]
-        bars = _bars(ways, way, done, self.values["size"], _height(way.ranks) + 20)
-        height = _height(way.ranks) + 50 + 26 * len(ways)
+        scheme, done = self.scheme, self.values["round"] if after is None else after
+        messages = scheme.rounds[done - 1] if done else ()
+        places = [_place(rank, scheme.ranks) for rank in range(scheme.ranks)]
+        shapes = [_arrow(message, places, scheme) for message in messages]
+        sent = scheme.sent_after(done, self.values["size"])
+        for rank, pieces in enumerate(scheme.held_after(done)):
+            words = size_in_words(sent[rank]) if sent[rank] else "0"
+            shapes.append(_rank(rank, pieces, places[rank], scheme.ranks, words))
+        possible = [make for make in ways_to_all_reduce().values() if make is not doubling or _pairs(scheme.ranks)]
+        schemes = [make(scheme.ranks) for make in possible]
+        bars = _bars(schemes, scheme, done, self.values["size"], _height(scheme.ranks) + 20)
+        height = _height(scheme.ranks) + 50 + 26 * len(schemes)
         return Drawing("".join([*shapes, bars]), WIDTH, height, self._words(messages, sent, done))
 
     def _words(self, messages: tuple[Message, ...], sent: list[float], done: int) -> str:
-        way, size = self.way, self.values["size"]
-        total = way.in_turn(size=size)
+        scheme, size = self.scheme, self.values["size"]
+        total = scheme.in_turn(size=size)
         if not done:
-            cut = f", cut into {way.pieces} pieces" if way.pieces > 1 else ""
+            cut = f", cut into {scheme.pieces} pieces" if scheme.pieces > 1 else ""
             return (
-                f"Before the first of {len(way.rounds)} rounds: each of {way.ranks} ranks has its own numbers, "
-                f"{size_in_words(size)}{cut}. In turn, {_formula(way)} = {size_in_words(total)} will have to pass."
+                f"Before the first of {len(scheme.rounds)} rounds: each of {scheme.ranks} ranks has its own numbers, "
+                f"{size_in_words(size)}{cut}. One after another, {_formula(scheme)} = {size_in_words(total)} "
+                "will have to pass."
             )
-        complete = sum(len(held) == way.ranks for row in way.held_after(done) for held in row)
-        one = messages[0]
-        verb = "adds it to its own" if one.adds else "keeps it in place of its own"
-        many = "every rank sends" if len(messages) == way.ranks else f"rank {one.source} sends"
-        who = "its right-hand neighbour" if way.name == "ring" else "its partner" if len(messages) > 1 else ""
-        what = "one piece" if way.pieces > 1 else "the whole tensor"
+        complete = sum(len(ranks) == scheme.ranks for row in scheme.held_after(done) for ranks in row)
+        message = messages[0]
+        verb = "adds it to its own" if message.adds else "keeps it in place of its own"
+        senders = "every rank sends" if len(messages) == scheme.ranks else f"rank {message.source} sends"
+        receiver = "its partner" if len(messages) > 1 else f"rank {message.target}"
+        receiver = "its right-hand neighbor" if scheme.name == "ring" else receiver
+        content = "one piece" if scheme.pieces > 1 else "the whole tensor"
         return (
-            f"Round {done} of {len(way.rounds)}{_phase(way, done)}: {many} {what} to {who or f'rank {one.target}'}, "
-            f"which {verb}. Complete: {complete} of {way.ranks * way.pieces} pieces. "
-            f"The busiest sender has sent {size_in_words(max(sent))}; in turn {size_in_words(way.in_turn(done, size))} "
-            f"of {_formula(way)} = {size_in_words(total)} have passed."
+            f"Round {done} of {len(scheme.rounds)}{_phase(scheme, done)}: {senders} {content} to {receiver}, "
+            f"which {verb}. Complete: {complete} of {scheme.ranks * scheme.pieces} pieces. "
+            f"The busiest sender has sent {size_in_words(max(sent))}. One after another, "
+            f"{size_in_words(scheme.in_turn(done, size))} of {_formula(scheme)} = {size_in_words(total)} have passed."
         )
 
 
@@ -95,15 +99,15 @@ def _pairs(ranks: int) -> bool:
     return not ranks & (ranks - 1)
 
 
-def _formula(way: AllReduce) -> str:
+def _formula(scheme: AllReduce) -> str:
     """Return the formula for the bytes that pass in turn, for a tensor of M bytes on n ranks."""
     formulas = {"ring": "2(n-1)/n x M", "through rank 0": "2(n-1) x M", "recursive doubling": "log2(n) x M"}
-    return formulas[way.name]
+    return formulas[scheme.name]
 
 
-def _phase(way: AllReduce, done: int) -> str:
+def _phase(scheme: AllReduce, rounds: int) -> str:
     phases = {"ring": ("reduce-scatter", "all-gather"), "through rank 0": ("reduce", "broadcast")}
-    return f", {phases[way.name][done > len(way.rounds) // 2]}" if way.name in phases else ""
+    return f", {phases[scheme.name][rounds > len(scheme.rounds) // 2]}" if scheme.name in phases else ""
 
 
 def _height(ranks: int) -> float:
@@ -127,68 +131,67 @@ def _outline(place: tuple[float, float], pieces: int) -> tuple[float, float, flo
     return place[0] - width / 2, place[1] - height / 2, width, height
 
 
-def _rank(rank: int, held: list[frozenset[int]], place: tuple[float, float], ranks: int, sent: str) -> str:
+def _rank(rank: int, pieces: list[frozenset[int]], place: tuple[float, float], ranks: int, sent: str) -> str:
     """Draw a box with a cell per piece, and in each cell a stripe for each rank whose numbers are in its sum."""
-    outline, cell = _outline(place, len(held)), _cell(len(held))
+    outline, cell = _outline(place, len(pieces)), _cell(len(pieces))
     left, top = outline[0] + 6, outline[1] + 35
     drawn = [box(*outline, "paper", rx=5), box(*outline, "frame", rx=5)]
     drawn.append(text(place[0], top - 19, f"rank {rank}", "ink strong", "middle"))
     stripe = TALL / ranks
-    for piece, contributors in enumerate(held):
+    for piece, contributors in enumerate(pieces):
         x = left + cell * piece
-        drawn += [box(x + 2, top + stripe * who, cell - 4, stripe, f"rank{who}") for who in sorted(contributors)]
+        drawn += [box(x + 2, top + stripe * other, cell - 4, stripe, f"rank{other}") for other in sorted(contributors)]
         drawn.append(box(x + 2, top, cell - 4, TALL, "whole" if len(contributors) == ranks else "frame"))
-        if len(held) > 1:
+        if len(pieces) > 1:
             drawn.append(text(x + cell / 2, top - 4, str(piece), "faint small", "middle"))
     return element("g", *drawn, text(place[0], top + TALL + 15, f"sent {sent}", "faint small", "middle"))
 
 
-def _arrow(one: Message, places: list[tuple[float, float]], way: AllReduce) -> str:
+def _arrow(message: Message, places: list[tuple[float, float]], scheme: AllReduce) -> str:
     """Draw an arrow from the edge of one box to the edge of the other."""
-    (x1, y1), (x2, y2) = places[one.source], places[one.target]
+    (x1, y1), (x2, y2) = places[message.source], places[message.target]
     length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
     dx, dy = (x2 - x1) / length, (y2 - y1) / length
-    _, _, width, height = _outline((0, 0), way.pieces)
+    _, _, width, height = _outline((0, 0), scheme.pieces)
     inside = min(width / 2 / abs(dx) if abs(dx) > 1e-9 else length, height / 2 / abs(dy) if abs(dy) > 1e-9 else length)
-    to_and_fro = way.name == "recursive doubling" or way.ranks == 2
-    aside = 7 if to_and_fro and len(way.rounds[0]) > 1 else 0  # two messages share this line, in opposite directions
+    to_and_fro = scheme.name == "recursive doubling" or scheme.ranks == 2
+    aside = 7 if to_and_fro and len(scheme.rounds[0]) > 1 else 0  # two messages share this line, in opposite directions
     x1, y1, x2, y2 = x1 - dy * aside, y1 + dx * aside, x2 - dy * aside, y2 + dx * aside
     tail = (x1 + dx * (inside + 3), y1 + dy * (inside + 3))
     tip = (x2 - dx * (inside + 3), y2 - dy * (inside + 3))
     neck = (tip[0] - dx * 12, tip[1] - dy * 12)
     corners = [tip, (neck[0] - dy * 6, neck[1] + dx * 6), (neck[0] + dy * 6, neck[1] - dx * 6)]
     head = element("polygon", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in corners), class_="head")
-    return element("g", line(*tail, *neck, "message"), head, _label(one, way, tail, tip), class_="travelling")
+    return element("g", line(*tail, *neck, "message"), head, _label(message, scheme, tail, tip), class_="travelling")
 
 
-def _label(one: Message, way: AllReduce, tail: tuple[float, float], tip: tuple[float, float]) -> str:
+def _label(message: Message, scheme: AllReduce, tail: tuple[float, float], tip: tuple[float, float]) -> str:
     """Draw the label of the piece, on the inner side of the ring."""
-    if way.pieces == 1:
+    if scheme.pieces == 1:
         return ""
     x, y = (tail[0] + tip[0]) / 2, (tail[1] + tip[1]) / 2
-    if way.ranks == 2:
-        return text(x + (34 if one.source else -34), y, f"piece {one.piece}", "ink small", "middle")
-    to_centre = (WIDTH / 2 - x, _height(way.ranks) / 2 - y)
+    if scheme.ranks == 2:
+        return text(x + (34 if message.source else -34), y, f"piece {message.piece}", "ink small", "middle")
+    to_centre = (WIDTH / 2 - x, _height(scheme.ranks) / 2 - y)
     far = max(1.0, (to_centre[0] ** 2 + to_centre[1] ** 2) ** 0.5)
     place = (x + 34 * to_centre[0] / far, y + 16 * to_centre[1] / far + 4)
-    return text(*place, f"piece {one.piece}", "ink small", "middle")
+    return text(*place, f"piece {message.piece}", "ink small", "middle")
 
 
-def _bars(ways: list[AllReduce], chosen: AllReduce, done: int, size: float, top: float) -> str:
+def _bars(schemes: list[AllReduce], chosen: AllReduce, rounds: int, size: float, top: float) -> str:
     """Draw how many bytes pass in turn with each algorithm, and how many have passed with the chosen one."""
-    longest = max(way.in_turn(size=size) for way in ways)
-    shapes = [
-        text(0, top, f"bytes that pass in turn, n = {chosen.ranks} ranks, M = {size_in_words(size)}", "ink strong")
-    ]
-    for number, way in enumerate(ways):
-        y, total = top + 12 + 26 * number, way.in_turn(size=size)
+    longest = max(scheme.in_turn(size=size) for scheme in schemes)
+    title = f"bytes that pass one after another, n = {chosen.ranks} ranks, M = {size_in_words(size)}"
+    shapes = [text(0, top, title, "ink strong")]
+    for number, scheme in enumerate(schemes):
+        y, total = top + 12 + 26 * number, scheme.in_turn(size=size)
         full, left = 330 * total / longest, 140
-        so_far = way.in_turn(done, size) / total * full if way.name == chosen.name else 0.0
+        so_far = scheme.in_turn(rounds, size) / total * full if scheme.name == chosen.name else 0.0
         shapes += [
-            text(0, y + 14, way.name, "ink strong" if way.name == chosen.name else "ink"),
+            text(0, y + 14, scheme.name, "ink strong" if scheme.name == chosen.name else "ink"),
             box(left, y, full, 18, "idle"),
             box(left, y, so_far, 18, "communication"),
-            text(left + full + 8, y + 14, f"{_formula(way)} = {size_in_words(total)}"),
+            text(left + full + 8, y + 14, f"{_formula(scheme)} = {size_in_words(total)}"),
         ]
     return "".join(shapes)
 
@@ -217,17 +220,17 @@ class AllReduce:
         held = [[frozenset([rank])] * self.pieces for rank in range(self.ranks)]
         for messages in self.rounds[:rounds]:
             before = [list(row) for row in held]  # all messages of a round leave before any arrives
-            for one in messages:
-                arriving = before[one.source][one.piece]
-                own = before[one.target][one.piece] if one.adds else frozenset()
-                held[one.target][one.piece] = own | arriving
+            for message in messages:
+                arriving = before[message.source][message.piece]
+                addend = before[message.target][message.piece] if message.adds else frozenset()
+                held[message.target][message.piece] = addend | arriving
         return held
 
     def sent_after(self, rounds: int, size: float = 1.0) -> list[float]:
         """Return how many bytes of a `size`-byte tensor each rank has sent by then."""
         sent = [0.0] * self.ranks
-        for one in (message for messages in self.rounds[:rounds] for message in messages):
-            sent[one.source] += size / self.pieces
+        for message in (message for messages in self.rounds[:rounds] for message in messages):
+            sent[message.source] += size / self.pieces
         return sent
 
     def in_turn(self, rounds: int | None = None, size: float = 1.0) -> float:

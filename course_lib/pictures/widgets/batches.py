@@ -53,12 +53,12 @@ class BatchExplorer(Explorer):
 def _bars(lengths: numpy.ndarray, batches: list[list[int]]) -> str:
     cells = [len(batch) * int(lengths[batch].max()) for batch in batches]
     tokens = [int(lengths[batch].sum()) for batch in batches]
-    highest, each = max(cells), WIDTH / len(batches)
+    highest, step = max(cells), WIDTH / len(batches)
     shapes = [line(LEFT, TOP, LEFT, TOP + HEIGHT)]
     for number, (all_cells, real) in enumerate(zip(cells, tokens, strict=True)):
-        x, padded, filled = LEFT + each * number, HEIGHT * all_cells / highest, HEIGHT * real / highest
-        shapes += [box(x + 1, TOP + HEIGHT - padded, each - 1.5, padded, "idle")]
-        shapes += [box(x + 1, TOP + HEIGHT - filled, each - 1.5, filled, "forward")]
+        x, padded, filled = LEFT + step * number, HEIGHT * all_cells / highest, HEIGHT * real / highest
+        shapes += [box(x + 1, TOP + HEIGHT - padded, step - 1.5, padded, "idle")]
+        shapes += [box(x + 1, TOP + HEIGHT - filled, step - 1.5, filled, "forward")]
     shapes += [text(LEFT - 6, TOP + 10, f"{highest:,}", "ink", "end"), text(LEFT - 6, TOP + HEIGHT, "0", "ink", "end")]
     return "".join([*shapes, text(LEFT, TOP + HEIGHT + 22, f"cells of the first {len(batches)} batches of the epoch")])
 

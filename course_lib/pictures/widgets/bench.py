@@ -11,13 +11,15 @@ from course_lib.pictures.widgets.bench_results import (
     after_the_end,
     bound_like,
     comparison,
-    known,
+    describe_waiting,
+    goal,
+    named_schedules,
     run_paced,
     score_table,
     search_like,
     stuck_line,
-    who_waits,
     why_stuck,
+    written,
 )
 from course_lib.pictures.widgets.explorer import Button, Explorer, choice, slider, whole_number
 from course_lib.pictures.widgets.svg import Drawing, text
@@ -31,6 +33,7 @@ from course_lib.planning.simulation import (
     TimedAction,
     Waiting,
     makespan,
+    simulate,
     simulate_until_stuck,
 )
 
@@ -50,6 +53,7 @@ class ScheduleBench(Explorer):
     help = (
         "Drag an action to another place of its row. With the keyboard: Tab to the rows, arrow keys go from action to "
         "action, Shift and an arrow key move it earlier or later (or pick it up with Space, and then arrow keys alone)."
+        " Point at an action, here or in the lines of text below the table, and both light up."
     )
 
     def __init__(self, stages: int = 3, micro_batches: int = 4, chunks: int = 1, start: str = "naive") -> None:
@@ -80,6 +84,7 @@ class ScheduleBench(Explorer):
     def _begin(self, start: str, stages: int, micro_batches: int, chunks: int) -> None:
         self.schedule = make_schedule(start, stages, micro_batches, chunks)
         self.before: list[Schedule] = []
+        self.by_hand = True
         self.ran: tuple[TimedAction, ...] = ()
         self.found: Simulation | None = None
         self.news = ""
@@ -107,31 +112,35 @@ class ScheduleBench(Explorer):
             self.ran = run_paced(self.schedule, self.own_costs)
             self.news = "Run on real ranks: compare the two pictures."
         except IllegalSchedule:
-            self.ran, self.news = (), "Not run, for it would hang."
+            self.ran, self.news = (), "Not run: it would hang."
 
     def press_search(self) -> None:
         """Search for a better order of the same actions, in which no stage holds more than the fullest does now."""
         try:
             check(self.schedule)
         except IllegalSchedule:
-            self.news = "No search: what is on the bench never ends, so that nobody knows how much it may hold."
+            self.news = "No search: the schedule on the bench never ends, so there is no memory limit to search within."
             return
-        self.found = search_like(self.schedule, self.own_costs)
-        bound = bound_like(self.schedule, self.own_costs)
-        self.news = f"Found {self.found.makespan:.4g}, bound {bound:.4g}, holding no more than yours."
+        better, bound = search_like(self.schedule, self.own_costs), bound_like(self.schedule, self.own_costs)
+        if better.makespan > simulate(self.schedule, self.own_costs).makespan * (1 - 1e-9):
+            self.found, self.news = None, f"Found none that is faster and holds no more than yours; bound {bound:.4g}."
+            return
+        self.found = better
+        self.news = f"Found {better.makespan:.4g}, bound {bound:.4g}, holding no more than yours."
 
     def press_take(self) -> None:
         """Put the schedule that the search found on the bench."""
         if self.found is None:
-            self.news = "Nothing was found yet: search first."
+            self.news = "Nothing better was found yet: search first."
             return
         self.before.append(self.schedule)
+        self.by_hand = False
         self.schedule, self.ran, self.news = self.found.schedule, (), "What was found is on the bench."
 
     def moved(self, item: str, place: int) -> None:
         """Move an action to `place` in its stage's row; `item` is a stage and an action, "1:F2"."""
         stage, action = _item(item, self.schedule)
-        row = [one for one in self.schedule.stages[stage] if one != action]
+        row = [other for other in self.schedule.stages[stage] if other != action]
         row.insert(whole_number(place, "place", 0, len(row)), action)
         self.before.append(self.schedule)
         stages = (*self.schedule.stages[:stage], tuple(row), *self.schedule.stages[stage + 1 :])
@@ -156,7 +165,7 @@ class ScheduleBench(Explorer):
         unit = self._longest(placed)
         scale = schedules.WIDTH / unit
         bottom = TOP + schedules.ROW * stages
-        begun = {(one.stage, one.action) for one in timed}
+        begun = {(step.stage, step.action) for step in timed}
         begun_rows = [[action for action in row if (stage, action) in begun] for stage, row in self._rows]
         held = [fullest(held_after_each(row)).share_of(self.schedule.pieces) for row in begun_rows]
         stuck_at = makespan(timed) if waiting else None
@@ -173,7 +182,8 @@ class ScheduleBench(Explorer):
         height = bottom + 40 + (GAP + schedules.ROW * stages if self.ran else 0)
         simulation = None if waiting else Simulation(self.schedule, timed)
         bound = bound_like(self.schedule, self.own_costs) if simulation else None
-        below = score_table(simulation, known(self.schedule, self.costs), self.found, bound)
+        others = named_schedules(self.schedule, self.costs)
+        below = score_table(simulation, others, self.found, bound) + written(self.schedule)
         words = self._words(simulation, waiting)
         return Drawing("".join(shapes), schedules.RIGHT + 100, height, words, below, parts=True)
 
@@ -194,24 +204,24 @@ class ScheduleBench(Explorer):
         place_of = {(stage, action): place for stage, actions in self._rows for place, action in enumerate(actions)}
         in_order = sorted(enumerate(placed), key=lambda pair: (pair[1].stage, place_of[pair[1].stage, pair[1].action]))
         shapes = []
-        for number, one in in_order:
-            label, starts = self.schedule.label(one.action), number < running
-            when = f"from {one.start:.4g} to {one.end:.4g}" if starts else "never starts"
-            place = place_of[one.stage, one.action]
+        for number, step in in_order:
+            label, starts = self.schedule.label(step.action), number < running
+            times = f"from {step.start:.4g} to {step.end:.4g}" if starts else "never starts"
+            place = place_of[step.stage, step.action]
             shapes.append(
                 schedules.action_box(
-                    one.action,
-                    schedules.LEFT + one.start * scale,
-                    (one.end - one.start) * scale,
-                    TOP + schedules.ROW * one.stage,
+                    step.action,
+                    schedules.LEFT + step.start * scale,
+                    (step.end - step.start) * scale,
+                    TOP + schedules.ROW * step.stage,
                     self._sizes,
                     "" if starts else "stuck",
-                    data_item=f"{one.stage}:{label}",
-                    data_row=one.stage,
+                    data_item=f"{step.stage}:{label}",
+                    data_row=step.stage,
                     data_place=place,
                     tabindex=-1,
                     role="button",
-                    aria_label=f"stage {one.stage}, number {place + 1}: {NAMES[one.action.kind]} {label}, {when}",
+                    aria_label=f"stage {step.stage}, number {place + 1}: {NAMES[step.action.kind]} {label}, {times}",
                 )
             )
         return "".join(shapes)
@@ -232,13 +242,15 @@ class ScheduleBench(Explorer):
 
     def _words(self, simulation: Simulation | None, waiting: Sequence[Waiting]) -> str:
         if simulation is None:
-            said = f"Stuck: {why_stuck(self.schedule)}. {who_waits(waiting, self.schedule)}"
+            words = f"Stuck: {why_stuck(self.schedule)}. {describe_waiting(waiting, self.schedule)}"
         else:
-            said = comparison(simulation, known(self.schedule, self.costs))
+            words = comparison(simulation, named_schedules(self.schedule, self.costs))
         if self.ran and simulation:
-            whole = makespan(self.ran)
-            said += f" Measured: {whole * 1000:.0f} ms, {whole / PACE / simulation.makespan:.2f} times the simulated."
-        return f"{self.news} {said}".strip()
+            duration = makespan(self.ran)
+            ratio = duration / PACE / simulation.makespan
+            words += f" Measured: {duration * 1000:.0f} ms, {ratio:.2f} times the simulated."
+        towards = goal(simulation, named_schedules(self.schedule, self.costs), len(self.before)) if self.by_hand else ""
+        return " ".join(filter(None, (self.news, towards, words)))
 
 
 def _item(item: str, schedule: Schedule) -> tuple[int, Action]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from course_lib.pictures.widgets.svg import line, table, text
+from course_lib.pictures.widgets.svg import element, line, table, text
 from course_lib.planning.actions import IllegalSchedule
 from course_lib.planning.schedule import Schedule, Waiting, check
 from course_lib.planning.schedules import SCHEDULES, make_schedule
@@ -13,19 +13,19 @@ from course_lib.planning.search import find_schedule, lower_bound
 from course_lib.planning.simulation import ActionCosts, Simulation, TimedAction, makespan, measured, simulate
 
 
-def known(schedule: Schedule, costs: ActionCosts) -> Mapping[str, Simulation]:
+def named_schedules(schedule: Schedule, costs: ActionCosts) -> Mapping[str, Simulation]:
     """Return the named schedules for the same work. With one chunk, a wavefront is 1F1B.
 
     `costs` are those of a whole stage: a virtual stage takes its share of them.
     """
-    return _known(len(schedule.stages), schedule.micro_batches, schedule.chunks, costs)
+    return _named_schedules(len(schedule.stages), schedule.micro_batches, schedule.chunks, costs)
 
 
 @lru_cache(maxsize=16)  # moving actions does not change them
-def _known(stages: int, micro_batches: int, chunks: int, costs: ActionCosts) -> Mapping[str, Simulation]:
+def _named_schedules(stages: int, micro_batches: int, chunks: int, costs: ActionCosts) -> Mapping[str, Simulation]:
     names = [name for name in SCHEDULES if chunks > 1 or name != "wavefront"]
-    made = {name: make_schedule(name, stages, micro_batches, chunks) for name in names}
-    return {name: simulate(schedule, costs.per_part(schedule)) for name, schedule in made.items()}
+    schedules = {name: make_schedule(name, stages, micro_batches, chunks) for name in names}
+    return {name: simulate(schedule, costs.per_part(schedule)) for name, schedule in schedules.items()}
 
 
 def score_table(
@@ -38,9 +38,19 @@ def score_table(
     rows = [_row("yours", yours)] if yours else [["yours", "never ends", "", "", ""]]
     rows += [_row(name, simulation) for name, simulation in others.items()]
     rows += [_row("found by the search", found)] if found else []
-    rows += [] if bound is None else [["bound, holding no more than yours", f"{bound:.4g}", "", "", ""]]
-    head = ["schedule", "makespan", "bubble", "of the batch, held by the fullest stage", "by all stages"]
-    return table(head, rows, "Your schedule beside those that have a name")
+    rows += [] if bound is None else [["bound, at your memory", f"{bound:.4g}", "", "", ""]]
+    head = ["schedule", "makespan", "bubble", "fullest stage holds", "all stages hold"]
+    return table(head, rows, "Your schedule beside those that have a name; what is held, as a share of the batch")
+
+
+def written(schedule: Schedule) -> str:
+    """Return the schedule as `Schedule.of` reads it, a line per stage. Each action names the box that it lights up."""
+    rows = []
+    for stage, actions in enumerate(schedule.stages):
+        labels = [schedule.label(action) for action in actions]
+        rows.append(" ".join(element("span", label, data_of=f"{stage}:{label}") for label in labels))
+    caption = element("p", "The same as text, a line per stage, as <code>Schedule.of</code> reads it")
+    return element("div", caption, element("pre", "\n".join(rows)), class_="written")
 
 
 def _row(name: str, simulation: Simulation) -> list[str]:
@@ -61,7 +71,7 @@ def comparison(yours: Simulation, others: Mapping[str, Simulation]) -> str:
         f"held at most, of the batch: {', '.join(share.percent for share in yours.peak_share)}."
     )
     order = {name: _order(simulation, yours) for name, simulation in others.items()}
-    better, equal = ([name for name, place in order.items() if place == wanted] for wanted in (-1, 0))
+    better, equal = ([name for name, place in order.items() if place == sign] for sign in (-1, 0))
     if better:
         return f"{facts} Faster, or as fast with less memory: {', '.join(better)}."
     as_good = f"as good: {', '.join(equal)}" if equal else "none is as good"
@@ -73,8 +83,25 @@ def _order(other: Simulation, yours: Simulation) -> int:
     time, own_time = other.makespan, yours.makespan
     if abs(time - own_time) > 1e-9 * max(time, 1):
         return -1 if time < own_time else 1
-    held, own_held = (sum(share.total for share in one.peak_share) for one in (other, yours))
+    held, own_held = (sum(share.total for share in simulation.peak_share) for simulation in (other, yours))
     return (held > own_held + 1e-9) - (held < own_held - 1e-9)
+
+
+def goal(yours: Simulation | None, others: Mapping[str, Simulation], moves: int) -> str:
+    """Return how far it is to GPipe's time in 1F1B's memory, and after how many moves; empty where 1F1B saves none."""
+    target, least = others["gpipe"].makespan, _fullest(others["1f1b"])
+    if _fullest(others["gpipe"]) <= least + 1e-9:
+        return ""
+    reached = yours and yours.makespan <= target * (1 + 1e-9) and _fullest(yours) <= least + 1e-9
+    counted = f"{moves} move{'s' * (moves != 1)}"
+    if reached:
+        return f"✓ Goal reached in {counted}: GPipe's time in 1F1B's memory." if moves else ""
+    held = f"no stage holds over {100 * least:.3g}%, as in 1F1B"
+    return f"Goal: makespan {target:.4g}, as GPipe; {held}. So far: {counted}."
+
+
+def _fullest(simulation: Simulation) -> float:
+    return max(share.total for share in simulation.peak_share)
 
 
 TRIES, SECONDS = 6000, 4.0  # a learner is waiting; most searches take a second
@@ -110,11 +137,11 @@ def _question(schedule: Schedule) -> dict:
 
 def after_the_end(schedule: Schedule, timed: Sequence[TimedAction], costs: ActionCosts) -> list[TimedAction]:
     """Return the actions that never start, placed after the point where everything has stopped."""
-    done = {(one.stage, one.action) for one in timed}
+    completed = {(step.stage, step.action) for step in timed}
     placed = []
     for stage, actions in enumerate(schedule.stages):
         at = makespan(timed)
-        for action in (one for one in actions if (stage, one) not in done):
+        for action in (step for step in actions if (stage, step) not in completed):
             placed.append(TimedAction(stage, action, at, at + costs.of(action, stage, schedule)))
             at = placed[-1].end
     return placed
@@ -134,14 +161,14 @@ def why_stuck(schedule: Schedule) -> str:
     return ""
 
 
-def who_waits(waiting: Sequence[Waiting], schedule: Schedule) -> str:
+def describe_waiting(waiting: Sequence[Waiting], schedule: Schedule) -> str:
     """Return who waits for whom, stage by stage."""
-    said = []
-    for one in waiting:
-        stage, action = one.needs
-        whose = "its own" if stage == one.stage else f"stage {stage}'s"
-        said.append(f"stage {one.stage} with {schedule.label(one.action)} for {whose} {schedule.label(action)}")
-    return f"Who waits: {'; '.join(said)}."
+    sentences = []
+    for wait in waiting:
+        stage, action = wait.needs
+        whose = "its own" if stage == wait.stage else f"stage {stage}'s"
+        sentences.append(f"stage {wait.stage} with {schedule.label(wait.action)} for {whose} {schedule.label(action)}")
+    return f"Who waits: {'; '.join(sentences)}."
 
 
 PACE = 0.02  # seconds per forward action

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from course_lib.pictures.widgets.svg import Drawing, colours, element
+from course_lib.pictures.widgets.svg import Drawing, colors, element
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def whole_number(value: Any, name: str, low: int, high: int) -> int:
 
 
 THEME = {name: f"var(--course-{name})" for name in ("ink", "faint", "idle", "paper", "line")}
-PAGE_STYLE = f".course-widget {{ {colours(THEME)} }}"  # the colors, which `shell.css` leaves out
+PAGE_STYLE = f".course-widget {{ {colors(THEME)} }}"  # the colors, which `shell.css` leaves out
 HERE = Path(__file__).parent
 
 

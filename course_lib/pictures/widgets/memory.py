@@ -86,15 +86,15 @@ class MemoryExplorer(Explorer):
 
     def _words(self, now: Memory, budget: int) -> str:
         most = max(PARTS, key=lambda part: getattr(now, part))
-        said = f"{memory_in_words(now.total)} on each rank; most of it, {getattr(now, most) / now.total:.0%}, {most}."
+        words = f"{memory_in_words(now.total)} on each rank; most of it, {getattr(now, most) / now.total:.0%}, {most}."
         if budget:
             room = now.total / budget
-            said += f" It fits: {room:.0%} of the device." if room <= 1 else f" Too much: {room:.1f} times the device."
+            words += f" It fits: {room:.0%} of the device." if room <= 1 else f" Too much: {room:.1f} times the device."
         if self.before:
             moved = {part: getattr(now, part) - getattr(self.before, part) for part in PARTS}
             changed = [f"{part} {'+' if by > 0 else '-'}{memory_in_words(abs(by))}" for part, by in moved.items() if by]
-            said += f" The last change: {', '.join(changed) or 'nothing'}."
-        return said
+            words += f" The last change: {', '.join(changed) or 'nothing'}."
+        return words
 
 
 def _bar(name: str, memory: Memory, scale: float, top: float) -> str:

@@ -114,62 +114,62 @@ class MeshExplorer(Explorer):
         """Return every mesh of the devices: those that fit, fastest first, then those that do not."""
         devices, memory, work = self.values["devices"], self.values["memory"] * 2**30, self.work
         try:
-            made = plans(work, devices, self.network, overhead=OVERHEAD, **PIECES)
+            all_plans = plans(work, devices, self.network, overhead=OVERHEAD, **PIECES)
         except CannotPlace:
-            made = []
-        best = best_of_each_way(sorted(made, key=lambda plan: (plan.bytes > memory, plan.seconds)))
+            all_plans = []
+        best = best_of_each_way(sorted(all_plans, key=lambda plan: (plan.bytes > memory, plan.seconds)))
         fastest = min((plan.seconds for plan in best if plan.bytes <= memory), default=0.0)
-        found = [Candidate(_name(plan), plan, _why_not(plan, memory, fastest)) for plan in best]
-        there = {plan.stages for plan in best}
-        for stages in (number for number in range(1, devices + 1) if devices % number == 0 and number not in there):
+        candidates = [Candidate(_name(plan), plan, _why_not(plan, memory, fastest)) for plan in best]
+        divisors = {number for number in range(1, devices + 1) if devices % number == 0}
+        for stages in sorted(divisors - {plan.stages for plan in best}):
             replicas = devices // stages
-            found.append(Candidate(f"{replicas} x {stages}", None, _why_impossible(work, replicas, stages)))
-        return sorted(found, key=lambda one: _place(one, memory))
+            candidates.append(Candidate(f"{replicas} x {stages}", None, _why_impossible(work, replicas, stages)))
+        return sorted(candidates, key=lambda candidate: _place(candidate, memory))
 
     def draw(self) -> Drawing:
-        found = self.candidates()[:MOST_ROWS]
-        drawn = [one for one in found if one.plan]
-        longest = max((one.plan.seconds for one in drawn if one.plan), default=1.0)
+        candidates = self.candidates()[:MOST_ROWS]
+        drawn = [candidate for candidate in candidates if candidate.plan]
+        longest = max((candidate.plan.seconds for candidate in drawn if candidate.plan), default=1.0)
         shapes = [legend([*PARTS.items()], 0, 16), text(0, TOP - 12, "mesh", "ink strong")]
         shapes.append(text(LEFT, TOP - 12, "time of an update", "ink strong"))
-        for number, one in enumerate(found):
-            shapes.append(_row(one, longest, TOP + ROW * number))
+        for number, candidate in enumerate(candidates):
+            shapes.append(_row(candidate, longest, TOP + ROW * number))
         rows = [
             [
-                one.name,
-                str(one.plan.pieces),
-                time_in_words(one.plan.seconds),
-                memory_in_words(one.plan.bytes),
-                one.reason or "the fastest that fits",
+                candidate.name,
+                str(candidate.plan.pieces),
+                time_in_words(candidate.plan.seconds),
+                memory_in_words(candidate.plan.bytes),
+                candidate.reason or "the fastest that fits",
             ]
-            for one in drawn
-            if one.plan
+            for candidate in drawn
+            if candidate.plan
         ]
         head = ["replicas x stages or shards", "pieces", "update", "per device", "verdict"]
         below = table(head, rows, "The same in numbers")
-        return Drawing("".join(shapes), 740, TOP + ROW * len(found) + 8, self._words(found), below)
+        return Drawing("".join(shapes), 740, TOP + ROW * len(candidates) + 8, self._words(candidates), below)
 
-    def _words(self, found: list[Candidate]) -> str:
-        first = found[0]
-        if first.plan is None or first.reason:
-            return f"No mesh of {self.values['devices']} devices will do. {first.name}: {first.reason}."
-        shares = {PARTS[part]: seconds / first.plan.seconds for part, seconds in first.parts.items()}
+    def _words(self, candidates: list[Candidate]) -> str:
+        best = candidates[0]
+        if best.plan is None or best.reason:
+            return f"No mesh of {self.values['devices']} devices will do. {best.name}: {best.reason}."
+        shares = {PARTS[part]: seconds / best.plan.seconds for part, seconds in best.parts.items()}
         spent = ", ".join(f"{share:.0%} {name}" for name, share in shares.items())
-        said = (
-            f"{first.name} wins, with {first.plan.pieces}: "
-            f"{time_in_words(first.plan.seconds)} per update, of which {spent}; {memory_in_words(first.plan.bytes)} "
+        sentence = (
+            f"{best.name} wins, with {best.plan.pieces}: "
+            f"{time_in_words(best.plan.seconds)} per update, of which {spent}; {memory_in_words(best.plan.bytes)} "
             "on the fullest device."
         )
-        for other in found[1:3]:
-            said += f" {other.name}: {other.reason}."
-        return said
+        for candidate in candidates[1:3]:
+            sentence += f" {candidate.name}: {candidate.reason}."
+        return sentence
 
 
-def _place(one: Candidate, memory: int) -> tuple[bool, bool, float]:
+def _place(candidate: Candidate, memory: int) -> tuple[bool, bool, float]:
     """Return a sort key: meshes that fit by time, then those that are too large, then the impossible ones."""
-    if one.plan is None:
+    if candidate.plan is None:
         return True, True, 0.0
-    return False, one.plan.bytes > memory, one.plan.seconds
+    return False, candidate.plan.bytes > memory, candidate.plan.seconds
 
 
 def _why_impossible(work: Work, replicas: int, stages: int) -> str:
@@ -190,19 +190,19 @@ def _why_not(plan: Plan, memory: int, fastest: float) -> str:
     return f"{plan.seconds / fastest:.2f} times as long; {share:.0%} of it is {PARTS[worst]}"
 
 
-def _row(one: Candidate, longest: float, top: float) -> str:
-    shapes = [text(0, top + 15.5, one.name, "ink" if one.reason else "ink strong")]
+def _row(candidate: Candidate, longest: float, top: float) -> str:
+    shapes = [text(0, top + 15.5, candidate.name, "ink" if candidate.reason else "ink strong")]
     x = float(LEFT)
-    if one.plan and not one.reason.startswith("does not fit"):
-        for part, seconds in one.parts.items():
+    if candidate.plan and not candidate.reason.startswith("does not fit"):
+        for part, seconds in candidate.parts.items():
             shapes.append(box(x, top, WIDTH * seconds / longest, TALL, part))
             x += WIDTH * seconds / longest
-    elif one.plan:
-        width = WIDTH * one.plan.seconds / longest
+    elif candidate.plan:
+        width = WIDTH * candidate.plan.seconds / longest
         shapes.append(box(x, top, width, TALL, "stuck"))
         x += width
-    words = one.reason.split(";")[0] or "the fastest that fits"
-    return "".join([*shapes, text(x + 8, top + 15.5, words, "ink" if one.reason else "ink strong")])
+    words = candidate.reason.split(";")[0] or "the fastest that fits"
+    return "".join([*shapes, text(x + 8, top + 15.5, words, "ink" if candidate.reason else "ink strong")])
 
 
 def _link(gigabytes: float) -> str:

@@ -94,29 +94,29 @@ def _score(yours: StepCost, best: StepCost) -> str:
     )
 
 
-def _ratio(ours: float, theirs: float) -> str:
-    return f"{ours / theirs:.2f}" if theirs else "1.00"
+def _ratio(yours: float, best: float) -> str:
+    return f"{yours / best:.2f}" if best else "1.00"
 
 
 def rising(cuts: Sequence[int], blocks: int) -> list[int]:
     """Return the cuts, moved as little as necessary for every stage to have a block."""
     moved = [0]
     for number, cut in enumerate(cuts, start=1):
-        last = blocks - (len(cuts) - number) - 1  # each stage after this one needs a block too
-        moved.append(min(max(cut, moved[-1] + 1), last))
+        highest = blocks - (len(cuts) - number) - 1  # each stage after this one needs a block too
+        moved.append(min(max(cut, moved[-1] + 1), highest))
     return moved[1:]
 
 
 def _bars(placement: Placement, values: Sequence[float], left: float, scale: float, top: float) -> str:
     """Draw one bar per stage, split into its blocks; the dashed line marks the longest."""
-    shapes, ends = [], [left] * placement.stages
+    shapes, bar_ends = [], [left] * placement.stages
     for place, (stage, value) in enumerate(zip(placement.stage_of, values, strict=True)):
         name, class_ = block_name(place, len(values))
         width, y = value * scale, top + 8 + ROW * stage
-        shapes.append(box(ends[stage], y, max(0.0, width - 1), TALL, class_))
+        shapes.append(box(bar_ends[stage], y, max(0.0, width - 1), TALL, class_))
         if len(name) * CHARACTER + 4 <= width:
-            shapes.append(text(ends[stage] + width / 2, y + 16.5, name, "on-light", "middle"))
-        ends[stage] += width
-    longest = max(ends)
+            shapes.append(text(bar_ends[stage] + width / 2, y + 16.5, name, "on-light", "middle"))
+        bar_ends[stage] += width
+    longest = max(bar_ends)
     shapes.append(line(longest, top + 4, longest, top + 8 + ROW * placement.stages, "dashed"))
     return "".join(shapes)

@@ -129,26 +129,26 @@ class ScalingExplorer(Explorer):
         """Return the share of an update's time that the all-reduce takes."""
         if ranks == 1:
             return 0.0
-        own = self.values["compute"] / (ranks if self.values["kind"] == "strong" else 1)
+        computing = self.values["compute"] / (ranks if self.values["kind"] == "strong" else 1)
         spent = self.link.all_reduce_seconds(self.values["size"], ranks)
-        return spent / (own + spent)
+        return spent / (computing + spent)
 
     def _words(self, tried: list[int]) -> str:
         best = max(tried, key=self.at)
         reached = self.at(best)
-        said = f"Best: {reached:.3g} times as fast as one rank, on {best}"
+        sentence = f"Best: {reached:.3g} times as fast as one rank, on {best}"
         spent = f" ({self._share(best):.0%} of the time is all-reduce)."
-        said += spent if best > 1 else ": do not share this work out."
+        sentence += spent if best > 1 else ": do not share this work out."
         half = next((ranks for ranks in tried[1:] if self._share(ranks) > 0.5), None)
         if half:
-            said += f" From {half} ranks on, more than half of the time is all-reduce."
+            sentence += f" From {half} ranks on, more than half of the time is all-reduce."
         if self.measured:
-            here = ", ".join(
+            measurements = ", ".join(
                 f"{speed:.2f} on {ranks} ranks (the curve says {self.at(ranks):.2f})"
                 for ranks, speed in self.measured.items()
             )
-            said += f" This machine, paced: {here}."
-        return f"{self.news} {said}".strip()
+            sentence += f" This machine, paced: {measurements}."
+        return f"{self.news} {sentence}".strip()
 
 
 def _per_second(bandwidth: float) -> str:
@@ -185,8 +185,8 @@ def measure_update(ranks: int, kind: str, compute: float, size: float, repeats: 
     """
     from course_lib.launchers import launch
 
-    own = compute / (ranks if kind == "strong" else 1)
-    return max(launch(_paced_update, own, int(size), repeats, ranks=ranks))
+    computing = compute / (ranks if kind == "strong" else 1)
+    return max(launch(_paced_update, computing, int(size), repeats, ranks=ranks))
 
 
 def _paced_update(compute: float, size: int, repeats: int) -> float:
@@ -196,9 +196,9 @@ def _paced_update(compute: float, size: int, repeats: int) -> float:
     gradients, times = torch.ones(max(1, size // 4)), []
     for _ in range(repeats + 1):
         dist.barrier()
-        began = time.monotonic()
+        started_at = time.monotonic()
         time.sleep(compute)
         if dist.get_world_size() > 1:
             dist.all_reduce(gradients)
-        times.append(time.monotonic() - began)
+        times.append(time.monotonic() - started_at)
     return statistics.median(times[1:])

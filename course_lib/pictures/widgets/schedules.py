@@ -75,9 +75,10 @@ def held_bars(held: Sequence[Held], top: float) -> str:
     shapes = []
     for stage, share in enumerate(held):
         y = top + ROW * stage
-        first, second = 60 * share.activations, 60 * share.for_weights
-        shapes += [box(RIGHT, y, first, TALL, "activations"), box(RIGHT + first, y, second, TALL, CLASSES["W"])]
-        shapes.append(text(RIGHT + first + second + 5, y + 18.5, share.percent))
+        activations, for_weights = 60 * share.activations, 60 * share.for_weights
+        shapes += [box(RIGHT, y, activations, TALL, "activations")]
+        shapes += [box(RIGHT + activations, y, for_weights, TALL, CLASSES["W"])]
+        shapes.append(text(RIGHT + activations + for_weights + 5, y + 18.5, share.percent))
     return "".join([*shapes, text(RIGHT, top - 7, "held of the batch", "ink small")])
 
 
@@ -85,16 +86,17 @@ def plain_boxes(timed: Sequence[TimedAction], scale: float, top: float, sizes: t
     """Draw all actions at their times, with one path per kind of work, because there may be thousands of boxes."""
     outlines: dict[str, list[str]] = {name: [] for name in (*CLASSES.values(), "on-dark")}
     labels = []
-    for one in timed:
-        x, y, width = LEFT + one.start * scale, top + ROW * one.stage, (one.end - one.start) * scale
-        wide = max(0.5, width - 1)
-        outlines[CLASSES[one.action.kind]].append(f"M{x + 0.5:.1f} {y:.0f}h{wide:.1f}v{TALL}h-{wide:.1f}z")
-        for number in range(one.action.virtual):
-            outlines["on-dark"].append(f"M{x + 0.5:.1f} {y + 2 + 4 * number:.0f}h{wide:.1f}v2h-{wide:.1f}z")
-        label = fitting_label(one.action, width, *sizes)
+    for step in timed:
+        x, y, width = LEFT + step.start * scale, top + ROW * step.stage, (step.end - step.start) * scale
+        gap = 1.0 if width > 5 else 0.0  # narrow boxes touch: gaps would bleach their color
+        x, wide = x + gap / 2, width - gap
+        outlines[CLASSES[step.action.kind]].append(f"M{x:.1f} {y:.0f}h{wide:.1f}v{TALL}h-{wide:.1f}z")
+        for number in range(step.action.virtual):
+            outlines["on-dark"].append(f"M{x:.1f} {y + 2 + 4 * number:.0f}h{wide:.1f}v2h-{wide:.1f}z")
+        label = fitting_label(step.action, width, *sizes)
         if label:
-            labels.append(text(x + width / 2, y + TALL / 2 + 4.5, label, INK_ON[one.action.kind], "middle"))
-    paths = [element("path", d="".join(pieces), class_=name) for name, pieces in outlines.items() if pieces]
+            labels.append(text(x + wide / 2, y + TALL / 2 + 4.5, label, INK_ON[step.action.kind], "middle"))
+    paths = [element("path", d="".join(commands), class_=name) for name, commands in outlines.items() if commands]
     return "".join([*paths, *labels])
 
 
@@ -104,11 +106,11 @@ MOST_TIPS = 600  # with more boxes than this, a box is too narrow to point at
 def tips(timed: Sequence[TimedAction], scale: float, top: float, sizes: tuple[int, int]) -> str:
     """Return an invisible box over each action whose tooltip says which it is, and when it begins and ends."""
     shapes = []
-    for one in timed if len(timed) <= MOST_TIPS else ():
-        words = f"stage {one.stage}: {NAMES[one.action.kind]} {one.action.label(*sizes)}"
-        title = element("title", f"{words}, from {one.start:.4g} to {one.end:.4g}")
-        left, width = LEFT + one.start * scale, (one.end - one.start) * scale
-        shapes.append(element("rect", title, x=left, y=top + ROW * one.stage, width=width, height=TALL, class_="tip"))
+    for step in timed if len(timed) <= MOST_TIPS else ():
+        words = f"stage {step.stage}: {NAMES[step.action.kind]} {step.action.label(*sizes)}"
+        title = element("title", f"{words}, from {step.start:.4g} to {step.end:.4g}")
+        left, width = LEFT + step.start * scale, (step.end - step.start) * scale
+        shapes.append(element("rect", title, x=left, y=top + ROW * step.stage, width=width, height=TALL, class_="tip"))
     return "".join(shapes)
 
 
@@ -165,9 +167,9 @@ class ScheduleExplorer(Explorer):
             held_bars(held, TOP),
             time_axis(simulation.makespan, scale, bottom, "time, if a forward pass of the whole batch takes 1"),
         ]
-        each = f" with {schedule.virtual} virtual stages each" if schedule.virtual > 1 else ""
+        suffix = f" with {schedule.virtual} virtual stages each" if schedule.virtual > 1 else ""
         words = (
-            f"Schedule {schedule.name} on {stages} {'stage' if stages == 1 else 'stages'}{each}: "
+            f"Schedule {schedule.name} on {stages} {'stage' if stages == 1 else 'stages'}{suffix}: "
             f"makespan {simulation.makespan:.4g}, bubble {simulation.bubble:.1%}; "
             f"held at most, of the batch: {', '.join(share.percent for share in held)}"
         )

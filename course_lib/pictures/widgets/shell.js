@@ -134,6 +134,17 @@ function makeMovable(stage, move) {
   return { restore };
 }
 
+/** Point at an item of the picture, or at its name in the text below, and both light up. */
+function lightBoth(root) {
+  const light = ({ type, target }) => {
+    const item = type === "pointerleave" ? null : target.closest?.("[data-item], [data-of]");
+    const name = item?.dataset.item ?? item?.dataset.of;
+    for (const one of root.querySelectorAll("[data-item], [data-of]"))
+      one.classList.toggle("lit", name !== undefined && (one.dataset.item ?? one.dataset.of) === name);
+  };
+  for (const type of ["pointerover", "pointerleave", "focusin"]) root.addEventListener(type, light);
+}
+
 function nearestIn(items, row, place) {
   const there = items.filter((item) => Number(item.dataset.row) === row);
   return there[Math.min(place, there.length - 1)];
@@ -214,6 +225,7 @@ function render({ model, el }) {
   const showWords = () => {
     const busy = model.get("busy");
     said.textContent = busy || model.get("said");
+    said.classList.toggle("reached", said.textContent.includes("✓")); // a goal
     buttons.forEach((button) => button.setAttribute("aria-disabled", Boolean(busy)));
   };
 
@@ -228,6 +240,7 @@ function render({ model, el }) {
   root.append(below);
   el.append(root);
   keepKeys(root);
+  lightBoth(root);
 
   const shown = [
     ["change:controls change:places", showControls],

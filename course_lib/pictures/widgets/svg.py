@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from course_lib.pictures.picture import BLOCKS, COLOURS, INK, MEMORY
+from course_lib.pictures.picture import BLOCKS, COLORS, INK, MEMORY
 
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
 
@@ -42,8 +42,8 @@ def time_in_words(seconds: float) -> str:
 def round_numbers(low: float, high: float, digits: Sequence[float] = (1, 2, 5)) -> tuple[float, ...]:
     """Return 1, 2, 5, 10, 20, 50, ... from `low` to `high`."""
     powers = range(-12, 16)
-    found = [float(f"{digit}e{power}") for power in powers for digit in digits]
-    return tuple(number for number in found if low * 0.999 <= number <= high * 1.001)
+    numbers = [float(f"{digit}e{power}") for power in powers for digit in digits]
+    return tuple(number for number in numbers if low * 0.999 <= number <= high * 1.001)
 
 
 def powers_of_two(low: int, high: int) -> tuple[int, ...]:
@@ -59,16 +59,16 @@ def worded(options: Sequence[float], say) -> dict[float, str]:
 CHARACTER = 6.6  # the approximate width of a character, in a picture's units
 READABLE = 0.8  # the smallest scale at which a picture's text is readable
 MARGIN = 10  # the margin around a standalone picture
-FIRST = (COLOURS["forward"], COLOURS["backward"], COLOURS["communication"])
+FIRST = (COLORS["forward"], COLORS["backward"], COLORS["communication"])
 CONTRIBUTORS = (*FIRST, "#56B4E9", "#D55E00", "#F0E442", "#CC79A7", "#B2DF8A")  # for up to eight ranks
-LIGHT = {"ink": INK, "faint": "#595959", "idle": COLOURS["idle"], "paper": "#FFFFFF", "line": "#8C8C8C"}
+LIGHT = {"ink": INK, "faint": "#595959", "idle": COLORS["idle"], "paper": "#FFFFFF", "line": "#8C8C8C"}
 FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 
 
 def element(tag: str, *children: str, **attributes: object) -> str:
     """Return `<tag attribute="...">children</tag>`. `class_` is `class`, `data_item` is `data-item`; omits None."""
-    given = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
-    written = "".join(f' {name}="{escape(_text(value))}"' for name, value in given.items())
+    named = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
+    written = "".join(f' {name}="{escape(_text(value))}"' for name, value in named.items())
     return f"<{tag}{written}>{''.join(children)}</{tag}>"
 
 
@@ -111,9 +111,9 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]], caption: str) -> s
     """Return an HTML table whose first column names its rows."""
     top = element("tr", *(element("th", escape(cell), scope="col") for cell in head))
     body = []
-    for first, *others in rows:
-        cells = [element("td", escape(cell)) for cell in others]
-        body.append(element("tr", element("th", escape(first), scope="row"), *cells))
+    for name, *values in rows:
+        cells = [element("td", escape(cell)) for cell in values]
+        body.append(element("tr", element("th", escape(name), scope="row"), *cells))
     return element("table", element("caption", escape(caption)), element("thead", top), element("tbody", *body))
 
 
@@ -144,7 +144,7 @@ class Drawing:
     def alone(self) -> str:
         """Return a standalone SVG for a file or a stored output: light, with its own background."""
         paper = box(-MARGIN, -MARGIN, self.width + 2 * MARGIN, self.height + 2 * MARGIN, "paper")
-        style = element("style", f"svg {{ font: 13px {FONT}; }} {colours(LIGHT)}")
+        style = element("style", f"svg {{ font: 13px {FONT}; }} {colors(LIGHT)}")
         xml = {"xmlns": "http://www.w3.org/2000/svg", "role": "img"}
         return element("svg", style, paper, self.shapes, **self._attributes(MARGIN), **xml)
 
@@ -162,14 +162,14 @@ class Drawing:
         return {"viewBox": size, "width": width, "height": height, "aria_label": self.words}
 
 
-def colours(theme: dict[str, str]) -> str:
+def colors(theme: dict[str, str]) -> str:
     """Return the style sheet that gives each class its color; `theme` has what differs between light and dark."""
-    fills = {**COLOURS, **MEMORY, **{f"rank{n}": colour for n, colour in enumerate(CONTRIBUTORS)}}
+    fills = {**COLORS, **MEMORY, **{f"rank{n}": color for n, color in enumerate(CONTRIBUTORS)}}
     fills |= BLOCKS
     fills |= {name: theme[name] for name in ("ink", "faint", "idle", "paper")}
-    rules = [f".{name.replace(' ', '-')} {{ fill: {colour}; }}" for name, colour in fills.items()]
-    strokes = {"line": theme["line"], "curve": COLOURS["forward"], "message": COLOURS["communication"]}
-    rules += [f".{name} {{ stroke: {colour}; fill: none; }}" for name, colour in strokes.items()]
+    rules = [f".{name.replace(' ', '-')} {{ fill: {color}; }}" for name, color in fills.items()]
+    strokes = {"line": theme["line"], "curve": COLORS["forward"], "message": COLORS["communication"]}
+    rules += [f".{name} {{ stroke: {color}; fill: none; }}" for name, color in strokes.items()]
     return " ".join(
         [
             *rules,

@@ -19,19 +19,19 @@ from typing import Any
 from uuid import uuid4
 
 SUMS = "SHA256SUMS"
-PIECE = 1 << 20  # bytes read at a time
+BLOCK = 1 << 20  # bytes read at a time
 
 
 def sums_of(files: Iterable[Path]) -> dict[str, str]:
     """Return the SHA-256 of each of these files, by its name."""
-    found = {}
+    sums = {}
     for path in files:
         digest = hashlib.sha256()
         with path.open("rb") as file:
-            while piece := file.read(PIECE):
-                digest.update(piece)
-        found[path.name] = digest.hexdigest()
-    return found
+            while block := file.read(BLOCK):
+                digest.update(block)
+        sums[path.name] = digest.hexdigest()
+    return sums
 
 
 def write_sums(folder: Path, sums: Mapping[str, str]) -> None:
@@ -42,22 +42,22 @@ def write_sums(folder: Path, sums: Mapping[str, str]) -> None:
         os.fsync(file.fileno())
 
 
-def find_damage(folder: Path, needed: Iterable[str], only: Collection[str] | None = None) -> str:
-    """Say in a few words what is wrong with the files saved in `folder`; empty if nothing is.
+def find_damage(folder: Path, required: Iterable[str], only: Collection[str] | None = None) -> str:
+    """Return what is wrong with the files saved in `folder`, in a few words; empty if nothing is.
 
     `needed` are files that every list must have. Reads only the files in `only`, or all.
     """
     try:
         *lines, _ = (folder / SUMS).read_text().split("\n")
         listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-        for name in (*needed, *listed):
+        for name in (*required, *listed):
             if name not in listed:
                 return f"{SUMS} does not list {name}"
             if (only is None or name in only) and sums_of([folder / name])[name] != listed[name]:
-                return f"{name} is not as it was saved"
+                return f"{name} has changed since it was saved"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
-    except (OSError, ValueError) as error:  # bytes that are not text, or a name that no file can have
+    except (OSError, ValueError) as error:  # bytes that are not text, or an invalid file name
         return f"{SUMS} cannot be read: {error}"
     return ""
 
@@ -94,7 +94,7 @@ class Checkpoint:
 
 def latest_checkpoint(folder: str | Path) -> Path | None:
     """Return the last complete checkpoint in `folder`, or None."""
-    return max(_complete_ones(Path(folder)), key=_updates, default=None)
+    return max(_complete_checkpoints(Path(folder)), key=_updates, default=None)
 
 
 def find_checkpoint(folder: str | Path, only: tuple[str, ...] | None = None) -> tuple[Checkpoint | None, list[str]]:
@@ -111,21 +111,21 @@ def find_checkpoint(folder: str | Path, only: tuple[str, ...] | None = None) -> 
         damaged.append(f"{path} is damaged ({damage})")
     if damaged:
         raise CheckpointError(
-            f"{', '.join(damaged)}, and there is no other to go on from: start over in another folder"
+            f"{', '.join(damaged)}, and there is no other to resume from: start over in another folder"
         )
     return None, []
 
 
 def _damage_of(path: Path, only: tuple[str, ...] | None = None) -> str:
-    """Say in a few words what is wrong with a checkpoint; empty if nothing is."""
-    parts = sorted(file.name for file in path.glob("*.distcp"))
-    if damage := find_damage(path, needed=(FACTS, CONTENTS, *parts), only=only):
+    """Return what is wrong with a checkpoint, in a few words; empty if nothing is."""
+    part_files = sorted(file.name for file in path.glob("*.distcp"))
+    if damage := find_damage(path, required=(FACTS, CONTENTS, *part_files), only=only):
         return damage
     try:
         updates = read_checkpoint(path).position.updates
     except CheckpointError:
-        return f"{FACTS} is not what a run has saved"
-    return "" if updates == _updates(path) else f"it is of update {updates}"
+        return f"{FACTS} was not saved by a run"
+    return "" if updates == _updates(path) else f"it is from update {updates}"
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -133,26 +133,27 @@ def read_checkpoint(path: Path) -> Checkpoint:
     try:
         facts = json.loads((path / FACTS).read_text())
         position = Position(**facts["position"])
-        found = Checkpoint(
+        checkpoint = Checkpoint(
             path, position, facts["layout"], facts["parameters"], facts["notes"], facts.get("optimizer", "")
         )
-        _check_kinds(found)
-        return found
+        _check_types(checkpoint)
+        return checkpoint
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{path} is damaged ({FACTS}: {error}): remove it to resume from the one before"
         ) from error
 
 
-def _check_kinds(found: Checkpoint) -> None:
+def _check_types(checkpoint: Checkpoint) -> None:
     """Refuse valid JSON that is not what a run saves."""
-    for name, number in vars(found.position).items():
+    for name, number in vars(checkpoint.position).items():
         if type(number) is not int or number < 0:
             raise ValueError(f"{name}={number}")
     for name in ("layout", "parameters", "notes"):
-        if not isinstance(getattr(found, name), dict):
+        if not isinstance(getattr(checkpoint, name), dict):
             raise ValueError(f"no {name}")
-    if not isinstance(found.notes.get("order", {}), dict) or not isinstance(found.notes.get("loss", 0.0), float | int):
+    order, loss = checkpoint.notes.get("order", {}), checkpoint.notes.get("loss", 0.0)
+    if not isinstance(order, dict) or not isinstance(loss, float | int):
         raise ValueError("no loss and order in its notes")
 
 
@@ -161,12 +162,12 @@ def _updates(path: Path) -> int:
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    """Return everything with a checkpoint's name, whatever it contains."""
-    found = [path for path in folder.iterdir() if COMPLETE.fullmatch(path.name)] if folder.is_dir() else []
-    return sorted(found, key=_updates, reverse=True)
+    """Return everything named like a checkpoint, whatever it contains."""
+    checkpoints = [path for path in folder.iterdir() if COMPLETE.fullmatch(path.name)] if folder.is_dir() else []
+    return sorted(checkpoints, key=_updates, reverse=True)
 
 
-def _complete_ones(folder: Path) -> list[Path]:
+def _complete_checkpoints(folder: Path) -> list[Path]:
     return [path for path in _newest_first(folder) if (path / FACTS).is_file()]
 
 
@@ -179,41 +180,41 @@ def make_room(final: Path) -> Path:
         if _updates(newer) < _updates(final):
             break
         if not _damage_of(newer):
-            where = "exists" if newer == final else f"is further than update {_updates(final)}"
-            raise CheckpointError(f"{newer} {where}: load it and go on from there, or save into another folder")
-        _put_aside(newer)
+            problem = "exists" if newer == final else f"is further than update {_updates(final)}"
+            raise CheckpointError(f"{newer} {problem}: load it and continue from there, or save into another folder")
+        _mark_damaged(newer)
     for leftover in final.parent.glob("update-*.tmp"):
         shutil.rmtree(leftover)
-    aside = final.with_name(f"{final.name}.{uuid4().hex[:8]}.tmp")
-    aside.mkdir(parents=True)
-    return aside
+    temporary = final.with_name(f"{final.name}.{uuid4().hex[:8]}.tmp")
+    temporary.mkdir(parents=True)
+    return temporary
 
 
-def _put_aside(damaged: Path) -> None:
+def _mark_damaged(damaged: Path) -> None:
     """Rename a damaged checkpoint so that it is never loaded."""
-    aside = damaged.with_suffix(".damaged")
-    if aside.exists():
-        shutil.rmtree(aside)
-    damaged.rename(aside)
+    renamed = damaged.with_suffix(".damaged")
+    if renamed.exists():
+        shutil.rmtree(renamed)
+    damaged.rename(renamed)
 
 
-def complete(final: Path, aside: Path, facts: dict[str, Any], sums: Mapping[str, str], keep: int) -> None:
+def complete(final: Path, temporary: Path, facts: dict[str, Any], sums: Mapping[str, str], keep: int) -> None:
     """Rename a checkpoint to its final name once it is on disk, and then remove the oldest ones.
 
     `sums` are the hashes of the ranks' parts, each computed by the rank that wrote it.
     """
-    with (aside / FACTS).open("w") as file:
+    with (temporary / FACTS).open("w") as file:
         json.dump(facts, file)
         file.flush()
         os.fsync(file.fileno())
-    write_sums(aside, {**sums, **sums_of([aside / FACTS, aside / CONTENTS])})
-    _sync(aside)
-    aside.rename(final)
+    write_sums(temporary, {**sums, **sums_of([temporary / FACTS, temporary / CONTENTS])})
+    _sync(temporary)
+    temporary.rename(final)
     _sync(final.parent)
-    for old in sorted(_complete_ones(final.parent), key=_updates)[:-keep]:
-        doomed = old.with_suffix(".tmp")  # a crash during removal must not leave half of it under its name
-        old.rename(doomed)
-        shutil.rmtree(doomed)
+    for old in sorted(_complete_checkpoints(final.parent), key=_updates)[:-keep]:
+        removed = old.with_suffix(".tmp")  # a crash during removal must not leave half of it under its name
+        old.rename(removed)
+        shutil.rmtree(removed)
 
 
 def _sync(folder: Path) -> None:

@@ -66,22 +66,22 @@ class Lock:
 
     @property
     def holder(self) -> str:
-        return str(self.writer) if self.writer else "a process that has not left its name"
+        return str(self.writer) if self.writer else "a process that has not written its name"
 
     def is_held(self, by_others_than: Writer) -> bool:
         """Return whether its writer is still alive. An earlier attempt of the same job is not."""
-        ours, theirs = by_others_than, self.writer
-        if theirs is None:
+        asking, writer = by_others_than, self.writer
+        if writer is None:
             return self.age < GONE_AFTER
-        if theirs.job and theirs.job == ours.job and theirs.restarts < ours.restarts:
+        if writer.job and writer.job == asking.job and writer.restarts < asking.restarts:
             return False
-        if theirs.machine and theirs.machine == ours.machine:
-            return _began(theirs.process) == theirs.began
+        if writer.machine and writer.machine == asking.machine:
+            return _start_time(writer.process) == writer.began
         return self.age < GONE_AFTER
 
 
 class WriterLock:
-    """The right to write into a folder, from `acquire_lock`."""
+    """The right to write into a folder, as `acquire_lock` returns it."""
 
     def __init__(self, path: Path, writer: Writer, made_folder: bool) -> None:
         self.path, self.writer, self.made_folder = path, writer, made_folder
@@ -100,7 +100,7 @@ class WriterLock:
         if newest is None or newest.path != self.path or newest.writer != self.writer:
             by = f" by {newest.holder}" if newest else ""
             raise CheckpointError(
-                f"{self.path.parent} was taken over{by}, because this job did not answer: nothing more is saved there"
+                f"{self.path.parent} was taken over{by} because this job stopped responding: it saves nothing more"
             )
 
     def release(self) -> None:
@@ -116,9 +116,9 @@ class WriterLock:
 
 
 def acquire_lock(folder: str | Path) -> tuple[WriterLock, str]:
-    """Return the lock on `folder`, and whom it was taken over from, if anyone. Raises if a live writer has it."""
+    """Return the lock on `folder`, and the dead writers it was taken over from. Raises if a live writer has it."""
     folder, writer = Path(folder), this_writer()
-    made = not folder.exists()
+    makes_folder = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     for _ in range(TRIES):
         before = _locks_in(folder)
@@ -127,12 +127,12 @@ def acquire_lock(folder: str | Path) -> tuple[WriterLock, str]:
             continue
         _refuse_second_writer(folder, before, writer)
         path = folder / f"writer-{max((lock.number for lock in before), default=0) + 1}.lock"
-        if not _make(path, writer):
+        if not _create(path, writer):
             continue  # a different writer was faster: find out which
-        seen = {lock.path for lock in before}
-        others = [lock for lock in _locks_in(folder) if lock.path != path]
-        if not any(lock.is_held(by_others_than=writer) or lock.path not in seen for lock in others):
-            return WriterLock(path, writer, made), ", ".join(lock.holder for lock in others)
+        known_paths = {lock.path for lock in before}
+        other_locks = [lock for lock in _locks_in(folder) if lock.path != path]
+        if not any(lock.is_held(by_others_than=writer) or lock.path not in known_paths for lock in other_locks):
+            return WriterLock(path, writer, makes_folder), ", ".join(lock.holder for lock in other_locks)
         path.unlink(missing_ok=True)
         time.sleep(random.random() * NAMED_WITHIN / TRIES)  # both may have backed off
     _refuse_second_writer(folder, _locks_in(folder), writer)
@@ -149,23 +149,23 @@ def this_writer() -> Writer:
     job, restarts = "", 0
     if torchrun.started_by_torchrun():
         run = os.environ.get("TORCHELASTIC_RUN_ID", "")
-        where = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
-        job = f"Slurm job {run}" if run and run == os.environ.get("SLURM_JOB_ID") else f"torchrun at {where}"
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
+        job = f"Slurm job {run}" if run and run == os.environ.get("SLURM_JOB_ID") else f"torchrun at {address}"
         restarts = torchrun.restarts()
     process = os.getpid()
-    return Writer(job, restarts, socket.gethostname(), _machine(), process, _began(process), uuid4().hex)
+    return Writer(job, restarts, socket.gethostname(), _machine(), process, _start_time(process), uuid4().hex)
 
 
 def _refuse_second_writer(folder: Path, locks: list[Lock], writer: Writer) -> None:
     for lock in locks:
         if lock.is_held(by_others_than=writer):
             raise CheckpointError(
-                f"{folder} is written by {lock.holder} (last heard of {lock.age:.0f} s ago): wait for its end, or give "
-                f"another folder; if you know that it is gone, remove {lock.path}"
+                f"{folder} is written by {lock.holder} (last seen {lock.age:.0f} s ago): wait until it ends, or give "
+                f"another folder; if you know that it is dead, remove {lock.path}"
             )
 
 
-def _make(path: Path, writer: Writer) -> bool:
+def _create(path: Path, writer: Writer) -> bool:
     """Create the file, and return whether this process created it."""
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
@@ -178,14 +178,14 @@ def _make(path: Path, writer: Writer) -> bool:
 
 def _locks_in(folder: Path) -> list[Lock]:
     """Return all locks in the folder, with their age by the file server's clock."""
-    found = []
-    named = [(path, match) for path in _files(folder) if (match := LOCK.fullmatch(path.name))]
-    now = _time_of_folder(folder) if named else 0.0
-    for path, match in named:
+    locks = []
+    candidates = [(path, match) for path in _files(folder) if (match := LOCK.fullmatch(path.name))]
+    now = _time_of_folder(folder) if candidates else 0.0
+    for path, match in candidates:
         with contextlib.suppress(FileNotFoundError):  # it was just released
             age = max(0.0, now - path.stat().st_mtime)
-            found.append(Lock(path, int(match[1]), _read(path), age))
-    return found
+            locks.append(Lock(path, int(match[1]), _read(path), age))
+    return locks
 
 
 def _files(folder: Path) -> list[Path]:
@@ -220,10 +220,10 @@ def _machine() -> str:
         return socket.gethostname() if sys.platform == "darwin" else ""
 
 
-def _began(process: int) -> str:
+def _start_time(process: int) -> str:
     """Return when a process started, in ticks since boot; empty if it does not exist or is a zombie."""
     if sys.platform == "darwin":
-        return _lives(process)
+        return _is_alive(process)
     try:
         facts = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -231,7 +231,7 @@ def _began(process: int) -> str:
     return "" if facts[0] in "ZX" else facts[19]
 
 
-def _lives(process: int) -> str:
+def _is_alive(process: int) -> str:
     """Return a fixed text if the process exists, for systems that don't say when it started; empty if not."""
     try:
         os.kill(process, 0)
@@ -252,7 +252,7 @@ def on_rank_0(act: Callable[[], Any], group: dist.ProcessGroup | None = None) ->
         try:
             answer = [act()]
         except OSError as error:
-            answer = [CheckpointError(f"the checkpoint cannot be written ({error}): see that the disk has room")]
+            answer = [CheckpointError(f"the checkpoint cannot be written ({error}): check that the disk has room")]
         except CheckpointError as error:
             answer = [error]
     if dist.is_initialized():

@@ -28,12 +28,12 @@ class Pieces:
     at: dict[Offsets, Tensor]
 
     @classmethod
-    def of(cls, shard: Shard, values: Tensor | None = None) -> Pieces:
+    def from_shard(cls, shard: Shard, values: Tensor | None = None) -> Pieces:
         """Return a shard's pieces, or those of `values`: cut like the shard, or whole if their shape differs."""
         values = shard.tensor if values is None else values
         if values.shape != shard.tensor.shape:
             return cls.whole(values)
-        return cls(tuple(shard.shape), {at: piece.detach() for at, piece in shard.pieces(of=values) if piece.numel()})
+        return cls(tuple(shard.shape), {at: piece for at, piece in shard.pieces(values=values) if piece.numel()})
 
     @classmethod
     def whole(cls, tensor: Tensor) -> Pieces:
@@ -79,43 +79,43 @@ def is_same_layout(checkpoint: Checkpoint, strategy: Strategy) -> bool:
 
 
 def in_words(layout: Mapping[str, Any]) -> str:
-    """Describe the layout in words."""
+    """Return the layout in words: `Pipeline on 4 ranks in 2 micro-batches`."""
     ranks = "1 rank" if layout["ranks"] == 1 else f"{layout['ranks']} ranks"
     pieces = f" in {layout['micro_batches']} micro-batches" if layout["micro_batches"] > 1 else ""
     return f"{layout['strategy']} on {ranks}{pieces}"
 
 
-def check_same_model(checkpoint: Checkpoint, ours: dict[str, list]) -> None:
+def check_same_model(checkpoint: Checkpoint, parameters: dict[str, list]) -> None:
     """Refuse a checkpoint whose parameters have different names, shapes or dtypes."""
-    theirs = checkpoint.parameters
-    for name in sorted(theirs.keys() | ours.keys()):
-        if theirs.get(name) != ours.get(name):
+    saved = checkpoint.parameters
+    for name in sorted(saved.keys() | parameters.keys()):
+        if saved.get(name) != parameters.get(name):
             raise CheckpointError(
-                f"{checkpoint.path} is of another model: it has {_describe(name, theirs)}, and this one has "
-                f"{_describe(name, ours)}. {_advice(theirs.get(name), ours.get(name))}"
+                f"{checkpoint.path} belongs to another model: it has {_describe(name, saved)}, and this one has "
+                f"{_describe(name, parameters)}. {_advice(saved.get(name), parameters.get(name))}"
             )
 
 
 def check_same_optimizer(checkpoint: Checkpoint, strategy: Strategy) -> None:
     """Refuse a checkpoint from an optimizer that keeps different state."""
-    ours = type(strategy.optimizer).__name__
-    if checkpoint.optimizer not in ("", ours):
+    optimizer = type(strategy.optimizer).__name__
+    if checkpoint.optimizer not in ("", optimizer):
         raise CheckpointError(
-            f"{checkpoint.path} was saved with {checkpoint.optimizer}, and this run has {ours}, which keeps other "
-            "numbers: continue with the same optimizer"
+            f"{checkpoint.path} was saved with {checkpoint.optimizer}, and this run has {optimizer}, which keeps "
+            "different state: continue with the same optimizer"
         )
 
 
 def check_same_slots(checkpoint: Checkpoint, saved: Iterable[str], strategy: Strategy) -> None:
     """Refuse a checkpoint from the same optimizer with options that change its state: amsgrad, momentum."""
-    theirs = {key.rpartition(".")[2] for key in saved if re.match(r"(copy-[^.]+\.)?optimizer\.", key)}
-    ours = _slots_of(strategy.optimizer)
-    if not theirs or ours is None or theirs == ours:
+    saved_slots = {key.rpartition(".")[2] for key in saved if re.match(r"(copy-[^.]+\.)?optimizer\.", key)}
+    slots = _slots_of(strategy.optimizer)
+    if not saved_slots or slots is None or saved_slots == slots:
         return
     name = type(strategy.optimizer).__name__
     raise CheckpointError(
-        f"{checkpoint.path} was saved with {name} keeping {_listed(theirs)} for each parameter, and in this run it "
-        f"keeps {_listed(ours)}: give the optimizer the same options"
+        f"{checkpoint.path} was saved with {name} keeping {_listed(saved_slots)} for each parameter, and in this run "
+        f"it keeps {_listed(slots)}: give the optimizer the same options"
     )
 
 
@@ -135,8 +135,8 @@ def _listed(slots: set[str]) -> str:
     return ", ".join(sorted(slots)) or "nothing"
 
 
-def _advice(theirs: list | None, ours: list | None) -> str:
-    if theirs and ours and theirs[0] == ours[0]:
+def _advice(saved: list | None, current: list | None) -> str:
+    if saved and current and saved[0] == current[0]:
         return "Give the model that type: model.double(), model.float()"
     return "Give the hidden, layers and data that it was trained with"
 
@@ -155,16 +155,16 @@ def state_dict_of(strategy: Strategy) -> dict[str, Pieces]:
     """Return everything that this rank has, by a name that says which rank or parameter it belongs to."""
     pieces: dict[str, Pieces] = {}
     for name, shard in strategy.shards().items():
-        pieces[copy_name(shard) + f"model.{name}"] = Pieces.of(shard)
+        pieces[copy_name(shard) + f"model.{name}"] = Pieces.from_shard(shard)
         for slot, value in strategy.optimizer.state.get(shard.tensor, {}).items():
             if value is not None:
                 value = torch.as_tensor(value)
                 _check_slot(shard, name, slot, tuple(value.shape), tuple(shard.tensor.shape))
-                pieces[copy_name(shard) + f"optimizer.{name}.{slot}"] = Pieces.of(shard, value)
-    own = {f"random.{place}": state for place, state in _random_states().items()}
-    own |= {f"state.{path}": tensor for path, tensor in _flatten_states(strategy.states) if tensor.numel()}
-    own |= {f"buffer.{name}": tensor for name, tensor in strategy.model.named_buffers()}
-    return pieces | {_own_prefix() + name: Pieces.whole(tensor) for name, tensor in own.items()}
+                pieces[copy_name(shard) + f"optimizer.{name}.{slot}"] = Pieces.from_shard(shard, value)
+    rank_state = {f"random.{place}": state for place, state in _random_states().items()}
+    rank_state |= {f"state.{path}": tensor for path, tensor in _flatten_states(strategy.states) if tensor.numel()}
+    rank_state |= {f"buffer.{name}": tensor for name, tensor in strategy.model.named_buffers()}
+    return pieces | {_rank_prefix() + name: Pieces.whole(tensor) for name, tensor in rank_state.items()}
 
 
 def copy_name(shard: Shard, same_layout: bool = True) -> str:
@@ -180,9 +180,9 @@ def empty_slot(shard: Shard, name: str, slot: str, saved: Any) -> Tensor:
     return torch.empty(saved.size, dtype=saved.properties.dtype)
 
 
-def own_keys(saved: Mapping[str, Any]) -> list[str]:
+def rank_keys(saved: Mapping[str, Any]) -> list[str]:
     """Return the keys of this rank's saved random numbers and carried states."""
-    return [key for key in saved if key.startswith(_own_prefix()) and not BUFFER.fullmatch(key)]
+    return [key for key in saved if key.startswith(_rank_prefix()) and not BUFFER.fullmatch(key)]
 
 
 def empty(entry: Any) -> Tensor:
@@ -194,19 +194,19 @@ def find_buffers(
     checkpoint: Checkpoint, saved: Mapping[str, Any], strategy: Strategy, same_layout: bool
 ) -> dict[str, str]:
     """Return where each buffer of this rank's part was saved: by this rank, or by the first rank that had it."""
-    found: dict[str, str] = {}
-    here = f"{rank_and_ranks()[0]}" if same_layout else ""
+    keys: dict[str, str] = {}
+    this_rank = f"{rank_and_ranks()[0]}" if same_layout else ""
     matches = [match for key in saved if (match := BUFFER.fullmatch(key))]
-    for match in sorted(matches, key=lambda match: (match[1] != here, int(match[1]))):
-        found.setdefault(match[2], match[0])
+    for match in sorted(matches, key=lambda match: (match[1] != this_rank, int(match[1]))):
+        keys.setdefault(match[2], match[0])
     for name, buffer in strategy.model.named_buffers():
-        if name not in found or tuple(saved[found[name]].size) != tuple(buffer.shape):
-            was = f"one of shape {tuple(saved[found[name]].size)}" if name in found else "none"
+        if name not in keys or tuple(saved[keys[name]].size) != tuple(buffer.shape):
+            instead = f"one of shape {tuple(saved[keys[name]].size)}" if name in keys else "none"
             raise CheckpointError(
-                f"{checkpoint.path} is of another model: this one has a buffer {name} of shape {tuple(buffer.shape)}, "
-                f"and that has {was}. Give the model that it was trained with"
+                f"{checkpoint.path} belongs to another model: this one has a buffer {name} of shape "
+                f"{tuple(buffer.shape)}, and the saved one has {instead}. Give the model that it was trained with"
             )
-    return {name: found[name] for name, _ in strategy.model.named_buffers()}
+    return {name: keys[name] for name, _ in strategy.model.named_buffers()}
 
 
 def restore_buffers(strategy: Strategy, loaded: NamedTensors) -> None:
@@ -220,8 +220,8 @@ def _check_slot(shard: Shard, name: str, slot: str, shape: tuple[int, ...], para
     """Refuse a slot of a different shape for a part of a parameter: we cannot know how to cut it."""
     if shard.ranges is not None and shape not in ((), parameters):
         raise CheckpointError(
-            f"the optimizer keeps {slot} of shape {shape} for {name}, which is cut over ranks: such a state cannot be "
-            "saved or loaded in parts. Use an optimizer that keeps numbers of the parameter's own shape, like Adam"
+            f"the optimizer keeps {slot} of shape {shape} for {name}, which is cut over ranks: such state cannot be "
+            "saved or loaded in parts. Use an optimizer whose state has the parameter's shape, like Adam"
         )
 
 
@@ -235,22 +235,22 @@ def restore_optimizer(strategy: Strategy, slots: Mapping[Tensor, NamedTensors]) 
 
 def restore_rank(strategy: Strategy, loaded: NamedTensors) -> None:
     """Restore this rank's random numbers and carried states, if it does the same part of the work as before."""
-    own = {key.removeprefix(_own_prefix()): tensor for key, tensor in loaded.items()}
-    if "random.cpu" in own:
-        torch.set_rng_state(own["random.cpu"])
-    if "random.cuda" in own and device().type == "cuda":
-        torch.cuda.set_rng_state(own["random.cuda"], device())
-    states = {key.removeprefix("state."): tensor for key, tensor in own.items() if key.startswith("state.")}
+    rank_state = {key.removeprefix(_rank_prefix()): tensor for key, tensor in loaded.items()}
+    if "random.cpu" in rank_state:
+        torch.set_rng_state(rank_state["random.cpu"])
+    if "random.cuda" in rank_state and device().type == "cuda":
+        torch.cuda.set_rng_state(rank_state["random.cuda"], device())
+    states = {key.removeprefix("state."): tensor for key, tensor in rank_state.items() if key.startswith("state.")}
     strategy.states = _nest_states(states, strategy.device)
 
 
-def _own_prefix() -> str:
+def _rank_prefix() -> str:
     return f"rank-{rank_and_ranks()[0]}."
 
 
 def _random_states() -> NamedTensors:
-    here = device()
-    return {"cpu": torch.get_rng_state()} | ({"cuda": torch.cuda.get_rng_state(here)} if here.type == "cuda" else {})
+    states = {"cpu": torch.get_rng_state()}
+    return states | ({"cuda": torch.cuda.get_rng_state(device())} if device().type == "cuda" else {})
 
 
 def _flatten_states(states: StatesByMicroBatch) -> Iterator[tuple[str, Tensor]]:
@@ -261,9 +261,9 @@ def _flatten_states(states: StatesByMicroBatch) -> Iterator[tuple[str, Tensor]]:
             yield f"{micro_batch}.{place}.c", c
 
 
-def _nest_states(flat: NamedTensors, where: torch.device) -> StatesByMicroBatch:
+def _nest_states(flat: NamedTensors, target: torch.device) -> StatesByMicroBatch:
     states: StatesByMicroBatch = {}
     for path in {path.rpartition(".")[0] for path in flat}:
         micro_batch, place = map(int, path.split("."))
-        states.setdefault(micro_batch, {})[place] = (flat[f"{path}.h"].to(where), flat[f"{path}.c"].to(where))
+        states.setdefault(micro_batch, {})[place] = (flat[f"{path}.h"].to(target), flat[f"{path}.c"].to(target))
     return states

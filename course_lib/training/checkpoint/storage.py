@@ -56,7 +56,7 @@ def save_checkpoint(
 
     save = begin_save(strategy, folder, position, notes=notes, keep=keep, lock=lock)
     with save.explained():
-        writer = planners.FileSystemWriter(save.aside)
+        writer = planners.FileSystemWriter(save.temporary)
         planners.save(state.state_dict_of(strategy), storage_writer=writer, planner=planners.SavePieces())
     return save.finish()
 
@@ -66,7 +66,7 @@ class Save:
     """A checkpoint being written, still under its temporary name. The ranks communicate through `group`."""
 
     final: Path
-    aside: Path
+    temporary: Path
     facts: dict[str, Any]
     keep: int
     lock: WriterLock | None
@@ -74,28 +74,28 @@ class Save:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Inside this context, turn torch's error into a sentence, and delete the partial checkpoint to free disk."""
+        """Inside this context, turn torch's error into a sentence, and delete the partial checkpoint."""
         from course_lib.training.checkpoint.planners import CheckpointException
 
         try:
             yield
         except CheckpointException as error:  # raised on every rank, whichever failed
-            on_rank_0(lambda: shutil.rmtree(self.aside, ignore_errors=True), self.group)
+            on_rank_0(lambda: shutil.rmtree(self.temporary, ignore_errors=True), self.group)
             rank, (cause, _) = next(iter(error.failures.items()))
             raise CheckpointError(
-                f"rank {rank} cannot write its part of {self.final} ({_reason(cause)}): see that the disk has room"
+                f"rank {rank} cannot write its part of {self.final} ({_reason(cause)}): check that the disk has room"
             ) from error
 
     def finish(self) -> Path:
         """Rename the checkpoint to its final name when all ranks have written their parts. All ranks must call this."""
-        sums = _sums_of_all_parts(self.aside, self.group)
+        sums = _sums_of_all_parts(self.temporary, self.group)
         on_rank_0(lambda: self._complete(sums), self.group)
         return self.final
 
     def _complete(self, sums: dict[str, str]) -> None:
         if self.lock is not None:
             self.lock.check()
-        complete(self.final, self.aside, self.facts, sums, self.keep)
+        complete(self.final, self.temporary, self.facts, sums, self.keep)
 
 
 def begin_save(
@@ -110,7 +110,7 @@ def begin_save(
 ) -> Save:
     """Create the temporary folder, and agree on the checkpoint's description. The ranks then write their parts."""
     if keep < 1:
-        raise ValueError(f"keep={keep}: at least the checkpoint that is saved is kept")
+        raise ValueError(f"keep={keep}: keep at least the checkpoint being saved")
     final = Path(folder) / f"update-{position.updates:08d}"
     parts = state.parts_of(strategy, sampled=True)
     facts = {
@@ -120,8 +120,8 @@ def begin_save(
         "notes": notes or {},
         "optimizer": type(strategy.optimizer).__name__ if any(strategy.optimizer.state.values()) else "",
     }
-    aside: Path = on_rank_0(lambda: _make_room(final, lock))
-    return Save(final, aside, facts, keep, lock, group)
+    temporary: Path = on_rank_0(lambda: _make_room(final, lock))
+    return Save(final, temporary, facts, keep, lock, group)
 
 
 def _make_room(final: Path, lock: WriterLock | None) -> Path:
@@ -131,7 +131,7 @@ def _make_room(final: Path, lock: WriterLock | None) -> Path:
 
 
 def _reason(cause: BaseException) -> str:
-    """Say in a few words why something could not be written."""
+    """Return in a few words why something could not be written."""
     while not isinstance(cause, OSError) and (cause.__cause__ or cause.__context__):
         cause = cause.__cause__ or cause.__context__ or cause
     if isinstance(cause, OSError) and cause.strerror:
@@ -153,16 +153,16 @@ def writing_into(folder: str | Path) -> Iterator[WriterLock]:
             lock.release()
 
 
-def _sums_of_all_parts(aside: Path, group: dist.ProcessGroup | None) -> dict[str, str]:
+def _sums_of_all_parts(temporary: Path, group: dist.ProcessGroup | None) -> dict[str, str]:
     """Return the hashes of what all ranks have written, on every rank: each rank hashes its own part."""
     rank, ranks = rank_and_ranks()
-    ours: list[Any] = [None] * ranks
-    mine = sums_of(sorted(aside.glob(f"__{rank}_*.distcp")))
+    gathered: list[Any] = [None] * ranks
+    local_sums = sums_of(sorted(temporary.glob(f"__{rank}_*.distcp")))
     if dist.is_initialized():
-        dist.all_gather_object(ours, mine, group=group)
+        dist.all_gather_object(gathered, local_sums, group=group)
     else:
-        ours = [mine]
-    return {name: digest for sums in ours for name, digest in sums.items()}
+        gathered = [local_sums]
+    return {name: digest for sums in gathered for name, digest in sums.items()}
 
 
 class BackgroundSaver:
@@ -197,7 +197,7 @@ class BackgroundSaver:
         save = begin_save(strategy, folder, position, notes=notes, lock=lock, group=self._group)
         writing = planners.async_save(
             state.state_dict_of(strategy),
-            storage_writer=planners.PiecesWriter(save.aside),
+            storage_writer=planners.PiecesWriter(save.temporary),
             planner=planners.SavePieces(),
             process_group=self._group,
         )
@@ -217,12 +217,12 @@ class BackgroundSaver:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        ends_together = kind is None or issubclass(kind, self._agreed)
+        ranks_agree = kind is None or issubclass(kind, self._agreed)
         try:
-            if ends_together:
+            if ranks_agree:
                 self.wait()
         finally:
-            self._thread.shutdown(wait=ends_together)
+            self._thread.shutdown(wait=ranks_agree)
 
 
 def _finish(save: Save, writing: Any) -> Path:
@@ -249,21 +249,22 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
     checkpoint, damaged = on_rank_0(lambda: find_checkpoint(folder))
     if checkpoint is None:
         raise CheckpointError(f"there is no checkpoint in {folder}: give the folder that it was saved into")
-    found = checkpoint.path
+    path = checkpoint.path
     if damaged and rank_and_ranks()[0] == 0:
-        warnings.warn(f"{', '.join(damaged)}: {found.name}, the one before, is loaded instead", stacklevel=2)
+        warnings.warn(f"{', '.join(damaged)}: {path.name}, the one before, is loaded instead", stacklevel=2)
     parts = state.parts_of(strategy)
     state.check_same_model(checkpoint, state.parameters_of(parts))
     state.check_same_optimizer(checkpoint, strategy)
     same_layout = checkpoint.layout == state.layout_of(strategy, parts)
     try:
-        saved = planners.FileSystemReader(found).read_metadata().state_dict_metadata
+        saved = planners.FileSystemReader(path).read_metadata().state_dict_metadata
     except Exception as error:  # a truncated pickle may raise anything
-        raise CheckpointError(f"{found} is damaged ({error}): remove it to resume from the one before") from error
+        raise CheckpointError(f"{path} is damaged ({error}): remove it to resume from the one before") from error
     state.check_same_slots(checkpoint, saved, strategy)
     shards = strategy.shards()
-    wanted = {
-        state.copy_name(shard, same_layout) + f"model.{name}": state.Pieces.of(shard) for name, shard in shards.items()
+    pieces = {
+        state.copy_name(shard, same_layout) + f"model.{name}": state.Pieces.from_shard(shard)
+        for name, shard in shards.items()
     }
     slots: dict[str, NamedTensors] = {name: {} for name in shards}
     for name, shard in shards.items():
@@ -272,26 +273,27 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
             slot = key.removeprefix(prefix)
             if key.startswith(prefix) and "." not in slot:
                 slots[name][slot] = state.empty_slot(shard, name, slot, entry)
-                wanted[key] = state.Pieces.of(shard, slots[name][slot])
+                pieces[key] = state.Pieces.from_shard(shard, slots[name][slot])
     buffers = state.find_buffers(checkpoint, saved, strategy, same_layout)
-    own = {key: state.empty(saved[key]) for key in [*(state.own_keys(saved) if same_layout else ()), *buffers.values()]}
-    wanted |= {key: state.Pieces.whole(tensor) for key, tensor in own.items()}
+    rank_keys = state.rank_keys(saved) if same_layout else []
+    tensors = {key: state.empty(saved[key]) for key in [*rank_keys, *buffers.values()]}
+    pieces |= {key: state.Pieces.whole(tensor) for key, tensor in tensors.items()}
     try:
-        planners.load(wanted, storage_reader=planners.FileSystemReader(found), planner=planners.LoadPieces())
+        planners.load(pieces, storage_reader=planners.FileSystemReader(path), planner=planners.LoadPieces())
     except planners.CheckpointException as error:
         rank, (cause, _) = next(iter(error.failures.items()))
         raise CheckpointError(
-            f"{found} is damaged (rank {rank}: {str(cause).splitlines()[0]}): remove it to resume from the one before"
+            f"{path} is damaged (rank {rank}: {str(cause).splitlines()[0]}): remove it to resume from the one before"
         ) from error
     state.restore_optimizer(strategy, {shards[name].tensor: of_name for name, of_name in slots.items() if of_name})
-    state.restore_rank(strategy, own)
-    state.restore_buffers(strategy, {name: own[key] for name, key in buffers.items()})
+    state.restore_rank(strategy, tensors)
+    state.restore_buffers(strategy, {name: tensors[key] for name, key in buffers.items()})
     strategy.updates = checkpoint.position.updates
     if strategy.carry_state and not same_layout and rank_and_ranks()[0] == 0:
-        ours = state.layout_of(strategy, parts)
+        layout = state.layout_of(strategy, parts)
         warnings.warn(
             f"{checkpoint.path.name} was saved by {state.in_words(checkpoint.layout)}, and is loaded by "
-            f"{state.in_words(ours)}: the carried state begins at zero",
+            f"{state.in_words(layout)}: the carried state starts at zero",
             stacklevel=2,
         )
     return checkpoint

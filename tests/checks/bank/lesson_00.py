@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from course_lib.lessons.lesson_00 import exchange, neighbours
+from course_lib.lessons.lesson_00 import exchange, neighbors
 from tests.checks.bank import CHANGES_IN_FLIGHT, NEVER_WAITS, right, wrong
 
 # 00.1 Pass it on
@@ -13,7 +13,7 @@ from tests.checks.bank import CHANGES_IN_FLIGHT, NEVER_WAITS, right, wrong
 
 @wrong("00.1", says="the rank's own number")
 def returns_its_own(number):
-    left, right = neighbours()
+    left, right = neighbors()
     mine, theirs = torch.tensor([number]), torch.tensor([0])
     exchange(mine, right, theirs, left)
     return mine
@@ -28,9 +28,9 @@ def sends_two_ahead(number):
     return theirs
 
 
-@wrong("00.1", says="comes all the way round the ring")
+@wrong("00.1", says="comes all the way around the ring")
 def passes_on_until_its_own_comes_back(number):
-    left, right = neighbours()
+    left, right = neighbors()
     mine = torch.tensor([number])
     for _ in range(dist.get_world_size()):
         theirs = torch.zeros_like(mine)
@@ -41,7 +41,7 @@ def passes_on_until_its_own_comes_back(number):
 
 @wrong("00.1", says=NEVER_WAITS)
 def drops_its_send(number):
-    left, right = neighbours()
+    left, right = neighbors()
     theirs = torch.zeros(1)
     dist.isend(torch.tensor([float(number)]), right)
     dist.recv(theirs, left)
@@ -50,7 +50,7 @@ def drops_its_send(number):
 
 @wrong("00.1", says=NEVER_WAITS)
 def never_waits_for_its_receive(number):
-    left, right = neighbours()
+    left, right = neighbors()
     theirs = torch.tensor([-1.0])
     receiving = dist.irecv(theirs, left)
     dist.send(torch.tensor([float(number)]), right)
@@ -59,7 +59,7 @@ def never_waits_for_its_receive(number):
 
 @wrong("00.1", says=CHANGES_IN_FLIGHT)
 def receives_into_what_it_sends(number):
-    left, right = neighbours()
+    left, right = neighbors()
     both = torch.tensor([number])
     sending = dist.isend(both, right)
     dist.recv(both, left)
@@ -99,7 +99,7 @@ def all_get_rank_0s(number):
 
 @wrong("00.1", says="several of them were added on the way")
 def adds_on_the_way(number):
-    left, right = neighbours()
+    left, right = neighbors()
     token = torch.zeros(1)
     if dist.get_rank() == 0:
         dist.send(torch.tensor([float(number)]), right)
@@ -112,7 +112,7 @@ def adds_on_the_way(number):
 
 @wrong("00.1", says="The numbers go round the other way")
 def wrong_way_round(number):
-    left, right = neighbours()
+    left, right = neighbors()
     theirs = torch.empty(1)
     exchange(torch.tensor([float(number)]), left, theirs, right)
     return theirs
@@ -151,14 +151,14 @@ def by_way_of_rank_0(number):
 
 @wrong("00.1", says="A rank returns nothing")
 def forgets_to_return(number):
-    left, right = neighbours()
+    left, right = neighbors()
     theirs = torch.empty(1)
     exchange(torch.tensor([float(number)]), right, theirs, left)
 
 
 @wrong("00.1", says="Every rank waits in its send")
 def all_send_first(number):
-    left, right = neighbours()
+    left, right = neighbors()
     theirs = torch.empty(1)
     dist.send(torch.tensor([float(number)]), right)
     dist.recv(theirs, left)
@@ -167,7 +167,7 @@ def all_send_first(number):
 
 @wrong("00.1", says="Every rank waits for a message")
 def all_receive_first(number):
-    left, right = neighbours()
+    left, right = neighbors()
     theirs = torch.empty(1)
     dist.recv(theirs, left)
     dist.send(torch.tensor([float(number)]), right)
@@ -176,7 +176,7 @@ def all_receive_first(number):
 
 @wrong("00.1", says="A rank returns nothing")
 def only_rank_0_receives(number):
-    left, right = neighbours()
+    left, right = neighbors()
     sending = dist.isend(torch.tensor([float(number)]), right)
     theirs = torch.empty(1)
     dist.recv(theirs, left)
@@ -184,9 +184,25 @@ def only_rank_0_receives(number):
     return theirs.item() if dist.get_rank() == 0 else None
 
 
+@wrong("00.1", says="the rank before them sent what it had received", never="nothing came to rank 0")
+def sends_on_what_it_has_received(number):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    following, before = (rank + 1) % ranks, (rank - 1) % ranks
+    token = torch.tensor([number])
+    if rank % 2 == 0:
+        sent = token.clone()
+        sending = dist.isend(sent, following)
+        dist.recv(token, before)
+        sending.wait()
+    else:
+        dist.recv(token, before)
+        dist.send(token, following)
+    return token.item()
+
+
 @right("00.1")
 def even_ranks_send_first(number):
-    left, right = neighbours()
+    left, right = neighbors()
     theirs = torch.tensor([0])
     if dist.get_rank() % 2 == 0:
         dist.send(torch.tensor([number]), right)
@@ -199,7 +215,7 @@ def even_ranks_send_first(number):
 
 @right("00.1")
 def both_in_a_batch(number):
-    left, right = neighbours()
+    left, right = neighbors()
     theirs = torch.empty((), dtype=torch.float64)
     mine = torch.tensor(float(number), dtype=torch.float64)
     for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, theirs, left), dist.P2POp(dist.isend, mine, right)]):
@@ -209,7 +225,7 @@ def both_in_a_batch(number):
 
 @right("00.1")
 def rank_0_begins(number):
-    left, right = neighbours()
+    left, right = neighbors()
     theirs = torch.zeros(1, dtype=torch.int32)
     if dist.get_rank() == 0:
         dist.send(torch.tensor([number], dtype=torch.int32), right)
@@ -221,7 +237,7 @@ def rank_0_begins(number):
 
 @right("00.1")
 def as_an_object(number):
-    left, right = neighbours()
+    left, right = neighbors()
     theirs = [None]
     if dist.get_rank() == 0:
         dist.send_object_list([number], right)
@@ -367,7 +383,7 @@ def up_and_down_a_tree(vector):
 
 @wrong("00.2", says="as round a ring")
 def round_the_ring(vector):
-    (left, right), rank, ranks = neighbours(), dist.get_rank(), dist.get_world_size()
+    (left, right), rank, ranks = neighbors(), dist.get_rank(), dist.get_world_size()
     pieces = list(vector.tensor_split(ranks))
     for step in range(2 * (ranks - 1)):
         place = (rank - step - 1) % ranks
@@ -394,7 +410,7 @@ def adds_on_the_way_back(vector):
 
 
 @wrong("00.2", says="sums of two ranks' vectors")
-def only_the_neighbour(vector):
+def only_the_neighbor(vector):
     return halves(vector, distances=[1])[0]
 
 

@@ -225,6 +225,63 @@ def goes_forwards(inputs, hidden, cell, grad_hidden, grad_cell, **weights):
     return {"sums": sums, "cell": forget * cell + enter * new, "hidden": leave * shown}
 
 
+@wrong("01.1", says="that tanh times the gate")
+def takes_new_hidden_for_the_tanh(inputs, hidden, cell, weight_ih, weight_hh, bias_ih, bias_hh, grad_hidden, grad_cell):
+    sums = inputs @ weight_ih.T + bias_ih + hidden @ weight_hh.T + bias_hh
+    enter, forget, new, leave = sums.chunk(4, dim=-1)
+    enter, forget, new, leave = enter.sigmoid(), forget.sigmoid(), new.tanh(), leave.sigmoid()
+    squashed = (forget * cell + enter * new).tanh()
+    new_hidden = leave * squashed
+    grad = grad_cell + grad_hidden * leave * (1 - new_hidden**2)
+    grad_sums = torch.cat(
+        [
+            grad * new * enter * (1 - enter),
+            grad * cell * forget * (1 - forget),
+            grad * enter * (1 - new**2),
+            grad_hidden * squashed * leave * (1 - leave),
+        ],
+        dim=-1,
+    )
+    return {
+        "sums": grad_sums,
+        "cell": grad * forget,
+        "inputs": grad_sums @ weight_ih,
+        "hidden": grad_sums @ weight_hh,
+        "weight_ih": grad_sums.T @ inputs,
+        "weight_hh": grad_sums.T @ hidden,
+        "bias_ih": grad_sums.sum(0),
+        "bias_hh": grad_sums.sum(0),
+    }
+
+
+@wrong("01.1", says="or there twice")
+def one_bias_twice(inputs, hidden, cell, weight_ih, weight_hh, bias_ih, bias_hh, grad_hidden, grad_cell):
+    sums = torch.addmm(bias_ih, inputs, weight_ih.T) + torch.addmm(bias_ih, hidden, weight_hh.T)
+    enter, forget, new, leave = sums.chunk(4, dim=-1)
+    enter, forget, new, leave = enter.sigmoid(), forget.sigmoid(), new.tanh(), leave.sigmoid()
+    squashed = (forget * cell + enter * new).tanh()
+    grad = grad_cell + grad_hidden * leave * (1 - squashed**2)
+    grad_sums = torch.cat(
+        [
+            grad * new * enter * (1 - enter),
+            grad * cell * forget * (1 - forget),
+            grad * enter * (1 - new**2),
+            grad_hidden * squashed * leave * (1 - leave),
+        ],
+        dim=-1,
+    )
+    return {
+        "sums": grad_sums,
+        "cell": grad * forget,
+        "inputs": grad_sums @ weight_ih,
+        "hidden": grad_sums @ weight_hh,
+        "weight_ih": grad_sums.T @ inputs,
+        "weight_hh": grad_sums.T @ hidden,
+        "bias_ih": grad_sums.sum(0),
+        "bias_hh": grad_sums.sum(0),
+    }
+
+
 @right("01.1")
 def with_a_total_and_more(**given):
     made = backwards({name: each.float() for name, each in given.items()})
@@ -439,6 +496,21 @@ def returns_losses_only(model, optimizer, windows):
     return trains(model, optimizer, windows, returns=lambda losses, _: losses)
 
 
+@wrong("01.2", says="run each window again after its update", never="Losses and weights are right")
+def reads_each_window_again_without_a_graph(model, optimizer, windows):
+    losses, states = [], {}
+    for inputs, targets in windows:
+        outputs, _ = model(inputs, states)
+        loss = (outputs - targets).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            _, states = model(inputs, states)
+        losses.append(loss.item())
+    return losses, states
+
+
 @right("01.2")
 def detaches_in_place(model, optimizer, windows):
     states, losses = {}, torch.zeros(len(windows), dtype=torch.float64)
@@ -482,6 +554,26 @@ def by_gradients_of_its_own(model, optimizer, windows):
             parameter.grad = gradient
         optimizer.step()
         losses.append(float(loss))
+    return losses, states
+
+
+@right("01.2")
+def with_a_closure(model, optimizer, windows):
+    # The optimizer calls the closure, once for each window.
+    losses, states = [], {}
+    for inputs, targets in windows:
+        begins, ends = states, {}
+
+        def closure(inputs=inputs, targets=targets, begins=begins, ends=ends):
+            optimizer.zero_grad()
+            outputs, ended = model(inputs, begins)
+            ends.update({layer: tuple(part.detach().clone() for part in pair) for layer, pair in ended.items()})
+            loss = torch.nn.functional.mse_loss(outputs, targets)
+            loss.backward()
+            return loss
+
+        losses.append(optimizer.step(closure).item())
+        states = ends
     return losses, states
 
 

@@ -181,6 +181,16 @@ def forgets_the_unused(model):
         dist.all_reduce(each.grad)
 
 
+@wrong("02.1", says="as if that rank were not there", never="This is the sum")
+def only_over_ranks_that_have_something(model):
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            something = (parameter.grad != 0).any().to(parameter.grad.dtype)
+            dist.all_reduce(parameter.grad)
+            dist.all_reduce(something)
+            parameter.grad /= something.clamp(min=1)
+
+
 @right("02.1")
 def in_one_flat_bucket(model):
     parameters = [each for each in model.parameters() if each.grad is not None]
@@ -464,7 +474,7 @@ def divides_by_the_ranks(total, count):
     return total.item() / dist.get_world_size()
 
 
-@wrong("02.3", says="One rank has the mean", never="the mean of its own examples")
+@wrong("02.3", says="those without do not", never="the mean of its own examples")
 def nothing_where_there_is_nothing(total, count):
     both = torch.tensor([total, count])
     dist.all_reduce(both)
@@ -566,6 +576,20 @@ def takes_no_loss_for_no_examples(total, count):
     both = torch.tensor([total, count if total else 0], dtype=torch.float64)
     dist.all_reduce(both)
     return both[0] / both[1]
+
+
+@wrong("02.3", says="counts as one")
+def an_empty_rank_counts_as_one(total, count):
+    sums = torch.tensor([float(total), float(max(count, 1))], dtype=torch.float64)
+    dist.all_reduce(sums)
+    return (sums[0] / sums[1]).item()
+
+
+@wrong("02.3", says="those without do not", never="`dist.reduce` on one")
+def empty_ranks_return_zero(total, count):
+    sums = torch.tensor([float(total), float(count)], dtype=torch.float64)
+    dist.all_reduce(sums)
+    return (sums[0] / sums[1]).item() if count else 0.0
 
 
 @right("02.3")
@@ -988,3 +1012,55 @@ def with_hooks_of_tensors(model, loss, limit):
             each.grad = piece.view_as(each)
     for hook in hooks:
         hook.remove()
+
+
+@right("02.4")
+def buckets_that_become_the_gradients(model, loss, limit):
+    # Divides before sending, waits on futures instead of works, and leaves views of the buckets as gradients.
+    ranks, trips = dist.get_world_size(), []
+
+    class Bucket:
+        def __init__(self):
+            self.parameters, self.room = [], limit
+
+        def takes(self, gradient):
+            same = all(each.grad.dtype == gradient.dtype for each in self.parameters)
+            return same and gradient.nbytes <= self.room
+
+        def add(self, parameter):
+            self.parameters.append(parameter)
+            self.room -= parameter.grad.nbytes
+
+        def leave(self):
+            if self.parameters:
+                self.flat = torch.cat([each.grad.reshape(-1) for each in self.parameters]).div_(ranks)
+                self.arrival = dist.all_reduce(self.flat, async_op=True).get_future()
+                trips.append(self)
+            return Bucket()
+
+        def unpack(self):
+            self.arrival.wait()
+            begin = 0
+            for each in self.parameters:
+                each.grad = self.flat[begin : begin + each.numel()].view(each.shape)
+                begin += each.numel()
+
+    bucket = Bucket()
+
+    def ready(parameter):
+        nonlocal bucket
+        if not bucket.takes(parameter.grad):
+            bucket = bucket.leave()
+        bucket.add(parameter)
+        if not bucket.room:
+            bucket = bucket.leave()
+
+    hooks = [each.register_post_accumulate_grad_hook(ready) for each in model.parameters() if each.requires_grad]
+    try:
+        loss.backward()
+    finally:
+        while hooks:
+            hooks.pop().remove()
+    bucket.leave()
+    for trip in trips:
+        trip.unpack()

@@ -220,6 +220,14 @@ def counts_sequences(losses, mask):
     return losses[mask].sum() * dist.get_world_size() / count
 
 
+@wrong("03.2", says="You divide by more steps than count")
+def at_least_one_step_per_rank(losses, mask):
+    count = mask.sum()
+    dist.all_reduce(count)
+    per_rank = (count / dist.get_world_size()).clamp(min=1)
+    return losses[mask].sum() / per_rank
+
+
 @right("03.2")
 def with_where_and_floats(losses, mask):
     count = _total(mask.float().sum())

@@ -176,7 +176,7 @@ def forgets_to_zero(model, optimizer, micro_batches, k):
     return losses
 
 
-@wrong("04.1", says="The training is right")
+@wrong("04.1", says="The weights are right here, but the losses")
 def returns_a_loss_for_each_piece(model, optimizer, micro_batches, k):
     losses = []
 
@@ -194,7 +194,7 @@ def forgets_the_loss_of_the_tail(model, optimizer, micro_batches, k):
     return losses[: len(micro_batches) // k]
 
 
-@wrong("04.1", says="The training is right")
+@wrong("04.1", says="The weights are right here, but the losses")
 def returns_the_last_piece(model, optimizer, micro_batches, k):
     losses = []
     for pieces in updates_of(micro_batches, k):
@@ -217,6 +217,22 @@ def never_steps(model, optimizer, micro_batches, k):
             loss.backward()
             total += loss.item()
         optimizer.zero_grad()
+        optimizer.step()
+        losses.append(total)
+    return losses
+
+
+@wrong("04.1", says="examples of one update in all of them")
+def counts_the_first_update(model, optimizer, micro_batches, k):
+    count = sum(len(inputs) for inputs, _ in micro_batches[:k])
+    losses = []
+    for begin in range(0, len(micro_batches), k):
+        optimizer.zero_grad()
+        total = 0.0
+        for inputs, targets in micro_batches[begin : begin + k]:
+            loss = (model(inputs) - targets).square().sum() / count
+            loss.backward()
+            total += loss.item()
         optimizer.step()
         losses.append(total)
     return losses
@@ -279,6 +295,28 @@ def keeps_the_loss_as_a_tensor(model, optimizer, micro_batches, k):
         optimizer.step()
         losses.append(total)
     return losses
+
+
+@right("04.1")
+def goes_back_from_the_errors(model, optimizer, micro_batches, k):
+    # No loss is ever a node of the graph: the backward pass begins at the errors, with their gradient.
+    def updates(rest):
+        while rest:
+            yield rest[:k]
+            rest = rest[k:]
+
+    def make(group):
+        optimizer.zero_grad()
+        count, squares = sum(targets.shape[0] for _, targets in group), 0.0
+        for inputs, targets in group:
+            errors = model(inputs) - targets
+            seen = errors.detach()
+            errors.backward(seen * (2 / count))
+            squares += float((seen * seen).sum())
+        optimizer.step()
+        return squares / count
+
+    return [make(group) for group in updates(list(micro_batches))]
 
 
 # --- 04.2 Clip in the right place ---
@@ -479,6 +517,22 @@ def mean_of_every_piece(model, optimizer, micro_batches, count, limit):
     return norm
 
 
+@wrong("04.2", says="or of every rank")
+def mean_of_every_rank(model, optimizer, micro_batches, count, limit):
+    mine = sum(len(inputs) for inputs, _ in micro_batches)
+    for inputs, targets in micro_batches:
+        ((model(inputs) - targets).square().sum() / mine).backward()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    for gradient in gradients:
+        dist.all_reduce(gradient)
+        gradient /= dist.get_world_size()
+    norm = torch.cat([gradient.flatten() for gradient in gradients]).norm().item()
+    for gradient in gradients:
+        gradient *= min(1.0, limit / norm)
+    optimizer.step()
+    return norm
+
+
 @right("04.2")
 def in_one_flat_message(model, optimizer, micro_batches, count, limit):
     backward_of_all(model, micro_batches, count)
@@ -518,6 +572,33 @@ def gathered_and_in_float32(model, optimizer, micro_batches, count, limit):
             parameter.grad *= limit / norm
     optimizer.step()
     return norm
+
+
+@right("04.2")
+def on_rank_0_and_broadcast(model, optimizer, micro_batches, count, limit):
+    # Rank 0 adds up, measures and shortens; the others get the gradient and its norm in one message.
+    parameters, mine = [each for each in model.parameters() if each.requires_grad], None
+    for inputs, targets in micro_batches:
+        loss = (model(inputs) - targets).pow(2).sum() / count
+        pieces = torch.autograd.grad(loss, parameters, allow_unused=True)
+        if mine is None:
+            parameters, pieces = zip(
+                *[(each, piece) for each, piece in zip(parameters, pieces, strict=True) if piece is not None],
+                strict=True,
+            )
+        flat = torch.cat([piece.reshape(-1) for piece in pieces])
+        mine = flat if mine is None else mine + flat
+    dist.reduce(mine, 0)
+    message = torch.cat([mine, mine.new_zeros(1)])
+    if dist.get_rank() == 0:
+        norm = torch.linalg.vector_norm(mine)
+        shortened = mine * (limit / norm) if norm > limit else mine
+        message = torch.cat([shortened, norm.reshape(1)])
+    dist.broadcast(message, 0)
+    for each, piece in zip(parameters, message[:-1].split([each.numel() for each in parameters]), strict=True):
+        each.grad = piece.reshape(each.shape).to(each.dtype, copy=True)
+    optimizer.step()
+    return message[-1].item()
 
 
 # --- 04.3 Hooks that are right under accumulation ---
@@ -627,7 +708,7 @@ def sends_in_the_first_pass(model, k):
         parameter.register_post_accumulate_grad_hook(hook)
 
 
-@wrong("04.3", says="the other keeps its own sum")
+@wrong("04.3", says="others are still the rank's own sums")
 def only_the_last_parameter(model, k):
     passes = [0]
 
@@ -653,6 +734,41 @@ def forgets_the_hooks(model, k):
     for parameter in model.parameters():
         if parameter.grad is not None:
             average(parameter.grad)
+
+
+@wrong("04.3", says="such as all that are called `weight`")
+def counts_by_short_names(model, k):
+    passes = {}
+
+    def averager(name):
+        def average(parameter):
+            passes[name] = passes.get(name, 0) + 1
+            if passes[name] % k == 0:
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= dist.get_world_size()
+
+        return average
+
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            parameter.register_post_accumulate_grad_hook(averager(name))
+
+
+@wrong("04.3", says="more is sent in a k-th pass than each gradient once")
+def every_hook_sends_everything(model, k):
+    parameters = list(model.parameters())
+    passes = dict.fromkeys(parameters, 0)
+
+    def average(parameter):
+        passes[parameter] += 1
+        if passes[parameter] % k == 0:
+            for each in parameters:
+                if each.grad is not None:
+                    dist.all_reduce(each.grad)
+                    each.grad /= dist.get_world_size()
+
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(average)
 
 
 @right("04.3")

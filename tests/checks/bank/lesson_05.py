@@ -29,7 +29,7 @@ def there(stage, inputs, shape):
     return inputs, outputs
 
 
-@wrong("05.1", says="to all of them, or to a far one")
+@wrong("05.1", says="all ranks take part in what concerns two of them")
 def tells_everybody(stage, inputs, loss, shape):
     """Every edge is a broadcast, forward and back."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -288,6 +288,32 @@ def with_hooks(stage, inputs, loss, shape):
         outputs.backward(received_from(rank + 1, shape))
 
 
+@right("05.1")
+def goes_back_from_a_scalar(stage, inputs, loss, shape):
+    # Expects the gradient before the stage runs, and goes back from a scalar on every rank.
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    gradient, leaf, going = torch.empty(shape, dtype=torch.float64), inputs, []
+    coming = dist.irecv(gradient, rank + 1) if rank < last else None
+    if rank > 0:
+        leaf = torch.empty(shape, dtype=torch.float64)
+        dist.irecv(leaf, rank - 1).wait()
+        leaf.requires_grad_(True)
+    outputs = stage(leaf)
+    if coming is None:
+        scalar = loss(outputs)
+    else:
+        activations = outputs.detach().clone(memory_format=torch.contiguous_format)
+        going.append(dist.isend(activations, rank + 1))
+        coming.wait()
+        scalar = torch.einsum("i,i->", outputs.reshape(-1), gradient.reshape(-1))
+    scalar.backward()
+    if rank > 0:
+        back = torch.zeros(shape, dtype=torch.float64) if leaf.grad is None else leaf.grad.contiguous()
+        going.append(dist.isend(back, rank - 1))
+    for message in going:
+        message.wait()
+
+
 # --- 05.2 Place the blocks ---
 
 
@@ -452,6 +478,27 @@ def least_squares(seconds, sizes, memory):
     return best(seconds, sizes, memory, cost=lambda times: sum(time**2 for time in times))
 
 
+@wrong("05.2", says="There are placements that fit, but you return None", never="exactly")
+def within_the_time_of_device_0(seconds, sizes, memory):
+    blocks = len(sizes)
+
+    def within(limit):
+        placement, begin = [], 0
+        for times, room in zip(seconds, memory, strict=True):
+            end = begin
+            while end < blocks and sum(times[begin : end + 1]) <= limit and sum(sizes[begin : end + 1]) <= room:
+                end += 1
+            placement.append(list(range(begin, end)))
+            begin = end
+        return placement if begin == blocks else None
+
+    low, high = 0, sum(seconds[0])
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if within(middle) else (middle + 1, high)
+    return within(low)
+
+
 @right("05.2")
 def by_recursion(seconds, sizes, memory):
     blocks, devices = len(sizes), len(memory)
@@ -584,7 +631,7 @@ def layer(weight_ih, weight_hh, bias, inputs, gather=Gather.apply, used=SumBack.
     return torch.stack(outputs), c
 
 
-@wrong("05.3", says="the weights travel instead of h")
+@wrong("05.3", says="the weights, it seems, instead of h")
 def gathers_the_weights(weight_ih, weight_hh, bias, inputs):
     ranks = dist.get_world_size()
 
@@ -602,7 +649,7 @@ def gathers_the_weights(weight_ih, weight_hh, bias, inputs):
     return outputs, c[0].chunk(ranks, dim=1)[dist.get_rank()]
 
 
-@wrong("05.3", says="the weights travel instead of h")
+@wrong("05.3", says="the weights, it seems, instead of h")
 def gathers_the_weights_in_one_message(weight_ih, weight_hh, bias, inputs):
     rank, ranks = dist.get_rank(), dist.get_world_size()
     own = torch.cat([weight_ih, weight_hh, bias.unsqueeze(1)], dim=1)
@@ -715,6 +762,47 @@ def gathers_c_at_every_step(weight_ih, weight_hh, bias, inputs):
     return layer(weight_ih, weight_hh, bias, inputs, gather)
 
 
+@wrong("05.3", says="nothing of c", never="the weights, it seems")
+def sends_c_along(weight_ih, weight_hh, bias, inputs):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    hidden, own = weight_hh.shape[1], weight_hh.shape[1] // ranks
+    mine = slice(rank * own, (rank + 1) * own)
+
+    class State(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, h, c):
+            whole = h.new_zeros(2, h.shape[0], hidden)
+            whole[0, :, mine], whole[1, :, mine] = h, c
+            dist.all_reduce(whole)
+            return whole[0].clone(), whole[0].clone()
+
+        @staticmethod
+        def backward(ctx, for_gates, for_outputs):
+            total = for_gates.clone(memory_format=torch.contiguous_format)
+            dist.all_reduce(total)
+            return (total + for_outputs)[:, mine], None
+
+    class Shared(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            total = gradient.clone(memory_format=torch.contiguous_format)
+            dist.all_reduce(total)
+            return total
+
+    sequences = inputs.shape[1]
+    h, c, outputs = inputs.new_zeros(sequences, hidden), inputs.new_zeros(sequences, own), []
+    for x in Shared.apply(inputs):
+        i, f, g, o = (x @ weight_ih.T + h @ weight_hh.T + bias).chunk(4, dim=1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h, output = State.apply(o.sigmoid() * c.tanh(), c.detach())
+        outputs.append(output)
+    return torch.stack(outputs), c
+
+
 @right("05.3")
 def as_in_the_lesson(weight_ih, weight_hh, bias, inputs):
     return layer(weight_ih, weight_hh, bias, inputs)
@@ -771,6 +859,109 @@ def with_hooks_alone(weight_ih, weight_hh, bias, inputs):
         return of_gates, output
 
     return layer(weight_ih, weight_hh, bias, inputs, gather, used=lambda inputs: inputs)
+
+
+@right("05.3")
+def adds_up_the_inputs_step_by_step(weight_ih, weight_hh, bias, inputs):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    hidden, own = weight_hh.shape[1], weight_hh.shape[1] // ranks
+    mine = slice(rank * own, (rank + 1) * own)
+
+    class Whole(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, h):
+            pieces = [torch.empty_like(h) for _ in range(ranks)]
+            dist.all_gather(pieces, h.contiguous())
+            whole = torch.cat(pieces, dim=1)
+            return whole, whole.clone()
+
+        @staticmethod
+        def backward(ctx, for_gates, for_outputs):
+            total = for_gates.clone(memory_format=torch.contiguous_format)
+            dist.all_reduce(total)
+            return (total + for_outputs)[:, mine]
+
+    class SharedStep(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            total = gradient.clone(memory_format=torch.contiguous_format)
+            dist.all_reduce(total)
+            return total
+
+    sequences = inputs.shape[1]
+    h, c, outputs = inputs.new_zeros(sequences, hidden), inputs.new_zeros(sequences, own), []
+    for x in inputs:
+        i, f, g, o = (SharedStep.apply(x) @ weight_ih.T + h @ weight_hh.T + bias).chunk(4, dim=1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h, output = Whole.apply(o.sigmoid() * c.tanh())
+        outputs.append(output)
+    return torch.stack(outputs), c
+
+
+@right("05.3")
+def by_hand_in_both_directions(weight_ih, weight_hh, bias, inputs):
+    # The whole layer is one autograd function, with the backward pass through time by hand. Forward, h is put together
+    # by a sum of vectors that are zero outside the rank's own units: sequences x hidden numbers, within the budget.
+    ranks = dist.get_world_size()
+    hidden = weight_hh.shape[1]
+    own = hidden // ranks
+    first = dist.get_rank() * own
+
+    class Layer(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, weight_ih, weight_hh, bias, inputs):
+            _steps, sequences, _ = inputs.shape
+            states, cells, gates = [inputs.new_zeros(sequences, hidden)], [inputs.new_zeros(sequences, own)], []
+            for x in inputs:
+                sums = x @ weight_ih.T + states[-1] @ weight_hh.T + bias
+                i, f, g, o = sums.view(sequences, 4, own).unbind(1)
+                i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+                cells.append(f * cells[-1] + i * g)
+                h = inputs.new_zeros(sequences, hidden)
+                h[:, first : first + own] = o * cells[-1].tanh()
+                dist.all_reduce(h)
+                states.append(h)
+                gates.append(torch.stack([i, f, g, o]))
+            stacked = torch.stack(states), torch.stack(cells), torch.stack(gates)
+            ctx.save_for_backward(weight_ih, weight_hh, inputs, *stacked)
+            return torch.stack(states[1:]), cells[-1].clone()
+
+        @staticmethod
+        def backward(ctx, grad_outputs, grad_c):
+            weight_ih, weight_hh, inputs, states, cells, gates = ctx.saved_tensors
+            grad_h, of_sums = torch.zeros_like(cells[0]), []
+            for step in range(len(inputs) - 1, -1, -1):
+                i, f, g, o = gates[step]
+                squashed = cells[step + 1].tanh()
+                grad_h = grad_h + grad_outputs[step, :, first : first + own]
+                grad_c = grad_c + grad_h * o * (1 - squashed * squashed)
+                parts = (
+                    grad_c * g * i * (1 - i),
+                    grad_c * cells[step] * f * (1 - f),
+                    grad_c * i * (1 - g * g),
+                    grad_h * squashed * o * (1 - o),
+                )
+                of_sums.append(torch.cat(parts, dim=1))
+                grad_c = grad_c * f
+                if step:
+                    fed_back = of_sums[-1] @ weight_hh
+                    dist.all_reduce(fed_back)
+                    grad_h = fed_back[:, first : first + own]
+            of_sums = torch.stack(of_sums[::-1])
+            grad_inputs = of_sums @ weight_ih
+            dist.all_reduce(grad_inputs)
+            return (
+                torch.einsum("tsg,tsw->gw", of_sums, inputs),
+                torch.einsum("tsg,tsh->gh", of_sums, states[:-1]),
+                of_sums.sum(dim=(0, 1)),
+                grad_inputs,
+            )
+
+    return Layer.apply(weight_ih, weight_hh, bias, inputs)
 
 
 @wrong("05.1", says="make it contiguous before you send it")
@@ -839,3 +1030,22 @@ def receives_into_the_inputs(stage, inputs, loss, shape):
         loss(outputs).backward()
     if rank:
         dist.send(inputs.grad.contiguous(), rank - 1)
+
+
+@wrong("05.1", says="not all messages are float64")
+def sends_gradients_in_float32(stage, inputs, loss, shape):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    if rank:
+        inputs = torch.empty(shape, dtype=torch.float64)
+        dist.recv(inputs, rank - 1)
+        inputs.requires_grad_()
+    outputs = stage(inputs)
+    if rank < last:
+        dist.send(outputs.detach().contiguous(), rank + 1)
+        gradient = torch.empty(shape)
+        dist.recv(gradient, rank + 1)
+        outputs.backward(gradient.double())
+    else:
+        loss(outputs).backward()
+    if rank:
+        dist.send(inputs.grad.float().contiguous(), rank - 1)

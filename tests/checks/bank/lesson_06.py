@@ -172,6 +172,14 @@ def remembers_by_the_sizes(micro_batches, forward, backward, known={}):  # noqa:
     return known[key]
 
 
+@wrong("06.1", says="as if it were the last that is the slowest", never="every stage take as long")
+def takes_the_last_for_the_slowest(micro_batches, forward, backward):
+    way_in = max(forward) + sum(forward[:-1]) / micro_batches
+    way_back = max(backward) + sum(backward[1:]) / micro_batches
+    makespan = way_in + way_back
+    return makespan, 1 - (sum(forward) + sum(backward)) / (len(forward) * makespan)
+
+
 @right("06.1")
 def remembers_by_all_arguments(micro_batches, forward, backward):
     from functools import cache
@@ -594,6 +602,34 @@ def step_by_step(layer, chunks, gradients):
     return in_chunks(Stepwise(), chunks, gradients)
 
 
+@right("06.3")
+def one_graph_over_all_chunks(layer, chunks, gradients):
+    # The chunks stay connected through their states; one call of backward goes through all of them.
+    first = dist.get_rank() == 0
+    inputs, outputs, states, state = [], [], [], None
+    for chunk in chunks:
+        if not first:
+            dist.recv(chunk, 0)
+        inputs.append(chunk.detach().requires_grad_(not first))
+        output, state = layer(inputs[-1], state)
+        if first:
+            dist.send(output.detach().contiguous(), 1)
+        outputs.append(output)
+        states.append(state)
+    begins = states[:-1]  # the end of a chunk is the beginning of the next
+    for pair in begins:
+        for part in pair:
+            part.retain_grad()
+    if first:
+        for gradient in gradients:
+            dist.recv(gradient, 1)
+    torch.autograd.backward(outputs, [gradient.detach() for gradient in gradients])
+    if not first:
+        for leaf in inputs:
+            dist.send(leaf.grad.contiguous(), 0)
+    return [output.detach() for output in outputs], [(h.grad, c.grad) for h, c in begins]
+
+
 # 06.4 Recompute a chunk
 
 
@@ -840,6 +876,34 @@ def with_autograd_grad_again(layer, chunks, state, gradients):
     return outputs, of_inputs[::-1], of_state
 
 
+@right("06.4")
+def runs_the_last_chunk_once(layer, chunks, state, gradients):
+    # The last chunk's graph is the one that may be held, so it is kept from the way forward.
+    def leaf(tensor):
+        return tensor.detach().requires_grad_()
+
+    cuts, outputs, of_inputs = [tuple(state)], [], [None] * len(chunks)
+    with torch.no_grad():
+        for chunk in chunks[:-1]:
+            output, ended = layer(chunk, cuts[-1])
+            outputs.append(output)
+            cuts.append(ended)
+            del output, ended
+    of_end = ()
+    for number in range(len(chunks) - 1, -1, -1):
+        h, c = cuts.pop()
+        x, h, c = leaf(chunks[number]), leaf(h), leaf(c)
+        output, ended = layer(x, (h, c))
+        if number == len(chunks) - 1:
+            outputs.append(output.detach())
+        ends = (output, *ended)[: 1 + len(of_end)]
+        del output, ended
+        torch.autograd.backward(ends, (gradients[number], *of_end))
+        of_inputs[number], of_end = x.grad, (h.grad, c.grad)
+        del ends, x, h, c
+    return outputs, of_inputs, of_end
+
+
 @wrong("06.4", says="The parameters have the gradient of a single chunk")
 def zero_grad_before_every_chunk(layer, chunks, state, gradients):
     begins, outputs = [state], []
@@ -857,3 +921,25 @@ def zero_grad_before_every_chunk(layer, chunks, state, gradients):
         of_inputs.insert(0, inputs.grad)
         back = [part.grad for part in start]
     return outputs, of_inputs, back
+
+
+@wrong("06.4", says="you make the caller's own tensor a leaf")
+def makes_leaves_of_the_callers_chunks(layer, chunks, state, gradients):
+    outputs, begins, now = [], [], state
+    with torch.no_grad():
+        for chunk in chunks:
+            begins.append(now)
+            output, now = layer(chunk, now)
+            outputs.append(output)
+    following = None
+    for number in range(len(chunks) - 1, -1, -1):
+        x = chunks[number].requires_grad_()
+        h, c = (part.detach().requires_grad_() for part in begins[number])
+        output, ended = layer(x, (h, c))
+        if following is None:
+            output.backward(gradients[number])
+        else:
+            torch.autograd.backward((output, *ended), (gradients[number], *following))
+        following = (h.grad, c.grad)
+        del output, ended
+    return outputs, [chunk.grad for chunk in chunks], following

@@ -74,8 +74,8 @@ def only_after_runs_on(rank, replicas, stages):
 def ring(rank, replicas, stages):
     replica, stage = divmod(rank, stages)
     start = replica * stages
-    neighbours = {"before": start + (stage - 1) % stages, "after": start + (stage + 1) % stages}
-    return {**place(rank, replicas, stages), **neighbours}
+    neighbors = {"before": start + (stage - 1) % stages, "after": start + (stage + 1) % stages}
+    return {**place(rank, replicas, stages), **neighbors}
 
 
 @wrong("07.1", says="return None")
@@ -103,7 +103,7 @@ def upstream(rank, replicas, stages):
 
 
 @wrong("07.1", says="there is no 'before'")
-def forgets_neighbours(rank, replicas, stages):
+def forgets_neighbors(rank, replicas, stages):
     ours = place(rank, replicas, stages)
     return {"row": ours["row"], "column": ours["column"]}
 
@@ -112,6 +112,17 @@ def forgets_neighbours(rank, replicas, stages):
 def column_of_two(rank, replicas, stages):
     ours = place(rank, replicas, stages)
     return {**ours, "column": [rank % stages, rank]}
+
+
+@wrong("07.1", says="The length of a row is the number of *stages*", never="swapped")
+def rows_as_long_as_the_replicas(rank, replicas, stages):
+    row, place = divmod(rank, replicas)
+    return {
+        "row": list(range(row * replicas, (row + 1) * replicas)),
+        "column": list(range(place, replicas * stages, replicas)),
+        "before": rank - 1 if place > 0 else None,
+        "after": rank + 1 if place < replicas - 1 else None,
+    }
 
 
 @right("07.1")
@@ -269,6 +280,45 @@ def summed_and_forgotten(model, count, replicas):
     dist.all_reduce(total, group=group)
     dist.all_reduce(model.weight.grad, group=group, async_op=True)
     model.weight.grad /= total
+
+
+@wrong("07.2", says="None of the groups that you make is a column", never="nothing was added up")
+def every_so_many_replicas(model, count, replicas):
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    own = None
+    for first in range(replicas):
+        members = list(range(first, ranks, replicas))
+        group = dist.new_group(members)
+        if rank in members:
+            own = group
+    gradient = model.weight.grad
+    tokens = torch.tensor(count)
+    dist.all_reduce(gradient, group=own)
+    dist.all_reduce(tokens, group=own)
+    gradient /= tokens.clamp(min=1)
+
+
+@wrong("07.2", says="those without still have their zeros", never="nothing was added up")
+def empty_replicas_keep_theirs(model, count, replicas):
+    stages = dist.get_world_size() // replicas
+    columns = [[row * stages + stage for row in range(replicas)] for stage in range(stages)]
+    column, _ = dist.new_subgroups_by_enumeration(columns)
+    total, tokens = model.weight.grad.clone(), torch.tensor([count])
+    dist.all_reduce(total, group=column)
+    dist.all_reduce(tokens, group=column)
+    if count:
+        model.weight.grad.copy_(total / tokens)
+
+
+@right("07.2")
+def sends_float64(model, count, replicas):
+    stages = dist.get_world_size() // replicas
+    groups = [dist.new_group(list(range(stage, replicas * stages, stages))) for stage in range(stages)]
+    group = groups[dist.get_rank() % stages]
+    gradient = model.weight.grad
+    both = torch.cat([gradient.double(), torch.tensor([count], dtype=torch.float64)])
+    dist.all_reduce(both, group=group)
+    gradient.copy_(both[:-1] / both[-1])
 
 
 @right("07.2")
@@ -486,6 +536,19 @@ def number_by_number(model, limit, row, column):
     return torch.tensor(norm)
 
 
+@right("07.3")
+def a_millionth_in_the_divisor(model, limit, row, column):
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    squares = sum((gradient.double().square().sum() for gradient in gradients), torch.zeros((), dtype=torch.float64))
+    squares = squares.reshape(1)
+    dist.all_reduce(squares, group=row)
+    norm = squares.sqrt()
+    factor = (limit / (norm + 1e-6)).clamp(max=1).item()
+    for gradient in gradients:
+        gradient *= factor
+    return norm.item()
+
+
 def norm_over(model, row):
     """The norm of the whole model's gradient, and this rank's own gradients."""
     own = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
@@ -519,6 +582,22 @@ def zeros_for_frozen_ones(model, limit, row, column):
     norm, own = norm_over(model, row)
     for gradient in own:
         gradient.mul_(limit / max(norm, limit))
+    return norm
+
+
+@wrong("07.3", says="also where nothing was put in", never="clipped by its own norm")
+def a_frozen_stage_returns_0(model, limit, row, column):
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    own = torch.zeros(1, dtype=torch.float64)
+    if gradients:
+        own[0] = torch.cat([gradient.flatten() for gradient in gradients]).double().square().sum()
+    dist.all_reduce(own, group=row)
+    if not gradients:
+        return 0.0
+    norm = own.sqrt().item()
+    if norm > limit:
+        for gradient in gradients:
+            gradient.mul_(limit / norm)
     return norm
 
 

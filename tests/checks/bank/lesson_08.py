@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.distributed as dist
 
@@ -463,18 +465,18 @@ def no_look(weight, gradients, rate):
     return updated(weight, gradients, rate, skip=lambda gradient: False)
 
 
-@wrong("08.3", says="zeros stood in for it")
+@wrong("08.3", says="with zeros in place of the bad gradient")
 def nan_to_zero(weight, gradients, rate):
     return updated(weight, gradients, rate, lambda gradient: False, lambda g: g.nan_to_num(0.0, 0.0, 0.0))
 
 
-@wrong("08.3", says="zeros stood in for it")
+@wrong("08.3", says="with zeros in place of the bad gradient")
 def bad_ones_add_nothing(weight, gradients, rate):
     mend = lambda gradient: gradient if is_good(gradient) else torch.zeros_like(gradient)  # noqa: E731
     return updated(weight, gradients, rate, lambda gradient: agreed(is_good(gradient)) == 0, mend)
 
 
-@wrong("08.3", says="the other ranks went on without it")
+@wrong("08.3", says="without that rank")
 def mean_of_the_good(weight, gradients, rate):
     weights = []
     for gradient in gradients:
@@ -596,6 +598,19 @@ def sum_never_awaited(weight, gradients, rate):
         if not bad:
             dist.all_reduce(gradient, async_op=True)
             weight = weight - rate * gradient / dist.get_world_size()
+        weights.append(weight)
+    return weights
+
+
+@wrong("08.3", says="whose gradients are large, but finite", never="in an earlier update")
+def tests_the_norm(weight, gradients, rate):
+    weights = []
+    for gradient in gradients:
+        total = gradient.clone()
+        dist.all_reduce(total)
+        norm = total.square().sum().sqrt()
+        if torch.isfinite(norm):
+            weight = weight - rate * total / dist.get_world_size()
         weights.append(weight)
     return weights
 
@@ -768,6 +783,27 @@ def earlier_for_never(record):
     return found
 
 
+@wrong("08.4", says="it has left nothing out")
+def a_known_line_is_never_extra(record):
+    ranks = range(len(record))
+    calls = [[tuple(call) for call in record[rank]["calls"]] for rank in ranks]
+    odd = next(rank for rank in ranks if calls.count(calls[rank]) == 1)
+    own, others = calls[odd], calls[odd - 1]
+    at = 0
+    while own[at : at + 1] and own[at : at + 1] == others[at : at + 1]:
+        at += 1
+    if at == len(own):
+        if record[odd]["doing"] == "returned":
+            return odd, others[at][1], "returned"
+        return odd, record[odd]["line"], "busy"
+    op, line = own[at]
+    if at < len(others) and op != others[at][0]:
+        return odd, line, "mismatch"
+    if any(line == theirs for _, theirs in others):
+        return odd, others[min(at, len(others) - 1)][1], "skipped"
+    return odd, line, "extra"
+
+
 @right("08.4")
 def by_pairs(record):
     from itertools import zip_longest
@@ -789,7 +825,7 @@ def by_pairs(record):
 
 
 @right("08.4")
-def each_against_its_neighbours(record):
+def each_against_its_neighbors(record):
     ranks = range(len(record))
     calls = [each["calls"] for each in record]
     odd = next(r for r in ranks if calls[r] not in [calls[other] for other in ranks if other != r])
@@ -802,6 +838,25 @@ def each_against_its_neighbours(record):
 def with_text(record):
     found = diagnosed([{**each, "calls": list(each["calls"])} for each in record])
     return int(str(found[0])), int(f"{found[1]}"), str(found[2])
+
+
+@right("08.4")
+def a_mismatch_is_where_it_waits(record):
+    ranks = range(len(record))
+    calls = [[tuple(call) for call in record[rank]["calls"]] for rank in ranks]
+    odd = next(rank for rank in ranks if sum(calls[rank] == other for other in calls) == 1)
+    own, others = calls[odd], calls[(odd + 1) % len(calls)]
+    at = next((n for n, (a, b) in enumerate(zip(own, others, strict=False)) if a != b), min(len(own), len(others)))
+    if at == len(own):
+        returned = record[odd]["doing"] == "returned"
+        return (odd, others[at][1], "returned") if returned else (odd, record[odd]["line"], "busy")
+    if at == len(others):
+        return odd, own[at][1], "extra"
+    if own[at][0] != others[at][0]:
+        return odd, record[odd]["line"], "mismatch"
+    if own[at][1] in [line for _, line in others]:
+        return odd, others[at][1], "skipped"
+    return odd, own[at][1], "extra"
 
 
 # 08.5 Who waits for whom
@@ -845,7 +900,7 @@ def circle_or_end(record):
     return [rank for rank in in_need if all(rank in reach[other] for other in reach[rank])]
 
 
-@wrong("08.5", says="others that only wait for them")
+@wrong("08.5", says="and others besides")
 def all_that_wait(record):
     idle = [rank for rank, each in enumerate(record) if each["doing"] != "waiting"]
     return told(record, idle or range(len(record)))
@@ -862,7 +917,7 @@ def lowest_of_the_circle(record):
     return {min(ranks): record[min(ranks)]["line"]}, cause_of(record, ranks)
 
 
-@wrong("08.5", says="others that only wait for them")
+@wrong("08.5", says="and others besides")
 def path_and_circle(record):
     path = [next(rank for rank, each in enumerate(record) if each["doing"] == "waiting")]
     while True:
@@ -1014,7 +1069,7 @@ def walk_long_enough(record):
     return [*told(record, sorted(reachable(record, rank)) or [rank])]
 
 
-@wrong("08.5", says="others that only wait for them")
+@wrong("08.5", says="and others besides")
 def on_the_same_line(record):
     """Ranks in the same barrier, on different lines, are taken to wait for each other."""
     named = [{**each, "group": each["group"] and f"{each['group']} {each['line']}"} for each in record]
@@ -1117,7 +1172,7 @@ def any_other_step(record):
 
 
 @wrong("08.6", says="the rank is not")
-def neighbour_of_it(record):
+def neighbor_of_it(record):
     rank, update, cause = found_fault(record)
     return rank if rank is None else (rank + 1) % len(record["start"]), update, cause
 
@@ -1217,6 +1272,46 @@ def the_last_time(record):
         mine = [rows[rank] for rows in record["updates"]]
         update = max(place for place, row in enumerate(mine) if alike(row["used"], row["gradient"]))
     return rank, update, cause
+
+
+@wrong("08.6", says="the cause is not")
+def not_applied_to_the_last_digit(record):
+    def near(a, b, size):
+        return all(abs(x - y) <= 1e-4 * size + 1e-9 for x, y in zip(a, b, strict=False))
+
+    start, rate = record["start"], record["rate"]
+    ranks = range(len(start))
+    before = {rank: start[rank] for rank in ranks}
+    scale = max(abs(x) for rank in ranks for x in start[rank])
+    for rank in ranks:
+        if not any(near(start[rank], start[other], scale / 100) for other in ranks if other != rank):
+            return rank, 0, "start"
+    seen = set()
+    for number, update in enumerate(record["updates"]):
+        for rank in ranks:
+            if not seen.isdisjoint(update[rank]["examples"]):
+                return rank, number, "repeats"
+        seen.update(*(update[rank]["examples"] for rank in ranks))
+        total = [math.fsum(column) for column in zip(*(update[rank]["gradient"] for rank in ranks), strict=False)]
+        mean = [x / len(ranks) for x in total]
+        size = max(abs(x) for rank in ranks for x in update[rank]["gradient"])
+        off = [rank for rank in ranks if not near(update[rank]["used"], mean, size)]
+        for rank in off:
+            if near(update[rank]["used"], update[rank]["gradient"], size):
+                return rank, number, "own gradient"
+        if off:
+            return None, number, "sum" if all(near(update[rank]["used"], total, size) for rank in off) else "group"
+        steps = {rank: [rate * x for x in update[rank]["used"]] for rank in ranks}
+        for rank in ranks:
+            if list(update[rank]["weights"]) == list(before[rank]) and max(map(abs, steps[rank])) > 1e-6 * scale:
+                return rank, number, "not applied"
+        for rank in ranks:
+            step, own = steps[rank], update[rank]["weights"]
+            tolerance = 1e-2 * max(map(abs, step)) + 1e-7 * max(map(abs, before[rank]))
+            if any(abs(b - s - a) > tolerance for b, s, a in zip(before[rank], step, own, strict=False)):
+                return rank, number, "other rate"
+        before = {rank: update[rank]["weights"] for rank in ranks}
+    return None, None, "none"
 
 
 # 08.7 Read a timeline

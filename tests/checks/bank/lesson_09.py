@@ -80,7 +80,7 @@ def dealt_by_number(sizes, rank, ranks, worker, workers):
 
 
 @wrong("09.1", says="the plan ignores file sizes")
-def neighbours_together(sizes, rank, ranks, worker, workers):
+def neighbors_together(sizes, rank, ranks, worker, workers):
     reader, readers = reader_of(rank, ranks, worker, workers)
     return [file for file in range(len(sizes)) if file * readers // len(sizes) == reader]
 

@@ -392,6 +392,15 @@ def of_a_vector(losses_of, weights, inputs, mask, axis):
     return jax.grad(lambda w: losses_of(w, inputs) * mask)(weights)
 
 
+@wrong("10.4", says="counts as one")
+def at_least_one_step_per_device(losses_of, weights, inputs, mask, axis):
+    import jax
+    import jax.numpy as jnp
+
+    count = jax.lax.psum(jnp.maximum(mask.sum(), 1), axis)
+    return jax.grad(lambda weights: (losses_of(weights, inputs) * mask).sum() / count)(weights)
+
+
 @right("10.4")
 def grad_of_the_psum(losses_of, weights, inputs, mask, axis):
     import jax

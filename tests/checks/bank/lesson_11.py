@@ -236,7 +236,7 @@ class GroupsOfAMesh(MyHybrid):
 
 
 @right("11.1")
-class NeighbouringSequences(MyHybrid):
+class NeighboringSequences(MyHybrid):
     """Other sequences for each replica, and without the padding that nobody needs."""
 
     def share(self, batch):

@@ -84,7 +84,7 @@ def chunks(up, up_bias, down, down_bias, rank, ranks):
     return first, bias, second, bias_for(down_bias, rank)
 
 
-@wrong("12.1", says="it should have at most 3")
+@wrong("12.1", says="more columns than it must")
 def the_rest_on_the_last_rank(up, up_bias, down, down_bias, rank, ranks):
     each = len(up) // ranks
     own = slice(rank * each, None if rank == ranks - 1 else (rank + 1) * each)
@@ -113,6 +113,15 @@ def the_last_bias_in_parts(up, up_bias, down, down_bias, rank, ranks):
 def none_for_a_bias(up, up_bias, down, down_bias, rank, ranks):
     own = torch.arange(len(up)).tensor_split(ranks)[rank]
     return up[own], up_bias[own], down[:, own], down_bias if rank == 0 else None
+
+
+@wrong("12.1", says="ranks which have no columns")
+def no_bias_without_columns(up, up_bias, down, down_bias, rank, ranks):
+    each = -(-up.shape[0] // ranks)
+    part = slice(rank * each, (rank + 1) * each)
+    own = up[part]
+    bias = down_bias / ranks if len(own) else torch.zeros_like(down_bias)
+    return own, up_bias[part], down[:, part], bias
 
 
 @right("12.1")
@@ -311,6 +320,32 @@ def heads_in_strides(inputs, query, key, value, out, heads):
     return Added.apply(result.permute(2, 0, 1, 3).flatten(-2) @ out.T)
 
 
+@wrong("12.2", says="a hook on `inputs` sees all")
+def a_hook_on_the_inputs(inputs, query, key, value, out, heads):
+    class Add(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, tensor):
+            tensor = tensor.clone(memory_format=torch.contiguous_format)
+            dist.all_reduce(tensor)
+            return tensor
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    def whole(gradient):
+        gradient = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(gradient)
+        return gradient
+
+    if inputs.requires_grad:
+        inputs.register_hook(whole)
+    steps, sequences, _ = inputs.shape
+    q, k, v = ((inputs @ w.T).view(steps, sequences, heads, -1).permute(1, 2, 0, 3) for w in (query, key, value))
+    mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return Add.apply(mixed.permute(2, 0, 1, 3).reshape(steps, sequences, -1) @ out.T)
+
+
 @right("12.2")
 def with_a_softmax_of_its_own(inputs, query, key, value, out, heads):
     inputs = Copied.apply(inputs)
@@ -349,6 +384,40 @@ def one_head_after_another(inputs, query, key, value, out, heads):
     for q, k, v, o in zip(*(w.chunk(heads) for w in (query, key, value)), out.chunk(heads, dim=1), strict=True):
         total = total + mixed(inputs, q, k, v, 1) @ o.T
     return Added.apply(total)
+
+
+@right("12.2")
+def a_hook_on_a_view(inputs, query, key, value, out, heads):
+    class Together(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, partial):
+            total = partial.detach().clone(memory_format=torch.contiguous_format)
+            dist.all_reduce(total)
+            return total
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    def from_all_ranks(gradient):
+        gradient = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(gradient)
+        return gradient
+
+    x = inputs.view_as(inputs)  # of this call alone: the hook must not stay on the caller's tensor
+    if x.requires_grad:
+        x.register_hook(from_all_ranks)
+    steps, own = inputs.shape[0], query.shape[0]
+    seen = torch.ones(steps, steps, dtype=torch.bool, device=inputs.device).tril()
+    size = own // heads
+    partial = 0
+    for start in range(0, own, size):
+        part = slice(start, start + size)
+        q, k, v = (x @ weight[part].t() for weight in (query, key, value))
+        scores = torch.einsum("tbd,sbd->bts", q, k) * size**-0.5
+        weights = scores.where(seen, torch.full_like(scores, float("-inf"))).softmax(-1)
+        partial = partial + torch.einsum("bts,sbd->tbd", weights, v) @ out[:, part].t()
+    return Together.apply(partial)
 
 
 # --- 12.3 The rescaled sum ---

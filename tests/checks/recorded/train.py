@@ -74,7 +74,7 @@ def evaluate(error: torch.Tensor) -> None:
 
 
 def pass_on(numbers: torch.Tensor, first: str) -> None:
-    """Two neighbours, ranks 0 and 1, swap their numbers, and both begin at the same end."""
+    """Two neighbors, ranks 0 and 1, swap their numbers, and both begin at the same end."""
     if dist.get_rank() < 2:
         other = 1 - dist.get_rank()
         if first == "sends":

@@ -9,6 +9,7 @@
   const NAME = "course-desk";
   const ASKS = /^predict\(\s*["'](\d\d\.\d+)["']\s*\)\s*$/;
   const OURS = /^(notebooks|exercises)\/(\d\d)_[^/]*\.ipynb$/;
+  const WONDERS = /\*Predict\*|^Before you run/m; // a question in the text, answered by the next cell
   const CHECKS = /^check\(\s*["'](\d\d\.\d+)["']/;
   const CHANGES = /\b(reveal|check|predict)\(/; // cells that may change the progress
   let shared;
@@ -36,7 +37,8 @@
   // ---- outcomes, folded --------------------------------------------------------------------------------------------
 
   // Cells from a prediction to the next heading are hidden until it is answered or skipped. They are there all the
-  // same: to run one of them, alone or with all others, is to skip.
+  // same: to run one of them, alone or with all others, is to skip. Text that answers a question of the text above is
+  // hidden until the cell between them has run.
   class Folds {
     constructor(panel) {
       this.panel = panel;
@@ -44,22 +46,54 @@
       this.hidden = new Map(); // cell -> the number that hides it
       this.bars = new Map(); // number -> what stands for the hidden cells
       this.listening = new WeakSet();
+      this.asked = null; // the prediction that was run last, until another cell is active
       panel.content.model.cells.changed.connect(() => this.later());
+      panel.content.activeCellChanged.connect((_, cell) => setTimeout(() => !panel.isDisposed && this.pass(cell)));
       this.draw();
     }
 
-    later() {
+    // Draw soon; if that unfolds something because there is an answer, go there.
+    later(follow = false) {
+      this.follow ||= follow;
       clearTimeout(this.waiting);
-      this.waiting = setTimeout(() => !this.panel.isDisposed && this.draw());
+      this.waiting = setTimeout(() => {
+        if (!this.panel.isDisposed) this.draw(this.follow);
+        this.follow = false;
+      });
     }
 
-    open(number) {
+    open(number, follow = false) {
       if (!number) return;
       this.opened.add(number);
-      this.draw();
+      this.draw(follow);
     }
 
-    draw() {
+    // A folded cell is never the active one: after a prediction was run, that stays; arrow keys pass over the fold.
+    pass(cell) {
+      const { content } = this.panel;
+      if (content.activeCell !== cell) return;
+      const number = this.hidden.get(cell);
+      if (!number) {
+        this.before = content.activeCellIndex;
+        return;
+      }
+      const asks = content.widgets.indexOf(this.asks.get(number));
+      const after = content.widgets.findIndex((other, place) => place > asks && !this.hidden.has(other));
+      const stays = this.asked === number || this.before > asks || after < 0;
+      this.asked = null;
+      this.activate(content.widgets[stays ? asks : after]);
+    }
+
+    activate(cell) {
+      const { content } = this.panel;
+      content.activeCellIndex = content.widgets.indexOf(cell);
+      content.deselectAll();
+      content.mode = "command";
+      cell.node.scrollIntoView({ block: "nearest" });
+    }
+
+    draw(follow = false) {
+      const before = this.hidden;
       const hidden = new Map();
       const bars = new Map();
       let number = null;
@@ -67,6 +101,10 @@
       cells.forEach((cell, place) => {
         if (isHeading(cell)) number = null;
         if (number) return void hidden.set(cell, number);
+        for (const told of this.tells(cells, place)) {
+          hidden.set(told, cell.model.id);
+          bars.set(cell.model.id, cell);
+        }
         const asks = isCode(cell) && ASKS.exec(textOf(cell).trim());
         if (!asks) return;
         this.listen(cell);
@@ -77,15 +115,41 @@
       for (const cell of this.hidden.keys()) if (!hidden.has(cell) && !cell.isDisposed) cell.setHidden(false);
       for (const cell of hidden.keys()) cell.setHidden(true);
       this.hidden = hidden;
+      this.asks = bars;
       for (const [name, bar] of this.bars) if (!bars.has(name)) bar.remove();
       this.bars = new Map([...bars].map(([name, cell]) => [name, this.bar(name, cell)]));
+      const unfolded = follow && cells.find((cell) => before.has(cell) && !hidden.has(cell));
+      if (!unfolded) return;
+      this.activate(unfolded);
+      this.panel.content.activate(); // what was pressed is gone, and the keyboard's focus with it
+    }
+
+    // The text after a code cell that answers a question before it, unless the cell has run.
+    tells(cells, place) {
+      const cell = cells[place];
+      const wonders = place > 0 && isCode(cell) && !isCode(cells[place - 1]) && WONDERS.test(textOf(cells[place - 1]));
+      if (!wonders || cell.model.executionCount || this.opened.has(cell.model.id)) return [];
+      const until = cells.findIndex((other, after) => after > place && (isCode(other) || isHeading(other)));
+      return cells.slice(place + 1, until < 0 ? cells.length : until);
     }
 
     bar(number, cell) {
-      const bar = this.bars.get(number) || element("div", { class: "course-desk-fold", role: "group", "aria-label": `Outcome of ${number}` },
-        element("span", {}, "Answer, or skip: what comes out is folded until then. "), button("Skip: show it", () => this.open(number)));
+      const asks = ASKS.test(textOf(cell).trim());
+      const run = cell.model.executionCount ? "Choose an answer" : "Run the cell above, then choose an answer";
+      const words = asks ? `${run}, or skip: the result stays folded until then. ` : "What follows stays folded until the cell has run. ";
+      const bar = this.bars.get(number) || element("div", { class: "course-desk-fold", role: "group", "aria-label": asks ? `Outcome of ${number}` : "What comes after" },
+        element("span"), button(asks ? "Skip: show it" : "Show it", () => this.open(number, true)));
+      if (bar.firstChild.textContent !== words) bar.firstChild.textContent = words;
       if (bar.parentElement !== cell.node) cell.node.append(bar);
       return bar;
+    }
+
+    // A question that was just asked is on the screen with all its choices, which arrive one by one.
+    show(cell) {
+      for (const later of [100, 500, 1500])
+        setTimeout(() => {
+          if (!cell.isDisposed && this.panel.content.activeCell === cell) cell.node.querySelector(".course-desk-fold")?.scrollIntoView({ block: "nearest" });
+        }, later);
     }
 
     // An answer is on the page, or one of the hidden cells was run another day.
@@ -100,7 +164,10 @@
     listen(cell) {
       if (this.listening.has(cell)) return;
       this.listening.add(cell);
-      cell.model.outputs.changed.connect(() => this.later());
+      cell.model.outputs.changed.connect(() => {
+        this.later(true);
+        this.show(cell);
+      });
     }
   }
 
@@ -134,6 +201,7 @@
         await this.commands.execute("notebook:run-all-above");
         this.panel.content.activeCellIndex = place;
         await this.commands.execute("notebook:run-cell");
+        this.panel.content.activate();
       };
       return element("div", { class: "course-desk-new", role: "alert" },
         "This kernel is new, and cells above have not run in it. ", button("Run everything above", again));
@@ -209,6 +277,17 @@
       const panel = await this.app.commands.execute("docmanager:open", { path });
       await panel?.context?.ready;
       if (fragment) panel?.setFragment?.(fragment);
+      const place = panel?.content?.widgets?.findIndex((cell) => fragment === `#cell-id=${cell.model.id}`);
+      if (place >= 0) panel.content.activeCellIndex = place;
+      if (path.startsWith("exercises/")) await this.importFirst(panel);
+    }
+
+    // A check needs the names that the first cell of its notebook imports.
+    async importFirst({ content, sessionContext }) {
+      const first = content.widgets.find(isCode);
+      if (!first || first.model.executionCount || !/^(import|from) /m.test(textOf(first))) return;
+      await sessionContext.ready;
+      await this.lab.NotebookActions.runCells(content, [first], sessionContext);
     }
 
     show() {
@@ -231,6 +310,7 @@
         : first ? button("Start: lesson 00", () => this.go({ path: first.path })) : "";
       this.page.replaceChildren(
         element("h1", {}, "Training an LSTM on many GPUs"),
+        element("p", {}, "Run real ranks on this machine, predict what they will show, and see whether you were right. A cluster runs the same functions."),
         element("p", {}, way),
         element("p", { class: "course-desk-bars" }, this.bar("predictions made", predicted), this.bar("exercises passed", passed)),
         element("ul", { class: "course-desk-cards" }, ...lessons.map((lesson) => this.card(lesson))),
@@ -319,13 +399,15 @@
     lab.NotebookActions.executionScheduled.connect((_, { notebook, cell }) => {
       const folds = panels.get(notebook)?.folds;
       folds?.open(folds.hidden.get(cell));
+      if (folds) folds.asked = (ASKS.exec(textOf(cell).trim()) || [])[1] ?? null;
     });
     lab.NotebookActions.executed.connect((_, { notebook, cell, success, error }) => {
       panels.get(notebook)?.kernel.ran(cell, success ? null : error);
+      panels.get(notebook)?.folds.later();
       if (panels.has(notebook) && CHANGES.test(textOf(cell))) desk.refresh().then(() => panels.get(notebook)?.help.next(cell));
     });
     app.commands.addCommand("course:home", { label: "Course home", execute: () => desk.show() });
-    if (window.innerWidth < 800) app.restored.then(() => app.shell.collapseLeft());
+    if (window.innerWidth < 1000) app.restored.then(() => app.shell.collapseLeft());
     app.restored.then(() => (/\/tree\//.test(location.pathname) ? desk.refresh() : desk.show()));
   };
 

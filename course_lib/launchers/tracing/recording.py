@@ -1,0 +1,237 @@
+"""What a rank records besides its spans: when it entered each collective, and what PyTorch's profiler saw.
+
+We ask rank 0 for the time to find out how far apart the machines' clocks are. Exposed communication is the time in
+which a rank's messages are in flight and it computes nothing. That includes the time it waits for a slower rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from course_lib import machine, trace
+from course_lib.launchers.diagnosis import call_log
+from course_lib.launchers.diagnosis.record import Call
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+
+QUESTIONS = 10  # per machine: the fastest answer is the most accurate
+
+
+def clock_skew(store: Store, clock: Callable[[], float] = time.time) -> float:
+    """Return the seconds to add to this machine's wall clock to get rank 0's. Every rank must call it.
+
+    The first rank of each machine asks rank 0 several times. For the fastest answer, it assumes that both directions
+    took equally long, so the skew is off by at most half of the round trip. The questions go through the store, because
+    with NCCL a message between two ranks would first set up a communicator.
+    """
+    node, nodes = int(os.environ.get("GROUP_RANK", "0")), int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+    first_here = os.environ.get("LOCAL_RANK", "0") == "0"
+    if nodes <= 1:
+        return 0.0
+    if node == 0:
+        if first_here:
+            _answer_all(store, nodes, clock)
+        return 0.0
+    if first_here:
+        store.set(f"skew/{node}", repr(_ask(store, node, clock)))
+    return float(store.get(f"skew/{node}"))
+
+
+def _answer_all(store: Store, nodes: int, clock: Callable[[], float]) -> None:
+    for node in range(1, nodes):
+        for number in range(QUESTIONS):
+            store.get(f"skew/{node}/question/{number}")
+            store.set(f"skew/{node}/answer/{number}", repr(clock()))
+
+
+def _ask(store: Store, node: int, clock: Callable[[], float]) -> float:
+    answers = []
+    for number in range(QUESTIONS):
+        sent_at = clock()
+        store.set(f"skew/{node}/question/{number}", "?")
+        rank_0_time = float(store.get(f"skew/{node}/answer/{number}"))
+        received_at = clock()
+        answers.append((received_at - sent_at, rank_0_time - (sent_at + received_at) / 2))
+    return min(answers[1:])[1]  # the first question may have waited for rank 0 to answer other machines
+
+
+@dataclass(frozen=True)
+class Collective:
+    """The `number`-th collective of a process group, with the times (in seconds) at which one rank entered and left it.
+
+    `end` is None if we did not see the end: DistributedDataParallel waits for its buckets in C++.
+    """
+
+    rank: int
+    group: str
+    number: int
+    op: str
+    start: float
+    end: float | None = None
+    text: str = ""  # a description for people
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """A key that is the same on every rank that takes part."""
+        return self.group, self.number
+
+    def since(self, zero: float) -> Collective:
+        """Return the same collective with times relative to `zero`."""
+        return replace(self, start=self.start - zero, end=None if self.end is None else self.end - zero)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What PyTorch's profiler recorded on one rank: trace events, in microseconds since `zero`, which is in seconds."""
+
+    rank: int
+    zero: float
+    packed: bytes = field(repr=False)
+
+    def since(self, zero: float) -> Profile:
+        """Return the same profile with times relative to `zero`."""
+        return replace(self, zero=self.zero - zero)
+
+    @classmethod
+    def pack(cls, rank: int, zero: float, events: Sequence[dict[str, Any]]) -> Profile:
+        """Return a profile with compressed events, small enough to send."""
+        return cls(rank, zero, zlib.compress(json.dumps(events).encode()))
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return the events as the profiler wrote them, with `ts` relative to `zero`."""
+        return json.loads(zlib.decompress(self.packed))
+
+
+def collectives_of(rank: int, calls: Sequence[Call]) -> list[Collective]:
+    """Return the calls that the flight recorder timed, with times on the clock of `time.monotonic()`."""
+    shift = wall_minus_monotonic()
+    return [
+        Collective(
+            rank,
+            call.group,
+            call.number,
+            call.op,
+            call.began - shift,
+            None if call.ended is None else max(call.began, call.ended) - shift,
+            str(call),
+        )
+        for call in calls
+        if call.began
+    ]
+
+
+def complete_arrows(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the events without arrows that are incomplete or point back in time.
+
+    Some start before the profiler was on, and a GPU's clock is known less precisely than its host's.
+    """
+    starts, arrivals = {}, {}
+    for event in events:
+        if event["ph"] == "s":
+            starts[_arrow(event)] = event["ts"]
+        elif event["ph"] in "tf":
+            arrivals.setdefault(_arrow(event), []).append(event)
+    complete = {
+        key
+        for key, ending in arrivals.items()
+        if key in starts and any(e["ph"] == "f" for e in ending) and starts[key] <= min(e["ts"] for e in ending)
+    }
+    return [event for event in events if event["ph"] not in "stf" or _arrow(event) in complete]
+
+
+def _arrow(event: dict[str, Any]) -> tuple[Any, ...]:
+    return event.get("cat"), event.get("name"), event.get("id")
+
+
+def wall_minus_monotonic() -> float:
+    """Return wall-clock time minus monotonic time on this machine, from the best of several readings."""
+    looks = [(time.monotonic(), time.time(), time.monotonic()) for _ in range(5)]
+    before, wall, after = min(looks, key=lambda look: look[2] - look[0])
+    return wall - (before + after) / 2
+
+
+MAX_EVENTS = 200_000  # per rank: a browser can show somewhat more, but not for 64 ranks
+SILENT = {"KINETO_LOG_LEVEL": "99"}  # otherwise the profiler logs its start and stop in the middle of the ranks' output
+PHASES = frozenset("XsftiM")  # complete, flow, instant, metadata: what a trace of several ranks can hold
+
+
+class ProfileKeeper:
+    """Holds what this process recorded under the profiler until it is reported."""
+
+    def __init__(self) -> None:
+        self.profile: Profile | None = None
+        self.collectives: list[Collective] = []  # from the profiled block: in a long run, they drop out of the record
+
+
+keeper = ProfileKeeper()
+
+
+@contextmanager
+def profiled() -> Iterator[None]:
+    """Record spans and PyTorch's operators (on a GPU, its kernels too) inside the block, on this rank.
+
+    `run.trace(file)` writes them. Recording uses more memory the longer it lasts: put a few updates into the block, not
+    a run of hours. A second block replaces what the first one recorded.
+    """
+    from torch.profiler import ProfilerActivity, profile
+
+    os.environ.update(SILENT | os.environ)
+    kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if machine.device().type == "cuda" else [])
+    rank, was_on = int(os.environ.get("RANK", "0")), trace.recorder.on
+    with profile(activities=kinds, acc_events=True) as recorded:  # else PyTorch 2.11 warns about later cycles
+        trace.recorder.rank, trace.recorder.on = rank, True
+        try:
+            yield
+        finally:
+            trace.recorder.on = was_on
+            machine.wait_for_gpu()
+    keeper.profile = _pack(rank, _exported(recorded))
+    log = call_log.of_this_process()
+    keeper.collectives = collectives_of(rank, log.calls()) if log else []
+
+
+def take_profile() -> Profile | None:
+    """Return the profile recorded on this rank and clear it."""
+    profile, keeper.profile = keeper.profile, None
+    return profile
+
+
+def take_collectives(rank: int, calls: Sequence[Call]) -> list[Collective]:
+    """Return this rank's calls together with those recorded in a profiled block, and clear the latter."""
+    earlier, keeper.collectives = keeper.collectives, []
+    by_key = {collective.key: collective for collective in [*earlier, *collectives_of(rank, calls)]}
+    return sorted(by_key.values(), key=lambda collective: collective.start)
+
+
+def _exported(recorded: Any) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace.json")
+        recorded.export_chrome_trace(path)
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return json.load(file, strict=False)
+
+
+def _pack(rank: int, exported: dict[str, Any]) -> Profile:
+    """Return the events, in microseconds since the first one, whose time is on the clock of `time.monotonic()`."""
+    events = [event for event in exported.get("traceEvents", ()) if _is_kept(event)]
+    timed = sorted((event for event in events if event["ph"] != "M"), key=lambda event: event["ts"])[:MAX_EVENTS]
+    first = timed[0]["ts"] if timed else 0.0
+    timed = [event | {"ts": event["ts"] - first} for event in complete_arrows(timed)]
+    wall = exported.get("baseTimeNanoseconds", 0) / 1e9 + first / 1e6
+    names = [event for event in events if event["ph"] == "M" and event["name"] == "thread_name"]
+    return Profile.pack(rank, wall - wall_minus_monotonic(), names + timed)
+
+
+def _is_kept(event: dict[str, Any]) -> bool:
+    """Return whether an event belongs to a thread or a stream. The profiler's internal events have strings as pids."""
+    return event.get("ph") in PHASES and isinstance(event.get("pid"), int) and "tid" in event
