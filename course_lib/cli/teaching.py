@@ -158,7 +158,7 @@ def _add_class(commands: argparse._SubParsersAction) -> None:
 def _serve_class(options: argparse.Namespace) -> int:
     from course_lib.classroom.server import BadAddress, Options, serve
     from course_lib.classroom.server.addresses import NoCertificate
-    from course_lib.classroom.server.record import BadRecord
+    from course_lib.classroom.server.record_file import BadRecord
 
     settings = {
         name: getattr(options, name) for name in ("port", "host", "record", "title", "tls", "anonymous", "address")
@@ -175,7 +175,7 @@ def _serve_class(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     from course_lib.classroom.report import write_report
-    from course_lib.classroom.server.record import BadRecord
+    from course_lib.classroom.server.record_file import BadRecord
 
     try:
         write_report(Path(options.record), Path(options.out))

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.classroom.content import content
-from course_lib.classroom.server.record import read_events
+from course_lib.classroom.server.record_file import read_events
 from tests.bench.table import describe_machine, write_section
 from tests.bench.wire import Wire, wire
 from tests.classroom.serving import Served, ask, class_in_a_process, end, event_of

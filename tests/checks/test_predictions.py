@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
 from course_lib.checks import predict, predictions, reveal
 from course_lib.checks.catalog import LESSONS
-from course_lib.checks.inside.jupyter import new_names, run_code
 from course_lib.checks.markup import marked
 from course_lib.checks.notebooks import read as read_notebook
 from course_lib.checks.notebooks import source
@@ -18,19 +16,7 @@ from course_lib.checks.prediction import LETTERS, Between, fits, read_prediction
 from course_lib.checks.progress_file import read
 from course_lib.checks.wording import result_box
 from tests.checks.class_of import ROOT
-from tests.checks.slices import needed
 from tests.conftest import Kernel
-
-# What takes more than two seconds or so on a quiet machine: there the quicker neighbor is what the lesson has stored,
-# which nbval compares with a run of the whole lesson.
-LONG = {
-    *("01.1", "01.2", "01.3", "01.4", "01.5", "01.6", "02.3", "02.4", "02.6", "03.1", "03.3", "04.4", "04.5"),
-    *("05.4", "05.5", "06.4", "06.6", "07.3", "07.5", "07.6", "09.2", "09.3", "09.5", "09.6"),
-    *("10.1", "10.2", "10.3", "10.4", "10.5"),
-}
-TIMES = 3  # some truths are times, and a machine that does something else meanwhile may miss one
-NUMBERS = [pytest.param(number, marks=pytest.mark.slow) if number in LONG else number for number in predictions()]
-READS_WHAT_THEY_WROTE = {"09.3": ("uninterrupted = Settings", 'killed.py").write_text')}  # in files: no name shows it
 
 
 @pytest.fixture(autouse=True)
@@ -52,32 +38,9 @@ def place_of(cells: list[str], call: str) -> int:
     return place
 
 
-def came_out(number: str):
-    """What the lesson hands to `reveal`: its own cells are run, as many as that needs."""
-    cells = cells_of(number[:2])
-    told, names = [], new_names()
-    reveals = place_of(cells, f'reveal("{number}"')
-    also = [place_of(cells, start) for start in READS_WHAT_THEY_WROTE.get(number, ())]
-    for place in sorted({place for which in (reveals, *also) for place in needed(cells, which)}):
-        drawn = re.sub(r"^(predict|pictures\.\w+)\(.*\n?(^[ )}].*\n?)*", "", cells[place], flags=re.M)
-        run_code(drawn, f"<cell {place}>", names)
-        names["reveal"] = lambda _, value: told.append(value)
-    return told[-1]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", NUMBERS)
-def test_the_truth_of_a_prediction_is_what_the_lessons_own_run_gives(number):
-    prediction, values = predictions()[number], []
-    for _ in range(TIMES):
-        values.append(came_out(number))
-        if prediction.choice_for(values[-1]) is prediction.right:
-            return
-    raise AssertionError(f"{number}: {values!r}")
-
-
 @pytest.mark.parametrize("prediction", predictions().values(), ids=predictions())
 def test_a_lesson_has_stored_that_the_truth_came_out(prediction):
+    """And nbval compares what is stored with what the lesson's own run gives."""
     notebook = read_notebook(ROOT / "notebooks" / f"{LESSONS[prediction.lesson].name}.ipynb")
     (cell,) = (each for each in notebook["cells"] if f'reveal("{prediction.number}"' in source(each))
     (output,) = cell["outputs"]

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from course_lib.classroom.content import content
-from course_lib.classroom.server.record import read_events
+from course_lib.classroom.server.record_file import read_events
 from course_lib.classroom.server.room import Room
 from course_lib.classroom.server.tally import Tally
 from tests.classroom.serving import class_here, come_back, enter, event_of

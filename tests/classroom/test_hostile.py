@@ -12,7 +12,7 @@ import pytest
 
 from course_lib.classroom import protocol
 from course_lib.classroom.server import guards, instructor, learners
-from course_lib.classroom.server.record import read
+from course_lib.classroom.server.record_file import read
 from tests.classroom.serving import ask, come_back, enter, event_of
 from tests.conftest import PATIENCE
 

@@ -13,7 +13,7 @@ from course_lib.classroom.learner import channel
 from course_lib.classroom.learner.channel import BATCH, Conversation
 from course_lib.classroom.learner.class_file import Membership
 from course_lib.classroom.learner.outbox import Outbox
-from course_lib.classroom.server.record import read_events
+from course_lib.classroom.server.record_file import read_events
 from tests.classroom.serving import class_here, event_of
 
 

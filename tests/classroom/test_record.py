@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from course_lib.classroom.server import record as records
-from course_lib.classroom.server.record import INTACT, BadRecord, Record, event_statement, read, read_events
+from course_lib.classroom.server import record_file
+from course_lib.classroom.server.record import INTACT, Record
+from course_lib.classroom.server.record_file import BadRecord, event_statement, read, read_events
 from tests.classroom.serving import event_of
 from tests.conftest import PATIENCE
 
@@ -192,7 +194,7 @@ def test_a_record_that_is_overwritten_amid_a_stream_of_writes_keeps_what_it_ackn
 def test_a_file_that_is_changed_while_the_log_is_moved_into_it_is_noticed(tmp_path, monkeypatch):
     writing = Writing(tmp_path / "class.db")
     writing.acknowledged(300, size=1000)
-    marks = records._marks
+    marks = records.marks_of
     changed = []
 
     def marks_and_change(path):
@@ -203,7 +205,7 @@ def test_a_file_that_is_changed_while_the_log_is_moved_into_it_is_noticed(tmp_pa
         return found
 
     writing.record.fold_in()
-    monkeypatch.setattr(records, "_marks", marks_and_change)
+    monkeypatch.setattr(records, "marks_of", marks_and_change)
     writing.acknowledged(20)
     assert changed
     assert set(writing.kept) <= set(writing.read_back())
@@ -245,7 +247,7 @@ def test_a_record_that_was_only_looked_at_stays_where_it_is(tmp_path, touch):
 
 
 def test_what_cannot_be_recovered_ends_acknowledgements_in_a_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "CACHE", 1)  # nothing of the file is in memory
+    monkeypatch.setattr(record_file, "CACHE", 1)  # nothing of the file is in memory
     writing = Writing(tmp_path / "class.db")
     writing.acknowledged(300, size=5000)
     writing.record.fold_in()

@@ -15,7 +15,7 @@ from course_lib.classroom.content import content
 from course_lib.classroom.report import write_report
 from course_lib.classroom.report.history import History, read_history
 from course_lib.classroom.report.tomorrow import points
-from course_lib.classroom.server.record import BadRecord
+from course_lib.classroom.server.record_file import BadRecord
 from course_lib.classroom.server.room import Room
 from course_lib.cli import main
 from course_lib.grading.pages import DARK, LIGHT

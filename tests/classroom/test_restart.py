@@ -7,7 +7,7 @@ import json
 import signal
 from urllib.parse import urlsplit
 
-from course_lib.classroom.server.record import read_events
+from course_lib.classroom.server.record_file import read_events
 from tests.classroom.serving import class_in_a_process, come_back, end, enter, event_of
 
 LEARNERS = 10

@@ -7,7 +7,8 @@ from tornado.netutil import bind_sockets
 
 from course_lib.classroom.server import ALONE, OPEN, Options, _announce
 from course_lib.classroom.server.addresses import Address
-from course_lib.classroom.server.record import BadRecord, Record
+from course_lib.classroom.server.record import Record
+from course_lib.classroom.server.record_file import BadRecord
 from course_lib.cli import main
 
 

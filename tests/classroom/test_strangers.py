@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from course_lib.classroom import protocol
 from course_lib.classroom.server import members
-from course_lib.classroom.server.record import read
+from course_lib.classroom.server.record_file import read
 from tests.classroom.serving import come_back, enter, event_of
 from tests.conftest import PATIENCE
 

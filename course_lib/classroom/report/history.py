@@ -10,7 +10,7 @@ from pathlib import Path
 
 from course_lib.classroom.content import Content, content
 from course_lib.classroom.protocol import Event
-from course_lib.classroom.server.record import BadRecord, read, read_events
+from course_lib.classroom.server.record_file import BadRecord, read, read_events
 from course_lib.classroom.server.tally import INSTRUCTOR, Tally
 
 

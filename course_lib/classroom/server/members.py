@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib.classroom.protocol import LONGEST_NAME, Refused, clean_text
-from course_lib.classroom.server.record import Statement, read
+from course_lib.classroom.server.record_file import Statement, read
 
 # Letters that are easy to read aloud and copy from a screen: no 0/O or 1/l/i, and no vowels, so no words.
 CODE_LETTERS = "23456789bcdfghjkmnpqrstvwxz"

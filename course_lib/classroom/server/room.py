@@ -21,7 +21,8 @@ from course_lib.classroom.protocol import Event, Refused
 from course_lib.classroom.server import view
 from course_lib.classroom.server.actions import action
 from course_lib.classroom.server.members import TOKEN_LIVES, Learner, Members, WrongCode, hashed, new_code, same_code
-from course_lib.classroom.server.record import Record, Statement, event_statement, read, read_events
+from course_lib.classroom.server.record import Record
+from course_lib.classroom.server.record_file import Statement, event_statement, read, read_events
 from course_lib.classroom.server.tally import INSTRUCTOR, Tally
 
 RECORD_IS_FULL = "the class's record is full: nothing more is kept"
