@@ -60,8 +60,8 @@ class Proof:
         step = next(step for step in self.steps if not step.same)
         return (
             f"NOT the same as one process: after update {step.number} rank {step.rank} is off by "
-            f"{step.gradients:.1g} in the gradients, {step.parameters:.1g} in the parameters "
-            f"(most in {step.worst}) and {step.loss:.1g} in the loss"
+            f"{step.gradients:.1g} in the gradients (most in {step.worst}), {step.parameters:.1g} in the parameters "
+            f"and {step.loss:.1g} in the loss"
         )
 
 

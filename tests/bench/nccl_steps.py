@@ -141,7 +141,7 @@ def main() -> None:
         f"| summed after the backward pass | {after * 1e3:.1f} | {(after - alone) * 1e3:.1f} |",
         f"| DDP: summed during it | {overlapped * 1e3:.1f} | {(overlapped - alone) * 1e3:.1f} |",
     ]
-    head = ["| update | ms | of it, for communication |", "|---|--:|--:|"]
+    head = ["| update | ms | more than the first row |", "|---|--:|--:|"]
     data_parallel_table = [*head, *rows]
     names = (
         "each block gathered when it is needed",
