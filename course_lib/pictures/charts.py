@@ -111,7 +111,7 @@ PART_COLORS = {
     "starting actions": OTHERS[2],
     "bubble": COLORS["idle"],
     "messages": COLORS["receive"],
-    "gathering weights": OTHERS[0],
+    "gathering and summing": OTHERS[0],
     "summing gradients": COLORS["communication"],
     "updating weights": COLORS["update"],
 }

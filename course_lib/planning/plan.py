@@ -232,7 +232,7 @@ PARTS = (
     "starting actions",
     "bubble",
     "messages",
-    "gathering weights",
+    "gathering and summing",
     "summing gradients",
     "updating weights",
 )
@@ -308,7 +308,7 @@ class Plan:
             "starting actions": actions * self.overhead,
             "bubble": without_links - busy[busiest],
             "messages": self.pipeline_seconds - without_links,
-            "gathering weights": self.gather_seconds,
+            "gathering and summing": self.gather_seconds,
             "summing gradients": self.exposed_seconds - self.gather_seconds,
             "updating weights": self.update_seconds,
         }

@@ -229,7 +229,7 @@ class Sensitivity:
         else:
             raise ValueError(f"quantity={quantity!r}: choose {', '.join(self.quantities)}")
         return [
-            (plan, timed_again(plan, work, network, self.gather_ahead))
+            (plan, timed_again(plan, work, network, self.gather_ahead, self.memory))
             for plan in self.candidates
             if plan.ranks // plan.stages * plan.pieces.micro_batches <= work.sequences
         ]
@@ -313,13 +313,14 @@ def sensitivity(
     return Sensitivity(work, network, memory, tuple(candidates), tuple(all_plans), gather_ahead)
 
 
-def timed_again(plan: Plan, work: Work, network: Network, gather_ahead: bool = True) -> Plan:
-    """Return the same plan for different work or a different network: the same mesh, schedule and placement."""
+def timed_again(plan: Plan, work: Work, network: Network, gather_ahead: bool = True, memory: int | None = None) -> Plan:
+    """Return the same mesh and schedule for different work or a different network; the blocks are placed anew."""
     if plan.sharding == FSDP:
         cut = plan.replicas, plan.shards, plan.pieces.micro_batches
         return sharded(work, *cut, network, plan.overhead, gather_ahead)
     width = plan.replicas * plan.shards
-    return pipelined(work, width, plan.pieces, plan.placement, network, plan.inside, plan.overhead, plan.shards)
+    placement = placed(work, width, plan.pieces, memory, plan.shards)
+    return pipelined(work, width, plan.pieces, placement, network, plan.inside, plan.overhead, plan.shards)
 
 
 def _changed(network: Network, quantity: str, factor: float) -> Network:

@@ -7,10 +7,10 @@ but that one. The cost depends on the block:
 - an embedding has no gradient for its inputs: all of its work is in the second part;
 - a matrix (`Project`) does one multiplication in each part: together they cost as much as the whole;
 - an LSTM layer must go back through all its steps before either gradient is known. If it runs step by step
-  (float64 on a CPU), autograd goes through them once for the inputs and *again* for the weights. If one call runs
-  all steps (cuDNN, oneDNN), PyTorch has no cheaper way either: it would make the call twice. In that case the first
-  part computes both gradients in one call, and nothing is left for the second: the same result for the price of a
-  whole backward pass, without any gain. `apart=True` splits it anyway.
+  (float64 on a CPU), autograd goes through them once for the inputs and *again* for the weights. If the layer is one
+  operator (cuDNN, oneDNN), PyTorch has no way to ask for the weights alone: the chain would run twice. In that case
+  the first part computes both gradients, and nothing is left for the second: the same result for the price of a whole
+  backward pass, without any gain. `apart=True` splits it anyway.
 """
 
 from __future__ import annotations

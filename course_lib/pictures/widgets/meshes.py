@@ -36,7 +36,7 @@ GROUPS = {  # how the parts of a plan's time are drawn
     "starting actions": "forward",
     "bubble": "idle",
     "messages": "idle",
-    "gathering weights": "communication",
+    "gathering and summing": "communication",
     "summing gradients": "communication",
     "updating weights": "update",
 }
