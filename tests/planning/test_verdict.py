@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from course_lib.data import AddingProblem
+from course_lib.lstm import BatchSize
 from course_lib.lstm.model import lstm_model
-from course_lib.planning import MACHINES, Network, Work, plans, sensitivity
+from course_lib.planning import MACHINES, Network, Work, h200_block_times, plans, sensitivity
 from course_lib.planning.network import Link
 from course_lib.planning.placement import CannotPlace
 from course_lib.planning.planner import BETWEEN, LATENCY, MEMORY, SEQUENCES, SPEED, timed_again
@@ -25,6 +27,17 @@ def told(network: Network = SLOW, memory: int | None = None):
 def test_a_plan_timed_again_is_the_plan():
     for plan in plans(WORK, 4, SLOW, micro_batches=(1, 2)):
         assert timed_again(plan, WORK, SLOW) == plan
+
+
+def test_for_other_work_the_blocks_are_placed_anew():
+    with torch.device("meta"):
+        large = lstm_model(vocabulary=50_000, hidden=4096, layers=6)
+    many, few = (Work.of(large, BatchSize(128, n), h200_block_times(), precision="bfloat16") for n in (256, 64))
+    network = Network.flat(Link(20e-6, 300e9))
+    only = {"schedules": ["wavefront"], "micro_batches": (1,), "chunks": (8,), "recompute": (False,), "sharding": False}
+    before, after = ({plan.mesh: plan for plan in plans(work, 4, network, **only)} for work in (many, few))
+    assert before["1 x 4"].placement != after["1 x 4"].placement
+    assert {mesh: timed_again(plan, few, network) for mesh, plan in before.items()} == after
 
 
 def test_on_both_sides_of_the_change_the_planner_agrees():
