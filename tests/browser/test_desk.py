@@ -81,6 +81,26 @@ def test_a_new_kernel_offers_to_run_what_is_above(page):
     assert page.browser.locator(".course-desk-new").count() == 0
 
 
+def test_a_picture_keeps_its_colors_in_the_dark_and_its_letters_in_a_narrow_window(page):
+    page.open("notebooks/06_pipeline_parallelism.ipynb")
+    page.run(page.nth(0))
+    cell = page.code_cell("print(naive(stages=4")
+    page.run(cell)
+    picture = cell.locator("img")
+    page.in_the_dark()
+    wait(lambda: picture.evaluate("e => getComputedStyle(e).filter") == "brightness(0.82)")
+    page.screenshot("picture_dark")
+    page.browser.set_viewport_size({"width": 820, "height": 900})
+    assert picture.bounding_box()["width"] >= float(picture.get_attribute("width"))  # 72 pixels an inch: 12 pt is 12 px
+    page.browser.set_viewport_size({"width": 1920, "height": 1080})
+    measured = page.browser.locator(f"{NOTEBOOK} .jp-RenderedMarkdown > p").evaluate_all(LONGEST)
+    assert 60 < measured < 90
+
+
+LONGEST = """all => Math.max(...all.filter(e => e.offsetHeight).map(
+  e => e.textContent.length / (e.offsetHeight / parseFloat(getComputedStyle(e).lineHeight))))"""
+
+
 def test_to_open_a_lesson_changes_nothing(page, lab):
     name = "notebooks/02_ddp.ipynb"
     before = (lab.desk / name).read_bytes()
