@@ -142,7 +142,9 @@ def comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
     axes = figure.subplots()
     for place, row in enumerate(rows.values()):
         for span in row:
-            _draw_span(axes, place, span, colors[span.name], scale, span.seconds > CHARACTER * (len(span.label) + 1) * longest)
+            _draw_span(
+                axes, place, span, colors[span.name], scale, span.seconds > CHARACTER * (len(span.label) + 1) * longest
+            )
     paced = any(span.paced for span in spans)
     rank_axes(axes, len(rows), unit, paced)
     axes.set_yticks(range(len(rows)), list(rows))
