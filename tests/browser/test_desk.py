@@ -20,6 +20,7 @@ def test_the_first_screen_has_lesson_00_and_its_contents_and_nothing_in_the_way(
     page.browser.goto(page.lab.address)
     page.browser.locator(".course-desk-cards li", has_text="11 · Capstone").get_by_text("90 minutes").wait_for()
     assert page.axe(".course-desk-home") == []
+    assert not page.browser.locator("#table-of-contents").is_visible()  # a home page has no contents
     page.screenshot("home")
     page.browser.get_by_role("button", name="Start: lesson 00").click()
     page.ready("notebooks/00_start_here.ipynb")
@@ -76,9 +77,25 @@ def test_a_new_kernel_offers_to_run_what_is_above(page):
     page.open("notebooks/00_start_here.ipynb")
     cell = page.code_cell("def who_am_i")
     assert "NameError" in page.run(cell)
-    page.browser.get_by_role("button", name="Run everything above").click()
+    page.run(page.code_cell('predict("00.1")'))
+    asks = page.code_cell('predict("00.1")')
+    offer = asks.get_by_role("button", name="Run everything above")
+    wait(lambda: offer.evaluate(IN_VIEW))
+    fold = asks.locator(".course-desk-fold")
+    assert offer.bounding_box()["y"] < fold.bounding_box()["y"]
+    assert fold.inner_text().startswith("Run the cell above, then choose")
+    cell.get_by_role("button", name="Run everything above").click()
     wait(lambda: "rank 3 of 4" in page.shown(cell))
-    assert page.browser.locator(".course-desk-new").count() == 0
+    assert cell.locator(".course-desk-new").count() == 0
+
+
+def test_the_next_step_takes_the_keyboard_along_and_runs_the_imports(page):
+    page.open("notebooks/00_start_here.ipynb")
+    page.browser.locator(f"{NOTEBOOK} .course-desk-end").get_by_role("button").first.focus()
+    page.browser.keyboard.press("Enter")
+    page.ready("notebooks/00_start_here.ipynb")
+    wait(lambda: page.prompts()[0] == "[1]:")
+    wait(lambda: page.browser.evaluate("document.activeElement.matches('.jp-Cell, .jp-Notebook')"))
 
 
 def test_a_picture_keeps_its_colors_in_the_dark_and_its_letters_in_a_narrow_window(page):
