@@ -133,6 +133,13 @@ def test_a_picture_has_letters_of_12_px_or_scrolls_and_in_the_dark_its_own_color
         page.set_viewport_size({"width": width, "height": 844})
         small = "all => all.filter(e => e.getBoundingClientRect().width < e.getAttribute('width')).length"
         assert pictures.evaluate_all(small) == 0  # 72 pixels an inch: 12 points are 12 pixels
+        stills = page.locator(".course-still img").evaluate_all("all => all.map(e => e.offsetWidth / e.naturalWidth)")
+        assert min(stills) > 0.9  # their letters have 13
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.wait_for_function("document.querySelector('.course-still').tabIndex == 0")  # it scrolls: keys come to it
+    page.emulate_media(media="print")
+    cut = "all => all.filter(e => e.offsetWidth > e.closest('.cell_output').offsetWidth).length"
+    assert page.locator("figure.drawn img, .course-still img").evaluate_all(cut) == 0
 
 
 def test_an_error_looks_like_one(page, site_address):
