@@ -150,6 +150,8 @@ def test_an_exercise_is_failed_and_then_solved(page, lab):
     page.open(name)
     page.run(page.code_cell("from course_lib"))
     answer, check = page.code_cell("NotImplementedError", 0), page.code_cell(f'check("{number}"')
+    check.get_by_role("button", name="Hint").click()
+    wait(lambda: check.get_by_role("status").locator(".course-box").evaluate(IN_VIEW))
     wrong = f"def {exercises()[number].answer}(*arguments):\n    return None"
     page.write(answer, wrong)
     answer = page.code_cell("return None", 0)
