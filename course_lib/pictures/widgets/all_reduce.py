@@ -112,7 +112,7 @@ def _phase(scheme: AllReduce, rounds: int) -> str:
 
 def _height(ranks: int) -> float:
     """Return the height of the ring: more ranks need more room."""
-    return 400 if ranks < 6 else 520
+    return 330 if ranks < 5 else 400 if ranks < 6 else 520
 
 
 def _place(rank: int, ranks: int) -> tuple[float, float]:
