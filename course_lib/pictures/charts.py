@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 
 from course_lib.data import Batch
 from course_lib.lstm.memory import Memory
-from course_lib.pictures.picture import BLOCKS, COLORS, INK, LETTERS, MEMORY, OTHERS, SERIES, Picture, block_name
+from course_lib.pictures.picture import BLOCKS, COLORS, INK, MEMORY, OTHERS, SERIES, Picture, block_name
 from course_lib.pictures.timeline import row_axes, time_unit
 from course_lib.planning import Explanation, Plan
 from course_lib.planning.placement import BlockCost, Placement, step_cost
@@ -43,13 +43,11 @@ def memory(bars: Mapping[str, Memory], budget: int | None = None) -> Picture:
             (budget / size_of_unit, 1),
             xycoords=("data", "axes fraction"),
             va="bottom",
-            fontsize=LETTERS,
             color=INK,
         )
     axes.invert_yaxis()
-    axes.set_xlabel(unit, color=INK, fontsize=LETTERS)
-    axes.tick_params(labelsize=LETTERS)
-    figure.legend(loc="outside upper right", ncols=len(MEMORY), frameon=False, fontsize=LETTERS)
+    axes.set_xlabel(unit, color=INK)
+    figure.legend(loc="outside upper right", ncols=len(MEMORY), frameon=False)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     largest = {name: max(MEMORY, key=lambda part: getattr(bar, part)) for name, bar in bars.items()}
@@ -76,15 +74,15 @@ def placement(placements: Mapping[str, Placement], costs: Sequence[BlockCost]) -
     for (left, right), placement, step in zip(rows, placements.values(), steps, strict=True):
         _draw_stages(left, placement, [cost.seconds * scale for cost in costs], scale * max(s.seconds for s in steps))
         _draw_stages(right, placement, [cost.bytes / 2**20 for cost in costs], max(s.bytes for s in steps) / 2**20)
-        right.set_title(f"largest {step.bytes / 2**20:.3g} MiB", loc="left", fontsize=LETTERS, color=INK)
+        right.set_title(f"largest {step.bytes / 2**20:.3g} MiB", loc="left", color=INK)
     facts = [
         f"{name}: {placed.hops} {'hop' if placed.hops == 1 else 'hops'}, slowest {step.seconds * scale:.3g} {unit}"
         for (name, placed), step in zip(placements.items(), steps, strict=True)
     ]
     for axes, fact in zip(rows[:, 0], facts, strict=True):
-        axes.set_title(fact, loc="left", fontsize=LETTERS, color=INK)
-    rows[-1, 0].set_xlabel(f"{unit} per step", color=INK, fontsize=LETTERS)
-    rows[-1, 1].set_xlabel("MiB", color=INK, fontsize=LETTERS)
+        axes.set_title(fact, loc="left", color=INK)
+    rows[-1, 0].set_xlabel(f"{unit} per step", color=INK)
+    rows[-1, 1].set_xlabel("MiB", color=INK)
     largest = [f"{fact}, largest {step.bytes / 2**20:.3g} MiB" for fact, step in zip(facts, steps, strict=True)]
     return Picture(figure, "Placements: " + "; ".join(largest))
 
@@ -96,9 +94,7 @@ def _draw_stages(axes: Axes, placement: Placement, values: Sequence[float], room
         name, kind = block_name(place, len(values))
         axes.barh(stage, value, left=ends[stage], height=0.76, color=BLOCKS[kind], edgecolor="white", linewidth=1.2)
         if value >= (len(name) + 1) * CHARACTER * room:
-            axes.text(
-                ends[stage] + value / 2, stage, name, ha="center", va="center_baseline", fontsize=LETTERS, color="black"
-            )
+            axes.text(ends[stage] + value / 2, stage, name, ha="center", va="center_baseline", color="black")
         ends[stage] += value
     axes.axvline(max(ends), color=INK, linestyle="--", linewidth=0.8)
     axes.set_xlim(0, 1.03 * room or 1)
@@ -130,11 +126,10 @@ def plan_bars(plans: Sequence[Plan] | Explanation) -> Picture:
         if any(sizes):
             axes.barh(range(len(shown)), sizes, left=starts, color=PART_COLORS[part], edgecolor="white", label=part)
         starts = [start + size for start, size in zip(starts, sizes, strict=True)]
-    axes.set_yticks(range(len(shown)), names, fontsize=LETTERS)
+    axes.set_yticks(range(len(shown)), names)
     axes.invert_yaxis()
-    axes.set_xlabel(f"{unit} per update, predicted", color=INK, fontsize=LETTERS)
-    axes.tick_params(axis="x", labelsize=LETTERS)
-    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=LETTERS)
+    axes.set_xlabel(f"{unit} per update, predicted", color=INK)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     words = [f"{plan.name}{_order(plan)} {plan.seconds * scale:.3g} {unit}, {_spent(plan)}" for plan in shown]
@@ -253,7 +248,7 @@ def padding(panels: Mapping[str, Sequence[Batch]]) -> Picture:
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     for axes, (name, batches) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         _draw_batches(axes, batches, longest)
-        axes.set_title(f"{name}: {_share(batches):.0%} padding", loc="left", fontsize=10, color=INK)
+        axes.set_title(f"{name}: {_share(batches):.0%} padding", loc="left", color=INK)
     handles = [Patch(facecolor=COLORS["forward"], label="steps of a sequence")]
     handles += [Patch(facecolor=COLORS["idle"], label="padding")]
     if any(_marked(batch) for batches in panels.values() for batch in batches):

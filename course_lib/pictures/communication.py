@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_lib.launchers.diagnosis.flight_recorder import COALESCED, is_nccl, op_of
-from course_lib.pictures.picture import COLORS, INK, LETTERS, Picture
+from course_lib.pictures.picture import COLORS, INK, Picture
 from course_lib.planning.network import Link
 
 
@@ -39,7 +39,7 @@ def link(link: Link) -> Picture:
     axes.yaxis.set_minor_formatter("")
     axes.set_xlabel("message size in bytes")
     axes.set_ylabel("milliseconds, one way")
-    axes.set_title(f"measured (points) and fitted: {link}", loc="left", fontsize=10, color=INK)
+    axes.set_title(f"measured (points) and fitted: {link}", loc="left", color=INK)
     axes.spines[["top", "right"]].set_visible(False)
     return Picture(figure, "Message time against message size on two logarithmic axes: flat, then rising in a line")
 
@@ -82,13 +82,13 @@ def _draw_matrix(
         for row, cells in enumerate(table):
             for column, number in enumerate(cells):
                 if row != column:
-                    axes.text(column, row, f"{number:.3g}", ha="center", va="center", color=INK, fontsize=9)
+                    axes.text(column, row, f"{number:.3g}", ha="center", va="center", color=INK)
     marks = range(0, ranks, max(1, ranks // 8))
     axes.set_xticks(marks, [f"rank {rank}" if rank == 0 else str(rank) for rank in marks])
     axes.set_yticks(marks, [f"rank {rank}" for rank in marks])
     axes.xaxis.tick_top()
     axes.tick_params(length=0, colors=INK)
-    axes.set_title(f"{title} (darker is worse)", loc="left", fontsize=10, color=INK)
+    axes.set_title(f"{title} (darker is worse)", loc="left", color=INK)
     axes.spines[:].set_visible(False)
 
 
@@ -188,7 +188,7 @@ def _draw_column(axes: Axes, number: int, column: Column, odd: list[int]) -> Non
         face = FACES.get(cell.state, "white")
         axes.add_patch(Rectangle(corner, WIDE, TALL, facecolor=face, edgecolor=edge, linewidth=width))
         words = [cell.op, *([cell.size] if len(sizes) > 1 else []), cell.state] if cell.op else [cell.state]
-        axes.text(number, row, "\n".join(words), ha="center", va="center", fontsize=11, color="black", weight=weight)
+        axes.text(number, row, "\n".join(words), ha="center", va="center", color="black", weight=weight)
 
 
 def _format_axes(axes: Axes, columns: Mapping[int, Column]) -> None:
@@ -199,8 +199,8 @@ def _format_axes(axes: Axes, columns: Mapping[int, Column]) -> None:
     axes.set_yticks(range(len(ranks)), [f"rank {rank}" for rank in ranks])
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
-    axes.set_xlabel("number of the collective", color=INK, fontsize=LETTERS)
-    axes.tick_params(length=0, colors=INK, labelsize=LETTERS)
+    axes.set_xlabel("number of the collective", color=INK)
+    axes.tick_params(length=0, colors=INK)
     axes.spines[:].set_visible(False)
 
 

@@ -13,7 +13,7 @@ from matplotlib.patches import FancyBboxPatch, Patch, Rectangle
 from course_lib.data import Batch
 from course_lib.lstm.memory import BatchSize
 from course_lib.lstm.model import Embed, Recurrent, SequenceModel
-from course_lib.pictures.picture import COLORS, INK, LETTERS, OTHERS, Picture
+from course_lib.pictures.picture import COLORS, INK, OTHERS, Picture
 from course_lib.planning.placement import Placement
 from course_lib.strategies.tensor_parallel import GATES, shares
 
@@ -44,7 +44,7 @@ def cut_edges(model: SequenceModel, placement: Placement, batch: Batch | BatchSi
         Patch(color=COLORS["forward"], label="activations, forward"),
         Patch(color=COLORS["backward"], label="their gradient, back"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=LETTERS)
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     cuts = "1 edge" if len(edges) == 1 else f"{len(edges)} edges"
     words = (
         f"{len(blocks)} blocks on {placement.stages} ranks, cut at {cuts}: at each, activations go forward and their "
@@ -55,7 +55,7 @@ def cut_edges(model: SequenceModel, placement: Placement, batch: Batch | BatchSi
 
 def _draw_block(axes: Axes, place: int, rank: int, name: str) -> None:
     _rounded_box(axes, place, rank, BLOCK_WIDTH, BLOCK_HEIGHT)
-    axes.text(place, rank, name, ha="center", va="center", fontsize=LETTERS, color=INK)
+    axes.text(place, rank, name, ha="center", va="center", color=INK)
 
 
 def _draw_edge(axes: Axes, place: int, rank: int, next_rank: int, label: str) -> None:
@@ -65,7 +65,7 @@ def _draw_edge(axes: Axes, place: int, rank: int, next_rank: int, label: str) ->
     arrow(axes, leave, arrive, COLORS["forward"], 2.0)
     arrow(axes, (arrive[0] + 0.18, arrive[1]), (leave[0] + 0.18, leave[1]), COLORS["backward"], 2.0)
     middle = ((leave[0] + arrive[0]) / 2 + 0.3, (leave[1] + arrive[1]) / 2)
-    axes.text(*middle, label, ha="left", va="center", fontsize=LETTERS, color=INK)
+    axes.text(*middle, label, ha="left", va="center", color=INK)
 
 
 def arrow(
@@ -85,7 +85,7 @@ def _dress(axes: Axes, blocks: int, ranks: int) -> None:
     axes.set_ylim(ranks - 0.55, -0.45)
     axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
     axes.set_xticks([])
-    axes.tick_params(length=0, colors=INK, labelsize=LETTERS)
+    axes.tick_params(length=0, colors=INK)
     axes.spines[:].set_visible(False)
 
 
@@ -118,7 +118,7 @@ def split_cell(hidden: int, ranks: int) -> Picture:
     for gate, name in enumerate(NAMES):
         top = gate * 1.12 - 0.18
         _column(axes, MATRIX, top, sizes, unit, width=WIDE)
-        axes.text(MATRIX - 0.12, top + 0.5, name, ha="right", va="center", fontsize=LETTERS, color=INK)
+        axes.text(MATRIX - 0.12, top + 0.5, name, ha="right", va="center", color=INK)
     _column(axes, PARTS, middle, sizes, unit, gap=0.28)
     _column(axes, NEW, middle, sizes, unit, colored=False)
     arrow(axes, (OLD + THIN + 0.08, middle + 0.5), (MATRIX - 0.4, middle + 0.5), INK)
@@ -131,9 +131,7 @@ def split_cell(hidden: int, ranks: int) -> Picture:
         Patch(facecolor=RANKS[rank], label=f"rank {rank}: {sizes[rank]} of {hidden} units") for rank in range(ranks)
     ]
     handles.append(Patch(facecolor=COLORS["communication"], label="all-gather, after every step"))
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=min(3, len(handles)), frameon=False, fontsize=LETTERS
-    )
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(3, len(handles)), frameon=False)
     return Picture(figure, _describe_cell(hidden, sizes))
 
 
@@ -166,7 +164,7 @@ def _captions(axes: Axes, middle: float, ranks: int) -> None:
         NEW + THIN / 2: "$h_t$, whole\non every rank",
     }
     for x, words in captions.items():
-        axes.text(x, GATES * 1.12 - 0.02, words, ha="center", va="top", fontsize=LETTERS, color=INK)
+        axes.text(x, GATES * 1.12 - 0.02, words, ha="center", va="top", color=INK)
     axes.set_xlim(-0.6, NEW + THIN + 0.7)
     axes.set_ylim(GATES * 1.12 + 0.75, -0.3)
     axes.set_axis_off()
@@ -197,7 +195,6 @@ def mesh(replicas: int, stages: int) -> Picture:
                 f"rank {replica * stages + stage}",
                 ha="center",
                 va="center",
-                fontsize=LETTERS,
                 color=INK,
             )
             if stage:
@@ -211,13 +208,13 @@ def mesh(replicas: int, stages: int) -> Picture:
     axes.set_xticks(range(stages), [f"stage {stage}" for stage in range(stages)])
     axes.set_yticks(range(replicas), [f"replica {replica}" for replica in range(replicas)])
     axes.xaxis.tick_top()
-    axes.tick_params(length=0, colors=INK, labelsize=LETTERS)
+    axes.tick_params(length=0, colors=INK)
     axes.spines[:].set_visible(False)
     handles = [
         Patch(color=COLORS["forward"], label="activations, and their gradients back"),
         Patch(color=COLORS["communication"], label="sum of the stage's gradients"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=1, frameon=False, fontsize=LETTERS)
+    figure.legend(handles=handles, loc="outside lower center", ncols=1, frameon=False)
     words = f"{replicas} replicas of {stages} stages on {replicas * stages} ranks"
     return Picture(figure, f"Mesh of {words}: messages along each row, gradients summed in each column")
 
@@ -250,8 +247,8 @@ def layer_by_time(layers: int, steps: int, diagonal: int | None = None) -> Pictu
     axes.set_ylim(layers - 0.5, -0.5)
     axes.set_yticks(range(layers), [f"layer {layer + 1}" for layer in range(layers)])
     axes.set_xticks(range(steps), [f"{step + 1}" for step in range(steps)])
-    axes.set_xlabel("time step", color=INK, fontsize=LETTERS)
-    axes.tick_params(length=0, colors=INK, labelsize=LETTERS)
+    axes.set_xlabel("time step", color=INK)
+    axes.tick_params(length=0, colors=INK)
     axes.spines[:].set_visible(False)
     framed = sum(0 <= chosen - layer < steps for layer in range(layers))
     handles = [
@@ -259,7 +256,7 @@ def layer_by_time(layers: int, steps: int, diagonal: int | None = None) -> Pictu
             facecolor=COLORS["forward"], label=f"diagonal {chosen + 1}: {framed} cells that need nothing of each other"
         )
     ]
-    figure.legend(handles=handles, loc="outside lower center", frameon=False, fontsize=LETTERS)
+    figure.legend(handles=handles, loc="outside lower center", frameon=False)
     return Picture(
         figure,
         f"{layers} layers x {steps} steps: {layers * steps} cells on {diagonals} diagonals. Each cell needs the one to "
@@ -272,4 +269,4 @@ def _draw_cell(axes: Axes, layer: int, step: int, is_chosen: bool) -> None:
     corner = (step - SIDE / 2, layer - SIDE / 2)
     axes.add_patch(Rectangle(corner, SIDE, SIDE, facecolor=color, edgecolor=INK, linewidth=0.9))
     ink = "white" if is_chosen else INK
-    axes.text(step, layer, str(layer + step + 1), ha="center", va="center", fontsize=LETTERS, color=ink)
+    axes.text(step, layer, str(layer + step + 1), ha="center", va="center", color=ink)

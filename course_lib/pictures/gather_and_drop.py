@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from course_lib.launchers.run import Run
-from course_lib.pictures.picture import COLORS, INK, LETTERS, MEMORY, Picture
+from course_lib.pictures.picture import COLORS, INK, MEMORY, Picture
 from course_lib.pictures.timeline import draw_bar, rank_axes, time_unit
 from course_lib.trace import Span
 
@@ -75,9 +75,7 @@ def gather_and_drop(run: Run, block_bytes: Mapping[str, int], shards: int, rank:
     rank_axes(upper, len(block_bytes), unit, paced, rows="block")
     upper.set_xlabel("")
     lower.set_xlabel(f"time in {unit}" + (" (paced: blocks sleep to a fixed length)" if paced else ""), color=INK)
-    lower.xaxis.label.set_fontsize(LETTERS)
-    lower.set_ylabel(name_of_size, color=INK, fontsize=LETTERS)
-    lower.tick_params(labelsize=LETTERS)
+    lower.set_ylabel(name_of_size, color=INK)
     dropped = Line2D([], [], color="black", linewidth=1.6, marker="|", linestyle="", markersize=12, label="dropped")
     _legend(upper, [*(Patch(facecolor=color, label=name) for name, color in BARS.items()), dropped])
     _legend(lower, [Patch(facecolor=color, label=name) for name, color in AREAS.items()])
@@ -98,7 +96,6 @@ def _legend(axes: Axes, handles: list[Artist]) -> None:
         handles=handles,
         ncols=len(handles),
         frameon=False,
-        fontsize=LETTERS,
         columnspacing=1.2,
         handlelength=1.4,
         **place,

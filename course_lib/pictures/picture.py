@@ -34,13 +34,20 @@ SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # c
 MEMORY = {"parameters": "#0072B2", "gradients": "#E69F00", "optimizer": "#CC79A7", "activations": "#56B4E9"}
 BLOCKS = {"way-in": "#B2DF8A", "layer": "#56B4E9", "way-out": "#F0E442"}
 INK = "#333333"
-LETTERS = 12  # points: about as many pixels where a picture of nine inches is shown
+LETTERS = 12  # points, the smallest letters of a picture: twelve pixels where nine inches are 648 pixels wide
+SHADE = 0.7  # the brightness of a virtual stage, compared with the one before
 
 
 def colors_for(names: list[str]) -> dict[str, str]:
     """Return a color for each name: the course's color if the name has one, otherwise the next free one."""
     strangers = [name for name in names if name not in COLORS]
     return {name: COLORS[name] if name in COLORS else OTHERS[strangers.index(name) % len(OTHERS)] for name in names}
+
+
+def shaded(color: str, virtual: int) -> str:
+    """Return the color of a kind of work on a virtual stage: the later the stage, the darker."""
+    parts = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(part * SHADE**virtual):02X}" for part in parts)
 
 
 def block_name(number: int, blocks: int) -> tuple[str, str]:
@@ -62,6 +69,15 @@ class Picture:
 
     figure: Figure
     alt: str
+
+    def __post_init__(self) -> None:
+        """Make small letters larger, so that all of them can be read."""
+        from matplotlib.text import Text
+
+        for axes in self.figure.axes:
+            axes.tick_params(labelsize=LETTERS)
+        for words in self.figure.findobj(Text):
+            words.set_fontsize(max(LETTERS, words.get_fontsize()))
 
     def __repr__(self) -> str:
         return self.alt

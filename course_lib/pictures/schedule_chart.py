@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -11,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from course_lib.pictures.picture import COLORS, INK, MEMORY, Picture
+from course_lib.pictures.picture import COLORS, INK, MEMORY, Picture, shaded
 from course_lib.pictures.timeline import rank_axes, row_axes, time_unit
 from course_lib.planning.schedule import Schedule
 from course_lib.planning.simulation import (
@@ -26,8 +27,8 @@ from course_lib.planning.simulation import (
 )
 
 WIDTH = 9.0  # the picture's width in inches
-SPACE = 0.7  # the share of that width used for the actions
-CHARACTER = 0.068  # the width of a label's character, with its share of the margin, in inches
+SPACE = 0.68  # the share of that width used for the actions
+CHARACTER = 0.11  # the width of a label's character, with its share of the margin, in inches
 TALL = 0.76  # the height of a box; a row is 1
 COST = "units of the costs"
 TEXT = {"F": "white", "B": "black", "W": "white", "R": "black"}
@@ -47,9 +48,11 @@ def schedule(
     `actions` is what `simulate` or `measured` returned; a `Schedule` is simulated with every action taking 1.
 
     If there is room, a box shows the number of its micro-batch and, if there are several, of its chunk (3.2) and its
-    virtual stage (3v1). A box of virtual stage 1 has one white line along its top, one of stage 2 has two. `seconds`
-    says that times are in seconds; without it, the times of a `Simulation` are in the unit of its costs. Other
-    times need `seconds=False` and their `unit`. `idle` is the legend's word for gray. `held=False` leaves out the bars.
+    virtual stage (3v1). The later a virtual stage, the darker its boxes.
+
+    `seconds` says that times are in seconds; without it, the times of a `Simulation` are in the unit of its costs.
+    Other times need `seconds=False` and their `unit`. `idle` is the legend's word for gray. `held=False` leaves out the
+    bars.
     """
     if isinstance(actions, Schedule):
         actions = simulate(actions)
@@ -58,18 +61,18 @@ def schedule(
     timed, unit = _from_zero(actions, "" if seconds is not False else unit)
     stages = max(1, len(peak_share(timed)))
     figure = Figure(figsize=(WIDTH, 1.4 + 0.38 * stages), layout="constrained")
-    left, *bars = figure.subplots(1, 1 + held, width_ratios=(7, 1)[: 1 + held], sharey=True, squeeze=False)[0]
+    left, *bars = figure.subplots(1, 1 + held, width_ratios=(6, 1)[: 1 + held], sharey=True, squeeze=False)[0]
     paced = any(box.paced for box in timed)
     rank_axes(left, stages, unit, paced, rows="stage")
     if pieces_of(timed)[2] > 1:
-        left.set_xlabel(f"{left.get_xlabel()}; white lines count the virtual stage, from 0", color=INK)
+        left.set_xlabel(f"{left.get_xlabel()}; darker boxes: a later virtual stage", color=INK)
     _draw_actions(left, timed, stages)
     for right in bars:
         _draw_peaks(right, timed)
     facts = f"makespan {makespan(timed):.4g}{'' if unit == COST else ' ' + unit}, bubble {bubble(timed):.1%}"
-    left.set_title(f"{name}: {facts}" if name else facts, loc="left", fontsize=10, color=INK)
+    left.set_title(f"{name}: {facts}" if name else facts, loc="left", color=INK)
     handles = [Patch(facecolor=COLORS[meaning], label=words) for meaning, words in _meanings(timed, idle).items()]
-    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False)
+    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), frameon=False)
     return Picture(figure, _describe(timed, name, facts, paced, held))
 
 
@@ -93,14 +96,11 @@ def _draw_actions(axes: Axes, timed: Sequence[TimedAction], stages: int) -> None
     _, chunks, virtual = pieces_of(timed)
     for stage in range(stages):
         axes.broken_barh([(0, duration)], (stage - TALL / 2, TALL), facecolor=COLORS["idle"])
-        for kind, name in NAMES.items():
-            boxes = [box for box in timed if (box.stage, box.action.kind) == (stage, kind)]
-            _draw_boxes(axes, boxes, stage - TALL / 2, TALL, facecolor=COLORS[name], edgecolor="white", linewidth=0.6)
-    for number in range(1, virtual):
-        later = [box for box in timed if box.action.virtual >= number]
-        for stage in range(stages):
-            boxes = [box for box in later if box.stage == stage]
-            _draw_boxes(axes, boxes, stage - TALL / 2 + 0.11 * number - 0.04, 0.05, facecolor="white")
+        for (kind, name), number in product(NAMES.items(), range(virtual)):
+            meant = (stage, kind, number)
+            boxes = [box for box in timed if (box.stage, box.action.kind, box.action.virtual) == meant]
+            color = shaded(COLORS[name], number)
+            _draw_boxes(axes, boxes, stage - TALL / 2, TALL, facecolor=color, edgecolor="white", linewidth=0.6)
     for box in timed:
         _name_box(axes, box, chunks, virtual, (box.end - box.start) / (duration or 1) * WIDTH * SPACE)
     axes.set_xlim(0, duration or 1)
@@ -114,9 +114,10 @@ def _draw_boxes(axes: Axes, timed: Sequence[TimedAction], top: float, tall: floa
 
 def _name_box(axes: Axes, box: TimedAction, chunks: int, virtual: int, inches: float) -> None:
     for label in (box.action.label(chunks, virtual)[1:], box.action.label(chunks)[1:]):
-        if len(label) * CHARACTER <= inches:
-            place, size = ((box.start + box.end) / 2, box.stage), 8 if len(label) < 3 else 7
-            axes.text(*place, label, ha="center", va="center_baseline", fontsize=size, color=TEXT[box.action.kind])
+        if (len(label) - label.count(".") / 2) * CHARACTER <= inches:
+            color = "white" if box.action.virtual else TEXT[box.action.kind]
+            middle = (box.start + box.end) / 2
+            axes.text(middle, box.stage, label, ha="center", va="center_baseline", color=color)
             return
 
 
@@ -127,7 +128,7 @@ def _draw_peaks(axes: Axes, timed: Sequence[TimedAction]) -> None:
     waiting = [share.for_weights for share in held]
     color = COLORS["weight gradients"]
     bars = axes.barh(range(len(held)), waiting, left=activations, height=TALL, color=color)
-    axes.bar_label(bars, [share.percent for share in held], padding=3, fontsize=8, color=INK)
+    axes.bar_label(bars, [share.percent for share in held], padding=3, color=INK)
     axes.set_xlim(0, 1.6)  # a fixed range, to compare schedules of the same batch by eye
     axes.set_xticks([])
     axes.set_xlabel("held at most,\nof the batch", color=INK)

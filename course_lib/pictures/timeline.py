@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from course_lib.launchers.live.team import Team
 from course_lib.launchers.run import Run
 from course_lib.launchers.tracing.trace_file import EXPOSED, exposed_communication, read_trace, spans_in
-from course_lib.pictures.picture import COLORS, INK, LETTERS, Picture, colors_for
+from course_lib.pictures.picture import COLORS, INK, Picture, colors_for
 from course_lib.trace import Span
 
 LETTERS_IN_A_ROW = 55  # in a legend
@@ -46,7 +46,7 @@ def timeline(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None = 
     if names:
         handles = [Patch(facecolor=colors[name], label=name) for name in names]
         columns = min(6, len(names)) if sum(map(len, names)) <= LETTERS_IN_A_ROW else 3
-        figure.legend(handles=handles, loc="outside upper right", ncols=columns, frameon=False, fontsize=LETTERS)
+        figure.legend(handles=handles, loc="outside upper right", ncols=columns, frameon=False)
     return Picture(figure, _describe(names, ranks, paced))
 
 
@@ -102,14 +102,12 @@ def rank_axes(axes: Axes, ranks: int, unit: str, paced: bool, rows: str = "rank"
     row_axes(axes, ranks, rows)
     axes.set_xlim(left=0)
     axes.set_xlabel(f"time in {unit}" + (" (paced: blocks sleep to a fixed length)" if paced else ""), color=INK)
-    axes.xaxis.label.set_fontsize(LETTERS)
 
 
 def row_axes(axes: Axes, count: int, name: str) -> None:
     """Format axes with `count` named rows, the first on top."""
     axes.set_ylim(count - 0.5, -0.5)
     axes.set_yticks(range(count), [f"{name} {row}" for row in range(count)])
-    axes.tick_params(labelsize=LETTERS)
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
 
@@ -126,7 +124,7 @@ def _describe(names: list[str], ranks: int, paced: bool) -> str:
     return f"{kind} of {ranks} {'rank' if ranks == 1 else 'ranks'}: {', '.join(names)}"
 
 
-NARROWEST = 0.035  # the minimum share of the picture's width for a label
+CHARACTER = 0.015  # the share of the picture's width that one character of a label needs
 
 
 def comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
@@ -144,7 +142,9 @@ def comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
     axes = figure.subplots()
     for place, row in enumerate(rows.values()):
         for span in row:
-            _draw_span(axes, place, span, colors[span.name], scale, span.seconds > NARROWEST * longest)
+            _draw_span(
+                axes, place, span, colors[span.name], scale, span.seconds > CHARACTER * (len(span.label) + 1) * longest
+            )
     paced = any(span.paced for span in spans)
     rank_axes(axes, len(rows), unit, paced)
     axes.set_yticks(range(len(rows)), list(rows))
@@ -165,7 +165,7 @@ def _draw_span(axes: Axes, place: int, span: Span, color: str, scale: float, lab
     draw_bar(axes, span, (bottom, 0.4), color, scale)
     if labelled and span.label:
         middle = (span.start + span.end) / 2 * scale
-        axes.text(middle, bottom + 0.2, span.label, ha="center", va="center", fontsize=8, color=_ink_on(color))
+        axes.text(middle, bottom + 0.2, span.label, ha="center", va="center", color=_ink_on(color))
 
 
 def _ink_on(color: str) -> str:
@@ -252,7 +252,7 @@ def _draw_arrows(axes: Axes, name: str, pairs: Sequence[Pair], ranks: int, unit:
     rank_axes(axes, ranks, unit, any(span.paced for pair in pairs for span in pair))
     rank, times = busiest_rank(pairs)
     title = f"{len(pairs)} messages" + (f"; rank {rank} takes part in {times}" if pairs else "")
-    axes.set_title(f"{name}: {title}" if name else title, loc="left", fontsize=10, color=INK)
+    axes.set_title(f"{name}: {title}" if name else title, loc="left", color=INK)
 
 
 def _describe_messages(pairs: Sequence[Pair], ranks: int) -> str:

@@ -45,9 +45,7 @@ def split_mlp(columns: int, ranks: int) -> Picture:
     axes.set_axis_off()
     handles = [Patch(facecolor=RANKS[rank], label=f"rank {rank}: {size} columns") for rank, size in enumerate(sizes)]
     handles.append(Patch(facecolor=COLORS["communication"], label="all-reduce: the terms of $Y$ are added up"))
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=min(3, len(handles)), frameon=False, fontsize=LETTERS
-    )
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(3, len(handles)), frameon=False)
     words = ", ".join(f"rank {rank} has {size}" for rank, size in enumerate(sizes))
     return Picture(
         figure,
@@ -76,14 +74,14 @@ def causal_pieces(owners: Sequence[int]) -> Picture:
     axes.set_ylim(len(owners) + 0.1, -0.1)
     axes.set_xticks([place + 0.5 for place in range(len(owners))], [str(place) for place in range(len(owners))])
     axes.set_yticks([place + 0.5 for place in range(len(owners))], [f"{p}: rank {r}" for p, r in enumerate(owners)])
-    axes.set_xlabel("keys of piece", color=INK, fontsize=LETTERS)
-    axes.set_ylabel("queries of piece", color=INK, fontsize=LETTERS)
-    axes.tick_params(length=0, colors=INK, labelsize=LETTERS)
+    axes.set_xlabel("keys of piece", color=INK)
+    axes.set_ylabel("queries of piece", color=INK)
+    axes.tick_params(length=0, colors=INK)
     axes.spines[:].set_visible(False)
     axes.set_aspect("equal")
     shares_of_work = [f"{part / sum(work):.1%}" for part in work]
     handles = [Patch(facecolor=RANKS[rank], label=f"rank {rank}: {share}") for rank, share in enumerate(shares_of_work)]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=LETTERS)
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     described = ", ".join(f"rank {rank} has {share}" for rank, share in enumerate(shares_of_work))
     return Picture(figure, f"A causal sequence in {len(owners)} pieces on {ranks} ranks; of the work, {described}")
 
@@ -96,7 +94,7 @@ def _check_ranks(ranks: int) -> None:
 def _box(axes: Axes, left: float, top: float, width: float, height: float, color: str, name: str = "") -> None:
     axes.add_patch(Rectangle((left, top), width, height, facecolor=color, edgecolor=INK, linewidth=0.8))
     if name:
-        axes.text(left + width / 2, top - 0.12, name, ha="center", va="bottom", fontsize=LETTERS, color=INK)
+        axes.text(left + width / 2, top - 0.12, name, ha="center", va="bottom", color=INK)
 
 
 def _operator(axes: Axes, middle: float, sign: str) -> None:
@@ -109,4 +107,4 @@ def _in_columns(axes: Axes, left: float, top: float, sizes: Sequence[int], heigh
     for rank, size in enumerate(sizes):
         _box(axes, at, top, 2 * size / sum(sizes), height, RANKS[rank])
         at += 2 * size / sum(sizes)
-    axes.text(left + 1, top - 0.12, name, ha="center", va="bottom", fontsize=LETTERS, color=INK)
+    axes.text(left + 1, top - 0.12, name, ha="center", va="bottom", color=INK)

@@ -101,7 +101,7 @@ def _appears(name: str, at: float) -> str:
 
 STILL = """
 .moving-picture text { fill: currentColor; font: 15px var(--pst-font-family-base, sans-serif); }
-@media (max-width: 600px) { .moving-picture text { font-size: 21px; } }
+@media (max-width: 600px) { .moving-picture text { font-size: 19px; } }
 .moving-picture .name { font-weight: 600; }
 .moving-picture .box { fill: var(--pst-color-surface, #f5f5f5); stroke: var(--pst-color-border, #999); }
 .moving-picture .frame { fill: none; stroke: var(--pst-color-text-muted, #555); }

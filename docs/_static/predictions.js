@@ -197,6 +197,6 @@
     document.querySelectorAll("[data-prediction]").forEach(arrange);
     scores();
     follow();
-    document.querySelectorAll("figure.drawn[tabindex], .formula[tabindex]").forEach((each) => stops.observe(each));
+    document.querySelectorAll("figure.drawn, .course-still, .formula").forEach((each) => stops.observe(each));
   });
 })();

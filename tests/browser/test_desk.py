@@ -20,6 +20,7 @@ def test_the_first_screen_has_lesson_00_and_its_contents_and_nothing_in_the_way(
     page.browser.goto(page.lab.address)
     page.browser.locator(".course-desk-cards li", has_text="11 · Capstone").get_by_text("90 minutes").wait_for()
     assert page.axe(".course-desk-home") == []
+    assert not page.browser.locator("#table-of-contents").is_visible()  # a home page has no contents
     page.screenshot("home")
     page.browser.get_by_role("button", name="Start: lesson 00").click()
     page.ready("notebooks/00_start_here.ipynb")
@@ -76,9 +77,45 @@ def test_a_new_kernel_offers_to_run_what_is_above(page):
     page.open("notebooks/00_start_here.ipynb")
     cell = page.code_cell("def who_am_i")
     assert "NameError" in page.run(cell)
-    page.browser.get_by_role("button", name="Run everything above").click()
+    page.run(page.code_cell('predict("00.1")'))
+    asks = page.code_cell('predict("00.1")')
+    offer = asks.get_by_role("button", name="Run everything above")
+    wait(lambda: offer.evaluate(IN_VIEW))
+    fold = asks.locator(".course-desk-fold")
+    assert offer.bounding_box()["y"] < fold.bounding_box()["y"]
+    assert fold.inner_text().startswith("Run the cell above, then choose")
+    cell.get_by_role("button", name="Run everything above").click()
     wait(lambda: "rank 3 of 4" in page.shown(cell))
-    assert page.browser.locator(".course-desk-new").count() == 0
+    assert cell.locator(".course-desk-new").count() == 0
+
+
+def test_the_next_step_takes_the_keyboard_along_and_runs_the_imports(page):
+    page.open("notebooks/00_start_here.ipynb")
+    page.browser.locator(f"{NOTEBOOK} .course-desk-end").get_by_role("button").first.focus()
+    page.browser.keyboard.press("Enter")
+    page.ready("notebooks/00_start_here.ipynb")
+    wait(lambda: page.prompts()[0] == "[1]:")
+    wait(lambda: page.browser.evaluate("document.activeElement.matches('.jp-Cell, .jp-Notebook')"))
+
+
+def test_a_picture_keeps_its_colors_in_the_dark_and_its_letters_in_a_narrow_window(page):
+    page.open("notebooks/06_pipeline_parallelism.ipynb")
+    page.run(page.nth(0))
+    cell = page.code_cell("print(naive(stages=4")
+    page.run(cell)
+    picture = cell.locator("img")
+    page.in_the_dark()
+    wait(lambda: picture.evaluate("e => getComputedStyle(e).filter") == "brightness(0.82)")
+    page.screenshot("picture_dark")
+    page.browser.set_viewport_size({"width": 820, "height": 900})
+    assert picture.bounding_box()["width"] >= float(picture.get_attribute("width"))  # 72 pixels an inch: 12 pt is 12 px
+    page.browser.set_viewport_size({"width": 1920, "height": 1080})
+    measured = page.browser.locator(f"{NOTEBOOK} .jp-RenderedMarkdown > p").evaluate_all(LONGEST)
+    assert 60 < measured < 90
+
+
+LONGEST = """all => Math.max(...all.filter(e => e.offsetHeight).map(
+  e => e.textContent.length / (e.offsetHeight / parseFloat(getComputedStyle(e).lineHeight))))"""
 
 
 def test_to_open_a_lesson_changes_nothing(page, lab):
@@ -113,6 +150,8 @@ def test_an_exercise_is_failed_and_then_solved(page, lab):
     page.open(name)
     page.run(page.code_cell("from course_lib"))
     answer, check = page.code_cell("NotImplementedError", 0), page.code_cell(f'check("{number}"')
+    check.get_by_role("button", name="Hint").click()
+    wait(lambda: check.get_by_role("status").locator(".course-box").evaluate(IN_VIEW))
     wrong = f"def {exercises()[number].answer}(*arguments):\n    return None"
     page.write(answer, wrong)
     answer = page.code_cell("return None", 0)

@@ -126,6 +126,9 @@ def test_a_schedule_is_run_on_real_ranks_from_the_keyboard(widgets):
 
 def test_in_the_dark(widgets):
     widgets.in_the_dark()
+    picture = widget(widgets, "schedule bench, 3 stages").locator(".stage svg")
+    assert picture.evaluate("e => getComputedStyle(e).filter") == "none"  # inverted, colors would change their meaning
+    assert picture.locator("rect.forward").first.evaluate("e => getComputedStyle(e).fill") == "rgb(0, 114, 178)"
     for place, name in enumerate(WIDGETS):
         widget(widgets, name).screenshot(path=widgets.screenshot("widgets").with_name(f"widget_{place + 1}_dark.png"))
     assert widgets.axe(f"{NOTEBOOK} .jp-OutputArea-output") == []

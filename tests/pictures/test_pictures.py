@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from PIL import Image
 
@@ -26,7 +27,7 @@ from course_lib.pictures import (
     schedule,
     timeline,
 )
-from course_lib.pictures.picture import COLORS, OTHERS, Picture, colors_for
+from course_lib.pictures.picture import COLORS, LETTERS, OTHERS, Picture, colors_for, shaded
 from course_lib.pictures.timeline import matched, sent_at
 from course_lib.planning import Action
 from course_lib.planning.network import Link
@@ -118,6 +119,13 @@ def test_fewer_shades_leave_the_colors_as_they_are():
     drawn = Image.open(io.BytesIO(timeline([Span(0, "forward", 0.0, 0.01)], ranks=1).png())).convert("RGB")
     shades = {f"#{red:02X}{green:02X}{blue:02X}" for _, (red, green, blue) in drawn.getcolors(256)}
     assert {"#FFFFFF", COLORS["forward"]} <= shades
+
+
+def test_no_letter_is_smaller_than_twelve_points():
+    shown = [schedule(gpipe(4, 8)), curves({"loss": [(1, 2.0), (2, 1.0)]}, x="update", y="loss"), link_matrix({}, 1)]
+    for picture in shown:
+        letters = [words for words in picture.figure.findobj(Text) if words.get_text()]
+        assert min(words.get_fontsize() for words in letters) >= LETTERS
 
 
 def test_words_beside_a_picture_cannot_leave_their_attribute():
@@ -231,9 +239,10 @@ def test_split_and_repeated_work_and_virtual_stages_are_told_apart():
     picture = schedule(make_schedule("zb-v", 2, 3, recompute=True))
     left, right = picture.figure.axes
     for name in ("forward", "backward", "weight gradients", "recompute"):
-        assert sum(color == COLORS[name].lower() for *_, color in boxes(left)) == 12
-    assert sum(color == "#ffffff" for *_, color in boxes(left)) == 24  # one line along each box of virtual stage 1
-    assert words(left)[:2] == ["0v0", "1v0"]
+        for virtual in range(2):
+            assert sum(color == shaded(COLORS[name], virtual).lower() for *_, color in boxes(left)) == 6
+    assert "darker boxes: a later virtual stage" in left.get_xlabel()
+    assert words(left)[:2] == ["0", "1"]  # 0v0 and 1v0 where there is more room
     assert [text.get_text() for text in picture.figure.legends[0].get_texts()] == [
         "forward",
         "backward (inputs)",

@@ -377,6 +377,18 @@ def test_virtual_stages_and_weight_gradients_can_be_moved_too():
     assert 'aria-label="stage 1, number 4: weight gradients W0v1, never starts"' in bench.drawing.shapes
 
 
+def test_a_later_virtual_stage_is_darker_and_each_action_names_its_place_in_the_text():
+    explorer = explore_schedules()
+    assert "shade" not in explorer.drawing.shapes
+    explorer.set(schedule="interleaved", micro_batches=4)
+    drawing = explorer.drawing
+    assert 'class="forward shade1"' in drawing.shapes
+    assert "darker boxes: a later virtual stage" in drawing.shapes
+    actions = re.findall(r'data-of="([^"]+)"', drawing.below)
+    assert sorted(actions) == sorted(re.findall(r'data-of="([^"]+)"', drawing.tips))
+    assert len(set(actions)) == len(actions) == 4 * 4 * 2 * 2
+
+
 # Scaling, meshes, memory, and the others.
 
 

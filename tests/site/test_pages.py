@@ -123,6 +123,25 @@ def test_code_fits_and_ends_where_prose_does(page, site_address):
     assert 60 < longest < 90
 
 
+def test_a_picture_has_letters_of_12_px_or_scrolls_and_in_the_dark_its_own_colors(page, site_address):
+    page.emulate_media(color_scheme="dark")
+    page.goto(site_address + LESSON)
+    page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
+    pictures = page.locator("figure.drawn img")
+    assert set(pictures.evaluate_all("all => all.map(e => getComputedStyle(e).filter)")) == {"brightness(0.82)"}
+    for width in (390, 820, 1280):
+        page.set_viewport_size({"width": width, "height": 844})
+        small = "all => all.filter(e => e.getBoundingClientRect().width < e.getAttribute('width')).length"
+        assert pictures.evaluate_all(small) == 0  # 72 pixels an inch: 12 points are 12 pixels
+        stills = page.locator(".course-still img").evaluate_all("all => all.map(e => e.offsetWidth / e.naturalWidth)")
+        assert min(stills) > 0.9  # their letters have 13
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.wait_for_function("document.querySelector('.course-still').tabIndex == 0")  # it scrolls: keys come to it
+    page.emulate_media(media="print")
+    cut = "all => all.filter(e => e.offsetWidth > e.closest('.cell_output').offsetWidth).length"
+    assert page.locator("figure.drawn img, .course-still img").evaluate_all(cut) == 0
+
+
 def test_an_error_looks_like_one(page, site_address):
     page.goto(site_address + "lessons/00_start_here.html")
     error = page.locator(".traceback pre").first

@@ -139,6 +139,31 @@ def test_an_action_of_the_bench_and_its_name_in_the_text_light_up_together(page)
     assert not name.get_attribute("class")
 
 
+def test_an_action_of_any_schedule_and_its_name_in_the_text_light_up_together(page):
+    one = widget(page, "explore_schedules")
+    one.get_by_label("schedule", exact=True).select_option("interleaved")
+    box, name = one.locator(".stage [data-of='1:F2v1']"), one.locator(".below [data-of='1:F2v1']")
+    box.wait_for(state="attached")
+    name.hover()
+    assert box.get_attribute("class") == "tip lit"
+    assert float(box.evaluate("e => parseFloat(getComputedStyle(e).strokeWidth)")) == 3
+    box.hover()
+    assert name.get_attribute("class") == "lit"
+
+
+def test_messages_of_an_all_reduce_move_unless_less_motion_is_asked_for(page):
+    one = widget(page, "explore_all_reduce")
+    stage = one.locator(".stage")
+    before = stage.inner_html()
+    one.get_by_role("button", name="Next").click()
+    wait(lambda: stage.inner_html() != before)
+    assert stage.locator(".head").first.evaluate("e => e.style.getPropertyValue('--from')").count("px") == 2
+    assert stage.locator(".head").first.evaluate("e => getComputedStyle(e).animationName") == "course-arrive"
+    page.emulate_media(reduced_motion="reduce")
+    assert stage.locator(".head").first.evaluate("e => getComputedStyle(e).animationName") == "none"
+    page.emulate_media(reduced_motion="no-preference")
+
+
 def test_buttons_that_need_real_ranks_are_named_and_not_there(page):
     bench, scaling = widget(page, "schedule_bench"), widget(page, "explore_scaling")
     assert not bench.get_by_role("button", name="Run on real ranks").count()

@@ -112,7 +112,7 @@ def _phase(scheme: AllReduce, rounds: int) -> str:
 
 def _height(ranks: int) -> float:
     """Return the height of the ring: more ranks need more room."""
-    return 400 if ranks < 6 else 520
+    return 330 if ranks < 5 else 400 if ranks < 6 else 520
 
 
 def _place(rank: int, ranks: int) -> tuple[float, float]:
@@ -161,7 +161,9 @@ def _arrow(message: Message, places: list[tuple[float, float]], scheme: AllReduc
     tip = (x2 - dx * (inside + 3), y2 - dy * (inside + 3))
     neck = (tip[0] - dx * 12, tip[1] - dy * 12)
     corners = [tip, (neck[0] - dy * 6, neck[1] + dx * 6), (neck[0] + dy * 6, neck[1] - dx * 6)]
-    head = element("polygon", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in corners), class_="head")
+    outline = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
+    origin = f"--from: {tail[0] - neck[0]:.1f}px {tail[1] - neck[1]:.1f}px"  # a page moves the head from there
+    head = element("polygon", points=outline, class_="head", style=origin)
     return element("g", line(*tail, *neck, "message"), head, _label(message, scheme, tail, tip), class_="travelling")
 
 

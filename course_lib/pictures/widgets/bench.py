@@ -19,7 +19,6 @@ from course_lib.pictures.widgets.bench_results import (
     search_like,
     stuck_line,
     why_stuck,
-    written,
 )
 from course_lib.pictures.widgets.explorer import Button, Explorer, choice, slider, whole_number
 from course_lib.pictures.widgets.svg import Drawing, text
@@ -175,7 +174,12 @@ class ScheduleBench(Explorer):
             schedules.idle_rows(stages, TOP, scale * (makespan(timed) if timed else unit)),
             self._boxes(placed, len(timed), scale),
             schedules.held_bars(held, TOP),
-            schedules.time_axis(unit, scale, bottom, "simulated, in units of a forward action"),
+            schedules.time_axis(
+                unit,
+                scale,
+                bottom,
+                "simulated, in units of a forward action" + (schedules.DARKER if self.schedule.virtual > 1 else ""),
+            ),
             "" if stuck_at is None else stuck_line(schedules.LEFT + stuck_at * scale, TOP, bottom),
             self._measured(scale, bottom + GAP),
         ]
@@ -183,7 +187,7 @@ class ScheduleBench(Explorer):
         simulation = None if waiting else Simulation(self.schedule, timed)
         bound = bound_like(self.schedule, self.own_costs) if simulation else None
         others = named_schedules(self.schedule, self.costs)
-        below = score_table(simulation, others, self.found, bound) + written(self.schedule)
+        below = score_table(simulation, others, self.found, bound) + schedules.written(self.schedule)
         words = self._words(simulation, waiting)
         return Drawing("".join(shapes), schedules.RIGHT + 100, height, words, below, parts=True)
 

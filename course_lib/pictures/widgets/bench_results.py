@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from course_lib.pictures.widgets.svg import element, line, table, text
+from course_lib.pictures.widgets.svg import line, table, text
 from course_lib.planning.actions import IllegalSchedule
 from course_lib.planning.schedule import Schedule, Waiting, check
 from course_lib.planning.schedules import SCHEDULES, make_schedule
@@ -41,16 +41,6 @@ def score_table(
     rows += [] if bound is None else [["bound, at your memory", f"{bound:.4g}", "", "", ""]]
     head = ["schedule", "makespan", "bubble", "fullest stage holds", "all stages hold"]
     return table(head, rows, "Your schedule beside those that have a name; what is held, as a share of the batch")
-
-
-def written(schedule: Schedule) -> str:
-    """Return the schedule as `Schedule.of` reads it, a line per stage. Each action names the box that it lights up."""
-    rows = []
-    for stage, actions in enumerate(schedule.stages):
-        labels = [schedule.label(action) for action in actions]
-        rows.append(" ".join(element("span", label, data_of=f"{stage}:{label}") for label in labels))
-    caption = element("p", "The same as text, a line per stage, as <code>Schedule.of</code> reads it")
-    return element("div", caption, element("pre", "\n".join(rows)), class_="written")
 
 
 def _row(name: str, simulation: Simulation) -> list[str]:

@@ -5,11 +5,13 @@ The bench draws the same rows of boxes.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 from course_lib.pictures.widgets.explorer import Explorer, choice, slider
-from course_lib.pictures.widgets.svg import CHARACTER, Drawing, box, element, legend, line, text
+from course_lib.pictures.widgets.svg import CHARACTER, DARKEST, Drawing, box, element, legend, line, text
 from course_lib.planning.actions import Action, Held
+from course_lib.planning.schedule import Schedule
 from course_lib.planning.schedules import SCHEDULES, make_schedule
 from course_lib.planning.simulation import NAMES, ActionCosts, TimedAction, simulate
 
@@ -45,19 +47,23 @@ def action_box(
     **attributes: object,
 ) -> str:
     """Draw one action of a schedule of `sizes`, chunks and virtual stages. `attributes` are those of the group."""
-    shapes = [box(left + 0.5, top, max(1.0, width - 1), TALL, class_ or CLASSES[action.kind], rx=2)]
-    if not class_:
-        shapes += virtual_lines(action, left + 0.5, max(1.0, width - 1), top)
+    shapes = [box(left + 0.5, top, max(1.0, width - 1), TALL, class_ or color_class(action), rx=2)]
     label = fitting_label(action, width, *sizes, kind=bool(class_))  # without its color, the label shows the kind
     if label:
-        ink = "ink" if class_ else INK_ON[action.kind]
+        ink = "ink" if class_ else ink_on(action)
         shapes.append(text(left + width / 2, top + TALL / 2 + 4.5, label, ink, "middle", aria_hidden="true"))
     return element("g", *shapes, **attributes)
 
 
-def virtual_lines(action: Action, left: float, width: float, top: float) -> list[str]:
-    """Draw white lines along the top of a box: one for virtual stage 1, two for virtual stage 2."""
-    return [box(left, top + 2 + 4 * number, width, 2, "on-dark") for number in range(action.virtual)]
+def color_class(action: Action) -> str:
+    """Return the class of a box: its kind of work, and a darker shade for a later virtual stage."""
+    shade = f" shade{min(action.virtual, DARKEST)}" if action.virtual else ""
+    return CLASSES[action.kind] + shade
+
+
+def ink_on(action: Action) -> str:
+    """Return the class of a box's label."""
+    return "on-dark" if action.virtual else INK_ON[action.kind]
 
 
 def row_names(stages: int, top: float) -> str:
@@ -84,19 +90,17 @@ def held_bars(held: Sequence[Held], top: float) -> str:
 
 def plain_boxes(timed: Sequence[TimedAction], scale: float, top: float, sizes: tuple[int, int]) -> str:
     """Draw all actions at their times, with one path per kind of work, because there may be thousands of boxes."""
-    outlines: dict[str, list[str]] = {name: [] for name in (*CLASSES.values(), "on-dark")}
+    outlines: dict[str, list[str]] = defaultdict(list)
     labels = []
     for step in timed:
         x, y, width = LEFT + step.start * scale, top + ROW * step.stage, (step.end - step.start) * scale
         gap = 1.0 if width > 5 else 0.0  # narrow boxes touch: gaps would bleach their color
         x, wide = x + gap / 2, width - gap
-        outlines[CLASSES[step.action.kind]].append(f"M{x:.1f} {y:.0f}h{wide:.1f}v{TALL}h-{wide:.1f}z")
-        for number in range(step.action.virtual):
-            outlines["on-dark"].append(f"M{x:.1f} {y + 2 + 4 * number:.0f}h{wide:.1f}v2h-{wide:.1f}z")
+        outlines[color_class(step.action)].append(f"M{x:.1f} {y:.0f}h{wide:.1f}v{TALL}h-{wide:.1f}z")
         label = fitting_label(step.action, width, *sizes)
         if label:
-            labels.append(text(x + wide / 2, y + TALL / 2 + 4.5, label, INK_ON[step.action.kind], "middle"))
-    paths = [element("path", d="".join(commands), class_=name) for name, commands in outlines.items() if commands]
+            labels.append(text(x + wide / 2, y + TALL / 2 + 4.5, label, ink_on(step.action), "middle"))
+    paths = [element("path", d="".join(commands), class_=name) for name, commands in outlines.items()]
     return "".join([*paths, *labels])
 
 
@@ -110,7 +114,9 @@ def tips(timed: Sequence[TimedAction], scale: float, top: float, sizes: tuple[in
         words = f"stage {step.stage}: {NAMES[step.action.kind]} {step.action.label(*sizes)}"
         title = element("title", f"{words}, from {step.start:.4g} to {step.end:.4g}")
         left, width = LEFT + step.start * scale, (step.end - step.start) * scale
-        shapes.append(element("rect", title, x=left, y=top + ROW * step.stage, width=width, height=TALL, class_="tip"))
+        place = {"x": left, "y": top + ROW * step.stage, "width": width, "height": TALL}
+        name = f"{step.stage}:{step.action.label(*sizes)}"
+        shapes.append(element("rect", title, **place, class_="tip", data_of=name))
     return "".join(shapes)
 
 
@@ -124,7 +130,19 @@ def time_axis(longest: float, scale: float, y: float, words: str) -> str:
     return "".join([*shapes, text(LEFT, y + 34, words, "ink small")])
 
 
+def written(schedule: Schedule) -> str:
+    """Return the schedule as `Schedule.of` reads it, a line per stage. Each action names the box that it lights up."""
+    rows = []
+    for stage, actions in enumerate(schedule.stages):
+        labels = [schedule.label(action) for action in actions]
+        rows.append(" ".join(element("span", label, data_of=f"{stage}:{label}") for label in labels))
+    caption = element("p", "The same as text, a line per stage, as <code>Schedule.of</code> reads it")
+    return element("div", caption, element("pre", "\n".join(rows)), class_="written")
+
+
 TOP = 46
+UNIT = "time, if a forward pass of the whole batch takes 1"
+DARKER = "; darker boxes: a later virtual stage"
 
 
 def explore_schedules() -> ScheduleExplorer:
@@ -136,6 +154,7 @@ class ScheduleExplorer(Explorer):
     """The costs are those of a whole batch: smaller pieces take less time each."""
 
     title = "Schedules of the same batch"
+    help = "Point at an action, here or in the lines of text below, and both light up."
 
     def __init__(self) -> None:
         super().__init__(
@@ -165,7 +184,7 @@ class ScheduleExplorer(Explorer):
             idle_rows(stages, TOP, WIDTH),
             plain_boxes(simulation.timed, scale, TOP, parts),
             held_bars(held, TOP),
-            time_axis(simulation.makespan, scale, bottom, "time, if a forward pass of the whole batch takes 1"),
+            time_axis(simulation.makespan, scale, bottom, UNIT + (DARKER if schedule.virtual > 1 else "")),
         ]
         suffix = f" with {schedule.virtual} virtual stages each" if schedule.virtual > 1 else ""
         words = (
@@ -173,5 +192,6 @@ class ScheduleExplorer(Explorer):
             f"makespan {simulation.makespan:.4g}, bubble {simulation.bubble:.1%}; "
             f"held at most, of the batch: {', '.join(share.percent for share in held)}"
         )
+        below = written(schedule) if len(simulation.timed) <= MOST_TIPS else ""
         pointed = tips(simulation.timed, scale, TOP, parts)
-        return Drawing("".join(shapes), RIGHT + 100, bottom + 40, words, tips=pointed)
+        return Drawing("".join(shapes), RIGHT + 100, bottom + 40, words, below, tips=pointed)

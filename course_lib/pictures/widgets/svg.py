@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from course_lib.pictures.picture import BLOCKS, COLORS, INK, MEMORY
+from course_lib.pictures.picture import BLOCKS, COLORS, INK, MEMORY, shaded
 
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
 
@@ -59,6 +59,8 @@ def worded(options: Sequence[float], say) -> dict[float, str]:
 CHARACTER = 6.6  # the approximate width of a character, in a picture's units
 READABLE = 0.8  # the smallest scale at which a picture's text is readable
 MARGIN = 10  # the margin around a standalone picture
+VIRTUAL = ("forward", "backward", "weight-gradients", "recompute")  # what a virtual stage does
+DARKEST = 3  # the shade of virtual stage 3, and of later ones
 FIRST = (COLORS["forward"], COLORS["backward"], COLORS["communication"])
 CONTRIBUTORS = (*FIRST, "#56B4E9", "#D55E00", "#F0E442", "#CC79A7", "#B2DF8A")  # for up to eight ranks
 LIGHT = {"ink": INK, "faint": "#595959", "idle": COLORS["idle"], "paper": "#FFFFFF", "line": "#8C8C8C"}
@@ -168,6 +170,11 @@ def colors(theme: dict[str, str]) -> str:
     fills |= BLOCKS
     fills |= {name: theme[name] for name in ("ink", "faint", "idle", "paper")}
     rules = [f".{name.replace(' ', '-')} {{ fill: {color}; }}" for name, color in fills.items()]
+    rules += [
+        f".{kind}.shade{number} {{ fill: {shaded(COLORS[kind.replace('-', ' ')], number)}; }}"
+        for kind in VIRTUAL
+        for number in range(1, DARKEST + 1)
+    ]
     strokes = {"line": theme["line"], "curve": COLORS["forward"], "message": COLORS["communication"]}
     rules += [f".{name} {{ stroke: {color}; fill: none; }}" for name, color in strokes.items()]
     return " ".join(

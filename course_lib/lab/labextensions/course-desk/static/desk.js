@@ -7,6 +7,7 @@
 "use strict";
 (() => {
   const NAME = "course-desk";
+  const HOME = "course-desk-home";
   const ASKS = /^predict\(\s*["'](\d\d\.\d+)["']\s*\)\s*$/;
   const OURS = /^(notebooks|exercises)\/(\d\d)_[^/]*\.ipynb$/;
   const WONDERS = /\*Predict\*|^Before you run/m; // a question in the text, answered by the next cell
@@ -30,6 +31,7 @@
   };
 
   const button = (words, onclick) => element("button", { type: "button", class: "course-desk-button", onclick }, words);
+  const inView = (shown) => setTimeout(() => shown.scrollIntoView({ block: "nearest" }), 100); // once it is laid out
   const textOf = (cell) => cell.model.sharedModel.getSource();
   const isCode = (cell) => cell.model.type === "code";
   const isHeading = (cell) => !isCode(cell) && /^#+ /m.test(textOf(cell));
@@ -135,7 +137,8 @@
 
     bar(number, cell) {
       const asks = ASKS.test(textOf(cell).trim());
-      const run = cell.model.executionCount ? "Choose an answer" : "Run the cell above, then choose an answer";
+      const failed = isCode(cell) && cell.model.outputs.toJSON().some((output) => output.output_type === "error");
+      const run = cell.model.executionCount && !failed ? "Choose an answer" : "Run the cell above, then choose an answer";
       const words = asks ? `${run}, or skip: the result stays folded until then. ` : "What follows stays folded until the cell has run. ";
       const bar = this.bars.get(number) || element("div", { class: "course-desk-fold", role: "group", "aria-label": asks ? `Outcome of ${number}` : "What comes after" },
         element("span"), button(asks ? "Skip: show it" : "Show it", () => this.open(number, true)));
@@ -190,7 +193,10 @@
       if (!error || error.errorName !== "NameError") return;
       const cells = this.panel.content.widgets;
       const missed = cells.slice(0, cells.indexOf(cell)).some((above) => isCode(above) && textOf(above).trim() && !this.run.has(above));
-      if (missed) cell.node.append(this.offer(cell));
+      if (!missed) return;
+      const offer = this.offer(cell);
+      cell.node.insertBefore(offer, cell.node.querySelector(":scope > :is(.course-desk-fold, .course-desk-help, .course-desk-end)"));
+      inView(offer);
     }
 
     offer(cell) {
@@ -241,6 +247,7 @@
       request.onIOPub = ({ header, content }) => {
         if (header.msg_type === "display_data") place.innerHTML = content.data["text/html"];
         if (header.msg_type === "error") place.textContent = `${content.ename}: ${content.evalue}`;
+        inView(place.parentElement);
       };
     }
 
@@ -260,6 +267,7 @@
     constructor(app, lab, tracker) {
       Object.assign(this, { app, lab, tracker });
       this.ends = new Map(); // panel -> the card at its end
+      this.panels = new Map(); // a notebook's content -> what we keep of it
       this.page = element("div", { class: "course-desk-home", tabindex: "-1" });
     }
 
@@ -279,13 +287,14 @@
       if (fragment) panel?.setFragment?.(fragment);
       const place = panel?.content?.widgets?.findIndex((cell) => fragment === `#cell-id=${cell.model.id}`);
       if (place >= 0) panel.content.activeCellIndex = place;
-      if (path.startsWith("exercises/")) await this.importFirst(panel);
+      panel?.content?.activate(); // the keyboard leaves the button that was pressed
+      if (fragment) await this.importFirst(panel);
     }
 
-    // A check needs the names that the first cell of its notebook imports.
+    // A check and a prediction need the names that the first cell of their notebook imports.
     async importFirst({ content, sessionContext }) {
       const first = content.widgets.find(isCode);
-      if (!first || first.model.executionCount || !/^(import|from) /m.test(textOf(first))) return;
+      if (!first || this.panels.get(content)?.kernel.run.has(first) || !/^(import|from) /m.test(textOf(first))) return;
       await sessionContext.ready;
       await this.lab.NotebookActions.runCells(content, [first], sessionContext);
     }
@@ -294,7 +303,7 @@
       if (!this.widget || this.widget.isDisposed) {
         const content = new this.lab.Widget({ node: this.page });
         this.widget = new this.lab.MainAreaWidget({ content });
-        this.widget.id = "course-desk-home";
+        this.widget.id = HOME;
         this.widget.title.label = "Home";
         this.widget.title.closable = true;
         this.app.shell.add(this.widget, "main", { mode: "tab-before" });
@@ -379,12 +388,31 @@
     panel.title.dataset = { ...panel.title.dataset, course: `${folder === "notebooks" ? "Lesson" : "Exercises"} ${number}` };
   };
 
+  // A home page has no contents to show: the left side makes room for it, and comes back with a notebook. In a narrow
+  // window it makes room for everything.
+  const sideOf = (shell) => {
+    let comesBack = window.innerWidth >= 1000;
+    const fit = () => {
+      const home = shell.currentWidget?.id === HOME;
+      if (home && !shell.leftCollapsed) {
+        shell.collapseLeft();
+        comesBack = window.innerWidth >= 1000;
+      } else if (!home && shell.currentWidget && comesBack) {
+        shell.expandLeft();
+        comesBack = false;
+      }
+    };
+    if (!comesBack) shell.collapseLeft();
+    shell.currentChanged.connect(fit);
+    fit();
+  };
+
   const activate = (app, lab, tracker) => {
     const extensions = lab.PageConfig.getOption("fullLabextensionsUrl");
     const style = new URL(`${extensions}/${NAME}/static/desk.css`, document.baseURI).href;
     document.head.append(element("link", { rel: "stylesheet", href: style }));
     const desk = new Desk(app, lab, tracker);
-    const panels = new Map(); // a notebook's content -> what we keep of it
+    const { panels } = desk;
     const add = async (panel) => {
       if (!OURS.test(panel.context.path)) return;
       name(panel);
@@ -407,7 +435,7 @@
       if (panels.has(notebook) && CHANGES.test(textOf(cell))) desk.refresh().then(() => panels.get(notebook)?.help.next(cell));
     });
     app.commands.addCommand("course:home", { label: "Course home", execute: () => desk.show() });
-    if (window.innerWidth < 1000) app.restored.then(() => app.shell.collapseLeft());
+    app.restored.then(() => sideOf(app.shell));
     app.restored.then(() => (/\/tree\//.test(location.pathname) ? desk.refresh() : desk.show()));
   };
 
