@@ -35,6 +35,7 @@ def cases(seed: int) -> list[Case]:
         case("a limit on memory", [[1, 1, 1, 1], [1, 1, 1, 1]], [4, 2, 1, 1], [5, 9]),
         case("a limit on memory", [[2, 2, 2], [1, 1, 1]], [2, 2, 2], [5, 3]),
         case("a limit on memory", [[1, 1], [1, 1]], [3, 3], [3, 3]),
+        case("a limit on memory", [[1, 1, 1], [9, 9, 9]], [2, 2, 2], [2, 4]),  # slower than all blocks on device 0
         *some("a limit on memory", with_a_limit),
         case("nothing fits", [[1, 1], [1, 1]], [3, 3], [2, 5]),
         case("nothing fits", [[1, 1]], [3, 3], [5]),
