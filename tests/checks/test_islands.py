@@ -306,7 +306,7 @@ SURROGATE = {"cells": [{"cell_type": "code", "source": "x = '\ud800'\ny ="}]}
 
 
 def test_a_page_that_cannot_be_made_costs_only_itself(tmp_path, monkeypatch):
-    monkeypatch.setattr("course_lib.grading.grader.Allowance", lambda: Allowance(memory=1 << 20))
+    monkeypatch.setattr("course_lib.grading.grader.Allowance", lambda: Allowance(memory=64 << 20))
     problems = {"ada": "fine", "eve": "x" * (40 << 20)}
     records = [Record(name, "02_ddp", "", [], problem) for name, problem in problems.items()]
     Grader(tmp_path).write(records)

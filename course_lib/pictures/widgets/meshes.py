@@ -23,13 +23,13 @@ from course_lib.planning.placement import CannotPlace
 from course_lib.planning.plan import Plan, Work
 from course_lib.planning.planner import best_of_each_way, plans
 
-LEFT, WIDTH, TOP, ROW, TALL = 190, 300, 60, 30, 22
+LEFT, WIDTH, TOP, ROW, TALL = 190, 300, 60, 27, 20
 STEPS, VOCABULARY = 128, 50_000
 PIECES = {"schedules": ("1f1b", "wavefront"), "micro_batches": (1, 4, 16), "chunks": (4,), "recompute": (False,)}
 PIECES |= {"zero": False}  # a table of meshes: whether ranks also divide the optimizer is a question for `plans`
 OVERHEAD = 500e-6
 LATENCY_INSIDE, LATENCY_BETWEEN = 5e-6, 15e-6
-MOST_ROWS = 12
+MOST_ROWS = 8  # drawn: with the controls above, that fits on a laptop; the table below has all
 GROUPS = {  # how the parts of a plan's time are drawn
     "computing": "forward",
     "recomputing": "forward",
@@ -127,9 +127,9 @@ class MeshExplorer(Explorer):
         return sorted(candidates, key=lambda candidate: _place(candidate, memory))
 
     def draw(self) -> Drawing:
-        candidates = self.candidates()[:MOST_ROWS]
-        drawn = [candidate for candidate in candidates if candidate.plan]
-        longest = max((candidate.plan.seconds for candidate in drawn if candidate.plan), default=1.0)
+        everything = self.candidates()
+        candidates, drawn = everything[:MOST_ROWS], [candidate for candidate in everything if candidate.plan]
+        longest = max((candidate.plan.seconds for candidate in candidates if candidate.plan), default=1.0)
         shapes = [legend([*PARTS.items()], 0, 16), text(0, TOP - 12, "mesh", "ink strong")]
         shapes.append(text(LEFT, TOP - 12, "time of an update", "ink strong"))
         for number, candidate in enumerate(candidates):
