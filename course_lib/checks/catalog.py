@@ -16,8 +16,7 @@ from urllib.parse import quote
 
 from course_lib.checks.exercise import Exercise
 from course_lib.checks.prediction import Prediction, read_predictions
-
-CONTENT = Path(__file__).parents[1] / "lessons"
+from course_lib.checks.texts import CONTENT
 
 
 @dataclass(frozen=True)

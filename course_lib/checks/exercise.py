@@ -25,7 +25,6 @@ EXACT = 1e-12
 MOST_SHOWN = 8  # a larger tensor is summarized
 T = TypeVar("T")
 WORDS = slice(24, 24 + 624 * 8)  # bytes of a generator's state: the words of its Mersenne Twister, 8 bytes each
-LEVELS = ("warm-up", "exercise", "build")
 
 
 @dataclass(frozen=True, eq=False)  # == on the tensors in the inputs is not a bool

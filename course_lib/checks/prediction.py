@@ -5,16 +5,12 @@ Each lesson has its questions in `lessons/lesson_NN/predictions.toml`; `read_pre
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # pyright: ignore[reportMissingImports]
+from course_lib.checks.texts import check_table, one_line, read_tables
 
 LETTERS = "abcdefgh"
 # The keys of predictions.toml, and what each one holds.
@@ -127,16 +123,11 @@ def _is_number(value: Any) -> bool:
 
 def read_predictions(path: Path) -> list[Prediction]:
     """Return the questions of a predictions.toml in order. Raises `ValueError`, which names the file and the key."""
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path}: {error}") from error
-    _check(content, {"question": list}, ["question"], str(path))
-    return [_prediction(each, f"{path}: question {place}") for place, each in enumerate(content["question"], 1)]
+    return [_prediction(each, where) for each, where in read_tables(path, "question")]
 
 
 def _prediction(table: Any, where: str) -> Prediction:
-    _check(table, QUESTION, ["number", "question", "choice"], where)
+    check_table(table, QUESTION, ["number", "question", "choice"], where)
     where = f"{where} ({table['number']})"
     typed = table.get("typed", False)
     choices = tuple(_choice(each, typed, f"{where}, choice {place}") for place, each in enumerate(table["choice"], 1))
@@ -146,7 +137,7 @@ def _prediction(table: Any, where: str) -> Prediction:
         raise ValueError(f"{where}, believes: every choice needs it except one, the right one")
     return Prediction(
         number=table["number"],
-        question=_one_line(table["question"]),
+        question=one_line(table["question"]),
         choices=choices,
         typed=typed,
         unit=table.get("unit", ""),
@@ -156,34 +147,16 @@ def _prediction(table: Any, where: str) -> Prediction:
 
 def _choice(table: Any, typed: bool, where: str) -> Choice:
     """Return a choice. The text of a typed number is the number; a wrong choice without a value has the value None."""
-    _check(table, CHOICE, ["why", "value" if typed else "says"], where)
+    check_table(table, CHOICE, ["why", "value" if typed else "says"], where)
     if "believes" not in table:
-        _check(table, CHOICE, ["value"], where)
+        check_table(table, CHOICE, ["value"], where)
     value = _value(table.get("value"), f"{where}, value")
-    says = f"{value:g}" if typed and _is_number(value) else _one_line(table.get("says", ""))
-    return Choice(says, value, _one_line(table.get("believes", "")), _one_line(table["why"]))
+    says = f"{value:g}" if typed and _is_number(value) else one_line(table.get("says", ""))
+    return Choice(says, value, one_line(table.get("believes", "")), one_line(table["why"]))
 
 
 def _value(value: Any, where: str) -> Any:
     if isinstance(value, dict):
-        _check(value, BETWEEN, list(BETWEEN), where)
+        check_table(value, BETWEEN, list(BETWEEN), where)
         return Between(value["from"], value["to"])
     return [_value(each, where) for each in value] if isinstance(value, list) else value
-
-
-def _check(table: Any, keys: Mapping[str, Any], needed: Sequence[str], where: str) -> None:
-    """Raise `ValueError` if a table lacks a key, has an unknown one, or has a value of the wrong type."""
-    if not isinstance(table, dict):
-        raise ValueError(f"{where}: this should be a table, not {table!r}")
-    for key in needed:
-        if key not in table:
-            raise ValueError(f"{where}, {key}: it is missing")
-    for key, value in table.items():
-        if key not in keys:
-            raise ValueError(f"{where}, {key}: there is no such key; use one of {', '.join(keys)}")
-        if not isinstance(value, keys[key]):
-            raise ValueError(f"{where}, {key}: {value!r} has the wrong type")
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

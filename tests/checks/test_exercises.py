@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from course_lib.checks import examine, exercises
-from course_lib.checks.exercise import LEVELS, Exercise, idea
+from course_lib.checks.exercise import Exercise, idea
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.plain import encode
 from course_lib.checks.judging import assess
@@ -21,6 +21,7 @@ from course_lib.checks.notebooks import (
     source,
     without_answers,
 )
+from course_lib.checks.texts import LEVELS, read_exercises
 from course_lib.grading.grader import SEED as GRADING_SEED
 from tests.checks.tried import ROOT, SOLUTIONS, answer_to, as_text, cases_of, report_on, try_together
 
@@ -165,3 +166,44 @@ def test_a_solution_has_reasons_and_an_exercise_has_none(solution):
     for cell in stubs:
         assert "SOLUTION" not in source(cell)
         assert "raise NotImplementedError()" in source(cell)
+
+
+TEXTS = """
+[[exercise]]
+number = "02.1"
+title = "A title"
+answer = "function"
+level = "exercise"
+minutes = 5
+read = "1 · A section"
+hints = ["One", "Two"]
+[exercise.parts]
+"small" = 1
+"""
+
+
+def test_the_texts_of_an_exercise_are_read_from_their_file(tmp_path):
+    (tmp_path / "exercises.toml").write_text(TEXTS.replace('"One"', '"""\nOn\ne"""'))
+    (read_texts,) = read_exercises(tmp_path / "exercises.toml")
+    assert read_texts["hints"] == ("On e", "Two")
+    assert read_texts["parts"] == {"small": 1}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("minutes = 5", "", "exercise 1, minutes: it is missing"),
+        ("minutes = 5", "minutes = 5\npoints = 1", "exercise 1, points: there is no such key; use one of number"),
+        ("minutes = 5", 'minutes = "5"', "exercise 1, minutes: '5' has the wrong type"),
+        ('"exercise"', '"hard"', r"exercise 1 \(02.1\), level: 'hard' should be one of warm-up"),
+        ('"Two"', "2", "hints, 2: 2 should be of type str"),
+        ("= 1", '= "1"', "parts, small: '1' should be of type int"),
+        ('"small" = 1', '"small" = 1\n[exercise.read_for]\n"large" = ["02", "1"]', "read_for, large: give a part"),
+    ],
+)
+def test_a_fault_in_a_file_of_exercises_is_named_with_its_key(tmp_path, old, new, message):
+    path = tmp_path / "exercises.toml"
+    path.write_text(TEXTS.replace(old, new, 1))
+    with pytest.raises(ValueError, match=message) as raised:
+        read_exercises(path)
+    assert str(path) in str(raised.value)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, seeded
 from course_lib.checks.private import by_rank
+from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_00 import neighbors
 from course_lib.lessons.symptoms import observed, over_budget
 
@@ -183,23 +184,7 @@ def all_send_first(vector):
 
 
 EXERCISE = Exercise(
-    number="00.2",
-    title="All-reduce by halves",
-    answer="all_reduce_by_halves",
-    level="build",
-    minutes=25,
-    parts={"two ranks": 1, "more ranks": 2, "pieces of unequal length": 1},
-    read="5 · All-reduce, around the ring",
-    hints=(
-        "Two ranks first: each sends one half, and adds what arrives to the other half. Then each has half of the "
-        "sum. How do both get all of it?",
-        "With four ranks, let the partner in the first round be two places away: `rank ^ 2`. From then on, ranks 0 and "
-        "1 handle the lower half of the numbers and ranks 2 and 3 the upper half, each pair as two ranks do.",
-        "Keep track of `begin` and `end` of the range that is yours. In a round, `middle = (begin + end) // 2`; the "
-        "lower rank of the two keeps `begin` to `middle` and sends the rest.",
-        "On the way back, with the partners in reverse order, send your range and receive your partner's: together "
-        "they are the range that you had before you halved it.",
-    ),
+    **texts("00.2"),
     cases=cases,
     drive=drive,
     private={"vectors": by_rank},

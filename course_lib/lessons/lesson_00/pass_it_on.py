@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw
 from course_lib.checks.private import by_rank
+from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_00 import neighbors
 from course_lib.lessons.symptoms import observed, over_budget
 
@@ -168,18 +169,7 @@ def all_wait(number):
 
 
 EXERCISE = Exercise(
-    number="00.1",
-    title="Pass it on",
-    answer="pass_on",
-    level="warm-up",
-    minutes=5,
-    parts={"two ranks": 1, "a ring": 1},
-    read="3 · A message",
-    hints=(
-        "Which rank comes after the last one? `(rank + 1) % ranks`.",
-        "`dist.send` may wait until somebody receives. What if all ranks call it first, or all call `dist.recv` first?",
-        "`sending = dist.isend(tensor, to)` returns at once; `sending.wait()`, at the end, makes sure that it is done.",
-    ),
+    **texts("00.1"),
     cases=cases,
     drive=drive,
     private={"numbers": by_rank},

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import Symptom, says
 
 NAMES = ("parameters", "gradients", "optimizer", "activations")
@@ -192,20 +193,7 @@ def _seven(other: int, what: str) -> Symptom:
 
 
 EXERCISE = Exercise(
-    number="01.3",
-    title="Bytes before it runs",
-    answer="memory_of_lstm",
-    level="exercise",
-    minutes=10,
-    parts={ONE: 1, SEVERAL: 2, HALF: 1},
-    read="3 · Where the memory goes",
-    hints=(
-        "Count numbers first, and multiply by `bytes_each` at the end.",
-        "A layer has four sets of: a matrix for its inputs, a matrix for h, and two biases. How wide are the inputs of "
-        "the first layer, and of the others?",
-        "Only the activations depend on steps and sequences: 7 numbers per hidden unit, for each layer, step and "
-        "sequence.",
-    ),
+    **texts("01.3"),
     cases=cases,
     drive=drive,
     judge=judge,

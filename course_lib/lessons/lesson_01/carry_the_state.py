@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import observed
 from course_lib.lstm.model import SequenceModel, detach_states, lstm_model
 
@@ -188,21 +189,10 @@ def _update(optimizer, outputs, targets, zero):
 
 
 EXERCISE = Exercise(
-    number="01.2",
-    title="Carry the state",
-    answer="train_on_windows",
-    level="exercise",
-    minutes=10,
-    parts={"one window": 1, "windows": 3},
-    read="6 · Text, and the state that is carried",
-    hints=(
-        "What does the model need to begin a window where the previous one ended? It returned it to you.",
-        "The values of the state carry over; their history does not. On which line does the history end?",
-        "`course_lib.lstm.model.detach_states(states)` detaches every h and c from the graph that made them.",
-    ),
+    **texts("01.2"),
     cases=cases,
     drive=drive,
-    modules=("torch._dynamo",),  # an optimizer imports it
+    modules=("torch._dynamo",),
     judge=same_as(expected),
     symptoms=(
         nothing_returned,
@@ -217,12 +207,4 @@ EXERCISE = Exercise(
         other_states,
         other_losses,
     ),
-    errors={
-        "backward through the graph a second time": "The second backward pass continues into the first window, "
-        "whose activations are gone: the state you carry, h or c, still has its history. Carry only the values: "
-        "`detach` both of them. (`retain_graph=True`, which the error suggests, doesn't help.)",
-        "modified by an inplace operation": "`retain_graph=True` is PyTorch's advice, and it makes things worse: the "
-        "second backward pass goes through the first window with weights that have changed since. The gradient should "
-        "stop at the edge of the window: `detach`.",
-    },
 )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, seeded
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import Symptom, observed, over_budget, says
 
 SUMS, STATE, WEIGHTS = "to the sums", "to the inputs and the state", "to the weights"
@@ -268,22 +269,7 @@ def _only(gate: str, how: str) -> Symptom:
 
 
 EXERCISE = Exercise(
-    number="01.1",
-    title="One step back",
-    answer="lstm_step_back",
-    level="exercise",
-    minutes=20,
-    parts={SUMS: 2, STATE: 1, WEIGHTS: 1},
-    read="5 · How busy is the device?",
-    hints=(
-        "Run the step forward first, and keep the four gates, the new cell and its `tanh`.",
-        "How does the loss change with the new cell? In two ways: `grad_cell`, and through "
-        "`new_hidden = leave.sigmoid() * new_cell.tanh()`. Add them up.",
-        "From there, the new cell's gradient goes to `enter`, `forget`, `new` and the old cell, each times what it was "
-        "multiplied by. From a gate to its sum, multiply by the slope: s (1 - s) for a sigmoid, 1 - t² for a tanh.",
-        "Where `sums = inputs @ weight_ih.T + ...`, the gradient of `inputs` is `grad_sums @ weight_ih`, and that of "
-        "`weight_ih` is `grad_sums.T @ inputs`: look at the shapes. All sequences share a bias: sum over them.",
-    ),
+    **texts("01.1"),
     cases=cases,
     drive=drive,
     judge=judge,

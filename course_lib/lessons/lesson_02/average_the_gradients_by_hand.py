@@ -10,6 +10,7 @@ from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
 from course_lib.checks.private import by_rank
+from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_02 import nested
 from course_lib.lessons.symptoms import DIVIDED_TWICE, THE_SUM, observed, says
 
@@ -198,18 +199,7 @@ def skips_zeros(model):
 
 
 EXERCISE = Exercise(
-    number="02.1",
-    title="Average the gradients by hand",
-    answer="average_gradients",
-    level="warm-up",
-    minutes=5,
-    parts={"the mean": 2, "unused parameters": 1},
-    read="2 · By hand",
-    hints=(
-        "Which call leaves the sum over all ranks in a tensor, on every rank?",
-        "`dist.all_reduce(tensor)` adds up in place. How do you get from a sum to a mean?",
-        "A parameter that the forward pass didn't use has `grad` None: there is nothing to send.",
-    ),
+    **texts("02.1"),
     cases=cases,
     drive=drive,
     private={"gradients": by_rank},
@@ -228,9 +218,5 @@ EXERCISE = Exercise(
         makes_gradients_up,
         some_left_out,
     ),
-    errors={
-        "NoneType": "A parameter that the loss does not depend on has no gradient: its `grad` is None, on every rank. "
-        "Skip it.",
-    },
     hanging=skips_zeros,
 )

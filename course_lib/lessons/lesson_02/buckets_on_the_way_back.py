@@ -11,6 +11,7 @@ from torch import Tensor
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, seeded
 from course_lib.checks.private import by_rank_inside
+from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_02 import nested
 from course_lib.lessons.symptoms import DIVIDED_TWICE, THE_SUM, ahead_of_waits, observed, says
 
@@ -311,22 +312,7 @@ def stops_in_the_middle(model, loss, limit):
 
 
 EXERCISE = Exercise(
-    number="02.4",
-    title="Buckets on the way back",
-    answer="backward_in_buckets",
-    level="build",
-    minutes=30,
-    parts={"the mean": 1, "more than one update": 1, "buckets": 3},
-    read="3 · Four ways to send a gradient",
-    hints=(
-        "`parameter.register_post_accumulate_grad_hook(function)` calls `function(parameter)` as soon as its gradient "
-        "is in `parameter.grad`. Begin with hooks that only record the order.",
-        "In the hook: if the gradient no longer fits into the open bucket, send that bucket and open a new one. "
-        "`torch.cat([each.grad.flatten() for each in bucket])` makes it one tensor.",
-        "`work = dist.all_reduce(flat, async_op=True)` does not wait. Keep `work`, `flat` and the bucket's parameters.",
-        "After `loss.backward()`: send the bucket that is still open, wait for each, divide, and copy the pieces back: "
-        "`flat.split([each.numel() for each in bucket])`. Then remove the hooks.",
-    ),
+    **texts("02.4"),
     cases=cases,
     drive=drive,
     private={"inputs": by_rank_inside},

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw, same_as, seeded
 from course_lib.checks.private import by_rank
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import a_mean_of_means, observed, says
 
 
@@ -187,18 +188,7 @@ def skips_when_empty(total, count):
 
 
 EXERCISE = Exercise(
-    number="02.3",
-    title="Evaluate together",
-    answer="evaluate_together",
-    level="exercise",
-    minutes=5,
-    parts={"the mean of all examples": 2, "a rank without examples": 1},
-    read="4 · Who reads what",
-    hints=(
-        "Two numbers must travel, not one.",
-        "Add up the losses of all ranks, and add up the counts of all ranks. Divide once.",
-        "A rank without examples has something to send, too: a sum of 0 and a count of 0.",
-    ),
+    **texts("02.3"),
     cases=cases,
     drive=drive,
     private={"totals": by_rank, "counts": by_rank},
@@ -219,9 +209,5 @@ EXERCISE = Exercise(
         empty_ones_do_not_know,
         only_one_knows,
     ),
-    errors={
-        "ZeroDivisionError": "A rank that has no examples cannot divide by their number: divide once, after the sums "
-        "and counts of all ranks are added up.",
-    },
     hanging=skips_when_empty,
 )

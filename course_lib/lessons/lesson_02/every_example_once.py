@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.checks.exercise import Case, Cost, Exercise, draw
+from course_lib.checks.texts import texts
 from course_lib.lessons.processes import as_process
 from course_lib.lessons.symptoms import observed
 
@@ -273,20 +274,7 @@ def _complete(case: Case, values: list[Any]) -> bool:
 
 
 EXERCISE = Exercise(
-    number="02.2",
-    title="Every example once",
-    answer="my_share",
-    level="exercise",
-    minutes=10,
-    parts={"every example once": 2, "equal shares": 1, "a new order every epoch": 1},
-    read="4 · Who reads what",
-    hints=(
-        "All ranks must see the same order of all examples, and each must take different places of it. How can two "
-        "ranks get the same shuffle without a message?",
-        "`torch.randperm(count, generator=torch.Generator().manual_seed(...))` depends only on the seed. The seed may "
-        "depend on the epoch, but must not depend on the rank.",
-        "`order[rank::ranks]` takes every `ranks`-th place: the shares differ by at most one.",
-    ),
+    **texts("02.2"),
     cases=cases,
     drive=drive,
     judge=judge,

@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch.distributed as dist
 
 from course_lib.checks.exercise import Case, Cost, Exercise, draw
+from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_03._plans import (
     by_length,
     equally_many,
@@ -288,20 +289,7 @@ def has_asked_the_others(case: Case, values: list) -> bool:
 
 
 EXERCISE = Exercise(
-    number="03.3",
-    title="Batches that cannot hang",
-    answer="my_batches",
-    level="build",
-    minutes=20,
-    parts={"equal counts": 2, "few updates": 1, "alike on all ranks": 2},
-    read="4 · Less padding: bucketing by length",
-    hints=(
-        "Every rank knows all lengths. Compute the batches of *all* ranks on each of them, and pick your own last.",
-        "Sort by length, longest first. The first sequence of a batch is its longest: how many of that length fit "
-        "into `cells`?",
-        "Deal the batches out in turn: all full ones come before the one that may not be full. What do the ranks need "
-        "that get none in the last update?",
-    ),
+    **texts("03.3"),
     cases=cases,
     drive=drive,
     judge=judge,

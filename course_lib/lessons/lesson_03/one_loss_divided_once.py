@@ -11,6 +11,7 @@ from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw, seeded
 from course_lib.checks.private import by_rank
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import NO_MEAN_OF_NOTHING, a_mean_of_means, observed, says
 
 
@@ -222,20 +223,7 @@ def skips_when_empty(losses, mask):
 
 
 EXERCISE = Exercise(
-    number="03.2",
-    title="One loss, divided once",
-    answer="share_of_loss",
-    level="exercise",
-    minutes=10,
-    parts={"uneven counts": 2, "anything in the padding": 1, "an empty share": 1},
-    read="3 · The mean of means",
-    hints=(
-        "Write down the gradient of a single process: the sum over all ranks' steps, divided by what? Which part of "
-        "it does a rank not know?",
-        "The count is a number without a gradient: all-reduce it. The sum of losses needs no message, because the "
-        "gradients are sent later.",
-        "Afterwards the gradients are averaged, which divides by the number of ranks. You must have multiplied by it.",
-    ),
+    **texts("03.2"),
     cases=cases,
     drive=drive,
     private={"slopes": by_rank, "rest": by_rank, "mask": by_rank},

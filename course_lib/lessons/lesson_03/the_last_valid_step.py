@@ -9,7 +9,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from course_lib.checks.exercise import Case, Exercise, differs, draw, idea, same_as, seeded
+from course_lib.checks.exercise import Case, Exercise, differs, draw, same_as, seeded
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import observed
 
 
@@ -189,22 +190,10 @@ def is_batch_first(case: Case, values: list) -> bool:
 
 
 EXERCISE = Exercise(
-    number="03.1",
-    title="The last valid step",
-    answer="last_states",
-    level="warm-up",
-    minutes=5,
-    parts={"the last valid step": 2, "sequences without steps": 1},
-    read="1 · Which state did you read?",
-    hints=(
-        "At which step, counted from 0, does a sequence of length 3 end?",
-        "`outputs[steps, sequences]` with two index tensors of the same length picks one cell for each pair.",
-        "What does index -1 mean in Python? A sequence of length 0 would get it: put zeros in its place.",
-    ),
+    **texts("03.1"),
     cases=cases,
     drive=drive,
     judge=judge,
-    errors={"out of bounds for dimension 1": idea(is_batch_first)},
     symptoms=(
         has_changed_the_lengths,
         is_cut_from_the_graph,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw, same_as, seeded
 from course_lib.checks.private import by_rank
+from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_04 import FEATURES, examples, linear, whole
 from course_lib.lessons.symptoms import CLIPPED_EACH_NUMBER, STRETCHED, observed, says
 
@@ -262,23 +263,11 @@ def sends_with_every_piece(model, optimizer, micro_batches, count, limit):
 
 
 EXERCISE = Exercise(
-    number="04.2",
-    title="Clip in the right place",
-    answer="clipped_update",
-    level="exercise",
-    minutes=10,
-    parts={ALL: 1, NORM: 2},
-    read="5 · Clipping, the scheduler and the tail",
-    hints=(
-        "Put these in order: clip, step, backward of every micro-batch, all-reduce. Which of them happen once?",
-        "`count` is the same on all ranks. If every micro-batch's sum is divided by it, what do the ranks' gradients "
-        "need: a sum or a mean?",
-        "`torch.nn.utils.clip_grad_norm_(parameters, limit)` returns the norm that it found.",
-    ),
+    **texts("04.2"),
     cases=cases,
     drive=drive,
     private={"micro_batches": by_rank},
-    modules=("torch._dynamo",),  # an optimizer imports it
+    modules=("torch._dynamo",),
     judge=judge,
     symptoms=(
         has_kept_to_itself,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
 from course_lib.checks.private import by_rank
+from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_04 import FEATURES, linear
 from course_lib.lessons.symptoms import observed, over_budget
 
@@ -233,22 +234,7 @@ def has_sent_more_than_once(case: Case, values: list) -> bool:
 
 
 EXERCISE = Exercise(
-    number="04.3",
-    title="Hooks that are right under accumulation",
-    answer="average_with_hooks",
-    level="build",
-    minutes=15,
-    parts={"one micro-batch": 1, "several micro-batches": 3, "several updates": 1},
-    read="4 · Broken on purpose: two hooks",
-    hints=(
-        "`register_hook` gives you the gradient of one backward pass, before it is added to `.grad`. Which hook comes "
-        "after that?",
-        "`parameter.register_post_accumulate_grad_hook(hook)` calls `hook(parameter)` when `parameter.grad` includes "
-        "this pass.",
-        "How does a hook know that this is the k-th pass of an update? Each parameter's hook is called once per pass.",
-        "A function defined in a loop sees the loop's *last* values. Create each hook in a separate function call, "
-        "with its own count.",
-    ),
+    **texts("04.3"),
     cases=cases,
     drive=drive,
     private={"passes": by_rank},

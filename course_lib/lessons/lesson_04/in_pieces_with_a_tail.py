@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, same_as, seeded
+from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_04 import FEATURES, examples
 from course_lib.lessons.symptoms import observed, over_budget
 
@@ -283,22 +284,10 @@ def has_held_several_graphs(case: Case, values: list) -> bool:
 
 
 EXERCISE = Exercise(
-    number="04.1",
-    title="In pieces, with a tail",
-    answer="train_in_pieces",
-    level="exercise",
-    minutes=10,
-    parts={"equal pieces": 1, "unequal pieces": 2, "the tail": 1},
-    read="2 · The same gradient",
-    hints=(
-        "What must happen once per update, and what once per micro-batch? Write the two loops first.",
-        "The mean over an update is a sum divided by a count. The sum can be added up piece by piece; when do you know "
-        "the count?",
-        "`micro_batches[start : start + k]` is shorter than k at the end, and that is all a tail needs.",
-    ),
+    **texts("04.1"),
     cases=cases,
     drive=drive,
-    modules=("torch._dynamo",),  # an optimizer imports it
+    modules=("torch._dynamo",),
     judge=judge,
     costs=costs,
     symptoms=(

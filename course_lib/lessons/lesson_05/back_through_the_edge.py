@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, same_as, seeded
 from course_lib.checks.private import by_rank, on_first, on_last
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import observed
 
 WIDTH = 2
@@ -310,24 +311,11 @@ def waits_for_nothing(stage, inputs, loss, shape):
 
 
 EXERCISE = Exercise(
-    number="05.1",
-    title="Back through the edge",
-    answer="train_stage",
-    level="exercise",
-    minutes=15,
-    parts={"one edge": 3, "a stage between two others": 2},
-    read="2 · By hand: an edge between two ranks",
-    hints=(
-        "The forward pass first: receive unless there are `inputs`, run the stage, send unless there is a `loss`. What "
-        "you send must be detached and contiguous.",
-        "What you received is a leaf of this rank's graph. What does it need, to have a `.grad` later?",
-        "`outputs.backward(gradient)` continues with a gradient that came from elsewhere.",
-        "A stage in the middle is both: it receives activations and sends some, receives a gradient and sends one.",
-    ),
+    **texts("05.1"),
     cases=cases,
     drive=drive,
     private={"weights": by_rank, "batch": on_first, "targets": on_last},
-    modules=("torch.fx.experimental.symbolic_shapes",),  # `backward` with a gradient imports it
+    modules=("torch.fx.experimental.symbolic_shapes",),
     judge=judge,
     costs=costs,
     symptoms=(
@@ -347,15 +335,5 @@ EXERCISE = Exercise(
         is_wrong_before_the_last_stage,
         is_wrong_from_the_last_stage_on,
     ),
-    errors={
-        "has to be contiguous": "A message is a contiguous range of memory, and the output of a `batch_first` LSTM is "
-        "a transposed view: make it contiguous before you send it. The same may hold for a gradient.",
-        "has no attribute 'dim'": "The stage was run on None: only rank 0 gets `inputs`. Every other rank receives "
-        "them from the rank before.",
-        "'NoneType' object has no attribute": "What was received has no gradient: to autograd it is a constant. It "
-        "must require a gradient *before* the stage uses it; then it has one after the backward pass.",
-        "of type torch.Tensor": "This sends None. The `.grad` of what was received is None if autograd took it for a "
-        "constant: it must require a gradient *before* the stage uses it.",
-    },
     hanging=waits_for_nothing,
 )

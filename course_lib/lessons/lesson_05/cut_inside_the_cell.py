@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, seeded
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import observed, over_budget
 
 GATES = 4
@@ -262,24 +263,7 @@ def has_not_summed_over_the_gates(case: Case, values: list) -> bool:
 
 
 EXERCISE = Exercise(
-    number="05.3",
-    title="Cut inside the cell",
-    answer="run_layer",
-    level="build",
-    minutes=35,
-    parts={"one step": 3, "from step to step": 3},
-    read="Going further: inside the cell",
-    hints=(
-        "With its own rows, a rank computes the four gates, c and h of its own units. What does `h @ weight_hh.T` need "
-        "at the next step?",
-        "`dist.all_gather(parts, own)` fills a list with one tensor per rank. Units are the last dimension. To "
-        "autograd, what it fills in is a constant.",
-        "The gradient of a gathered h comes in two ways. Through the loss: every rank has all of it. Through the next "
-        "step's gates: each rank has the part from its own gates.",
-        "A `torch.autograd.Function` whose forward pass gathers can return h twice, for the two ways; its backward "
-        "pass then gets a gradient for each. One of them must be summed over the ranks.",
-        "The gates of all ranks use `inputs`. What must happen to their gradient, once?",
-    ),
+    **texts("05.3"),
     cases=cases,
     drive=drive,
     private={"weight_ih": own_rows, "weight_hh": own_rows, "bias": own_rows},

@@ -10,6 +10,7 @@ from itertools import combinations_with_replacement, pairwise, starmap
 from operator import le, lt
 
 from course_lib.checks.exercise import Case, Exercise, draw, show
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import observed
 
 Parts = list[list[int]]
@@ -331,21 +332,7 @@ def is_not_the_fastest(case: Case, values: list) -> bool:
 
 
 EXERCISE = Exercise(
-    number="05.2",
-    title="Place the blocks",
-    answer="place",
-    level="exercise",
-    minutes=15,
-    parts={"the fastest": 2, "a limit on memory": 2, "nothing fits": 1},
-    read="3 · Placement: which block lives where",
-    hints=(
-        "A placement in consecutive parts is determined by its cuts. How many ways are there to cut 6 blocks into 3 "
-        "parts, if a part may be empty?",
-        "So few that you can try them all: `itertools.combinations_with_replacement(range(blocks + 1), devices - 1)` "
-        "gives the cuts.",
-        "First leave out what doesn't fit, then take the placement whose slowest device is fastest: "
-        "`min(..., default=None)`",
-    ),
+    **texts("05.2"),
     cases=cases,
     drive=drive,
     judge=judge,

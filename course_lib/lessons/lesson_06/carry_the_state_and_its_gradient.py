@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
 from course_lib.checks.private import by_rank, on_first, on_last
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import GRADIENT_OF_ONE_HALF, GRADIENT_STOPS, observed, says
 
 HIDDEN, SEQUENCES = 2, 2
@@ -259,26 +260,11 @@ def waits_for_nothing(stage, chunks, gradients):
 
 
 EXERCISE = Exercise(
-    number="06.3",
-    title="Carry the state, and its gradient",
-    answer="run_stage",
-    level="build",
-    minutes=30,
-    parts={FORWARD: 2, BACK: 4},
-    read="3 · Wavefront: a pipeline over time",
-    hints=(
-        "Write the forward pass first, for both ranks: receive (on rank 1), run the layer from the state in which the "
-        "last chunk ended, send (on rank 0). For each chunk, save what its backward pass will need.",
-        "Each chunk has a separate graph, whose leaves are its inputs and its initial state. Detach them and make them "
-        "require a gradient; after the backward pass, their gradients are in `.grad`.",
-        "A chunk has two kinds of results: its outputs, and its final state. Both have a gradient, except for the last "
-        "chunk's state. `torch.autograd.backward([a, b, c], [grad_a, grad_b, grad_c])` handles several tensors.",
-        "Last chunk first, on both ranks: the gradient of a chunk's final state comes from the chunk *after* it.",
-    ),
+    **texts("06.3"),
     cases=cases,
     drive=drive,
     private={"weights": by_rank, "chunks": on_first, "gradients": on_last},
-    modules=("torch.fx.experimental.symbolic_shapes",),  # `backward` with a gradient imports it
+    modules=("torch.fx.experimental.symbolic_shapes",),
     judge=judge,
     costs=costs,
     symptoms=(

@@ -8,6 +8,7 @@ from random import Random
 import torch
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import observed
 
 FEW, MANY = 3, 60  # numbers of micro-batches, to see whether the work grows with them
@@ -284,20 +285,7 @@ def one_slot_too_many(case: Case, values: list) -> bool:
 
 
 EXERCISE = Exercise(
-    number="06.1",
-    title="Count the bubble",
-    answer="step_time",
-    level="warm-up",
-    minutes=10,
-    parts={"equal stages": 2, "a slow stage": 1},
-    read="1 · The bubble",
-    hints=(
-        "How long does one micro-batch take on a stage, if the whole batch takes `forward[stage]`?",
-        "Follow the first micro-batch through all stages: that is a sum over the stages. When is the last one done, "
-        "if each is one slot behind the previous one? What is a slot if one stage is slower than the others?",
-        "All backward passes come after all forward passes, so the two makespans add up. Each stage works for "
-        "`forward[stage] + backward[stage]`; all stages together have `stages * makespan` available.",
-    ),
+    **texts("06.1"),
     cases=cases,
     drive=drive,
     judge=judge,

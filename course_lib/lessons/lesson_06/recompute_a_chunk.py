@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import GRADIENT_OF_ONE_HALF, GRADIENT_STOPS, observed, over_budget, says
 from course_lib.meter import most_alive
 
@@ -263,24 +264,10 @@ def computes_too_often(case: Case, values: list) -> bool:
 
 
 EXERCISE = Exercise(
-    number="06.4",
-    title="Recompute a chunk",
-    answer="run_recomputed",
-    level="build",
-    minutes=20,
-    parts={GRADIENTS: 3, MEMORY: 3},
-    read="3 · Wavefront: a pipeline over time",
-    hints=(
-        "The backward pass is the one from 06.3: last chunk first, and the gradient of a state goes from the chunk "
-        "that started from it to the chunk that ended in it. What's new is where a chunk's graph comes from.",
-        "Run the forward pass under `with torch.no_grad()`: save only the outputs and, for each chunk, the state from "
-        "which it starts.",
-        "In the backward pass: make the chunk's inputs and state leaves (`detach().requires_grad_()`), run the layer "
-        "again, and call `torch.autograd.backward`. Reusing the variables for the next chunk frees this one's graph.",
-    ),
+    **texts("06.4"),
     cases=cases,
     drive=drive,
-    modules=("torch.fx.experimental.symbolic_shapes",),  # `backward` with a gradient imports it
+    modules=("torch.fx.experimental.symbolic_shapes",),
     judge=judge,
     costs=costs,
     symptoms=(

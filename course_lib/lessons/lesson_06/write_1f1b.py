@@ -6,6 +6,7 @@ from itertools import chain, zip_longest
 from random import Random
 
 from course_lib.checks.exercise import Case, Exercise, draw
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import observed
 from course_lib.planning.actions import Action, IllegalSchedule, peak_held
 from course_lib.planning.schedule import Schedule, check
@@ -238,23 +239,7 @@ def too_many_to_start_with(case: Case, values: list) -> bool:
 
 
 EXERCISE = Exercise(
-    number="06.2",
-    title="Write 1F1B",
-    answer="my_actions",
-    level="build",
-    minutes=20,
-    parts={"it can run": 2, "as fast as GPipe": 2, "less memory than GPipe": 2, "a limit on memory": 2},
-    read="2 · 1F1B: the same work, less memory",
-    hints=(
-        "Start on paper with 2 stages and 3 micro-batches. What does the last stage do? What does the first one do "
-        "until the first gradient comes back?",
-        "A stage has three phases: some forwards; alternating backwards and forwards; the remaining backwards. Only "
-        "the length of the first phase depends on the stage.",
-        "The last stage can start its backwards after one forward, the one before it after two. With a limit, start "
-        "with at most `most`; there may also be fewer micro-batches than that.",
-        "`pictures.schedule(Schedule.of([...]))`, with `Schedule` from `course_lib.planning`, draws what all your "
-        "stages do together, or says why they cannot.",
-    ),
+    **texts("06.2"),
     cases=cases,
     drive=drive,
     judge=judge,

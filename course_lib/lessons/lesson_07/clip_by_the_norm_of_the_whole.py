@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, same_as, seeded
 from course_lib.checks.private import keep
+from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_07 import bytes_put_in, own_group
 from course_lib.lessons.symptoms import CLIPPED_BY_ITS_OWN_NORM, CLIPPED_EACH_NUMBER, STRETCHED, observed, says
 
@@ -270,20 +271,7 @@ def sends_gradients(case: Case, values: list) -> bool:
 
 
 EXERCISE = Exercise(
-    number="07.3",
-    title="Clip by the norm of the whole",
-    answer="clip_by_norm",
-    level="exercise",
-    minutes=15,
-    parts={"the norm": 3, "no more than needed": 1},
-    read_in="05",
-    read="2 · By hand: an edge between two ranks",
-    hints=(
-        "The norm is the root of the sum of the squares of *all* numbers of the gradient. Which of them does this rank "
-        "have, and which ranks have the rest?",
-        "Add up this stage's squares, add up over the stages, take the root. Which group has each stage exactly once?",
-        "All gradients are multiplied by the same factor: limit / norm, and never more than 1.",
-    ),
+    **texts("07.3"),
     cases=cases,
     drive=drive,
     private={"gradients": of_stage},

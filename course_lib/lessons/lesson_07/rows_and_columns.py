@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw
+from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_07 import table
 from course_lib.lessons.symptoms import observed
 
@@ -165,18 +166,7 @@ def wrong_neighbors(case: Case, values: list) -> list[tuple[str, Any, int | None
 
 
 EXERCISE = Exercise(
-    number="07.1",
-    title="Rows and columns",
-    answer="my_place",
-    level="warm-up",
-    minutes=10,
-    parts={"rows and columns": 2, "neighbors": 1},
-    read="1 · A table of ranks",
-    hints=(
-        "Write the table of 2 replicas and 3 stages on paper, row by row. In which row and column is rank 4?",
-        "`divmod(rank, stages)`.",
-        "The row of replica r begins at rank r * stages. The column of stage s has every stages-th rank from s on.",
-    ),
+    **texts("07.1"),
     cases=cases,
     drive=drive,
     judge=judge,

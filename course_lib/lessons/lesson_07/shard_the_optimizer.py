@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
 from course_lib.checks.private import by_rank_inside
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import observed, over_budget
 
 VALUES, STATE, BYTES = "the same as one process", "a share of the state", "no more bytes than needed"
@@ -306,21 +307,7 @@ def too_much(case: Case, values: list) -> bool:
 
 
 EXERCISE = Exercise(
-    number="07.4",
-    title="Shard the optimizer",
-    answer="shard_optimizer",
-    level="build",
-    minutes=25,
-    parts={VALUES: 3, STATE: 2, BYTES: 1},
-    read="4 · The other way to save memory: shards",
-    hints=(
-        "First decide which rank owns which parameter, by a rule that every rank can apply without communication. The "
-        "owner has its state: create one optimizer, once, for the parameters that this rank owns.",
-        "A step has three parts: sum every gradient on the owner of its parameter (`dist.reduce` with `dst`); call the "
-        "optimizer's `step`; send every parameter from its owner to all ranks (`dist.broadcast` with `src`).",
-        "All ranks call `reduce` and `broadcast` for all parameters, in the same order, even those they do not own.",
-        "Equal parts: go through the parameters, largest first; each goes to the rank with the fewest numbers so far.",
-    ),
+    **texts("07.4"),
     cases=cases,
     drive=drive,
     private={"gradients": by_rank_inside},
@@ -341,8 +328,4 @@ EXERCISE = Exercise(
         gradient_of_one_rank,
         only_their_own_ranks,
     ),
-    errors={
-        "object is not callable": "Did `shard_optimizer` return a function? It is called without arguments "
-        "after every backward pass.",
-    },
 )

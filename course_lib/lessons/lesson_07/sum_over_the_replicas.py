@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, same_as, seeded
 from course_lib.checks.private import hollow, keep
+from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_07 import bytes_put_in, own_group, table
 from course_lib.lessons.symptoms import COUNTED_ON_EVERY_STAGE, a_mean_of_means, observed, says
 
@@ -274,20 +275,7 @@ def leaves_when_empty(model, count, replicas):
 
 
 EXERCISE = Exercise(
-    number="07.2",
-    title="Sum over the replicas",
-    answer="sum_over_replicas",
-    level="exercise",
-    minutes=15,
-    parts={"the right ranks": 2, "the right count": 2, "a replica without tokens": 1},
-    read="2 · The same as one process",
-    hints=(
-        "Which ranks have gradients of the same weights as this one? 07.1 has the answer.",
-        "`dist.new_group(ranks)` makes a group, and *every* rank must call it for *every* group, in the same order, "
-        "even for groups that it is not in.",
-        "`dist.all_reduce(tensor, group=group)` adds up within a group. Two things must be added up: the gradients of "
-        "the summed losses, and the counts.",
-    ),
+    **texts("07.2"),
     cases=cases,
     drive=drive,
     private={"gradients": own_gradient, "counts": own_count},

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
 from course_lib.checks.private import by_rank
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import observed
 
 NAN, INF = float("nan"), float("inf")
@@ -207,19 +208,7 @@ def decides_alone(weight, gradients, rate):
 
 
 EXERCISE = Exercise(
-    number="08.3",
-    title="One rank sees a nan",
-    answer="careful_updates",
-    level="exercise",
-    minutes=10,
-    parts={"a nan": 1, "a nan on one rank": 2, "an infinite number": 1},
-    read="4 · A branch on one rank's numbers",
-    hints=(
-        "What does the branch depend on? Is that the same on all ranks?",
-        "Take a number that is 1 where a rank's gradient is bad and 0 elsewhere. Its maximum over the ranks tells "
-        "whether any gradient is bad, and is the same on all ranks.",
-        "Or: what does the *sum* of the gradients look like if one rank's has a nan? All ranks see that sum.",
-    ),
+    **texts("08.3"),
     cases=cases,
     drive=drive,
     private={"gradients": by_rank},

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass, replace
 
 from course_lib.checks.exercise import Case, Exercise
+from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_08 import Diagnosed
 from course_lib.lessons.symptoms import observed
 
@@ -194,20 +195,7 @@ def something_is_wrong(case: Case, values: list) -> bool:
 
 
 EXERCISE = Exercise(
-    number="08.7",
-    title="Read a timeline",
-    answer="read_timeline",
-    level="exercise",
-    minutes=25,
-    parts={"all ranks": 2, "one rank": 2, "by turns": 1},
-    read="Going further: not stuck, only slow",
-    hints=(
-        "In each update: when does each rank end its backward pass? Which rank is last, and by how much?",
-        "If one rank is last by far in every update: add up its load, and its forward and backward, and compare with "
-        "the others.",
-        "If all are ready at about the same time: how much of the run is load? How much of it is between the end of "
-        "the last backward and the end of the communication, and did the communication begin before that?",
-    ),
+    **texts("08.7"),
     cases=cases,
     drive=drive,
     judge=judge,

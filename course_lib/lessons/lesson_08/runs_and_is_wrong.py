@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, seeded
+from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_08 import Diagnosed
 from course_lib.lessons.symptoms import observed
 
@@ -256,21 +257,7 @@ def another_cause(case: Case, values: list) -> bool:
 
 
 EXERCISE = Exercise(
-    number="08.6",
-    title="It runs, and is wrong",
-    answer="find_the_fault",
-    level="build",
-    minutes=30,
-    parts={"one rank": 3, "all ranks": 2},
-    read="7 · Broken on purpose, and nothing happens",
-    hints=(
-        "Go through the updates in order, and return at the first thing that is wrong: anything later may be a "
-        "consequence of it.",
-        "What should `used` be, given all ranks' `gradient`? What should `weights` be, given the previous ones, `used` "
-        "and the rate? Write a small function `close(a, b)` for two lists of numbers.",
-        "If one rank's `used` is wrong: is it the rank's own gradient? If all ranks' are: is it the sum? Which rank's "
-        "initial weights differ from all others?",
-    ),
+    **texts("08.6"),
     cases=cases,
     drive=drive,
     judge=judge,

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 
 from course_lib.checks.exercise import Case, Exercise
+from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_08 import Diagnosed
 from course_lib.lessons.lesson_08._jobs import Step, run, state
 from course_lib.lessons.symptoms import observed
@@ -225,19 +226,7 @@ def other_cause(case: Case, values: list) -> bool:
 
 
 EXERCISE = Exercise(
-    number="08.4",
-    title="The first difference",
-    answer="find_the_odd_one",
-    level="exercise",
-    minutes=20,
-    parts={"ends too early": 1, "another collective": 1, "found out later": 2},
-    read="4 · A branch on one rank's numbers",
-    hints=(
-        "Which rank's list of calls differs from all others? Count how often each list occurs.",
-        "Walk through both lists, the odd rank's and the others', to the first place where they differ. Either list "
-        "may end there.",
-        "If both continue there with the same collective, look at the line: is it one on which the others make calls?",
-    ),
+    **texts("08.4"),
     cases=cases,
     drive=drive,
     judge=judge,

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
 from course_lib.checks.private import by_rank
+from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_08 import mean_of_all
 from course_lib.lessons.symptoms import NO_MEAN_OF_NOTHING, a_mean_of_means, observed, says
 
@@ -202,18 +203,7 @@ def own_batches_only(batches):
 
 
 EXERCISE = Exercise(
-    number="08.2",
-    title="Uneven batches",
-    answer="losses_of_epoch",
-    level="exercise",
-    minutes=10,
-    parts={"equally many": 1, "unequally many": 2, "a rank without batches": 1},
-    read="3 · One rank does more",
-    hints=(
-        "How many all-reduces does each rank of the program make? How could they all know the right number beforehand?",
-        "`dist.all_reduce(tensor, op=dist.ReduceOp.MAX)` gives all ranks the largest of their numbers.",
-        "What does a rank without a batch add to the sum, and what to the count?",
-    ),
+    **texts("08.2"),
     cases=cases,
     drive=drive,
     private={"batches": by_rank},

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.checks.exercise import Case, Exercise
+from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_08 import Diagnosed
 from course_lib.lessons.symptoms import observed
 
@@ -195,21 +196,7 @@ def other_cause(case: Case, values: list) -> bool:
 
 
 EXERCISE = Exercise(
-    number="08.8",
-    title="What a hung job left",
-    answer="read_what_is_left",
-    level="build",
-    minutes=35,
-    parts={"gone": 1, "counts": 2, "calls": 2},
-    read="9 · What a real hang leaves behind",
-    hints=(
-        "First parse the text: a dict for each rank, with how it ended, its log, its stack and its list of "
-        "collectives. `re.split` and `str.partition` are enough. A section may be missing.",
-        "Ask in this order: who was killed? Who raised something that is not about a connection? Are two stacks in "
-        "send, or two in recv? Only then compare records.",
-        "Go through the records number by number, over the ranks that have one. At each number: is there a call that "
-        "most ranks do not have? If not: do some ranks have no call there? Those, or the rest, are the minority.",
-    ),
+    **texts("08.8"),
     cases=cases,
     drive=drive,
     judge=judge,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, seeded
 from course_lib.checks.private import by_rank
+from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_08 import Diagnosed
 from course_lib.lessons.processes import as_process
 from course_lib.lessons.symptoms import observed
@@ -211,19 +212,7 @@ def gathers_on_one_rank(weights):
 
 PARTS = {"one replica differs": 1, "hard to see": 1}
 EXERCISE = Exercise(
-    number="08.1",
-    title="Which replica is wrong",
-    answer="wrong_replica",
-    level="warm-up",
-    minutes=10,
-    parts=PARTS,
-    read="7 · Broken on purpose, and nothing happens",
-    hints=(
-        "Look first: a cell with `%%ranks` and `weights` shows what every rank has. Whose tensor is unlike the others?",
-        "`dist.all_gather_object` gives every rank what all ranks have. Every rank makes the call.",
-        "For one name: how many ranks have each version of the tensor? Bytes (`tensor.numpy().tobytes()`) can be "
-        "counted, and are equal only if every bit is.",
-    ),
+    **texts("08.1"),
     cases=cases,
     drive=drive,
     private={"replicas": by_rank},

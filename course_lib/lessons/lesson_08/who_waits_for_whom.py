@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from course_lib.checks.exercise import Case, Exercise
+from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_08 import Diagnosed
 from course_lib.lessons.lesson_08._jobs import Program, Step, run, state
 from course_lib.lessons.symptoms import observed
@@ -302,21 +303,7 @@ def other_cause_of_one(case: Case, values: list) -> bool:
 
 
 EXERCISE = Exercise(
-    number="08.5",
-    title="Who waits for whom",
-    answer="find_the_root",
-    level="build",
-    minutes=30,
-    parts={"gone or busy": 1, "messages": 2, "groups": 2},
-    read="5 · Both ranks send first",
-    hints=(
-        "Start with a small function: which ranks does this rank wait for? In a message, its peer. In a collective, "
-        "the members of the group that are not in the same call.",
-        "Start at any rank that waits, go to one that it waits for, and so on. You reach either a rank that waits for "
-        "no one, or a rank that you have already visited.",
-        "A rank may wait for several ranks, and only some of those wait for it in turn. A rank is to blame if every "
-        "rank you can reach from it also leads back to it.",
-    ),
+    **texts("08.5"),
     cases=cases,
     drive=drive,
     judge=judge,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from course_lib.checks.exercise import Case, Exercise, differs, same_as
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import observed
 
 
@@ -139,17 +140,7 @@ def workers_less_one(case: Case, values: list) -> bool:
 
 
 EXERCISE = Exercise(
-    number="09.3",
-    title="How old is a gradient",
-    answer="staleness",
-    level="warm-up",
-    minutes=7,
-    parts={"equal workers": 1, "a slow worker": 1},
-    read="Going further: synchronous against asynchronous",
-    hints=(
-        "The server's version goes up by one with every push. What do you have to remember at a pull?",
-        "Use a dict from the worker to the version that it pulled. At its push: the current version minus that one.",
-    ),
+    **texts("09.3"),
     cases=cases,
     drive=drive,
     judge=same_as(expected),
@@ -164,7 +155,4 @@ EXERCISE = Exercise(
         counts_pulls,
         workers_less_one,
     ),
-    errors={
-        "KeyError": "Is it a worker that pushes again without a pull? You still need the version that it pulled last.",
-    },
 )

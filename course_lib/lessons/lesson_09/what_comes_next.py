@@ -6,6 +6,7 @@ import random
 from collections import Counter
 
 from course_lib.checks.exercise import Case, Exercise, differs
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import CHANGES_WHAT_IT_WAS_GIVEN, observed, says
 
 EPOCHS = 4
@@ -259,18 +260,7 @@ def _right_and_order(case: Case) -> tuple[list[int], list[int]]:
 
 
 EXERCISE = Exercise(
-    number="09.2",
-    title="What comes next",
-    answer="next_examples",
-    level="exercise",
-    minutes=10,
-    parts={"the same layout": 2, "other ranks": 1, "a small last batch": 1},
-    read="5 · Checkpoint, resume, restart",
-    hints=(
-        "How many updates does one epoch have, if its last batch may be smaller?",
-        "Epoch and batch follow from the number of updates: `divmod`. After n updates, batch n is next, from 0 on.",
-        "Find the global batch first. Only then split it, over the *current* number of ranks.",
-    ),
+    **texts("09.2"),
     cases=cases,
     drive=drive,
     judge=judge,

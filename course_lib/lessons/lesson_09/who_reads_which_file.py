@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from course_lib.checks.exercise import Case, Exercise
+from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_09._plans import (
     IGNORE_SIZES,
     MOST,
@@ -264,19 +265,7 @@ def _planned(case: Case, values: list, plan: Callable) -> bool:
 
 
 EXERCISE = Exercise(
-    number="09.1",
-    title="Who reads which file",
-    answer="my_files",
-    level="exercise",
-    minutes=15,
-    parts={"every file once": 2, "no workers": 1, "equal work": 2},
-    read="4 · Feeding the ranks",
-    hints=(
-        "How many readers does the whole job have, and which number is this one? Every reader needs a unique number.",
-        "Rank 0's readers come first: this one is number rank x workers + worker. Without workers, a rank is one.",
-        "For equal work: all readers compute the same plan, without communication, and each takes its part. Plan the "
-        "largest file first: which reader should get the next one?",
-    ),
+    **texts("09.1"),
     cases=cases,
     drive=drive,
     judge=judge,
@@ -297,9 +286,4 @@ EXERCISE = Exercise(
         reads_stretches,
         equally_many,
     ),
-    errors={
-        "by zero": "Is it the number of readers? If a rank loads by itself, `workers` is 0, but the rank is still one "
-        "reader.",
-        "NoneType": "If a rank loads by itself, `worker` is None, not a number: the rank is then its only reader.",
-    },
 )

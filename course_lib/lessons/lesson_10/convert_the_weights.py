@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Exercise, differs, seeded
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import CHANGES_WHAT_IT_WAS_GIVEN, observed, says
 
 OURS = "ifco"  # PyTorch's order of the gates; its g has Keras's name, c
@@ -175,19 +176,7 @@ def orders_only_some(case: Case, values: list) -> bool:
 
 
 EXERCISE = Exercise(
-    number="10.1",
-    title="Convert the weights",
-    answer="to_torch",
-    level="exercise",
-    minutes=10,
-    parts={"Keras's order": 2, "any order": 2},
-    read="1 · The same weights, three times",
-    hints=(
-        "Which dimension of Keras's kernels has the four gates, and which dimension of PyTorch's?",
-        "`kernel.chunk(4, dim=-1)` returns the four parts, in the order of `gates`: a dict from the letter to the part "
-        "lets you concatenate them in a different order.",
-        "PyTorch adds two biases: put everything into one, and zeros into the other.",
-    ),
+    **texts("10.1"),
     cases=cases,
     drive=drive,
     judge=judge,
@@ -202,8 +191,4 @@ EXERCISE = Exercise(
         orders_the_wrong_way,
         orders_only_some,
     ),
-    errors={
-        "has no attribute 'shape'": "Return tensors: a dict with one tensor for each of PyTorch's four names.",
-        "has no attribute 'items'": "Return a dict, with the four names that `nn.LSTM` gives its weights.",
-    },
 )

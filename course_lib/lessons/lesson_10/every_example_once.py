@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import chain
 
 from course_lib.checks.exercise import Case, Exercise
+from course_lib.checks.texts import texts
 from course_lib.lessons.processes import as_process
 from course_lib.lessons.symptoms import CHANGES_WHAT_IT_WAS_GIVEN, observed, says
 
@@ -206,18 +207,7 @@ def is_lopsided(case: Case, values: list) -> bool:
 
 
 EXERCISE = Exercise(
-    number="10.3",
-    title="Every example once",
-    answer="my_batches",
-    level="warm-up",
-    minutes=8,
-    parts={"every example once": 2, "equally many steps": 1, "one process's batches": 1},
-    read="5 · Several processes",
-    hints=(
-        "What would one process do? Cut the order into batches. What does a worker take of each of them?",
-        "`batch[worker::workers]` is a worker's part: every example once, and the parts differ by one at most. If it "
-        "is empty, it still belongs in the list.",
-    ),
+    **texts("10.3"),
     cases=cases,
     drive=drive,
     judge=judge,

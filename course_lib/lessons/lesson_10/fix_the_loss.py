@@ -11,6 +11,7 @@ from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw, seeded
 from course_lib.checks.private import by_rank
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import NO_MEAN_OF_NOTHING, a_mean_of_means, observed, says
 
 
@@ -172,18 +173,7 @@ def leaves_when_empty(losses, mask, all_reduce):
 
 
 EXERCISE = Exercise(
-    number="10.2",
-    title="Fix the loss",
-    answer="replica_loss",
-    level="exercise",
-    minutes=8,
-    parts={"different lengths": 3, "nothing on a replica": 1},
-    read="4 · Different lengths",
-    hints=(
-        "Write down one process's loss: a sum over all steps that count, divided by their number. Which of the two "
-        "does a replica not know?",
-        "`all_reduce(mask.sum())` is the number of steps that count on all replicas. What's left is its own sum.",
-    ),
+    **texts("10.2"),
     cases=cases,
     drive=drive,
     private={"slopes": by_rank, "mask": by_rank},

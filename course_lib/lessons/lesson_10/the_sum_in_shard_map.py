@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, seeded
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import a_mean_of_means, says
 
 DEVICES = 4
@@ -136,18 +137,7 @@ def counts_padding(case: Case, values: list) -> bool:
 
 
 EXERCISE = Exercise(
-    number="10.4",
-    title="The sum in shard_map",
-    answer="mean_gradient",
-    level="exercise",
-    minutes=12,
-    parts={"uneven counts": 3, "nothing on a device": 2},
-    read="6 · JAX: say where the data lies",
-    hints=(
-        "Write the loss of one device first: its own sum, divided by the count of *all* devices.",
-        "`jax.lax.psum(number, axis)` is the sum over all devices. Call `jax.grad` on a function of the weights alone.",
-        "The weights are the same on all devices: what does `jax.grad` do with the gradient of such an array?",
-    ),
+    **texts("10.4"),
     cases=cases,
     drive=drive,
     judge=judge,
@@ -160,12 +150,6 @@ EXERCISE = Exercise(
         never_divides,
         counts_padding,
     ),
-    errors={
-        "No module named 'jax'": "This exercise runs in JAX: pip install 'course-lib[frameworks]'.",
-        "out_specs": "What you return differs from device to device, but should be the gradient of all of them. Is "
-        "part of it still local to one device?",
-        "Gradient only defined for scalar-output": "`jax.grad` wants one number: sum the losses.",
-    },
     timeout=20.0,
     modules=("jax",),
 )

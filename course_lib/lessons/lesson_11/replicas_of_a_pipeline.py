@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs
+from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_11 import (
     HIDDEN,
     OTHER_WEIGHTS,
@@ -241,45 +242,8 @@ def _costs_of_ranks(case: Case, values: list[Any]) -> list[list[Cost]]:
 
 
 EXERCISE = Exercise(
-    number="11.1",
-    title="Replicas of a pipeline",
-    answer="MyHybrid",
-    level="build",
-    minutes=90,
-    parts={
-        "two stages": 3,
-        "micro-batches": 3,
-        "replicas": 3,
-        "uneven lengths": 3,
-        "clipping": 2,
-        "cut off and resumed": 4,
-        "budget": 2,
-    },
+    **texts("11.1"),
     shares_files=True,
-    read_in="07",
-    read="2 · The same as one process",
-    read_for={
-        "two stages": ("05", "2 · By hand: an edge between two ranks"),
-        "clipping": ("05", "2 · By hand: an edge between two ranks"),
-        "micro-batches": ("06", "2 · 1F1B: the same work, less memory"),
-        "budget": ("06", "2 · 1F1B: the same work, less memory"),
-        "cut off and resumed": ("09", "5 · Checkpoint, resume, restart"),
-    },
-    hints=(
-        "Start with one replica and one micro-batch. `replica, stage = divmod(rank, stages)`; broadcast the weights, "
-        "cut the model with `model.part(start, stop)`, and pass that part to `super().__init__`.",
-        "Override `forward_backward`. The input from the previous stage is a leaf: "
-        "`receive(...).wait().requires_grad_()`. After `outputs.backward(gradient)`, send its `.grad` back to that "
-        "stage (lesson 05).",
-        "`self.model_group` is the group of the replica's stages. With it, the base class clips by the norm of the "
-        "whole, assembles the whole state, and knows what to save.",
-        "The count is known before the first forward pass: it is in the masks. Sum it over the column, divide every "
-        "sum of losses by it, and *sum* the gradients over the column in `reduce_gradients`.",
-        "A replica or a micro-batch may be empty, but must still take part. An empty batch runs through the blocks, "
-        "its gradients are zeros, and `point_to_point.send` sends nothing for an empty tensor.",
-        "For the budget: `one_f_one_b(stages, micro_batches).stages[stage]` of `course_lib.planning.schedules` is the "
-        "order in which a stage works; start each send, go on, and wait for your sends at the end.",
-    ),
     cases=cases,
     drive=drive,
     judge=judge,

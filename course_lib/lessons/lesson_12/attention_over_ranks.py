@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, seeded
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import observed, over_budget
 
 WEIGHTS = ("query", "key", "value", "out")
@@ -282,21 +283,7 @@ def sent_more_often(case: Case, values: list) -> bool:
 
 
 EXERCISE = Exercise(
-    number="12.2",
-    title="Attention over ranks",
-    answer="attention_of_my_heads",
-    level="exercise",
-    minutes=25,
-    parts={"one head on each rank": 3, "several heads": 2},
-    read="3 · Cut inside: columns, then rows",
-    hints=(
-        "Write it for one rank first: `(inputs @ query.T).unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)` is "
-        "(sequences, heads, steps, head width).",
-        "`torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)` scales and masks. Then go back to "
-        "(steps, sequences, own width), multiply by `out.T`, and sum over the ranks.",
-        "Two small `torch.autograd.Function`s: one does nothing forward and sums backward, the other sums forward and "
-        "does nothing backward. Which goes where?",
-    ),
+    **texts("12.2"),
     cases=cases,
     drive=drive,
     judge=judge,

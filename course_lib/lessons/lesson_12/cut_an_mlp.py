@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from course_lib.checks.exercise import Case, Exercise, differs, seeded
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import observed
 
 NAMES = ("up", "up_bias", "down", "down_bias")
@@ -265,26 +266,9 @@ SYMPTOMS: tuple[Any, ...] = (
 )
 
 EXERCISE = Exercise(
-    number="12.1",
-    title="Cut an MLP",
-    answer="my_part",
-    level="warm-up",
-    minutes=10,
-    parts={"equal parts": 2, "what is left over": 1},
-    read="3 · Cut inside: columns, then rows",
-    hints=(
-        "Which columns of gelu(XA) can a rank compute from its part of `up` alone? Which numbers of `down` meet them?",
-        "PyTorch's weight is (outputs, inputs): the columns of A are the *rows* of `up`, and the rows of B the columns "
-        "of `down`.",
-        "`torch.tensor_split(up, ranks)[rank]`, and the same for the bias and, along dimension 1, for `down`. What may "
-        "be added only once?",
-    ),
+    **texts("12.1"),
     cases=cases,
     drive=drive,
     judge=judge,
     symptoms=SYMPTOMS,
-    errors={
-        "tuple index out of range": "If you use `torch.chunk`: it may give fewer chunks than you ask for. Five columns "
-        "for four ranks become chunks of 2, 2 and 1. `torch.tensor_split` always gives one part for each rank."
-    },
 )

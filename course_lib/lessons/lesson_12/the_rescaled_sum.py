@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from course_lib.checks.exercise import Case, Cost, Exercise, same_as, seeded
+from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import observed
 
 Scored = tuple[Tensor, Tensor]  # scores and values of one visit
@@ -273,20 +274,7 @@ SYMPTOMS: tuple[Any, ...] = (
 )
 
 EXERCISE = Exercise(
-    number="12.3",
-    title="The rescaled sum",
-    answer="attend_one_by_one",
-    level="exercise",
-    minutes=20,
-    parts={"the sum": 2, "large scores": 1, "hidden keys": 2},
-    read="5 · Context parallelism: a ring of keys and values",
-    hints=(
-        "Softmax is a weighted sum of values divided by the sum of weights. Both sums can grow visit by visit.",
-        "With the largest score so far subtracted, no exponential overflows. If a visitor brings a larger one, both "
-        "sums are in the old unit: multiply them by exp(old - new).",
-        "Start with a maximum that is very small but finite, and hide keys with a weight of 0: then a visit in which a "
-        "query sees nothing changes nothing.",
-    ),
+    **texts("12.3"),
     cases=cases,
     drive=drive,
     judge=judge,
