@@ -45,6 +45,7 @@ class Part:
     without: tuple[str, ...] = ()
     depends: tuple[str, ...] = ()  # beside what all depend on
     workers: int = 3
+    spread: str = "loadscope"  # how tests reach workers: a module's together, or one at a time
     options: tuple[str, ...] = ()
     skipped: bool = True  # where nothing has changed
 
@@ -54,7 +55,7 @@ LIVE = tuple(f"tests/launchers/test_live{more}.py" for more in ("", "_kernel", "
 REST: dict[str, Part] = {
     "faults": Part(("tests/launchers", "tests/foreign", "tests/doctor"), 7, without=LIVE),
     "live": Part(LIVE, 2),
-    "banks": Part((*CHECKS, "tests/checks/test_predictions.py"), 30),
+    "banks": Part((*CHECKS, "tests/checks/test_predictions.py"), 20, workers=4, spread="worksteal"),
     "grading": Part(
         ("tests/checks", "tests/grading", "tests/classroom"),
         8,
@@ -146,7 +147,7 @@ def run(name: str, aside: bool = False, more: int = 0) -> bool:
         return True
     began = time.monotonic()
     workers = os.environ.get("WORKERS") or str(part.workers + more)
-    command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "--dist", "loadscope", "--no-loadscope-reorder"]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "--dist", part.spread, "--no-loadscope-reorder"]
     command += [*part.options, "-m", part.marks, *(f"--ignore={path}" for path in part.without), *part.paths]
     command += [f"--junitxml={STAMPS / name}.xml"]  # how long each test took
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # it is slow
