@@ -1,4 +1,4 @@
-"""Find and read the course's notebooks, and write files atomically. Does not import torch."""
+"""Find and read the course's notebooks, write files atomically, and lock them. Does not import torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +97,21 @@ def nbgrader_metadata(cell: Cell) -> dict[str, Any]:
 def is_answer(cell: Cell) -> bool:
     """Return whether the learner fills in this cell."""
     return bool(nbgrader_metadata(cell).get("solution"))
+
+
+def hold_lock(path: Path, patience: float = 0) -> sqlite3.Connection | None:
+    """Return the lock on a file, or None if someone else holds it for longer than `patience` seconds.
+
+    Closing it, or the end of the process, releases it. SQLite locks files on Windows, too, where there is no `flock`.
+    The file stays empty; only its owner can read it.
+    """
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    lock = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
+    try:
+        lock.execute("BEGIN EXCLUSIVE")
+    except sqlite3.OperationalError as error:
+        lock.close()
+        if "locked" in str(error):
+            return None
+        raise  # the disk is full, or may not be written
+    return lock

@@ -6,9 +6,8 @@ from typing import Any
 
 from course_lib.checks import progress_file
 from course_lib.checks.exercise import Exercise
-from course_lib.checks.markup import plain, with_code
 from course_lib.checks.report import Report
-from course_lib.checks.showing import Controls, box, show
+from course_lib.checks.showing import Controls, box, plain, show, with_code
 
 
 def show_hints(exercise: Exercise) -> None:

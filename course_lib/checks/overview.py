@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from course_lib.checks import progress_file
 from course_lib.checks.catalog import LESSONS, Lesson, address
 from course_lib.checks.exercise import Exercise
-from course_lib.checks.markup import plain
 from course_lib.checks.prediction import Prediction
-from course_lib.checks.showing import box
+from course_lib.checks.showing import box, plain
 
 
 @dataclass(frozen=True)

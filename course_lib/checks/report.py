@@ -13,8 +13,7 @@ from typing import Any
 from course_lib.checks.catalog import address
 from course_lib.checks.exercise import Case, Cost, Exercise
 from course_lib.checks.inside.observe import Outcome
-from course_lib.checks.markup import plain, with_code
-from course_lib.checks.showing import box, in_notebook
+from course_lib.checks.showing import box, in_notebook, plain, with_code
 
 TOO_MUCH = "the values are right, and it costs more than the exercise allows:"
 RANK = re.compile(r"^\s+rank (\d+)\s+(\S.*)$")  # a line of the table that shows where each rank waits

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from course_lib.checks.markup import marked
 from course_lib.checks.prediction import LETTERS, Choice, Prediction
-from course_lib.checks.showing import box
+from course_lib.checks.showing import box, marked
 
 
 def question_text(prediction: Prediction) -> str:

@@ -13,8 +13,8 @@ from pygments.lexers import PythonLexer
 
 from course_lib.authoring.outline import ASKS
 from course_lib.checks.catalog import find_prediction
-from course_lib.checks.markup import marked
 from course_lib.checks.prediction import LETTERS, Prediction
+from course_lib.checks.showing import marked
 from course_lib.course_files import Cell, source
 
 HIGHLIGHTED = HtmlFormatter(cssclass="code", style="xcode")

@@ -17,7 +17,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from course_lib.checks import exercises, markup
+from course_lib.checks import exercises, showing
 from course_lib.course_files import write_whole
 from course_lib.grading import summary
 from course_lib.grading.records import Mark, Record
@@ -108,14 +108,16 @@ def environment(folder: Path) -> Environment:
     filters = (anchor, bars_in_words, count_of, in_a_list, page_name, remark, sha256, shortened)
     counts = (summary.lost_parts, summary.marks_of, summary.points_distribution, summary.right_in)
     made.filters.update({each.__name__: each for each in (*filters, *counts, summary.totals_distribution)})
-    made.filters.update(with_code=lambda words: Markup(markup.with_code(words)))
-    made.filters.update(marked=lambda words: Markup(markup.marked(words)))
+    made.filters.update(with_code=lambda words: Markup(showing.with_code(words)))
+    made.filters.update(marked=lambda words: Markup(showing.marked(words)))
     return made
 
 
 def _printable(value: Any) -> Any:
     """Replace unprintable characters in a value. Jinja2 escapes it afterwards."""
-    return value if isinstance(value, Markup) or not isinstance(value, str) else markup.UNPRINTABLE.sub("\ufffd", value)
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return showing.UNPRINTABLE.sub("\ufffd", value)
 
 
 def count_of(number: int, what: str) -> str:
@@ -130,7 +132,7 @@ def shortened(words: str, longest: int) -> str:
 
 def in_a_list(words: str) -> Markup:
     """Shorten a sentence to fit in a list; the student's page has all of it."""
-    return Markup(markup.with_code(shortened(words, 300)))
+    return Markup(showing.with_code(shortened(words, 300)))
 
 
 def page_name(student: str) -> str:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib.checks import exercises
-from course_lib.checks.markup import UNPRINTABLE
 from course_lib.checks.notebooks import BadNotebook
+from course_lib.checks.showing import UNPRINTABLE
 
 LONGEST = 100  # bytes; temporary files add a suffix, and file systems allow 255
 PLAIN = re.compile(r"[\w(][\w .,'()@+-]*(?<![ .])")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from course_lib.checks import exercises
-from course_lib.checks.markup import UNPRINTABLE
+from course_lib.checks.showing import UNPRINTABLE
 from course_lib.grading.records import Mark, Record
 
 FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # noqa: RUF001 - spreadsheets may treat full-width signs the same

@@ -14,7 +14,7 @@ from course_lib.authoring.outline import outlines
 from course_lib.checks import exercises
 from course_lib.checks.catalog import LESSONS
 from course_lib.checks.exercise import Exercise
-from course_lib.checks.markup import marked
+from course_lib.checks.showing import marked
 from course_lib.lab.cards import card_picture
 
 PICTURE = re.compile(r'<img alt="([^"]*)"')

@@ -11,8 +11,8 @@ from html import escape
 from typing import Any
 
 from course_lib.checks.catalog import find_prediction
-from course_lib.checks.markup import marked
 from course_lib.checks.prediction import Between, Choice, Prediction
+from course_lib.checks.showing import marked
 from course_lib.checks.wording import question_box
 
 Cell = dict[str, Any]

@@ -9,11 +9,11 @@ import pytest
 
 from course_lib.checks import predict, predictions, reveal
 from course_lib.checks.catalog import LESSONS
-from course_lib.checks.markup import marked
 from course_lib.checks.notebooks import read as read_notebook
 from course_lib.checks.notebooks import source
 from course_lib.checks.prediction import LETTERS, Between, fits, read_predictions
 from course_lib.checks.progress_file import read
+from course_lib.checks.showing import marked
 from course_lib.checks.wording import result_box
 from tests.checks.class_of import ROOT
 from tests.conftest import Kernel

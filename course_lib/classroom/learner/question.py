@@ -8,9 +8,8 @@ from typing import Any
 from course_lib.checks import wording
 from course_lib.checks.asking import offer
 from course_lib.checks.catalog import find_prediction
-from course_lib.checks.markup import marked
 from course_lib.checks.prediction import LETTERS, Prediction
-from course_lib.checks.showing import box, in_notebook, show
+from course_lib.checks.showing import box, in_notebook, marked, show
 from course_lib.classroom.learner import membership, news, tell
 
 NO_CLASS = "You are in no class: join one with join_class(address, code), from course_lib."

@@ -62,9 +62,7 @@ def with_room(chance: random.Random) -> tuple[list[list[int]], list[int], list[i
 
 
 def with_a_limit(chance: random.Random) -> tuple[list[list[int]], list[int], list[int]]:
-    """Return a problem with just enough memory for one placement, or a little more: the fastest one, or a
-    random one.
-    """
+    """Return a problem with just enough memory, or a little more, for the fastest or a random placement."""
     seconds, sizes = blocks_from(chance)
     ways = all_parts(len(sizes), len(seconds))
     chosen = chance.choice([chance.choice(ways), min(ways, key=partial(slowest, seconds))])
@@ -91,11 +89,8 @@ def probes() -> list[Problem]:
 
 
 # Each has a placement, and only if devices may be exactly full.
-SNUG: list[Problem] = [
-    ([[1, 1], [1, 1]], [3, 3], [3, 3]),
-    ([[1, 2, 1], [1, 1, 1]], [2, 2, 2], [4, 2]),
-    ([[1, 9], [3, 2]], [4, 1], [4, 1]),
-]
+SNUG: list[Problem] = [([[1, 1], [1, 1]], [3, 3], [3, 3]), ([[1, 2, 1], [1, 1, 1]], [2, 2, 2], [4, 2])]
+SNUG += [([[1, 9], [3, 2]], [4, 1], [4, 1])]
 
 
 def drive(answer, seconds: list[list[int]], sizes: list[int], memory: list[int]):
