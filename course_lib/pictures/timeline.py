@@ -97,11 +97,13 @@ def draw_bar(axes: Axes, span: Span, rows: tuple[float, float], color: str, scal
     axes.broken_barh(times, rows, facecolor=color, edgecolor="white", linewidth=0.6)
 
 
-def rank_axes(axes: Axes, ranks: int, unit: str, paced: bool, rows: str = "rank") -> None:
-    """Format axes whose rows are ranks or stages and whose width is time."""
+def rank_axes(
+    axes: Axes, ranks: int, unit: str, paced: bool, rows: str = "rank", sleeping: str = "blocks"
+) -> None:
+    """Format axes whose rows are ranks or stages and whose width is time. In a paced run, `sleeping` is what sleeps."""
     row_axes(axes, ranks, rows)
     axes.set_xlim(left=0)
-    axes.set_xlabel(f"time in {unit}" + (" (paced: blocks sleep to a fixed length)" if paced else ""), color=INK)
+    axes.set_xlabel(f"time in {unit}" + (f" (paced: {sleeping} sleep to a fixed length)" if paced else ""), color=INK)
 
 
 def row_axes(axes: Axes, count: int, name: str) -> None:
@@ -249,7 +251,8 @@ def _draw_arrows(axes: Axes, name: str, pairs: Sequence[Pair], ranks: int, unit:
         )
     for rank in range(ranks):
         axes.axhline(rank, color=COLORS["idle"], linewidth=1, zorder=0)
-    rank_axes(axes, ranks, unit, any(span.paced for pair in pairs for span in pair))
+    paced = any(span.paced for pair in pairs for span in pair)
+    rank_axes(axes, ranks, unit, paced, sleeping="messages")
     rank, times = busiest_rank(pairs)
     title = f"{len(pairs)} messages" + (f"; rank {rank} takes part in {times}" if pairs else "")
     axes.set_title(f"{name}: {title}" if name else title, loc="left", color=INK)
