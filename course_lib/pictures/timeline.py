@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -132,7 +133,8 @@ CHARACTER = 0.015  # the share of the picture's width that one character of a la
 def comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
     """Draw one row per run, all from the same zero: what `rank` computed above, what it communicated below.
 
-    If there is room, a bar shows the label of its span: its layer or bucket.
+    If there is room, a bar shows the label of its span: its layer or bucket. A backward pass whose layers are done and
+    that waits for its last messages is idle.
     """
     rows = {name: _of_rank(run, rank) for name, run in runs.items()}
     spans = [span for row in rows.values() for span in row]
@@ -156,9 +158,21 @@ def comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
 
 
 def _of_rank(run: Run, rank: int) -> list[Span]:
-    spans = sorted((span for span in run.spans if span.rank == rank), key=lambda span: -span.seconds)
+    spans = [span for span in run.spans if span.rank == rank]
     start = min((span.start for span in spans), default=0.0)
-    return [span.since(start) for span in spans]
+    return [span.since(start) for span in sorted([*spans, *_waits(spans)], key=lambda span: -span.seconds)]
+
+
+def _waits(spans: Sequence[Span]) -> list[Span]:
+    """Return an idle span for each backward pass that only waits for messages after its last layer is done."""
+    waits = []
+    for whole in spans:
+        ends = [part.end for part in spans if part.label and part.name == whole.name and whole.start <= part.start]
+        done = max((end for end in ends if end <= whole.end), default=whole.end)
+        sent = any(message.start < whole.end and message.end > done for message in spans if message.name in MESSAGES)
+        if whole.name == "backward" and not whole.label and done < whole.end and sent:
+            waits.append(replace(whole, name="idle", start=done))
+    return waits
 
 
 def _draw_span(axes: Axes, place: int, span: Span, color: str, scale: float, labelled: bool) -> None:
