@@ -98,9 +98,7 @@ def draw_bar(axes: Axes, span: Span, rows: tuple[float, float], color: str, scal
     axes.broken_barh(times, rows, facecolor=color, edgecolor="white", linewidth=0.6)
 
 
-def rank_axes(
-    axes: Axes, ranks: int, unit: str, paced: bool, rows: str = "rank", sleeping: str = "blocks"
-) -> None:
+def rank_axes(axes: Axes, ranks: int, unit: str, paced: bool, rows: str = "rank", sleeping: str = "blocks") -> None:
     """Format axes whose rows are ranks or stages and whose width is time. In a paced run, `sleeping` is what sleeps."""
     row_axes(axes, ranks, rows)
     axes.set_xlim(left=0)

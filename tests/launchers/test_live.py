@@ -242,9 +242,8 @@ def test_a_fault_is_named_as_by_launch_and_the_team_lives_on(team, name):
     else:
         remade = "The process group was aborted and recreated; all variables are kept" in str(caught.value)
         assert remade == (name != "another dtype")  # as many bytes, so that nobody waits
-        assert ("recreated, too: here, model" in str(caught.value).replace("a device mesh: here", "recreated, too: here")) == (
-            name == "backward of DDP"
-        )
+        said = str(caught.value).replace("a device mesh: here", "recreated, too: here")
+        assert ("recreated, too: here, model" in said) == (name == "backward of DDP")
 
 
 STUCK = {
