@@ -156,10 +156,11 @@ def curves(
     computed: Collection[str] = (),
     logarithmic: bool | str = False,
     marks: bool = True,
+    bottom: float = 0,
     top: float | None = None,
     verticals: Mapping[str, float] | None = None,
 ) -> Picture:
-    """Draw one curve per name. `lines` are named reference heights; `top` cuts off the picture there.
+    """Draw one curve per name. `lines` are named reference heights; the picture is cut off at `bottom` and `top`.
 
     `logarithmic` makes the x-axis logarithmic, or both axes if it is "both". `verticals` are named places on x.
 
@@ -181,7 +182,7 @@ def curves(
         axes.set_yscale("log", base=10)
         axes.yaxis.set_major_formatter("{x:g}")
     else:
-        axes.set_ylim(0, top)
+        axes.set_ylim(bottom, top)
     axes.set_ylabel(y, color=INK)
     names = [*series, *(lines or {}), *(verticals or {})]
     if len(names) > 1:

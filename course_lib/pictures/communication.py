@@ -39,7 +39,8 @@ def link(link: Link) -> Picture:
     axes.yaxis.set_minor_formatter("")
     axes.set_xlabel("message size in bytes")
     axes.set_ylabel("milliseconds, one way")
-    axes.set_title(f"measured (points) and fitted: {link}", loc="left", color=INK)
+    fitted = f"{link.latency * 1e6:.0f} µs + bytes / {link.bandwidth / 1e9:.1f} GB/s"
+    axes.set_title(f"points: measured; line: {fitted}", loc="left", color=INK)
     axes.spines[["top", "right"]].set_visible(False)
     return Picture(figure, "Message time against message size on two logarithmic axes: flat, then rising in a line")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -97,11 +98,11 @@ def draw_bar(axes: Axes, span: Span, rows: tuple[float, float], color: str, scal
     axes.broken_barh(times, rows, facecolor=color, edgecolor="white", linewidth=0.6)
 
 
-def rank_axes(axes: Axes, ranks: int, unit: str, paced: bool, rows: str = "rank") -> None:
-    """Format axes whose rows are ranks or stages and whose width is time."""
+def rank_axes(axes: Axes, ranks: int, unit: str, paced: bool, rows: str = "rank", sleeping: str = "blocks") -> None:
+    """Format axes whose rows are ranks or stages and whose width is time. In a paced run, `sleeping` is what sleeps."""
     row_axes(axes, ranks, rows)
     axes.set_xlim(left=0)
-    axes.set_xlabel(f"time in {unit}" + (" (paced: blocks sleep to a fixed length)" if paced else ""), color=INK)
+    axes.set_xlabel(f"time in {unit}" + (f" (paced: {sleeping} sleep to a fixed length)" if paced else ""), color=INK)
 
 
 def row_axes(axes: Axes, count: int, name: str) -> None:
@@ -130,7 +131,8 @@ CHARACTER = 0.015  # the share of the picture's width that one character of a la
 def comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
     """Draw one row per run, all from the same zero: what `rank` computed above, what it communicated below.
 
-    If there is room, a bar shows the label of its span: its layer or bucket.
+    If there is room, a bar shows the label of its span: its layer or bucket. A backward pass whose layers are done and
+    that waits for its last messages is idle.
     """
     rows = {name: _of_rank(run, rank) for name, run in runs.items()}
     spans = [span for row in rows.values() for span in row]
@@ -154,9 +156,21 @@ def comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
 
 
 def _of_rank(run: Run, rank: int) -> list[Span]:
-    spans = sorted((span for span in run.spans if span.rank == rank), key=lambda span: -span.seconds)
+    spans = [span for span in run.spans if span.rank == rank]
     start = min((span.start for span in spans), default=0.0)
-    return [span.since(start) for span in spans]
+    return [span.since(start) for span in sorted([*spans, *_waits(spans)], key=lambda span: -span.seconds)]
+
+
+def _waits(spans: Sequence[Span]) -> list[Span]:
+    """Return an idle span for each backward pass that only waits for messages after its last layer is done."""
+    waits = []
+    for whole in spans:
+        ends = [part.end for part in spans if part.label and part.name == whole.name and whole.start <= part.start]
+        done = max((end for end in ends if end <= whole.end), default=whole.end)
+        sent = any(message.start < whole.end and message.end > done for message in spans if message.name in MESSAGES)
+        if whole.name == "backward" and not whole.label and done < whole.end and sent:
+            waits.append(replace(whole, name="idle", start=done))
+    return waits
 
 
 def _draw_span(axes: Axes, place: int, span: Span, color: str, scale: float, labelled: bool) -> None:
@@ -249,7 +263,8 @@ def _draw_arrows(axes: Axes, name: str, pairs: Sequence[Pair], ranks: int, unit:
         )
     for rank in range(ranks):
         axes.axhline(rank, color=COLORS["idle"], linewidth=1, zorder=0)
-    rank_axes(axes, ranks, unit, any(span.paced for pair in pairs for span in pair))
+    paced = any(span.paced for pair in pairs for span in pair)
+    rank_axes(axes, ranks, unit, paced, sleeping="messages")
     rank, times = busiest_rank(pairs)
     title = f"{len(pairs)} messages" + (f"; rank {rank} takes part in {times}" if pairs else "")
     axes.set_title(f"{name}: {title}" if name else title, loc="left", color=INK)

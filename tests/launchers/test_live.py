@@ -240,11 +240,10 @@ def test_a_fault_is_named_as_by_launch_and_the_team_lives_on(team, name):
         assert "has ended, and its variables are lost; ranks " in str(caught.value)
         assert "team.restart() starts it again" in str(caught.value)
     else:
-        remade = "The process group was aborted and made anew; all variables are kept" in str(caught.value)
+        remade = "The process group was aborted and recreated; all variables are kept" in str(caught.value)
         assert remade == (name != "another dtype")  # as many bytes, so that nobody waits
-        assert ("made again: here, model" in str(caught.value).replace("a device mesh: here", "made again: here")) == (
-            name == "backward of DDP"
-        )
+        said = str(caught.value).replace("a device mesh: here", "recreated, too: here")
+        assert ("recreated, too: here, model" in said) == (name == "backward of DDP")
 
 
 STUCK = {
@@ -340,7 +339,7 @@ def test_a_wrapper_of_an_aborted_group_says_that_it_must_be_made_again(team):
     team.run("model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))")
     with pytest.raises(RanksStuck, match="a device mesh: here, model"):
         team.run("if rank: dist.barrier()")
-    with pytest.raises(RankFailed, match="usually belongs to a group from before the process group was last made anew"):
+    with pytest.raises(RankFailed, match="usually belongs to a group from before the process group was last recreated"):
         team.run("model(x).sum().backward()")
     team.run("model = torch.nn.parallel.DistributedDataParallel(model.module); model(x).sum().backward()")
 

@@ -327,6 +327,14 @@ def test_the_mesh_names_every_rank():
     assert "2 replicas of 3 stages on 6 ranks" in picture.alt
 
 
+def test_a_backward_pass_that_waits_for_its_messages_is_idle():
+    layer, whole = Span(0, "backward", 0.0, 0.02, label="1"), Span(0, "backward", 0.0, 0.05)
+    sent = Span(0, "communication", 0.01, 0.05, label="1")
+    for spans, shown in (([layer, whole, sent], ["backward", "communication", "idle"]), ([layer, whole], ["backward"])):
+        picture = comparison({"run": Run((None,), 1.0, [], spans)})
+        assert [text.get_text() for text in picture.figure.legends[0].get_texts()] == shown
+
+
 def test_runs_side_by_side_begin_at_the_same_zero_with_communication_below():
     early = [Span(0, "backward", 5.0, 5.04, True, label="2"), Span(0, "communication", 5.02, 5.05, label="2")]
     late = [Span(0, "backward", 9.0, 9.01), Span(1, "backward", 0.0, 99.0)]

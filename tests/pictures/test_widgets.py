@@ -183,7 +183,7 @@ def test_a_ring_is_stepped_to_the_end_where_every_piece_is_complete():
 def test_another_way_begins_again_and_has_its_own_rounds():
     explorer = explore_all_reduce(6)
     explorer.set(round=4)
-    explorer.set(way="through rank 0")
+    explorer.set(way="naive")
     assert explorer.values["round"] == 0
     assert explorer.controls["round"].options == tuple(range(11))
     explorer.set(way="recursive doubling")

@@ -101,12 +101,12 @@ def _pairs(ranks: int) -> bool:
 
 def _formula(scheme: AllReduce) -> str:
     """Return the formula for the bytes that pass in turn, for a tensor of M bytes on n ranks."""
-    formulas = {"ring": "2(n-1)/n x M", "through rank 0": "2(n-1) x M", "recursive doubling": "log2(n) x M"}
+    formulas = {"ring": "2(n-1)/n x M", "naive": "2(n-1) x M", "recursive doubling": "log2(n) x M"}
     return formulas[scheme.name]
 
 
 def _phase(scheme: AllReduce, rounds: int) -> str:
-    phases = {"ring": ("reduce-scatter", "all-gather"), "through rank 0": ("reduce", "broadcast")}
+    phases = {"ring": ("reduce-scatter", "all-gather"), "naive": ("reduce", "broadcast")}
     return f", {phases[scheme.name][rounds > len(scheme.rounds) // 2]}" if scheme.name in phases else ""
 
 
@@ -260,7 +260,7 @@ def through_root(ranks: int) -> AllReduce:
     others = range(1, ranks)
     reduce = tuple((Message(rank, 0, 0, adds=True),) for rank in others)
     broadcast = tuple((Message(0, rank, 0, adds=False),) for rank in others)
-    return AllReduce("through rank 0", ranks, 1, reduce + broadcast)
+    return AllReduce("naive", ranks, 1, reduce + broadcast)
 
 
 def doubling(ranks: int) -> AllReduce:
@@ -275,7 +275,7 @@ def doubling(ranks: int) -> AllReduce:
 
 def ways_to_all_reduce() -> dict[str, Callable[[int], AllReduce]]:
     """Return the function that makes each algorithm, by name."""
-    return {"ring": ring, "through rank 0": through_root, "recursive doubling": doubling}
+    return {"ring": ring, "naive": through_root, "recursive doubling": doubling}
 
 
 def _check(ranks: int) -> None:
