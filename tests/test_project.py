@@ -68,7 +68,7 @@ def test_no_file_knows_the_machine_it_was_made_on():
 
 def test_the_readme_names_the_two_commands():
     readme = (ROOT / "README.md").read_text()
-    for command in ("make lab", "make test ", "make test-all", "pip install -e .", "course lab"):
+    for command in ("make lab", "make test`", "make test-all", "pip install -e .", "course lab"):
         assert command in readme
 
 
