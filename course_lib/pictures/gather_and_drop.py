@@ -23,7 +23,7 @@ BARS = {
     "reduce-scatter": COLORS["receive"],
 }
 AREAS = {
-    "own rows of the parameters": MEMORY["parameters"],
+    "its shard of the parameters": MEMORY["parameters"],
     "gathered parameters": "#7FB8D8",  # parameters too, but lighter: they are temporary
     "gradients": MEMORY["gradients"],
 }

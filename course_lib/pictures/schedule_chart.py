@@ -30,7 +30,7 @@ WIDTH = 9.0  # the picture's width in inches
 SPACE = 0.68  # the share of that width used for the actions
 CHARACTER = 0.11  # the width of a label's character, with its share of the margin, in inches
 TALL = 0.76  # the height of a box; a row is 1
-COST = "units of the costs"
+COST = "units"
 TEXT = {"F": "white", "B": "black", "W": "white", "R": "black"}
 
 
@@ -43,7 +43,7 @@ def schedule(
     idle: str = "idle",
     held: bool = True,
 ) -> Picture:
-    """Draw the actions of each stage over time, stage 0 on top, and beside them the most that each stage holds.
+    """Draw the actions of each stage or device over time, the first on top, and beside them the most that each holds.
 
     `actions` is what `simulate` or `measured` returned; a `Schedule` is simulated with every action taking 1.
 
@@ -63,8 +63,9 @@ def schedule(
     figure = Figure(figsize=(WIDTH, 1.4 + 0.38 * stages), layout="constrained")
     left, *bars = figure.subplots(1, 1 + held, width_ratios=(6, 1)[: 1 + held], sharey=True, squeeze=False)[0]
     paced = any(box.paced for box in timed)
-    rank_axes(left, stages, unit, paced, rows="stage")
-    if pieces_of(timed)[2] > 1:
+    virtual = pieces_of(timed)[2]
+    rank_axes(left, stages, unit, paced, rows=_row(virtual))
+    if virtual > 1:
         left.set_xlabel(f"{left.get_xlabel()}; darker boxes: a later virtual stage", color=INK)
     _draw_actions(left, timed, stages)
     for right in bars:
@@ -82,6 +83,11 @@ def _from_zero(actions: Sequence[TimedAction], own_unit: str) -> tuple[list[Time
     unit, scale = (own_unit, 1.0) if own_unit else time_unit(makespan(actions))
     moved = [replace(box, start=(box.start - start) * scale, end=(box.end - start) * scale) for box in actions]
     return moved, unit
+
+
+def _row(virtual: int) -> str:
+    """Return what a row is: a stage, or a device that has several virtual ones."""
+    return "device" if virtual > 1 else "stage"
 
 
 def _meanings(timed: Iterable[TimedAction], idle: str) -> dict[str, str]:
@@ -132,7 +138,7 @@ def _draw_peaks(axes: Axes, timed: Sequence[TimedAction]) -> None:
     axes.set_xlim(0, 1.6)  # a fixed range, to compare schedules of the same batch by eye
     axes.set_xticks([])
     axes.set_xlabel("held at most,\nof the batch", color=INK)
-    row_axes(axes, len(held) or 1, "stage")
+    row_axes(axes, len(held) or 1, _row(pieces_of(timed)[2]))
     axes.tick_params(axis="y", labelleft=False)
 
 
@@ -142,7 +148,7 @@ def _describe(timed: Sequence[TimedAction], name: str, facts: str, paced: bool, 
     held = peak_share(timed)
     stages, virtual = len(held), pieces_of(timed)[2]
     kind = ("Paced schedule " if paced else "Schedule ") + name
-    stages_in_words = f"{stages} {'stage' if stages == 1 else 'stages'}"
+    stages_in_words = f"{stages} {_row(virtual)}{'' if stages == 1 else 's'}"
     stages_in_words += f" with {virtual} virtual stages each" if virtual > 1 else ""
     shares = ", ".join(share.percent for share in held)
     peaks = f"; held at most, of the batch: {shares}" if with_peaks else ""

@@ -102,6 +102,9 @@ def _candidates(
             yield from ((ranks // stages, Pieces(name, stages, count, cut, recomputes)) for cut in cuts)
 
 
+LABEL = max(map(len, PARTS))  # the width of a table's first column
+
+
 @dataclass(frozen=True)
 class Explanation:
     """Two plans compared part by part. `str` gives a table and a sentence; `pictures.plan_bars` draws the same."""
@@ -133,13 +136,13 @@ class Explanation:
         plans = (self.winner, self.runner_up)
         names = [f"{plan.name}, {plan.pieces}" for plan in plans]
         width = max(map(len, names))
-        rows = [f"{'':<18}  " + "  ".join(f"{name:>{width}}" for name in names)]
+        rows = [f"{'':<{LABEL}}  " + "  ".join(f"{name:>{width}}" for name in names)]
         for part in PARTS:
             if any(part in plan.parts for plan in plans):
                 cells = [f"{plan.parts.get(part, 0.0) * 1000:.1f} ms" for plan in plans]
-                rows.append(f"{part:<18}  " + "  ".join(f"{cell:>{width}}" for cell in cells))
+                rows.append(f"{part:<{LABEL}}  " + "  ".join(f"{cell:>{width}}" for cell in cells))
         totals = "  ".join(f"{f'{plan.seconds * 1000:.1f} ms':>{width}}" for plan in plans)
-        return "\n".join([*rows, f"{'an update':<18}  {totals}", self.reason])
+        return "\n".join([*rows, f"{'an update':<{LABEL}}  {totals}", self.reason])
 
 
 def explain(plan: Plan, runner_up: Plan) -> Explanation:
@@ -264,7 +267,7 @@ class Sensitivity:
                 return f"{1e6 * link.latency:.0f} microseconds"
             return f"{link.bandwidth / 1e9:,.0f} GB/s"
         if quantity == SPEED and "H200" in self.work.times.device:
-            return f"{factor:.2g} H200"
+            return f"{factor:.2g} H200s"
         return f"{self.work.scaled(sequences=factor).sequences:,}"
 
     def _of_memory(self) -> list[Change]:

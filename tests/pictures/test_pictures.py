@@ -250,7 +250,7 @@ def test_split_and_repeated_work_and_virtual_stages_are_told_apart():
         "recompute",
         "idle",
     ]
-    assert picture.alt.startswith("Schedule zb-v + recomputation on 2 stages with 2 virtual stages each: makespan")
+    assert picture.alt.startswith("Schedule zb-v + recomputation on 2 devices with 2 virtual stages each: makespan")
     assert words(right) == ["16.7%", "50%"]  # stage 1: two wait for W while a third is made again
 
 
