@@ -18,7 +18,7 @@ from course_lib.version import __version__  # noqa: E402
 project = "Training an LSTM on many GPUs"
 release = version = __version__
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.linkcode", "myst_nb", "gather", "mathml", "named_summaries", "widgets"]
-extensions += ["glossary_terms"]
+extensions += ["glossary_terms", "code_lines"]
 language = "en"
 highlight_language = "text"  # what has no language of its own is a terminal
 exclude_patterns = ["files/**"]

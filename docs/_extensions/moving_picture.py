@@ -29,7 +29,7 @@ def moving_picture() -> str:
     drawn = [line(*start, *end, "link") for start, end in BETWEEN]
     drawn += [_rank(rank, way) for rank in range(way.ranks)]
     drawn += [_travelling(one, number, way) for number, messages in enumerate(way.rounds) for one in messages]
-    drawn += [text(SIZE[0] / 2, 160, words, f"words {name}", "middle") for name, words in _captions(way)]
+    drawn += [_lines(words, name) for name, words in _captions(way)]
     svg = element("svg", *drawn, viewBox=f"0 0 {SIZE[0]} {SIZE[1]}", role="img", aria_label=WORDS)
     return f'<figure class="moving-picture"><style>{_style(way)}</style>{svg}{PAUSE}</figure>'
 
@@ -37,8 +37,14 @@ def moving_picture() -> str:
 def _captions(way: AllReduce) -> list[tuple[str, str]]:
     rounds = len(way.rounds)
     kinds = ["each adds what it receives" if messages[0].adds else "the sum is passed on" for messages in way.rounds]
-    during = [(f"during{number}", f"round {number + 1} of {rounds}: {kind}") for number, kind in enumerate(kinds)]
-    return [*during, ("at-the-end", "every rank has the sum of all")]
+    during = [(f"during{number}", f"round {number + 1} of {rounds}:\n{kind}") for number, kind in enumerate(kinds)]
+    return [*during, ("at-the-end", "every rank has\nthe sum of all")]
+
+
+def _lines(words: str, name: str) -> str:
+    """Words in the middle, in lines so short that no message passes over them."""
+    lines = enumerate(words.split("\n"))
+    return "".join(text(SIZE[0] / 2, 149 + 26 * place, line, f"words {name}", "middle") for place, line in lines)
 
 
 def _cell(rank: int, piece: int) -> tuple[float, float]:
@@ -101,7 +107,7 @@ def _appears(name: str, at: float) -> str:
 
 STILL = """
 .moving-picture text { fill: currentColor; font: 15px var(--pst-font-family-base, sans-serif); }
-@media (max-width: 600px) { .moving-picture text { font-size: 19px; } }
+@media (max-width: 600px) { .moving-picture text { font-size: 23px; } }
 .moving-picture .name { font-weight: 600; }
 .moving-picture .box { fill: var(--pst-color-surface, #f5f5f5); stroke: var(--pst-color-border, #999); }
 .moving-picture .frame { fill: none; stroke: var(--pst-color-text-muted, #555); }

@@ -176,6 +176,9 @@
     }
   });
 
+  // Several lines with gaps in them are a table.
+  const hasColumns = (pre) => pre.textContent.split("\n").filter((line) => /\S {2,}\S/.test(line)).length > 2;
+
   // Paper shows everything.
   let printing = false;
   addEventListener("beforeprint", () => {
@@ -197,6 +200,7 @@
     document.querySelectorAll("[data-prediction]").forEach(arrange);
     scores();
     follow();
-    document.querySelectorAll("figure.drawn, .course-still, .formula").forEach((each) => stops.observe(each));
+    document.querySelectorAll(".cell_output pre").forEach((each) => each.classList.toggle("columns", hasColumns(each)));
+    document.querySelectorAll("figure.drawn, .course-still, .formula, pre.columns").forEach((each) => stops.observe(each));
   });
 })();

@@ -118,6 +118,26 @@ LONGEST = """all => Math.max(...all.filter(e => e.offsetHeight).map(
   e => e.textContent.length / (e.offsetHeight / parseFloat(getComputedStyle(e).lineHeight))))"""
 
 
+def test_code_wraps_where_it_would_be_wider_than_the_window(page):
+    page.browser.set_viewport_size({"width": 1280, "height": 800})
+    page.open("notebooks/06_pipeline_parallelism.ipynb")
+    lines = page.browser.locator(f"{NOTEBOOK} .jp-Cell:not(.lm-mod-hidden) .cm-line")
+    wait(lambda: lines.evaluate_all("all => all.some(e => e.offsetHeight > 30)"))  # a line that takes two
+    scrolls = "all => all.filter(e => e.scrollWidth > e.clientWidth).length"
+    assert page.browser.locator(f"{NOTEBOOK} .cm-scroller").evaluate_all(scrolls) == 0
+    page.screenshot("code_1280")
+
+
+def test_another_day_the_contents_come_back_beside_a_lesson(page):
+    page.browser.goto(page.lab.address)
+    page.browser.locator(".course-desk-cards li").first.wait_for()
+    workspace = next((page.lab.desk / ".course" / "jupyter" / "workspaces").iterdir())
+    wait(lambda: '"collapsed":true' in workspace.read_text().partition('"left"')[2].replace(" ", "")[:200])
+    page.browser.reload()
+    page.browser.get_by_role("button", name="Start: lesson 00").click()
+    page.browser.locator("#table-of-contents").get_by_text("1 · A rank").wait_for()
+
+
 def test_to_open_a_lesson_changes_nothing(page, lab):
     name = "notebooks/02_ddp.ipynb"
     before = (lab.desk / name).read_bytes()

@@ -119,8 +119,39 @@ def test_code_fits_and_ends_where_prose_does(page, site_address):
     assert len(edges) > 50
     assert len(set(edges)) == 1
     lines = "e => e.textContent.length / (e.offsetHeight / parseFloat(getComputedStyle(e).lineHeight))"
+    assert page.evaluate(CONTINUED) > 5
     longest = page.locator("article section > p").evaluate_all(f"all => Math.max(...all.map({lines}))")
     assert 60 < longest < 90
+
+
+# How many indented lines wrap; -1 if one continues no further right than it begins.
+CONTINUED = """(() => {
+  let count = 0;
+  for (const line of document.querySelectorAll("article .cell_input pre .indented")) {
+    const range = document.createRange();
+    range.selectNodeContents(line);
+    const rects = [...range.getClientRects()].filter((each) => each.width);
+    const words = line.firstElementChild.getBoundingClientRect().left;
+    const later = rects.filter((each) => each.top > rects[0].top + 10);
+    if (!later.length) continue;
+    if (Math.min(...later.map((each) => each.left)) < words + 20) return -1;
+    count += 1;
+  }
+  return count;
+})()"""
+
+
+def test_on_a_phone_tables_of_words_keep_their_columns_and_the_ring_its_letters(page, site_address):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(site_address + LESSON)
+    page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
+    tables = page.locator(".cell_output pre.columns")
+    assert tables.count() > 2
+    assert set(tables.evaluate_all("all => all.map(e => getComputedStyle(e).whiteSpace)")) == {"pre"}
+    page.wait_for_function("document.querySelector('pre.columns').tabIndex == 0")  # it scrolls: keys come to it
+    page.goto(site_address)
+    letters = "all => all.map(e => parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a)"
+    assert min(page.locator(".moving-picture text").evaluate_all(letters)) > 12
 
 
 def test_a_picture_has_letters_of_12_px_or_scrolls_and_in_the_dark_its_own_colors(page, site_address):
@@ -197,7 +228,7 @@ def test_the_picture_moves_unless_it_is_paused_or_less_motion_is_asked_for(page,
     page.emulate_media(reduced_motion="reduce")
     page.reload()
     assert page.evaluate(running) == 0
-    assert page.locator(".moving-picture .words.during2").evaluate("e => getComputedStyle(e).opacity") == "1"
+    assert page.locator(".moving-picture .words.during2").first.evaluate("e => getComputedStyle(e).opacity") == "1"
 
 
 def test_formulas_are_drawn_by_the_browser_itself(page, site_address):

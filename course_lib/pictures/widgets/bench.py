@@ -189,7 +189,7 @@ class ScheduleBench(Explorer):
         others = named_schedules(self.schedule, self.costs)
         below = score_table(simulation, others, self.found, bound) + schedules.written(self.schedule)
         words = self._words(simulation, waiting)
-        return Drawing("".join(shapes), schedules.RIGHT + 100, height, words, below, parts=True)
+        return Drawing("".join(shapes), schedules.RIGHT + schedules.BARS, height, words, below, parts=True)
 
     @property
     def _rows(self) -> list[tuple[int, tuple[Action, ...]]]:

@@ -18,6 +18,7 @@ from course_lib.planning.simulation import NAMES, ActionCosts, TimedAction, simu
 LEFT, WIDTH = 66, 560  # the left edge and the width of the time axis
 ROW, TALL = 34, 28  # the distance between two stages, and the height of a box
 RIGHT = LEFT + WIDTH + 14
+BARS = 100  # the width of the bars, with their percentages
 INK_ON = {"F": "on-dark", "B": "on-light", "W": "on-dark", "R": "on-light"}
 CLASSES = {kind: name.replace(" ", "-") for kind, name in NAMES.items()}
 
@@ -85,7 +86,7 @@ def held_bars(held: Sequence[Held], top: float) -> str:
         shapes += [box(RIGHT, y, activations, TALL, "activations")]
         shapes += [box(RIGHT + activations, y, for_weights, TALL, CLASSES["W"])]
         shapes.append(text(RIGHT + activations + for_weights + 5, y + 18.5, share.percent))
-    return "".join([*shapes, text(RIGHT, top - 7, "held of the batch", "ink small")])
+    return "".join([*shapes, text(RIGHT + BARS, top - 7, "held of the batch", "ink small", "end")])
 
 
 def plain_boxes(timed: Sequence[TimedAction], scale: float, top: float, sizes: tuple[int, int]) -> str:
@@ -194,4 +195,4 @@ class ScheduleExplorer(Explorer):
         )
         below = written(schedule) if len(simulation.timed) <= MOST_TIPS else ""
         pointed = tips(simulation.timed, scale, TOP, parts)
-        return Drawing("".join(shapes), RIGHT + 100, bottom + 40, words, below, tips=pointed)
+        return Drawing("".join(shapes), RIGHT + BARS, bottom + 40, words, below, tips=pointed)

@@ -57,7 +57,7 @@ def worded(options: Sequence[float], say) -> dict[float, str]:
 
 
 CHARACTER = 6.6  # the approximate width of a character, in a picture's units
-READABLE = 0.8  # the smallest scale at which a picture's text is readable
+READABLE = 0.86  # the smallest scale of a picture in a page: the letters that shell.css gives it have 12 px then
 MARGIN = 10  # the margin around a standalone picture
 VIRTUAL = ("forward", "backward", "weight-gradients", "recompute")  # what a virtual stage does
 DARKEST = 3  # the shade of virtual stage 3, and of later ones
@@ -138,7 +138,8 @@ class Drawing:
     @property
     def in_page(self) -> str:
         """Return the SVG for a page that defines the colors."""
-        least = f"min-width: {_text(READABLE * self.width)}px"  # a narrow window scrolls it, so it stays legible
+        # A narrow window scrolls it, so it stays legible; on its right there is padding of .6rem.
+        least = f"min-width: calc({_text(READABLE * self.width)}px + .6rem)"
         role = "group" if self.parts else "img"
         return element("svg", self.shapes, self.tips, **self._attributes(), role=role, style=least)
 

@@ -138,7 +138,7 @@
     bar(number, cell) {
       const asks = ASKS.test(textOf(cell).trim());
       const failed = isCode(cell) && cell.model.outputs.toJSON().some((output) => output.output_type === "error");
-      const run = cell.model.executionCount && !failed ? "Choose an answer" : "Run the cell above, then choose an answer";
+      const run = cell.model.executionCount && !failed ? "Choose an answer (the Tab key leads to it)" : "Run the cell above, then choose an answer";
       const words = asks ? `${run}, or skip: the result stays folded until then. ` : "What follows stays folded until the cell has run. ";
       const bar = this.bars.get(number) || element("div", { class: "course-desk-fold", role: "group", "aria-label": asks ? `Outcome of ${number}` : "What comes after" },
         element("span"), button(asks ? "Skip: show it" : "Show it", () => this.open(number, true)));
@@ -392,13 +392,16 @@
   // window it makes room for everything.
   const sideOf = (shell) => {
     let comesBack = window.innerWidth >= 1000;
+    let chosen = !shell.leftCollapsed;
     const fit = () => {
       const home = shell.currentWidget?.id === HOME;
       if (home && !shell.leftCollapsed) {
         shell.collapseLeft();
+        chosen = true;
         comesBack = window.innerWidth >= 1000;
       } else if (!home && shell.currentWidget && comesBack) {
-        shell.expandLeft();
+        if (chosen) shell.expandLeft();
+        else shell.activateById("table-of-contents"); // what was collapsed when the page was loaded is not known any more
         comesBack = false;
       }
     };
