@@ -164,6 +164,7 @@ def curves(
     `logarithmic` makes the x-axis logarithmic, or both axes if it is "both". `verticals` are named places on x.
 
     Anything not measured is dashed: the heights, and the curves named in `computed`, so that others show through.
+    A computed "NAME, ..." has the color of the curve NAME.
     """
     if unknown := [name for name in computed if name not in series]:
         raise ValueError(f"computed={unknown}: name curves of this picture, {', '.join(series)}")
@@ -206,11 +207,13 @@ def panels(series_of: Mapping[str, Mapping[str, Points]], *, y: str, top: float 
 
 
 def _draw_lines(axes: Axes, series: Mapping[str, Points], x: str, marks: bool, computed: Collection[str] = ()) -> None:
+    colors: dict[str, str] = {}
     for color, (name, points) in zip(cycle(SERIES), series.items(), strict=False):
+        colors[name] = colors.get(name.partition(", ")[0], color) if name in computed else color
         xs, ys = zip(*points, strict=True)
         label = name.replace("$", r"\$")  # matplotlib would parse text between two dollar signs as math
         style = "--" if name in computed else "o-" if marks else "-"
-        axes.plot(xs, ys, style, color=color, label=label, markersize=4, linewidth=1.6)
+        axes.plot(xs, ys, style, color=colors[name], label=label, markersize=4, linewidth=1.6)
     axes.set_xlabel(x, color=INK)
     axes.spines[["top", "right"]].set_visible(False)
 

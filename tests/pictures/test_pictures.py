@@ -301,6 +301,14 @@ def test_a_computed_curve_is_dashed_and_must_be_one_of_those_drawn():
         curves(points, x="ranks", y="speed", computed=["fit"])
 
 
+def test_a_computed_curve_has_the_color_of_the_curve_it_computes():
+    points = {name: [(1, 1), (2, 3)] for name in ("few", "many", "few, formula", "many, measured again")}
+    lines = curves(points, x="ranks", y="speed", computed=["few, formula"]).figure.axes[0].lines
+    few, many, formula, again = (line.get_color() for line in lines)
+    assert formula == few
+    assert len({few, many, again}) == 3
+
+
 def test_both_axes_can_be_logarithmic_and_a_place_be_marked():
     picture = curves({"steps": [(1, 10), (64, 500)]}, x="n", y="µs", logarithmic="both", verticals={"the knee": 8})
     (axes,) = picture.figure.axes
