@@ -1,6 +1,6 @@
 """Pictures of what a run returned. Each has a text description for readers who cannot see it."""
 
-from course_lib.pictures.charts import curves, losses, memory, padding, panels, placement, plan_bars
+from course_lib.pictures.charts import curves, losses, memory, padding, placement, plan_bars
 from course_lib.pictures.communication import collectives, link, link_matrix
 from course_lib.pictures.cuts import cut_edges, layer_by_time, mesh, split_cell
 from course_lib.pictures.gather_and_drop import gather_and_drop
@@ -21,5 +21,5 @@ __all__ = [
     "Picture", "causal_pieces", "collectives", "comparison", "curves", "cut_edges", "explore_all_reduce",
     "explore_batches", "explore_memory", "explore_meshes", "explore_placement", "explore_scaling", "explore_schedules",
     "gather_and_drop", "layer_by_time", "link", "link_matrix", "losses", "memory", "mesh", "messages", "padding",
-    "panels", "placement", "plan_bars", "schedule", "schedule_bench", "split_cell", "split_mlp", "timeline",
+    "placement", "plan_bars", "schedule", "schedule_bench", "split_cell", "split_mlp", "timeline",
 ]  # fmt: skip

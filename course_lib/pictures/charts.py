@@ -165,6 +165,7 @@ def curves(
     `logarithmic` makes the x-axis logarithmic, or both axes if it is "both". `verticals` are named places on x.
 
     Anything not measured is dashed: the heights, and the curves named in `computed`, so that others show through.
+    A computed "NAME, ..." has the color of the curve NAME.
     """
     if unknown := [name for name in computed if name not in series]:
         raise ValueError(f"computed={unknown}: name curves of this picture, {', '.join(series)}")
@@ -190,28 +191,14 @@ def curves(
     return Picture(figure, f"{y} against {x}: {', '.join(names)}")
 
 
-def panels(series_of: Mapping[str, Mapping[str, Points]], *, y: str, top: float | None = None) -> Picture:
-    """Draw the same curves against several quantities: each `series_of[x]` is a panel, labeled with its x.
-
-    All panels have the same height, and a curve has the same color in each.
-    """
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    all_axes = figure.subplots(1, len(series_of), sharey=True, squeeze=False)[0]
-    for axes, (x, series) in zip(all_axes, series_of.items(), strict=True):
-        _draw_lines(axes, series, x, marks=False)
-    all_axes[0].set_ylim(0, top)
-    all_axes[0].set_ylabel(y, color=INK)
-    figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)
-    names = ", ".join(next(iter(series_of.values())))
-    return Picture(figure, f"{y} against {' and against '.join(series_of)}: {names}")
-
-
 def _draw_lines(axes: Axes, series: Mapping[str, Points], x: str, marks: bool, computed: Collection[str] = ()) -> None:
+    colors: dict[str, str] = {}
     for color, (name, points) in zip(cycle(SERIES), series.items(), strict=False):
+        colors[name] = colors.get(name.partition(", ")[0], color) if name in computed else color
         xs, ys = zip(*points, strict=True)
         label = name.replace("$", r"\$")  # matplotlib would parse text between two dollar signs as math
         style = "--" if name in computed else "o-" if marks else "-"
-        axes.plot(xs, ys, style, color=color, label=label, markersize=4, linewidth=1.6)
+        axes.plot(xs, ys, style, color=colors[name], label=label, markersize=4, linewidth=1.6)
     axes.set_xlabel(x, color=INK)
     axes.spines[["top", "right"]].set_visible(False)
 

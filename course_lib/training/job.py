@@ -235,7 +235,7 @@ def _resume(
     if saved.position.updates > settings.updates:
         raise BadSettings(f"{saved.path} has {saved.position.updates} updates already: give --updates a larger number")
     if dist.get_rank() == 0:
-        print(f"going on from update {saved.position.updates}{_what_changes(saved, same_layout, settings)}")
+        print(f"resuming from update {saved.position.updates}{_what_changes(saved, same_layout, settings)}")
     return saved
 
 
@@ -245,7 +245,7 @@ def _what_changes(saved: Checkpoint, same_layout: bool, settings: Settings) -> s
     if (precision := saved.notes.get("precision", settings.precision)) != settings.precision:
         changes.append(f"in {settings.precision} instead of {precision}")
     if not same_layout:
-        changes.append(f"saved by {in_words(saved.layout)}: what is random, like dropout, is drawn anew")
+        changes.append(f"saved by {in_words(saved.layout)} (random state, such as dropout, starts afresh)")
     return "".join(f", {change}" for change in changes)
 
 
@@ -289,7 +289,7 @@ def resume_hint(settings: Settings) -> str:
         saved, _ = find_checkpoint(settings.checkpoint, only=(FACTS,)) if settings.checkpoint else (None, [])
     except (CheckpointError, OSError):
         return ""  # resuming will report the problem
-    return f"; update {saved.position.updates} is saved, and --resume goes on from there" if saved else ""
+    return f"; update {saved.position.updates} is saved, and --resume continues from there" if saved else ""
 
 
 def _stopped_by_signals(settings: Settings, watches: bool = False) -> contextlib.AbstractContextManager[None]:

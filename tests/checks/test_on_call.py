@@ -2,6 +2,7 @@
 
 `on_call/` holds the lines that four ranks printed over NCCL (docs/nccl/hang/watchdog.log), printed again by four ranks
 under `torchrun --tee 3`, `srun -l` on two nodes, and `course run`: each has its launcher's own prefix and order.
+`mesh.log` is not from a run: it is written in PyTorch's format.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def test_the_page_has_three_commands_for_a_log(commands):
 
 @pytest.mark.parametrize("log", LOGS.values(), ids=LOGS.keys())
 def test_the_ranks_that_timed_out_are_listed_and_the_guilty_one_is_not(commands, log):
-    assert re.findall(r"(\d+) \[rank(\d)\]", typed(commands["B"], log)) == [("1", "0"), ("1", "1"), ("1", "3")]
+    call = "SeqNum=5, OpType=ALLREDUCE, NumelIn=1000000, NumelOut=1000000"
+    assert typed(commands["B"], log).splitlines() == [f"rank{rank} {call}" for rank in (0, 1, 3)]
 
 
 @pytest.mark.parametrize("log", LOGS.values(), ids=LOGS.keys())
@@ -56,14 +58,23 @@ def test_the_count_of_every_rank_is_printed_once_with_its_group(commands, log):
     assert typed(commands["C"], log).splitlines() == counts
 
 
-def test_two_groups_of_one_rank_are_two_lines(commands, tmp_path):
-    """The lines of the stored log, once more as those of a second group that has come further."""
+def test_a_second_group_is_a_line_of_the_ranks_that_timed_out_in_it(commands, tmp_path):
+    """The watchdog's lines of the stored log, once more as those of a group that has come further."""
     plain = LOGS["as PyTorch prints it"].read_text()
-    second = plain.replace("GUID 0(default_pg)", "GUID 1(replicas)").replace("work: 5", "work: 12")
+    watchdog = "\n".join(line for line in plain.splitlines() if "failure detected by watchdog" in line)
+    second = watchdog.replace("GUID 0(default_pg)", "GUID 1(replicas)").replace("work: 5", "work: 12")
     log = tmp_path / "two_groups.log"
     log.write_text(plain + second)
-    of_rank_0 = [line for line in typed(commands["C"], log).splitlines() if line.startswith("rank0")]
-    assert of_rank_0 == ["rank0 group 0(default_pg): 5", "rank0 group 1(replicas): 12"]
+    of_ranks_0_and_2 = [line for line in typed(commands["C"], log).splitlines() if line[:5] in ("rank0", "rank2")]
+    first = "group 0(default_pg)"
+    assert of_ranks_0_and_2 == [f"rank0 {first}: 5", "rank0 group 1(replicas): 12", f"rank2 {first}: 4"]
+
+
+def test_of_a_group_other_than_the_default_one_only_the_ranks_that_timed_out_have_a_count(commands):
+    log = STORED / "mesh.log"
+    default = [f"rank{rank} group 0(default_pg): -1" for rank in range(4)]
+    assert typed(commands["C"], log).splitlines() == sorted([*default, "rank1 group 3(mesh_replica): 9"])
+    assert typed(commands["B"], log).startswith("rank1 SeqNum=7, ")
 
 
 def test_torchruns_root_cause_is_found_with_its_exit_code(commands):

@@ -120,7 +120,7 @@ def test_an_interrupt_cancels_the_job_and_says_how_to_go_on(on_cluster):
         output, _ = process.communicate(timeout=PATIENCE)
     saved = read_checkpoint(latest_checkpoint("saved")).position.updates
     assert process.returncode == 130
-    assert f"all ranks have been stopped; update {saved} is saved, and --resume goes on from there" in output
+    assert f"all ranks have been stopped; update {saved} is saved, and --resume continues from there" in output
     assert queue() == []
     assert wait_until(lambda: not processes_with(family))
 
@@ -146,7 +146,7 @@ def test_a_requeued_ddp_job_goes_on_from_its_checkpoint(on_cluster, of_one_proce
     assert process.returncode == 0, output
     assert output.count(f"job {number} was put back into the queue") == 1
     assert output.count(f"job {number} runs on") == 2
-    assert re.search(r"going on from update \d+", output)
+    assert re.search(r"resuming from update \d+", output)
     launch(train_job, Settings("ddp", updates=updates, log="whole.jsonl", **SMALL), ranks=4, timeout=PATIENCE)
     assert losses("run.jsonl") == losses("whole.jsonl")
     assert losses("run.jsonl")[:60] == pytest.approx(of_one_process, rel=1e-4)
@@ -184,9 +184,9 @@ def test_the_printed_script_runs_by_itself_and_when_told_that_time_is_up_puts_it
     log = on_cluster / "run.jsonl"
     assert wait_until(lambda: log.exists() and log.read_text())
     subprocess.run(["scancel", "--signal=USR1", number], check=True)  # as Slurm does when time is nearly up
-    assert wait_until(lambda: "going on from update" in said.read_text()), said.read_text()
+    assert wait_until(lambda: "resuming from update" in said.read_text()), said.read_text()
     first = saved_updates()
-    assert f"[rank 0] going on from update {first}\n" in said.read_text()
+    assert f"[rank 0] resuming from update {first}\n" in said.read_text()
     assert "[launch] stopped by SIGUSR1; the ranks have saved their state" in said.read_text()
     assert wait_until(lambda: len(losses(log)) > first)
     subprocess.run(["scancel", number], check=True)
@@ -209,7 +209,7 @@ def test_a_watched_job_that_is_told_that_time_is_up_is_followed_into_its_next_at
         output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 75, output
     assert f"job {number} was put back into the queue" in output
-    assert f"[rank 0] going on from update {first}" in output
+    assert f"[rank 0] resuming from update {first}" in output
     assert f"course: stopped by SIGTERM; update {saved_updates()} is saved, and --resume goes on" in output
     assert queue() == []
     assert resumed_to_the_end(saved_updates() + 3, *SMALL_FLAGS, "--checkpoint", "saved", "--log", "run.jsonl")

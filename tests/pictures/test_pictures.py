@@ -22,7 +22,6 @@ from course_lib.pictures import (
     mesh,
     messages,
     padding,
-    panels,
     placement,
     schedule,
     timeline,
@@ -301,23 +300,20 @@ def test_a_computed_curve_is_dashed_and_must_be_one_of_those_drawn():
         curves(points, x="ranks", y="speed", computed=["fit"])
 
 
+def test_a_computed_curve_has_the_color_of_the_curve_it_computes():
+    points = {name: [(1, 1), (2, 3)] for name in ("few", "many", "few, formula", "many, measured again")}
+    lines = curves(points, x="ranks", y="speed", computed=["few, formula"]).figure.axes[0].lines
+    few, many, formula, again = (line.get_color() for line in lines)
+    assert formula == few
+    assert len({few, many, again}) == 3
+
+
 def test_both_axes_can_be_logarithmic_and_a_place_be_marked():
     picture = curves({"steps": [(1, 10), (64, 500)]}, x="n", y="µs", logarithmic="both", verticals={"the knee": 8})
     (axes,) = picture.figure.axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     assert list(axes.lines[1].get_xdata()) == [8, 8]
     assert picture.alt == "µs against n: steps, the knee"
-
-
-def test_panels_share_their_height_and_a_curve_keeps_its_color():
-    losses = {"slow": [(0, 1.0), (1, 0.5)], "fast": [(0, 1.0), (1, 0.2)]}
-    times = {name: [(2 * x, y) for x, y in points] for name, points in losses.items()}
-    picture = panels({"update": losses, "seconds": times}, y="loss", top=2)
-    left, right = picture.figure.axes
-    assert [line.get_color() for line in left.lines] == [line.get_color() for line in right.lines]
-    assert [line.get_xdata()[-1] for line in left.lines + right.lines] == [1, 1, 2, 2]
-    assert left.get_ylim() == right.get_ylim() == (0, 2)
-    assert picture.alt == "loss against update and against seconds: slow, fast"
 
 
 def test_the_mesh_names_every_rank():

@@ -132,7 +132,7 @@ def test_the_command_line_knows_it_by_its_module(tmp_path, monkeypatch, capsys):
     assert main([*command, "--log", "run.jsonl"]) == 0
     assert len(read_log("run.jsonl")) == 12
     assert main([*command, "--updates", "15", "--resume"]) == 0
-    assert "going on from update 12" in capsys.readouterr().out
+    assert "resuming from update 12" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -274,7 +274,7 @@ def test_what_is_not_finite_ends_the_run_and_keeps_the_last_good_checkpoint(tmp_
     run = flags(**SMALL, ranks=1 if base == "Single" else 2, updates=1000, every=5, checkpoint="saved", log="log")
     assert main(["train", f"mine.py:{name}", *run]) == 1
     (said,) = capsys.readouterr().err.splitlines()
-    assert said == f"course: {ENDS[name]}; update 5 is saved, and --resume goes on from there"
+    assert said == f"course: {ENDS[name]}; update 5 is saved, and --resume continues from there"
     assert [record.update for record in read_log("log")] == list(range(1, 7 if name == "Breaks" else 11))
 
 
@@ -358,7 +358,7 @@ def test_a_ranks_death_says_how_to_go_on(tmp_path):
     saved = read_checkpoint(latest_checkpoint(tmp_path / "saved")).position.updates
     assert process.returncode == 1
     assert "course: RankDied: rank 0 was killed by SIGKILL" in output
-    assert f"course: the job has ended; update {saved} is saved, and --resume goes on from there" in output
+    assert f"course: the job has ended; update {saved} is saved, and --resume continues from there" in output
 
 
 @pytest.mark.slow
@@ -371,7 +371,7 @@ def test_an_interrupt_leaves_nothing_half_and_says_how_to_go_on(tmp_path):
         output, _ = process.communicate(timeout=PATIENCE)
     saved = read_checkpoint(latest_checkpoint(tmp_path / "saved")).position.updates
     assert process.returncode == 130
-    said = f"interrupted; all ranks have been stopped; update {saved} is saved, and --resume goes on from there"
+    said = f"interrupted; all ranks have been stopped; update {saved} is saved, and --resume continues from there"
     assert output.splitlines()[-1] == f"course: {said}"
     assert wait_until(lambda: not ranks_of(processes_with(family)))
     assert main(["train", "ddp", *flags(**SMALL, updates=saved + 1, checkpoint=tmp_path / "saved"), "--resume"]) == 0
@@ -414,7 +414,7 @@ def test_a_killed_rank_brings_the_job_back_from_its_checkpoint(tmp_path):
         output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output
     assert "200 updates" in output
-    assert re.search(r"going on from update \d+", output)
+    assert re.search(r"resuming from update \d+", output)
     launch(train_job, Settings("ddp", updates=200, log=str(tmp_path / "whole.jsonl"), **SMALL), ranks=2)
     assert losses_in(tmp_path / "run.jsonl") == losses_in(tmp_path / "whole.jsonl")
     assert [json.loads(line)["update"] for line in (tmp_path / "run.jsonl").open()] == list(range(1, 201))

@@ -152,7 +152,7 @@ def test_what_is_not_carried_over_is_said(here, capfd):
     assert main(["train", "ddp", *job, "--ranks", "2"]) == 0
     assert main(["train", "single", *job, "--resume", "--updates", "6", "--precision", "bf16"]) == 0
     said = capfd.readouterr().out
-    assert "going on from update 4, in bf16 instead of fp32, saved by DDP on 2 ranks: what is random" in said
+    assert "resuming from update 4, in bf16 instead of fp32, saved by DDP on 2 ranks (random state" in said
 
 
 @pytest.mark.parametrize("job", [["accumulation", "micro_batches=1000"], ["pipeline", "micro_batches=9"]])

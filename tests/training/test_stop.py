@@ -107,7 +107,7 @@ def test_a_signal_to_the_command_saves_and_says_requeue_me(tmp_path, layout, num
     status, output = interrupted(tmp_path, layout, number)
     saved = read_checkpoint(latest_checkpoint(tmp_path / "saved")).position.updates
     assert status == 75
-    said = f"course: stopped by {number.name}; update {saved} is saved, and --resume goes on from there"
+    said = f"course: stopped by {number.name}; update {saved} is saved, and --resume continues from there"
     assert output.splitlines()[-1] == said
     assert resumed_is_as_never_stopped(tmp_path, layout)
 
@@ -116,7 +116,7 @@ def test_a_signal_to_the_command_saves_and_says_requeue_me(tmp_path, layout, num
 def test_a_signal_to_torchrun_saves_too(tmp_path):
     _, output = interrupted(tmp_path, LAYOUTS[2], signal.SIGTERM, launcher=TORCHRUN)
     saved = read_checkpoint(latest_checkpoint(tmp_path / "saved")).position.updates
-    assert f"[rank 0] course: stopped by SIGTERM; update {saved} is saved, and --resume goes on from there" in output
+    assert f"[rank 0] course: stopped by SIGTERM; update {saved} is saved, and --resume continues from there" in output
     assert resumed_is_as_never_stopped(tmp_path, LAYOUTS[2])
 
 

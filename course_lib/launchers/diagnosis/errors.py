@@ -116,8 +116,8 @@ class PeersLost(LaunchError):
     def __init__(self, *, rank: int, lost: Sequence[int], hosts: str, place: str, cause: BaseException) -> None:
         self.rank, self.lost, self.exception = rank, tuple(lost), cause
         super().__init__(
-            f"rank {rank} lost {name_ranks(lost)} on {hosts}: no answer. Most likely {hosts} is down, or the network "
-            f"between is\n\n  it waited at {place}\n  {cause}"
+            f"rank {rank} lost {name_ranks(lost)} on {hosts}: no answer. Most likely {hosts} or the network "
+            f"between is down\n\n  it waited at {place}\n  {cause}"
         )
 
     def __reduce__(self) -> tuple:

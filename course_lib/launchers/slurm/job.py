@@ -212,7 +212,7 @@ class SlurmJob:
                 shown_reason = state.reason
                 print(f"[launch] job {self.number} is waiting: {shown_reason}", flush=True)
             time.sleep(ASK_EVERY / 4)
-        print(f"[launch] job {self.number} runs on {state.nodes}; its output is in {self.output.name}, too", flush=True)
+        print(f"[launch] job {self.number} runs on {state.nodes}; its output is also in {self.output.name}", flush=True)
         return state.restarts
 
     def how_to_look(self) -> str:
