@@ -81,6 +81,12 @@ def test_torchruns_root_cause_is_found_with_its_exit_code(commands):
     assert "exitcode  : -6" in typed(commands["A"], STORED / "one_rank.log")
 
 
+def test_every_nodes_root_cause_is_printed(commands, tmp_path):
+    log = tmp_path / "two_nodes.log"
+    log.write_text((STORED / "one_rank.log").read_text() * 2)
+    assert typed(commands["A"], log).count("exitcode") == 2
+
+
 def test_the_guilty_rank_of_the_hang_is_the_one_that_nccl_and_pytorchs_reader_name():
     hang = ROOT / "docs" / "nccl" / "hang"
     assert "missing ranks: {2}" in (hang / "torchfrtrace.txt").read_text()
