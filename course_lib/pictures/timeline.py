@@ -129,7 +129,7 @@ CHARACTER = 0.015  # the share of the picture's width that one character of a la
 
 
 def comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
-    """Draw one row per run, all from the same zero: what `rank` computed above, what it communicated below.
+    """Draw one row per run, all from the same zero: what `rank` computed above what it communicated, if anything.
 
     If there is room, a bar shows the label of its span: its layer or bucket. A backward pass whose layers are done and
     that waits for its last messages is idle.
@@ -142,11 +142,11 @@ def comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
     colors = colors_for(names)
     figure = Figure(figsize=(9, 1.3 + 0.62 * len(rows)), layout="constrained")
     axes = figure.subplots()
+    height = 0.4 if any(name in MESSAGES for name in names) else 0.8
     for place, row in enumerate(rows.values()):
         for span in row:
-            _draw_span(
-                axes, place, span, colors[span.name], scale, span.seconds > CHARACTER * (len(span.label) + 1) * longest
-            )
+            labelled = span.seconds > CHARACTER * (len(span.label) + 1) * longest
+            _draw_span(axes, place, height, span, colors[span.name], scale, labelled)
     paced = any(span.paced for span in spans)
     rank_axes(axes, len(rows), unit, paced)
     axes.set_yticks(range(len(rows)), list(rows))
@@ -173,13 +173,12 @@ def _waits(spans: Sequence[Span]) -> list[Span]:
     return waits
 
 
-def _draw_span(axes: Axes, place: int, span: Span, color: str, scale: float, labelled: bool) -> None:
-    lower = span.name in MESSAGES
-    bottom = place if lower else place - 0.4
-    draw_bar(axes, span, (bottom, 0.4), color, scale)
+def _draw_span(axes: Axes, place: int, height: float, span: Span, color: str, scale: float, labelled: bool) -> None:
+    bottom = place if span.name in MESSAGES else place - 0.4
+    draw_bar(axes, span, (bottom, height), color, scale)
     if labelled and span.label:
         middle = (span.start + span.end) / 2 * scale
-        axes.text(middle, bottom + 0.2, span.label, ha="center", va="center", color=_ink_on(color))
+        axes.text(middle, bottom + height / 2, span.label, ha="center", va="center", color=_ink_on(color))
 
 
 def _ink_on(color: str) -> str:

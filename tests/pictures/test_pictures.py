@@ -343,3 +343,9 @@ def test_runs_side_by_side_begin_at_the_same_zero_with_communication_below():
     assert [text.get_text() for text in axes.texts] == ["2", "2"]
     words = "Paced timelines of rank 0 on one axis: apart 50 milliseconds, alone 10 milliseconds"
     assert picture.alt == words
+
+
+def test_runs_side_by_side_without_communication_fill_their_rows():
+    (axes,) = comparison({"run": Run((None,), 1.0, [], [Span(0, "save", 5.0, 5.04)])}).figure.axes
+    (box,) = [path.get_extents() for bar in axes.collections for path in bar.get_paths()]
+    assert (box.y0, box.y1) == pytest.approx((-0.4, 0.4))

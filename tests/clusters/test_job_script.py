@@ -1,4 +1,4 @@
-"""Lesson 09 shows the job script that the tool writes, and explains every line of it."""
+"""The handbook shows the job script that the tool writes, and explains every line of it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 
 from course_lib.cli import main
-from course_lib.course_files import Cell, read, source
 
-LESSON = Path(__file__).parents[2] / "notebooks" / "09_real_clusters.ipynb"
+PAGE = Path(__file__).parents[2] / "docs" / "handbook" / "clusters.md"
 WORDS = "train hybrid replicas=4 --slurm --nodes 2 --gpus-per-node 8 --memory 256G --time 4:00:00"
 
 
 @pytest.fixture
-def cells() -> dict[str, Cell]:
-    return {cell["id"]: cell for cell in read(LESSON)["cells"]}
+def section() -> str:
+    return PAGE.read_text().partition("## The job script, line by line")[2].partition("\n## ")[0]
 
 
 @pytest.fixture
@@ -25,13 +24,13 @@ def script(capsys) -> str:
     return re.sub(r"\S*/bin/python\S*", "python", capsys.readouterr().out)
 
 
-def test_the_lessons_script_is_what_the_tool_prints(cells, script):
-    (shown,) = cells["slurm-script"]["outputs"]
-    assert "".join(shown["text"]).strip() == script.strip()
+def test_the_pages_script_is_what_the_tool_prints(section, script):
+    _, shown, _ = section.split("```")
+    assert shown.strip() == script.strip()
 
 
-def test_the_lesson_explains_every_option_and_variable_of_the_script(cells, script):
-    table = source(cells["slurm-lines"])
+def test_the_page_explains_every_option_and_variable_of_the_script(section, script):
+    table = section.split("```")[2]
     asked = re.findall(r"^#SBATCH (--[\w-]+)", script, flags=re.M)
     srun = re.search(r"^srun (.*)\\$", script, flags=re.M)
     set_there = re.findall(r"^export (\w+)=", script, flags=re.M)
