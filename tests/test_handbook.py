@@ -16,7 +16,7 @@ from course_lib.cli import make_parser
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "docs/handbook/*.md", "docs/teaching/README.md", "docs/deploy/*.md")
-FENCE = re.compile(r"^```(?:bash|sh|console)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TORCHRUN = f"{sys.executable} -m torch.distributed.run"
 FEWER = "--updates 6 --hidden 8"
 
@@ -68,7 +68,8 @@ def data():
 def printed() -> Iterator[str]:
     """Yield every command of the course in a block of code, without its comment."""
     for page in (path for pattern in PAGES for path in sorted(ROOT.glob(pattern))):
-        for block in FENCE.findall(page.read_text()):
+        blocks = FENCE.findall(page.read_text())
+        for block in (block for language, block in blocks if language in ("", "bash", "sh", "console")):
             for line in block.replace("\\\n", "").splitlines():
                 command = line.partition("  #")[0].strip()
                 if command.startswith("course ") or "-m course_lib " in command:

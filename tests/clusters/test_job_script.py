@@ -26,7 +26,7 @@ def script(capsys) -> str:
 
 def test_the_pages_script_is_what_the_tool_prints(section, script):
     _, shown, _ = section.split("```")
-    assert shown.strip() == script.strip()
+    assert shown.removeprefix("text").strip() == script.strip()
 
 
 def test_the_page_explains_every_option_and_variable_of_the_script(section, script):
