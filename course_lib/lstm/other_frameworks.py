@@ -6,14 +6,13 @@ kernel (hidden, 4 hidden) and bias (4 hidden,), then the kernel and the bias of 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from course_lib import machine
-from course_lib.launchers.process.frameworks import QUIET, check_framework
+from course_lib.launchers.process.frameworks import check_framework, import_quietly
 
 Weights = list[np.ndarray]
 LIMITS = (1e-10, 1e-5, 1e-3)
@@ -26,8 +25,8 @@ def get_ready(replicas: int = 2, devices: int = 4) -> None:
     """
     for name in ("tensorflow", "jax"):
         check_framework(name)
-    for variable, value in QUIET.items():
-        os.environ.setdefault(variable, value)
+    for name in ("tensorflow", "jax"):
+        import_quietly(name)
     _tensorflow_with(replicas)
     prepare_jax(devices)
 

@@ -7,7 +7,7 @@ from course_lib.pictures.gather_and_drop import gather_and_drop
 from course_lib.pictures.picture import Picture
 from course_lib.pictures.schedule_chart import schedule
 from course_lib.pictures.timeline import comparison, messages, timeline
-from course_lib.pictures.transformer_cuts import causal_pieces, split_mlp
+from course_lib.pictures.transformer_cuts import causal_pieces, ring_turns, split_mlp
 from course_lib.pictures.widgets.all_reduce import explore_all_reduce
 from course_lib.pictures.widgets.batches import explore_batches
 from course_lib.pictures.widgets.bench import schedule_bench
@@ -21,5 +21,5 @@ __all__ = [
     "Picture", "causal_pieces", "collectives", "comparison", "curves", "cut_edges", "explore_all_reduce",
     "explore_batches", "explore_memory", "explore_meshes", "explore_placement", "explore_scaling", "explore_schedules",
     "gather_and_drop", "layer_by_time", "link", "link_matrix", "losses", "memory", "mesh", "messages", "padding",
-    "placement", "plan_bars", "schedule", "schedule_bench", "split_cell", "split_mlp", "timeline",
+    "placement", "plan_bars", "ring_turns", "schedule", "schedule_bench", "split_cell", "split_mlp", "timeline",
 ]  # fmt: skip

@@ -95,7 +95,7 @@ def _name(place: int, block: object) -> str:
     return "embed" if isinstance(block, Embed) else ("input" if place == 0 else "head")
 
 
-RANKS = (OTHERS[0], OTHERS[2], OTHERS[3], OTHERS[5])  # rank 0, 1, ...: not the color of a forward pass or a message
+RANKS = (OTHERS[0], OTHERS[2], OTHERS[1], OTHERS[5])  # rank 0, 1, ...: no color of a forward pass, a message or gray
 NAMES = ("i", "f", "g", "o")
 # The left edges of the columns, and their widths.
 OLD, MATRIX, PARTS, NEW, THIN, WIDE = 0.0, 1.5, 4.6, 7.2, 0.45, 2.0

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch, Polygon, Rectangle
 
 from course_lib.pictures.cuts import RANKS, arrow
 from course_lib.pictures.picture import COLORS, INK, LETTERS, Picture
 from course_lib.strategies.tensor_parallel import shares
 
 ROWS, WIDTH = 1.0, 0.8  # of X and Y, where all columns of A are 2
+BRIGHT = 2  # from this rank on, colors need dark letters
 
 
 def split_mlp(columns: int, ranks: int) -> Picture:
@@ -44,8 +46,9 @@ def split_mlp(columns: int, ranks: int) -> Picture:
     axes.set_aspect("equal")
     axes.set_axis_off()
     handles = [Patch(facecolor=RANKS[rank], label=f"rank {rank}: {size} columns") for rank, size in enumerate(sizes)]
+    handles.append(Patch(facecolor="white", edgecolor=INK, label="whole, on every rank"))
     handles.append(Patch(facecolor=COLORS["communication"], label="all-reduce: the terms of $Y$ are added up"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(3, len(handles)), frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     words = ", ".join(f"rank {rank} has {size}" for rank, size in enumerate(sizes))
     return Picture(
         figure,
@@ -54,36 +57,87 @@ def split_mlp(columns: int, ranks: int) -> Picture:
     )
 
 
-def causal_pieces(owners: Sequence[int]) -> Picture:
-    """Draw which rank compares the queries of each piece of a causal sequence with the keys of which piece.
+def ring_turns(ranks: int) -> Picture:
+    """Draw whose keys visit each rank of a ring, turn by turn, and which of them its queries can see.
 
-    `owners` has the rank of each piece, in order. A rank computes the row of its queries: full squares for earlier
-    pieces, and a triangle, half a square, for its own.
+    Of its own piece's keys, a rank sees half the pairs, the triangle; of earlier pieces, all; of later ones, none.
     """
-    ranks = max(owners, default=-1) + 1
     _check_ranks(ranks)
-    figure = Figure(figsize=(1.6 + 0.5 * len(owners), 1.2 + 0.42 * len(owners)), layout="constrained")
+    figure = Figure(figsize=(1.5 + 1.1 * ranks, 1.1 + 0.9 * ranks), layout="constrained")
     axes = figure.subplots()
+    for rank, turn in product(range(ranks), repeat=2):
+        owner, left, top = (rank - turn) % ranks, 1.3 * turn, 1.15 * rank
+        later = owner > rank
+        axes.add_patch(Rectangle((left, top), 1, 1, facecolor="white", edgecolor=INK, hatch="//" if later else None))
+        if not later:
+            corners = [(left, top), (left, top + 1), (left + 1, top + 1), (left + 1, top)][: 3 if turn == 0 else 4]
+            axes.add_patch(Polygon(corners, facecolor=RANKS[owner], edgecolor=INK))
+        place = (left + 0.3, top + 0.74) if turn == 0 else (left + 0.5, top + 0.5)
+        color = INK if later or owner >= BRIGHT else "white"
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 2} if later else None
+        axes.text(*place, str(owner), ha="center", va="center", color=color, bbox=box)
+    axes.set_xlim(-0.1, 1.3 * ranks - 0.2)
+    axes.set_ylim(1.15 * ranks - 0.05, -0.1)
+    axes.set_xticks([1.3 * turn + 0.5 for turn in range(ranks)], [f"turn {turn}" for turn in range(ranks)])
+    axes.set_yticks([1.15 * rank + 0.5 for rank in range(ranks)], [f"rank {rank}" for rank in range(ranks)])
+    _bare(axes)
+    handles = [
+        Patch(facecolor=RANKS[0], label="0: the visiting keys are rank 0's"),
+        Patch(facecolor="white", edgecolor=INK, hatch="//", label="hidden: they come later"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
+    idle = ranks * (ranks - 1) // 2
+    return Picture(
+        figure,
+        f"{ranks} ranks of a ring, {ranks} turns: in turn t, rank r has the keys of rank r - t, and in {idle} of "
+        f"{ranks * ranks} squares they come later than all of its queries",
+    )
+
+
+def causal_pieces(cuts: Mapping[str, Sequence[int]]) -> Picture:
+    """Draw, for each cut of a causal sequence, which rank compares which piece's queries with which piece's keys.
+
+    A cut is the list of the pieces' ranks, in order. A rank computes the rows of its queries: full squares for earlier
+    pieces, and a triangle, half a square, for each of its own.
+    """
+    ranks = max((rank + 1 for owners in cuts.values() for rank in owners), default=0)
+    _check_ranks(ranks)
+    figure = Figure(figsize=(9, 1.1 + 6.6 / len(cuts)), layout="constrained")
+    words = []
+    for axes, (name, owners) in zip(figure.subplots(1, len(cuts), squeeze=False)[0], cuts.items(), strict=True):
+        work = _draw_pieces(axes, owners, ranks)
+        shares_of_work = [f"{part / sum(work):.0%}" for part in work]
+        axes.set_title(f"{name}: {', '.join(shares_of_work)}", loc="left", color=INK)
+        described = ", ".join(f"rank {rank} has {share}" for rank, share in enumerate(shares_of_work))
+        words.append(f"{name}, in {len(owners)} pieces, of the work {described}")
+    return Picture(figure, f"A causal sequence on {ranks} ranks: {'; '.join(words)}")
+
+
+def _draw_pieces(axes: Axes, owners: Sequence[int], ranks: int) -> list[float]:
+    """Draw one cut, and return each rank's work in squares."""
     work = [0.0] * ranks
     for query, rank in enumerate(owners):
         for key in range(query):
             axes.add_patch(Rectangle((key, query), 1, 1, facecolor=RANKS[rank], edgecolor="white"))
         axes.fill([query, query, query + 1], [query, query + 1, query + 1], facecolor=RANKS[rank], edgecolor="white")
         work[rank] += query + 0.5
-    axes.set_xlim(-0.1, len(owners) + 0.1)
-    axes.set_ylim(len(owners) + 0.1, -0.1)
-    axes.set_xticks([place + 0.5 for place in range(len(owners))], [str(place) for place in range(len(owners))])
-    axes.set_yticks([place + 0.5 for place in range(len(owners))], [f"{p}: rank {r}" for p, r in enumerate(owners)])
-    axes.set_xlabel("keys of piece", color=INK)
-    axes.set_ylabel("queries of piece", color=INK)
+    edge = len(owners) * 0.0125
+    axes.set_xlim(-edge, len(owners) + edge)
+    axes.set_ylim(len(owners) + edge, -edge)
+    middles = [place + 0.5 for place in range(len(owners))]
+    axes.set_xticks(middles, [str(place) for place in range(len(owners))])
+    axes.set_yticks(middles, [f"{place}: rank {rank}" for place, rank in enumerate(owners)])
+    axes.set_xlabel("piece of the keys", color=INK)
+    axes.set_ylabel("piece of the queries", color=INK)
+    _bare(axes)
+    return work
+
+
+def _bare(axes: Axes) -> None:
+    """Keep the letters along the axes, and nothing else of them; squares are square."""
     axes.tick_params(length=0, colors=INK)
     axes.spines[:].set_visible(False)
     axes.set_aspect("equal")
-    shares_of_work = [f"{part / sum(work):.1%}" for part in work]
-    handles = [Patch(facecolor=RANKS[rank], label=f"rank {rank}: {share}") for rank, share in enumerate(shares_of_work)]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
-    described = ", ".join(f"rank {rank} has {share}" for rank, share in enumerate(shares_of_work))
-    return Picture(figure, f"A causal sequence in {len(owners)} pieces on {ranks} ranks; of the work, {described}")
 
 
 def _check_ranks(ranks: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
@@ -193,3 +194,14 @@ def test_the_ports_that_ranks_meet_at_answer_this_machine_alone(framework):
 
     for rank in launch(where_it_answers, ranks=2, framework=framework, timeout=300):
         assert set(rank) == {(True, False)}
+
+
+@pytest.mark.parametrize("ending", ["", "raise ImportError('no library')"])
+def test_an_import_shows_what_it_wrote_only_if_it_fails(ending, tmp_path, monkeypatch, capfd):
+    (tmp_path / "chatty_framework.py").write_text(f"import os\nos.write(2, b'no GPU here')\n{ending}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "chatty_framework", raising=False)
+    with pytest.raises(ImportError) if ending else contextlib.nullcontext():
+        frameworks.import_quietly("chatty_framework")
+    os.write(2, b", afterwards")
+    assert capfd.readouterr().err == ("no GPU here, afterwards" if ending else ", afterwards")

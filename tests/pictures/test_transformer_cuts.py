@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from matplotlib.colors import to_hex
 
-from course_lib.pictures import causal_pieces, split_mlp
+from course_lib.pictures import causal_pieces, ring_turns, split_mlp
 from course_lib.pictures.cuts import RANKS
 
 
@@ -21,22 +21,27 @@ def test_every_rank_has_its_columns_and_the_words_count_them():
     assert "rank 0 has 3, rank 1 has 3, rank 2 has 2, rank 3 has 2" in repr(picture)
 
 
-@pytest.mark.parametrize(
-    ("owners", "words"),
-    [
-        ((0, 1, 2, 3), "rank 0 has 6.2%, rank 1 has 18.8%, rank 2 has 31.2%, rank 3 has 43.8%"),
-        ((0, 1, 1, 0), "rank 0 has 50.0%, rank 1 has 50.0%"),
-    ],
-)
-def test_the_causal_triangle_says_how_much_each_rank_computes(owners, words):
-    picture = causal_pieces(owners)
+def test_each_causal_triangle_says_how_much_each_rank_computes():
+    picture = causal_pieces({"in order": [0, 1, 2, 3], "folded": [0, 1, 1, 0]})
+    assert [len(axes.patches) for axes in picture.figure.axes] == [10, 10]
+    assert "in order, in 4 pieces, of the work rank 0 has 6%, rank 1 has 19%, rank 2 has 31%, rank 3 has 44%" in repr(
+        picture
+    )
+    assert "folded, in 4 pieces, of the work rank 0 has 50%, rank 1 has 50%, rank 2 has 0%, rank 3 has 0%" in repr(
+        picture
+    )
+
+
+def test_on_a_ring_every_rank_meets_every_rank_s_keys_and_sees_no_later_ones():
+    picture = ring_turns(3)
     (axes,) = picture.figure.axes
-    assert len(axes.patches) == len(owners) * (len(owners) + 1) / 2
-    assert words in repr(picture)
+    seen = [to_hex(patch.get_facecolor()).upper() for patch in axes.patches if hasattr(patch, "get_xy")]
+    assert [seen.count(color.upper()) for color in RANKS[:3]] == [3, 2, 1]
+    assert "in 3 of 9 squares they come later" in repr(picture)
 
 
 def test_more_ranks_than_colors_are_refused():
     with pytest.raises(ValueError, match="ranks=5"):
         split_mlp(8, 5)
     with pytest.raises(ValueError, match="ranks=5"):
-        causal_pieces(range(5))
+        causal_pieces({"in order": range(5)})

@@ -17,6 +17,7 @@ import socket
 import stat
 import struct
 import sys
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -89,15 +90,35 @@ def is_noise(line: str) -> bool:
     return GREETING.match(line) is not None
 
 
+def import_quietly(name: str) -> None:
+    """Import a framework without its log messages.
+
+    The environment variables in `QUIET` don't stop those of C++ code that looks for GPUs during the import. What it
+    writes is shown only if the import fails.
+    """
+    for variable, value in QUIET.items():
+        os.environ.setdefault(variable, value)
+    with tempfile.TemporaryFile() as log:
+        stderr = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            importlib.import_module(name)
+        except BaseException:
+            log.seek(0)
+            os.write(stderr, log.read())
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+
+
 def prepare(name: str, ranks: int) -> None:
     """Choose addresses for the ranks and import the framework once, in the process they are forked from."""
     if name == TORCH:
         return
     os.environ[ADDRESSES] = " ".join(f"127.0.0.1:{port}" for port in machine.free_ports(ranks))
-    for variable, value in QUIET.items():
-        os.environ.setdefault(variable, value)
     with contextlib.suppress(Exception):  # the ranks try again and report what is wrong
-        importlib.import_module(name)
+        import_quietly(name)
 
 
 def join(name: str, rank: int) -> None:
@@ -111,6 +132,7 @@ def join(name: str, rank: int) -> None:
     if name == "tensorflow":
         task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
         os.environ["TF_CONFIG"] = json.dumps(task)
+        import_quietly(name)
         import tensorflow
 
         tensorflow.get_logger().setLevel("ERROR")
