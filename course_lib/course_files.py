@@ -6,9 +6,11 @@ import contextlib
 import json
 import os
 import secrets
-import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import sqlite3
 
 PACKAGE = Path(__file__).resolve().parent
 BROUGHT_ALONG = PACKAGE / "_course"  # exists in an installed wheel; in a clone, the folders are next to the package
@@ -105,6 +107,8 @@ def hold_lock(path: Path, patience: float = 0) -> sqlite3.Connection | None:
     Closing it, or the end of the process, releases it. SQLite locks files on Windows, too, where there is no `flock`.
     The file stays empty; only its owner can read it.
     """
+    import sqlite3  # only whoever takes a lock waits for it
+
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     lock = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
     try:

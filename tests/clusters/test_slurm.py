@@ -210,7 +210,7 @@ def test_a_watched_job_that_is_told_that_time_is_up_is_followed_into_its_next_at
     assert process.returncode == 75, output
     assert f"job {number} was put back into the queue" in output
     assert f"[rank 0] resuming from update {first}" in output
-    assert f"course: stopped by SIGTERM; update {saved_updates()} is saved, and --resume goes on" in output
+    assert f"course: stopped by SIGTERM; update {saved_updates()} is saved, and --resume continues from there" in output
     assert queue() == []
     assert resumed_to_the_end(saved_updates() + 3, *SMALL_FLAGS, "--checkpoint", "saved", "--log", "run.jsonl")
 

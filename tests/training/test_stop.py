@@ -124,7 +124,10 @@ def test_when_the_time_is_up_it_saves_and_says_requeue_me(tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     run = flags(**SMALL, ranks=2, updates=5, checkpoint="saved", log="run.jsonl")
     assert main(["train", "ddp", *run, "--time-limit", "0.000001"]) == 75
-    assert "course: stopped by the time limit; update 2 is saved, and --resume goes on" in capsys.readouterr().err
+    assert (
+        "course: stopped by the time limit; update 2 is saved, and --resume continues from there"
+        in capsys.readouterr().err
+    )
     assert main(["train", "ddp", *run, "--time-limit", "1:00:00", "--resume"]) == 0
     assert main(["train", "ddp", *flags(**SMALL, ranks=2, updates=5, log="whole.jsonl")]) == 0
     assert losses_in("run.jsonl") == losses_in("whole.jsonl")
