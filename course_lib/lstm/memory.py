@@ -172,9 +172,9 @@ class Savings:
 def predict_with(model: NumberedBlocks, batch: Batch | BatchSize, savings: Savings | None = None) -> Memory:
     """Return what one rank needs for a step on its `batch`. Without savings, this equals `predict_memory`.
 
-    Autocast keeps a copy of every weight in half precision until the backward pass has used it; here it counts as part
-    of the activations. Recomputation keeps the inputs of each layer, and recomputes the rest of *one* layer at a time
-    in the backward pass.
+    Autocast keeps a copy of every weight in half precision until the backward pass has used it, except an embedding's,
+    which it only looks up; here the copies count as part of the activations. Recomputation keeps the inputs of each
+    layer, and recomputes the rest of *one* layer at a time in the backward pass.
     With sharded parameters, a rank stores its piece, plus the largest block, whole, while that block runs.
     """
     savings = savings or Savings()
@@ -191,7 +191,8 @@ def predict_with(model: NumberedBlocks, batch: Batch | BatchSize, savings: Savin
     shares = {name: -(-needs[name] // savings.ranks) for name in SHARDED[savings.sharded]}
     if "parameters" in shares and savings.ranks > 1:
         shares["parameters"] += max(block.parameters for block in blocks.values()) * of_weight // size
-    copies = parameters * of_activation // of_weight if of_activation < of_weight else 0
+    copied = sum(blocks[place].parameters for place, block in model.numbered() if size_of(block).kind != EMBEDDING)
+    copies = copied * of_activation // size if of_activation < of_weight else 0
     return Memory(**{**needs, **shares}, activations=activations * of_activation // size + copies)
 
 

@@ -74,17 +74,22 @@ def placement(placements: Mapping[str, Placement], costs: Sequence[BlockCost]) -
     for (left, right), placement, step in zip(rows, placements.values(), steps, strict=True):
         _draw_stages(left, placement, [cost.seconds * scale for cost in costs], scale * max(s.seconds for s in steps))
         _draw_stages(right, placement, [cost.bytes / 2**20 for cost in costs], max(s.bytes for s in steps) / 2**20)
-        right.set_title(f"largest {step.bytes / 2**20:.3g} MiB", loc="left", color=INK)
+        right.set_title(f"largest {_mebibytes(step.bytes)}", loc="left", color=INK)
     facts = [
         f"{name}: {placed.hops} {'hop' if placed.hops == 1 else 'hops'}, slowest {step.seconds * scale:.3g} {unit}"
         for (name, placed), step in zip(placements.items(), steps, strict=True)
     ]
     for axes, fact in zip(rows[:, 0], facts, strict=True):
-        axes.set_title(fact, loc="left", color=INK)
+        axes.set_title(fact.replace("milliseconds", "ms").replace("seconds", "s"), loc="left", color=INK)
     rows[-1, 0].set_xlabel(f"{unit} per step", color=INK)
     rows[-1, 1].set_xlabel("MiB", color=INK)
-    largest = [f"{fact}, largest {step.bytes / 2**20:.3g} MiB" for fact, step in zip(facts, steps, strict=True)]
+    largest = [f"{fact}, largest {_mebibytes(step.bytes)}" for fact, step in zip(facts, steps, strict=True)]
     return Picture(figure, "Placements: " + "; ".join(largest))
+
+
+def _mebibytes(size: int) -> str:
+    mebibytes = size / 2**20
+    return f"{mebibytes:,.0f} MiB" if mebibytes >= 100 else f"{mebibytes:.3g} MiB"
 
 
 def _draw_stages(axes: Axes, placement: Placement, values: Sequence[float], room: float) -> None:
@@ -145,6 +150,7 @@ def _spent(plan: Plan) -> str:
 
 
 Points = Sequence[tuple[float, float]]
+MOST_NAMES = 4  # in a legend among the curves: a longer one would lie on them
 
 
 def curves(
@@ -169,7 +175,8 @@ def curves(
     """
     if unknown := [name for name in computed if name not in series]:
         raise ValueError(f"computed={unknown}: name curves of this picture, {', '.join(series)}")
-    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    names = [*series, *(lines or {}), *(verticals or {})]
+    figure = Figure(figsize=(8, 3.6 if len(names) <= MOST_NAMES else 4.4), layout="constrained")
     axes = figure.subplots()
     _draw_lines(axes, series, x, marks, computed)
     for name, height in (lines or {}).items():
@@ -185,8 +192,9 @@ def curves(
     else:
         axes.set_ylim(bottom, top)
     axes.set_ylabel(y, color=INK)
-    names = [*series, *(lines or {}), *(verticals or {})]
-    if len(names) > 1:
+    if len(names) > MOST_NAMES:
+        figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    elif len(names) > 1:
         axes.legend(frameon=False)
     return Picture(figure, f"{y} against {x}: {', '.join(names)}")
 
@@ -230,18 +238,22 @@ GAP = 2  # white rows between two batches
 def padding(panels: Mapping[str, Sequence[Batch]]) -> Picture:
     """Draw one panel for each named list of batches: a row per sequence, a column per step, and padding in gray.
 
-    If only some valid steps count in the loss, dots mark them.
+    If only some valid steps count in the loss, dots mark them, and the titles leave out the share of padding.
     """
     longest = max(batch.steps for batches in panels.values() for batch in batches)
     figure = Figure(figsize=(9, 3.4), layout="constrained")
+    dotted = any(_marked(batch) for batches in panels.values() for batch in batches)
     for axes, (name, batches) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         _draw_batches(axes, batches, longest)
-        axes.set_title(f"{name}: {_share(batches):.0%} padding", loc="left", color=INK)
+        axes.set_title(name if dotted else f"{name}: {_share(batches):.0%} padding", loc="left", color=INK)
     handles = [Patch(facecolor=COLORS["forward"], label="steps of a sequence")]
     handles += [Patch(facecolor=COLORS["idle"], label="padding")]
-    if any(_marked(batch) for batches in panels.values() for batch in batches):
+    if dotted:
         handles += [Patch(facecolor=COLORS["backward"], label="the step whose answer is read")]
     figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False)
+    if dotted:
+        ends = ", ".join(f"{name} {_at_their_ends(batches)}" for name, batches in panels.items())
+        return Picture(figure, f"Sequences of a batch, a row each, and where they are read. At their ends: {ends}")
     shares = ", ".join(f"{name} {_share(batches):.0%}" for name, batches in panels.items())
     return Picture(figure, f"Sequences of a batch, one per row, and the padding behind them: {shares} of the cells")
 
@@ -268,6 +280,12 @@ def _draw_batches(axes: Axes, batches: Sequence[Batch], longest: int) -> None:
 
 def _marked(batch: Batch) -> bool:
     return bool((batch.mask != batch.valid).any())
+
+
+def _at_their_ends(batches: Sequence[Batch]) -> str:
+    """Return how many of the marked steps are the last of their sequence, for example `2 of 20`."""
+    marks = [(step, batch.lengths[row] - 1) for batch in batches for step, row in batch.mask.nonzero().tolist()]
+    return f"{sum(step == int(end) for step, end in marks)} of {len(marks)}"
 
 
 def _share(batches: Sequence[Batch]) -> float:

@@ -23,8 +23,8 @@ BLOCK_WIDTH, BLOCK_HEIGHT = 0.74, 0.5  # a block's size, in units of the distanc
 def cut_edges(model: SequenceModel, placement: Placement, batch: Batch | BatchSize) -> Picture:
     """Draw the blocks of a model on their ranks, one row per rank, and the messages of one update.
 
-    At each edge, activations go forward (blue) and their gradient comes back (orange). Both have the same size: steps x
-    sequences x width numbers.
+    At each edge, activations go forward (blue) and their gradient comes back (orange). Both have the same size, steps x
+    sequences x width numbers; it is written at the first edge that has it.
     """
     blocks = [block for _, block in model.numbered()]
     size = next(model.parameters()).element_size() * batch.steps * batch.sequences
@@ -38,7 +38,7 @@ def cut_edges(model: SequenceModel, placement: Placement, batch: Batch | BatchSi
             arrow(axes, (place + BLOCK_WIDTH / 2, rank), (place + 1 - BLOCK_WIDTH / 2, rank), INK, 1.2)
         else:
             edges.append(size * blocks[place].width)
-            _draw_edge(axes, place, rank, next_rank, f"{edges[-1] / 2**10:,.3g} KiB")
+            _draw_edge(axes, place, rank, next_rank, "" if edges[-1] in edges[:-1] else f"{_kibibytes(edges[-1])} each")
     _dress(axes, len(blocks), placement.stages)
     handles = [
         Patch(color=COLORS["forward"], label="activations, forward"),
@@ -48,9 +48,14 @@ def cut_edges(model: SequenceModel, placement: Placement, batch: Batch | BatchSi
     cuts = "1 edge" if len(edges) == 1 else f"{len(edges)} edges"
     words = (
         f"{len(blocks)} blocks on {placement.stages} ranks, cut at {cuts}: at each, activations go forward and their "
-        f"gradient comes back, {sum(edges) * 2 / 2**10:,.3g} KiB in all"
+        f"gradient comes back, {_kibibytes(2 * sum(edges))} in all"
     )
     return Picture(figure, words)
+
+
+def _kibibytes(size: int) -> str:
+    kibibytes = size / 2**10
+    return f"{kibibytes:,.0f} KiB" if kibibytes >= 100 else f"{kibibytes:.3g} KiB"
 
 
 def _draw_block(axes: Axes, place: int, rank: int, name: str) -> None:
@@ -99,11 +104,12 @@ RANKS = (OTHERS[0], OTHERS[2], OTHERS[1], OTHERS[5])  # rank 0, 1, ...: no color
 NAMES = ("i", "f", "g", "o")
 # The left edges of the columns, and their widths.
 OLD, MATRIX, PARTS, NEW, THIN, WIDE = 0.0, 1.5, 4.6, 7.2, 0.45, 2.0
+INPUTS_APART = 0.75  # how far the two inputs of a cell are drawn above and below the middle
 
 
 def split_cell(hidden: int, ranks: int) -> Picture:
-    """Draw one step of a cell of `hidden` units on `ranks` ranks: h whole, rows of every gate, own units, h whole
-    again.
+    """Draw one step of a cell of `hidden` units on `ranks` ranks: h and x whole, rows of every gate, own units of c and
+    h, h whole again.
 
     Each row has the color of its rank. The green arrows are the message: an all-gather after every step.
     """
@@ -114,14 +120,19 @@ def split_cell(hidden: int, ranks: int) -> Picture:
     figure = Figure(figsize=(9, 4.2), layout="constrained")
     axes = figure.subplots()
     middle = GATES / 2 - 0.5
-    _column(axes, OLD, middle, sizes, unit, colored=False)
+    for name, top in (("$h_{t-1}$", middle - INPUTS_APART), ("$x_t$", middle + INPUTS_APART)):
+        _column(axes, OLD, top, sizes, unit, colored=False)
+        axes.text(OLD + THIN / 2, top - 0.06, name, ha="center", va="bottom", color=INK)
+        arrow(axes, (OLD + THIN + 0.08, top + 0.5), (MATRIX - 0.4, middle + 0.5), INK)
     for gate, name in enumerate(NAMES):
         top = gate * 1.12 - 0.18
         _column(axes, MATRIX, top, sizes, unit, width=WIDE)
         axes.text(MATRIX - 0.12, top + 0.5, name, ha="right", va="center", color=INK)
+    _column(axes, PARTS, -0.18, sizes, unit / 2)
+    axes.text(PARTS + THIN + 0.1, 0.07, "$c_{t-1}$", ha="left", va="center", color=INK)
+    arrow(axes, (PARTS + THIN / 2, 0.38), (PARTS + THIN / 2, middle - 0.28 * (ranks - 1) / 2 - 0.06), INK)
     _column(axes, PARTS, middle, sizes, unit, gap=0.28)
     _column(axes, NEW, middle, sizes, unit, colored=False)
-    arrow(axes, (OLD + THIN + 0.08, middle + 0.5), (MATRIX - 0.4, middle + 0.5), INK)
     arrow(axes, (MATRIX + WIDE + 0.1, middle + 0.5), (PARTS - 0.1, middle + 0.5), INK)
     for rank in range(ranks):
         height = middle + (sum(sizes[:rank]) + sizes[rank] / 2) * unit + 0.28 * (rank - (ranks - 1) / 2)
@@ -158,8 +169,8 @@ def _column(
 
 def _captions(axes: Axes, middle: float, ranks: int) -> None:
     captions = {
-        OLD + THIN / 2: "$h_{t-1}$, whole\non every rank",
-        MATRIX + WIDE / 2: "rows of $W_{ih}$ and $W_{hh}$:\nsome of each gate",
+        OLD + THIN / 2: "whole\non every rank",
+        MATRIX + WIDE / 2: "$W_{hh}$ and $W_{ih}$: each\nrank's rows of every gate",
         PARTS + THIN / 2: "own units\nof $c_t$ and $h_t$",
         NEW + THIN / 2: "$h_t$, whole\non every rank",
     }
@@ -174,8 +185,8 @@ def _describe_cell(hidden: int, sizes: Sequence[int]) -> str:
     units = ", ".join(f"rank {rank} has {size}" for rank, size in enumerate(sizes))
     return (
         f"A cell of {hidden} units split over {len(sizes)} {'rank' if len(sizes) == 1 else 'ranks'}: {units}, with "
-        "their rows of all four gates; every rank needs all of the old h, computes its own units of c and h, and after "
-        "every step an all-gather puts the new h together"
+        "their rows of all four gates; every rank needs all of the old h and of x, computes its own units of c and h "
+        "from its own units of the old c, and after every step an all-gather puts the new h together"
     )
 
 
@@ -253,7 +264,7 @@ def layer_by_time(layers: int, steps: int, diagonal: int | None = None) -> Pictu
     framed = sum(0 <= chosen - layer < steps for layer in range(layers))
     handles = [
         Patch(
-            facecolor=COLORS["forward"], label=f"diagonal {chosen + 1}: {framed} cells that need nothing of each other"
+            facecolor=COLORS["forward"], label=f"diagonal {chosen + 1}: {framed} cells that don't depend on each other"
         )
     ]
     figure.legend(handles=handles, loc="outside lower center", frameon=False)

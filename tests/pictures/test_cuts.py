@@ -30,6 +30,9 @@ def test_every_edge_has_a_message_forward_and_one_back(place, edges):
     assert arrows(picture, COLORS["forward"]) == arrows(picture, COLORS["backward"]) == edges
     assert f"8 blocks on 4 ranks, cut at {edges} edges" in picture.alt
     assert f"{2 * edges * ONE_MESSAGE / 1024:.3g} KiB in all" in picture.alt
+    (axes,) = picture.figure.axes
+    sizes = [text.get_text() for text in axes.texts if "KiB" in text.get_text()]
+    assert sizes == [f"{ONE_MESSAGE / 1024:.3g} KiB each"]  # all are equal, and one says it
 
 
 def test_a_block_stands_on_its_ranks_row():
@@ -66,7 +69,7 @@ def test_a_split_cell_gives_every_rank_some_rows_of_every_gate():
     of_rank = [
         [patch for patch in axes.patches if to_hex(patch.get_facecolor()) == RANKS[rank].lower()] for rank in range(3)
     ]
-    assert [len(boxes) for boxes in of_rank] == [5, 5, 5]  # rows of four gates, and own units
+    assert [len(boxes) for boxes in of_rank] == [6, 6, 6]  # rows of four gates, and own units of the old c and the new
     assert [round(7 * boxes[0].get_height()) for boxes in of_rank] == [3, 2, 2]
     assert arrows(picture, COLORS["communication"]) == 3
     assert "rank 0 has 3, rank 1 has 2, rank 2 has 2" in picture.alt

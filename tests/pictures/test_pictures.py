@@ -7,13 +7,14 @@ import io
 from dataclasses import replace
 
 import pytest
+import torch
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from PIL import Image
 
-from course_lib.data import AddingProblem, at_last_padded_step
+from course_lib.data import AddingProblem, at_last_padded_step, pad
 from course_lib.launchers import Run
 from course_lib.pictures import (
     comparison,
@@ -287,9 +288,18 @@ def test_placements_show_each_block_on_its_stage_with_its_time_and_memory():
 
 def test_padding_is_drawn_as_a_share_of_the_cells():
     batch = AddingProblem(6, (4, 12)).batch(range(6))
-    picture = padding({"last column": [at_last_padded_step(batch)], "two": [batch, batch]})
-    assert f"last column {batch.padding:.0%}, two {batch.padding:.0%}" in picture.alt
+    batch = pad([torch.zeros(4, 1), torch.zeros(12, 1)], [torch.zeros(4), torch.zeros(12)])
+    picture = padding({"one": [batch], "two": [batch, batch]})
+    assert "one 33%, two 33% of the cells" in picture.alt
     assert len(picture.png()) > 1000
+
+
+def test_dots_mark_the_steps_that_are_read_and_the_words_count_those_at_an_end():
+    batch = AddingProblem(6, (4, 12)).batch(range(6))
+    longest = int((batch.lengths == batch.steps).sum())
+    picture = padding({"the last column": [at_last_padded_step(batch)], "the last step": [batch]})
+    assert picture.alt.endswith(f"the last column {longest} of 6, the last step 6 of 6")
+    assert [axes.get_title(loc="left") for axes in picture.figure.axes] == ["the last column", "the last step"]
 
 
 def test_a_computed_curve_is_dashed_and_must_be_one_of_those_drawn():
