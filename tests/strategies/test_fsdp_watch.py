@@ -166,6 +166,8 @@ def test_the_picture_shows_every_block_and_the_most_that_is_held():
     assert "gathered 7 times" in picture.alt
     assert picture.alt.startswith("Paced gather-and-drop timeline of rank 0: 4 blocks over 2 shards")
     assert "paced" in lower.get_xlabel()
+    with_optimizer = gather_and_drop(run, block_bytes(small()), shards=2, optimizer_bytes=whole)
+    assert f"at most {(most + whole) / 1024:.3g} KiB of parameters, gradients and optimizer" in with_optimizer.alt
 
 
 def test_a_picture_of_nothing_says_how_to_watch():
