@@ -23,12 +23,12 @@ BARS = {
     "reduce-scatter": COLORS["receive"],
 }
 AREAS = {
-    "its shard of the optimizer state": MEMORY["optimizer"],
-    "its shard of the parameters": MEMORY["parameters"],
+    "optimizer shard": MEMORY["optimizer"],
+    "parameter shard": MEMORY["parameters"],
     "gathered parameters": "#7FB8D8",  # parameters too, but lighter: they are temporary
     "gradients": MEMORY["gradients"],
 }
-OWN = "its shard of the parameters"
+OWN = "parameter shard"
 KIB, MIB = 2**10, 2**20
 
 
