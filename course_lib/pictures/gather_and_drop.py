@@ -23,10 +23,12 @@ BARS = {
     "reduce-scatter": COLORS["receive"],
 }
 AREAS = {
-    "its shard of the parameters": MEMORY["parameters"],
+    "optimizer shard": MEMORY["optimizer"],
+    "parameter shard": MEMORY["parameters"],
     "gathered parameters": "#7FB8D8",  # parameters too, but lighter: they are temporary
     "gradients": MEMORY["gradients"],
 }
+OWN = "parameter shard"
 KIB, MIB = 2**10, 2**20
 
 
@@ -47,11 +49,14 @@ class _Bytes:
         return max(map(sum, zip(*self.areas.values(), strict=True)))
 
 
-def gather_and_drop(run: Run, block_bytes: Mapping[str, int], shards: int, rank: int = 0) -> Picture:
+def gather_and_drop(
+    run: Run, block_bytes: Mapping[str, int], shards: int, rank: int = 0, optimizer_bytes: int = 0
+) -> Picture:
     """Draw what `GatherWatch` recorded of one update: one row per block, and below them the bytes on that rank.
 
     `block_bytes` maps each block's place to the bytes of its whole parameters (`planning.sharding.block_bytes`), and
-    `shards` is the number of ranks that share them. A black stroke marks when a block is dropped.
+    `shards` is the number of ranks that share them. `optimizer_bytes` is what the rank's optimizer state takes, all the
+    time. A black stroke marks when a block is dropped.
     """
     spans = sorted(
         (
@@ -68,7 +73,7 @@ def gather_and_drop(run: Run, block_bytes: Mapping[str, int], shards: int, rank:
     figure = Figure(figsize=(9, 2.7 + 0.34 * len(block_bytes)), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(0.34 * len(block_bytes) + 0.3, 1.6))
     _draw_blocks(upper, spans, list(block_bytes), scale)
-    held = _held(spans, block_bytes, shards)
+    held = _held(spans, block_bytes, shards, optimizer_bytes)
     paced = any(span.paced for span in spans)
     size, name_of_size = (MIB, "MiB") if held.peak >= 2 * MIB else (KIB, "KiB")
     _draw_bytes(lower, held, scale, size)
@@ -78,13 +83,13 @@ def gather_and_drop(run: Run, block_bytes: Mapping[str, int], shards: int, rank:
     lower.set_ylabel(name_of_size, color=INK)
     dropped = Line2D([], [], color="black", linewidth=1.6, marker="|", linestyle="", markersize=12, label="dropped")
     _legend(upper, [*(Patch(facecolor=color, label=name) for name, color in BARS.items()), dropped])
-    _legend(lower, [Patch(facecolor=color, label=name) for name, color in AREAS.items()])
+    _legend(lower, [Patch(facecolor=AREAS[name], label=name) for name, values in held.areas.items() if max(values)])
     gathers = sum(span.name == "all-gather" for span in spans)
     words = (
         f"{'Paced gather' if paced else 'Gather'}-and-drop timeline of rank {rank}: {len(block_bytes)} blocks over "
-        f"{shards} shards, gathered {gathers} times; the rank holds {held.areas[next(iter(AREAS))][0] / size:.3g} "
-        f"{name_of_size} of parameters at rest, and at most {held.peak / size:.3g} {name_of_size} of parameters and "
-        "gradients"
+        f"{shards} shards, gathered {gathers} times; the rank holds {held.areas[OWN][0] / size:.3g} {name_of_size} of "
+        f"parameters at rest, and at most {held.peak / size:.3g} {name_of_size} of parameters"
+        + (", gradients and optimizer state" if optimizer_bytes else " and gradients")
     )
     return Picture(figure, words)
 
@@ -119,7 +124,7 @@ def _draw_bytes(axes: Axes, held: _Bytes, scale: float, size: int) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _held(spans: Sequence[Span], block_bytes: Mapping[str, int], shards: int) -> _Bytes:
+def _held(spans: Sequence[Span], block_bytes: Mapping[str, int], shards: int, optimizer_bytes: int) -> _Bytes:
     """Return the bytes after every event: a block is whole from its gather to its drop, its gradient until it is
     summed.
     """
@@ -143,5 +148,5 @@ def _held(spans: Sequence[Span], block_bytes: Mapping[str, int], shards: int) ->
             sum(block_bytes[place] for place in whole_gradients) + sum(block_bytes[place] for place in rows) / shards
         )
         gathered_bytes = sum(block_bytes[place] for place in gathered)
-        held.at(moment, dict(zip(AREAS, (own_rows, gathered_bytes, gradients), strict=True)))
+        held.at(moment, dict(zip(AREAS, (optimizer_bytes, own_rows, gathered_bytes, gradients), strict=True)))
     return held

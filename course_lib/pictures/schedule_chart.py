@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -90,11 +90,12 @@ def _row(virtual: int) -> str:
     return "device" if virtual > 1 else "stage"
 
 
-def _meanings(timed: Iterable[TimedAction], idle: str) -> dict[str, str]:
+def _meanings(timed: Sequence[TimedAction], idle: str) -> dict[str, str]:
     """Return the colors that the picture needs, and what they mean."""
-    used = {box.action.kind for box in timed}
-    words = {NAMES[kind]: NAMES[kind] for kind in NAMES if kind in used}
-    return words | ({"backward": "backward (inputs)"} if "W" in used else {}) | {"idle": idle}
+    pieces = {kind: {(box.stage, box.action.piece) for box in timed if box.action.kind == kind} for kind in NAMES}
+    words = {NAMES[kind]: NAMES[kind] for kind in NAMES if pieces[kind]}
+    split = "backward (inputs, or both)" if pieces["B"] - pieces["W"] else "backward (inputs)"
+    return words | ({"backward": split} if pieces["W"] else {}) | {"idle": idle}
 
 
 def _draw_actions(axes: Axes, timed: Sequence[TimedAction], stages: int) -> None:

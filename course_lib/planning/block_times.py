@@ -132,7 +132,10 @@ def read_block_times(file: str | Path) -> BlockTimes:
 
 @cache
 def h200_block_times() -> BlockTimes:
-    """Return the table that ships with the course, measured on an NVIDIA H200 by `tests/bench/gpu_times.py`."""
+    """Return the table that ships with the course, measured on an NVIDIA H200 by `tests/bench/gpu_times.py`.
+
+    The file lists under `interpolated` which times were replaced because they contradicted the others.
+    """
     return _from_plain(json.loads(files("course_lib.planning").joinpath("h200.json").read_text()))
 
 
@@ -185,7 +188,7 @@ def _from_plain(plain: Mapping[str, Any]) -> BlockTimes:
         }
         return PrecisionTimes(surfaces, {name: Line(*pair) for name, pair in plain_part["updates"].items()})
 
-    precisions = {name: precision(value) for name, value in plain.items() if name != "device"}
+    precisions = {name: precision(value) for name, value in plain.items() if name not in ("device", "interpolated")}
     return BlockTimes(plain["device"], precisions)
 
 

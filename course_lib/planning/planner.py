@@ -23,6 +23,7 @@ from course_lib.planning.timing import pipelined, placed, sharded
 
 SPLIT = ("zb-h1", "zb-v")  # schedules that compute weight gradients separately
 VIRTUAL = {"interleaved": 2, "zb-v": 2}  # parts of the model on each stage
+CHUNKED = ("wavefront", "interleaved")  # schedules in which chunks of time take the place of micro-batches
 
 
 def plans(
@@ -91,15 +92,16 @@ def _candidates(
     chunks: Sequence[int],
     recompute: Sequence[bool],
 ) -> Iterator[tuple[int, Pieces]]:
-    """Yield (replicas, pieces). Only the wavefront benefits from chunks, and a single stage from no schedule."""
+    """Yield (replicas, pieces). Chunks fill the pipelines in `CHUNKED`; a single stage benefits from no schedule."""
     for stages, count, recomputes in product(_divisors(ranks), micro_batches, recompute):
         if (ranks // stages) * count > work.sequences or stages > len(work.blocks):
             continue
         for name in schedules if stages > 1 else ("1f1b",):
             if stages * VIRTUAL.get(name, 1) > len(work.blocks) or (recomputes and name in SPLIT):
                 continue
-            cuts = [cut for cut in chunks if cut <= work.steps] if name == "wavefront" else [1]
-            yield from ((ranks // stages, Pieces(name, stages, count, cut, recomputes)) for cut in cuts)
+            cuts = {cut for cut in chunks if name in CHUNKED and cut <= work.steps}
+            cuts |= set() if name == "wavefront" else {1}  # a wavefront of one chunk is 1F1B
+            yield from ((ranks // stages, Pieces(name, stages, count, cut, recomputes)) for cut in sorted(cuts))
 
 
 LABEL = max(map(len, PARTS))  # the width of a table's first column
@@ -163,11 +165,12 @@ class Change:
     quantity: str
     factor: float
     winner: Plan
-    value: str  # the quantity after the change
+    value: str  # the quantity after the change, if it has a unit
 
     def __str__(self) -> str:
         times = f"{self.factor:.1f} times as much" if self.factor > 1 else f"1/{1 / self.factor:.1f} of it"
-        return f"{self.quantity}: with {times} ({self.value}), {self.winner.name}{_order(self.winner)} wins"
+        value = f" ({self.value})" if self.value else ""
+        return f"{self.quantity}: with {times}{value}, {self.winner.name}{_order(self.winner)} wins"
 
 
 @dataclass(frozen=True)
@@ -266,8 +269,8 @@ class Sensitivity:
             if quantity == LATENCY:
                 return f"{1e6 * link.latency:.0f} microseconds"
             return f"{link.bandwidth / 1e9:,.0f} GB/s"
-        if quantity == SPEED and "H200" in self.work.times.device:
-            return f"{factor:.2g} H200s"
+        if quantity == SPEED:
+            return ""
         return f"{self.work.scaled(sequences=factor).sequences:,}"
 
     def _of_memory(self) -> list[Change]:
@@ -293,7 +296,7 @@ class Sensitivity:
         changed = {change.quantity for change in changes}
         unchanged = [quantity for quantity in self.quantities if quantity not in changed]
         lines = [verdict, "A different mesh would win if one thing changed:", *(f"  {change}" for change in changes)]
-        no_change = f"  no change of {' or '.join(unchanged)} up to {FARTHEST:g} times, up or down, would"
+        no_change = f"  {' or '.join(unchanged)}: {FARTHEST:g} times as much or as little changes nothing"
         return "\n".join([*lines, *([no_change] if unchanged else [])])
 
 

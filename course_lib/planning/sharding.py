@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from torch import Tensor, nn
 
@@ -24,13 +23,12 @@ WAYS = ("ddp", "zero-1", "zero-2", "zero-3")
 
 @dataclass(frozen=True)
 class ShardedMemory:
-    """Bytes on one rank, without activations: three that persist between updates, two that exist only during one."""
+    """Bytes on one rank, without activations: three that persist between updates, and a peak during one."""
 
     parameters: int
     gradients: int
     optimizer: int
-    gathered: int = 0  # peak of unsharded parameters, on top of the rank's own shard
-    whole_gradients: int = 0  # unsharded gradients of a block, before the reduce-scatter
+    passing: int = 0  # the most at once of gathered blocks and of gradients, whole or already reduced to a shard
 
     @property
     def at_rest(self) -> int:
@@ -38,7 +36,7 @@ class ShardedMemory:
 
     @property
     def peak(self) -> int:
-        return self.at_rest + self.gathered + self.whole_gradients
+        return self.parameters + self.optimizer + max(self.gradients, self.passing)
 
 
 def predict_sharding(
@@ -61,12 +59,17 @@ def predict_sharding(
     shard = sum(_rows_bytes(parameter, shards) for parameter in model.parameters())
     if shards == 1:
         return ShardedMemory(shard, shard, optimizer_numbers * shard)
-    blocks = [
-        shards * sum(_rows_bytes(parameter, shards) for parameter in block.parameters()) for block in _blocks(model)
-    ]
-    two_blocks = max((sum(pair) for pair in pairwise(blocks)), default=blocks[0])
-    gathered = sum(blocks) if way == "zero-2" else two_blocks
-    return ShardedMemory(shard, shard, optimizer_numbers * shard, gathered, max(blocks))
+    blocks = [sum(_rows_bytes(parameter, shards) for parameter in block.parameters()) for block in _blocks(model)]
+    return ShardedMemory(shard, shard, optimizer_numbers * shard, _passing(blocks, shards, way == "zero-2"))
+
+
+def _passing(blocks: Sequence[int], shards: int, is_kept: bool) -> int:
+    """Return the most that a backward pass holds, given the bytes of a shard of each block: while a block computes,
+    it, the next one (or all that remain) and its gradient are whole, and the gradients of those before are shards.
+    """
+    places = range(len(blocks))
+    whole = [sum(blocks[0 if is_kept else max(0, place - 1) : place + 1]) + blocks[place] for place in places]
+    return max(shards * whole[place] + sum(blocks[place + 1 :]) for place in places)
 
 
 def block_bytes(model: SequenceModel) -> dict[str, int]:

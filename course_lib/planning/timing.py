@@ -290,8 +290,8 @@ def sharded(
 
 
 def _sharded_bytes(work: Work, ranks: int, shards: int, micro_batches: int) -> float:
-    """Return the peak bytes: a shard of all states, two whole blocks (the current and the next), whole gradients of the
-    largest block (of all blocks with several micro-batches), and activations.
+    """Return a bound on the bytes: a shard of all states, two whole blocks (the current and the next), whole gradients
+    of the largest block (of all blocks with several micro-batches), and activations.
     """
     places = range(len(work.blocks))
     sizes, gathered = [memory.parameters for memory in work.memory], [work.gathered(place) for place in places]

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -172,20 +172,21 @@ class GatherWatch:
 
     The spans are `all-gather`, `forward` and `drop`, then `all-gather`, `backward`, `drop` and `reduce-scatter`.
     All-gathers block here; on a GPU they overlap with the computation. `gathered` counts the bytes of gathered blocks
-    (from the buffers that the messages fill), and `gradients` those of whole gradients until they are reduced.
+    (from the buffers that the messages fill), `gradients` those of whole gradients until they are reduced, and
+    `passing` both, with the shards of reduced gradients. `pace` is the same for all blocks, or one for each place.
     """
 
-    def __init__(self, strategy: FSDP, pace: GatherPace | None = None) -> None:
+    def __init__(self, strategy: FSDP, pace: GatherPace | Mapping[int, GatherPace] | None = None) -> None:
         if strategy.mesh["shard"].size() == 1:
             raise ValueError("every rank has the whole model, so nothing is gathered: give more ranks than replicas")
-        self.gathered, self.gradients = HeldBytes(), HeldBytes()
+        self.gathered, self.gradients, self.passing = HeldBytes(), HeldBytes(), HeldBytes()
         gathered_alone = set(sharded_modules(strategy.model))
         for place, block in strategy.model.numbered():
             if block not in gathered_alone:
                 raise ValueError(
                     f"block {place} shares a weight, so it isn't gathered alone: watch a model without one"
                 )
-            _WatchedBlock(str(place), block, self, pace or GatherPace())
+            _WatchedBlock(str(place), block, self, pace[place] if isinstance(pace, Mapping) else pace or GatherPace())
 
 
 class _WatchedBlock:
@@ -194,16 +195,26 @@ class _WatchedBlock:
     def __init__(self, place: str, block: Any, watch: GatherWatch, pace: GatherPace) -> None:
         self.place, self.watch, self.pace = place, watch, pace
         self.bytes = 0  # while it is gathered
+        self.gradient_bytes = 0  # of its whole gradient
+        self.reduced_bytes = 0  # of its gradient's shard
         self.working: AbstractContextManager[None] | None = None
         block.set_custom_all_gather(_AllGather(self))
         block.set_custom_reduce_scatter(_ReduceScatter(self))
-        block.register_forward_pre_hook(lambda *_: self.begin("forward", pace.forward))
+        block.register_forward_pre_hook(lambda *_: self.before_forward())
         block.register_forward_hook(lambda *_: self.end(), prepend=True)
         block.register_forward_hook(self.after_forward)
 
     def begin(self, name: str, seconds: float) -> None:
         self.working = span(name, at_least=seconds, label=self.place)
         self.working.__enter__()
+
+    def before_forward(self) -> None:
+        self.reduced(0)  # the optimizer has dropped the last update's gradients
+        self.begin("forward", self.pace.forward)
+
+    def before_backward(self) -> None:
+        self.whole_gradient(self.bytes)
+        self.begin("backward", self.pace.backward)
 
     def end(self) -> None:
         if self.working is not None:
@@ -214,12 +225,25 @@ class _WatchedBlock:
         if all(is_sharded(parameter) for parameter in block.parameters()):
             self.drop()
         if outputs[0].requires_grad:  # this hook runs after the one that gathers the block again
-            outputs[0].register_hook(lambda gradient: self.begin("backward", self.pace.backward))
+            outputs[0].register_hook(lambda gradient: self.before_backward())
 
     def drop(self) -> None:
         with span("drop", label=self.place):
-            self.watch.gathered.add(-self.bytes)
-            self.bytes = 0
+            self.gathered(0)
+
+    def gathered(self, size: int) -> None:
+        self.watch.gathered.add(size - self.bytes)
+        self.watch.passing.add(size - self.bytes)
+        self.bytes = size
+
+    def whole_gradient(self, size: int) -> None:
+        self.watch.gradients.add(size - self.gradient_bytes)
+        self.watch.passing.add(size - self.gradient_bytes)
+        self.gradient_bytes = size
+
+    def reduced(self, size: int) -> None:
+        self.watch.passing.add(size - self.reduced_bytes)
+        self.reduced_bytes = size
 
 
 @dataclass(frozen=True)
@@ -236,8 +260,7 @@ class _AllGather(_Messages):
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> None:
-        self.block.bytes = _bytes(output_tensor)
-        self.block.watch.gathered.add(self.block.bytes)
+        self.block.gathered(_bytes(output_tensor))
         with span("all-gather", at_least=self.block.pace.gather, label=self.block.place):
             all_gather(output_tensor, input_tensor, group)
 
@@ -248,10 +271,11 @@ class _ReduceScatter(_Messages):
     ) -> None:
         self.block.end()  # of the backward pass
         self.block.drop()
-        self.block.watch.gradients.add(_bytes(input_tensor))
+        self.block.whole_gradient(_bytes(input_tensor))
         with span("reduce-scatter", at_least=self.block.pace.scatter, label=self.block.place):
             reduce_scatter(output_tensor, input_tensor, op, group)
-        self.block.watch.gradients.add(-_bytes(input_tensor))
+        self.block.whole_gradient(0)
+        self.block.reduced(_bytes(output_tensor))
 
 
 def _bytes(tensor: Tensor) -> int:

@@ -105,8 +105,7 @@ def measure_sharding(strategy: Strategy, batch: Batch) -> ShardedMemory:
         parameters=sum(map(_bytes, parameters)),
         gradients=sum(_bytes(parameter.grad) for parameter in parameters if parameter.grad is not None),
         optimizer=sum(map(_bytes, _optimizer_state(strategy))),
-        gathered=watch.gathered.peak if watch else 0,
-        whole_gradients=watch.gradients.peak if watch else 0,
+        passing=watch.passing.peak if watch else 0,
     )
 
 
@@ -126,7 +125,12 @@ class Twin:
 
     work: Work
     hidden: int = 32
-    vocabulary: int = 64
+
+    @property
+    def vocabulary(self) -> int:
+        """As many words as make embedding and head as large, compared with a layer, as in the planned model."""
+        embedding = self.work.blocks[0]
+        return max(2, round(embedding.inputs * (self.hidden + 1) / (embedding.width + 1)))
 
     def model(self) -> SequenceModel:
         return lstm_model(vocabulary=self.vocabulary, hidden=self.hidden, layers=len(self.work.blocks) - 2)
@@ -138,7 +142,7 @@ class Twin:
         return pad([text[:-1] for text in texts], [text[1:] for text in texts])
 
     def link(self, planned: Link) -> Link:
-        """Return a link on which the twin's layers take as long as the planned layers on theirs."""
+        """Return a link on which the twin's blocks take as long as the planned blocks on theirs."""
         bytes_here = sum(weight.numel() * 4 for weight in dict(self.model().numbered())[1].parameters())
         return Link(planned.latency, planned.bandwidth * bytes_here / self.work.memory[1].parameters)
 
@@ -196,7 +200,7 @@ def paced_strategy(plan: Plan, twin: Twin, link: Link) -> Strategy:
     name, options = plan.strategy
     if name == "fsdp":
         strategy = FSDP(twin.model(), sgd, cross_entropy, **options)
-        GatherWatch(strategy, _gather_pace(plan, twin, link))
+        GatherWatch(strategy, gather_paces(plan, work, link))
         return strategy
     is_split = bool(plan.schedule.split)
     model = twin.model()
@@ -206,10 +210,13 @@ def paced_strategy(plan: Plan, twin: Twin, link: Link) -> Strategy:
     return Hybrid(model, sgd, cross_entropy, pace=pace, **options)
 
 
-def _gather_pace(plan: Plan, twin: Twin, link: Link) -> GatherPace:
-    """Return the mean over all blocks, to use for each."""
-    work, count = twin.work, len(twin.work.blocks)
-    gather = sum(link.all_reduce_seconds(memory.parameters, plan.shards) for memory in work.memory) / 2 / count
-    blocks = [work.seconds(place, plan.ranks * plan.pieces.micro_batches) for place in range(count)]
-    forward, backward = (sum(getattr(block, name) for block in blocks) / count for name in ("forward", "backward"))
-    return GatherPace(gather, forward, backward, gather)
+def gather_paces(plan: Plan, work: Work, link: Link) -> dict[int, GatherPace]:
+    """Return each block's times in a sharded plan. Replicas sum a shard right after its reduce-scatter: both count."""
+    paces = {}
+    for place, memory in enumerate(work.memory):
+        block = work.seconds(place, plan.ranks * plan.pieces.micro_batches)
+        gather = link.all_reduce_seconds(work.gathered(place), plan.shards) / 2
+        scatter = link.all_reduce_seconds(memory.parameters, plan.shards) / 2
+        across = link.all_reduce_seconds(memory.parameters / plan.shards, plan.replicas)
+        paces[place] = GatherPace(gather, block.forward, block.backward, scatter + across)
+    return paces

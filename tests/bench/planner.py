@@ -57,7 +57,7 @@ def main() -> None:
         for plan, seconds in zip(made, spent, strict=True):
             errors.append(abs(plan.seconds / seconds - 1))
             numbers = f"{plan.seconds * 1000:.0f} | {seconds * 1000:.0f} | {plan.seconds / seconds - 1:+.1%}"
-            rows.append(f"| {plan.mesh} | {plan.pieces} | {numbers} | {seconds / min(spent):.2f} |")
+            rows.append(f"| {plan.name} | {plan.pieces} | {numbers} | {seconds / min(spent):.2f} |")
     lines = [
         f"{len(rows)} plans of 2 to 4 ranks for six layers of 4096 units on H200s and a link of 12 GB/s; paced ranks, "
         "blocks gathered in turn. Of each number of ranks the best predicted ones, the planner's choice first, and "

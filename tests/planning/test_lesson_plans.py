@@ -10,8 +10,9 @@ from course_lib.planning import sensitivity as sensitivity_of
 from course_lib.planning.block_times import MACHINES
 
 NODES = Network(Link(5e-6, 300e9), Link(15e-6, 50e9), per_node=8)
-FLAT = Network.flat(Link(20e-6, 25e9))
+FLAT, FAST = (Network.flat(Link(20e-6, bandwidth)) for bandwidth in (25e9, 300e9))
 SMALL = {"micro_batches": (1, 2, 4), "chunks": (2, 4), "gather_ahead": False, "overhead": 0.003}
+FOUR = {"micro_batches": (1, 2, 4), "chunks": (2, 4, 8), "overhead": 500e-6}
 GRID = {"micro_batches": (1, 2, 4), "chunks": (4, 16), "overhead": 500e-6}
 
 
@@ -43,18 +44,58 @@ def test_the_order_of_the_ranks_decides_what_a_mesh_waits_for():
 
 def test_a_large_model_on_four_ranks():
     made = plans(work(4096, 6, 64, optimizer="SGD"), 4, FLAT, **SMALL)
-    assert len(made) == 108
+    assert len(made) == 144
     assert ranking(made) == [
-        ("1 x 4", 555), ("2 x 2 ZeRO-1 over 2", 568), ("2 x 2", 574), ("4 x 1 ZeRO-1 over 4", 627), ("4 x 1", 630),
+        ("1 x 4", 512), ("2 x 2 ZeRO-1 over 2", 536), ("2 x 2", 537), ("4 x 1 ZeRO-1 over 4", 627), ("4 x 1", 630),
         ("2 x 2 sharded", 920), ("1 x 4 sharded", 961),
     ]  # fmt: skip
     assert min(made, key=lambda plan: plan.bytes).mesh == "1 x 4"
 
 
+def test_stages_win_with_few_sequences_and_shards_with_many():
+    slow = ranking(plans(work(4096, 6, 64), 4, FLAT, **FOUR))
+    assert slow[:4] == [("1 x 4", 431), ("2 x 2 ZeRO-1 over 2", 502), ("2 x 2", 504), ("1 x 4 sharded", 627)]
+    in_tf32 = ranking(plans(work(4096, 6, 64, precision="tf32"), 4, FLAT, **FOUR))
+    assert in_tf32[:2] == [("1 x 4", 265), ("2 x 2 ZeRO-1 over 2", 272)]
+    few, many = (ranking(plans(work(4096, 6, n, precision="bfloat16"), 4, FAST, **FOUR)) for n in (64, 1024))
+    assert few[:4] == [("1 x 4", 83), ("2 x 2 ZeRO-1 over 2", 94), ("2 x 2", 100), ("1 x 4 sharded", 105)]
+    assert many == [
+        ("1 x 4 sharded", 398), ("4 x 1 ZeRO-1 over 4", 400), ("2 x 2 sharded", 404), ("4 x 1", 416),
+        ("2 x 2 ZeRO-1 over 2", 459), ("2 x 2", 465), ("1 x 4", 531),
+    ]  # fmt: skip
+
+
+def test_chunks_fill_virtual_stages_and_the_fastest_plans_have_both():
+    plan = plans(work(4096, 6, 64), 4, FLAT, **FOUR)[0]
+    assert (plan.pieces.name, plan.pieces.micro_batches, plan.pieces.chunks) == ("interleaved", 1, 8)
+
+
+@pytest.mark.slow
+def test_sixty_four_gpus_in_nodes_of_eight():
+    sizes = {**FOUR, "chunks": (4, 8, 16)}
+    best = best_of_each_way(plans(work(4096, 8, 1024, precision="bfloat16"), 64, NODES, **sizes))
+    assert [(plan.name, round(1000 * plan.seconds)) for plan in best[:4]] == [
+        ("16 x 4 ZeRO-1 over 16", 122), ("16 x 4 ZeRO-1 over 8", 124), ("16 x 4", 131), ("1 x 64 sharded", 134),
+    ]  # fmt: skip
+    assert {plan.inside for plan in best[:3]} == {"replicas"}
+
+
+@pytest.mark.slow
+def test_the_thousand_gpus_of_the_lesson():
+    sizes = {"micro_batches": (1, 2), "chunks": (4, 8, 16), "recompute": (False,), "overhead": 500e-6}
+    made = plans(work(8192, 16, 4096, precision="bfloat16"), 1024, NODES, **sizes)
+    fits = ranking([plan for plan in made if plan.bytes <= 141e9])
+    assert fits[0] == ("128 x 8 ZeRO-1 over 128", 395)
+    assert [pair for pair in fits if pair[0] in ("128 x 8", "64 x 16", "1 x 1024 sharded")][:2] == [
+        ("128 x 8", 416), ("64 x 16", 468),
+    ]  # fmt: skip
+    assert ("1 x 1024 sharded", 974) in fits
+
+
 def test_with_less_memory_it_moves_blocks_then_recomputes_and_then_gives_up():
-    job, found = work(4096, 6, 64, optimizer="SGD"), []
+    job, found, only = work(4096, 6, 64, optimizer="SGD"), [], {**SMALL, "schedules": ["1f1b", "wavefront"]}
     for gib in (8, 4, 3):
-        plan = plans(job, 4, FLAT, memory=gib * 2**30, **SMALL)[0]
+        plan = plans(job, 4, FLAT, memory=gib * 2**30, **only)[0]
         found.append((round(1000 * plan.seconds), plan.placement.stage_of, plan.pieces.recompute))
     assert found == [
         (555, (0, 0, 0, 1, 1, 2, 2, 3), False),
@@ -76,11 +117,11 @@ def test_nine_billion_parameters_on_a_thousand_gpus(a_thousand):
     memory = MACHINES["H100"].memory
     first = ranking([plan for plan in a_thousand[1] if plan.bytes <= memory])
     assert first[:3] == [
-        ("64 x 16 ZeRO-1 over 64", 461),
-        ("64 x 16 ZeRO-1 over 8", 463),
-        ("128 x 8 ZeRO-1 over 128", 468),
+        ("128 x 8 ZeRO-1 over 128", 429),
+        ("256 x 4 ZeRO-1 over 256", 434),
+        ("128 x 8 ZeRO-1 over 8", 440),
     ]
-    assert next(name for name, _ in first if "ZeRO" not in name) == "64 x 16"
+    assert next(name for name, _ in first if "ZeRO" not in name) == "128 x 8"
 
 
 @pytest.mark.slow
@@ -90,8 +131,11 @@ def test_what_would_have_to_change_for_another_mesh_to_win(a_thousand):
     told = sensitivity_of(made, job, machine.network, memory=machine.memory)
     found = [(each.quantity, f"{each.factor:.2g}", each.winner.mesh, each.winner.inside) for each in told.changes]
     assert found == [
-        ("bandwidth inside a node", "0.11", "64 x 16", "stages"),
-        ("bandwidth between nodes", "9.2", "64 x 16", "stages"),
-        ("sequences per update", "2.4", "256 x 4", "replicas"),
-        ("memory of a device", "0.12", "1 x 1024 sharded", "stages"),
+        ("bandwidth inside a node", "2.6", "256 x 4", "replicas"),
+        ("bandwidth inside a node", "0.11", "128 x 8", "stages"),
+        ("bandwidth between nodes", "9", "128 x 8", "stages"),
+        ("bandwidth between nodes", "0.26", "64 x 16", "replicas"),
+        ("speed of a device", "13", "64 x 16", "replicas"),
+        ("sequences per update", "1.1", "256 x 4", "replicas"),
+        ("memory of a device", "0.19", "64 x 16", "replicas"),
     ]

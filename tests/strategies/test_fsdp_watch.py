@@ -32,7 +32,7 @@ def watched(**options):
     watch = GatherWatch(strategy, pace)
     dist.barrier()
     strategy.step(share)
-    return watch.gathered, watch.gradients
+    return watch.gathered, watch.gradients, watch.passing
 
 
 def story(run, rank=0):
@@ -65,11 +65,14 @@ def test_a_model_that_stays_whole_is_gathered_once():
 
 def test_bytes_that_come_and_go_are_counted():
     padded = 4 * 12 * 6, LAYER, 4 * (12 * 6 + 12)  # 11 rows on two ranks are 12
-    gathered, gradients = launch(watched, ranks=2)[0]
+    gathered, gradients, passing = launch(watched, ranks=2)[0]
     assert (gathered.now, gradients.now) == (0, 0)
     assert (gathered.peak, gradients.peak) == (2 * LAYER, LAYER)
-    gathered, _ = launch(watched, reshard_after_forward=False, ranks=2)[0]
+    assert passing.now == (padded[0] + 2 * padded[1] + padded[2]) / 2  # the shards of the gradients
+    assert passing.peak == 3 * LAYER + padded[2] / 2  # in the second layer's backward pass
+    gathered, _, passing = launch(watched, reshard_after_forward=False, ranks=2)[0]
     assert gathered.peak == padded[0] + 2 * padded[1] + padded[2]
+    assert passing.peak == padded[0] + 3 * LAYER + padded[2] / 2
 
 
 def test_watching_changes_no_result():
@@ -104,7 +107,9 @@ def test_bytes_per_rank_of_a_model_of_six_units():
     assert predict_sharding(small(), "zero-1", 4).optimizer < 2 * whole / 3
     three, two = predict_sharding(small(), "zero-3", 4), predict_sharding(small(), "zero-2", 4)
     assert three.at_rest == two.at_rest < 4 * whole / 3.5
-    assert (two.gathered, three.gathered) == (4 * 12 * 6 + 2 * LAYER + 4 * (12 * 6 + 12), 2 * LAYER)
+    assert three.passing == 3 * LAYER + 4 * (12 * 6 + 12) / 4
+    assert two.passing == 4 * 12 * 6 + three.passing  # the embedding is still whole, too
+    assert three.peak == three.parameters + three.optimizer + three.passing
     assert predict_sharding(small(), "zero-3", 4, replicas=4) == predict_sharding(small(), "ddp", 4)
     assert predict_sharding(small(), "zero-3", 4, optimizer_numbers=0).optimizer == 0
 
@@ -161,6 +166,8 @@ def test_the_picture_shows_every_block_and_the_most_that_is_held():
     assert "gathered 7 times" in picture.alt
     assert picture.alt.startswith("Paced gather-and-drop timeline of rank 0: 4 blocks over 2 shards")
     assert "paced" in lower.get_xlabel()
+    with_optimizer = gather_and_drop(run, block_bytes(small()), shards=2, optimizer_bytes=whole)
+    assert f"at most {(most + whole) / 1024:.3g} KiB of parameters, gradients and optimizer" in with_optimizer.alt
 
 
 def test_a_picture_of_nothing_says_how_to_watch():

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from course_lib.lstm import BatchSize, lstm_model
-from course_lib.planning import Link, Network, Work, best_of_each_way, plans
-from course_lib.training.measurement import plan_seconds
+from course_lib.lstm.memory import lstm_size
+from course_lib.planning import Link, Network, Work, best_of_each_way, h200_block_times, plans
+from course_lib.training.measurement import Twin, gather_paces, plan_seconds
 from tests.planning.tables import even_times
 
 WORK = Work.of(
@@ -22,3 +23,21 @@ def test_an_update_takes_no_less_than_predicted(way):
     made = best_of_each_way(plans(WORK, 2, Network.flat(LINK), micro_batches=(1, 2), gather_ahead=False))
     plan = next(plan for plan in made if (plan.replicas, plan.stages, plan.sharding) == way)
     assert plan_seconds(plan, WORK, LINK, updates=1) > 0.93 * plan.seconds
+
+
+@pytest.mark.parametrize("shards", [2, 4])
+def test_the_paces_of_a_sharded_plan_add_up_to_its_time(shards):
+    """Blocks are gathered in turn here, twice each but for the last; shards are also summed over the replicas."""
+    made = plans(WORK, 4, Network.flat(LINK), micro_batches=(1,), gather_ahead=False)
+    plan = next(plan for plan in made if plan.sharding == "FSDP" and plan.shards == shards)
+    paces = gather_paces(plan, WORK, LINK)
+    spent = sum(2 * pace.gather + pace.forward + pace.backward + pace.scatter for pace in paces.values())
+    assert spent - paces[max(paces)].gather == pytest.approx(plan.seconds - plan.update_seconds)
+
+
+def test_the_blocks_of_a_twin_are_as_large_beside_each_other_as_those_of_the_planned_model():
+    planned = Work.of(lstm_size(50_000, 4096, 6), BatchSize(4, 8), h200_block_times())
+    twin = Work.of(Twin(planned).model(), BatchSize(4, 8), h200_block_times())
+    layer, ours = planned.memory[1].parameters, twin.memory[1].parameters
+    for large, small in zip(planned.memory, twin.memory, strict=True):
+        assert small.parameters / ours == pytest.approx(large.parameters / layer, rel=0.04)  # biases
