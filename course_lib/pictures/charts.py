@@ -171,7 +171,7 @@ def curves(
     `logarithmic` makes the x-axis logarithmic, or both axes if it is "both". `verticals` are named places on x.
 
     Anything not measured is dashed: the heights, and the curves named in `computed`, so that others show through.
-    A computed "NAME, ..." has the color of the curve NAME.
+    A computed "NAME, ..." has the color of the curve NAME; without such a curve, it is dark gray.
     """
     if unknown := [name for name in computed if name not in series]:
         raise ValueError(f"computed={unknown}: name curves of this picture, {', '.join(series)}")
@@ -202,7 +202,7 @@ def curves(
 def _draw_lines(axes: Axes, series: Mapping[str, Points], x: str, marks: bool, computed: Collection[str] = ()) -> None:
     colors: dict[str, str] = {}
     for color, (name, points) in zip(cycle(SERIES), series.items(), strict=False):
-        colors[name] = colors.get(name.partition(", ")[0], color) if name in computed else color
+        colors[name] = colors.get(name.partition(", ")[0], INK) if name in computed else color
         xs, ys = zip(*points, strict=True)
         label = name.replace("$", r"\$")  # matplotlib would parse text between two dollar signs as math
         style = "--" if name in computed else "o-" if marks else "-"

@@ -31,7 +31,8 @@ def link(link: Link) -> Picture:
     knee = link.latency * link.bandwidth
     if sizes[0] < knee < sizes[-1]:
         axes.axvline(knee, color=COLORS["idle"], linestyle="--", zorder=0)
-        axes.annotate("half latency,\nhalf bytes", (knee, axes.get_ylim()[0]), (6, 6), textcoords="offset points")
+        words, foot = "latency and bytes\ncost the same", (knee, axes.get_ylim()[0])
+        axes.annotate(words, foot, (6, 6), textcoords="offset points")
     low, high = axes.get_ylim()
     round_numbers = [digit * 10.0**power for power in range(-4, 5) for digit in (1, 2, 5)]
     axes.set_yticks([number for number in round_numbers if low <= number <= high], minor=False)

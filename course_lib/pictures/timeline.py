@@ -139,6 +139,7 @@ def comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
     longest = max((span.end for span in spans), default=0.0)
     unit, scale = time_unit(longest)
     names = list(dict.fromkeys(span.name for span in sorted(spans, key=lambda span: span.start)))
+    names.sort(key=lambda name: [*COLORS, name].index(name))  # the same order in every legend
     colors = colors_for(names)
     figure = Figure(figsize=(9, 1.3 + 0.62 * len(rows)), layout="constrained")
     axes = figure.subplots()

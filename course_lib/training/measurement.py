@@ -50,8 +50,10 @@ def measure_memory(strategy: Strategy, batch: Batch) -> Memory:
     parameters and the batch. With ZeRO-1, parameters and gradients count as whole, as they are during the update.
     """
     batch = batch.to(strategy.device)
+    has_onednn = torch.backends.mkldnn.enabled  # PyTorch switches it off for good if a CPU cannot compute in bfloat16
     with saved_for_backward(strategy.model, batch.inputs, batch.targets, batch.mask, batch.lengths) as saved:
         strategy.step(batch)
+    torch.backends.mkldnn.enabled = has_onednn
     tensors = [shard.tensor for shard in strategy.shards().values()]
     rows = getattr(strategy, "row_shards", None)
     stored = [rows.memory_of(tensor) for tensor in tensors] if rows else tensors

@@ -138,8 +138,8 @@ def main() -> None:
     alone, after, overlapped = launch(data_parallel, ranks=RANKS, timeout=240)[0]
     rows = [
         f"| gradients stay on the rank | {alone * 1e3:.1f} | |",
-        f"| summed after the backward pass | {after * 1e3:.1f} | {(after - alone) * 1e3:.1f} |",
-        f"| DDP: summed during it | {overlapped * 1e3:.1f} | {(overlapped - alone) * 1e3:.1f} |",
+        f"| summed after the backward pass, tensor by tensor | {after * 1e3:.1f} | {(after - alone) * 1e3:.1f} |",
+        f"| DDP: summed during it, in buckets | {overlapped * 1e3:.1f} | {(overlapped - alone) * 1e3:.1f} |",
     ]
     head = ["| update | ms | more than the first row |", "|---|--:|--:|"]
     data_parallel_table = [*head, *rows]

@@ -136,7 +136,8 @@ def _rank(rank: int, pieces: list[frozenset[int]], place: tuple[float, float], r
     outline, cell = _outline(place, len(pieces)), _cell(len(pieces))
     left, top = outline[0] + 6, outline[1] + 35
     drawn = [box(*outline, "paper", rx=5), box(*outline, "frame", rx=5)]
-    drawn.append(text(place[0], top - 19, f"rank {rank}", "ink strong", "middle"))
+    drawn.append(box(place[0] - 36, top - 28, 10, 10, f"rank{rank}"))  # the color of this rank's stripes
+    drawn.append(text(place[0] + 4, top - 19, f"rank {rank}", "ink strong", "middle"))
     stripe = TALL / ranks
     for piece, contributors in enumerate(pieces):
         x = left + cell * piece

@@ -25,7 +25,7 @@ from course_lib.planning.network import Link, measure_link
 LEFT, TOP, WIDTH, HEIGHT = 62, 34, 560, 270  # the axes
 TRIED = (2, 4)  # numbers of ranks to measure
 MOST_BYTES, MOST_SECONDS = 100e6, 0.5  # limits for a measurement on this machine
-KINDS = {"strong": "strong: the same batch, shared out", "weak": "weak: a batch for each rank"}
+KINDS = {"strong": "strong: the same batch, divided", "weak": "weak: a batch for each rank"}
 
 
 def explore_scaling() -> ScalingExplorer:
@@ -138,7 +138,7 @@ class ScalingExplorer(Explorer):
         reached = self.at(best)
         sentence = f"Best: {reached:.3g} times as fast as one rank, on {best}"
         spent = f" ({self._share(best):.0%} of the time is all-reduce)."
-        sentence += spent if best > 1 else ": do not share this work out."
+        sentence += spent if best > 1 else ": don't divide this work."
         half = next((ranks for ranks in tried[1:] if self._share(ranks) > 0.5), None)
         if half:
             sentence += f" From {half} ranks on, more than half of the time is all-reduce."
