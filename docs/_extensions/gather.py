@@ -9,14 +9,14 @@ from pathlib import Path
 
 from api_pages import api_pages
 from exercise_pages import exercise_page
-from lesson_pages import buttons, cards, how_to_start, lesson_notebook, map_of_exercises, map_of_lessons
+from lesson_pages import buttons, cards, how_to_start, lesson_notebook, map_of_exercises, map_of_lessons, short_titles
 from links import with_page_links
 from moving_picture import moving_picture
 from repository import ROOT, pages
 from sphinx.application import Sphinx
 
 CONTENTS = {  # pages that a page leads to, where the file itself, which is also read elsewhere, does not say so
-    "docs/teaching/README.md": "one_day\ntwo_days\nhalf_a_day\nsemester\n[0-9]*",
+    "docs/teaching/README.md": "half_a_day\none_day\ntwo_days\nsemester\n<!-- short titles -->",
     "docs/handbook/README.md": "desk\nlaunch\ndiagnosis\nexercises\njobs\nclusters\ngrading\nglossary",
     "docs/deploy/README.md": "*",
     "CONTRIBUTING.md": "tests/index",
@@ -24,6 +24,7 @@ CONTENTS = {  # pages that a page leads to, where the file itself, which is also
 }
 
 TEACHING = "docs/teaching/"
+EMPTY = re.compile(r"^## .+\n\n\*\d+ minutes?\*\n\n(?=## |\Z)", re.MULTILINE)  # sections that need no notes
 NUMBERED = re.compile(r"^# (\d\d) ·", re.MULTILINE)
 MADE = {  # what stands on a page in place of a comment
     "moving picture": lambda _: moving_picture(),
@@ -32,6 +33,7 @@ MADE = {  # what stands on a page in place of a comment
     "cards of lessons": cards,
     "map of lessons": map_of_lessons,
     "map of exercises": map_of_exercises,
+    "short titles": short_titles,
 }
 
 
@@ -79,15 +81,15 @@ def _page(file: str, known: dict[str, str], bring) -> str:
     if file.startswith("exercises/"):
         text = exercise_page(json.loads(text), file)
     if file.startswith(TEACHING):
-        text = NUMBERED.sub(r"# Teaching \1 ·", text, count=1)
+        text = NUMBERED.sub(r"# Teaching \1 ·", EMPTY.sub("", text), count=1)
     if file == "README.md":
         text = f"---\norphan: true\nnosearch: true\n---\n{text}"  # the front page takes paragraphs from here
     elif file.startswith(TEACHING):
         text = f"---\nnosearch: true\n---\n{text}"  # they have the answers
-    for mark, made in MADE.items():
-        text = text.replace(f"<!-- {mark} -->", made(file)) if f"<!-- {mark} -->" in text else text
     if file in CONTENTS:
         text += f"\n```{{toctree}}\n:hidden:\n:glob:\n\n{CONTENTS[file]}\n```\n"
+    for mark, made in MADE.items():
+        text = text.replace(f"<!-- {mark} -->", made(file)) if f"<!-- {mark} -->" in text else text
     return with_page_links(text, file, known, bring)
 
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from predictions import markdown, numbers_of, with_folds
+from predictions import STILL, Cell, markdown, numbers_of, with_folds
 from repository import ROOT, address, binder_address, source_address
 
 from course_lib.authoring.outline import outlines
@@ -17,7 +17,9 @@ from course_lib.checks.exercise import Exercise
 from course_lib.checks.showing import marked
 from course_lib.lab.cards import card_picture
 
-PICTURE = re.compile(r'<img alt="([^"]*)"')
+CAPTION = re.compile(  # a sentence in italics, or the paragraph that such words begin
+    r"\A\*(?P<whole>Figure \d+: [^*]+[.)])\*\s*|\A(?P<begun>\*Figure \d+: .+?)(?:\n\n|\Z)", re.DOTALL
+)
 ROW = re.compile(r"^\| (\d\d) \| \[(.+?)\]\((.+?)\) \| \d+ \| (.+) \|$", re.MULTILINE)
 
 
@@ -25,7 +27,7 @@ def lesson_notebook(notebook: dict[str, Any], file: str) -> dict[str, Any]:
     """A lesson as its page shows it: how to run it, questions that can be answered, and what comes next."""
     opening, *others = notebook["cells"]
     opening["source"] = re.sub(r"^# (\d\d) ·", r"# Lesson \1 ·", "".join(opening["source"]))
-    with_captions(others)
+    others = with_captions(others)
     numbers = numbers_of(others)
     ends = [markdown(f"## What comes next\n\n{score(numbers)}\n\n{what_comes_next(file)}")]
     cells = [opening, markdown(how_to_run(file)), *with_folds(others), *ends]
@@ -34,16 +36,28 @@ def lesson_notebook(notebook: dict[str, Any], file: str) -> dict[str, Any]:
     return {**notebook, "cells": cells}
 
 
-def with_captions(cells: list[dict[str, Any]]) -> None:
-    """Number the pictures that cells have drawn; the caption is the first clause of their description."""
-    number = 0
-    for output in (output for cell in cells for output in cell.get("outputs", ())):
-        html = "".join(output.get("data", {}).get("text/html", ""))
-        if found := PICTURE.match(html):
-            number += 1
-            words = re.split(r"; |\. ", found.group(1))[0]
-            caption = f"<figcaption>Figure {number}. {words[:1].upper()}{words[1:]}.</figcaption>"
-            output["data"]["text/html"] = f'<figure class="drawn" tabindex="0">{html}{caption}</figure>'
+def with_captions(cells: list[Cell]) -> list[Cell]:
+    """The cells, with each picture's caption, with which a later text begins, directly below the picture."""
+    made: list[Cell] = []
+    below = 0  # where the caption of the last picture belongs; 0 if it has one
+    for cell in cells:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown" and below and (found := CAPTION.match(text)):
+            caption = found.group("whole") or found.group("begun")
+            made.insert(below, markdown(f'<div class="caption">\n\n{caption}\n\n</div>'))
+            cell, below = {**cell, "source": text[found.end() :]}, 0
+        made.append(cell)
+        if any(_draw(output) for output in cell.get("outputs", ())):
+            below = len(made)
+    return made
+
+
+def _draw(output: Cell) -> bool:
+    """Whether the output is a picture. What a chart draws becomes a figure, which scrolls where it does not fit."""
+    html = "".join(output.get("data", {}).get("text/html", ""))
+    if html.startswith("<img alt"):
+        output["data"]["text/html"] = f'<figure class="drawn" tabindex="0">{html}</figure>'
+    return html.startswith("<img alt") or STILL in html
 
 
 def score(numbers: list[str]) -> str:
@@ -114,6 +128,18 @@ def map_of_lessons(file: str) -> str:
         lines.append(f"| {number} | [{title}]({link}) | {minutes} | {_minutes(_of_lesson(number))} | {learned} |")
     total = sum(lesson.minutes for lesson in outlines().values())
     lines.append(f"| | **in all, hours** | **{total / 60:.0f}** | **{_minutes(_all()) / 60:.0f}** | |")
+    return "\n".join(lines)
+
+
+def short_titles(file: str) -> str:
+    """The entries of a section's contents, a page for each lesson, with titles that fit on a line."""
+    folder = {"docs/lessons.md": "notebooks", "docs/exercises.md": "exercises"}.get(file, "docs/teaching")
+    lines = []
+    for number, title, path, _ in ROW.findall((ROOT / "README.md").read_text()):
+        page = Path(path).stem
+        if not list((ROOT / folder).glob(f"{page}.*")):
+            page = f"../{path.removesuffix('.ipynb')}" if folder == "notebooks" else ""
+        lines += [f"{number} · {title} <{page}>"] if page else []
     return "\n".join(lines)
 
 

@@ -16,7 +16,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 def inline(translator: HTML5Translator, node: nodes.Node) -> None:
     """A formula in a line."""
-    translator.body.append(convert(node.astext()))
+    translator.body.append(f"{convert(node.astext())}&#8288;")  # a word joiner: no line begins with a colon
     raise nodes.SkipNode
 
 

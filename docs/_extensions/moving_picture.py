@@ -1,6 +1,7 @@
 """The front page's moving picture: four ranks sum a tensor in a ring, drawn from the rounds of lesson 00.
 
-It is SVG that moves by CSS alone. Who has asked for less motion sees it half way, at rest; a box pauses it.
+It is SVG that moves by CSS alone. On paper, and for those who have asked for less motion, it rests half way; a box
+pauses it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ SIZE = (640, 310)
 CELL, TALL = 44, 56  # a piece of the tensor on one rank
 WIDE = 4 * CELL + 16
 CORNERS = ((10, 14), (SIZE[0] - WIDE - 10, 14), (SIZE[0] - WIDE - 10, 194), (10, 194))  # of the ranks' boxes, clockwise
-BETWEEN = (((230, 60), (410, 60)), ((534, 122), (534, 188)), ((410, 246), (230, 246)), ((106, 188), (106, 122)))
+BETWEEN = (((202, 76), (438, 76)), ((534, 116), (534, 194)), ((438, 234), (202, 234)), ((106, 194), (106, 116)))
 ROUND, REST = 1.6, 3.0  # seconds: a round, and the end
 WORDS = (
     "Four ranks in a ring, each with its own numbers in four pieces. In each of six rounds every rank sends one piece "
@@ -49,7 +50,7 @@ def _lines(words: str, name: str) -> str:
 
 def _cell(rank: int, piece: int) -> tuple[float, float]:
     left, top = CORNERS[rank]
-    return left + 8 + CELL * piece, top + 34
+    return left + 8 + CELL * piece, top + (34 if rank < 2 else 12)
 
 
 def _rank(rank: int, way: AllReduce) -> str:
@@ -57,7 +58,7 @@ def _rank(rank: int, way: AllReduce) -> str:
     left, top = CORNERS[rank]
     drawn = [
         box(left, top, WIDE, TALL + 46, "box", rx=6),
-        text(left + WIDE / 2, top + 22, f"rank {rank}", "name", "middle"),
+        text(left + WIDE / 2, top + (22 if rank < 2 else 90), f"rank {rank}", "name", "middle"),  # no message passes over
     ]
     for piece in range(way.pieces):
         x, y = _cell(rank, piece)
@@ -116,7 +117,7 @@ STILL = """
 .moving-picture:has(#pause-picture:checked) svg * { animation-play-state: paused; }
 """
 LESS_MOTION = """
-@media (prefers-reduced-motion: reduce) {
+@media print, (prefers-reduced-motion: reduce) {
   .moving-picture svg * { animation: none !important; }
   .moving-picture .since4, .moving-picture .since5, .moving-picture .since6, .moving-picture .at-the-end { opacity: 0; }
   .moving-picture .words.during2 { opacity: 1; }

@@ -17,9 +17,11 @@ from course_lib.checks.wording import question_box
 
 Cell = dict[str, Any]
 ASKS = re.compile(r'^predict\("(\d\d\.\d+)"\)$')
+REVEALS = re.compile(r"reveal\(")
+STILL = 'class="course-still"'  # a widget: readers are to step through it, so it is not folded
 HEADING = re.compile(r"^#+ ", re.MULTILINE)
 OPEN = '<details class="outcome" data-number="{}"><summary>Answer, or skip to the result</summary>'
-WONDERS = re.compile(r"\*Predict\*|^Before you run", re.MULTILINE)  # a question in the text, answered by the next cell
+WONDERS = re.compile(r"\*Predict\*|\bBefore you run\b")  # a question in the text, answered by the next cell
 SAY = '<details class="outcome"><summary>Answer first, then open the result</summary>'
 BELOW = "What do you predict? The result is folded below."
 
@@ -54,15 +56,21 @@ def _with_answers_folded(cells: list[Cell]) -> list[Cell]:
         if folded and (is_code or HEADING.search(text)):
             made.append(markdown("</details>"))
             folded = False
-        if asked and is_code and cell["outputs"] and not ASKS.match(text):
-            tags = [*cell["metadata"].get("tags", []), "remove-input"]
-            shown = {**cell, "id": f"{cell['id']}-shown", "metadata": {**cell["metadata"], "tags": tags}}
-            made += [{**cell, "outputs": []}, markdown(SAY), shown]
+        if asked and is_code and cell["outputs"] and not ASKS.match(text) and STILL not in str(cell["outputs"]):
+            made += [{**cell, "outputs": []}, markdown(SAY), _without_input({**cell, "id": f"{cell['id']}-shown"})]
             folded = True
+        elif is_code and REVEALS.match(text):
+            made.append(_without_input(cell))
         else:
             made.append(cell)
         asked = not is_code and bool(WONDERS.search(text))
     return [*made, markdown("</details>")] if folded else made
+
+
+def _without_input(cell: Cell) -> Cell:
+    """The cell, of which a page shows the outputs alone."""
+    tags = [*cell["metadata"].get("tags", []), "remove-input"]
+    return {**cell, "metadata": {**cell["metadata"], "tags": tags}}
 
 
 def numbers_of(cells: list[Cell]) -> list[str]:

@@ -27,6 +27,7 @@ from course_lib.pictures.widgets import explorer  # noqa: E402
 SHELL = Path(explorer.__file__).parent
 FOLDER = "_static/widgets"
 STILL = 'class="course-still"'
+NOT_HERE = '<p class="course-run-note">This one shows what the lesson has computed: run the lesson to use it.</p>'
 
 
 def setup(app: Any) -> dict[str, bool]:
@@ -54,8 +55,8 @@ def add_buttons(doctree: Any) -> None:
             cell = cell.parent
         code = next(cell.findall(nodes.literal_block), None) if cell is not None else None
         call = explorer_call(code.astext()) if code is not None else None
-        if call:
-            still.replace_self(nodes.raw("", runnable(still.astext(), *call), format="html"))
+        html = runnable(still.astext(), *call) if call else still.astext() + NOT_HERE
+        still.replace_self(nodes.raw("", html, format="html"))
 
 
 def explorer_call(source: str) -> tuple[str, dict[str, Any]] | None:

@@ -88,11 +88,13 @@
         return;
       }
       const index = facts.typed ? -1 : LETTERS.indexOf(answered.said);
+      if (!facts.typed) controls[facts.right].classList.add("is-right");
       if (facts.typed) controls[0].value = answered.said;
       else controls[index].setAttribute("aria-pressed", "true");
       const words = facts.typed ? `${answered.said} ${facts.unit}`.trim() : controls[index].textContent;
       const verdict = answered.right ? "✓ As you said" : "✗ The result is different. You said";
-      status.replaceChildren(element("strong", {}, verdict), `: ${words}. The result is open below. `, wayToResult());
+      const right = facts.typed || answered.right ? "" : ` What the run shows: ${controls[facts.right].textContent}.`;
+      status.replaceChildren(element("strong", {}, verdict), `: ${words}.${right} The result is open below. `, wayToResult());
       if (result) mark(answered, index, words);
     }
 
@@ -145,14 +147,15 @@
 
   // ---- where a reader is -------------------------------------------------------------------------------------------
 
-  // The contents mark the last heading above the upper third of the window, whatever is folded.
+  // The contents mark the last heading above the upper third of the window, whatever is folded; at a page's end, its last.
   const follow = () => {
     const links = [...document.querySelectorAll(".page-toc a.nav-link[href^='#'], .bd-toc-nav a.nav-link[href^='#']")];
     const headings = links.map((link) => document.getElementById(decodeURIComponent(link.hash.slice(1))));
     let waiting = false;
     const mark = () => {
       waiting = false;
-      const above = headings.map((heading) => Boolean(heading?.offsetParent) && heading.getBoundingClientRect().top < innerHeight / 3);
+      const line = scrollY + innerHeight > document.documentElement.scrollHeight - 4 ? innerHeight : innerHeight / 3;
+      const above = headings.map((heading) => Boolean(heading?.offsetParent) && heading.getBoundingClientRect().top < line);
       const here = above.lastIndexOf(true);
       links.forEach((link, place) => {
         link.classList.toggle("active", place === here);
@@ -176,6 +179,17 @@
     }
   });
 
+  // A button that copies, on code and commands; the browser allows it on https and on this machine.
+  const copies = (pre) => {
+    const copy = async () => {
+      await navigator.clipboard.writeText(pre.textContent.trimEnd());
+      made.textContent = "Copied";
+      setTimeout(() => (made.textContent = "Copy"), 2000);
+    };
+    const made = element("button", { type: "button", class: "copy-code", onclick: copy, "aria-live": "polite" }, "Copy");
+    pre.after(made);
+  };
+
   // Several lines with gaps in them are a table.
   const hasColumns = (pre) => pre.textContent.split("\n").filter((line) => /\S {2,}\S/.test(line)).length > 2;
 
@@ -196,10 +210,34 @@
     setTimeout(() => (printing = false)); // after the events of the folds
   });
 
+  // A search shows the section in which its words are, not the page's furniture, and leads there.
+  const summary = (html, words) => {
+    const article = new DOMParser().parseFromString(html, "text/html").querySelector(".bd-article");
+    article?.querySelectorAll("script, style, nav, .headerlink, .toctree-wrapper, .onlyprint, .run-it").forEach((each) => each.remove());
+    const has = (each) => [...words].every((word) => each.textContent.toLowerCase().includes(word.toLowerCase()));
+    const found = [...(article?.querySelectorAll("section[id]") ?? [])].filter(has).at(0);
+    if (!found) return null;
+    const inner = [...found.querySelectorAll("section[id]")].find((each) => has(each) && !each.querySelector("section")) ?? found;
+    const title = inner.querySelector("h1, h2, h3, h4, h5");
+    const text = inner.textContent.replace(title?.textContent ?? "", "").replace(/\s+/g, " ").trim();
+    const at = Math.max(0, text.toLowerCase().indexOf([...words][0]?.toLowerCase()) - 80);
+    const from = at && text.indexOf(" ", at) + 1;
+    const shown = element("p", { class: "context" });
+    if (inner !== found) shown.append(element("a", { href: `#${inner.id}` }, title.textContent), ": ");
+    shown.append(`${from ? "... " : ""}${text.slice(from, from + 240)} ...`);
+    queueMicrotask(() => { // once it stands below the page's title
+      const page = shown.parentElement?.querySelector("a").href.split("#")[0];
+      for (const link of shown.querySelectorAll("a")) link.href = page + link.hash;
+    });
+    return shown;
+  };
+  if (typeof Search !== "undefined") Search.makeSearchSummary = summary;
+
   addEventListener("DOMContentLoaded", () => {
     document.querySelectorAll("[data-prediction]").forEach(arrange);
     scores();
     follow();
+    if (navigator.clipboard) document.querySelectorAll("article .highlight > pre").forEach((pre) => pre.closest(".cell_output") || copies(pre));
     document.querySelectorAll(".cell_output pre").forEach((each) => each.classList.toggle("columns", hasColumns(each)));
     document.querySelectorAll("figure.drawn, .course-still, .formula, pre.columns").forEach((each) => stops.observe(each));
   });

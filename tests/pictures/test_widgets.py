@@ -237,7 +237,7 @@ def test_a_schedule_built_by_hand_is_scored_beside_those_with_a_name():
     as_1f1b(bench)
     assert bench.schedule.stages == one_f_one_b(3, 4).stages
     better = "interleaved, looped-bfs, zb-h1, zb-v"
-    assert f"Faster, or as fast with less memory: {better}." in bench.drawing.words
+    assert f"Named schedules that are faster, or as fast with less memory: {better}." in bench.drawing.words
     assert bench.drawing.below.count("<tr>") == 1 + 1 + 7 + 1  # a head, yours, those with a name, and the bound
 
 
@@ -304,7 +304,7 @@ def test_the_bench_scores_against_a_search_and_the_bound():
     assert row_of(bench, "bound, at your memory") == "16"  # naive holds one at a time: nothing is faster
     bench.set(start="gpipe", link=1)
     bench.press("search")
-    assert bench.drawing.words.startswith("Found none that is faster and holds no more than yours; bound 12.")
+    assert bench.drawing.words.startswith("Searched: no faster order of the same actions holds no more than yours; bound 12.")
     bench.move("1:B0", 7)
     bench.press("search")
     assert bench.drawing.words.startswith("Found 12, bound 12, holding no more than yours. Goal: ")
@@ -354,7 +354,7 @@ def test_what_was_found_can_be_taken_and_given_back():
     bench.move("2:B0", 7)
     built = bench.schedule
     bench.press("take")
-    assert bench.drawing.words.startswith("Nothing better was found yet: search first.")
+    assert bench.drawing.words.startswith("There is nothing to take: no search has found a better one.")
     bench.press("search")
     bench.press("take")
     assert bench.schedule == bench.found.schedule

@@ -106,22 +106,40 @@ def test_a_search_finds_a_title_once_and_no_page_with_answers(page, site_address
     assert "Exercises 03 · Padding and masking" in titles
 
 
-def test_code_fits_and_ends_where_prose_does(page, site_address):
+@pytest.mark.parametrize("width", [1280, 1440, 1920])
+def test_on_a_desktop_no_line_of_code_wraps_and_code_begins_where_prose_does(page, site_address, width):
+    page.set_viewport_size({"width": width, "height": 900})
     page.goto(site_address + LESSON)
     page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
-    for media in ("screen", "print"):
-        page.emulate_media(media=media)
-        wide = "[...document.querySelectorAll('article pre')].filter(e => e.scrollWidth > e.clientWidth).length"
-        assert page.evaluate(wide) == 0
-    page.emulate_media(media="screen")
-    prose = "[...document.querySelectorAll('article section > p, .cell_input pre, article .course-box')]"
-    edges = page.evaluate(f"{prose}.map(e => Math.round(e.getBoundingClientRect().right / 4))")
+    assert page.locator(".cell_input pre").evaluate_all(WRAPPED) == []
+    assert min(page.locator(".cell_input pre").evaluate_all(LETTERS)) >= 12
+    blocks = "[...document.querySelectorAll('article section > p, .cell_input, article .course-box')]"
+    edges = page.evaluate(f"{blocks}.map(e => Math.round(e.getBoundingClientRect().left / 4))")
     assert len(edges) > 50
     assert len(set(edges)) == 1
     lines = "e => e.textContent.length / (e.offsetHeight / parseFloat(getComputedStyle(e).lineHeight))"
-    assert page.evaluate(CONTINUED) > 5
     longest = page.locator("article section > p").evaluate_all(f"all => Math.max(...all.map({lines}))")
     assert 60 < longest < 90
+
+
+LETTERS = "all => all.map(e => parseFloat(getComputedStyle(e).fontSize))"
+# The blocks that are taller than their lines.
+WRAPPED = """all => all.filter((pre) => {
+  const style = getComputedStyle(pre), lines = pre.textContent.trimEnd().split("\\n").length;
+  const height = pre.clientHeight - parseFloat(style.paddingTop) - parseFloat(style.paddingBottom);
+  return height > (lines + 0.5) * parseFloat(style.lineHeight);
+}).map((pre) => pre.textContent)"""
+
+
+@pytest.mark.parametrize("media", ["screen", "print"])
+def test_where_code_must_wrap_it_fits_and_continues_to_the_right(page, site_address, media):
+    page.set_viewport_size({"width": 700, "height": 900})
+    page.emulate_media(media=media)
+    page.goto(site_address + LESSON)
+    page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
+    wide = "[...document.querySelectorAll('article pre:not(.columns)')].filter(e => e.scrollWidth > e.clientWidth).length"
+    assert page.evaluate(wide) == 0
+    assert page.evaluate(CONTINUED) > 5
 
 
 # How many indented lines wrap; -1 if one continues no further right than it begins.

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tests.conftest import PATIENCE
 from tests.site.conftest import ROOT
 
 sys.path.append(str(ROOT / "docs" / "_extensions"))
-predictions = pytest.importorskip("predictions")
+predictions, lesson_pages = pytest.importorskip("predictions"), pytest.importorskip("lesson_pages")
 
 LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LESSON = "lessons/00_start_here.html"
@@ -50,6 +51,38 @@ def test_a_text_with_a_heading_in_its_middle_is_folded_down_to_it():
     _, fold, folded, end, rest = (cell["source"] for cell in predictions.with_folds(cells))
     assert fold.startswith("<details")
     assert (folded.strip(), end, rest) == ("It is 100.", "</details>", "### Printing\n\nNow print.")
+
+
+def test_a_widget_is_not_folded_though_the_text_before_it_asks():
+    widget = {"data": {"text/html": '<div class="course-still"></div>'}}
+    cells = [
+        {"cell_type": "markdown", "source": "Step through the ring. *Predict* before each round."},
+        {"cell_type": "code", "id": "a", "source": "explore_all_reduce(4)", "metadata": {}, "outputs": [widget]},
+    ]
+    assert predictions.with_folds(cells) == cells
+
+
+def test_a_question_in_the_middle_of_a_paragraph_folds_what_the_next_cell_shows():
+    cells = [
+        {"cell_type": "markdown", "source": "What is legal? Before you run the cell, say which are."},
+        {"cell_type": "code", "id": "a", "source": "print(1)", "metadata": {}, "outputs": [{"text": "1"}]},
+    ]
+    assert predictions.SAY in [cell["source"] for cell in predictions.with_folds(cells)]
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_every_figure_has_its_own_caption_directly_below_it(lesson):
+    cells = lesson_pages.with_captions(read(lesson)["cells"])
+    numbers = []
+    for before, cell in pairwise(cells):
+        found = re.match(r'<div class="caption">\n\n\*?Figure (\d+): ', source(cell))
+        if found:
+            numbers.append(int(found.group(1)))
+            assert "<img " in str(before["outputs"])
+        assert not re.match(r"\*Figure", source(cell)), "a caption without a picture"
+    assert numbers == list(range(1, len(numbers) + 1))
+    drawn = [cell for cell in cells if 'class="drawn"' in str(cell.get("outputs"))]
+    assert len(numbers) >= len(drawn)
 
 
 def test_a_site_is_not_published_without_the_repositorys_address(monkeypatch):
@@ -94,6 +127,8 @@ def test_a_choice_made_by_keyboard_opens_the_result_and_is_there_another_day(pag
         assert "✗ not as you said" in result(page, CHOICE).inner_text()
         assert "Ranks share memory" in result(page, CHOICE).inner_text().partition("other answers")[0]
         assert asked(page, CHOICE).get_by_role("button", pressed=True).inner_text().startswith("a) 106")
+        assert asked(page, CHOICE).locator("button.is-right").inner_text().startswith("c)")
+        assert "What the run shows: c)" in asked(page, CHOICE).get_by_role("status").inner_text()
         assert "You predicted 1 of 5; 1 surprised you." in page.locator(".prediction-score").last.inner_text()
         assert axe(page, "[data-prediction], details.outcome") == []
         page.reload()
@@ -142,6 +177,11 @@ def test_paper_shows_every_result(page):
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.locator("details.outcome:not([open])").count() == 0
     assert result(page, CHOICE).is_visible()
+    choices = asked(page, CHOICE).locator("li button")
+    assert [choice.inner_text()[:2] for choice in choices.all() if choice.is_visible()] == ["a)", "b)", "c)"]
+    assert not asked(page, CHOICE).get_by_role("status").is_visible()  # "folded below" is not true of paper
+    assert asked(page, NUMBER).get_by_role("textbox").is_visible()  # a line to write on
+    assert page.locator(".cell_input").first.evaluate("e => getComputedStyle(e).breakInside") == "avoid"
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     page.emulate_media(media="screen")
     assert not result(page, CHOICE).is_visible()

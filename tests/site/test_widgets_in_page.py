@@ -235,6 +235,14 @@ def test_a_lesson_of_the_site_offers_to_run_its_widgets(site_folder):
     assert "_static/widgets" not in (site_folder / "index.html").read_text()  # pages without widgets load nothing
 
 
+def test_a_widget_behind_a_question_can_be_run_and_one_that_cannot_says_so(site_folder):
+    def page(lesson: str) -> str:
+        return (site_folder / "lessons" / f"{lesson}.html").read_text()
+
+    assert re.findall(r'data-explorer="(\w+)"', page("00_start_here")) == ["explore_all_reduce"]
+    assert page("03_padding_and_masking").count("run the lesson to use it") == 1  # it needs the lesson's lengths
+
+
 @pytest.mark.slow
 def test_a_lesson_of_the_site_runs_its_widgets(chromium, site_address):
     page = chromium.new_page(viewport={"width": 1280, "height": 900})

@@ -50,7 +50,7 @@ class ScheduleBench(Explorer):
 
     title = "The schedule bench"
     help = (
-        "Drag an action to another place of its row. With the keyboard: Tab to the rows, arrow keys go from action to "
+        "Drag an action, with the mouse or a finger, to another place of its row. With the keyboard: Tab to the rows, arrow keys go from action to "
         "action, Shift and an arrow key move it earlier or later (or pick it up with Space, and then arrow keys alone)."
         " Point at an action, here or in the lines of text below the table, and both light up."
     )
@@ -122,7 +122,8 @@ class ScheduleBench(Explorer):
             return
         better, bound = search_like(self.schedule, self.own_costs), bound_like(self.schedule, self.own_costs)
         if better.makespan > simulate(self.schedule, self.own_costs).makespan * (1 - 1e-9):
-            self.found, self.news = None, f"Found none that is faster and holds no more than yours; bound {bound:.4g}."
+            self.found = None
+            self.news = f"Searched: no faster order of the same actions holds no more than yours; bound {bound:.4g}."
             return
         self.found = better
         self.news = f"Found {better.makespan:.4g}, bound {bound:.4g}, holding no more than yours."
@@ -130,7 +131,7 @@ class ScheduleBench(Explorer):
     def press_take(self) -> None:
         """Put the schedule that the search found on the bench."""
         if self.found is None:
-            self.news = "Nothing better was found yet: search first."
+            self.news = "There is nothing to take: no search has found a better one."
             return
         self.before.append(self.schedule)
         self.by_hand = False
@@ -146,6 +147,11 @@ class ScheduleBench(Explorer):
         self.schedule = replace(self.schedule, name="yours", stages=stages)
         self.ran = ()
         self.news = f"Stage {stage} now does {self.schedule.label(action)} as number {place + 1} of {len(row)}."
+
+    @property
+    def unavailable(self) -> tuple[str, ...]:
+        """Return the buttons that would do nothing now."""
+        return (*(["take"] if self.found is None else []), *(["undo"] if not self.before else []))
 
     @property
     def costs(self) -> ActionCosts:
@@ -254,7 +260,7 @@ class ScheduleBench(Explorer):
             ratio = duration / PACE / simulation.makespan
             words += f" Measured: {duration * 1000:.0f} ms, {ratio:.2f} times the simulated."
         towards = goal(simulation, named_schedules(self.schedule, self.costs), len(self.before)) if self.by_hand else ""
-        return " ".join(filter(None, (self.news, towards, words)))
+        return "\n".join(filter(None, (self.news, towards, words)))
 
 
 def _item(item: str, schedule: Schedule) -> tuple[int, Action]:

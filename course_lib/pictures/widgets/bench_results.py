@@ -63,7 +63,7 @@ def comparison(yours: Simulation, others: Mapping[str, Simulation]) -> str:
     order = {name: _order(simulation, yours) for name, simulation in others.items()}
     better, equal = ([name for name, place in order.items() if place == sign] for sign in (-1, 0))
     if better:
-        return f"{facts} Faster, or as fast with less memory: {', '.join(better)}."
+        return f"{facts} Named schedules that are faster, or as fast with less memory: {', '.join(better)}."
     as_good = f"as good: {', '.join(equal)}" if equal else "none is as good"
     return f"{facts} Nothing with a name does better; {as_good}."
 

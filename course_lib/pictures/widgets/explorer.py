@@ -95,6 +95,11 @@ class Explorer:
     def changed(self, names: set[str]) -> None:
         """Update values that depend on the changed ones; called before the picture is redrawn."""
 
+    @property
+    def unavailable(self) -> tuple[str, ...]:
+        """Return the names of the buttons that would do nothing now."""
+        return ()
+
     def moved(self, item: str, place: int) -> None:
         """Handle a move of an item in the picture to a new place."""
 
@@ -140,7 +145,7 @@ class Explorer:
             self._live.show()
 
     def __repr__(self) -> str:
-        return f"{self.title}. {self.drawing.words}"
+        return f"{self.title}. {self.drawing.on_a_line}"
 
     def showcase(self) -> Drawing:
         """Return the picture to show where widgets cannot run: the current one."""
@@ -150,7 +155,7 @@ class Explorer:
         """Return the output that is stored in a notebook, for readers without a kernel."""
         drawing = self.showcase()
         return {
-            "text/plain": f"{self.title}. {drawing.words}",
+            "text/plain": f"{self.title}. {drawing.on_a_line}",
             "text/html": element("div", STYLE, drawing.html, class_="course-still"),
             "image/svg+xml": drawing.alone,
         }
@@ -230,6 +235,7 @@ class View:
             "picture": drawing.in_page,
             "below": drawing.below,
             "said": drawing.words,
+            "unavailable": list(self.explorer.unavailable),
         }
 
     def choose(self, places: Mapping[str, int]) -> None:
@@ -285,6 +291,7 @@ def live_view() -> type[Any]:
         below = traitlets.Unicode().tag(sync=True)
         said = traitlets.Unicode().tag(sync=True)
         busy = traitlets.Unicode().tag(sync=True)
+        unavailable = traitlets.List().tag(sync=True)
 
         def __init__(self, explorer: Explorer) -> None:
             super().__init__()

@@ -226,7 +226,9 @@ function render({ model, el }) {
     const busy = model.get("busy");
     said.textContent = busy || model.get("said");
     said.classList.toggle("reached", said.textContent.includes("✓")); // a goal
-    buttons.forEach((button) => button.setAttribute("aria-disabled", Boolean(busy)));
+    const unavailable = model.get("unavailable") ?? []; // a notebook that was saved by an older version has none
+    model.get("buttons").forEach(({ name }, place) =>
+      buttons[place].setAttribute("aria-disabled", Boolean(busy) || unavailable.includes(name)));
   };
 
   const root = make(
@@ -235,7 +237,7 @@ function render({ model, el }) {
     make("div", { class: "controls" }, ...Object.values(controls).flatMap((control) => control.nodes)),
   );
   if (buttons.length) root.append(make("div", { class: "buttons" }, ...buttons));
-  root.append(said, stage);
+  root.append(stage, said); // below the picture, which stays where it is when the words get longer
   if (model.get("help")) root.append(make("p", { class: "help" }, model.get("help")));
   root.append(below);
   el.append(root);
@@ -246,7 +248,7 @@ function render({ model, el }) {
     ["change:controls change:places", showControls],
     ["change:picture", showPicture],
     ["change:below", showBelow],
-    ["change:said change:busy", showWords],
+    ["change:said change:busy change:unavailable", showWords],
   ];
   for (const [events, show] of shown) {
     model.on(events, show);
