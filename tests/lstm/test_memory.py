@@ -5,7 +5,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from course_lib.data import AddingProblem
+from course_lib.lstm import lstm_model, squared_error
 from course_lib.meter import most_alive, saved_for_backward
+from course_lib.strategies import Single
+from course_lib.training import measure_memory
 
 BYTES = 8 * 1000  # of a vector of a thousand float64 numbers
 
@@ -61,3 +65,17 @@ def test_what_was_alive_at_once_counts_and_what_came_one_after_the_other_does_no
     assert total == same
     assert in_turn < 2 * BYTES
     assert 5 * BYTES <= together < 6 * BYTES
+
+
+def test_measuring_an_update_leaves_onednn_switched_on(monkeypatch):
+    """PyTorch switches it off for good on a CPU that cannot compute in bfloat16."""
+
+    class SwitchesOff(Single):
+        def step(self, batch):
+            torch.backends.mkldnn.enabled = False
+            return super().step(batch)
+
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)
+    model = lstm_model(features=2, hidden=4, layers=1, outputs=1)
+    measure_memory(SwitchesOff(model, torch.optim.Adam, squared_error), AddingProblem(2, (3, 3)).batch(range(2)))
+    assert torch.backends.mkldnn.enabled
