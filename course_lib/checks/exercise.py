@@ -65,8 +65,9 @@ class Exercise:
     cases: Callable[[int], list[Case]]  # made from a seed, smallest first
     drive: Callable[..., Any]  # drive(answer, **inputs), on every rank
     judge: Callable[[Case, list[Any]], str | None]  # says what is wrong with the ranks' values, or None
-    # Each returns whether the ranks' values show one particular mistake; the learner reads its docstring.
-    symptoms: tuple[Callable[[Case, list[Any]], bool], ...] = ()
+    # Each returns whether the ranks' values show one particular mistake, or None where this case can't tell it from
+    # another; the learner reads its docstring.
+    symptoms: tuple[Callable[[Case, list[Any]], bool | None], ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)  # part of an exception's text -> its cause
     costs: Callable[[Case, list[Any]], list[Cost]] | None = None  # called once `judge` accepts the values
     read_in: str = ""  # the lesson with that section, if it's a different one

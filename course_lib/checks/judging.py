@@ -16,6 +16,7 @@ NOT_ATTEMPTED = "NotImplementedError"
 FROM_WHOM = "Every receive needs one send, from the rank it names."
 MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 IN_OTHERS = "Other cases that fail show why. "
+IN_SOME = "This case doesn't show why. In others that fail, this is what you get if the following is your mistake. "
 NEW_GROUPS = (
     "All ranks create a process group together, even those that will not be in it: every rank calls `new_group`, for "
     "every group, in the same order."
@@ -152,14 +153,18 @@ def _mistake(exercise: Exercise, finding: Finding, others: Iterator[tuple[Case, 
     if shown and (finding.costs or getattr(shown[0], "observed", False)):
         return idea(shown[0])
     seen: Counter[Callable] = Counter()
+    missed: set[Callable] = set()
     for case, values in others:
-        seen.update(symptom for symptom in exercise.symptoms if _shows(symptom, case, values))
+        verdicts = {symptom: _shows(symptom, case, values) for symptom in exercise.symptoms}
+        seen.update(symptom for symptom, verdict in verdicts.items() if verdict)
+        missed.update(symptom for symptom, verdict in verdicts.items() if verdict is False)
         if shown and seen[shown[0]]:
             break
     if twice := [symptom for symptom in shown if seen[symptom]]:
         return idea(twice[0])
     if elsewhere := [symptom for symptom in exercise.symptoms if seen[symptom] > 1]:
-        return IN_OTHERS + idea(elsewhere[0])
+        in_all = [symptom for symptom in elsewhere if symptom not in missed]
+        return IN_OTHERS + idea(in_all[0]) if in_all else IN_SOME + idea(elsewhere[0])
     return UNPROVEN + idea(shown[0]) if shown else ""
 
 
@@ -186,9 +191,11 @@ def _failures(
             yield cases[place], outcome.decoded()
 
 
-def _shows(symptom: Callable, case: Case, values: list) -> bool:
+def _shows(symptom: Callable, case: Case, values: list) -> bool | None:
+    """Return whether these values show the mistake, or None if this case can't tell."""
     try:
-        return bool(symptom(case, values))
+        found = symptom(case, values)
+        return None if found is None else bool(found)
     except Exception:  # the values may have a different form
         return False
 

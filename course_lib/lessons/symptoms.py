@@ -7,12 +7,12 @@ def stops_at_the_cut(case, values):
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from course_lib.checks.exercise import Case, Cost
 
-Symptom = Callable[[Case, list[Any]], bool]
+Symptom = Callable[[Case, list[Any]], bool | None]
 Judge = Callable[[Case, list[Any]], str | None]
 Costs = Callable[[Case, list[Any]], list[Cost]]
 
@@ -54,6 +54,16 @@ CLIPPED_BY_ITS_OWN_NORM = (
     "direction. Use the norm of the whole model: the stages of a replica add up their squares."
 )
 
+A_BARRIER = (
+    "The result is right, but the ranks wait for each other at a barrier, which is a collective, too. Waiting for a "
+    "message is enough: the rank that receives one knows that it was sent."
+)
+A_SHORTER_DTYPE = (
+    "What you were given is float64, and the result has only the digits of float32: some tensor on the way has a "
+    "shorter dtype, as `torch.zeros(n)` has by default. Make your tensors with the dtype of what you were given, as "
+    "`torch.zeros_like` does."
+)
+
 
 def a_mean_of_means(what: str, where: str, how: str = "") -> str:
     """Return the explanation of a mean of means: of `what` ("an example"), where each `where` ("rank") has its own."""
@@ -61,6 +71,11 @@ def a_mean_of_means(what: str, where: str, how: str = "") -> str:
         f"This is the mean of the {where}s' means{how}: {what} on a {where} with few of them weighs more than one on a "
         f"{where} with many. Add up sums and counts, and divide once."
     )
+
+
+def only_barriers(of_ranks: Iterable[Mapping[str, int]]) -> bool:
+    """Return whether the ranks called barriers, and no other collective."""
+    return {name for calls in of_ranks for name in calls} == {"barrier"}
 
 
 def says(words: str) -> Callable[[Symptom], Symptom]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.transport import CHANGED, NEVER
-from course_lib.checks.judging import IN_FLIGHT, IN_OTHERS, UNPROVEN, assess, explain_hang
+from course_lib.checks.judging import IN_FLIGHT, IN_OTHERS, IN_SOME, UNPROVEN, assess, explain_hang
 from course_lib.lessons.lesson_07 import sum_over_the_replicas
 from course_lib.lessons.symptoms import observed
 
@@ -26,7 +26,7 @@ def nothing(case, values):
     return values == [None]
 
 
-def told(answer, numbers, in_flight=()):
+def told(answer, numbers, in_flight=(), more=()):
     """The cause that is told of an answer, if the numbers of one part, or of several, should come back as they are."""
     parts = numbers if isinstance(numbers, dict) else {"a part": numbers}
     cases = [Case(part, 1, {"number": number}, "") for part, of_part in parts.items() for number in of_part]
@@ -42,7 +42,7 @@ def told(answer, numbers, in_flight=()):
         cases=lambda seed: cases,
         drive=answer,
         judge=lambda case, values: None if values == [case.inputs["number"]] else "wrong",
-        symptoms=(nothing, doubled, squared),
+        symptoms=(nothing, doubled, squared, *more),
     )
     outcomes = [Outcome("returned", (answer(case.inputs["number"]),), in_flight=in_flight) for case in cases]
     report = assess(exercise, cases, outcomes.__getitem__)
@@ -67,6 +67,21 @@ def test_a_mistake_that_one_case_shows_is_only_possible():
 def test_what_only_later_cases_show_is_not_said_of_the_first_one():
     theirs = IN_OTHERS + "This is twice the number."
     assert told(lambda number: 2 * number if number > 3 else 1, [3, 5, 7]) == theirs
+
+
+def test_what_some_later_cases_contradict_is_only_possible():
+    text = told(lambda number: 2 * number if number > 3 else 1, [2, 3, 5, 7])
+    assert text == IN_SOME + "This is twice the number."
+
+
+def test_a_case_that_cannot_tell_contradicts_nothing():
+    def thrice(case, values):
+        """This is three times the number."""
+        return values == [3 * case.inputs["number"]] if case.inputs["number"] > 3 else None
+
+    assert (
+        told(lambda number: 3 * number, [1, 3, 5, 7], more=(thrice,)) == IN_OTHERS + "This is three times the number."
+    )
 
 
 def test_what_was_seen_needs_no_second_case():

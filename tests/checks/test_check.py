@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -181,6 +182,26 @@ def test_tensors_survive_the_journey(dtype, shape):
     back = decode(json.loads(json.dumps(encode(tensor.expand(2, *shape).transpose(0, -1)))))
     assert back.dtype == dtype
     assert torch.equal(back, tensor.expand(2, *shape).transpose(0, -1))
+
+
+@pytest.mark.parametrize(
+    "number",
+    [np.int64(3), np.uint8(3), np.float32(3), np.longdouble(3)]
+    + [torch.tensor([3]).to(dtype) for dtype in (torch.uint8, torch.int16, torch.uint64, torch.float8_e5m2)],
+    ids=repr,
+)
+def test_a_single_number_is_one_in_any_dtype(number):
+    assert differs(decode(json.loads(json.dumps(encode({"n": number})))), {"n": 3}) is None
+    assert differs(decode(json.loads(json.dumps(encode(number)))), 4) == "is 3, it should be 4"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.ones(1), np.complex64(1), torch.ones(1, dtype=torch.complex64), torch.ones(2, dtype=torch.uint8)],
+    ids=repr,
+)
+def test_arrays_of_other_types_leave_only_their_name(value):
+    assert isinstance(decode(encode(value)), Other)
 
 
 def test_what_is_no_plain_data_leaves_only_its_name():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import numpy as np
 import torch
 
 MOST_NUMBERS = 200_000
@@ -17,10 +18,16 @@ DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.bool)
 }
+# A single number counts as one in these, too.
+WIDER = dict.fromkeys(
+    (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.uint32, torch.uint64), torch.int64
+) | dict.fromkeys((torch.float8_e4m3fn, torch.float8_e5m2), torch.float64)
 
 
 def encode(value: Any, depth: int = 0) -> Any:
     """Return `value` in JSON's types. Anything that isn't plain data becomes the name of its type."""
+    if isinstance(value, (np.number, np.bool_)):
+        value = float(value) if isinstance(value, np.floating) else value.item()
     if isinstance(value, int) and (bits := int.bit_length(value)) > MOST_BITS:
         return {"other": f"int of {bits} bits"}
     if value is None or type(value) in (bool, int, float, str):
@@ -63,6 +70,8 @@ class Other:
 
 
 def _encode_tensor(tensor: torch.Tensor) -> dict[str, Any]:
+    if tensor.numel() == 1 and (wide := WIDER.get(tensor.dtype)):
+        tensor = tensor.to(wide)
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in DTYPES or tensor.numel() > MOST_NUMBERS:
         return {"other": f"tensor of {tensor.numel()} {name}"}

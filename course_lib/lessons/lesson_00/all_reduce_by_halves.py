@@ -12,7 +12,7 @@ from course_lib.checks.exercise import Case, Cost, Exercise, differs, seeded
 from course_lib.checks.private import by_rank
 from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_00 import neighbors
-from course_lib.lessons.symptoms import observed, over_budget
+from course_lib.lessons.symptoms import A_BARRIER, A_SHORTER_DTYPE, observed, only_barriers, over_budget, says
 
 
 def cases(seed: int) -> list[Case]:
@@ -47,7 +47,7 @@ def drive(answer, vectors: list[Tensor]):
 def judge(case: Case, values: list[Any]) -> str | None:
     right = _sum(case)
     for rank, value in enumerate(values):
-        difference = differs(value["the sum"], right, "the sum")
+        difference = differs(value["the sum"], right, "the sum", exact=right.dtype == torch.float64)
         if difference:
             return f"rank {rank}: {difference}"
     return None
@@ -76,6 +76,12 @@ def _returned(values: list[Any]) -> list[Any]:
 def nothing_returned(case: Case, values: list[Any]) -> bool:
     """Nothing is returned: the sum, a whole vector, must be returned on every rank."""
     return any(value is None for value in _returned(values))
+
+
+@observed
+@says(A_SHORTER_DTYPE)
+def in_a_shorter_dtype(case: Case, values: list[Any]) -> bool:
+    return judge(case, values) is not None and all(differs(value, _sum(case)) is None for value in _returned(values))
 
 
 def unchanged(case: Case, values: list[Any]) -> bool:
@@ -155,6 +161,11 @@ def only_some_ranks(case: Case, values: list[Any]) -> bool:
     return 0 < sum(right) < case.ranks
 
 
+@says(A_BARRIER)
+def at_a_barrier(case: Case, values: list[Any]) -> bool:
+    return judge(case, values) is None and only_barriers(value["spent"]["calls"] for value in values)
+
+
 def a_collective(case: Case, values: list[Any]) -> bool:
     """The sum is right, but a collective of the library did the work. Build it from messages between two ranks:
     `dist.isend` and `dist.recv`.
@@ -191,6 +202,8 @@ EXERCISE = Exercise(
     judge=judge,
     costs=costs,
     symptoms=(
+        in_a_shorter_dtype,
+        at_a_barrier,
         a_collective,
         too_many_bytes,
         too_many_messages,

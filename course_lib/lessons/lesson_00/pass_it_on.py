@@ -12,7 +12,7 @@ from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw
 from course_lib.checks.private import by_rank
 from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_00 import neighbors
-from course_lib.lessons.symptoms import observed, over_budget
+from course_lib.lessons.symptoms import A_BARRIER, observed, only_barriers, over_budget, says
 
 
 def cases(seed: int) -> list[Case]:
@@ -95,11 +95,13 @@ def its_own(case: Case, values: list[Any]) -> bool:
     return differs(_returned(values), _shifted(case, 0)) is None
 
 
-def the_other_way_round(case: Case, values: list[Any]) -> bool:
+def the_other_way_round(case: Case, values: list[Any]) -> bool | None:
     """The numbers go round the other way: you have the next rank's. With two ranks, you can't tell the difference. Send
     to the next rank, receive from the previous one.
     """
-    return case.ranks > 3 and differs(_returned(values), _shifted(case, 1)) is None  # of 3, it is also two ahead
+    if case.ranks <= 3:  # of 3, it is also two ahead
+        return None
+    return differs(_returned(values), _shifted(case, 1)) is None
 
 
 @observed
@@ -147,6 +149,11 @@ def an_open_chain(case: Case, values: list[Any]) -> bool:
     return differs(found[1:], right[1:]) is None and differs(found[0], right[0]) is not None
 
 
+@says(A_BARRIER)
+def at_a_barrier(case: Case, values: list[Any]) -> bool:
+    return judge(case, values) is None and only_barriers(value["spent"]["calls"] for value in values)
+
+
 def a_collective(case: Case, values: list[Any]) -> bool:
     """The numbers are right, but every rank received all of them: that is a collective. One message from each rank to
     the next is enough: `dist.isend` and `dist.recv`.
@@ -176,6 +183,7 @@ EXERCISE = Exercise(
     judge=judge,
     costs=costs,
     symptoms=(
+        at_a_barrier,
         a_collective,
         sent_to_others,
         nothing_returned,

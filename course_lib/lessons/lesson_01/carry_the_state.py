@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
 from course_lib.checks.texts import texts
@@ -60,13 +60,13 @@ def expected(case: Case) -> list:
     return [drive(_carried, **case.inputs)]
 
 
-def _carried(model, optimizer, windows, begin=detach_states, update=True, zero=True):
+def _carried(model, optimizer, windows, begin=detach_states, update=True, zero=True, clip=float("inf")):
     """The reference answer; each keyword introduces one mistake."""
     losses, states = [], {}
     for inputs, targets in windows:
         outputs, states = model(inputs, begin(states))
         if update:
-            losses.append(_update(optimizer, outputs, targets, zero))
+            losses.append(_update(optimizer, outputs, targets, zero, clip))
         else:
             losses.append((outputs - targets).square().mean().item())
     return losses, detach_states(states)
@@ -102,6 +102,18 @@ def carries_c_alone(case: Case, values: list[Any]) -> bool:
         return {place: (torch.zeros_like(h), c.detach()) for place, (h, c) in states.items()}
 
     return _losses_are(case, values, begin=c_alone)
+
+
+def carries_the_last_layer_alone(case: Case, values: list[Any]) -> bool:
+    """You carry the state of the last layer alone, and the others begin each window with zeros. `states` has a pair for
+    every layer: carry all of them.
+    """
+    return _losses_are(case, values, begin=lambda states: dict(list(detach_states(states).items())[-1:]))
+
+
+def clips(case: Case, values: list[Any]) -> bool:
+    """You clip the gradient to a norm of 1, as the lesson's loop does. This exercise asks for the update alone."""
+    return _losses_are(case, values, clip=1.0)
 
 
 @observed
@@ -154,7 +166,7 @@ def carries_a_second_pass(case: Case, values: list[Any]) -> bool:
         losses, states = [], {}
         for inputs, targets in windows:
             begin = detach_states(states)
-            losses.append(_update(optimizer, model(inputs, begin)[0], targets, zero=True))
+            losses.append(_update(optimizer, model(inputs, begin)[0], targets))
             outputs, states = model(inputs, begin)
             if is_measured_again:
                 losses[-1] = (outputs - targets).square().mean().item()
@@ -179,11 +191,12 @@ def nothing_returned(case: Case, values: list[Any]) -> bool:
     return values[0]["states"] is None
 
 
-def _update(optimizer, outputs, targets, zero):
+def _update(optimizer, outputs, targets, zero=True, clip=float("inf")):
     loss = (outputs - targets).square().mean()
     if zero:
         optimizer.zero_grad()
     loss.backward()
+    nn.utils.clip_grad_norm_([each for group in optimizer.param_groups for each in group["params"]], clip)
     optimizer.step()
     return loss.item()
 
@@ -200,6 +213,8 @@ EXERCISE = Exercise(
         begins_anew,
         carries_h_alone,
         carries_c_alone,
+        carries_the_last_layer_alone,
+        clips,
         updates_at_the_end,
         never_zeroes,
         without_momentum,

@@ -73,6 +73,8 @@ def drive(answer, weights: dict[str, Tensor], inputs: Tensor, limit: int):
         for call in log.calls():
             if call.key not in seen:
                 seen.add(call.key)
+                if call.op == "barrier":  # it carries nothing
+                    continue
                 events.append([call.op, call.numbers * getattr(getattr(torch, call.dtype, None), "itemsize", 1)])
         events.append([what, 0])
 
@@ -168,7 +170,9 @@ def _last_ready(events: list) -> int:
 
 
 def _waits(events: list) -> int:
-    return sum(what == "wait" for what, _ in events[: _last_ready(events)])
+    """Return the number of waits during the backward pass: between the first gradient and the last."""
+    first = next(place for place, (what, _) in enumerate(events) if what.startswith("ready "))
+    return sum(what == "wait" for what, _ in events[first : _last_ready(events)])
 
 
 def _late(events: list) -> int:
@@ -274,8 +278,8 @@ def _early(events: list) -> int:
 
 
 def waits_on_the_way(case: Case, values: list[Any]) -> bool:
-    """The backward pass stands still while a bucket travels: don't wait for an all-reduce inside the hook. Begin it
-    with `async_op=True`, keep the handle it returns, and wait when `backward()` is done.
+    """The backward pass stands still while a hook waits: for a bucket that travels, or for another rank. Begin the
+    all-reduce with `async_op=True`, keep the handle it returns, and wait when `backward()` is done.
     """
     return any(_waits(value[0]["events"]) for value in values)
 

@@ -94,22 +94,22 @@ def divides_by_the_ranks(case: Case, values: list[Any]) -> bool:
     return _same(values, [sum(case.inputs["totals"]) / case.ranks] * case.ranks)
 
 
-def divides_by_its_own_count(case: Case, values: list[Any]) -> bool:
+def divides_by_its_own_count(case: Case, values: list[Any]) -> bool | None:
     """You add up the losses of all ranks, but divide by a count that only this rank knows. Add up the counts, too."""
     whole, counts = sum(case.inputs["totals"]), case.inputs["counts"]
     filled = [(value, count) for value, count in zip(values, counts, strict=True) if count]
     factors = (1, case.ranks)
     if len({count for _, count in filled}) == 1:
-        return False  # equal counts don't tell whose it is
+        return None  # equal counts don't tell whose it is
     return any(all(differs(value, whole / (factor * count)) is None for value, count in filled) for factor in factors)
 
 
-def divides_by_one_count(case: Case, values: list[Any]) -> bool:
+def divides_by_one_count(case: Case, values: list[Any]) -> bool | None:
     """You divide the sum of all losses by the count of a single rank, the same one everywhere: the largest, perhaps.
     It is a mean over the examples of all ranks: add up their counts.
     """
     whole, counts = sum(case.inputs["totals"]), {count for count in case.inputs["counts"] if count}
-    return len(counts) > 1 and any(_same(values, [whole / count] * case.ranks) for count in counts)
+    return any(_same(values, [whole / count] * case.ranks) for count in counts) if len(counts) > 1 else None
 
 
 def divided_once_more(case: Case, values: list[Any]) -> bool:

@@ -59,6 +59,7 @@ def drive(answer, count: int, seed: int):
         "in one process": here[rank],
         "of all ranks": here,
         "said": sum(spent.calls.values()) + spent.messages,
+        "barriers": spent.calls.get("barrier", 0),
     }
 
 
@@ -266,7 +267,13 @@ def asks_the_others(case: Case, values: list[Any]) -> bool:
     """The ranks talk to each other to agree on the order. They don't need to: the same seed gives the same order on
     every rank.
     """
-    return any(value["said"] for value in values)
+    return any(value["said"] > value["barriers"] for value in values)
+
+
+@observed
+def waits_for_the_others(case: Case, values: list[Any]) -> bool:
+    """The ranks wait for each other at a barrier. They don't need to: no rank uses anything from another one."""
+    return any(value["barriers"] for value in values)
 
 
 def _complete(case: Case, values: list[Any]) -> bool:
@@ -295,6 +302,7 @@ EXERCISE = Exercise(
         keeps_its_examples,
         swaps_whole_shares,
         asks_the_others,
+        waits_for_the_others,
         takes_another_rank,
     ),
 )

@@ -15,6 +15,7 @@ from course_lib.lessons.lesson_03._plans import (
     equally_many,
     fewest_updates,
     filled,
+    in_order,
     is_sorted,
     is_whole,
     plans_of,
@@ -89,6 +90,7 @@ def drive(answer, problems: list):
         "in one process": here[rank],
         "of all ranks": here,
         "messages": sum(spent.calls.values()) + spent.messages,
+        "barriers": spent.calls.get("barrier", 0),
     }
 
 
@@ -253,6 +255,18 @@ def has_stopped_below_the_limit(case: Case, values: list) -> bool:
     return fullest == plan.limit and max(map(max, plan.cells)) < plan.limit
 
 
+def has_dealt_before_it_cut(case: Case, values: list) -> bool:
+    """There are more updates than needed. Each rank's own batches are sorted by length, but together they are not: you
+    get this if you deal the sequences out before you cut batches from them. Sort and cut the sequences of *all* ranks
+    first, and deal the batches out last.
+    """
+    plan = wrong_plan(case, values)
+    if plan is None or not is_whole(plan) or not too_many(case, plan) or shares_differ_by(plan) > 1:
+        return False
+    own = [[[plan.lengths[index] for index in batch] for batch in part if batch] for part in plan.parts]
+    return not is_sorted(plan) and all(len(part) > 1 and in_order(part) for part in own)
+
+
 def has_mixed_long_and_short(case: Case, values: list) -> bool:
     """Long and short sequences are in one batch: a long one stretches all the others, and padding takes up the room of
     sequences. Put sequences of similar length together.
@@ -285,7 +299,13 @@ def has_asked_the_others(case: Case, values: list) -> bool:
     """Ranks talk to each other to find out what they already know: every rank has all lengths, and can compute how many
     batches the others have.
     """
-    return max(value["messages"] for value in values) > 0
+    return any(value["messages"] > value["barriers"] for value in values)
+
+
+@observed
+def has_waited_for_the_others(case: Case, values: list) -> bool:
+    """Ranks wait for each other at a barrier. They don't need to: no rank uses anything from another one."""
+    return any(value["barriers"] for value in values)
 
 
 EXERCISE = Exercise(
@@ -296,6 +316,7 @@ EXERCISE = Exercise(
     costs=costs,
     symptoms=(
         has_asked_the_others,
+        has_waited_for_the_others,
         depends_on_the_process,
         ranks_disagree,
         has_returned_lengths,
@@ -310,6 +331,7 @@ EXERCISE = Exercise(
         has_one_sequence_in_a_batch,
         has_stopped_below_the_limit,
         has_gone_by_the_longest_of_all,
+        has_dealt_before_it_cut,
         has_mixed_long_and_short,
         has_measured_all_ranks_by_the_longest,
         has_left_a_rank_without_work,

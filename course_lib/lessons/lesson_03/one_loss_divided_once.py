@@ -29,6 +29,7 @@ def cases(seed: int) -> list[Case]:
         case("uneven counts", [[2, 1], [1, 2]], 0.5, "3 steps that count on each, and 1 of padding"),
         case("uneven counts", [[4, 3], [1, 1]], 0.5, "7 steps that count on rank 0, 2 on rank 1"),
         *(case("uneven counts", lengths, 0.5, f"lengths {lengths}") for lengths in draw(lengths_from, 6, seed)),
+        case("uneven counts", [[200, 90], [7, 3]], 0.5, "300 steps that count"),
         case("anything in the padding", [[2, 1], [2, 2]], float("nan"), "nan in the one cell of padding"),
         case("anything in the padding", [[1, 3], [2, 2]], float("inf"), "infinity in the padding"),
         case("an empty share", [[2, 3], [0, 0], [1, 2]], 0.5, "no step that counts on rank 1"),
@@ -141,6 +142,22 @@ def has_let_padding_in(case: Case, values: list) -> bool:
     return not case.inputs["rest"].isfinite().all() and not all(number.isfinite() for number in found)
 
 
+def has_counted_in_a_byte(case: Case, values: list) -> bool:
+    """Your count wraps around: an integer of 8 bits holds no more than 256 different numbers. Count in int64, as
+    `mask.sum()` does.
+    """
+    count = int(case.inputs["mask"].sum())
+    return count > 256 and _is_like(case, values, lambda cells, mask: cells[mask].sum() / (count % 256))
+
+
+def has_left_out_the_empty_ranks(case: Case, values: list) -> bool:
+    """You multiply by the number of ranks on which steps count. The mean over the ranks divides by the number of *all*
+    ranks: multiply by that.
+    """
+    filled = int(case.inputs["mask"].flatten(1).any(dim=1).sum())
+    return filled < case.ranks and _is_like(case, values, lambda cells, mask: cells[mask].mean() * filled / case.ranks)
+
+
 @says(a_mean_of_means("a step", "rank"))
 def is_a_mean_of_means(case: Case, values: list) -> bool:
     def made(cells: Tensor, mask: Tensor) -> Tensor:
@@ -180,12 +197,12 @@ def has_forgotten_the_ranks(case: Case, values: list) -> bool:
     return _is_like(case, values, lambda cells, mask: cells[mask].mean() / case.ranks)
 
 
-def has_multiplied_twice(case: Case, values: list) -> bool:
+def has_multiplied_twice(case: Case, values: list) -> bool | None:
     """It is too large by the number of ranks: the mean over the ranks divides by their number once, so multiply once,
     and don't add up losses that are already added up.
     """
     uneven = len({int(mask.sum()) for mask in case.inputs["mask"]}) > 1  # or a rank's own count would do the same
-    return uneven and _is_like(case, values, lambda cells, mask: cells[mask].mean() * case.ranks)
+    return _is_like(case, values, lambda cells, mask: cells[mask].mean() * case.ranks) if uneven else None
 
 
 def has_never_divided(case: Case, values: list) -> bool:
@@ -233,7 +250,9 @@ EXERCISE = Exercise(
         has_cut_the_graph,
         has_divided_by_nothing,
         has_let_padding_in,
+        has_counted_in_a_byte,
         has_divided_by_more_than_there_are,
+        has_left_out_the_empty_ranks,
         is_a_mean_of_means,
         returns_the_loss_of_all,
         has_forgotten_the_ranks,

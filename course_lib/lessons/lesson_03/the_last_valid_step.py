@@ -11,7 +11,7 @@ from torch import Tensor
 
 from course_lib.checks.exercise import Case, Exercise, differs, draw, same_as, seeded
 from course_lib.checks.texts import texts
-from course_lib.lessons.symptoms import observed
+from course_lib.lessons.symptoms import A_SHORTER_DTYPE, observed, says
 
 
 def cases(seed: int) -> list[Case]:
@@ -66,7 +66,9 @@ def judge(case: Case, values: list) -> str | None:
     nothing = value["gradient"] is None and not right["gradient"].any()  # without steps, no graph is needed
     made = {"states": value["states"], "gradient": right["gradient"] if nothing else value["gradient"]}
     changed = differs(value["lengths"], case.inputs["lengths"])
-    return same_as(expected)(case, [made]) or (f"it has changed `lengths`: it {changed}" if changed else None)
+    return same_as(expected, exact=True)(case, [made]) or (
+        f"it has changed `lengths`: it {changed}" if changed else None
+    )
 
 
 def _picks(case: Case, values: list, step_of: Callable[[int], int | None]) -> bool:
@@ -96,6 +98,13 @@ def is_cut_from_the_graph(case: Case, values: list) -> bool:
     `.tolist()`). Index the tensor itself.
     """
     return _is_right(case, values) and values[0]["gradient"] is None
+
+
+@observed
+@says(A_SHORTER_DTYPE)
+def is_in_a_shorter_dtype(case: Case, values: list) -> bool:
+    not_exact = differs(values[0]["states"], expected(case)[0]["states"], exact=True) is not None
+    return _is_right(case, values) and not_exact
 
 
 def has_written_over_an_empty_one(case: Case, values: list) -> bool:
@@ -197,6 +206,7 @@ EXERCISE = Exercise(
     symptoms=(
         has_changed_the_lengths,
         is_cut_from_the_graph,
+        is_in_a_shorter_dtype,
         has_written_over_an_empty_one,
         has_another_gradient,
         has_read_a_step_of_an_empty_one,

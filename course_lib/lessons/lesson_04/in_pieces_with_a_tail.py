@@ -150,12 +150,20 @@ def _mean_of_means(sizes: list[int]) -> list[float]:
     return [1 / len(sizes)] * len(sizes)
 
 
-def has_updated_for_every_piece(case: Case, values: list) -> bool:
+def has_updated_for_every_piece(case: Case, values: list) -> bool | None:
     """You update after every micro-batch: that is training with small batches. Add up the gradients of k of them before
     the step.
     """
-    pieces = case.inputs["micro_batches"]
-    return case.inputs["k"] > 1 and len(pieces) > 1 and len(values[0]["losses"]) == len(pieces)
+    pieces, k = case.inputs["micro_batches"], case.inputs["k"]
+    return None if len(pieces) == k else k > 1 and len(pieces) > 1 and len(values[0]["losses"]) == len(pieces)
+
+
+def has_made_k_updates(case: Case, values: list) -> bool | None:
+    """You make k updates, or as many as there are micro-batches if that is less. `k` is the number of micro-batches
+    in one update.
+    """
+    pieces, k = case.inputs["micro_batches"], case.inputs["k"]
+    return None if len(pieces) == k else len(values[0]["losses"]) == min(k, len(pieces)) != -(-len(pieces) // k)
 
 
 def has_lost_the_tail(case: Case, values: list) -> bool:
@@ -234,14 +242,14 @@ def has_taken_one_size_for_all(case: Case, values: list) -> bool:
 
 
 def has_counted_one_update(case: Case, values: list) -> bool:
-    """You divide by the number of examples of one update in all of them: the first, or the largest. They differ, and so
-    does the tail. Count the examples of each update.
+    """You divide by the same number of examples in every update: those of the first one, of the largest, or of all of
+    them together. They differ, and so does the tail. Count the examples of each update.
     """
     pieces, k = case.inputs["micro_batches"], case.inputs["k"]
     counts = [sum(len(inputs) for inputs, _ in pieces[start : start + k]) for start in range(0, len(pieces), k)]
     return any(
         _is_like(case, values, lambda sizes, count=count: [size / count for size in sizes])
-        for count in (counts[0], max(counts))
+        for count in (counts[0], max(counts), sum(counts))
     )
 
 
@@ -293,6 +301,7 @@ EXERCISE = Exercise(
     symptoms=(
         has_returned_other_losses,
         has_updated_for_every_piece,
+        has_made_k_updates,
         has_lost_the_tail,
         has_joined_the_tail,
         has_not_moved,

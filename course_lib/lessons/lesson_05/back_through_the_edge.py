@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, same_as, seeded
 from course_lib.checks.private import by_rank, on_first, on_last
 from course_lib.checks.texts import texts
-from course_lib.lessons.symptoms import observed
+from course_lib.lessons.symptoms import A_BARRIER, observed, only_barriers, says
 
 WIDTH = 2
 
@@ -160,16 +160,21 @@ def has_more_than_it_should(case: Case, values: list) -> bool:
     return same and all(bool(abs(factor) > 1e-4 and abs(factor - 1) > 1e-4) for factor in factors)
 
 
+def has_taken_a_mean(case: Case, values: list) -> bool:
+    """The gradient that arrives is divided by the number of its elements, as `(outputs * gradient).mean().backward()`
+    does. Each output's part of the loss counts in full: call `outputs.backward(gradient)`.
+    """
+    return _is_like(case, values, start=lambda inputs, outputs, gradient: gradient / gradient.numel())
+
+
 def has_run_again(case: Case, values: list) -> bool:
     """A stage runs more than once. Its first run saved all that the backward pass needs: continue from its outputs."""
     return judge(case, values) is None and max(value["runs"] for value in values) > 1
 
 
+@says(A_BARRIER)
 def has_waited_for_all(case: Case, values: list) -> bool:
-    """The gradients are right, but all ranks wait for each other at a barrier. Waiting for a message is enough: the
-    rank that receives one knows that it was sent.
-    """
-    return judge(case, values) is None and any(set(value["collectives"]) == {"barrier"} for value in values)
+    return judge(case, values) is None and only_barriers(value["collectives"] for value in values)
 
 
 def has_called_a_collective(case: Case, values: list) -> bool:
@@ -328,6 +333,7 @@ EXERCISE = Exercise(
         has_run_again,
         has_overwritten_its_inputs,
         has_begun_without_it,
+        has_taken_a_mean,
         has_sent_the_gradient_of_its_outputs,
         has_sent_the_activations_back,
         has_more_than_it_should,

@@ -90,7 +90,7 @@ def probes() -> list[Problem]:
 
 # Each has a placement, and only if devices may be exactly full.
 SNUG: list[Problem] = [([[1, 1], [1, 1]], [3, 3], [3, 3]), ([[1, 2, 1], [1, 1, 1]], [2, 2, 2], [4, 2])]
-SNUG += [([[1, 9], [3, 2]], [4, 1], [4, 1])]
+SNUG += [([[1, 9], [3, 2]], [4, 1], [4, 1]), ([[9, 9], [1, 1]], [3, 3], [3, 3])]
 
 
 def drive(answer, seconds: list[list[int]], sizes: list[int], memory: list[int]):
@@ -161,11 +161,14 @@ def fastest(seconds: list[list[int]], sizes: list[int], memory: list[int], withi
     return min(fitting, key=partial(slowest, seconds), default=None)
 
 
-def _follows(case: Case, values: list, rule: Callable[..., Rule]) -> bool:
-    """Return whether the answer follows a rule, `rule(seconds, sizes, memory)`, here and in all probes."""
+def _follows(case: Case, values: list, rule: Callable[..., Rule], snug: bool = False) -> bool:
+    """Return whether the answer follows a rule, `rule(seconds, sizes, memory)`, here and in all probes.
+
+    `snug` adds the problems in which memory is tight: a rule about memory needs them.
+    """
     here: Problem = (case.inputs["seconds"], case.inputs["sizes"], case.inputs["memory"])
     pairs = [(here, values[0]["parts"]), *zip(probes(), values[0]["probes"], strict=True)]
-    if values[0]["parts"] is None:  # which many rules give: those problems tell them apart
+    if snug or values[0]["parts"] is None:  # which many rules give: those problems tell them apart
         pairs += zip(SNUG, values[0]["snug"], strict=True)
     return all(parts is not False and _is_best_of(problem, parts, *rule(*problem)) for problem, parts in pairs)
 
@@ -242,9 +245,11 @@ def has_taken_one_limit_for_all(case: Case, values: list) -> bool:
     def like(limit: Callable) -> bool:
         if limit(case.inputs["memory"]) >= sum(case.inputs["sizes"]):  # it limits nothing
             return False
-        return _follows(
-            case, values, lambda s, z, m: (partial(slowest, s), lambda way: fits(z, [limit(m)] * len(m), way))
-        )
+
+        def rule(seconds: list[list[int]], sizes: list[int], memory: list[int]) -> Rule:
+            return partial(slowest, seconds), lambda way: fits(sizes, [limit(memory)] * len(memory), way)
+
+        return _follows(case, values, rule, snug=True)
 
     return any(map(like, (min, max, lambda memory: memory[0])))
 
@@ -254,8 +259,8 @@ def has_used_every_device(case: Case, values: list) -> bool:
     """You try only placements in which every device has a block, even a slow one that all others then wait for; with
     fewer blocks than devices, there are none. A device may stay empty: try those placements, too.
     """
-    if values[0]["parts"] is None and values[0]["few"] is not None:
-        return False  # it has found nothing for another reason
+    if isinstance(values[0]["few"], list):
+        return False  # one device is empty there
     return _follows(case, values, lambda s, z, m: (partial(slowest, s), lambda way: all(way) and fits(z, m, way)))
 
 

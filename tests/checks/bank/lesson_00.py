@@ -200,6 +200,12 @@ def sends_on_what_it_has_received(number):
     return token.item()
 
 
+@wrong("00.1", says="at a barrier", never="received all of them")
+def begins_at_a_barrier(number):
+    dist.barrier()
+    return both_in_a_batch(number)
+
+
 @right("00.1")
 def even_ranks_send_first(number):
     left, right = neighbors()
@@ -246,6 +252,14 @@ def as_an_object(number):
         dist.recv_object_list(theirs, left)
         dist.send_object_list([number], right)
     return theirs[0]
+
+
+@right("00.1")
+def in_a_byte(number):
+    left, right = neighbors()
+    theirs = torch.zeros(1, dtype=torch.uint8)
+    exchange(torch.tensor([number], dtype=torch.uint8), right, theirs, left)
+    return theirs
 
 
 # 00.2 All-reduce by halves
@@ -452,6 +466,17 @@ def all_send_a_half_first(vector):
     dist.send(vector[:half].clone(), dist.get_rank() ^ 1)
     dist.recv(vector[half:], dist.get_rank() ^ 1)
     return vector
+
+
+@wrong("00.2", says="at a barrier", never="did the work")
+def begins_with_a_barrier(vector):
+    dist.barrier()
+    return recursively(vector)
+
+
+@wrong("00.2", says="only the digits of float32")
+def adds_in_float32(vector):
+    return recursively(vector.float())
 
 
 @right("00.2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy
 import torch
 from torch import nn
 from torch.autograd import grad
@@ -511,6 +512,32 @@ def reads_each_window_again_without_a_graph(model, optimizer, windows):
     return losses, states
 
 
+def carried_by(model, optimizer, windows, keep=detach_states, limit=float("inf")):
+    losses, states = [], {}
+    for inputs, targets in windows:
+        outputs, ended = model(inputs, keep(states))
+        loss = nn.functional.mse_loss(outputs, targets)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), limit)
+        optimizer.step()
+        losses.append(loss.item())
+        states = detach_states(ended)
+    return losses, states
+
+
+@wrong("01.2", says="You clip the gradient")
+def clips_as_the_lesson_does(model, optimizer, windows):
+    return carried_by(model, optimizer, windows, limit=1.0)
+
+
+@wrong("01.2", says="the last layer alone")
+def carries_the_last_layer(model, optimizer, windows):
+    return carried_by(
+        model, optimizer, windows, keep=lambda states: {max(states): states[max(states)]} if states else {}
+    )
+
+
 @right("01.2")
 def detaches_in_place(model, optimizer, windows):
     states, losses = {}, torch.zeros(len(windows), dtype=torch.float64)
@@ -729,3 +756,11 @@ def in_a_closed_form(features, hidden, layers, steps, sequences, bytes_each):
     made = {"activations": activations, "optimizer": parameters * 2}
     made["parameters"] = made["gradients"] = torch.tensor(parameters)
     return made
+
+
+@right("01.3")
+def in_numpy(features, hidden, layers, steps, sequences, bytes_each):
+    widths = numpy.array([features] + [hidden] * (layers - 1))
+    size = (4 * hidden * (widths + hidden + 2)).sum() * bytes_each
+    activations = numpy.float32(7 * hidden * layers * steps * sequences * bytes_each)
+    return {"parameters": size, "gradients": size, "optimizer": 2 * size, "activations": activations}

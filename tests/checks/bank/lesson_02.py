@@ -396,6 +396,12 @@ def counts_from_one(count, rank, ranks, epoch, seed):
     return 1 + shuffled(count, seed, epoch)[rank::ranks]
 
 
+@wrong("02.2", says="wait for each other at a barrier", never="talk to each other")
+def begins_the_epoch_at_a_barrier(count, rank, ranks, epoch, seed):
+    dist.barrier()
+    return shuffled(count, seed, epoch)[rank::ranks]
+
+
 @right("02.2")
 def in_stretches(count, rank, ranks, epoch, seed):
     return shuffled(count, seed, epoch).tensor_split(ranks)[rank]
@@ -1064,3 +1070,10 @@ def buckets_that_become_the_gradients(model, loss, limit):
     bucket.leave()
     for trip in trips:
         trip.unpack()
+
+
+@right("02.4")
+def between_two_barriers(model, loss, limit):
+    dist.barrier()
+    as_it_comes(model, loss, limit)
+    dist.barrier()

@@ -93,6 +93,15 @@ def batch_first(outputs, lengths):
     return outputs[torch.arange(len(lengths)), lengths - 1]
 
 
+@wrong("03.1", says="only the digits of float32")
+def rows_in_the_default_dtype(outputs, lengths):
+    states = torch.zeros(outputs.shape[1:])
+    for sequence, length in enumerate(lengths.tolist()):
+        if length:
+            states[sequence] = outputs[length - 1, sequence]
+    return states
+
+
 @right("03.1")
 def with_a_loop(outputs, lengths):
     zero = torch.zeros(outputs.shape[2], dtype=outputs.dtype)
@@ -226,6 +235,23 @@ def at_least_one_step_per_rank(losses, mask):
     dist.all_reduce(count)
     per_rank = (count / dist.get_world_size()).clamp(min=1)
     return losses[mask].sum() / per_rank
+
+
+@wrong("03.2", says="Your count wraps around")
+def counts_in_a_byte(losses, mask):
+    return losses[mask].sum() * dist.get_world_size() / _total(mask.sum().to(torch.uint8))
+
+
+@wrong("03.2", says="You multiply by the number of ranks on which steps count", never="Other cases")
+def counts_the_ranks_with_steps(losses, mask):
+    return losses[mask].sum() * _total(mask.any().long()) / _total(mask.sum())
+
+
+@wrong("03.2", says="this is what you get if", never="show why. You")
+def takes_the_largest_count(losses, mask):
+    count = mask.sum()
+    dist.all_reduce(count, dist.ReduceOp.MAX)
+    return losses[mask].sum() / count
 
 
 @right("03.2")
@@ -458,6 +484,18 @@ def asks_the_others(lengths, cells, rank, ranks):
 def lengths_instead_of_indices(lengths, cells, rank, ranks):
     batches = filled(lengths, longest_first(lengths), cells)
     return with_empty_ones([[lengths[index] for index in batch] for batch in batches], ranks)[rank::ranks]
+
+
+@wrong("03.3", says="wait for each other at a barrier", never="talk to each other")
+def begins_at_a_barrier(lengths, cells, rank, ranks):
+    dist.barrier()
+    return with_empty_ones(filled(lengths, longest_first(lengths), cells), ranks)[rank::ranks]
+
+
+@wrong("03.3", says="deal the sequences out before you cut", never="Long and short")
+def deals_before_it_cuts(lengths, cells, rank, ranks):
+    parts = [filled(lengths, longest_first(lengths)[other::ranks], cells) for other in range(ranks)]
+    return parts[rank] + [[]] * (max(map(len, parts)) - len(parts[rank]))
 
 
 @right("03.3")

@@ -222,7 +222,7 @@ def never_steps(model, optimizer, micro_batches, k):
     return losses
 
 
-@wrong("04.1", says="examples of one update in all of them")
+@wrong("04.1", says="same number of examples in every update")
 def counts_the_first_update(model, optimizer, micro_batches, k):
     count = sum(len(inputs) for inputs, _ in micro_batches[:k])
     losses = []
@@ -236,6 +236,18 @@ def counts_the_first_update(model, optimizer, micro_batches, k):
         optimizer.step()
         losses.append(total)
     return losses
+
+
+@wrong("04.1", says="same number of examples in every update")
+def counts_all_examples(model, optimizer, micro_batches, k):
+    count = examples_of(micro_batches)
+    return accumulated(model, optimizer, updates_of(micro_batches, k), lambda errors, _: errors.sum() / count)
+
+
+@wrong("04.1", says="You make k updates", never="after every micro-batch")
+def takes_k_for_the_number_of_updates(model, optimizer, micro_batches, k):
+    size = -(-len(micro_batches) // k)
+    return means_with_weights(model, optimizer, micro_batches, size)
 
 
 @right("04.1")
@@ -769,6 +781,20 @@ def every_hook_sends_everything(model, k):
 
     for parameter in parameters:
         parameter.register_post_accumulate_grad_hook(average)
+
+
+@wrong("04.3", says="sees the loop's *last* values", never="You count calls of the hook")
+def binds_its_name_and_parameter_late(model, k):
+    passes = {}
+    for name, parameter in model.named_parameters():
+        passes[name] = 0
+
+        def hook(_):
+            passes[name] += 1  # noqa: B023
+            if passes[name] % k == 0:  # noqa: B023
+                average(parameter.grad)  # noqa: B023
+
+        parameter.register_post_accumulate_grad_hook(hook)
 
 
 @right("04.3")

@@ -1,7 +1,7 @@
 """Answers to the exercises of lesson 05, wrong and right."""
 
 from functools import cache
-from itertools import combinations, combinations_with_replacement, pairwise, product
+from itertools import accumulate, combinations, combinations_with_replacement, pairwise, product
 
 import torch
 import torch.distributed as dist
@@ -229,6 +229,26 @@ def gradient_received_and_forgotten(stage, inputs, loss, shape):
         dist.irecv(gradient, rank + 1)
     (loss(outputs) if loss else outputs).backward(None if loss else gradient)
     if rank:
+        dist.send(inputs.grad.contiguous(), rank - 1)
+
+
+@wrong("05.1", says="divided by the number of its elements")
+def goes_on_from_a_mean(stage, inputs, loss, shape):
+    rank = dist.get_rank()
+    inputs, outputs = there(stage, inputs, shape)
+    (loss(outputs) if loss else (outputs * received_from(rank + 1, shape)).mean()).backward()
+    if rank:
+        dist.send(inputs.grad.contiguous(), rank - 1)
+
+
+@wrong("05.1", says="Only the last rank gets `loss`")
+def for_two_ranks(stage, inputs, loss, shape):
+    rank = dist.get_rank()
+    if rank == 0:
+        there(stage, inputs, shape)[1].backward(received_from(1, shape))
+    else:
+        inputs = received_from(rank - 1, shape).requires_grad_()
+        loss(stage(inputs)).backward()
         dist.send(inputs.grad.contiguous(), rank - 1)
 
 
@@ -497,6 +517,28 @@ def within_the_time_of_device_0(seconds, sizes, memory):
         middle = (low + high) // 2
         low, high = (low, middle) if within(middle) else (middle + 1, high)
     return within(low)
+
+
+@wrong("05.2", says="another one that fits is faster", never="every device has a block")
+def leaves_only_the_last_ones_empty(seconds, sizes, memory):
+    blocks, found = len(sizes), []
+    for used in range(1, len(memory) + 1):
+        for cuts in combinations(range(1, blocks), used - 1):
+            parts = [list(range(*edges)) for edges in pairwise((0, *cuts, blocks))] + [[]] * (len(memory) - used)
+            if all(need <= own for need, own in zip(needs(sizes, parts), memory, strict=True)):
+                found.append((max(takes(seconds, parts)), parts))
+    return min(found)[1] if found else None
+
+
+@wrong("05.2", says="one device cannot hold its blocks", never="one device's limit")
+def compares_the_memory_so_far(seconds, sizes, memory):
+    """All blocks so far with the memory of all devices so far."""
+    blocks, found = len(sizes), []
+    for cuts in combinations_with_replacement(range(blocks + 1), len(memory) - 1):
+        parts = [list(range(*edges)) for edges in pairwise((0, *cuts, blocks))]
+        if all(need <= own for need, own in zip(accumulate(needs(sizes, parts)), accumulate(memory), strict=True)):
+            found.append((max(takes(seconds, parts)), parts))
+    return min(found)[1] if found else None
 
 
 @right("05.2")
@@ -801,6 +843,17 @@ def sends_c_along(weight_ih, weight_hh, bias, inputs):
         h, output = State.apply(o.sigmoid() * c.tanh(), c.detach())
         outputs.append(output)
     return torch.stack(outputs), c
+
+
+class GatherForOutputs(Gather):
+    @staticmethod
+    def backward(ctx, from_gates, from_outputs):
+        return own_units(from_outputs)
+
+
+@wrong("05.3", says="with `detach`, nothing", never="You take this rank's own")
+def cuts_h_between_the_steps(weight_ih, weight_hh, bias, inputs):
+    return layer(weight_ih, weight_hh, bias, inputs, GatherForOutputs.apply)
 
 
 @right("05.3")
