@@ -28,6 +28,7 @@ from course_lib.planning.simulation import (
 
 WIDTH = 9.0  # the picture's width in inches
 SPACE = 0.68  # the share of that width used for the actions
+TOUCHING = 0.13  # the width of a box, in inches, below which the numbers of neighbors touch
 CHARACTER = 0.11  # the width of a label's character, with its share of the margin, in inches
 TALL = 0.76  # the height of a box; a row is 1
 COST = "units"
@@ -120,6 +121,9 @@ def _draw_boxes(axes: Axes, timed: Sequence[TimedAction], top: float, tall: floa
 
 
 def _name_box(axes: Axes, box: TimedAction, chunks: int, virtual: int, inches: float) -> None:
+    """Write the piece into its box: in boxes so narrow that numbers would touch, only micro-batch 0, to follow it."""
+    if inches < TOUCHING and box.action.micro_batch:
+        return
     for label in (box.action.label(chunks, virtual)[1:], box.action.label(chunks)[1:]):
         if (len(label) - label.count(".") / 2) * CHARACTER <= inches:
             color = "white" if box.action.virtual else TEXT[box.action.kind]
