@@ -56,9 +56,10 @@ def _cell(rank: int, piece: int) -> tuple[float, float]:
 def _rank(rank: int, way: AllReduce) -> str:
     """A rank's box: a stripe in a piece for each rank whose numbers have come into its sum."""
     left, top = CORNERS[rank]
+    name = 22 if rank < 2 else 90  # where no message passes over it
     drawn = [
         box(left, top, WIDE, TALL + 46, "box", rx=6),
-        text(left + WIDE / 2, top + (22 if rank < 2 else 90), f"rank {rank}", "name", "middle"),  # no message passes over
+        text(left + WIDE / 2, top + name, f"rank {rank}", "name", "middle"),
     ]
     for piece in range(way.pieces):
         x, y = _cell(rank, piece)

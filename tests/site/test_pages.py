@@ -137,8 +137,8 @@ def test_where_code_must_wrap_it_fits_and_continues_to_the_right(page, site_addr
     page.emulate_media(media=media)
     page.goto(site_address + LESSON)
     page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
-    wide = "[...document.querySelectorAll('article pre:not(.columns)')].filter(e => e.scrollWidth > e.clientWidth).length"
-    assert page.evaluate(wide) == 0
+    wide = "all => all.filter(e => e.scrollWidth > e.clientWidth).length"
+    assert page.locator("article pre:not(.columns)").evaluate_all(wide) == 0
     assert page.evaluate(CONTINUED) > 5
 
 

@@ -50,9 +50,10 @@ class ScheduleBench(Explorer):
 
     title = "The schedule bench"
     help = (
-        "Drag an action, with the mouse or a finger, to another place of its row. With the keyboard: Tab to the rows, arrow keys go from action to "
-        "action, Shift and an arrow key move it earlier or later (or pick it up with Space, and then arrow keys alone)."
-        " Point at an action, here or in the lines of text below the table, and both light up."
+        "Drag an action, with the mouse or a finger, to another place of its row. With the keyboard: Tab to the rows, "
+        "arrow keys go from action to action, Shift and an arrow key move it earlier or later (or pick it up with "
+        "Space, and then arrow keys alone). Point at an action, here or in the lines of text below the table, and both "
+        "light up."
     )
 
     def __init__(self, stages: int = 3, micro_batches: int = 4, chunks: int = 1, start: str = "naive") -> None:
@@ -149,6 +150,11 @@ class ScheduleBench(Explorer):
         self.news = f"Stage {stage} now does {self.schedule.label(action)} as number {place + 1} of {len(row)}."
 
     @property
+    def said(self) -> str:
+        """Return the news, the goal, and what the schedule does, each on a line of its own."""
+        return "\n".join(self._parts)
+
+    @property
     def unavailable(self) -> tuple[str, ...]:
         """Return the buttons that would do nothing now."""
         return (*(["take"] if self.found is None else []), *(["undo"] if not self.before else []))
@@ -194,8 +200,10 @@ class ScheduleBench(Explorer):
         bound = bound_like(self.schedule, self.own_costs) if simulation else None
         others = named_schedules(self.schedule, self.costs)
         below = score_table(simulation, others, self.found, bound) + schedules.written(self.schedule)
-        words = self._words(simulation, waiting)
-        return Drawing("".join(shapes), schedules.RIGHT + schedules.BARS, height, words, below, parts=True)
+        self._parts = self._words(simulation, waiting)
+        return Drawing(
+            "".join(shapes), schedules.RIGHT + schedules.BARS, height, " ".join(self._parts), below, parts=True
+        )
 
     @property
     def _rows(self) -> list[tuple[int, tuple[Action, ...]]]:
@@ -250,7 +258,8 @@ class ScheduleBench(Explorer):
             ]
         )
 
-    def _words(self, simulation: Simulation | None, waiting: Sequence[Waiting]) -> str:
+    def _words(self, simulation: Simulation | None, waiting: Sequence[Waiting]) -> list[str]:
+        """Return the news, the goal, and what the schedule does."""
         if simulation is None:
             words = f"Stuck: {why_stuck(self.schedule)}. {describe_waiting(waiting, self.schedule)}"
         else:
@@ -260,7 +269,7 @@ class ScheduleBench(Explorer):
             ratio = duration / PACE / simulation.makespan
             words += f" Measured: {duration * 1000:.0f} ms, {ratio:.2f} times the simulated."
         towards = goal(simulation, named_schedules(self.schedule, self.costs), len(self.before)) if self.by_hand else ""
-        return "\n".join(filter(None, (self.news, towards, words)))
+        return [part for part in (self.news, towards, words) if part]
 
 
 def _item(item: str, schedule: Schedule) -> tuple[int, Action]:

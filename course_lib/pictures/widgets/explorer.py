@@ -96,6 +96,11 @@ class Explorer:
         """Update values that depend on the changed ones; called before the picture is redrawn."""
 
     @property
+    def said(self) -> str:
+        """Return what the page says about the picture; each line of it is a paragraph."""
+        return self.drawing.words
+
+    @property
     def unavailable(self) -> tuple[str, ...]:
         """Return the names of the buttons that would do nothing now."""
         return ()
@@ -145,7 +150,7 @@ class Explorer:
             self._live.show()
 
     def __repr__(self) -> str:
-        return f"{self.title}. {self.drawing.on_a_line}"
+        return f"{self.title}. {self.drawing.words}"
 
     def showcase(self) -> Drawing:
         """Return the picture to show where widgets cannot run: the current one."""
@@ -155,7 +160,7 @@ class Explorer:
         """Return the output that is stored in a notebook, for readers without a kernel."""
         drawing = self.showcase()
         return {
-            "text/plain": f"{self.title}. {drawing.on_a_line}",
+            "text/plain": f"{self.title}. {drawing.words}",
             "text/html": element("div", STYLE, drawing.html, class_="course-still"),
             "image/svg+xml": drawing.alone,
         }
@@ -234,7 +239,7 @@ class View:
             "places": {name: control.options.index(values[name]) for name, control in controls.items()},
             "picture": drawing.in_page,
             "below": drawing.below,
-            "said": drawing.words,
+            "said": self.explorer.said,
             "unavailable": list(self.explorer.unavailable),
         }
 

@@ -136,11 +136,6 @@ class Drawing:
     tips: str = ""
 
     @property
-    def on_a_line(self) -> str:
-        """Return the description without the ends of its lines."""
-        return " ".join(self.words.split("\n"))
-
-    @property
     def in_page(self) -> str:
         """Return the SVG for a page that defines the colors."""
         # A narrow window scrolls it, so it stays legible; on its right there is padding of .6rem.
@@ -161,13 +156,13 @@ class Drawing:
         """Return an image with its alt text, which GitHub, nbviewer, nbconvert and JupyterLab all show."""
         source = base64.b64encode(self.alone.encode()).decode()
         style = "max-width: 100%; height: auto"
-        image = f'<img alt="{escape(self.on_a_line)}" style="{style}" src="data:image/svg+xml;base64,{source}">'
+        image = f'<img alt="{escape(self.words)}" style="{style}" src="data:image/svg+xml;base64,{source}">'
         return image + self.below
 
     def _attributes(self, margin: int = 0) -> dict[str, object]:
         width, height = float(self.width + 2 * margin), float(self.height + 2 * margin)
         size = f"{-margin} {-margin} {_text(width)} {_text(height)}"
-        return {"viewBox": size, "width": width, "height": height, "aria_label": self.on_a_line}
+        return {"viewBox": size, "width": width, "height": height, "aria_label": self.words}
 
 
 def colors(theme: dict[str, str]) -> str:
