@@ -28,8 +28,8 @@ NO_MEAN_OF_NOTHING = (
     "has a sum of 0 and a count of 0, and those can be added up."
 )
 COUNTED_ON_EVERY_STAGE = (
-    "The count is too large, and the gradient too small by the number of stages: every stage of a replica knows the "
-    "replica's count, and you added it up once for each stage. Add it up over the replicas only."
+    "The gradient is too small by the number of stages. This is what you get if the count is added up once for each "
+    "stage: every stage of a replica knows the replica's count. Add it up over the replicas only."
 )
 GRADIENT_STOPS = (
     "The outputs are right, but the gradient stops at every cut: this is truncated backpropagation. The gradient of a "

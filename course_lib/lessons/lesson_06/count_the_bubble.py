@@ -39,7 +39,7 @@ def cases(seed: int) -> list[Case]:
         case("equal stages", 5, [one], [another]),
         case("equal stages", 6, [one] * 3, [another] * 3, counted=True),
         case("a slow stage", 4, slow, [2 * time for time in slow]),
-        case("a slow stage", 5, [*slow, slow[0]], [seconds(4), seconds(4), seconds(4), seconds(40)]),
+        case("a slow stage", 5, [*slow, slow[0]], [seconds(4), seconds(4), seconds(40), seconds(4)]),
         *(case("a slow stage", pieces, forward, backward) for pieces, (forward, backward) in draw(stages, 8, seed)),
         case("a slow stage", 3, slow, [seconds(40), seconds(4), seconds(4)], counted=True),
     ]
@@ -248,7 +248,20 @@ def slowest_of_both_together(case: Case, values: list) -> bool:
     both = [f + b for f, b in zip(forward, backward, strict=True)]
     slots = (pieces + len(both) - 1) / pieces
     paces = (sum(both) + (pieces - 1) * max(both)) / pieces, slots * max(both)
-    return max(both) < slowest(case) and near(values[0]["makespan"], *paces)
+    inside = max(both) not in (both[0], both[-1])  # at an end, it would be `paced_by_an_end` as well
+    return inside and max(both) < slowest(case) and near(values[0]["makespan"], *paces)
+
+
+def paced_by_an_end(case: Case, values: list) -> bool:
+    """You let the micro-batches follow one another at the pace of the first stage, or of the last. They queue at the
+    *slowest* stage, which may be any: find it separately for each pass.
+    """
+    pieces, forward, backward = sizes(case)
+    ends = {forward[place] + backward[place] for place in (0, -1)} - {slowest(case)}
+    inside = max(f + b for f, b in zip(forward, backward, strict=True)) not in ends
+    return inside and near(
+        values[0]["makespan"], *((sum(forward + backward) + (pieces - 1) * end) / pieces for end in ends)
+    )
 
 
 def leaves_out_the_last_stage(case: Case, values: list) -> bool:
@@ -304,6 +317,7 @@ EXERCISE = Exercise(
         bubble_of_equal_stages,
         not_the_slowest,
         slowest_of_both_together,
+        paced_by_an_end,
         leaves_out_the_last_stage,
         all_as_slow_as_the_slowest,
         one_way_alone,

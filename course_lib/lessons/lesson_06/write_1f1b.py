@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain, zip_longest
+from itertools import chain, pairwise, zip_longest
 from random import Random
 
 from course_lib.checks.exercise import Case, Exercise, draw
@@ -117,6 +117,15 @@ def not_a_list_of_texts(case: Case, values: list) -> bool:
 
 
 @observed
+def goes_on_with_the_last_list(case: Case, values: list) -> bool:
+    """Each stage's list begins with all of the previous stage's: the list is kept from one call to the next, as a
+    default argument such as `actions=[]` is. Make a new list in every call.
+    """
+    pairs = list(pairwise(values[0]))
+    return bool(pairs) and all(len(row) > len(last) and row[: len(last)] == last for last, row in pairs)
+
+
+@observed
 def counts_from_one(case: Case, values: list) -> bool:
     """You number the micro-batches from 1. They are counted from 0: the first is `F0`."""
     return all(f"F{case.inputs['micro_batches']}" in row and "F0" not in row for row in values[0])
@@ -198,7 +207,8 @@ def the_same_everywhere(case: Case, values: list) -> bool:
     and the stages before it wait for those: how far ahead a stage must run depends on its place.
     """
     ahead = {first_forwards(row) for row in rows_of(values)}
-    return len(values[0]) > 1 and len(ahead) == 1 and len(set(needed(case))) > 1
+    once = all(len(set(row)) == len(row) for row in values[0])
+    return once and len(values[0]) > 1 and len(ahead) == 1 and len(set(needed(case))) > 1
 
 
 @observed
@@ -245,6 +255,7 @@ EXERCISE = Exercise(
     judge=judge,
     symptoms=(
         not_a_list_of_texts,
+        goes_on_with_the_last_list,
         counts_from_one,
         more_than_there_are,
         leaves_out_the_last,

@@ -249,7 +249,8 @@ def gradient_of_one_rank(case: Case, values: list) -> bool:
 @observed
 def some_are_never_updated(case: Case, values: list) -> bool:
     """Some parameters are right, and others are unchanged on all ranks: no rank owns them, or their owner sends them
-    before it has updated them. Which rank has the state of the last ones?
+    before it has updated them, or a rank that is not their owner sends them. Which rank has the state of each, and
+    which sends it?
     """
     pairs = zip(after_one_step(values), one_process(case)[0], case.inputs["weights"], strict=True)
     wrong = [(one, before) for of_ranks, right, before in pairs for one in of_ranks if differs(one, right) is not None]

@@ -211,7 +211,17 @@ def along_the_row(case: Case, values: list) -> bool:
 
 @says(COUNTED_ON_EVERY_STAGE)
 def counts_every_stage(case: Case, values: list) -> bool:
-    return len(case.inputs["gradients"][0]) > 1 and divided_by(case, values, [total_of_all_ranks(case)] * len(values))
+    replicas, stages = len(case.inputs["counts"]), len(case.inputs["gradients"][0])
+    return stages not in (1, replicas) and divided_by(case, values, [total_of_all_ranks(case)] * len(values))
+
+
+def divides_by_the_replicas_too(case: Case, values: list) -> bool:
+    """The gradient is too small by the number of replicas: you divide by that, or take a mean as DDP does, and by the
+    count of all replicas as well. Their sum, divided by that count, is already the mean over all tokens.
+    """
+    replicas, stages = len(case.inputs["counts"]), len(case.inputs["gradients"][0])
+    total = replicas * sum(case.inputs["counts"])
+    return replicas not in (1, stages) and divided_by(case, values, [total] * len(values))
 
 
 def counts_the_row(case: Case, values: list) -> bool:
@@ -251,6 +261,8 @@ def divides_by_its_own_count(case: Case, values: list) -> bool:
 @says(a_mean_of_means("a token", "replica", ", as DDP takes it"))
 def means_of_replicas(case: Case, values: list) -> bool:
     gradients, counts = case.inputs["gradients"], case.inputs["counts"]
+    if len(set(counts) - {0}) < 2:  # their mean is a multiple of the right gradient, whatever was divided
+        return False
     weighed = [[one / max(1, count) for one in own] for own, count in zip(gradients, counts, strict=True)]
     sums = [torch.stack(column).sum(0) for column in zip(*weighed, strict=True)] * len(counts)
     return all(along(now, mean) for (now, _, _), mean in zip(each(case, values), sums, strict=True))
@@ -290,6 +302,7 @@ EXERCISE = Exercise(
         never_divides,
         divides_by_its_own_count,
         counts_every_stage,
+        divides_by_the_replicas_too,
         counts_the_row,
         divides_by_ranks,
         means_of_replicas,

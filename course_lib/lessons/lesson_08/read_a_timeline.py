@@ -26,8 +26,9 @@ class Job:
     load: float = 0.1
     slow: int | None = None
     slow_load: float = 0.1  # the slow rank's `load`
-    slower: float = 1.0  # factor on the slow rank's forward and backward
-    longest: float = 1.0  # factor on those of the rank with the longest batch
+    slower: float = 1.0  # factor on the slow rank's time for forward and backward together
+    longest: float = 1.0  # factor on that of the rank with the longest batch
+    stretched: tuple[str, ...] = ("forward", "backward")  # the passes in which those two spend more
     overlap: bool = True
 
 
@@ -50,17 +51,18 @@ def cases(seed: int) -> list[Case]:
         return job, dice.randrange(ranks)
 
     made = []
-    for ranks, updates in ((2, 6), (2, 5), (3, 8), (3, 7), (4, 12)):
+    for ranks, updates, alone in ((2, 6, ""), (2, 5, "forward"), (3, 8, "backward"), (3, 7, "forward"), (4, 12, "")):
         job, odd = some_job(ranks, updates)
+        uneven = replace(job, stretched=(alone,)) if alone else job
         compute, times = job.forward + job.backward, dice.uniform(1.6, 3.0)
         made += [
-            ("one rank", replace(job, slow=odd, slower=times), odd, "straggler"),
+            ("one rank", replace(uneven, slow=odd, slower=times), odd, "straggler"),
             ("one rank", replace(job, slow=odd, slow_load=job.load + compute * (times - 1)), odd, "data"),
             ("all ranks", job, None, "fine"),
             ("all ranks", replace(job, load=compute * times / 3, slow_load=compute * times / 3), None, "data"),
             ("all ranks", replace(job, overlap=False, transfer=compute * times / 3), None, "no overlap"),
             ("all ranks", replace(job, transfer=job.backward / 2 + compute * times / 3), None, "network"),
-            ("by turns", replace(job, longest=times + 0.4), None, "uneven batches"),
+            ("by turns", replace(uneven, longest=times + 0.4), None, "uneven batches"),
         ]
     parts = [case(*each) for each in made]
     return sorted(parts, key=lambda each: list(EXERCISE.parts).index(each.part))
@@ -87,16 +89,15 @@ def simulate(job: Job, dice: random.Random) -> list[list]:
             times = job.slower if rank == job.slow else 1.0
             times *= job.longest if rank == turns[update] else 1.0
             now = clock
-            for name, seconds in (
-                ("load", job.slow_load if rank == job.slow else job.load),
-                ("forward", job.forward * times),
-                ("backward", job.backward * times),
-            ):
+            passes = {"forward": job.forward, "backward": job.backward}
+            more = (times - 1) * (job.forward + job.backward) / sum(passes[name] for name in job.stretched)
+            passes |= {name: passes[name] * (1 + more) for name in job.stretched}
+            for name, seconds in (("load", job.slow_load if rank == job.slow else job.load), *passes.items()):
                 seconds *= dice.uniform(1 - NOISE, 1 + NOISE)
                 spans.append([rank, name, now, now + seconds])
                 now += seconds
             ready.append(now)
-            begun.append(now - job.backward * times / 2 if job.overlap else now)
+            begun.append(now - passes["backward"] / 2 if job.overlap else now)
         # with overlap, the transfer can hide behind half of the backward pass
         last = max(range(job.ranks), key=ready.__getitem__)
         clock = max(ready[last] + 0.05 * job.backward, begun[last] + job.transfer * dice.uniform(1 - NOISE, 1 + NOISE))

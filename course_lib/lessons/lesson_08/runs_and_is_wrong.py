@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from course_lib.lessons.symptoms import observed
 
 CAUSES = ("start", "repeats", "own gradient", "other rate", "not applied", "sum", "group", "none")
 OF_ONE_RANK = ("start", "repeats", "own gradient", "other rate", "not applied")
-BATCH = 2  # examples per rank and update
+BATCH = 2  # examples per rank and update; of four ranks or more, some have more
 RATES, SMALL_RATE = (0.05, 0.1, 0.2), 0.001  # with the small one, updates change little but far more than last digits
 
 
@@ -51,6 +51,8 @@ def cases(seed: int) -> list[Case]:
     def two(part: str, causes: tuple[str, str], ranks: int, at: tuple[int, int]) -> Diagnosed:
         """Make a job with two faults, each of them in a single update; the first is the one to find."""
         faults = [fault(cause, ranks, update, lasts=False) for cause, update in zip(causes, at, strict=True)]
+        if at[0] == at[1] and faults[0].rank is not None:  # who looks at rank after rank finds the wrong one first
+            faults = [replace(faults[0], rank=ranks - 1), replace(faults[1], rank=dice.randrange(ranks - 1))]
         return _job(part, faults, ranks, 4)
 
     def _job(part: str, faults: list[Fault], ranks: int, updates: int, rate: float | None = None) -> Diagnosed:
@@ -65,6 +67,7 @@ def cases(seed: int) -> list[Case]:
         two("one rank", ("other rate", "own gradient"), 4, (0, 2)),
         two("one rank", ("repeats", "other rate"), 3, (2, 2)),
         two("one rank", ("own gradient", "not applied"), 4, (1, 1)),
+        two("one rank", ("not applied", "other rate"), 3, (1, 1)),
         *(job("all ranks", cause, ranks, updates) for ranks, updates in ((4, 2), (5, 5)) for cause in ("sum", "group")),
         two("all ranks", ("sum", "repeats"), 4, (1, 2)),
         two("all ranks", ("group", "other rate"), 5, (1, 1)),
@@ -93,10 +96,12 @@ def train(
     faults: list[Fault], ranks: int, updates: int, rate: float, dice: random.Random, generator: torch.Generator
 ) -> dict:
     """Train a linear model on `ranks` simulated ranks, each with its own weights, and return a record of the run."""
-    size = ranks * updates * BATCH
+    sizes = [BATCH + (rank % 3 if ranks > 3 else 0) for rank in range(ranks)]
+    size = updates * sum(sizes)
     inputs = torch.randn(size, 2, generator=generator, dtype=torch.float64)
     targets = inputs @ torch.tensor([1.0, -2.0], dtype=torch.float64) + 3.0
-    order = torch.randperm(size, generator=generator).reshape(updates, ranks, BATCH).tolist()
+    of_updates = torch.randperm(size, generator=generator).chunk(updates)
+    order = [[mine.tolist() for mine in each.split(sizes)] for each in of_updates]
     weights = [torch.randn(2, generator=generator, dtype=torch.float64)] * ranks
     for fault in faults:
         if fault.cause == "start" and fault.rank is not None:
@@ -110,7 +115,7 @@ def train(
             for rank in range(ranks)
         ]
         off = [inputs[mine] @ weights[rank] - targets[mine] for rank, mine in enumerate(examples)]
-        own = [2 * each @ inputs[mine] / BATCH for each, mine in zip(off, examples, strict=True)]
+        own = [2 * each @ inputs[mine] / len(mine) for each, mine in zip(off, examples, strict=True)]
         last_digits = [1 + 1e-13 * dice.choice((-1, 1)) for _ in range(ranks)]  # the order of summation changes them
         used = [_used(faults, rank, update, own) * last_digits[rank] for rank in range(ranks)]
         rates = [rate * _times(faults, rank, update, another_rate) for rank in range(ranks)]
@@ -160,7 +165,8 @@ def _used(faults: list[Fault], rank: int, update: int, own: Sequence[Tensor]) ->
         return everybody.sum(dim=0)
     if _hit(faults, "group", rank, update):
         half = len(own) // 2
-        return (everybody[:half] if rank < half else everybody[half:]).mean(dim=0)
+        first = rank < half or len(own) % 2  # of an odd number of ranks, all use the mean over the first half
+        return (everybody[:half] if first else everybody[half:]).mean(dim=0)
     return everybody.mean(dim=0)
 
 
@@ -193,8 +199,9 @@ def a_later_fault(case: Case, values: list) -> bool:
 
 @observed
 def sees_ghosts(case: Case, values: list) -> bool:
-    """Nothing is wrong with this job. Ranks have different examples, so their losses and gradients differ; and sums of
-    the same numbers in a different order differ in their last digits.
+    """Nothing is wrong with this job. Ranks have different examples, so their losses and gradients differ; each rank's
+    gradient weighs the same in the mean, however many examples it has; and sums of the same numbers in a different
+    order differ in their last digits.
     """
     return _truth(case)[2] == "none"
 
@@ -226,7 +233,8 @@ def a_consequence(case: Case, values: list) -> bool:
 @observed
 def too_early(case: Case, values: list) -> bool:
     """In this update all is still well. Different losses and gradients are not a fault: ranks have different examples.
-    Neither are last digits that differ: they depend on the order of summation.
+    Each rank's gradient weighs the same in the mean, however many examples it has. Last digits that differ are no fault
+    either: they depend on the order of summation.
     """
     update, first = values[0]["found"][1], _truth(case)[1]
     return isinstance(update, int) and isinstance(first, int) and update < first

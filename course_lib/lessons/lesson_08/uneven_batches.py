@@ -148,6 +148,23 @@ def not_a_number(case: Case, values: list) -> bool:
     return ran_out and any(float(loss) != float(loss) for value in values for loss in value["losses"])
 
 
+def one_tensor_for_all(case: Case, values: list) -> bool:
+    """All losses in the list are the last one: the list holds one tensor many times, and every update changes it in
+    place. Append a number, `item()`, or a new tensor.
+    """
+    right = expected(case)[0]["losses"]
+    return len(right) > 1 and _losses_are(values, right[-1:] * len(right))
+
+
+def one_mean_for_the_epoch(case: Case, values: list) -> bool:
+    """Each loss is the mean over all updates so far. Set sum and count back in every update: the losses are those of
+    each update by itself.
+    """
+    updates = _of_each_update(case)
+    so_far = [torch.cat(updates[: place + 1]).mean().item() for place in range(len(updates))]
+    return len(updates) > 1 and _losses_are(values, so_far)
+
+
 @observed
 def its_own_losses(case: Case, values: list) -> bool:
     """Each rank returns the losses of its own batches. An update has the examples of all ranks: add them up."""
@@ -222,6 +239,8 @@ EXERCISE = Exercise(
         mean_of_means,
         repeats_a_batch,
         sums_not_means,
+        one_tensor_for_all,
+        one_mean_for_the_epoch,
     ),
     hanging=own_batches_only,
 )

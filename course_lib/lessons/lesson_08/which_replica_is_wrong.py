@@ -172,8 +172,8 @@ def differs_by_process(case: Case, values: list) -> bool:
     bytes or of a text: every Python process salts it differently, so no two ranks agree. Compare the bytes themselves,
     or use `hashlib`.
     """
-    first = [0, next(iter(SHAPES))]
-    return _truth(case) not in (None, first) and all(value == first for value in values)
+    truth, first = _truth(case), [0, next(iter(SHAPES))]
+    return truth is not None and truth[0] != 0 and all(value == first for value in values)
 
 
 @observed
@@ -194,7 +194,8 @@ def first_name(case: Case, values: list) -> bool:
 @observed
 def an_innocent_rank(case: Case, values: list) -> bool:
     """This rank has what most others have. Count how many ranks have each version: the wrong one is there once."""
-    return _ranks(values) != [None]
+    truth = _truth(case)
+    return truth is not None and not {None, truth[0]} & set(_ranks(values))
 
 
 @observed

@@ -93,8 +93,8 @@ def since_the_start(case: Case, values: list) -> bool:
 
 
 def since_its_last_push(case: Case, values: list) -> bool:
-    """You count from the worker's last push, or from the start if it has none. Count from the *pull*: the worker got
-    everything that was pushed before it.
+    """You count from another line than the worker's last pull. This is what you get if you count from the worker's last
+    push, or from the start if it has none. Count from the *pull*: the worker got everything that was pushed before it.
     """
     return _is(values, _ages(case, since=("push",)))
 

@@ -231,6 +231,19 @@ def converts_the_updates(case: Case, values: list) -> bool:
     return any(_is(case, values, batch) for number in converted for batch in _batches(case)[number : number + 1])
 
 
+def deals_the_epoch_out(case: Case, values: list) -> bool:
+    """You deal the whole epoch out to the ranks, and each rank makes batches of its part. The batches are global: cut
+    the epoch into batches first, then deal the next one out.
+    """
+    orders, ranks, updates = case.inputs["orders"], case.inputs["ranks"], case.inputs["saved"]["updates"]
+    epoch, number = divmod(updates, len(_batches(case)) // EPOCHS)
+    own = {max(1, case.inputs["batch"] // ranks), -(-case.inputs["batch"] // ranks)}
+    parts = [orders[epoch][rank::ranks] for rank in range(ranks)]
+    dealt = [[part[number * size : (number + 1) * size] for part in parts] for size in own]
+    right = _shares(case, _batches(case)[updates])
+    return values[0]["shares"] != right and values[0]["shares"] in dealt
+
+
 def counts_examples(case: Case, values: list) -> bool:
     """The position is updates x batch examples, as if all batches were full: after an epoch with a smaller last batch,
     that is too far. Count updates: how many does an epoch have?
@@ -281,6 +294,7 @@ EXERCISE = Exercise(
         begins_the_epoch_again,
         always_the_first_order,
         another_epoch,
+        deals_the_epoch_out,
         some_on_no_rank,
         nothing_is_left,
     ),

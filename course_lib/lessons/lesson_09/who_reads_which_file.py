@@ -182,7 +182,8 @@ def ranks_read_the_same(case: Case, values: list) -> bool:
 @observed
 def two_readers_alike(case: Case, values: list) -> bool:
     """Some readers have exactly the same files, and some files have no reader. This is what you get if two readers get
-    the same number: give the readers of rank 0 the first numbers, those of rank 1 the next, and so on.
+    the same number: give the readers of rank 0 the first numbers, those of rank 1 the next, and so on. It is also what
+    you get if a file is looked up by its size: another may have the same.
     """
     shares = [frozenset(share) for share in values[0]["shares"] if share]
     different = set(shares)
@@ -193,8 +194,8 @@ def two_readers_alike(case: Case, values: list) -> bool:
 
 @observed
 def leaves_files_out(case: Case, values: list) -> bool:
-    """No file is read twice, but some are never read: perhaps the remainder of a division is left over. Assign those
-    files, too.
+    """No file is read twice, but some are never read. This is what you get if the remainder of a division is left over,
+    or if you count more readers than there are: `ranks * workers`, or `ranks` if there are no workers.
     """
     read = _times(values)
     return max(read.values(), default=0) <= 1 and len(read) < len(case.inputs["sizes"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import permutations
 
 import torch
 from torch import Tensor, nn
@@ -175,6 +176,41 @@ def orders_only_some(case: Case, values: list) -> bool:
     return _shows(case, values, *ways)
 
 
+def turns_no_gate(case: Case, values: list) -> bool:
+    """Each gate's part of the recurrent kernel has the right place, but is not transposed: it is square, (hidden,
+    hidden), so both ways fit. Transpose the whole kernel, then cut it, or transpose every part.
+    """
+
+    def way(arrays: Arrays, gates: str) -> dict[str, Tensor]:
+        weights = convert(arrays, gates)
+        return weights | {NAMES[1]: torch.cat([part.T for part in weights[NAMES[1]].chunk(4)])}
+
+    return _shows(case, values, way)
+
+
+def another_order(case: Case, values: list) -> bool:
+    """The gates are in an order that is neither the one they came in nor PyTorch's, which is i, f, g, o, where g is c.
+    `gates` may be any order: find each gate by its letter.
+    """
+    orders = map("".join, permutations(OURS))
+    return _shows(
+        case, values, *(lambda arrays, _, o=o: convert(arrays, o) for o in orders if o != case.inputs["gates"])
+    )
+
+
+def adds_one_to_the_forget_gate(case: Case, values: list) -> bool:
+    """You add 1 to the forget gate's bias. A layer may *start* with that, but these weights are trained: convert them
+    as they are.
+    """
+
+    def way(arrays: Arrays, gates: str) -> dict[str, Tensor]:
+        *kernels, bias = arrays
+        place = torch.arange(4).repeat_interleave(len(bias) // 4) == gates.index("f")
+        return convert([*kernels, bias + place], gates)
+
+    return _shows(case, values, way)
+
+
 EXERCISE = Exercise(
     **texts("10.1"),
     cases=cases,
@@ -190,5 +226,8 @@ EXERCISE = Exercise(
         keeps_the_order,
         orders_the_wrong_way,
         orders_only_some,
+        turns_no_gate,
+        another_order,
+        adds_one_to_the_forget_gate,
     ),
 )

@@ -83,9 +83,18 @@ def _sums(slopes: Tensor, mask: Tensor) -> Tensor:
 
 
 @observed
+def is_a_constant_when_empty(case: Case, values: list) -> bool:
+    """Only the replicas without steps that count have no gradient: what you return there does not depend on `losses`.
+    The sum of their losses times the mask is 0 as well, and has a gradient of 0: divide it by the global count, too.
+    """
+    counts = case.inputs["mask"].sum(dim=(1, 2)).tolist()
+    return 0 in counts and [value["gradient"] is None for value in values] == [count == 0 for count in counts]
+
+
+@observed
 def has_cut_the_graph(case: Case, values: list) -> bool:
-    """The loss went through `all_reduce`, `item()` or `detach()`, and backward cannot reach the weights. Only the
-    *count* goes through the all-reduce: the gradients are summed later.
+    """Backward cannot reach the weights: something cuts the loss off from them, as `all_reduce`, `item()` and
+    `detach()` do. Only the *count* goes through the all-reduce: the gradients are summed later.
     """
     return any(value["gradient"] is None for value in values)
 
@@ -179,6 +188,7 @@ EXERCISE = Exercise(
     private={"slopes": by_rank, "mask": by_rank},
     judge=judge,
     symptoms=(
+        is_a_constant_when_empty,
         has_cut_the_graph,
         divides_by_nothing,
         takes_zeros_for_padding,

@@ -18,23 +18,23 @@ DEVICES = 4
 def cases(seed: int) -> list[Case]:
     generator = seeded(seed)
 
-    def case(part: str, counts: list[int], says: str) -> Case:
+    def case(part: str, counts: list[int], says: str, axis: str = "data") -> Case:
         steps = max(counts) + 1
         inputs = torch.randn(len(counts), steps, 3, generator=generator, dtype=torch.float64)
         mask = (torch.arange(steps) < torch.tensor(counts).unsqueeze(-1)).double()
         weights = torch.randn(3, generator=generator, dtype=torch.float64)
-        return Case(part, 1, {"weights": weights, "inputs": inputs, "mask": mask}, says)
+        return Case(part, 1, {"weights": weights, "inputs": inputs, "mask": mask, "axis": axis}, says)
 
     return [
         case("uneven counts", [1, 3], "1 and 3 steps that count on 2 devices"),
-        case("uneven counts", [2, 2, 2, 3], "2, 2, 2 and 3 steps on 4 devices"),
+        case("uneven counts", [2, 2, 2, 3], "2, 2, 2 and 3 steps on 4 devices of the axis 'rows'", "rows"),
         case("uneven counts", [1, 2, 4, 5], "1, 2, 4 and 5 steps on 4 devices"),
         case("nothing on a device", [0, 2], "no step that counts on the first of 2 devices"),
-        case("nothing on a device", [3, 0, 1, 0], "3, 0, 1 and 0 steps on 4 devices"),
+        case("nothing on a device", [3, 0, 1, 0], "3, 0, 1 and 0 steps on 4 devices of the axis 'hosts'", "hosts"),
     ]
 
 
-def drive(answer: Callable, weights: Tensor, inputs: Tensor, mask: Tensor) -> Tensor:
+def drive(answer: Callable, weights: Tensor, inputs: Tensor, mask: Tensor, axis: str) -> Tensor:
     from course_lib.lstm.other_frameworks import prepare_jax
 
     prepare_jax(DEVICES)
@@ -46,10 +46,10 @@ def drive(answer: Callable, weights: Tensor, inputs: Tensor, mask: Tensor) -> Te
         return jax.numpy.tanh(inputs @ weights) ** 2
 
     def on_device(weights: Any, inputs: Any, mask: Any) -> Any:
-        return answer(losses, weights, inputs, mask, "data")
+        return answer(losses, weights, inputs, mask, axis)
 
-    mesh = Mesh(numpy.array(jax.devices()[: len(inputs)]), ("data",))
-    cut, whole = PartitionSpec("data"), PartitionSpec()
+    mesh = Mesh(numpy.array(jax.devices()[: len(inputs)]), (axis,))
+    cut, whole = PartitionSpec(axis), PartitionSpec()
     mapped = jax.shard_map(on_device, mesh=mesh, in_specs=(whole, cut, cut), out_specs=whole)
     return torch.tensor(numpy.asarray(jax.jit(mapped)(*(array.numpy() for array in (weights, inputs, mask)))))
 
@@ -80,8 +80,9 @@ def _own_means(losses: Tensor, mask: Tensor) -> Tensor:
 
 
 def sums_again(case: Case, values: list) -> bool:
-    """It is too large by the number of devices: the weights are the same on all of them, so `jax.grad` has summed their
-    gradient already, and the `psum` after it sums again. Leave that out.
+    """It is too large by the number of devices. This is what you get from a `psum` of the gradient: the weights are the
+    same on all devices, so `jax.grad` has summed their gradient already. It is also what you get if you divide by the
+    mean of the devices' counts: `psum` gives their sum.
     """
     devices = len(case.inputs["inputs"])
     return _is(case, values, lambda losses, mask: devices * (losses * mask).sum() / mask.sum())
@@ -99,7 +100,7 @@ def is_a_mean_per_device(case: Case, values: list) -> bool:
     return _is(case, values, *means) or (bool(values[0].isnan().any()) and not _right(case).isnan().any())
 
 
-@says(a_mean_of_means("a step", "device", " (`pmean`)"))
+@says(a_mean_of_means("a step", "device", ", as `pmean` takes it"))
 def is_a_mean_of_means(case: Case, values: list) -> bool:
     return _is(case, values, lambda losses, mask: _own_means(losses, mask).mean())
 
@@ -113,7 +114,9 @@ def counts_a_step_too_many(case: Case, values: list) -> bool:
 
 
 def divides_by_the_devices(case: Case, values: list) -> bool:
-    """It is too small by the number of devices: `pmean` divides by it, after you divided by the global count."""
+    """It is too small by the number of devices: something divides by it, as `pmean` does, besides the division by the
+    global count. Divide by that count alone.
+    """
     devices = len(case.inputs["inputs"])
     return _is(case, values, lambda losses, mask: (losses * mask).sum() / mask.sum() / devices)
 

@@ -297,6 +297,13 @@ def optimizer_forgotten(case: Case, values: list[Any]) -> bool:
     return case.inputs["job"]["cut"] is not None and follows(case, values, forgets="optimizer")
 
 
+def optimizer_made_anew(case: Case, values: list[Any]) -> bool:
+    """The first update is right, but the others have nothing of it: the optimizer is created anew in every update, and
+    has lost its state. Create it once, in `__init__`.
+    """
+    return follows(case, values, forgets="every optimizer") and not follows(case, values)
+
+
 def state_forgotten(case: Case, values: list[Any]) -> bool:
     """After the checkpoint, the carried state starts at zeros. The checkpoint saves and loads `self.states`, by
     micro-batch, so the carried state must be there, and `self.micro_batches` must be the number of micro-batches.
@@ -326,6 +333,7 @@ SYMPTOMS = (
     weights_not_agreed,
     weights_not_resumed,
     optimizer_forgotten,
+    optimizer_made_anew,
     state_forgotten,
     state_not_carried,
     sequences_left_out,

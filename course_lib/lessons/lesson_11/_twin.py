@@ -48,6 +48,8 @@ def _in_one_process(text: str) -> dict[str, Any]:
         for number, batch in enumerate(batches_of(job)):
             if job.get("forgets") == "optimizer" and number == job["cut"]:
                 twin.optimizer = adam(twin.model.parameters())
+            if job.get("forgets") == "every optimizer":
+                twin.optimizer = adam(twin.model.parameters())
             if job.get("forgets") == "weights" and number == job["cut"]:
                 twin.model.load_state_dict(model_of(job, OTHER_WEIGHTS).state_dict())
             if job.get("forgets") == "state" and number == job["cut"]:

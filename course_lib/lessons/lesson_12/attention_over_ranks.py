@@ -211,8 +211,17 @@ def _wrong_backward(case: Case, values: list) -> bool:
 
 @observed
 def no_gradient(case: Case, values: list) -> bool:
-    """The outputs are right, but a weight or the inputs get no gradient: it does not come back through your sum.
-    Autograd knows nothing about messages: write the sum as a `torch.autograd.Function` and say what goes back.
+    """The outputs are right, but no weight gets a gradient: it does not come back through your sum. Autograd knows
+    nothing about messages: write the sum as a `torch.autograd.Function` and say what goes back.
+    """
+    weights = [each for value in values for each in value["gradients"][: len(WEIGHTS)]]
+    return _wrong_backward(case, values) and all(each is None for each in weights)
+
+
+@observed
+def some_get_no_gradient(case: Case, values: list) -> bool:
+    """The outputs are right, and gradients come back through your sum, but not to all of the weights and the inputs:
+    something cuts one of them off, as `detach()`, `.data` and a backward that returns None do.
     """
     return _wrong_backward(case, values) and any(each is None for value in values for each in value["gradients"])
 
@@ -301,6 +310,7 @@ EXERCISE = Exercise(
         scales_by_the_width,
         does_not_scale,
         no_gradient,
+        some_get_no_gradient,
         forgot_the_inputs,
         averaged_on_the_way_back,
         summed_on_the_way_back,

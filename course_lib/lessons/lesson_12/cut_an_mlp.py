@@ -162,8 +162,18 @@ def cuts_down_bias(case: Case, values: list) -> bool:
     """You cut `down_bias`. Its numbers belong to the outputs, and every rank's part of the sum has all of them: give
     the whole bias to one rank, and zeros to the others.
     """
+    whole = case.inputs["down_bias"]
+    parts = [part[3] for part in values[0]["parts"]]
+    return all(part.dim() == 1 and len(part) < len(whole) and bool(torch.isin(part, whole).all()) for part in parts)
+
+
+@observed
+def has_too_short_a_bias(case: Case, values: list) -> bool:
+    """A rank's `down_bias` has fewer numbers than the outputs. On one rank it is the whole bias, and on the others as
+    many zeros: `torch.zeros_like(down_bias)`.
+    """
     width = case.inputs["up"].shape[1]
-    return any(len(part) == len(NAMES) and part[3].dim() == 1 and len(part[3]) < width for part in values[0]["parts"])
+    return any(len(part) == len(NAMES) and part[3].numel() < width for part in values[0]["parts"])
 
 
 def _has(case: Case, values: list, off: Tensor) -> bool:
@@ -256,6 +266,7 @@ SYMPTOMS: tuple[Any, ...] = (
     keeps_all_of_up_bias,
     cuts_down_along_its_outputs,
     cuts_down_bias,
+    has_too_short_a_bias,
     has_too_many_on_one,
     drops_what_is_left_over,
     has_columns_twice,

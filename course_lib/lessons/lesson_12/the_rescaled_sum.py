@@ -108,12 +108,12 @@ def costs(case: Case, values: list) -> list[Cost]:
 
 
 def _is(case: Case, values: list, wrong: Tensor) -> bool:
-    """Return whether the outputs are these, and not the right ones."""
+    """Return whether the outputs are these, and not the right ones: not nan alone, which many mistakes give."""
 
     def same(other: Tensor) -> bool:
         return same_as(lambda _: [other])(case, [values[0]["outputs"]]) is None
 
-    return not torch.allclose(wrong, expected(case)[0], equal_nan=True) and same(wrong)
+    return not wrong.isnan().all() and not torch.allclose(wrong, expected(case)[0], equal_nan=True) and same(wrong)
 
 
 def _summed(case: Case, weigh: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
@@ -147,8 +147,9 @@ def overflows(case: Case, values: list) -> bool:
 
 @observed
 def nothing_to_see_is_nan(case: Case, values: list) -> bool:
-    """The output is nan where a query has seen no key yet: its largest score is minus infinity, and minus infinity
-    minus minus infinity is nan. Such a visit must add 0, and leave sum and maximum as they are.
+    """The output is nan in a case where a visit brings a query no key that it may see. Minus infinity minus minus
+    infinity is nan, and so is 0 divided by 0. Such a visit must add 0, and leave sum and maximum as they are; the next
+    one may bring a key.
     """
     outputs = values[0]["outputs"]
     small = case.part == "hidden keys" and case.inputs["query"].abs().max() < 100
@@ -166,14 +167,15 @@ def turns_the_mask_around(case: Case, values: list) -> bool:
     """You hide the keys that the mask shows, and show those that it hides. It is True where a query *may* see a key."""
     wrong = together(scored(case, masked="turned"))
     alone = len(case.inputs["key"]) == 1  # nan everywhere has other causes if there are several visits
-    return (alone or not bool(wrong.isnan().all())) and _is(case, values, wrong)
+    outputs = values[0]["outputs"]
+    return _is(case, values, wrong) or (alone and bool(wrong.isnan().all()) and bool(outputs.isnan().all()))
 
 
 def hides_too_little(case: Case, values: list) -> bool:
     """You hide a key with a score that isn't low enough: scores may be in the thousands, and below zero as well. Hide
     it with minus infinity, or give it a weight of 0.
     """
-    return any(_is(case, values, together(scored(case, hidden=score))) for score in (-1e2, -1e3, -1e4))
+    return any(_is(case, values, together(scored(case, hidden=score))) for score in (0.0, -1e2, -1e3, -1e4))
 
 
 def ignores_the_mask(case: Case, values: list) -> bool:

@@ -195,6 +195,13 @@ def remembers_by_all_arguments(micro_batches, forward, backward):
     return counted(micro_batches, tuple(forward), tuple(backward))
 
 
+@wrong("06.1", says="at the pace of the first stage, or of the last", never="need not be the same stage")
+def paced_by_the_last(micro_batches, forward, backward):
+    m, work = micro_batches, sum(forward) + sum(backward)
+    makespan = (work + (m - 1) * (forward[-1] + backward[-1])) / m
+    return makespan, 1 - work / (len(forward) * makespan)
+
+
 # 06.2 Write 1F1B
 
 
@@ -371,6 +378,12 @@ def numbers_of_one_digit(stage, stages, micro_batches, most):
     from course_lib.lessons.lesson_06.write_1f1b import turns
 
     return [action[0] + action[-1] for action in turns(stage, stages, micro_batches, most)]
+
+
+@wrong("06.2", says="the list is kept from one call to the next", never="All stages start with")
+def default_list(stage, stages, micro_batches, most, actions=[]):  # noqa: B006
+    actions += turns(micro_batches, min(stages - stage, most, micro_batches))
+    return actions
 
 
 # 06.3 Carry the state, and its gradient

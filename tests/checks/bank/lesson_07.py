@@ -366,6 +366,12 @@ def a_group_of_its_own_alone(model, count, replicas):
     model.weight.grad /= total
 
 
+@wrong("07.2", says="too small by the number of replicas", never="once for each stage")
+def divided_by_count_and_replicas(model, count, replicas):
+    group = column_group(replicas)
+    model.weight.grad = summed(model.weight.grad, group) / summed(count, group) / replicas
+
+
 # 07.3 Clip by the norm of the whole
 
 
@@ -917,5 +923,20 @@ def with_messages(parameters, make_optimizer):
         optimizer.step()
         for parameter, whose in zip(parameters, owner, strict=True):
             dist.broadcast(parameter.data, whose)
+
+    return step
+
+
+@wrong("07.4", says="or a rank that is not their owner sends them")
+def sent_by_another_rank(parameters, make_optimizer):
+    owner = owners(parameters)
+    optimizer = make_optimizer(owned(parameters, owner))
+
+    def step():
+        for parameter, whose in zip(parameters, owner, strict=True):
+            dist.reduce(parameter.grad, whose)
+        optimizer.step()
+        for place, parameter in enumerate(parameters):
+            dist.broadcast(parameter.data, place % dist.get_world_size())
 
     return step

@@ -215,6 +215,21 @@ def compares_hashes(weights):
     return None
 
 
+@wrong("08.1", says="The rank is right; the name is wrong", never="This rank has what most others have")
+def farthest_from_the_mean(weights):
+    """The mean is rounded, so it differs from tensors that are the same everywhere."""
+    for name, tensor in weights.items():
+        mean = tensor.nan_to_num().clone()
+        dist.all_reduce(mean)
+        off = (tensor.nan_to_num() - mean / dist.get_world_size()).abs().sum()
+        of_ranks = [torch.zeros_like(off) for _ in range(dist.get_world_size())]
+        dist.all_gather(of_ranks, off)
+        offs = [each.item() for each in of_ranks]
+        if max(offs) > 0:
+            return offs.index(max(offs)), name
+    return None
+
+
 # 08.2 Uneven batches
 
 
@@ -439,6 +454,26 @@ def an_example_of_zero(batches):
         both = torch.tensor([float(batch.sum()), len(batch)], dtype=torch.float64)
         dist.all_reduce(both)
         losses.append(both[0] / both[1])
+    return losses
+
+
+@wrong("08.2", says="the list holds one tensor many times")
+def one_tensor_for_all(batches):
+    losses, mean = [], torch.zeros((), dtype=torch.float64)
+    for batch in padded(batches, agreed(len(batches), dist.ReduceOp.MAX)):
+        mean.copy_(torch.as_tensor(loss_of(batch)))
+        losses.append(mean)
+    return losses
+
+
+@wrong("08.2", says="Each loss is the mean over all updates so far")
+def one_mean_for_the_epoch(batches):
+    losses, both = [], torch.zeros(2, dtype=torch.float64)
+    for batch in padded(batches, agreed(len(batches), dist.ReduceOp.MAX)):
+        mine = torch.tensor([float(batch.sum()), len(batch)], dtype=torch.float64)
+        dist.all_reduce(mine)
+        both += mine
+        losses.append((both[0] / both[1]).item())
     return losses
 
 
@@ -1112,10 +1147,10 @@ def found_fault(record, alike=alike, skip=()):
                 return bad[0], update, "own gradient"
             return None, update, "sum" if alike(used[0].tolist(), own.sum(dim=0).tolist()) else "group"
         moved = before - record["rate"] * used
-        for rank in range(len(ranks)):
-            if "moved" not in skip and not alike(after[rank].tolist(), moved[rank].tolist()):
-                still = alike(after[rank].tolist(), before[rank].tolist())
-                return rank, update, "not applied" if still else "other rate"
+        off = [rank for rank in range(len(ranks)) if not alike(after[rank].tolist(), moved[rank].tolist())]
+        still = [rank for rank in off if alike(after[rank].tolist(), before[rank].tolist())]
+        if off and "moved" not in skip:
+            return (still or off)[0], update, "not applied" if still else "other rate"
         before = after
     return None, None, "none"
 
@@ -1314,6 +1349,41 @@ def not_applied_to_the_last_digit(record):
     return None, None, "none"
 
 
+@wrong("08.6", says="rank's gradient weighs the same in the mean", never="was not found")
+def mean_over_examples(record):
+    """Each rank's gradient weighs as much as it has examples."""
+    updates = []
+    for ranks in record["updates"]:
+        each = sum(len(mine["examples"]) for mine in ranks) / len(ranks)
+        scale = [len(mine["examples"]) / each for mine in ranks]
+        weighed = [[x * times for x in mine["gradient"]] for mine, times in zip(ranks, scale, strict=True)]
+        updates.append([{**mine, "gradient": own} for mine, own in zip(ranks, weighed, strict=True)])
+    found = found_fault({**record, "updates": updates})
+    return found if found[2] == "group" else found_fault(record)
+
+
+@wrong("08.6", says="was not found")
+def group_only_if_ranks_differ(record):
+    found = found_fault(record)
+    used = [mine["used"] for mine in record["updates"][found[1] or 0]]
+    return (None, None, "none") if found[2] == "group" and all(alike(used[0], each) for each in used) else found
+
+
+@wrong("08.6", says="is a fault, too, but not the first one")
+def rank_by_rank(record):
+    """Of two ranks whose weights are wrong, the first one."""
+    found = found_fault(record)
+    if found[2] != "not applied":
+        return found
+    _, update, _ = found
+    before = record["updates"][update - 1] if update else [{"weights": start} for start in record["start"]]
+    for rank, (old, mine) in enumerate(zip(before, record["updates"][update], strict=True)):
+        right = [x - record["rate"] * step for x, step in zip(old["weights"], mine["used"], strict=True)]
+        if not alike(mine["weights"], right):
+            return rank, update, "not applied" if alike(mine["weights"], old["weights"]) else "other rate"
+    return found
+
+
 # 08.7 Read a timeline
 
 
@@ -1468,6 +1538,27 @@ def by_medians(spans):
     if left < 0.2 * usual:
         return None, "fine"
     return None, "network" if begins[0] < table["backward", 0][0][1] else "no overlap"
+
+
+def compared_in(spans, name):
+    """The rank that computes longest in one pass alone is behind."""
+    rank, cause = read_spans(spans)
+    if cause not in ("straggler", "uneven batches"):
+        return rank, cause
+    table, ranks, _ = table_of(spans)
+    times = sorted(spent_in(table, name, rank) for rank in range(ranks))
+    longest = max(end - begin for rank in range(ranks) for begin, end in table[name, rank])
+    return (rank, cause) if longest > 1.2 * times[0] / len(table[name, 0]) else (None, "fine")
+
+
+@wrong("08.7", says="was not found")
+def backward_alone(spans):
+    return compared_in(spans, "backward")
+
+
+@wrong("08.7", says="was not found")
+def forward_alone(spans):
+    return compared_in(spans, "forward")
 
 
 # 08.8 What a hung job left

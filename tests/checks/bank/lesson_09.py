@@ -236,6 +236,18 @@ def ranks_first_then_workers(sizes, rank, ranks, worker, workers):
     return own if worker is None else deal(own, workers)[worker]
 
 
+@wrong("09.1", says="or if you count more readers than there are")
+def main_processes_read_too(sizes, rank, ranks, worker, workers):
+    reader = rank * (workers + 1) + (worker or 0)
+    return range(len(sizes))[reader :: ranks * (workers + 1)]
+
+
+@wrong("09.1", says="if a file is looked up by its size")
+def looked_up_by_size(sizes, rank, ranks, worker, workers):
+    reader, readers = reader_of(rank, ranks, worker, workers)
+    return [sizes.index(size) for size in sorted(sizes, reverse=True)[reader::readers]]
+
+
 # 09.2 What comes next
 
 
@@ -374,6 +386,13 @@ def takes_out_what_is_done(orders, batch, saved, rank, ranks):
 def converts_the_updates(orders, batch, saved, rank, ranks):
     epoch, number = divmod(saved["updates"] * saved["ranks"] // ranks, -(-len(orders[0]) // batch))
     return orders[epoch][number * batch : (number + 1) * batch][rank::ranks]
+
+
+@wrong("09.2", says="You deal the whole epoch out to the ranks")
+def epoch_shared_out_first(orders, batch, saved, rank, ranks):
+    epoch, number = place(orders, batch, saved["updates"])
+    each = batch // ranks
+    return orders[epoch][rank::ranks][number * each : (number + 1) * each]
 
 
 # 09.3 How old is a gradient
@@ -526,4 +545,16 @@ def a_push_is_a_pull(log):
             ages.append(version - at[worker])
             version += 1
         at[worker] = version
+    return ages
+
+
+@wrong("09.3", says="You count from another line than the worker's last pull")
+def first_pull_after_its_last_push(log):
+    version, pulled, ages = 0, {}, []
+    for what, worker in log:
+        if what == "pull":
+            pulled.setdefault(worker, version)
+        else:
+            ages.append(version - pulled.pop(worker, version))
+            version += 1
     return ages

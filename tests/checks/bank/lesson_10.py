@@ -130,6 +130,25 @@ def one_matrix_reshaped(kernel, recurrent_kernel, bias, gates):
     }
 
 
+@wrong("10.1", says="Each gate's part of the recurrent kernel has the right place, but is not transposed")
+def parts_one_below_the_other(kernel, recurrent_kernel, bias, gates):
+    parts = torch.cat(in_order(recurrent_kernel, gates).chunk(4, dim=-1))
+    return named(in_order(kernel, gates).T, parts, in_order(bias, gates), torch.zeros_like(bias))
+
+
+@wrong("10.1", says="in an order that is neither the one they came in nor PyTorch's")
+def g_comes_last(kernel, recurrent_kernel, bias, gates):
+    k, r, b = (in_order(array, gates, "ifoc") for array in (kernel, recurrent_kernel, bias))
+    return named(k.T, r.T, b, torch.zeros_like(b))
+
+
+@wrong("10.1", says="You add 1 to the forget gate's bias")
+def unit_forget_bias(kernel, recurrent_kernel, bias, gates):
+    k, r, b = (in_order(array, gates) for array in (kernel, recurrent_kernel, bias))
+    b[len(b) // 4 : len(b) // 2] += 1
+    return named(k.T, r.T, b, torch.zeros_like(b))
+
+
 # 10.2 Fix the loss
 
 
@@ -216,6 +235,12 @@ def nothing_to_add(losses, mask, all_reduce):
     if mask.sum() == 0:
         return losses.sum() * 0
     return (losses * mask).sum() / all_reduce(mask.sum())
+
+
+@wrong("10.2", says="Only the replicas without steps that count have no gradient", never="`detach()`")
+def a_constant_when_empty(losses, mask, all_reduce):
+    count = all_reduce(mask.sum())
+    return (losses * mask).sum() / count if mask.any() else torch.zeros(())
 
 
 # 10.3 Every example once
@@ -428,3 +453,26 @@ def with_vjp(losses_of, weights, inputs, mask, axis):
     _, back = jax.vjp(lambda w: losses_of(w, inputs), weights)
     (gradient,) = back(mask / jax.lax.psum(mask.sum(), axis))
     return gradient
+
+
+@wrong("10.4", says="2 and 3 steps on 4 devices of the axis 'rows'")
+def one_name_for_all_axes(losses_of, weights, inputs, mask, axis):
+    import jax
+
+    total = jax.lax.psum(mask.sum(), "data")
+    return jax.grad(own_sum(losses_of, inputs, mask))(weights) / total
+
+
+@wrong("10.4", says="if you divide by the mean of the devices' counts")
+def divided_by_the_mean_count(losses_of, weights, inputs, mask, axis):
+    import jax
+
+    return jax.grad(own_sum(losses_of, inputs, mask))(weights) / jax.lax.pmean(mask.sum(), axis)
+
+
+@wrong("10.4", says="something divides by it, as `pmean` does")
+def divided_by_the_devices(losses_of, weights, inputs, mask, axis):
+    import jax
+
+    total = jax.lax.psum(mask.sum(), axis) * jax.lax.axis_size(axis)
+    return jax.grad(own_sum(losses_of, inputs, mask))(weights) / total

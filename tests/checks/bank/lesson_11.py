@@ -299,3 +299,14 @@ class CopiesItsBlocks(Strategy):
             self.states = {m: {k: (h.detach(), c.detach()) for k, (h, c) in s.items()} for m, s in ended.items()}
         dist.all_reduce(facts[:1])
         return facts[0] / count, int(count)
+
+
+@wrong("11.1", says="the optimizer is created anew in every update")
+class RenewsTheOptimizer(MyHybrid):
+    def __init__(self, model, optimizer, loss, **options):
+        self.make = optimizer
+        super().__init__(model, optimizer, loss, **options)
+
+    def reduce_gradients(self):
+        super().reduce_gradients()
+        self.optimizer = self.make(self.model.parameters())

@@ -155,6 +155,12 @@ def from_the_back(up, up_bias, down, down_bias, rank, ranks):
     return up[own], up_bias[own], down.index_select(1, own), last
 
 
+@wrong("12.1", says="has fewer numbers than the outputs", never="You cut `down_bias`")
+def a_single_zero(up, up_bias, down, down_bias, rank, ranks):
+    own = slice(rank, None, ranks)
+    return up[own], up_bias[own], down[:, own], down_bias if rank == 0 else torch.zeros(1)
+
+
 # --- 12.2 Attention over ranks ---
 
 
@@ -420,6 +426,11 @@ def a_hook_on_a_view(inputs, query, key, value, out, heads):
     return Together.apply(partial)
 
 
+@wrong("12.2", says="something cuts one of them off", never="it does not come back through your sum")
+def detached_inputs(inputs, query, key, value, out, heads):
+    return Added.apply(mixed(inputs.detach(), query, key, value, heads) @ out.T)
+
+
 # --- 12.3 The rescaled sum ---
 
 
@@ -605,4 +616,22 @@ def key_by_key(query, visitors):
             over = (most - new).exp() * over + weight * v
             under = (most - new).exp() * under + weight
             most = new
+    return over / under
+
+
+@wrong("12.3", says="You hide a key with a score that isn't low enough")
+def masked_scores_are_zero(query, visitors):
+    return running(query, visitors, hidden=0.0)
+
+
+@wrong("12.3", says="the next one may bring a key", never="the mean of the visits' results")
+def stops_at_an_empty_visit(query, visitors):
+    over, under, most = torch.zeros_like(query), 0 * query[:, :1], torch.full_like(query[:, :1], -1e30)
+    for key, value, mask in visitors:
+        if not mask.any():
+            break
+        scores = scores_of(query, key, mask)
+        new = torch.maximum(most, scores.amax(-1, keepdim=True))
+        factor, weights = (most - new).exp(), (scores - new).exp()
+        over, under, most = factor * over + weights @ value, factor * under + weights.sum(-1, keepdim=True), new
     return over / under
