@@ -25,6 +25,10 @@ def predict(number: str, answer: Any = None) -> None:
         said = prediction.answer_of(answer)
         html = wording.question_box(prediction, _keep(prediction, said))
         show(html, f"{wording.question_text(prediction)}\n{wording.said_text(prediction, said)}")
+    elif in_notebook() and (said := _said(prediction)) is not None:  # a kernel that is new asks nothing again
+        again = f"{wording.said_html(prediction, said)} To answer again: <code>{wording.call_of(prediction)}</code>."
+        html = wording.question_box(prediction, again)
+        show(html, f"{wording.question_text(prediction)}\n{wording.said_text(prediction, said)}")
     elif in_notebook():
         offer(prediction, partial(_keep, prediction), wording.call_of(prediction))
     else:

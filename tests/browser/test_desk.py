@@ -83,15 +83,22 @@ def test_a_new_kernel_offers_to_run_what_is_above(page):
     wait(lambda: offer.evaluate(IN_VIEW))
     fold = asks.locator(".course-desk-fold")
     assert offer.bounding_box()["y"] < fold.bounding_box()["y"]
-    assert fold.inner_text().startswith("Run the cell above, then choose")
+    assert fold.inner_text().startswith("Run the cell above, then answer")
     cell.get_by_role("button", name="Run everything above").click()
     wait(lambda: "rank 3 of 4" in page.shown(cell))
     assert cell.locator(".course-desk-new").count() == 0
+    wait(lambda: "jp-mod-active" in cell.get_attribute("class"))
+    assert cell.evaluate(IN_VIEW)
 
 
-def test_the_next_step_takes_the_keyboard_along_and_runs_the_imports(page):
+def test_a_lessons_end_is_no_new_cell_and_its_next_step_takes_the_keyboard_along_and_runs_the_imports(page):
     page.open("notebooks/00_start_here.ipynb")
-    page.browser.locator(f"{NOTEBOOK} .course-desk-end").get_by_role("button").first.focus()
+    page.cell("Where this comes from").click(position={"x": 200, "y": 20})
+    page.browser.keyboard.press("Shift+Enter")
+    button = page.browser.locator(f"{NOTEBOOK} .course-desk-end").get_by_role("button").first
+    wait(lambda: button.evaluate("e => document.activeElement === e"))
+    wait(lambda: button.evaluate(IN_VIEW))
+    assert "Where this comes from" in page.browser.locator(f"{NOTEBOOK} .jp-Cell").last.inner_text()
     page.browser.keyboard.press("Enter")
     page.ready("notebooks/00_start_here.ipynb")
     wait(lambda: page.prompts()[0] == "[1]:")
@@ -176,7 +183,11 @@ def test_an_exercise_is_failed_and_then_solved(page, lab):
     page.write(answer, wrong)
     answer = page.code_cell("return None", 0)
     page.run(answer)
-    assert f"✗ {number}" in page.run(check)
+    check.locator(".cm-content").click()
+    page.browser.keyboard.press("Shift+Enter")
+    wait(lambda: f"✗ {number}" in page.shown(check))
+    wait(lambda: "jp-mod-active" in check.get_attribute("class") and page.status() == "idle")
+    wait(lambda: check.locator(".jp-OutputArea .course-head").evaluate(IN_VIEW))
     page.screenshot("exercise_failed")
     right = answer_cell(exercises()[number])
     page.write(answer, right)
@@ -184,6 +195,7 @@ def test_an_exercise_is_failed_and_then_solved(page, lab):
     page.run(answer)
     assert f"✓ {number}" in page.run(check)
     wait(lambda: check.get_by_role("button", name="exercise 00.2").count())
+    assert check.get_by_role("status").locator("*").count() == 0  # the hint is not needed any more
     assert "1 of 2 exercises passed" in page.browser.locator(f"{NOTEBOOK} .course-desk-end").inner_text()
     page.screenshot("exercise_solved")
     assert page.axe(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-OutputArea-output") == []

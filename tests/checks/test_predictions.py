@@ -246,3 +246,6 @@ def test_in_a_notebook_the_buttons_commit_and_go_away(kernel: Kernel, progress_f
     assert kernel.run(live).result == "1"
     kernel.run("reveal('06.1', 22)")
     assert kernel.run(live).result == "0", "too late: the controls are put away"
+    again = kernel.run("predict('06.2')")
+    assert "You said" in again.html
+    assert kernel.run(live).result == "0", "what was answered is not asked again"

@@ -91,7 +91,9 @@ class RanksMagics(Magics):
             rank = request.chosen[0] if request.chosen else 0
             print(team.describe(question["name"], rank) or f"there is no {question['name']} on rank {rank}")
             return None
-        file = self.shell.compile.cache(f"{first}\n{cell}", self.shell.execution_count)
+        # The prompt's number: newer IPythons raise `execution_count` before a cell runs, older ones after it.
+        number = self.shell.displayhook.prompt_count
+        file = self.shell.compile.cache(f"{first}\n{cell}", number)
         # The first line of the cell is the magic's, so that line numbers are the cell's own.
         run = team.run(f"\n{cell}", request.chosen, names=self.shell.user_ns, file=file, **dict(request.options))
         return run if run.texts else None

@@ -32,6 +32,9 @@
 
   const button = (words, onclick) => element("button", { type: "button", class: "course-desk-button", onclick }, words);
   const inView = (shown) => setTimeout(() => shown.scrollIntoView({ block: "nearest" }), 100); // once it is laid out
+  // What arrives piece by piece is in view with all of them, as long as its reader is there.
+  const keepInView = (shown, isThere) => [100, 500, 1500].forEach((later) =>
+    setTimeout(() => shown.isConnected && isThere() && shown.scrollIntoView({ block: "nearest" }), later));
   const textOf = (cell) => cell.model.sharedModel.getSource();
   const isCode = (cell) => cell.model.type === "code";
   const isHeading = (cell) => !isCode(cell) && /^#+ /m.test(textOf(cell));
@@ -54,20 +57,20 @@
       this.draw();
     }
 
-    // Draw soon; if that unfolds something because there is an answer, go there.
-    later(follow = false) {
-      this.follow ||= follow;
+    // Draw soon; if that unfolds what the answer to `follow` was hiding, go there.
+    later(follow = null) {
+      this.follow ??= follow;
       clearTimeout(this.waiting);
       this.waiting = setTimeout(() => {
         if (!this.panel.isDisposed) this.draw(this.follow);
-        this.follow = false;
+        this.follow = null;
       });
     }
 
     open(number, follow = false) {
       if (!number) return;
       this.opened.add(number);
-      this.draw(follow);
+      this.draw(follow ? number : null);
     }
 
     // A folded cell is never the active one: after a prediction was run, that stays; arrow keys pass over the fold.
@@ -94,7 +97,16 @@
       cell.node.scrollIntoView({ block: "nearest" });
     }
 
-    draw(follow = false) {
+    // A cell that the reader has not left, or only as Shift+Enter does, is the active one, and in view to its end.
+    stay(cell) {
+      const { content } = this.panel;
+      const place = content.widgets.indexOf(cell);
+      if (![place, place + 1].includes(content.activeCellIndex)) return;
+      this.activate(cell);
+      keepInView(cell.node, () => content.activeCell === cell);
+    }
+
+    draw(follow = null) {
       const before = this.hidden;
       const hidden = new Map();
       const bars = new Map();
@@ -120,7 +132,7 @@
       this.asks = bars;
       for (const [name, bar] of this.bars) if (!bars.has(name)) bar.remove();
       this.bars = new Map([...bars].map(([name, cell]) => [name, this.bar(name, cell)]));
-      const unfolded = follow && cells.find((cell) => before.has(cell) && !hidden.has(cell));
+      const unfolded = follow && cells.find((cell) => before.get(cell) === follow && !hidden.has(cell));
       if (!unfolded) return;
       this.activate(unfolded);
       this.panel.content.activate(); // what was pressed is gone, and the keyboard's focus with it
@@ -138,7 +150,7 @@
     bar(number, cell) {
       const asks = ASKS.test(textOf(cell).trim());
       const failed = isCode(cell) && cell.model.outputs.toJSON().some((output) => output.output_type === "error");
-      const run = cell.model.executionCount && !failed ? "Choose an answer (the Tab key leads to it)" : "Run the cell above, then choose an answer";
+      const run = cell.model.executionCount && !failed ? "Answer above (the Tab key leads there)" : "Run the cell above, then answer";
       const words = asks ? `${run}, or skip: the result stays folded until then. ` : "What follows stays folded until the cell has run. ";
       const bar = this.bars.get(number) || element("div", { class: "course-desk-fold", role: "group", "aria-label": asks ? `Outcome of ${number}` : "What comes after" },
         element("span"), button(asks ? "Skip: show it" : "Show it", () => this.open(number, true)));
@@ -147,29 +159,23 @@
       return bar;
     }
 
-    // A question that was just asked is on the screen with all its choices, which arrive one by one.
-    show(cell) {
-      for (const later of [100, 500, 1500])
-        setTimeout(() => {
-          if (!cell.isDisposed && this.panel.content.activeCell === cell) cell.node.querySelector(".course-desk-fold")?.scrollIntoView({ block: "nearest" });
-        }, later);
-    }
-
-    // An answer is on the page, or one of the hidden cells was run another day.
+    // An answer is on the page, or one of the hidden cells was run another day, or waits to run again.
     isOpen(number, asks, others) {
       if (this.opened.has(number)) return true;
       const until = others.findIndex(isHeading);
       const after = until < 0 ? others : others.slice(0, until);
       const answered = JSON.stringify(asks.model.outputs.toJSON()).includes("You said");
-      return answered || after.some((cell) => isCode(cell) && cell.model.executionCount);
+      return answered || after.some((cell) => isCode(cell) && (cell.model.executionCount || cell.model.executionState === "running"));
     }
 
     listen(cell) {
       if (this.listening.has(cell)) return;
       this.listening.add(cell);
       cell.model.outputs.changed.connect(() => {
-        this.later(true);
-        this.show(cell);
+        const isThere = () => this.panel.content.activeCell === cell;
+        this.later(isThere() ? ASKS.exec(textOf(cell).trim())?.[1] : null);
+        const fold = cell.node.querySelector(".course-desk-fold"); // below all choices, which arrive one by one
+        if (fold) keepInView(fold, isThere);
       });
     }
   }
@@ -178,9 +184,10 @@
 
   // Which cells the present kernel has run: a name that is missing may only wait in a cell above.
   class Kernel {
-    constructor(panel, commands) {
+    constructor(panel, commands, folds) {
       this.panel = panel;
       this.commands = commands;
+      this.folds = folds;
       this.run = new WeakSet();
       panel.sessionContext.statusChanged.connect((_, status) => {
         if (/restarting|starting/.test(status)) this.run = new WeakSet();
@@ -200,17 +207,23 @@
     }
 
     offer(cell) {
-      const again = async () => {
-        const place = this.panel.content.widgets.indexOf(cell);
-        this.panel.content.activeCellIndex = place;
-        this.panel.content.deselectAll();
-        await this.commands.execute("notebook:run-all-above");
-        this.panel.content.activeCellIndex = place;
-        await this.commands.execute("notebook:run-cell");
-        this.panel.content.activate();
+      const { content } = this.panel;
+      const runAt = (command) => {
+        this.folds.activate(cell);
+        return this.commands.execute(command);
       };
-      return element("div", { class: "course-desk-new", role: "alert" },
+      const again = async () => {
+        const above = content.widgets.slice(0, content.widgets.indexOf(cell)).filter((other) => isCode(other) && textOf(other).trim());
+        offered.replaceChildren(`Running ${above.length} cells above, then this one…`);
+        content.activate(); // what was pressed is gone, and the keyboard's focus with it
+        await runAt("notebook:run-all-above");
+        await runAt("notebook:run-cell");
+        this.folds.activate(cell);
+        keepInView(cell.node, () => content.activeCell === cell);
+      };
+      const offered = element("div", { class: "course-desk-new", role: "alert" },
         "This kernel is new, and cells above have not run in it. ", button("Run everything above", again));
+      return offered;
     }
   }
 
@@ -234,7 +247,7 @@
         const next = element("span");
         const bar = element("div", { class: "course-desk-help", role: "group", "aria-label": `Help with ${checks[1]}` },
           place, button("Hint", ask("hint")), button("Our answer", ask("solution")), next);
-        this.bars.set(cell, { bar, next, number: checks[1] });
+        this.bars.set(cell, { bar, place, next, number: checks[1] });
         cell.node.append(bar);
       }
     }
@@ -251,11 +264,17 @@
       };
     }
 
+    passed(cell) {
+      return JSON.stringify(cell.model.outputs.toJSON()).includes(`✓ ${this.bars.get(cell)?.number} `);
+    }
+
+    // Once it has passed, the hints have done their work.
     next(cell) {
       const known = this.bars.get(cell);
       const lesson = this.desk.known?.lessons.find(({ number }) => known && known.number.startsWith(number));
       if (!lesson) return;
-      const passed = JSON.stringify(cell.model.outputs.toJSON()).includes(`✓ ${known.number} `);
+      const passed = this.passed(cell);
+      if (passed) known.place.replaceChildren();
       const after = this.desk.after(lesson, this.panel);
       known.next.replaceChildren(...(passed && after ? ["Next: ", button(after.words, () => this.desk.go(after))] : []));
     }
@@ -360,6 +379,15 @@
       if (this.known) this.drawEnd(panel, card);
     }
 
+    // Below the last cell is this card, and no new cell.
+    toEnd(content) {
+      const last = content.widgets.at(-1);
+      const card = last.node.querySelector(":scope > .course-desk-end");
+      if (!card || content.activeCell !== last) return;
+      card.querySelector("button").focus({ preventScroll: true });
+      keepInView(card, () => content.activeCell === last);
+    }
+
     // The next step of a lesson, or, from its exercises, the next of those; then the lesson that follows.
     after(lesson, { context: { path } }) {
       const follows = this.known.lessons[this.known.lessons.indexOf(lesson) + 1];
@@ -421,12 +449,22 @@
       name(panel);
       await panel.context.ready;
       if (panel.isDisposed) return;
-      panels.set(panel.content, { folds: new Folds(panel), kernel: new Kernel(panel, app.commands), help: new Help(panel, desk) });
+      const folds = new Folds(panel);
+      panels.set(panel.content, { folds, kernel: new Kernel(panel, app.commands, folds), help: new Help(panel, desk) });
       panel.disposed.connect(() => panels.delete(panel.content));
       desk.addEnd(panel);
     };
     tracker.forEach(add);
     tracker.widgetAdded.connect((_, panel) => add(panel));
+    const { runAndAdvance, run } = lab.NotebookActions;
+    lab.NotebookActions.runAndAdvance = async (notebook, ...others) => {
+      const last = notebook.widgets.at(-1);
+      if (!panels.has(notebook) || notebook.activeCell !== last) return runAndAdvance(notebook, ...others);
+      const done = await run(notebook, ...others);
+      if (isCode(last)) inView(last.node);
+      else setTimeout(() => desk.toEnd(notebook), 100); // the notebook takes the focus first
+      return done;
+    };
     lab.NotebookActions.executionScheduled.connect((_, { notebook, cell }) => {
       const folds = panels.get(notebook)?.folds;
       folds?.open(folds.hidden.get(cell));
@@ -435,6 +473,7 @@
     lab.NotebookActions.executed.connect((_, { notebook, cell, success, error }) => {
       panels.get(notebook)?.kernel.ran(cell, success ? null : error);
       panels.get(notebook)?.folds.later();
+      if (panels.has(notebook) && CHECKS.test(textOf(cell)) && !panels.get(notebook).help.passed(cell)) panels.get(notebook).folds.stay(cell);
       if (panels.has(notebook) && CHANGES.test(textOf(cell))) desk.refresh().then(() => panels.get(notebook)?.help.next(cell));
     });
     app.commands.addCommand("course:home", { label: "Course home", execute: () => desk.show() });
