@@ -1528,8 +1528,8 @@ def by_medians(spans):
         return None, "data"
     if max(loads) > 0.3 * usual:
         return loads.index(max(loads)), "data"
-    uneven = [longest("backward", rank) > 1.3 * min(e - b for b, e in table["backward", rank]) for rank in range(ranks)]
-    if any(uneven):
+    passes = [(name, rank) for name in ("forward", "backward") for rank in range(ranks)]
+    if any(longest(*each) > 1.3 * min(end - begin for begin, end in table[each]) for each in passes):
         return None, "uneven batches"
     if max(compute) > 1.3 * usual:
         return compute.index(max(compute)), "straggler"
