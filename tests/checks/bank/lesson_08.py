@@ -1183,7 +1183,7 @@ def compares_weights_only(record):
     return found_fault(record)
 
 
-@wrong("08.6", says="last digits that differ")
+@wrong("08.6", says="Last digits that differ")
 def exactly_equal(record):
     return found_fault(record, alike=lambda a, b: a == b)
 

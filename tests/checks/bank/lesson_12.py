@@ -495,7 +495,7 @@ def without_a_maximum(query, visitors):
     return over / under
 
 
-@wrong("12.3", says="minus infinity minus minus infinity is nan")
+@wrong("12.3", says="Minus infinity minus minus infinity is nan")
 def starts_at_minus_infinity(query, visitors):
     over, under, most = 0.0, 0.0, torch.full((len(query), 1), float("-inf"), dtype=query.dtype)
     for key, value, mask in visitors:
