@@ -29,6 +29,7 @@ $shared $tests $train -k "test_killed and (hybrid or fsdp or zero)" >"$logs/kill
 $shared $tests $train -k "not test_killed" >"$logs/layouts.log" 2>&1 &
 $shared $tests tests/gpu/test_live.py >"$logs/live.log" 2>&1 &
 wait
+echo "$((SECONDS - began)) s until the faults"
 $shared $tests tests/gpu/test_faults.py >"$logs/faults.log" 2>&1
 echo "$((SECONDS - began)) s"
 failed=0
