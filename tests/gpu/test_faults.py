@@ -102,7 +102,7 @@ def test_a_rank_that_leaves_with_a_status():
 def test_a_rank_that_returns_early():
     error = failed(RanksStuck, lambda: None)
     assert error.odd == (2,)
-    assert "ranks 0, 1 and 3 wait in all_reduce for rank 2, which has returned" in str(error)
+    assert "wait in all_reduce for rank 2, which has returned" in str(error)
 
 
 def test_a_rank_that_never_joins():

@@ -55,7 +55,7 @@ FAULTS = {
     "one skips": (
         "if rank != 2: dist.all_reduce(y)",
         RanksStuck,
-        "ranks 0, 1 and 3 wait in all_reduce for rank 2, which has returned",
+        "wait in all_reduce for rank 2, which has returned",  # a rank may still be on its way
     ),
     "all receive": (
         "for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, y, rank ^ 1)]): work.wait()",

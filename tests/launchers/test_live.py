@@ -344,6 +344,27 @@ def test_a_wrapper_of_an_aborted_group_says_that_it_must_be_made_again(team):
     team.run("model = torch.nn.parallel.DistributedDataParallel(model.module); model(x).sum().backward()")
 
 
+SLOW_TO_LEAVE = """
+import datetime, time
+store, destroy, seen = dist.distributed_c10d._get_default_store(), dist.destroy_process_group, []
+store.set_timeout(datetime.timedelta(seconds=1))
+def leave(*arguments):
+    time.sleep(0.5)
+    seen.append(store.check(["a key"]))  # as NCCL's heartbeat monitor does, until its group is destroyed
+    destroy(*arguments)
+if rank == 1:
+    dist.destroy_process_group = leave
+"""
+
+
+def test_a_group_that_is_left_late_still_has_its_store(team):
+    team.run(SLOW_TO_LEAVE)
+    with pytest.raises(RanksStuck, match="all variables are kept"):
+        team.run("if rank: dist.barrier()")
+    team.run("dist.destroy_process_group = destroy")
+    assert team.pull("seen", [1]) == [[False]]
+
+
 def test_the_timeline_of_the_last_cell_can_be_drawn(team):
     from course_lib import pictures
 

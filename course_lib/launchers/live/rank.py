@@ -178,6 +178,9 @@ def rejoin(rank: LiveRank, ranks: Sequence[int], generation: int) -> list[str]:
 
     Groups that were destroyed the time before are freed only now, when their threads have nothing left to do: a thread
     that has work to release needs the GIL, which the thread that frees the group holds.
+
+    The last group's file stays, too. A rank may still hold that group, and NCCL's heartbeat monitor would wait for the
+    missing file for five minutes; `destroy_process_group` waits for the monitor.
     """
     import torch.distributed as dist
 
@@ -185,9 +188,8 @@ def rejoin(rank: LiveRank, ranks: Sequence[int], generation: int) -> list[str]:
     process.destroyed_groups.clear()
     if dist.is_initialized():
         dist.destroy_process_group()
-    for old in range(max(0, generation - 2), generation):
-        with contextlib.suppress(OSError):
-            os.unlink(store_file(rank.folder, old))
+    with contextlib.suppress(OSError):
+        os.unlink(store_file(rank.folder, generation - 2))
     file = store_file(rank.folder, generation)
     join_process_group(process.rank, int(os.environ["WORLD_SIZE"]), store_file=file, peer_timeout=A_DAY)
     process.log.start_over(generation)
