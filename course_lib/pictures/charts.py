@@ -34,17 +34,14 @@ def memory(bars: Mapping[str, Memory], budget: int | None = None) -> Picture:
     starts = [0.0] * len(bars)
     for part, color in MEMORY.items():
         sizes = [getattr(bar, part) / size_of_unit for bar in bars.values()]
+        if not any(sizes):
+            continue
         axes.barh(list(bars), sizes, left=starts, color=color, edgecolor="white", label=part)
         starts = [start + size for start, size in zip(starts, sizes, strict=True)]
     if budget is not None:
         axes.axvline(budget / size_of_unit, color=INK, linestyle="--", linewidth=1)
-        axes.annotate(
-            " budget",
-            (budget / size_of_unit, 1),
-            xycoords=("data", "axes fraction"),
-            va="bottom",
-            color=INK,
-        )
+        place = (budget / size_of_unit, 1)
+        axes.annotate(" budget", place, xycoords=("data", "axes fraction"), va="bottom", color=INK)
     axes.invert_yaxis()
     axes.set_xlabel(unit, color=INK)
     figure.legend(loc="outside upper right", ncols=len(MEMORY), frameon=False)

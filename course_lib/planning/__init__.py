@@ -33,7 +33,7 @@ from course_lib.planning.placement import (
     step_cost,
 )
 from course_lib.planning.plan import Pieces, Plan, Work
-from course_lib.planning.planner import Explanation, Sensitivity, best_of_each_way, explain, plans, sensitivity
+from course_lib.planning.planner import Explanation, best_of_each_way, explain, plans
 from course_lib.planning.schedule import Schedule
 from course_lib.planning.schedules import (
     SCHEDULES,
@@ -50,6 +50,7 @@ from course_lib.planning.schedules import (
     zero_bubble_v,
 )
 from course_lib.planning.search import find_schedule, lower_bound
+from course_lib.planning.sensitivity import Sensitivity, sensitivity
 from course_lib.planning.sharding import ShardedMemory, block_bytes, predict_sharding
 from course_lib.planning.simulation import ActionCosts, bubble, makespan, measured, simulate
 

@@ -111,7 +111,7 @@ const waiting = new Set(); // those who are to be told what is loaded
 function sayHowMuch(bytes) {
   for (const run of waiting) {
     const share = Math.min(99, Math.floor((100 * bytes) / Number(run.dataset.bytes)));
-    say(run, share < 90 ? `Loading Python: ${share}%` : "Loaded. Starting Python: 5 to 30 seconds, depending on your machine ...");
+    say(run, share < 90 ? `Loading Python: ${share}%` : "Loaded. Starting Python, which can take half a minute ...");
   }
 }
 

@@ -11,7 +11,7 @@ from course_lib.lstm.model import lstm_model
 from course_lib.planning import MACHINES, Network, Work, h200_block_times, plans, sensitivity
 from course_lib.planning.network import Link
 from course_lib.planning.placement import CannotPlace
-from course_lib.planning.planner import BETWEEN, LATENCY, MEMORY, SEQUENCES, SPEED, timed_again
+from course_lib.planning.sensitivity import BETWEEN, LATENCY, MEMORY, SEQUENCES, SPEED, timed_again
 from tests.planning.tables import even_times
 
 MODEL = lstm_model(features=2, hidden=16, layers=4, outputs=1)

@@ -175,8 +175,7 @@ def _follows(case: Case, values: list, rule: Callable[..., Rule], snug: bool = F
 
 def _is_best_of(problem: Problem, parts: Parts | None, cost: Callable, allowed: Callable) -> bool:
     """Return whether this placement minimizes `cost` among the `allowed` placements."""
-    _, sizes, memory = problem
-    ways = list(filter(allowed, all_parts(len(sizes), len(memory))))
+    ways = list(filter(allowed, all_parts(len(problem[1]), len(problem[2]))))
     if parts is None or not ways:
         return parts is None and not ways
     return parts in ways and cost(parts) == min(map(cost, ways))
@@ -228,12 +227,8 @@ def has_ignored_the_memory(case: Case, values: list) -> bool:
     device. Leave out the placements that do not fit before you choose.
     """
     seconds, sizes, memory = case.inputs.values()
-    best = fastest(seconds, sizes, memory)
-    return (
-        not fits(sizes, memory, values[0]["parts"])
-        and best is not None
-        and slowest(seconds, values[0]["parts"]) <= slowest(seconds, best)
-    )
+    parts, best = values[0]["parts"], fastest(seconds, sizes, memory)
+    return best is not None and not fits(sizes, memory, parts) and slowest(seconds, parts) <= slowest(seconds, best)
 
 
 @observed

@@ -77,9 +77,8 @@ def no_model_group(case: Case, values: list[Any]) -> bool:
     """Each rank reports only its own stage. `self.model_group` is the group of ranks that hold one model together, the
     stages of a replica: the base class uses it to assemble the whole model, compute its norm, and save it.
     """
-    return (
-        any(value["holds"] and value["start"].keys() == set(value["holds"]) for value in values) and stages_of(case) > 1
-    )
+    own = [value["holds"] and value["start"].keys() == set(value["holds"]) for value in values]
+    return any(own) and stages_of(case) > 1
 
 
 @observed
@@ -87,8 +86,7 @@ def whole_model_everywhere(case: Case, values: list[Any]) -> bool:
     """Ranks have the whole model: that is data parallelism. A rank should hold, and give to the optimizer, only the
     blocks of its stage: `model.part(start, stop)`.
     """
-    whole = in_one_process(case)["start"].keys()
-    return stages_of(case) > 1 and any(set(value["holds"]) == whole for value in values)
+    return stages_of(case) > 1 and any(set(value["holds"]) == {*in_one_process(case)["start"]} for value in values)
 
 
 @observed
@@ -188,11 +186,8 @@ def last_stage_alone(case: Case, values: list[Any]) -> bool:
     if stages == 1 or job["clip"] or not starts_right(case, values):
         return False
     right = in_one_process(case)["updates"][0]["gradients"]
-    of_stage = [values[stage] for stage in range(stages)]
-    fits = [
-        all(differs(value["updates"][0]["gradients"][name], right[name]) is None for name in value["holds"])
-        for value in of_stage
-    ]
+    first = [(value["holds"], value["updates"][0]["gradients"]) for value in values[:stages]]
+    fits = [all(differs(gradients[name], right[name]) is None for name in holds) for holds, gradients in first]
     return fits[-1] and not all(fits)
 
 
