@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator
 
 from course_lib.data import Batch
 from course_lib.lstm.memory import Memory
@@ -185,6 +186,8 @@ def curves(
         axes.xaxis.set_major_formatter("{x:g}")
     if logarithmic == "both":
         axes.set_yscale("log", base=10)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_formatter("")
         axes.yaxis.set_major_formatter("{x:g}")
     else:
         axes.set_ylim(bottom, top)

@@ -113,7 +113,7 @@ def test_on_a_desktop_no_line_of_code_wraps_and_code_begins_where_prose_does(pag
     page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
     assert page.locator(".cell_input pre").evaluate_all(WRAPPED) == []
     assert min(page.locator(".cell_input pre").evaluate_all(LETTERS)) >= 12
-    blocks = "[...document.querySelectorAll('article section > p, .cell_input, article .course-box')]"
+    blocks = "[...document.querySelectorAll('article section > p, .cell_input, article :is(.course-box, .admonition)')]"
     edges = page.evaluate(f"{blocks}.map(e => Math.round(e.getBoundingClientRect().left / 4))")
     assert len(edges) > 50
     assert len(set(edges)) == 1
@@ -172,12 +172,12 @@ def test_on_a_phone_tables_of_words_keep_their_columns_and_the_ring_its_letters(
     assert min(page.locator(".moving-picture text").evaluate_all(letters)) > 12
 
 
-def test_a_picture_has_letters_of_12_px_or_scrolls_and_in_the_dark_its_own_colors(page, site_address):
+def test_a_picture_has_letters_of_12_px_or_scrolls_and_is_dark_in_the_dark(page, site_address):
     page.emulate_media(color_scheme="dark")
     page.goto(site_address + LESSON)
     page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
     pictures = page.locator("figure.drawn img")
-    assert set(pictures.evaluate_all("all => all.map(e => getComputedStyle(e).filter)")) == {"brightness(0.82)"}
+    assert set(pictures.evaluate_all("all => all.map(e => getComputedStyle(e).filter)")) == {"invert(1) hue-rotate(180deg)"}
     for width in (390, 820, 1280):
         page.set_viewport_size({"width": width, "height": 844})
         small = "all => all.filter(e => e.getBoundingClientRect().width < e.getAttribute('width')).length"
