@@ -16,7 +16,7 @@ NOT_ATTEMPTED = "NotImplementedError"
 FROM_WHOM = "Every receive needs one send, from the rank it names."
 MESSAGES = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 IN_OTHERS = "Other cases that fail show why. "
-IN_SOME = "This case doesn't show why. In others that fail, this is what you get if the following is your mistake. "
+IN_SOME = "This case doesn't show why; others that fail suggest this cause. "
 NEW_GROUPS = (
     "All ranks create a process group together, even those that will not be in it: every rank calls `new_group`, for "
     "every group, in the same order."
@@ -25,7 +25,7 @@ OWN_GROUPS = (
     " If the groups are your own: every rank calls `new_group` for every group, in the same order, even for those it "
     "is not in."
 )
-UNPROVEN = "A single case can't prove it, but this is what you get if the following is your mistake. "
+UNPROVEN = "A single case can't prove it, but this may be the cause. "
 REMEMBERS = (
     "By itself, this call gives the right result; after other calls in the same process, it gives a wrong one. So your "
     "function keeps something from one call to the next: in a global variable, in an attribute, in a cache, or in a "

@@ -99,9 +99,11 @@ def changed_the_parameters(case: Case, values: list[Any]) -> bool:
 
 
 @says(THE_SUM)
-def the_sum(case: Case, values: list[Any]) -> bool:
+def the_sum(case: Case, values: list[Any]) -> bool | None:
+    if not _all_are(values, _scaled(case, case.ranks)):
+        return False
     several = len(_means(case)) > 1  # one gradient, divided by the number of gradients, is a sum, too
-    return several and not _ranks_of_zeros(case) and _all_are(values, _scaled(case, case.ranks))
+    return True if several and not _ranks_of_zeros(case) else None
 
 
 @observed
