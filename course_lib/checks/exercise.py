@@ -41,7 +41,7 @@ class Case:
 class Cost:
     """What an answer spent on something, and the budget the exercise allows.
 
-    Less than `at_least` is not thrift: no answer can do without, so grading takes it that the meter was blinded.
+    No correct answer can spend less than `at_least`, so if one does, grading assumes that it blinded the meter.
     """
 
     what: str

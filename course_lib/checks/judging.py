@@ -146,7 +146,7 @@ def _cause(
 def _mistake(exercise: Exercise, finding: Finding, others: Iterator[tuple[Case, list]]) -> str:
     """Return the mistake that explains a failed case and at least one more, or else say that it is not proven.
 
-    One small case fits many mistakes: half of a sum of two is a mean, and clipping that does not bite is no clipping.
+    One small case fits many mistakes: half the sum of two numbers is their mean, and clipping may change nothing.
     """
     values = finding.outcome.decoded()
     shown = [symptom for symptom in exercise.symptoms if _shows(symptom, finding.case, values)]

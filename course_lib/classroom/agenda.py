@@ -81,7 +81,7 @@ class Day:
     def without_crumbs(self) -> list[Item]:
         """Move the last break forward until what follows it is worth coming back for.
 
-        Where that cannot be, exercises are taken out instead; returns them.
+        If that is impossible, remove exercises instead. Returns the removed exercises.
         """
         items = [slot.item for slot in self.slots]
         pauses = [place for place, item in enumerate(items) if item.kind in ("break", "lunch")]

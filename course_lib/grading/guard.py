@@ -55,7 +55,7 @@ class Guard:
         return whole
 
     def rested(self) -> bool:
-        """Whether it slept, or waited for itself, for so long that this decided a time limit."""
+        """Whether it slept, or waited for itself, long enough to explain why it hit a time limit."""
         return self._rest > LONG
 
     def _note_rest(self) -> None:

@@ -53,8 +53,8 @@ def render(student: str, records: list[dict[str, Any]]) -> str:
 
 
 class Names:
-    """The exceptions that a notebook is told. The submission chooses what it raises, and could spell its inputs:
-    we name only common ones, and only the first few.
+    """The exceptions that a student's page names. A submission chooses what it raises, and could leak its inputs that
+    way, so we name only common ones, and only the first few.
     """
 
     def __init__(self) -> None:
@@ -181,7 +181,7 @@ def remark(finding: Finding, names: Names) -> str:
 
 
 def _cause(finding: Finding) -> str:
-    """Return why a case fails. A page of marks shows no case, so it does not speak of others."""
+    """Return why a case fails. A student's page shows no cases, so we drop the remark about others."""
     return finding.cause.removeprefix(IN_OTHERS)
 
 

@@ -1,6 +1,6 @@
 """Run submissions in sandboxes, several at a time. One that hits a time limit is rerun alone, with more time.
 
-Unless it rested: a busy machine can slow down only what computes, so an answer that sleeps would sleep again.
+One that slept is not rerun: a busy machine slows down only what computes, so it would sleep again.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ REFUSED = {
     # A thread of low priority waits for a core whenever others work, and our clock does not count such waits.
     **{"setpriority": (141, 140), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119)},
     **{"sched_setattr": (314, 274), "ioprio_set": (251, 30)},
-    # What the whole machine, or all processes of a user, have only so much of; and writing everybody's files to disk.
+    # Resources that the whole machine, or all processes of a user, share; and writing everybody's files to disk.
     **{"io_setup": (206, 0), "inotify_init": (253, 26), "inotify_init1": (294, 26)},
     **{"sync": (162, 81), "syncfs": (306, 267)},
 }

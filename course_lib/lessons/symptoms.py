@@ -95,7 +95,7 @@ def observed(symptom: Symptom) -> Symptom:
 
 
 def ahead_of_waits(symptom: Symptom) -> Symptom:
-    """Mark an observed symptom as the reason why calls were begun that nobody waits for: it is told instead of that."""
+    """Mark an observed symptom that explains why calls were never waited for: the report shows it instead of that."""
     symptom.ahead_of_waits = True  # pyright: ignore[reportFunctionMemberAccess]
     return observed(symptom)
 

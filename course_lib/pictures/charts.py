@@ -169,7 +169,7 @@ def curves(
     `logarithmic` makes the x-axis logarithmic, or both axes if it is "both". `verticals` are named places on x.
 
     Anything not measured is dashed: the heights, and the curves named in `computed`, so that others show through.
-    A computed "NAME, ..." has the color of the curve NAME; without such a curve, it is dark gray.
+    A computed curve "NAME, ..." has the color of the curve NAME, or is dark gray if there is none.
     """
     if unknown := [name for name in computed if name not in series]:
         raise ValueError(f"computed={unknown}: name curves of this picture, {', '.join(series)}")

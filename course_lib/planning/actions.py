@@ -162,7 +162,7 @@ def producer_of(action: Action, stage: int, layout: Layout) -> Step | None:
 
 
 def reason_for(action: Action, dependency: Action) -> str:
-    """Return the reason why a stage must do `needed` before `action`."""
+    """Return why a stage must do `dependency` before `action`."""
     if action.kind == "W":
         return "weight gradients are made from what the backward pass leaves"
     if action.kind == "R":

@@ -65,8 +65,8 @@ def simulate_run(fleet: Fleet, interval: float, days: float = 54, seed: int = 0)
     """Play a run that saves after every `interval` seconds of training, event by event.
 
     Failures arrive at random (a Poisson process), in every state: a failure during a save loses that save, and one
-    during a restart starts the restart again. With `slower`, a node becomes slow as often as one fails, and is
-    replaced when it has been `noticed`: the job saves, stops and restarts without it.
+    during a restart starts the restart again. With `slower`, nodes become slow as often as they fail. A slow
+    node is replaced after `noticed` seconds: the job saves, stops and restarts without it.
     """
     if interval <= 0 or fleet.gpus < 1:
         raise ValueError(f"interval={interval}, gpus={fleet.gpus}: both must be positive")

@@ -270,9 +270,10 @@ class Sent:
 def paced_network(link: Link) -> Iterator[None]:
     """Make collectives on this rank take as long as a ring over `link`, and record them as `communication`.
 
-    These are `dist.all_reduce`, and the all-gather and reduce-scatter of one tensor, each half of it. They go one after
-    another, in the order in which they start, while the caller continues. This intercepts only calls from Python: for
-    DistributedDataParallel's buckets, register a communication hook that calls `dist.all_reduce`.
+    The collectives are `dist.all_reduce`, and the all-gather and reduce-scatter of one tensor, each of which is half an
+    all-reduce. They run one after another, in the order in which they start, while the caller continues. This
+    intercepts only calls from Python: for DistributedDataParallel's buckets, register a communication hook that calls
+    `dist.all_reduce`.
     """
     import torch.distributed as dist
 

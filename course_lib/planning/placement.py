@@ -35,7 +35,7 @@ class BlockCost:
 
 @dataclass(frozen=True)
 class Placement:
-    """The stage of each block, in order. Every stage from 0 up has at least one block."""
+    """The stage of each block, in order. Stages count from 0, and each has at least one block."""
 
     stage_of: tuple[int, ...]
 

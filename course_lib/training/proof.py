@@ -156,8 +156,8 @@ def _check_draws_nothing(model: SequenceModel, batch: Batch) -> None:
             outputs.append(model(inputs)[0].nan_to_num())
     if not torch.equal(*outputs):
         raise ValueError(
-            "this model draws random numbers in its forward pass, so no two runs of it are the same: leave them out "
-            "for the comparison. Only torch.nn.functional.dropout, which torch.nn.Dropout calls, is repeated"
+            "this model draws random numbers in its forward pass, so no two runs of it are the same: turn that off for "
+            "the comparison, which can repeat only torch.nn.functional.dropout (torch.nn.Dropout calls it)"
         )
 
 

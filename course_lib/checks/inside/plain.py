@@ -18,7 +18,7 @@ DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.bool)
 }
-# A single number counts as one in these, too.
+# A single number of one of these dtypes is accepted, too, and converted to the wider one.
 WIDER = dict.fromkeys(
     (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.uint32, torch.uint64), torch.int64
 ) | dict.fromkeys((torch.float8_e4m3fn, torch.float8_e5m2), torch.float64)

@@ -101,7 +101,7 @@ class Transport:
         return found[:MOST_TOLD]
 
     def note_dropped(self) -> None:
-        """Write what nobody can wait for any more, for the case that this rank never returns."""
+        """Write down the calls that can no longer be waited for, in case this rank never returns."""
         flights = list(self._flights.values())
         gone = [[NEVER, flight.op] for flight in flights if sys.getrefcount(flight.work) <= HELD_BY_US]
         self._write([*gone, *self._faults][:MOST_TOLD])

@@ -92,8 +92,8 @@ class Channel(threading.Thread):
 class Conversation:
     """One connection, from opening to closing.
 
-    One message at a time is on its way, so that events arrive in order even if the connection breaks: on the next one,
-    we begin with the oldest that was not acknowledged.
+    Only one message is in flight at a time, so events arrive in order even if the connection breaks: the next
+    connection starts with the oldest event that was not acknowledged.
     """
 
     def __init__(self, folder: Path, member: Membership, outbox: Outbox, stopped: threading.Event) -> None:

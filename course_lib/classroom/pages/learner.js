@@ -33,7 +33,7 @@ function store(events) {
   try {
     localStorage.setItem(OUTBOX, JSON.stringify(events));
   } catch {
-    say(place.said, "This browser stores nothing: if the line breaks now, what you just did may be lost.");
+    say(place.said, "This browser can't store anything: if the connection drops now, what you just did may be lost.");
   }
 }
 

@@ -36,7 +36,7 @@ MOST_UNKNOWN = 500  # connections of people who have shown neither a learner's s
 
 
 class Server(HTTPServer):
-    """A server whose connections cannot be used up by people who connect and send nothing, or very slowly."""
+    """A server that nobody can exhaust by opening connections and sending nothing, or sending very slowly."""
 
     def initialize(self, *args: Any, **given: Any) -> None:
         self._unknown: list[IOStream] = []

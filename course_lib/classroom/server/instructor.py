@@ -158,7 +158,7 @@ def slides_of(lesson: str) -> str:
 
 
 class Home(Page):
-    """The class's address: the instructor's page, and for everyone else the page to join and to answer on."""
+    """`GET /`: class.html for the instructor; learner.html, the page to join and to answer, for everyone else."""
 
     def turn_away(self) -> None:
         self.show("learner.html", title=self.room.title)
@@ -173,7 +173,7 @@ class State(ForInstructors):
 
 
 class Plan(ForInstructors):
-    """`GET /view/plan`: of each lesson's sections the minutes, the notes and the predictions, for one's own eyes."""
+    """`GET /view/plan`: the minutes, notes and predictions of each section, for the instructor only."""
 
     def get(self) -> None:
         self.finish(plan())
@@ -248,7 +248,7 @@ class Files(Quiet, StaticFileHandler):
             raise HTTPError(404)
 
     def get_content_type(self) -> str:
-        """Return the type by our own table for scripts: that of Windows may call them plain text."""
+        """Return a script's type ourselves, because Windows may call scripts plain text."""
         return "text/javascript" if (self.absolute_path or "").endswith(".js") else super().get_content_type()
 
     def set_extra_headers(self, path: str) -> None:

@@ -90,13 +90,13 @@ class Link(Guarded):
 
 
 class Allowance:
-    """How many events and bytes a learner may send now, over all channels: a burst, and then so many a second."""
+    """How many events and bytes a learner may send now, over all channels: a burst, then a fixed rate."""
 
     def __init__(self) -> None:
         self._events, self._bytes, self._since = float(protocol.BURST), float(protocol.BURST_OF_BYTES), time.monotonic()
 
     def spend(self, events: int, size: int) -> float:
-        """Count a message. Returns for how many seconds it has to wait; negative or zero if it does not."""
+        """Count a message. Returns how many seconds it has to wait; zero or less if it may go now."""
         now = time.monotonic()
         passed, self._since = now - self._since, now
         self._events = min(self._events + passed * protocol.EVENTS_A_SECOND, float(protocol.BURST)) - events
@@ -145,7 +145,7 @@ class Channels:
                 channel.drop()
 
     def tell_everyone_soon(self) -> None:
-        """Send their state to all, once for all changes of half a second: learners must not make us send too much."""
+        """Send everyone their state, once for all changes within half a second, to limit how much we send."""
         if self._telling is None:
             self._telling = asyncio.get_running_loop().call_later(SOON, self._tell_everyone)
 

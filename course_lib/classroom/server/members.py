@@ -114,7 +114,7 @@ class Members:
         return self._by_hash.get(hashed(secret))
 
     def new_link(self, secret: str) -> str:
-        """Return a code with which another device of this learner joins as the same learner, once and soon."""
+        """Return a code with which another device can join as this learner; it works once, and expires soon."""
         now, code = time.monotonic(), new_code()
         own = [each for each, link in self._links.items() if link[0] == secret]
         old = {each for each, link in self._links.items() if link[1] <= now}.union(own[: 1 - MOST_LINKS])
@@ -144,8 +144,8 @@ class Members:
         return learner, secret, [("INSERT OR REPLACE INTO learners VALUES (?, ?, ?, ?, ?)", row)]
 
     def make_room(self, is_here: Callable[[str], bool], events: Callable[[str], int]) -> list[Statement]:
-        """Forget the secret of the learner who did least and is not here: of those who did nothing, the first to join
-        from the address with the most of them. Returns the SQL; what the learner did stays in the record.
+        """Forget the secret of the absent learner who did the least. If several did nothing, choose the first to join
+        from the address that most of them share. Returns the SQL; what the learner did stays in the record.
         """
         away = [learner for learner in self._by_hash.values() if not is_here(learner.learner)]
         if not away:

@@ -41,7 +41,7 @@ GATHER = 0.02  # seconds to collect statements for a commit; longer with many le
 GATHER_MORE, MANY = 0.03, 20  # used after a batch of at least MANY
 RETRY = 1.0  # seconds before retrying a failed commit, and between looks at an idle file
 LARGEST_LOG = 4 << 20  # bytes of SQLite's write-ahead log before we move it into the file, at least
-LARGEST_PART = 4  # ... and the part of the file that it may have, one in so many: each move reads the whole file
+LARGEST_PART = 4  # ... and more than the file's size divided by this, because each move reads the whole file
 SIZES = "SELECT (SELECT count(*) FROM learners), (SELECT max(place) FROM events)"  # events are never deleted
 SMALL_TABLES = tuple(f"SELECT * FROM {table} ORDER BY rowid" for table in TABLES if table != "events")
 INTACT = f"{SIZES}, (SELECT count(*) FROM events), (SELECT * FROM pragma_quick_check)"
@@ -186,7 +186,7 @@ class Record:
         return False
 
     def _is_whole(self, connection: sqlite3.Connection) -> bool:
-        """Whether a record is a sound database with all events, and no letter of them has changed."""
+        """Whether a record is a valid database that has all events, unchanged."""
         return connection.execute(INTACT).fetchone() == self._whole() and digest(connection) == self._digest
 
     def _whole(self) -> tuple[int, int | None, int, str]:

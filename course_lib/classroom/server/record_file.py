@@ -1,4 +1,4 @@
-"""The file of a class's record: what is in it, how it is opened and read, and how a change by others is noticed."""
+"""The file of a class's record: what is in it, how it is opened and read, and how we notice changes by others."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 
 
 def digest(connection: sqlite3.Connection, after: int = 0) -> int:
-    """Return the sum of the digests of all events from a place on. No digest is kept in the file that it is of."""
+    """Return the sum of the digests of all events from a place on. The file never stores its own digest."""
     rows = connection.execute("SELECT * FROM events WHERE place > ?", (after,))
     return sum(int.from_bytes(blake2b(repr(row).encode(), digest_size=16).digest(), "big") for row in rows) % DIGESTS
 

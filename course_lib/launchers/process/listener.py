@@ -39,8 +39,8 @@ ANSWERS_WITHIN = 2.0
 QUIET = 5.0  # seconds without output after which we show where the ranks are
 LOOK_EVERY = 1.0
 SUPERVISOR_IS_GONE = (
-    "the process that supervises the ranks was killed before they ended. If you did not do that, this machine is short "
-    "of memory: launch fewer ranks, or run `course doctor`"
+    "the process that supervises the ranks was killed before they ended. If you didn't kill it, this machine probably "
+    "ran out of memory: launch fewer ranks, or run `course doctor`"
 )
 
 

@@ -156,7 +156,7 @@ def copies_of_one_rank(case: Case, values: list[Any]) -> bool:
     copies, an all-reduce adds up.
     """
     numbers = sum(mean.numel() for mean in _means(case).values())
-    enough = numbers > 4  # of few numbers, the largest may happen to be on one rank
+    enough = numbers > 4  # with few numbers, the largest may happen to be on one rank
     return enough and any(_all_are(values, [each] * case.ranks) for each in case.inputs["gradients"])
 
 

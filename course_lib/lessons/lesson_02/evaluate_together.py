@@ -32,7 +32,7 @@ def cases(seed: int) -> list[Case]:
     return [
         case("the mean of all examples", [3, 3], "3 examples on each"),
         case("the mean of all examples", [5, 1, 2]),
-        case("the mean of all examples", [3, 2], "3 and 2 examples, those on rank 1 without a loss", lossless=1),
+        case("the mean of all examples", [3, 2], "3 and 2 examples; every loss on rank 1 is 0", lossless=1),
         *(case("the mean of all examples", counts) for counts in draw(uneven, 6, seed)),
         case("a rank without examples", [3, 0], "3 examples on rank 0, none on rank 1"),
         case("a rank without examples", [0, 3], "none on rank 0, 3 examples on rank 1"),

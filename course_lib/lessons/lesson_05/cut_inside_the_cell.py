@@ -256,8 +256,8 @@ def _last_step_off_by(case: Case, values: list, factor: float) -> bool:
 
 def has_not_summed_over_the_gates(case: Case, values: list) -> bool:
     """The gradient of the last step is right, but those of earlier ones are not. What comes back to h through the next
-    step's gates is a sum over *all* ranks: its units contribute to every rank's gates. You get this if you take this
-    rank's own part, a mean, or, with `detach`, nothing.
+    step's gates is a sum over *all* ranks: its units contribute to every rank's gates. You get this if you use
+    only this rank's part, a mean, or, with `detach`, nothing.
     """
     return _is_wrong_backward(case, values) and _last_step_off_by(case, values, 1.0)
 

@@ -91,8 +91,8 @@ def _stops_after(updates: int, others: Sequence[int], case: Case, values: list) 
 
 @observed
 def stops_at_a_zero(case: Case, values: list) -> bool:
-    """The ranks stop at the first update whose losses add up to 0. Losses may be 0, and that is no sign that nobody has
-    a batch: the *count* is.
+    """The ranks stop at the first update whose losses add up to 0. A loss can be 0 while
+    ranks still have batches: stop when the *count* is 0.
     """
     zero = _first_zero(case)
     return zero is not None and all(len(value["losses"]) == zero for value in values)
@@ -157,8 +157,8 @@ def one_tensor_for_all(case: Case, values: list) -> bool:
 
 
 def one_mean_for_the_epoch(case: Case, values: list) -> bool:
-    """Each loss is the mean over all updates so far. Set sum and count back in every update: the losses are those of
-    each update by itself.
+    """Each loss is the mean over all updates so far. Reset the sum and the count in every update: each loss
+    belongs to one update only.
     """
     updates = _of_each_update(case)
     so_far = [torch.cat(updates[: place + 1]).mean().item() for place in range(len(updates))]

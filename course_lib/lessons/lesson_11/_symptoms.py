@@ -293,8 +293,8 @@ def optimizer_forgotten(case: Case, values: list[Any]) -> bool:
 
 
 def optimizer_made_anew(case: Case, values: list[Any]) -> bool:
-    """The first update is right, but the others have nothing of it: the optimizer is created anew in every update, and
-    has lost its state. Create it once, in `__init__`.
+    """The first update is right, but later ones ignore what came before: the optimizer is created anew in every update,
+    and has lost its state. Create it once, in `__init__`.
     """
     return follows(case, values, forgets="every optimizer") and not follows(case, values)
 

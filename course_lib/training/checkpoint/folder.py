@@ -100,8 +100,8 @@ def latest_checkpoint(folder: str | Path) -> Path | None:
 def find_checkpoint(folder: str | Path, only: tuple[str, ...] | None = None) -> tuple[Checkpoint | None, list[str]]:
     """Return the last intact checkpoint in `folder`, and for each later one, what is wrong with it.
 
-    The checkpoint is None if there is none at all; raises if there are some, but none is intact. To be sure, this reads
-    every file; with `only`, it reads just those.
+    The checkpoint is None if there is none at all; raises if there are some, but none is intact. This reads every file
+    to be sure, or just the files in `only`.
     """
     damaged = []
     for path in _newest_first(Path(folder)):
