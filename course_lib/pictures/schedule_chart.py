@@ -65,9 +65,9 @@ def schedule(
     left, *bars = figure.subplots(1, 1 + held, width_ratios=(6, 1)[: 1 + held], sharey=True, squeeze=False)[0]
     paced = any(box.paced for box in timed)
     virtual = pieces_of(timed)[2]
-    rank_axes(left, stages, unit, paced, rows=_row(virtual))
+    rank_axes(left, stages, unit, paced, rows=_row(virtual), sleeping="actions")
     if virtual > 1:
-        left.set_xlabel(f"{left.get_xlabel()}; darker boxes: a later virtual stage", color=INK)
+        left.set_xlabel(f"{left.get_xlabel()}; second shade: a later virtual stage", color=INK)
     _draw_actions(left, timed, stages)
     for right in bars:
         _draw_peaks(right, timed)

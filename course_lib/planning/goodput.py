@@ -10,8 +10,6 @@ import math
 import random
 from dataclasses import dataclass
 
-from course_lib.planning.network import Network
-
 HOUR, DAY = 3600.0, 86400.0
 
 
@@ -122,12 +120,3 @@ def simulate_run(fleet: Fleet, interval: float, days: float = 54, seed: int = 0)
         if noticed or not saved:
             bring_back()
     return played
-
-
-def share_of_computing(network: Network, gpus: int, computing: float, gradients: float) -> float:
-    """Return the share of an update that is computing, if the all-reduce of all gradients follows it, unhidden.
-
-    The all-reduce is hierarchical: inside each node, then between the nodes, each GPU with its part, then inside again.
-    """
-    summing = network.all_reduce_seconds(gradients, gpus, min(gpus, network.per_node))
-    return computing / (computing + summing)

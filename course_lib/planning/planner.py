@@ -129,9 +129,10 @@ class Explanation:
             [f"{abs(seconds) * 1000:.1f} ms of {part}" for part, seconds in large.items() if seconds * sign > 0]
             for sign in (1, -1)
         )
+        saving, paying = ("mostly " * (len(parts) > 2) + " and ".join(parts[:2]) for parts in (saved, paid))
         text = f"{self.winner.name} is ahead of {self.runner_up.name} by {ahead * 1000:.1f} ms "
-        text += f"({ahead / self.runner_up.seconds:.1%}). It saves {' and '.join(saved[:2]) or 'nothing large'}"
-        return text + (f", and pays {' and '.join(paid[:2])} for it." if paid else ".")
+        text += f"({ahead / self.runner_up.seconds:.1%}). It saves {saving or 'nothing large'}"
+        return text + (f", and pays {paying} for it." if paid else ".")
 
     def __str__(self) -> str:
         plans = (self.winner, self.runner_up)

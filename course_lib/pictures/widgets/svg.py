@@ -62,7 +62,8 @@ MARGIN = 10  # the margin around a standalone picture
 VIRTUAL = ("forward", "backward", "weight-gradients", "recompute")  # what a virtual stage does
 DARKEST = 3  # the shade of virtual stage 3, and of later ones
 FIRST = (COLORS["forward"], COLORS["backward"], COLORS["communication"])
-CONTRIBUTORS = (*FIRST, "#56B4E9", "#D55E00", "#F0E442", "#CC79A7", "#B2DF8A")  # for up to eight ranks
+# One color for each of up to eight ranks; none is the green of messages.
+CONTRIBUTORS = (*FIRST[:2], "#882255", "#56B4E9", "#D55E00", "#F0E442", "#CC79A7", "#B2DF8A")
 LIGHT = {"ink": INK, "faint": "#595959", "idle": COLORS["idle"], "paper": "#FFFFFF", "line": "#8C8C8C"}
 FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 
