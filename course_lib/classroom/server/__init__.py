@@ -133,8 +133,8 @@ def make_application(room: Room, address: Address, *, prefix: str = "", login: A
 
     room.changed, room.changed_for_everyone = changed, channels.tell_everyone_soon
     PeriodicCallback(channels.drop_who_does_not_read, LOOK_EVERY).start()
-    doors: list[Any] = [
-        ("/", Home, {"page": "class.html"}),
+    routes: list[Any] = [
+        ("/", Home, {"page": "class.html", "for_learners": "learner.html"}),
         ("/projector", Page, {"page": "projector.html"}),
         ("/slides/([0-9]{2})", Slides, {"page": ""}),
         ("/join", Join),
@@ -148,7 +148,7 @@ def make_application(room: Room, address: Address, *, prefix: str = "", login: A
         ("/desk/(question.js)", Files, {"path": str(ON_DESKS)}),
     ]
     return Application(
-        [(f"{prefix}{door}", *rest) for door, *rest in doors],
+        [(f"{prefix}{path}", *rest) for path, *rest in routes],
         room=room,
         channels=channels,
         changes=changes,

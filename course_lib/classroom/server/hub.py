@@ -96,8 +96,8 @@ def make_hub_application(room: Room, address: Address, login: HubLogin, *, prefi
     # Derived from this service's token: secret, and the same after a restart, so logins survive.
     secret = f"class {os.environ['JUPYTERHUB_API_TOKEN']}"
     application.settings["cookie_secret"] = hashlib.sha256(secret.encode()).hexdigest()
-    doors: list[Any] = [(f"{prefix}/oauth_callback", HubOAuthCallbackHandler), (f"{prefix}/login", Login)]
-    application.add_handlers(".*$", doors)
+    routes: list[Any] = [(f"{prefix}/oauth_callback", HubOAuthCallbackHandler), (f"{prefix}/login", Login)]
+    application.add_handlers(".*$", routes)
     return application
 
 

@@ -90,10 +90,10 @@ class ForInstructors(Guarded):
             self.redirect(self.request.path)
             raise Finish()
         if not await self.settings["login"].is_instructor(self):
-            self.turn_away()
+            self.answer_others()
             raise Finish()
 
-    def turn_away(self) -> None:
+    def answer_others(self) -> None:
         """Respond to anyone who is not the instructor."""
         self.refuse(403, "this is for the instructor: open the address with the token that `course class` printed")
 
@@ -158,10 +158,14 @@ def slides_of(lesson: str) -> str:
 
 
 class Home(Page):
-    """`GET /`: class.html for the instructor; learner.html, the page to join and to answer, for everyone else."""
+    """`GET /`: the instructor's page, and for everyone else the page on which learners join and answer."""
 
-    def turn_away(self) -> None:
-        self.show("learner.html", title=self.room.title)
+    def initialize(self, page: str, for_learners: str) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().initialize(page)
+        self._for_learners = for_learners
+
+    def answer_others(self) -> None:
+        self.show(self._for_learners, title=self.room.title)
 
 
 class State(ForInstructors):
