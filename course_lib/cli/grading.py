@@ -31,7 +31,7 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     option(grade, "--explain", "show what protects this machine from submissions, and exit", bool)
     option(grade, "--jobs", "how many notebooks at a time (default: one per core)", types.count)
     option(grade, "--seed", "a seed for the test inputs, to use your own set", types.seed)
-    option(grade, "--part", "grade only the K-th of N fixed parts of the students, as 3/8", types.part, metavar="K/N")
+    option(grade, "--part", "grade only part K of N fixed parts of the students, like 3/8", types.part, metavar="K/N")
     option(grade, "--merge", "join the parts that were graded with --part", bool)
     option(grade, "--again", "grade everything again", bool)
     option(grade, "--flagged", "grade the flagged submissions again", bool)

@@ -217,7 +217,7 @@ def _single_links(health: Health) -> Iterator[Complaint]:
 
 
 def _slower(pairs: Sequence[PairTimes], others: Sequence[PairTimes], limit: float) -> str:
-    """Return how much slower the fastest messages of `pairs` are than typical ones of `others`, or "" if they are not."""
+    """Return how much slower the fastest messages of `pairs` are than typical ones of `others`, or "" if not slower."""
     small, typical_small = min(p.small for p in pairs), statistics.median(p.typical_small for p in others)
     large, typical_large = min(p.large for p in pairs), statistics.median(p.typical_large for p in others)
     if small > limit * typical_small:
